@@ -9,10 +9,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
 from conftest import ADD, ROOT, SCONSTRUCT, SITE_SCONS, Project
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from .harness import require_no_traceback
 
@@ -298,6 +301,22 @@ def test_other_packages_may_have_any_name(name: str) -> None:
     assert merge([("pyproject.toml", {"package": name})], ["tvm_ffi"]).package == name
 
 
+def modules_below(*names: str) -> set[str]:
+    """The modules of installed distributions, and of those that they need."""
+    modules: dict[str, set[str]] = {}
+    for module, owners in packages_distributions().items():
+        for owner in owners:
+            modules.setdefault(canonicalize_name(owner), set()).add(module)
+    found, left = set[str](), {*names}
+    while left:
+        name = canonicalize_name(left.pop())
+        if name in modules and name not in found:
+            found.add(name)
+            needs = [Requirement(text) for text in requires(name) or ()]
+            left |= {need.name for need in needs if need.marker is None or need.marker.evaluate({"extra": ""})}
+    return {m for name in found for m in modules[name] if m.isidentifier() and not m.startswith("_")}
+
+
 def test_every_module_that_is_imported_is_taken() -> None:
     from kernelwright import backends
     from kernelwright.define.package_name import TAKEN
@@ -306,6 +325,8 @@ def test_every_module_that_is_imported_is_taken() -> None:
     for backend in map(backends.get, backends.names()):
         found |= {need.module.partition(".")[0] for need in (*backend.run_needs, *backend.build_needs)}
     assert {"torch", "tvm", "numpy", "json"} <= found
+    found |= modules_below("apache-tvm-ffi", "torch", "jax", "jax-tvm-ffi", "cuda-python")
+    assert "typing_extensions" in found
     assert found <= TAKEN | {"compression"}  # from Python 3.14 on, where it is a standard module
 
 

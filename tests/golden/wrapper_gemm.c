@@ -151,6 +151,7 @@ static const kw_kernel kw_this = {
   .variants = kw_variants,
   .num_variants = 2,
 };
+static const char kw_description[] __attribute__((used)) = "kernelwright describes gemm 035f688e8a6438556426f549b59d0ad14677e59259486ae6413387c8cc26f650";
 
 #include "exports.h"
 KW_EXPORT_KERNEL(gemm)

@@ -157,6 +157,7 @@ static const kw_kernel kw_this = {
   .num_declared = 1,
   .tuning = &kw_tuning_tables,
 };
+static const char kw_description[] __attribute__((used)) = "kernelwright describes gemm 656e9441b07952f59af7d7f7e066e74f2adc18a11e8e43a12ae8a1a78248e2a2";
 
 #include "exports.h"
 KW_EXPORT_KERNEL(gemm)

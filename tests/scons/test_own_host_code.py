@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, SCONSTRUCT, SITE_SCONS, Project
-from kernelwright.wheel.verify import device_archs
+from kernelwright.wheel.device_code import device_archs
 from standin_calls import call, make_standin
 
 SETTINGS = '[tool.kernelwright]\ntargets = ["llvm", "cuda"]\narchs = ["x86-64-v3", "sm_80", "sm_90a"]\n'

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kernelwright.compilers.fatbin import CUBIN, PTX
-from kernelwright.package.manifest import sealed_document
-from kernelwright.wheel.archive import write_wheel
-from kernelwright.wheel.project import Project, read_project
-from kernelwright.wheel.verify import device_archs, gaps_of, verify_together, verify_wheel
+from kernelwright.core.records import Record
+from kernelwright.wheel.device_code import arch_problems, device_archs, image_problem, library_problem
+from kernelwright.wheel.package_files import Content, split_problems
+from kernelwright.wheel.project import read_project
 from test_fatbin_images import A, container, image
 
-TIME = 1_700_000_000
 PTX_CODE = b"//\n.version 8.0\n.target %s\n.address_size 64\n"
 
 
@@ -63,52 +60,10 @@ def test_a_fatbin_with_other_code_than_it_says_is_damaged(inside: bytes) -> None
         list(device_archs(container(image(CUBIN, 80, inside))))
 
 
-def digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def kernel(*archs: str, library: str = "_lib/k.so", images: dict[str, str] | None = None) -> dict[str, Any]:
-    listed = {arch: {"file": file, "sha256": "0" * 64} for arch, file in (images or {}).items()}
-    units = [{}, {"images": listed}] if listed else [{}]
-    return {"library": library, "variants": [{"slug": "s", "archs": list(archs), "units": units}]}
-
-
-def wheel_of(
-    folder: Path, files: dict[str, bytes], *, project: Project | None = None, tag: str = "any", **manifest: Any
-) -> Path:
-    """A wheel of the package ``demo`` with some files and a manifest that lists them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    project = project or read_project(
-        folder, {"project": {"name": "demo", "version": "1.0"}}, called_through=("nvrtc",)
-    )
-    inside = manifest.pop("inside", "demo")
-    listed = {name: {"sha256": digest(content), "size": len(content)} for name, content in files.items()}
-    document = {
-        "package": "demo",
-        "source": {"commit": "", "dirty": False},
-        "kernels": {},
-        "files": manifest.pop("listed", listed),
-        **manifest,
-    }
-    path = folder / f"{project.name}-1.0-py3-none-{tag}.whl"
-    content = {f"{inside}/{name}": data for name, data in files.items()}
-    write_wheel(path, project, {**content, f"{inside}/manifest.json": sealed_document(document).encode()}, tag, TIME)
-    return path
-
-
-def problems(folder: Path, files: dict[str, bytes], **manifest: Any) -> list[str]:
-    return verify_wheel(wheel_of(folder, files, **manifest))
-
-
-def test_a_library_with_the_code_that_the_manifest_lists_is_well(tmp_path: Path) -> None:
-    assert problems(tmp_path, {"_lib/k.so": LIBRARY}, kernels={"k": kernel(*ARCHS)}) == []
-    assert problems(tmp_path, {"_lib/k.so": b"x"}, kernels={"k": kernel()}) == []
-    assert problems(tmp_path, {}, kernels={"k": {"variants": []}}) == [], "a kernel without a library"
-
-
 @pytest.mark.parametrize(
     ("archs", "found"),
     [
+        (ARCHS, []),
         (ARCHS[:3], ["kernel k has device code for ptx sm_80, which the manifest does not list"]),
         ([*ARCHS[:2], "compute_80"], ["kernel k has device code for sm_80, which the manifest does not list"]),
         ([*ARCHS, "sm_90a"], ["kernel k has no device code for sm_90, which the manifest lists"]),
@@ -116,179 +71,75 @@ def test_a_library_with_the_code_that_the_manifest_lists_is_well(tmp_path: Path)
         ([*ARCHS, "x86-64-v4"], ["kernel k lacks code for x86-64-v4, unlike the manifest"]),
     ],
 )
-def test_a_library_with_other_code_than_the_manifest_lists_is_named(
-    tmp_path: Path, archs: list[str], found: list[str]
-) -> None:
-    assert problems(tmp_path, {"_lib/k.so": LIBRARY}, kernels={"k": kernel(*archs)}) == found
+def test_a_library_with_other_code_than_the_manifest_lists_is_named(archs: list[str], found: list[str]) -> None:
+    assert list(arch_problems("k", {*archs}, LIBRARY)) == found
 
 
-def test_code_of_all_variants_counts(tmp_path: Path) -> None:
-    entry = kernel(*ARCHS[:2])
-    entry["variants"] += kernel(*ARCHS[1:])["variants"]
-    assert problems(tmp_path, {"_lib/k.so": LIBRARY}, kernels={"k": entry}) == []
-
-
-def test_only_compressed_code_tells_an_arch_from_its_family(tmp_path: Path) -> None:
+def test_only_compressed_code_tells_an_arch_from_its_family() -> None:
     packed = container(image(CUBIN, 90, cubin(90), flags=A))
-    for archs, compress, found in [
-        (["sm_90a"], {"compress": {"mode": "size"}}, []),
-        (["sm_90"], {"compress": {"mode": "size"}}, ["no device code for sm_90,", "device code for sm_90a,"]),
-    ]:
-        said = problems(tmp_path, {"_lib/k.so": packed}, kernels={"k": kernel(*archs)}, **compress)
-        assert len(said) == len(found) and all(part in line for part, line in zip(found, said, strict=True))
-    assert problems(tmp_path, {"_lib/k.so": cubin(90)}, kernels={"k": kernel("sm_90a")}) == []
+    assert list(arch_problems("k", {"sm_90a"}, packed, exact=True)) == []
+    said = list(arch_problems("k", {"sm_90"}, packed, exact=True))
+    assert ["no device code for sm_90," in said[0], "device code for sm_90a," in said[1]] == [True, True]
+    assert list(arch_problems("k", {"sm_90a"}, cubin(90))) == []
 
 
-def test_a_damaged_fatbin_in_a_library_is_named(tmp_path: Path) -> None:
+def test_a_damaged_fatbin_in_a_library_is_named() -> None:
     damaged = container(image(CUBIN, 80, cubin(90)))
-    (said,) = problems(tmp_path, {"_lib/k.so": damaged}, kernels={"k": kernel("sm_80")})
+    (said,) = arch_problems("k", {"sm_80"}, damaged)
     assert said == "kernel k has damaged device code: a fatbin for sm_80 has code for sm_90 in it"
 
 
-def test_two_kernels_with_one_library_are_refused(tmp_path: Path) -> None:
-    kernels = {"a": kernel(*ARCHS), "b": kernel(*ARCHS)}
-    assert problems(tmp_path, {"_lib/k.so": LIBRARY}, kernels=kernels) == ["kernel b has the library of another kernel"]
-
-
 @pytest.mark.parametrize(
-    ("listed", "message"),
+    ("file", "arch", "content", "problem"),
     [
-        ({}, "demo/a is not in the manifest"),
-        ({"a": {"sha256": "0" * 64}}, "demo/a is not the file that the manifest lists"),
-        ({"a": {"sha256": digest(b"x")}, "b": {"sha256": ""}}, "demo/b is in the manifest, and missing"),
-        ({"a": {}}, "demo/manifest.json is not a manifest: files.a.sha256 is missing, expected a string"),
+        ("k.cubin", "sm_90a", cubin(90), ""),
+        ("k.ptx", "compute_80", PTX_CODE % b"sm_80", ""),
+        ("k.fatbin", "sm_100a", container(image(CUBIN, 100, cubin(100), flags=A)), ""),
+        ("k.cubin", "sm_90a", cubin(80), "has code for sm_80"),
+        ("k.ptx", "compute_80", b"", "has code for no arch"),
+        ("k.ptx", "sm_80", cubin(80), "does not begin as a file of device code called .ptx does"),
+        ("k.cubin", "sm_80", b"x" + cubin(80), "does not begin as a file of device code called .cubin does"),
+        ("k.fatbin", "sm_80", cubin(80), "does not begin as a file of device code called .fatbin does"),
+        (
+            *("k.fatbin", "sm_100a", container(image(CUBIN, 100, cubin(90), flags=A))),
+            "is damaged: a fatbin for sm_100a has code for sm_90 in it",
+        ),
     ],
 )
-def test_files_are_those_that_the_manifest_lists(tmp_path: Path, listed: dict[str, Any], message: str) -> None:
-    assert problems(tmp_path, {"a": b"x"}, listed=listed) == [message]
+def test_device_code_in_a_file_is_for_the_arch_that_the_manifest_says(
+    file: str, arch: str, content: bytes, problem: str
+) -> None:
+    assert image_problem(file, arch, content) == problem
 
 
-@pytest.mark.parametrize(
-    ("manifest", "message"),
-    [
-        ({"source": {"commit": ""}}, "source.dirty is missing, expected true or false"),
-        ({"source": {"dirty": True}}, "source.commit is missing, expected a string"),
-        ({"kernels": []}, "kernels is [], expected an object"),
-        ({"kernels": {"k": {"variants": [{"slug": "s"}]}}}, "kernels.k.variants[0].archs is missing, expected a list"),
-        ({"package": 1}, "package is 1, expected a string"),
-    ],
-)
-def test_a_manifest_of_another_form_is_named(tmp_path: Path, manifest: dict[str, Any], message: str) -> None:
-    assert problems(tmp_path, {}, **manifest) == [f"demo/manifest.json is not a manifest: {message}"]
-
-
-def test_a_changed_manifest_is_damaged(tmp_path: Path) -> None:
-    wheel = wheel_of(tmp_path, {})
-    text = sealed_document({"package": "demo"}).replace("demo", "dema")
-    project = read_project(tmp_path, {"project": {"name": "demo", "version": "1.0"}})
-    write_wheel(wheel, project, {"demo/manifest.json": text.encode()}, "any", TIME)
-    assert verify_wheel(wheel) == ["demo/manifest.json is damaged: its digest does not fit"]
-
-
-def test_device_code_in_files_is_for_the_archs_that_the_manifest_says(tmp_path: Path) -> None:
-    place = {"device_code": {"folder": "_images", "packages": {}}}
-    images = {"sm_90a": "k.cubin", "compute_80": "k.ptx", "sm_100a": "k.fatbin"}
-    files = {
-        "_lib/k.so": b"built for llvm (x86-64)",
-        "_images/k.cubin": cubin(90),
-        "_images/k.ptx": PTX_CODE % b"sm_80",
-        "_images/k.fatbin": container(image(CUBIN, 100, cubin(100), flags=A)),
-    }
-    kernels = {"k": kernel("x86-64", *images, images=images)}
-    assert problems(tmp_path, files, kernels=kernels, **place) == []
-    files["_images/k.cubin"] = cubin(80)
-    files["_images/k.ptx"] = b""
-    files["_images/k.fatbin"] = container(image(CUBIN, 100, cubin(90), flags=A))
-    assert problems(tmp_path, files, kernels=kernels, **place) == [
-        "demo/_images/k.cubin has code for sm_80, and the manifest says sm_90a",
-        "demo/_images/k.ptx has code for no arch, and the manifest says compute_80",
-        "demo/_images/k.fatbin is damaged: a fatbin for sm_100a has code for sm_90 in it",
-    ]
+def test_device_code_is_no_library() -> None:
+    assert library_problem(cubin(80)) == "is for a GPU, and libraries are for x86-64"
 
 
 def test_a_split_package_has_an_extra_for_the_code_of_each_arch(tmp_path: Path) -> None:
     document = {"project": {"name": "demo", "version": "1.0"}}
-    split = read_project(tmp_path, document, providers=("sm_80", "sm_90a"), called_through=("nvrtc",))
-    images = {"sm_80": "a.cubin", "sm_90a": "b.cubin"}
-    place = {
-        "version": "1.0",
-        "packages": {arch: f"demo_{arch}" for arch in images},
-        "wheels": {"sm_80": "demo-sm-80", "sm_90a": "demo-sm-90a"},
-    }
-    options = {"kernels": {"k": kernel("x86-64", *images, images=images)}, "device_code": place}
-    files = {"_lib/k.so": b"built for llvm (x86-64)"}
-    assert problems(tmp_path, files, project=split, **options) == []
-    assert problems(tmp_path, files, **options) == [
+    split, whole = (
+        read_project(tmp_path, document, providers=archs, called_through=("nvrtc",))
+        for archs in (("sm_80", "sm_90a"), ())
+    )
+    images = {arch: {"file": f"{arch}.cubin", "sha256": ""} for arch in ("sm_80", "sm_90a")}
+    wheels = {"sm_80": "demo-sm-80", "sm_90a": "demo-sm-90a"}
+    place: dict[str, Any] = {"version": "1.0", "packages": {arch: f"demo_{arch}" for arch in images}, "wheels": wheels}
+    kernels = {"k": {"variants": [{"units": [{"images": images}]}]}}
+
+    def problems(project: Any) -> list[str]:
+        record = Record({"package": "demo", "device_code": place, "kernels": kernels}, "")
+        return list(split_problems(Content(record, "demo/", {"demo-1.0.dist-info/METADATA": project.metadata})))
+
+    assert problems(split) == []
+    assert problems(whole) == [
         f"it has no extra {arch} that installs demo-{arch}==1.0, which has its code for {arch.replace('-', '_')}"
         for arch in ("sm-80", "sm-90a")
     ]
     place["version"] = "1.1"
-    assert len(problems(tmp_path, files, project=split, **options)) == 2, "the extras install another version"
+    assert len(problems(split)) == 2, "the extras install another version"
+    place |= {"version": "1.0", "packages": {"sm_80": "demo_sm_80", "sm_90a": "torch"}}
+    assert problems(split) == ["its manifest has the code for sm_90a in 'torch', which is no part of it"]
     place["packages"] = {"sm_80": "demo_sm_80"}
-    said = problems(tmp_path, files, project=split, **options)
-    assert "device_code.packages.sm_90a is missing, expected a string" in said[-1]
-
-
-def provider(folder: Path, files: dict[str, bytes], *, points: bool = True, needs: str = "demo==1.0") -> list[str]:
-    """What is wrong with a wheel of device code for sm_80."""
-    fields: dict[str, Any] = {"name": "demo-sm-80", "version": "1.0", "dependencies": [needs]}
-    if points:
-        fields["entry-points"] = {"kernelwright.device_code": {"demo_sm_80": "demo_sm_80"}}
-    project = read_project(folder, {"project": fields}, called_through=("nvrtc",))
-    return problems(folder, files, project=project, inside="demo_sm_80", arch="sm_80", version="1.0")
-
-
-def test_every_file_of_a_wheel_of_device_code_is_for_its_arch(tmp_path: Path) -> None:
-    good = {"__init__.py": b"", "k.cubin": cubin(80), "k.fatbin": container(image(CUBIN, 80, cubin(80)))}
-    assert provider(tmp_path, good) == []
-    place = "demo_sm_80/k"
-    assert provider(tmp_path, {"k.cubin": cubin(90), "k.pyi": b""}) == [
-        f"{place}.cubin has code for sm_90, and the wheel is for sm_80"
-    ]
-    assert provider(tmp_path, {"k.txt": b""}) == [f"{place}.txt has code for no arch, and the wheel is for sm_80"]
-    assert provider(tmp_path, {"k.fatbin": container(image(CUBIN, 80, cubin(90)))}) == [
-        f"{place}.fatbin is damaged: a fatbin for sm_80 has code for sm_90 in it"
-    ]
-
-
-def test_a_wheel_of_device_code_can_be_found_and_belongs_to_one_version(tmp_path: Path) -> None:
-    code = {"k.cubin": cubin(80)}
-    (said,) = provider(tmp_path, code, points=False)
-    assert said.startswith("it has no entry point demo_sm_80 in the group kernelwright.device_code")
-    for needs in ("demo>=1.0", "demo==1.1", "demo"):
-        assert provider(tmp_path, code, needs=needs) == [
-            "it does not depend on version 1.0 of demo, to which it belongs"
-        ]
-
-
-def test_code_for_a_processor_is_for_some_platform(tmp_path: Path) -> None:
-    machine = elf(62, 0)
-    assert problems(tmp_path, {"a.so": machine, "b.cubin": cubin(80)}) == [
-        "demo/a.so is code for a CPU, and the name of the wheel says any platform"
-    ]
-
-
-def test_paths_of_the_machine_are_found_where_the_project_does_not_write_itself(tmp_path: Path) -> None:
-    files = {"a.py": b"x = '/home/somebody/x.py'\n", "b.py": b"y = '/opt/mine/x'\n"}
-    assert problems(tmp_path, files) == ["demo/a.py has a path of the machine that built it: /home/somebody/x.py"]
-    found = verify_wheel(wheel_of(tmp_path, files), private=["/opt/mine/"])
-    assert found[1] == "demo/b.py has a path of the machine that built it: /opt/mine"
-    described = read_project(tmp_path, {"project": {"name": "demo", "version": "1.0", "description": "/home/x/y"}})
-    assert problems(tmp_path, {}, project=described) == []
-
-
-def test_what_a_partial_package_lacks_is_told(tmp_path: Path) -> None:
-    gap = {"kernel": "k", "stage": "nvcc"}
-    assert gaps_of(wheel_of(tmp_path, {}, missing=[gap, 3])) == [gap]
-    assert gaps_of(wheel_of(tmp_path, {}, missing={})) == gaps_of(wheel_of(tmp_path, {})) == []
-
-
-def test_wheels_without_a_manifest_have_nothing_to_do_with_each_other(tmp_path: Path) -> None:
-    wheel = wheel_of(tmp_path, {})
-    project = read_project(tmp_path, {"project": {"name": "other", "version": "1.0"}})
-    other = tmp_path / "other-1.0-py3-none-any.whl"
-    for content in ({}, {"other/manifest.json": b"{"}, {"other/manifest.json": b"[]"}):
-        write_wheel(other, project, content, "any", TIME)
-        assert verify_together([wheel, other]) == [] == gaps_of(other)
-        assert verify_wheel(other)
-        os.unlink(other)  # noqa: PTH108
+    with pytest.raises(ValueError, match=r"device_code\.packages\.sm_90a is missing, expected a string"):
+        problems(split)

@@ -135,28 +135,6 @@ def test_a_package_with_libraries_and_images_says_nothing_of_the_images(
     )
 
 
-def test_an_image_of_another_arch_is_named(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    project = made_again(tmp_path_factory, tmp_path / "pure")
-    project.scons("-j2", "TARGETS=cuda", "ARCHS=sm_80,sm_90a", "BACKENDS=nvrtc", "wheel")
-    wheel = wheel_of(project)
-    with zipfile.ZipFile(wheel) as archive:
-        content = {name: archive.read(name) for name in archive.namelist()}
-    images = {name: data for name, data in content.items() if name.endswith("/sm_80.cubin")}
-    unpacked, out = tmp_path / "unpacked", tmp_path / "out"
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(unpacked)
-    for name in images:
-        (unpacked / name).write_bytes(content[name.replace("/sm_80.cubin", "/sm_90a.cubin")])
-    out.mkdir()
-    # It writes a RECORD that is right.
-    subprocess.run(
-        [sys.executable, "-m", "wheel", "pack", str(unpacked), "-d", str(out)], check=True, capture_output=True
-    )
-    (damaged,) = out.iterdir()
-    done = kernelwright("verify", "--entry-points", str(damaged))
-    assert done.returncode == 1 and "has code for sm_90, and the manifest says sm_80" in done.stdout, done.stdout
-
-
 def test_pip_gives_the_same_pure_wheel(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     project = made_again(tmp_path_factory, tmp_path / "pure")
     project.replace(

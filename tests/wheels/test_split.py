@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +19,6 @@ from conftest import CALLING, ROOT, SITE_SCONS, Project, once
 from forked import starter
 from test_wheel import (
     build_environment,
-    changed,
     committed_copy,
     copy_of,
     elsewhere,
@@ -541,83 +538,13 @@ def test_good_wheels_are_well_alone_and_together(split: Project) -> None:
     assert done.returncode == 0 and done.stdout.count(": all well\n") == 4
 
 
-def rewritten(files: Mapping[str, bytes], name: str, old: str, new: str) -> bytes:
-    """A manifest with another text in it, and the digest that fits."""
-    content = files[name].decode().replace(old, new).rpartition(',\n "digest": ')[0]
-    return f'{content},\n "digest": {json.dumps(hashlib.sha256(content.encode()).hexdigest())}\n}}\n'.encode()
-
-
-def damages(files: Mapping[str, bytes]) -> Iterator[tuple[dict[str, bytes | None], str]]:
-    info, code = "demo_kernels_sm_90a-1.2rc1.dist-info", "demo_sm_90a/scale/dtype-float32/cuda/sm_90a.cubin"
-    manifest = "demo_sm_90a/manifest.json"
-    cubin = bytearray(files[code])
-    yield {code: bytes(cubin) + b"x"}, f"{code} is not the file that the manifest lists"
-    yield {code: None}, f"{code} is in the manifest, and missing"
-    yield {"demo_sm_90a/more.cubin": bytes(cubin)}, "demo_sm_90a/more.cubin is not in the manifest"
-    yield {manifest: files[manifest].replace(b"1.2", b"1.4")}, f"{manifest} is damaged"
-    yield {manifest: None}, "it has no manifest.json"
-    other = rewritten(files, manifest, '"arch": "sm_90a"', '"arch": "sm_80"')
-    yield {manifest: other}, f"{code} has code for sm_90, and the wheel is for sm_80"
-    yield (
-        {manifest: rewritten(files, manifest, '"version": "1.2rc1"', '"version": "1.1"')},
-        "does not depend on version",
-    )
-    yield {f"{info}/entry_points.txt": None}, "it has no entry point demo_sm_90a in the group kernelwright.device_code"
-    pure = files[f"{info}/WHEEL"].replace(b"Purelib: true", b"Purelib: false")
-    yield {f"{info}/WHEEL": pure}, "WHEEL says that it is for a platform"
-    yield {f"{info}/WHEEL": files[f"{info}/WHEEL"].replace(b"none-any", b"none-linux_x86_64")}, "WHEEL has the tags"
-    text = files["demo_sm_90a/__init__.py"] + b"# /home/somebody/demo/x\n"
-    yield {"demo_sm_90a/__init__.py": text}, "a path of the machine that built it: /home/somebody/demo/x"
-
-
-def test_every_kind_of_damage_of_device_code_is_named(split: Project, tmp_path: Path) -> None:
-    wheel = wheels_of(split)["sm_90a"]
-    for number, (change, message) in enumerate(damages(inside(wheel))):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        done = kernelwright("verify", "--entry-points", str(changed(wheel, folder, change)))
-        assert done.returncode == 1 and message in done.stdout, (message, done.stdout)
-        assert "Traceback" not in done.stdout
-
-
-def test_a_package_that_does_not_say_where_its_device_code_is_is_named(split: Project, tmp_path: Path) -> None:
-    wheel = wheels_of(split)["main"]
-    files = inside(wheel)
-    metadata, manifest = "demo_kernels-1.2rc1.dist-info/METADATA", "demo/manifest.json"
-    cases: list[tuple[dict[str, bytes | None], str]] = [
-        (
-            {metadata: files[metadata].replace(b"sm-80==1.2rc1", b"sm-80==1.2")},
-            "it has no extra sm-80 that installs Demo-Kernels-sm-80==1.2rc1, which has its code for sm_80",
-        ),
-        ({metadata: files[metadata].replace(b"Provides-Extra: sm-90a\n", b"")}, "it has no extra sm-90a that installs"),
-        ({manifest: rewritten(files, manifest, '"sm_90a": "demo_sm_90a"', '"x": "y"')}, "device_code.packages.sm_90a"),
-    ]
-    for number, (change, message) in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        done = kernelwright("verify", "--entry-points", str(changed(wheel, folder, change)))
-        assert done.returncode == 1 and message in done.stdout, done.stdout
-
-
-def test_code_for_a_cpu_in_a_wheel_for_any_machine_is_named(split: Project) -> None:
-    from kernelwright.wheel.verify import _any_problems
-
-    wheels = wheels_of(split)
-    library = inside(wheels["main"])["demo/_lib/scale.so"]
-    files = inside(wheels["sm_90a"])
-    assert _any_problems(["any"], files) == []
-    assert _any_problems(["any"], {**files, "demo_sm_90a/x.so": library}) == [
-        "demo_sm_90a/x.so is code for a CPU, and the name of the wheel says any platform"
-    ]
-
-
 def test_device_code_in_the_package_that_says_it_has_none_is_named(split: Project) -> None:
-    from kernelwright.wheel.verify import _arch_problems
+    from kernelwright.wheel.device_code import arch_problems
 
     library = inside(wheels_of(split)["main"])["demo/_lib/scale.so"]
     cubin = (split.folder / "build/kernels/demo/scale/dtype-float32/cuda/sm_80.cubin").read_bytes()
-    assert list(_arch_problems("scale", {"x86-64-v3"}, library)) == []
-    assert list(_arch_problems("scale", {"x86-64-v3"}, library + cubin)) == [
+    assert list(arch_problems("scale", {"x86-64-v3"}, library)) == []
+    assert list(arch_problems("scale", {"x86-64-v3"}, library + cubin)) == [
         "kernel scale has device code for sm_80, which the manifest does not list"
     ]
 

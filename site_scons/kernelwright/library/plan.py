@@ -305,7 +305,7 @@ def _unit(document: Record, host: str, images: Mapping[str, str]) -> LoweredUnit
         target=_text(document, "target"),
         arch=_text(document, "arch"),
         symbol=_text(document, "entry"),
-        arguments=tuple(map(_argument, document.records("arguments"))),
+        arguments=tuple(map(argument_of, document.records("arguments"))),
         symbols={name: _text(symbols, name) for name in symbols.raw},
         device_kernels=tuple(map(_device_kernel, document.records("device_kernels"))),
         host=host,
@@ -412,7 +412,8 @@ def _is_expression(value: Any) -> bool:
     return is_text(value) if isinstance(value, str) else isinstance(value, int) and not isinstance(value, bool)
 
 
-def _argument(item: Record) -> Argument:
+def argument_of(item: Record) -> Argument:
+    """An argument as signature.json and manifests have it. Raises ValueError for one of another form."""
     is_tensor = _text(item, "kind") == "tensor"
     shape = item.raw.get("shape") if is_tensor else []
     if not isinstance(shape, list) or not all(map(_is_size, shape)):

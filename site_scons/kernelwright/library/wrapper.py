@@ -15,6 +15,7 @@ from ..core.errors import KernelwrightError, Where
 from ..runtime.size import size_text, strides_text
 from ..runtime.tables import DeviceTable
 from .c_text import c_string, size_expression, symbols_of
+from .description import description_of
 from .images import image_symbol
 from .own_code import own_symbol
 from .plan import Argument, DeviceKernel, KernelPlan, LoweredUnit, VariantPlan
@@ -125,6 +126,7 @@ class _Wrapper:
             *(["  .provider = &kw_provider,"] if self._split else []),
             *([f"  .gaps = {c_string(kernel.gaps)},"] if kernel.gaps else []),
             "};",
+            f"static const char kw_description[] __attribute__((used)) = {c_string(description_of(kernel))};",
             "",
             '#include "exports.h"',
             f"KW_EXPORT{opaque}_KERNEL({kernel.name})",

@@ -72,9 +72,16 @@ def outputs(backends: Sequence[Backend], files: bool) -> tuple[str, ...]:
 
 def assemble(package: BuiltPackage) -> dict[str, str]:
     """The texts of a package's generated files, by path relative to the package."""
+    from .manifest import make_manifest
+
+    texts = generated(package)
+    return {**texts, "manifest.json": make_manifest(package, texts)}
+
+
+def generated(package: BuiltPackage) -> dict[str, str]:
+    """The same without the manifest, which lists them."""
     # Imported here, because a build with nothing to do needs only the names above.
     from . import stubs
-    from .manifest import make_manifest
 
     chosen = [get(name) for name in package.backends]
     texts = {"__init__.py": stubs.make_init(package), "__init__.pyi": stubs.make_stub(package), "py.typed": ""}
@@ -89,5 +96,4 @@ def assemble(package: BuiltPackage) -> dict[str, str]:
             texts[f"{backend.name}.pyi"] = f"from .backends.{backend.name} import *\n"
     for source in runtime_sources(chosen, bool(package.device_code)):
         texts[f"_runtime/{source.name}"] = source.read_text(encoding="utf-8")
-    texts["manifest.json"] = make_manifest(package, texts)
     return texts

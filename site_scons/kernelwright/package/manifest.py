@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -154,7 +154,7 @@ def make_manifest(package: BuiltPackage, texts: Mapping[str, str]) -> str:
         "kernelwright": package.version,
         **({"key": package.key} if package.key else {}),
         "tools": package.tools,
-        "backends": {name: _described(name) for name in package.backends},
+        "backends": described_backends(package.backends),
         **({"compress": dict(package.compress)} if package.compress else {}),
         **({"device_code": dict(package.device_code)} if package.device_code else {}),
         **({"missing": list(package.missing)} if package.missing else {}),
@@ -178,11 +178,11 @@ def sealed_document(document: Mapping[str, Any]) -> str:
     return sealed_manifest(pretty_json(covered).removesuffix("\n}\n"))
 
 
-def _described(name: str) -> dict[str, Any]:
-    """What loads kernels for a backend, and what has to be installed: what is imported, and what pip installs."""
-    backend = get(name)
-    needs = [[need.module, need.requirement] for need in backend.run_needs]
-    return {"modules": list(backend.runtime), "needs": needs}
+def described_backends(names: Iterable[str]) -> dict[str, Any]:
+    """What loads kernels for each backend, and what has to be installed: what is imported, and what pip installs."""
+    chosen = {name: get(name) for name in names}
+    needs = {name: [[need.module, need.requirement] for need in backend.run_needs] for name, backend in chosen.items()}
+    return {name: {"modules": list(backend.runtime), "needs": needs[name]} for name, backend in chosen.items()}
 
 
 def _with_backends(kernel: PackagedKernel) -> str:

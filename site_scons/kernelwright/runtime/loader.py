@@ -180,7 +180,7 @@ class Loader:
         kernels = self.manifest().get("kernels")
         kernels = kernels if isinstance(kernels, dict) else {}
         entry = kernels.get(name)
-        if entry is None or not _is_entry(entry):
+        if entry is None or not is_entry(entry):
             place = self.folder / "manifest.json"
             raise ImportError(f"{place}: has no kernel {name!r} in the form of schema {SCHEMA}")
         found: dict[str, Any] = entry
@@ -268,7 +268,7 @@ class Loader:
         """What the manifest says of a backend."""
         backends = self.manifest().get("backends")
         described: Any = backends.get(name) if isinstance(backends, dict) else None
-        if not _is_backend(described):
+        if not is_backend(described):
             raise ImportError(f"{self.folder / 'manifest.json'}: does not describe the backend {name!r}")
         found: dict[str, Any] = described
         return found
@@ -366,7 +366,7 @@ def require(module: str, remedy: str, subject: str) -> None:
         raise ImportError(f"{subject} needs {module}, which is not installed\n  remedy: {remedy}")
 
 
-def _is_entry(entry: Any) -> bool:
+def is_entry(entry: Any) -> bool:
     """Whether a kernel's part of the manifest has all that is used of it."""
     if not isinstance(entry, dict) or not isinstance(entry.get("variants"), list):
         return False
@@ -378,7 +378,7 @@ def _is_entry(entry: Any) -> bool:
     return listed and texts and bool(entry["variants"]) and all(_is_variant(variant) for variant in entry["variants"])
 
 
-def _is_backend(described: Any) -> bool:
+def is_backend(described: Any) -> bool:
     """Whether a backend's part of the manifest has all that is used of it."""
     if not isinstance(described, dict):
         return False

@@ -15,6 +15,7 @@ from ..core.errors import DefinitionError, LoweringError, Where
 from ..core.files import digest_of
 from ..core.request import ASIDE
 from ..library import sources
+from ..library.description import description_of
 from ..library.files import UnitFiles, VariantFiles, images_of, units_of
 from ..library.plan import KernelPlan, LoweredUnit, VariantPlan, with_strictest_alignment
 from ..runtime.loader import gaps_text
@@ -94,7 +95,8 @@ def write_backend(request: Wrapping, scratch: Path, stage: StageRun) -> None:
     plan.check()
     backend.check(plan)
     for name, text in backend.emit(plan).items():
-        (scratch / name).write_text(text, encoding="utf-8")
+        described = f"# {description_of(plan)}\n" if name.endswith(".py") else ""
+        (scratch / name).write_text(text + described, encoding="utf-8")
 
 
 def _wrapping(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Wrapping:

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from ..core.errors import KernelwrightError, Where, printable
 from ..core.files import canonical_json
 from ..core.records import Record
-from ..runtime.loader import SCHEMA, read_manifest
+from ..runtime.loader import read_manifest
 from .verify import manifest_of
 
 WHERE = Where(stage="diff")
@@ -111,11 +111,6 @@ def read_package(place: Path) -> PackageFacts:
     """
     try:
         document = Record(read_manifest(place / "manifest.json"), "") if place.is_dir() else manifest_of(place)
-        if (schema := document.raw.get("schema")) != SCHEMA:
-            message = f"its manifest has the schema {printable(str(schema))}, and only {SCHEMA} can be compared"
-            raise KernelwrightError(
-                message, Where(stage="diff", location=str(place)), "build it with this Kernelwright"
-            )
         return _package(document)
     except ImportError as error:
         raise KernelwrightError(str(error), WHERE, "name a wheel, or the folder of a built package") from error

@@ -71,7 +71,8 @@ def _analyse(wheel: Path) -> Any:
             disable_isa_ext_check=True,
             allow_graft=False,
         )
-    except (AuditwheelError, ELFError, RuntimeError, ValueError) as error:
+    # What is damaged in a file shows as any of these: elftools checks little.
+    except (AuditwheelError, ELFError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
         message = f"what its libraries need cannot be found out: {error}"
         raise KernelwrightError(message, Where(stage="wheel", location=str(wheel)), "build it again") from error
     finally:

@@ -1,0 +1,73 @@
+"""What tells whether a manifest describes a library: a digest of what it says of the kernel, which is in both.
+
+So a manifest that says other dtypes, sizes or variants than the library has, and a library in the place of another
+one, are found without running either. It is no signature: whoever makes a library can put any text into it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..core.files import canonical_json
+from .plan import Argument, argument_of
+
+if TYPE_CHECKING:
+    from ..core.records import Record
+    from .plan import KernelPlan
+
+MARK = "kernelwright describes"
+
+
+def description_of(kernel: KernelPlan) -> str:
+    """The text that the library of a kernel has."""
+    variants = [
+        {
+            "slug": variant.slug,
+            "config": dict(variant.config),
+            "tabled": list(variant.tabled),
+            "exported": variant.units[0].exported,
+            "arguments": list(_arguments(variant.units[0].arguments)),
+            "symbols": dict(variant.units[0].symbols),
+            "multiples": dict(variant.units[0].multiples),
+        }
+        for variant in kernel.variants
+    ]
+    tables = [table.to_json() for table in kernel.tables]
+    return _text(kernel.name, list(kernel.outputs), kernel.declared, tables, variants)
+
+
+def description_in(name: str, entry: Record) -> str:
+    """The text that the library of a kernel has to have, by the kernel's part of a manifest.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    variants = [
+        {
+            "slug": variant.text("slug"),
+            "config": variant.mapping("config"),
+            "tabled": variant.texts("tabled") if variant.has("tabled") else [],
+            "exported": variant.text("exported") if variant.has("exported") else "",
+            "arguments": list(_arguments(map(argument_of, variant.records("arguments")))),
+            "symbols": variant.mapping("symbols"),
+            "multiples": variant.mapping("multiples") if variant.has("multiples") else {},
+        }
+        for variant in entry.records("variants")
+    ]
+    tables = [table.raw for table in entry.records("tables")] if entry.has("tables") else []
+    return _text(name, entry.texts("outputs"), entry.optional(entry.count, "declared"), tables, variants)
+
+
+def _arguments(arguments: Iterable[Argument]) -> Iterator[list[Any]]:
+    """What callers have to know of arguments. The images of a variant may differ in the alignment that they ask for."""
+    for argument in arguments:
+        kind = [argument.name, argument.kind, argument.dtype, argument.output, argument.written]
+        yield [*kind, list(argument.shape), list(argument.strides)]
+
+
+def _text(name: str, outputs: list[str], declared: int | None, tables: list[Any], variants: list[Any]) -> str:
+    described: Mapping[str, Any] = {"outputs": outputs, "declared": declared, "tables": tables, "variants": variants}
+    digest = hashlib.sha256(canonical_json([name, described]).encode()).hexdigest()
+    return f"{MARK} {name} {digest}"
