@@ -140,6 +140,9 @@ class WriteGuard:
         if isinstance(path, int):
             return True  # a file that is open already
         full = os.path.normpath(Path.cwd() / os.fsdecode(path))
+        if full.startswith("/proc/self/fd/"):  # below a folder that is held open
+            held, _, rest = full.removeprefix("/proc/self/fd/").partition("/")
+            full = f"{Path('/proc/self/fd', held).readlink()}/{rest}"
         return f"{full}/".startswith(f"{self._allowed}/")
 
 
