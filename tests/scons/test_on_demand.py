@@ -135,6 +135,22 @@ def test_the_first_failure_ends_what_runs_beside_it(demand: Demand) -> None:
 
 
 def test_an_eager_call_chooses_as_the_package_does(demand: Demand) -> None:
+    demand.project.write(
+        "kernels/product.py",
+        """
+        from kernelwright import grid, kernel
+        from tvm import te
+
+        @kernel(configs=grid(transposed=[True, False]), outputs=["c"])
+        def product(transposed: bool):
+            m, n, k = te.var("m"), te.var("n"), te.var("k")
+            a = te.placeholder((m, k), "float32", name="a")
+            b = te.placeholder((n, k) if transposed else (k, n), "float32", name="b")
+            q = te.reduce_axis((0, k))
+            c = te.compute((m, n), lambda i, j: te.sum(a[i, q] * (b[j, q] if transposed else b[q, j]), q), name="c")
+            return te.create_prim_func([a, b, c])
+        """,
+    )
     demand.project.built("-j2")
     demand.run(
         """
@@ -157,6 +173,15 @@ def test_an_eager_call_chooses_as_the_package_does(demand: Demand) -> None:
             assert outcome(times, *arguments) == outcome(demo.times, *arguments), arguments
         for arguments in [(f32[0],), (f32[0].astype("float16"),), (f64[0],), (f32,), ("x",), (None,)]:
             assert outcome(scale, *arguments) == outcome(demo.scale, *arguments), arguments
+        product = kw.load("kernels/product.py").product
+        g = np.random.default_rng(0).random((9, 9), "float32")
+        for arguments in [(g[:2, :3].copy(), g[:k, :n].copy()) for k, n in [(5, 3), (3, 5), (5, 7), (3, 3)]]:
+            assert outcome(product, *arguments) == outcome(demo.product, *arguments), arguments
+        assert np.allclose(array(product(g[:2, :3].copy(), g[:3, :5].copy())), g[:2, :3] @ g[:3, :5])
+        with pytest.raises(ValueError, match="(?s)fit several variants.*name one: product.compile"):
+            product(g, g)
+        assert np.allclose(array(product.compile(transposed=False)(g, g)), g @ g)
+        assert np.allclose(array(demo.product.variant(transposed=True)(g, g)), g @ g.T)
         out = np.zeros((3, 4), "float32")
         assert times(f32, out) is None and (out == 2).all()
         with pytest.raises(TypeError) as error:

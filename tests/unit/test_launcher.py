@@ -16,6 +16,7 @@ import pytest
 import tvm_ffi
 from elftools.elf.elffile import ELFFile
 from forked import starter
+from kernelwright.runtime.arguments import Described, Signatures
 from launcher_build import (
     OPTIMISED,
     FakeTensor,
@@ -310,12 +311,50 @@ def test_the_first_variant_that_fits_is_called(folder: Path) -> None:
         return int(values(choose(np.zeros(shape, dtype)))[0])
 
     assert called((3, 64), "float32") == 0
-    assert called((3, 32), "float32") == 1, "the order of the configs decides"
+    assert called((3, 3), "float32") == 1
+    assert called((3, 32), "float32") == 5, "sizes that are equal in the definition count"
     assert called((3,), "float16") == 2
     assert called((3,), "int8") == 3
     assert called((3,), "bool") == 4
     assert called((), "float32") == 6
     assert called((0, 64), "float32") == 0
+
+
+GEMM = [
+    [tensor("a", "float32", ["m", "k"]), tensor("b", "float32", b), tensor("c", "int32", ["m", "n"], output=True)]
+    for b in (["n", "k"], ["k", "n"])
+]
+
+
+@pytest.fixture(scope="module")
+def gemm(folder: Path) -> Any:
+    """Two variants that write their number, the first of which takes b transposed."""
+    symbols = dict.fromkeys("mnk", "int32")
+    data = [signature("gemm", arguments, slug=f"v{n}", symbols=symbols) for n, arguments in enumerate(GEMM)]
+    bodies = [f"BEGIN *(int *)tensor(argument + 2)->data = {number}; END" for number in range(2)]
+    units = [c_unit(folder, *both) for both in zip(bodies, data, strict=True)]
+    return load(build(folder, plan("gemm", *units, outputs=["c"])))
+
+
+def test_sizes_choose_among_variants_and_what_fits_several_has_to_be_named(gemm: Any) -> None:
+    def arrays(*shapes: tuple[int, ...]) -> list[Any]:
+        return [np.zeros(shape, "int32" if number == 2 else "float32") for number, shape in enumerate(shapes)]
+
+    entries = [{"slug": f"v{n}", "arguments": arguments, "symbols": {}} for n, arguments in enumerate(GEMM)]
+    described = Signatures("gemm", {"variants": entries})
+    calls = [(0, (2, 3), (5, 3)), (1, (2, 3), (3, 5)), (1, (2, 3), (3, 3), (2, 3)), (None, (2, 3), (5, 7))]
+    for expected, *shapes in calls:
+        call = arrays(*shapes)
+        passed = [Described(str(array.dtype), array.shape, device="cpu") for array in call]
+        if expected is not None and shapes[1] != (3, 3):
+            assert values(gemm["gemm"](*call)).flat[0] == described.choose(passed).index == expected
+            continue
+        with pytest.raises(ValueError) as raised:
+            described.choose(passed)
+        with pytest.raises(ValueError, match=re.escape(str(raised.value))):
+            gemm["gemm"](*call)
+        assert ("fit several variants" in str(raised.value)) == (expected is not None)
+    assert values(gemm["gemm__1"](*arrays((2, 3), (3, 3)))).flat[0] == 1, "one that is named"
 
 
 @pytest.fixture(scope="module")

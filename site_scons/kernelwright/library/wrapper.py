@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from ..core.arch import CPU_LEVELS, CudaArch
 from ..core.dtype import Dtype
 from ..core.errors import KernelwrightError, Where
+from ..runtime.arguments import are_alike, are_rivals, may_share
 from ..runtime.size import size_text, strides_text
 from ..runtime.tables import DeviceTable
 from .c_text import c_string, size_expression, symbols_of
@@ -57,6 +58,7 @@ class _Wrapper:
         self._kernel = kernel
         self._lines: list[str] = []
         self._signatures: dict[str, int] = {}
+        self._relations = _Relations(kernel)
         self._split = kernel.split and any(unit.images and not unit.exported for unit in kernel.units)
 
     def text(self) -> str:
@@ -144,6 +146,8 @@ class _Wrapper:
             fields += [f".cuda_entry = {cuda[0].symbol}"] if len(cuda) == 1 else []
             fields += [f".module = &kw_module_{number}"]
             fields += [f".own = {own_symbol(self._kernel.name, cuda[0].exported)}"] if cuda[0].exported else []
+        if rivals := self._relations.rivals[number]:
+            fields += [f".rivals = (const int32_t[]){{{', '.join(map(str, [*rivals, -1]))}}}"]
         if variant.tabled:
             fields += [f".tabled = {' | '.join(f'1u << {_DEVICES[target]}' for target in variant.tabled)}"]
         return "{" + ", ".join(fields) + "}"
@@ -188,14 +192,17 @@ class _Wrapper:
 
     def _number(self, unit: LoweredUnit) -> int:
         """The number of what a lowering expects. Lowerings whose tables would have the same text have one number."""
-        text = "\n".join(_signature(0, unit, bool(self._kernel.outputs)))
+        text = "\n".join(self._signature_of(0, unit))
         return self._signatures.setdefault(text, len(self._signatures))
 
     def _signature(self, unit: LoweredUnit) -> None:
         """Write the tables of a signature, unless equal ones have been written."""
         known = len(self._signatures)
         if self._number(unit) == known:
-            self._line(*_signature(known, unit, bool(self._kernel.outputs)))
+            self._line(*self._signature_of(known, unit))
+
+    def _signature_of(self, number: int, unit: LoweredUnit) -> list[str]:
+        return _signature(number, unit, bool(self._kernel.outputs), unit.slug in self._relations.competing)
 
     # ---- code of a variant
 
@@ -298,7 +305,7 @@ class _Wrapper:
         self._line(*(f"#undef {name.partition('(')[0]}" for name in macros))
 
 
-def _signature(number: int, unit: LoweredUnit, has_outputs: bool) -> list[str]:
+def _signature(number: int, unit: LoweredUnit, has_outputs: bool, competes: bool) -> list[str]:
     """The tables of what a lowering expects of its arguments, and the functions that compute sizes and strides."""
     lines = ["", f"static const kw_argument kw_arguments_{number}[] = {{"]
     lines += [f"  {_argument(argument, unit)}," for argument in unit.arguments]
@@ -310,6 +317,9 @@ def _signature(number: int, unit: LoweredUnit, has_outputs: bool) -> list[str]:
     if any(argument.strides for argument in unit.arguments):
         lines += _strides(number, unit)
         fields += [f".strides = kw_strides_{number}"]
+    if competes:
+        lines += _fits(number, unit)
+        fields += [f".fits = kw_fits_{number}"]
     return [*lines, f"static const kw_signature kw_signature_{number} = {{{', '.join(fields)}}};"]
 
 
@@ -332,6 +342,24 @@ def _strides(number: int, unit: LoweredUnit) -> list[str]:
     return [*lines, "}"]
 
 
+def _fits(number: int, unit: LoweredUnit) -> list[str]:
+    """The function that tells whether the sizes of a call fit each other."""
+    sources = _symbol_sources(unit)
+    compared = [
+        (f"call->tensors[{position}]", axis, size)
+        for position, argument in enumerate(unit.arguments)
+        for axis, size in enumerate(argument.shape)
+        if isinstance(size, str) and all(symbol in sources for symbol in _symbols(size, unit))
+    ]
+    lines = [f"static bool kw_fits_{number}(const kw_call *call) {{"]
+    for symbol in dict.fromkeys(symbol for _, _, size in compared for symbol in _symbols(size, unit)):
+        lines.append(f"  const int64_t size_{symbol} = {sources[symbol]};")
+    for tensor, axis, size in compared:
+        value = size_expression(size, "size_{}".format)
+        lines.append(f"  if ({tensor} && {tensor}->shape[{axis}] != {value}) return false;")
+    return [*lines, "  return true;", "}"]
+
+
 def _output_shapes(number: int, unit: LoweredUnit) -> list[str]:
     """The function that computes the sizes of the outputs from the inputs."""
     sources = _symbol_sources(unit)
@@ -346,6 +374,37 @@ def _output_shapes(number: int, unit: LoweredUnit) -> list[str]:
         value = str(size) if isinstance(size, int) else size_expression(size, "size_{}".format)
         lines.append(f"  dims[{index}] = {value};")
     return [*lines, "}"]
+
+
+class _Relations:
+    """Which declared variants of a kernel a call may mean as well as another one.
+
+    Arguments:
+        kernel: the plan.
+
+    Attributes:
+        rivals: for each variant, the numbers of those behind it that differ in meaning and may fit the same arrays.
+        competing: the slugs of those beside which there is one that the same dtypes fit, and that has other sizes.
+    """
+
+    def __init__(self, kernel: KernelPlan) -> None:
+        declared = [] if kernel.opaque else kernel.variants[: kernel.num_declared]
+        self.rivals: list[list[int]] = [[] for _ in kernel.variants]
+        self.competing: set[str] = set()
+        for number, one in enumerate(declared):
+            for other in range(number + 1, len(declared)):
+                pairs = list(_of_both(one, declared[other]))
+                if any(may_share(*pair) and not are_alike(*pair) for pair in pairs):
+                    self.competing |= {one.slug, declared[other].slug}
+                if any(are_rivals(*pair) for pair in pairs):
+                    self.rivals[number].append(other)
+
+
+def _of_both(one: VariantPlan, other: VariantPlan) -> Iterator[tuple[tuple[Argument, ...], tuple[Argument, ...]]]:
+    """The arguments of two variants, for each target that both are for."""
+    for target in _DEVICES:
+        if (first := one.of(target)) and (second := other.of(target)):
+            yield first[0].arguments, second[0].arguments
 
 
 def _built(kernel: KernelPlan) -> str:

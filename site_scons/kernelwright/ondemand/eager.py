@@ -238,6 +238,22 @@ class Eager:
         seen = [choice.config for choice in record.choices if target is None or choice.points.get(target)]
         return seen if record.choices else list(record.configs)
 
+    @staticmethod
+    def _lowered(
+        choices: Choices, config: Mapping[str, Any], target: str | None, errors: list[KernelwrightError]
+    ) -> dict[str, Any] | None:
+        """What a listed variant expects; None, if it cannot be lowered, which is added to the errors."""
+        try:
+            return choices.variant(config, target)
+        except EditedError:
+            raise
+        except KernelwrightError as error:
+            errors.append(error)
+            if choices.origin.definition.dependencies:
+                what = f"what the variant {config_text(config)} reads, which cannot be lowered"
+                choices.watch.give_up(Doubt(what, str(choices.origin.where.location)))
+            return None
+
     def _fitting(self, choices: Choices, arguments: tuple[Any, ...]) -> Iterator[Any]:
         """The kernels that fit some arguments, in order, each compiled when it is asked for.
 
@@ -248,22 +264,24 @@ class Eager:
         passed = list(map(described, arguments))
         target = next((TARGETS.get(_kind(one)) for one in passed if one.device), None)
         record = choices.origin.record
-        tried, errors, fits = [], [], False
-        for config in self._listed(record, target):
-            try:
-                variant = choices.variant(config, target)
-            except EditedError:
-                raise
-            except KernelwrightError as error:
-                errors.append(error)
-                if choices.origin.definition.dependencies:
-                    what = f"what the variant {config_text(config)} reads, which cannot be lowered"
-                    choices.watch.give_up(Doubt(what, str(choices.origin.where.location)))
+        listed = self._listed(record, target)
+        tried: list[dict[str, Any]] = []
+        errors: list[KernelwrightError] = []
+        fits = False
+        for config in listed:
+            variant = self._lowered(choices, config, target, errors)
+            if variant is None:
                 continue
             tried.append(variant)
-            if _fits(record, [variant], passed, target):
+            if not _may_fit(record.name, variant, passed, target):
+                continue
+            # Others are looked at where they could be meant as well, or instead.
+            others = [(c, self._lowered(choices, c, target, [])) for c in listed if _may_be_meant(config, c, variant)]
+            among = [(config, variant), *((c, v) for c, v in others if v is not None)]
+            chosen = _chosen(record.name, [v for _, v in among], passed, target)
+            if chosen is not None:
                 fits = True
-                yield choices.kernel(config)
+                yield choices.kernel(among[chosen][0])
         if self._bound is not None:
             yield BY_VALUE
         elif not fits:
@@ -277,21 +295,45 @@ class Eager:
             )
 
 
-def _fits(record: KernelRecord, variants: list[dict[str, Any]], passed: list[Described], target: str | None) -> bool:
+def _may_be_meant(config: Mapping[str, Any], other: Mapping[str, Any], variant: Mapping[str, Any]) -> bool:
+    """Whether arguments that fit a variant may fit another config's; not, if that is for another dtype of an input."""
+    inputs = {argument["dtype"] for argument in variant["arguments"] if not argument["output"]}
+    differing = [value for key, value in config.items() if other.get(key) != value]
+    return bool(differing) and not any(isinstance(value, str) and value in inputs for value in differing)
+
+
+def _may_fit(name: str, variant: dict[str, Any], passed: list[Described], target: str | None) -> bool:
+    """Whether dtypes, ranks and constant sizes fit."""
     try:
-        Signatures(record.name, {"variants": variants}).choose(passed, target=target)
+        Signatures(name, {"variants": [variant]}).choose(passed, target=target)
+    except (TypeError, ValueError) as error:
+        return refusal_of(error) not in (NO_VARIANT, NO_TARGET)
+    return True
+
+
+def _chosen(name: str, variants: list[dict[str, Any]], passed: list[Described], target: str | None) -> int | None:
+    """The number of the first variant that fits; None: none does.
+
+    Raises:
+        TypeError, ValueError: a dispatcher looks no further, either.
+    """
+    try:
+        return Signatures(name, {"variants": variants}, _words(name)).choose(passed, target=target).index
     except (TypeError, ValueError) as error:
         if refusal_of(error) not in (NO_VARIANT, NO_TARGET):
-            raise  # a dispatcher looks no further, either
-        return False
-    return True
+            raise
+        return None
 
 
 def _refuse(name: str, tried: list[dict[str, Any]], passed: list[Described], target: str | None) -> None:
     """Raise the error that a package would have for a call that fits nothing, with what helps here."""
+    Signatures(name, {"variants": tried}, _words(name)).choose(passed, target=target)
+
+
+def _words(name: str) -> Words:
     remedy = f"convert the arguments, add a config for them to the definition, or have @{name}.bind name one"
-    words = Words("no listed config fits these arguments", remedy)
-    Signatures(name, {"variants": tried}, words).choose(passed, target=target)
+    several = f"name one: {name}.compile(...) takes the values of its config"
+    return Words("no listed config fits these arguments", remedy, several)
 
 
 def described(argument: Any) -> Described:

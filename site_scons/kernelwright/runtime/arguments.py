@@ -9,10 +9,13 @@ Two things only the library sees, since they are not about dtypes and sizes: ali
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from functools import cached_property
+from typing import Any, NoReturn, Protocol
 
 from .dtype import integer_range, number_kind, passed_as
 from .interface import is_symbolic, plain_number
@@ -53,10 +56,90 @@ class Words:
     Arguments:
         problem: what is wrong.
         remedy: what to do about it.
+        several: what to do about arguments that fit several variants which differ in meaning; empty: see
+            :func:`names_one`.
     """
 
     problem: str = "no built variant accepts these arguments"
     remedy: str = "convert the arguments, or add a config for them to the definition"
+    several: str = ""
+
+
+def names_one(kernel: str) -> str:
+    """What to do about arrays that fit several variants which differ in meaning."""
+    return f"name one: {kernel}.variant(...) takes the values of its config"
+
+
+class Compared(Protocol):
+    """One argument as one variant expects it, as far as variants are compared with each other."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def kind(self) -> str:
+        """``tensor``, or what it is otherwise."""
+
+    @property
+    def dtype(self) -> str:
+        """Its type."""
+
+    @property
+    def shape(self) -> Sequence[Any]:
+        """The sizes of a tensor."""
+
+    @property
+    def output(self) -> bool:
+        """Whether it may be left out."""
+
+
+def may_share(one: Sequence[Compared], other: Sequence[Compared]) -> bool:
+    """Whether dtypes, ranks and constant sizes allow inputs that fit two variants."""
+    return all(a.output or _may_be_one(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _may_be_one(a: Compared, b: Compared) -> bool:
+    if (a.kind == "tensor") != (b.kind == "tensor") or len(a.shape) != len(b.shape):
+        return False
+    constant = [(s, t) for s, t in zip(a.shape, b.shape, strict=True) if isinstance(s, int) and isinstance(t, int)]
+    return (a.kind != "tensor" or a.dtype == b.dtype) and all(s == t for s, t in constant)
+
+
+def are_alike(one: Sequence[Compared], other: Sequence[Compared]) -> bool:
+    """Whether two variants have the same sizes, whatever their names are."""
+    return _is_case(one, other) and _is_case(other, one)
+
+
+def are_rivals(one: Sequence[Compared], other: Sequence[Compared]) -> bool:
+    """Whether inputs may fit two variants that differ in meaning: they make other outputs, or call other sizes equal.
+
+    A variant whose sizes are a case of another one's, as ``[n, 64]`` is of ``[n, m]``, means the same.
+    """
+    made = [(a.dtype, len(a.shape)) == (b.dtype, len(b.shape)) for a, b in zip(one, other, strict=True) if a.output]
+    return may_share(one, other) and not (all(made) and (_is_case(one, other) or _is_case(other, one)))
+
+
+def _is_case(special: Sequence[Compared], general: Sequence[Compared]) -> bool:
+    """Whether some sizes for the names of a variant make another one of it."""
+    values: dict[str, Any] = {}
+    later: list[tuple[Any, str]] = []
+    for a, b in zip(special, general, strict=True):
+        shapes = zip(a.shape, b.shape, strict=False) if a.kind == "tensor" else [(a.name, b.name)]
+        for size, wanted in ((getattr(s, "text", s), getattr(t, "text", t)) for s, t in shapes):
+            if isinstance(wanted, str) and not wanted.isidentifier():
+                later.append((size, wanted))
+            elif (wanted if isinstance(wanted, int) else values.setdefault(wanted, size)) != size:
+                return False
+    return all(_put_in(wanted, values) == size for size, wanted in later)
+
+
+def _put_in(size: str, values: Mapping[str, Any]) -> Any:
+    """An expression with sizes in place of names: a number, if all of them are."""
+    names = Size(size).names
+    if all(isinstance(values.get(name), int) for name in names):
+        return _value(Size(size), values)
+    return re.sub(r"[A-Za-z_]\w*(?!\()\b", lambda found: str(values.get(found[0], found[0])), size)
 
 
 def outputs_of(signature: Mapping[str, Any]) -> list[str]:
@@ -100,17 +183,57 @@ class Signatures:
 
         Raises:
             TypeError: the number of arguments, a kind, a dtype or a rank does not fit.
-            ValueError: sizes do not fit, or a number is out of the range of its type.
+            ValueError: sizes do not fit, or a number is out of the range of its type; or the arguments fit several
+                variants which differ in meaning.
         """
         call = self._bound(passed)
-        for number in self._numbers(index, target):
+        numbers = self._numbers(index, target)
+        for number in numbers:
             variant = self.variants[number]
-            if variant.matches(call, sizes=True):
+            if self._matches(number, call, index is None):
+                others = self._rivals[number] if index is None else ()
+                if rivals := [n for n in others if n in numbers and self._matches(n, call, True)]:
+                    self._raise_several(call, [number, *rivals])
                 self._check_ranges(variant, call)
                 chosen = Chosen(self, number, variant.solve(call))
                 self._check_sizes(chosen, call)
                 return chosen
-        self._raise_no_match(call, self._numbers(index, target))
+        self._raise_no_match(call, numbers)
+
+    def _matches(self, number: int, call: Sequence[Described | None], among_others: bool) -> bool:
+        """Whether a call fits a variant; where there is another one that has other sizes, with all of its sizes."""
+        variant = self.variants[number]
+        if not variant.matches(call, sizes=True):
+            return False
+        if not (among_others and number in self._competing):
+            return True
+        symbols, pairs = variant.solve(call), zip(variant.arguments, call, strict=True)
+        shapes = [
+            (size, found) for a, d in pairs if d is not None for size, found in zip(a.shape, d.shape or (), strict=True)
+        ]
+        return all(_fits(size, symbols, found) for size, found in shapes if isinstance(size, Size))
+
+    @cached_property
+    def _competing(self) -> frozenset[int]:
+        """The declared variants beside which there is one that the same dtypes fit, and that has other sizes."""
+        pairs = [(n, m) for n, one, m, other in self._pairs() if may_share(one, other) and not are_alike(one, other)]
+        return frozenset(number for pair in pairs for number in pair)
+
+    @cached_property
+    def _rivals(self) -> list[list[int]]:
+        """For each variant, the declared ones behind it that differ from it in meaning, and may fit the same arrays."""
+        found: list[list[int]] = [[] for _ in self.variants]
+        for number, one, rival, other in self._pairs():
+            if are_rivals(one, other):
+                found[number].append(rival)
+        return found
+
+    def _pairs(self) -> Iterator[tuple[int, list[Expected], int, list[Expected]]]:
+        """The declared variants by twos, with their numbers, that one device may have code of."""
+        declared = self.variants[: self._declared]
+        for (n, one), (m, other) in itertools.combinations(enumerate(declared), 2):
+            if one.targets == other.targets or {*one.targets} & {*other.targets}:
+                yield n, one.arguments, m, other.arguments
 
     def compared(self, target: str | None) -> list[int]:
         """The numbers of the variants that a call is compared with; target: as of :meth:`choose`."""
@@ -199,14 +322,24 @@ class Signatures:
     def _raise_no_match(self, call: Sequence[Described | None], numbers: Sequence[int]) -> NoReturn:
         """A TypeError, unless only constant dimensions are wrong."""
         text = f"{self._words.problem}{self.passed_text(call)}"
-        for number in numbers:
-            variant = self.variants[number]
-            expected = zip(variant.arguments, call, strict=True)
-            listed = ", ".join(f"{a.name} = {a.text}" for a, described in expected if described is not None)
-            text += f"\n  {variant.slug} expects: {listed}"
+        text += self._expected_text(call, numbers)
         only_sizes = any(self.variants[number].matches(call, sizes=False) for number in numbers)
         text += f"\n  remedy: {self._words.remedy}"
         self.refuse(ValueError if only_sizes else TypeError, text, NO_VARIANT)
+
+    def _raise_several(self, call: Sequence[Described | None], numbers: Sequence[int]) -> NoReturn:
+        text = f"these arguments fit several variants, which differ in meaning{self.passed_text(call)}"
+        text += self._expected_text(call, numbers)
+        self.refuse(ValueError, f"{text}\n  remedy: {self._words.several or names_one(self.kernel)}")
+
+    def _expected_text(self, call: Sequence[Described | None], numbers: Sequence[int]) -> str:
+        """What variants expect, as lines of a message."""
+        text = ""
+        for number in numbers:
+            expected = zip(self.variants[number].arguments, call, strict=True)
+            listed = ", ".join(f"{a.name} = {a.text}" for a, described in expected if described is not None)
+            text += f"\n  {self.variants[number].slug} expects: {listed}"
+        return text
 
     def passed_text(self, call: Sequence[Described | None]) -> str:
         """What a call passes, as a line of a message."""

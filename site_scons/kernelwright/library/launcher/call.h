@@ -81,7 +81,7 @@ KW_FUNCTION bool kw_matches(const kw_signature *signature, const kw_call *call, 
                          : call->values[i] && !kw_scalar_matches(argument, call->values[i]->type_index))
       return false;
   }
-  return true;
+  return depth < KW_SIZES || !signature->fits || signature->fits(call);
 }
 
 /* ---- what TVM's host code does not check ---- */

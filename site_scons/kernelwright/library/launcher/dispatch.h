@@ -222,6 +222,30 @@ KW_HOT int32_t kw_first_fitting(const kw_kernel *kernel, const kw_call *call, co
   return -1;
 }
 
+/* Refuses arrays that fit several variants which differ in meaning. One that was asked for by itself has no rivals. */
+KW_COLD int kw_refuse_several(const kw_call *call, const kw_variant *variants, int32_t count, int32_t first) {
+  kw_text text, several = {0};
+  DLDeviceType device = call->device.device_type;
+  if (count != call->kernel->num_variants) return 0;
+  for (const int32_t *rival = variants[first].rivals; *rival >= 0; ++rival) {
+    const kw_signature *signature = kw_compared_on(call->kernel, &variants[*rival], count, device);
+    if (!signature || !kw_matches(signature, call, KW_SIZES)) continue;
+    kw_append_expected(&several, call, variants[*rival].slug, signature);
+  }
+  if (!several.used) return 0;
+  kw_begin(&text);
+  kw_append(&text, "these arguments fit several variants, which differ in meaning");
+  kw_append_passed(&text, call);
+  kw_append_expected(&text, call, variants[first].slug, kw_signature_on(&variants[first], device));
+  kw_append(&text, "%s\n  remedy: name one: %s.variant(...) takes the values of its config", several.data,
+            call->kernel->name);
+  return kw_raise_text("ValueError", &text);
+}
+
+KW_FUNCTION int kw_require_one(const kw_call *call, const kw_variant *variants, int32_t count, int32_t first) {
+  return __builtin_expect(variants[first].rivals != NULL, 0) ? kw_refuse_several(call, variants, count, first) : 0;
+}
+
 /* The variant that runs if that one fits: of a whole kernel's variants the one that a tuning table has for the call. */
 KW_FUNCTION const kw_variant *kw_chosen(const kw_kernel *kernel, const kw_call *call, const kw_variant *variants,
                                         int32_t count, int32_t first, kw_sought ahead) {
@@ -303,6 +327,7 @@ KW_COLD int kw_tell_first(const kw_kernel *kernel, const kw_variant *variants, i
   if (kw_bind(&call, kernel, passed, num_passed)) return -1;
   int32_t first = kw_first_fitting(kernel, &call, variants, count);
   if (first < 0) return kw_handle_no_match(&call, variants, count, result);
+  if (kw_require_one(&call, variants, count, first)) return -1;
   if (kw_append_choice(&text, &call, variants, count, first)) return -1;
   TVMFFIByteArray bytes = {text.data, text.used};
   return TVMFFIStringFromByteArray(&bytes, result);
@@ -318,6 +343,7 @@ KW_HOT int kw_dispatch_first(const kw_kernel *kernel, const kw_variant *variants
   kw_sought ahead = kw_look_ahead(&call, count);
   int32_t first = kw_first_fitting(kernel, &call, variants, count);
   if (__builtin_expect(first < 0, 0)) return kw_handle_no_match(&call, variants, count, result);
+  if (kw_require_one(&call, variants, count, first)) return -1;
   return kw_run(&call, kw_chosen(kernel, &call, variants, count, first, ahead), result);
 }
 

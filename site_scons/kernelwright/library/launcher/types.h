@@ -35,6 +35,9 @@ typedef struct kw_signature {
   void (*output_shapes)(const struct kw_call *call, int64_t *dims);
   /* Computes the declared strides of an argument. What only strides tell is as the caller has it. */
   void (*strides)(const struct kw_call *call, int32_t argument, int64_t *strides);
+  /* Whether the sizes of a call that matches fit each other; null: host code sees to it, since no other variant could
+   * have been meant. */
+  bool (*fits)(const struct kw_call *call);
 } kw_signature;
 
 /* One CPU build of a variant. */
@@ -100,6 +103,7 @@ typedef struct kw_variant {
   kw_entry cuda_entry; /* null: that of the image that suits the device best */
   kw_entry own; /* host code of the author's, which does the work when cuda_entry has checked the arguments; or null */
   const kw_module *module;
+  const int32_t *rivals; /* numbers of variants behind it that differ in meaning and may fit the same arrays, then -1 */
   uint32_t tabled; /* bits by DLDeviceType: there it only runs where a table says so, though it is declared elsewhere */
 } kw_variant;
 
