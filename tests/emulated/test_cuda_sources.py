@@ -47,7 +47,7 @@ REDUCE = """\
 
 namespace rows {
 template <typename T, int THREADS, int WIDTH>  // whose name depends on the arch
-__global__ void sum(const T *__restrict__ x, float *y, int columns, float scale) {
+__global__ void __launch_bounds__(THREADS) sum(const T *__restrict__ x, float *y, int columns, float scale) {
   __shared__ float partial[THREADS];
   float found = 0;
   for (int i = threadIdx.x; i < columns; i += THREADS) found += as_float(x[(long long)blockIdx.x * columns + i]);
@@ -585,6 +585,14 @@ MISTAKES = {
         ("block=128,", "block=(128, 9),"),
         r"kernels/row_sum.py:7 row_sum/dtype-float32 \[lower\]: the launch has 1152 threads in a block, and 1024 are",
     ),
+    "a block beyond the bounds of the function": (
+        ("block=128,", "block=(64, 4),"),
+        r"row_sum/dtype-float\d\d \[wrap\]: the launch has 256 threads in a block, and the function is for 128 at most",
+    ),
+    "code for a device linker": (
+        ('"cuda", configs', '"cuda", flags=["-rdc=true"], configs'),
+        r"\[nvcc\]: its flags have -rdc=true, and there is no device linker\n  remedy: leave it out, and include what",
+    ),
     "a grid that is no size": (('grid="rows"', "grid=1.5"), r"grid is 1.5, which is no size"),
     "a macro that is none": (
         ("block=128,", 'block=128, defines={"a b": 1},'),
@@ -617,7 +625,7 @@ def test_a_function_that_is_not_there_is_one_mistake_and_not_one_of_each_argumen
 
 
 def test_a_function_that_only_device_code_can_call_is_an_error(project):
-    project.replace("kernels/csrc/reduce.cu", "__global__ void sum(", "__device__ void sum(")
+    project.replace("kernels/csrc/reduce.cu", "__global__ void __launch_bounds__(THREADS) sum(", "__device__ void sum(")
     output = project.scons("-j1", ok=False).output
     assert re.search(
         r"row_sum.py:\d+ row_sum/dtype-float32 \[wrap\]: .* has no kw_entry that points to a __glo", output

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import math
 import re
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,44 @@ def asked_alignments(image: Path) -> list[int]:
     else:
         raise ValueError(f"{image.name} has no {ALIGNMENTS}")
     return [1 << power for power in powers]
+
+
+def thread_bounds(image: Path, function: str) -> tuple[int, bool] | None:
+    """The threads that a block may have, and whether it has to have all of them; None: nothing is said.
+
+    It is ``.maxntid`` and ``.reqntid`` of PTX, which ``__launch_bounds__`` and ``__block_size__`` become.
+
+    Arguments:
+        image: a cubin or a PTX file.
+        function: the name of the function in it.
+    """
+    content = image.read_bytes()
+    if content.startswith(b"\x7fELF"):
+        return _bounds_in_cubin(content, function)
+    # Before it is defined it may be declared, which ends with a semicolon.
+    name = re.escape(function.encode())
+    said = re.search(rb"\.entry " + name + rb"(?![\w$])[^{;]*\.(maxntid|reqntid) ([\d, ]+)", content)
+    return (math.prod(map(int, said[2].split(b","))), said[1] == b"reqntid") if said else None
+
+
+MAX_THREADS, REQUIRED_THREADS = 0x05, 0x10
+"""EIATTR_MAX_THREADS and EIATTR_REQNTID of a cubin's ``.nv.info`` sections, as cuobjdump -elf names them."""
+
+
+def _bounds_in_cubin(content: bytes, function: str) -> tuple[int, bool] | None:
+    from elftools.elf.elffile import ELFFile
+
+    section = ELFFile(io.BytesIO(content)).get_section_by_name(f".nv.info.{function}")
+    data, at = section.data() if section else b"", 0
+    while at + 4 <= len(data):
+        form, attribute, size = struct.unpack_from("<BBH", data, at)
+        at += 4
+        if form != 4:  # the value is in place of the size
+            continue
+        if attribute in (MAX_THREADS, REQUIRED_THREADS) and size == 12:
+            return math.prod(struct.unpack_from("<3I", data, at)), attribute == REQUIRED_THREADS
+        at += size
+    return None
 
 
 def _in_cubin(content: bytes) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -325,6 +326,17 @@ def made(run: Run, unit: UnitFiles) -> UnitFiles | None:
     archs = tuple(arch for arch in unit.archs if unit.target != "cuda" or arch in images)
     usages = {arch: path for arch, path in unit.usages.items() if arch in images}
     return replace(unit, archs=archs, images=images, usages=usages)
+
+
+RELOCATABLE = re.compile(r"(?<!\S)(?:(?:-rdc|--relocatable-device-code)[= ]true|-dc|--device-c)(?!\S)")
+"""Flags of nvcc for code that a device linker has to link."""
+
+
+def require_no_device_linker(flags: Iterable[str], where: Where) -> None:
+    """Raise a DefinitionError for flags of code that a device linker would have to link, since there is none."""
+    if found := RELOCATABLE.search(" ".join(flags)):
+        remedy = "leave it out, and include what a source calls on the device instead of linking it"
+        raise DefinitionError(f"its flags have {found[0]}, and there is no device linker", where, remedy)
 
 
 def require_folders(folders: Mapping[str, Path], where: Where) -> None:

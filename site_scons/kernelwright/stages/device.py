@@ -28,7 +28,7 @@ from ..toolchain.kept_headers import KeptHeaders
 from ..toolchain.nvcc import Nvcc
 from .code import code_digest
 from .commands import command_of
-from .context import KernelContext, require_folders
+from .context import KernelContext, require_folders, require_no_device_linker
 from .included import included
 from .stage import Stage, files_in
 from .stage_run import StageRun
@@ -203,6 +203,7 @@ def compile_by_nvcc(request: NvccCompilation, scratch: Path, stage: StageRun) ->
     """Have nvcc, or the programs that it would run, compile the source."""
     job, nvcc, host_compiler, begun = request.real, request.nvcc, request.host_compiler, time.time_ns()
     require_folders(request.folders, job.where)
+    require_no_device_linker(job.flags, job.where)
     job, given = replace(job, flags=(*request.own_flags(), *job.flags)), (scratch, stage.tools, stage.stage.subject)
     if request.parted:
         identity = (nvcc.identity, nvcc.path, host_compiler.identity, host_compiler.path, code_digest("PTX"))

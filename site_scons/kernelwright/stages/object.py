@@ -20,7 +20,7 @@ from ..toolchain.nvcc import Nvcc
 from ..toolchain.package_folder import package_folder
 from ..toolchain.tvm import tvm_ffi_includes
 from .commands import command_of
-from .context import KernelContext, require_folders
+from .context import KernelContext, require_folders, require_no_device_linker
 from .included import included
 from .stage import Stage, files_in
 from .stage_run import StageRun
@@ -103,6 +103,7 @@ def compile_it(request: ObjectCompilation, scratch: Path, stage: StageRun) -> No
     """Compile the source."""
     _require_source(request, stage.where)
     require_folders(request.folders, stage.where)
+    require_no_device_linker(request.job.flags, stage.where)
     job, begun = request.real, time.time_ns()
     done = compile_object(job, request.nvcc, request.host_compiler, scratch, stage.tools, request.job)
     stage.compiled(done)

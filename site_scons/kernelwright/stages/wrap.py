@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from .. import backends
 from ..backends.base import Backend
 from ..compilers.fatbin import needed_driver
-from ..core.entry_name import ENTRY, entry_name
+from ..core.entry_name import ENTRY, entry_name, thread_bounds
 from ..core.errors import DefinitionError, LoweringError, Where
 from ..core.files import digest_of
 from ..core.request import ASIDE
@@ -147,7 +148,20 @@ def _names_in(paths: Mapping[str, str], unit: LoweredUnit) -> dict[str, str]:
         names = {path: entry_name(Path(path)) for path in dict.fromkeys(paths.values())}
     except ValueError as error:
         raise LoweringError(str(error), unit.where, REMEDY) from error
+    for path, name in names.items():
+        _require_within_bounds(unit, thread_bounds(Path(path), name))
     return {arch: names[path] for arch, path in paths.items()}
+
+
+def _require_within_bounds(unit: LoweredUnit, bounds: tuple[int, bool] | None) -> None:
+    """Raise a LoweringError for a block of constant size that the function says it cannot have."""
+    for launch in unit.host_plan.launches if unit.host_plan and bounds else ():
+        sizes = [size for size in launch.block if isinstance(size, int)]
+        threads, (most, exact) = math.prod(sizes), bounds or (0, False)
+        if threads > most or (exact and len(sizes) == 3 and threads != most):
+            allowed = f"exactly {most}" if exact else f"{most} at most"
+            message = f"the launch has {threads} threads in a block, and the function is for {allowed} in its source"
+            raise LoweringError(message, unit.where, "change block, or __launch_bounds__ of the function")
 
 
 def _toolkit(kernel: KernelContext) -> int:
