@@ -112,12 +112,14 @@ def are_alike(one: Sequence[Compared], other: Sequence[Compared]) -> bool:
 
 
 def are_rivals(one: Sequence[Compared], other: Sequence[Compared]) -> bool:
-    """Whether inputs may fit two variants that differ in meaning: they make other outputs, or call other sizes equal.
+    """Whether inputs may fit two variants that differ in meaning: they call other sizes of the inputs equal.
 
-    A variant whose sizes are a case of another one's, as ``[n, 64]`` is of ``[n, m]``, means the same.
+    A variant whose sizes are a case of another one's, as ``[n, 64]`` is of ``[n, m]``, means the same. What inputs do
+    not show, such as how many results there are, is nothing to choose by: there the order of the configs decides.
     """
-    made = [(a.dtype, len(a.shape)) == (b.dtype, len(b.shape)) for a, b in zip(one, other, strict=True) if a.output]
-    return may_share(one, other) and not (all(made) and (_is_case(one, other) or _is_case(other, one)))
+    inputs = [(a, b) for a, b in zip(one, other, strict=True) if not a.output]
+    first, second = [a for a, _ in inputs], [b for _, b in inputs]
+    return may_share(one, other) and not (_is_case(first, second) or _is_case(second, first))
 
 
 def _is_case(special: Sequence[Compared], general: Sequence[Compared]) -> bool:
