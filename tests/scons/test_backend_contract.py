@@ -39,6 +39,13 @@ DEFINITION = '''
 
     {kernels}
 
+    @kernel(outputs=["y"], targets=["llvm"], configs=grid(dtype={narrow}))
+    def same(dtype):
+        n = te.var("n")
+        x = te.placeholder((n,), dtype, name="x")
+        return te.create_prim_func([x, te.compute((n,), lambda i: x[i], name="y")])
+
+
     @kernel(outputs=["y", "z"], targets=["llvm"])
     def pair():
         n = te.var("n")
@@ -79,6 +86,9 @@ KINDS = {
     "real": ["float16", "float32", "float64", *NARROW],
 }
 """Name of a kernel -> the dtypes of its number. Frameworks tell apart what is an integer, and what has no sign."""
+
+OF_ML_DTYPES = ["bfloat16", "float8_e4m3fn", "float8_e5m2fnuz"]
+"""Dtypes of arrays that NumPy hands to nobody."""
 
 CALLS = """
 import json, sys, warnings
@@ -144,7 +154,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     made.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm"]\n')
     made.write(
         "kernels/numbers.py",
-        DEFINITION.format(kernels="".join(f"{n} = declared({n!r}, {d})\n    " for n, d in KINDS.items())),
+        DEFINITION.format(
+            kernels="".join(f"{n} = declared({n!r}, {d})\n    " for n, d in KINDS.items()), narrow=OF_ML_DTYPES
+        ),
     )
     made.scons("-j2", "build/demo", "check", f"BACKENDS={','.join(BACKENDS)}")
     return made
@@ -185,11 +197,63 @@ def why(call):
     except Exception as error:
         return refusal_of(error)
 refused = [lambda: kernels.whole(kernels, 1), lambda: kernels.natural(like, -1), lambda: kernels.flag(like[None], 1)]
+refused += [lambda what=what: kernels.whole(what, 1) for what in ([1.0], {}, None, len)]
 print(json.dumps([why(call) for call in refused]))
 """
-    # What is no tensor at all, PyTorch refuses by itself.
-    first = None if backend == "torch" else "by_kernel"
-    assert called(project, backend, code) == [first, "by_kernel", "no_variant"]
+    assert called(project, backend, code) == ["by_kernel", "by_kernel", "no_variant", *["by_kernel"] * 4]
+
+
+NAMED = """
+whole = kernels.whole.variant(dtype="int64")
+made = [whole(x=like, a=3), whole(like, a=3), whole(a=3, x=like)]
+values = [array(one).tolist() for one in made]
+chosen = whole.choice(a=3, x=like).config
+if backend != "jax":  # whose outputs are always new
+    y, z = like.repeat(2)[:3] if hasattr(like, "repeat_interleave") else np.zeros(3, "float32"), like * 0
+    kernels.pair(y=y, x=like + 1, z=z)
+    values += [y.tolist(), z.tolist()]
+def said(**named):
+    try:
+        whole(like, **named)
+    except TypeError as error:
+        return str(error)
+print(json.dumps([values, chosen, said(x=like, a=1), said(b=1), said()]))
+"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_arguments_can_be_given_by_name(project: Project, backend: str) -> None:
+    values, chosen, twice, unknown, missing = called(project, backend, f"backend = {backend!r}\n{NAMED}")
+    assert values == [[3, 3]] * 3 + ([] if backend == "jax" else [[2.0, 2.0, 0.0], [2.0, 2.0]])
+    assert chosen == {"dtype": "int64"}
+    assert "'x'" in twice and "'b'" in unknown and missing
+
+
+@pytest.mark.parametrize("backend", [backend for backend in BACKENDS if backend != "torch"])
+def test_arrays_that_numpy_hands_to_nobody_are_taken(project: Project, backend: str) -> None:
+    code = f"""
+made = []
+for dtype in {OF_ML_DTYPES}:
+    x = np.asarray([0.5, -1.5, 2.0, 8.0]).astype(numpy_dtype(dtype))
+    same = kernels.same.variant(dtype=dtype)
+    x.flags.writeable = False
+    results = [same(x), same(x[:0]), kernels.same(x[1:])]
+    if {backend!r} == "jax":
+        made.append([np.asarray(one).astype(float).tolist() for one in results])
+        continue
+    y = np.zeros_like(x)
+    same(x, y)
+    try:
+        same(x, x)
+    except ValueError as error:
+        refused = "a read-only array, and the kernel writes it" in str(error)
+    shapes = [list(one.shape) for one in results]
+    made.append([y.astype(float).tolist(), refused, shapes])
+print(json.dumps(made))
+"""
+    x = [0.5, -1.5, 2.0, 8.0]
+    expected = [x, [], x[1:]] if backend == "jax" else [x, True, [[4], [0], [3]]]
+    assert called(project, backend, code) == [expected] * len(OF_ML_DTYPES)
 
 
 def test_on_demand_the_same_is_taken_and_returned(project: Project) -> None:
@@ -199,7 +263,10 @@ KINDS = {{"flag": ["bool"], "natural": ["uint64"], "real": ["bfloat16", "float8_
 import kernelwright
 kernels = kernelwright.load("kernels/numbers.py")
 wrong = check(lambda name, dtype: getattr(kernels, name).compile(dtype=dtype), like, array)
-made = kernels.pair(like + 1)
+made = kernels.pair(x=like + 1)
+narrow = np.ones(3, numpy_dtype("bfloat16"))
+kernels.same(narrow * 2, y=narrow)
+wrong += [] if narrow.astype(float).tolist() == [2, 2, 2] else [repr(narrow)]
 print(json.dumps([wrong, type(made).__name__, *(array(one).tolist() for one in made)]))
 """
     output = Demand(project).run(code).stdout

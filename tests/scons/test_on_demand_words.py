@@ -62,6 +62,11 @@ def said(folder: Path, line: str) -> str:
             "there is no cuda of code for the CPU\n  remedy: compile it for CUDA: using(",
         ),
         ("kw.load('nothing.py')", "/nothing.py does not exist\n  remedy: name a definition file"),
+        ("kw.load('/dev/null')", "/dev/null is no file\n  remedy: name a definition file"),
+        (
+            "[__import__('copy').deepcopy([double, [double.using()]]), double(x=np.ones(2, 'float32')).shape]",
+            "[[<kernel double of <string>:7>, [<kernel double of <string>:7>]], (2,)]",
+        ),
         ("kw.load('.')", " is a folder\n  remedy: name a definition file"),
         (
             "double.using(target='cuda').compile()",

@@ -487,14 +487,12 @@ def test_every_dtype_gets_through_pytorch(copies: Built, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_dtype_gets_through_numpy_or_is_refused_as_tvm_ffi_does(copies: Built, dtype: str) -> None:
+def test_every_dtype_gets_through_numpy(copies: Built, dtype: str) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     x = np.arange(6).reshape(2, 3).astype(getattr(np, dtype, None) or getattr(ml_dtypes, dtype))
-    if x.dtype.num < 24:  # those of NumPy itself
-        np.testing.assert_array_equal(copies.cython()(x), x)
-    else:
-        assert outcome(copies.cython(), (x,)) == outcome(copies.tvm_ffi(), (x,))
-        assert outcome(copies.cython(), (x,))[0] == "TypeError"
+    result = copies.cython()(x)
+    assert result.dtype == x.dtype
+    np.testing.assert_array_equal(result, x)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float16", "int8", "bool"])
@@ -543,9 +541,7 @@ def test_buffers_are_arrays(copies: Built, code: str, dtype: str) -> None:
 
 def test_a_buffer_with_other_elements_is_refused(saxpy: Built) -> None:
     x = memoryview(bytearray(16)).cast("c")
-    with pytest.raises(
-        TypeError, match=r"kernel 'saxpy': argument 'x' is a builtins\.memoryview that cannot be passed"
-    ):
+    with pytest.raises(TypeError, match=r"kernel 'saxpy': argument 'x' is a memoryview that cannot be passed"):
         saxpy.cython()(1.0, x, floats(), floats())
 
 

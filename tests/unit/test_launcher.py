@@ -456,7 +456,13 @@ def test_a_wrong_number_of_arguments_is_a_type_error(add: Any, pair: Any) -> Non
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [("text", "a str"), (None, "None"), (3, "the int 3"), ([1], "a ffi.Array"), (2.5, "the float 2.5")],
+    [
+        ("text", "a str"),
+        (None, "None"),
+        (3, "the int 3"),
+        ([1], "a Python object that is not a tensor"),
+        (2.5, "the float 2.5"),
+    ],
 )
 def test_what_is_not_a_tensor_is_named(add: Any, value: Any, shown: str) -> None:
     x = np.zeros((2, 4), "float32")

@@ -370,6 +370,18 @@ def test_cpu_code_needs_no_more_than_the_elements_alignment(project: Project) ->
             "    return te.create_prim_func([x, y, te.compute((4,), lambda i: x[i] + y[i], name='z')])",
             "two different size variables are named 'n'",
         ),
+        *(
+            (
+                f"@kernel\ndef k():\n    n = m = te.var({name!r})\n    for i in range({terms}): m = tirx.Add(m, n)\n"
+                "    x = te.placeholder((m,), 'float32', name='x')\n"
+                "    return te.create_prim_func([x, te.compute((4,), lambda i: x[0], name='y')])",
+                what,
+            )
+            for name, terms, what in (
+                *((name, 0, f"a size variable is named {name!r}, which cannot be") for name in ("in", "n.a", "0", "")),
+                ("n", 600, "a size of argument 'x' has too many terms inside of one another"),
+            )
+        ),
     ],
 )
 def test_arguments_that_cannot_be_called_are_errors(project: Project, text: str, what: str) -> None:

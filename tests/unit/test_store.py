@@ -17,9 +17,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from kernelwright.core.errors import SettingsError
+from kernelwright.core.errors import KernelwrightError, SettingsError
 from kernelwright.core.files import open_lock
+from kernelwright.define.settings import Settings
 from kernelwright.ondemand import store as store_module
+from kernelwright.ondemand.session import Session
 from kernelwright.ondemand.store import CacheError, KernelStore, cache_folder, clear_cache, damage, kernel_folder
 from kernelwright.package.manifest import sealed_document
 from kernelwright.runtime.loader import SCHEMA
@@ -464,6 +466,37 @@ def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+def test_a_disk_that_becomes_full_has_work_go_on_in_a_private_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = a_store(tmp_path)
+    session = Session(tmp_path, Settings(), store, 1)
+    tried = []
+
+    def work() -> Path:
+        tried.append(session.discovery)
+        if len(tried) == 1:
+            raise KernelwrightError("a stage failed") from OSError(errno.ENOSPC, "No space left on device")
+        return store.work
+
+    assert session.with_room(work) != store.folder and tried[0] != tried[1]
+    assert "No space left on device" in str(store.untold_problem()) and not store.lasting
+    other = a_store(tmp_path / "other")
+    with pytest.raises(KernelwrightError, match="another reason"):
+        Session(tmp_path, Settings(), other, 1).with_room(lambda: fail(KernelwrightError("another reason")))
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    assert not other.gives_way(KernelwrightError("cc failed")), "there is no room elsewhere, either"
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda path: usage._replace(free=1000 if path == other.folder else 1 << 30)
+    )
+    assert other.gives_way(KernelwrightError("cc failed")), "whatever the compiler has said"
+
+
+def fail(error: Exception) -> Path:
+    raise error
+
+
 def test_a_folder_without_permission_is_a_problem_and_no_error(tmp_path: Path) -> None:
     code = """
 import os

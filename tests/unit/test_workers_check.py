@@ -409,12 +409,17 @@ def test_each_size_variable_is_large_once() -> None:
         (REFERENCE + "@scale.inputs\ndef _(rng): return {'x': rng.random(5)}\n", "gives x the shape"),
         ("@scale.reference\ndef _(alpha, x): return x, x\n", "returned 2 arrays, expected one"),
         ("@scale.reference\ndef _(alpha, x): return {'z': x}\n", "returned arrays for"),
+        ("@scale.reference\ndef _(alpha, x): pass\n", "returned None, expected one"),
         ("@scale.reference\ndef _(alpha, x): return x[:1]\n", "has the shape"),
     ],
 )
-def test_a_reference_that_does_not_fit_is_a_check_error(project: Project, more: str, what: str) -> None:
-    with pytest.raises(CheckError, match=what):
+def test_a_reference_that_does_not_fit_is_a_check_error_at_its_line(project: Project, more: str, what: str) -> None:
+    with pytest.raises(CheckError, match=what) as caught:
         check(project, more)
+    file, _, line = str(caught.value.where.location).partition(":")
+    lines = (project.folder / file).read_text().splitlines()
+    # The last function is the one to blame.
+    assert not more or int(line) == max(i for i, text in enumerate(lines, 1) if text.startswith("@scale."))
 
 
 def test_an_exception_in_the_reference_names_its_line(project: Project) -> None:

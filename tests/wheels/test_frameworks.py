@@ -142,7 +142,7 @@ with refused(TypeError, "axpy", "'x' is a numpy.ndarray", "cannot be passed"):
     axpy(1.5, x.astype(object), y)
 with refused(ValueError, "axpy", "y.shape[0]", "fit each other"):
     axpy(1.5, x, y[1:])
-with refused(TypeError, "axpy", "alpha = a ffi.Tensor"):
+with refused(TypeError, "axpy", "alpha = a tensor"):
     axpy(np.array(1.5), x, y)
 np.from_dlpack(axpy(np.float32(1.5), x, y))
 """
@@ -261,7 +261,7 @@ with refused(TypeError, "axpy", "x = float64[5, 7] on cpu"):
     axpy(1.5, x.double(), y)
 with refused(TypeError, "axpy", "y = bfloat16[5, 7] on cpu"):
     axpy(1.5, x, y.bfloat16())
-with refused(TypeError, "axpy", "alpha = a ffi.Tensor"):
+with refused(TypeError, "axpy", "alpha = a tensor"):
     axpy(torch.tensor(1.5), x, y)
 assert (z == 9).all()
 """

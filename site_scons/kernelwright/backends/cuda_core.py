@@ -74,6 +74,7 @@ class CudaCore(Backend):
         "cuda_core_tensor_maps.py",
         "cuda_core_frameworks.py",
         "arch.py",
+        "dlpack.py",
         "dtype.py",
         "interface.py",
         "refusal.py",

@@ -86,7 +86,7 @@ class Cython(Backend):
     name = "cython"
     build_needs = (Need("Cython", "cython>=3.1"),)
     run_needs = (Need("tvm_ffi", "apache-tvm-ffi>=0.1.13,<0.2"),)
-    runtime = ("cython_kernel.py", "interface.py", "refusal.py")
+    runtime = ("cython_kernel.py", "interface.py", "refusal.py", "dlpack.py", "dtype.py")
 
     def require_build(self) -> None:
         """Find out whether Cython and Python's headers are there."""

@@ -27,7 +27,16 @@ class Jax(Backend):
         Need("jax_tvm_ffi", "jax-tvm-ffi>=0.1.3,<0.2"),
         Need("tvm_ffi", "apache-tvm-ffi>=0.1.13,<0.2"),
     )
-    runtime = ("jax_kernel.py", "kernel.py", "interface.py", "refusal.py", "arguments.py", "dtype.py", "size.py")
+    runtime = (
+        "jax_kernel.py",
+        "kernel.py",
+        "interface.py",
+        "refusal.py",
+        "dlpack.py",
+        "arguments.py",
+        "dtype.py",
+        "size.py",
+    )
 
     def check(self, kernel: KernelPlan) -> None:
         """See :meth:`Backend.check`."""

@@ -78,6 +78,7 @@ class Parameter:
         unsigned: the name of the argument, if it is a uint64, which PyTorch passes as if it had a sign.
         output: callers may leave it out.
         written: the kernel writes it.
+        has_its_name: whether the name is the argument's.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Parameter:
     output: bool
     written: bool
     unsigned: str = ""
+    has_its_name: bool = True
 
 
 class Torch(Backend):
@@ -93,7 +95,16 @@ class Torch(Backend):
     name = "torch"
     versioned = True
     run_needs = (Need("torch", "torch>=2.4"), Need("tvm_ffi", "apache-tvm-ffi>=0.1.13,<0.2"))
-    runtime = ("torch_kernel.py", "kernel.py", "interface.py", "refusal.py", "arguments.py", "dtype.py", "size.py")
+    runtime = (
+        "torch_kernel.py",
+        "kernel.py",
+        "interface.py",
+        "refusal.py",
+        "dlpack.py",
+        "arguments.py",
+        "dtype.py",
+        "size.py",
+    )
 
     def check(self, kernel: KernelPlan) -> None:
         """See :meth:`Backend.check`."""
@@ -138,7 +149,14 @@ def parameters_of(variants: Sequence[Sequence[Argument]]) -> list[Parameter]:
     for argument in variants[0]:
         names.append(_python_name(argument.name, names))
     return [
-        Parameter(name, _kind(same), any(a.output for a in same), any(a.written for a in same), _unsigned(same))
+        Parameter(
+            name,
+            _kind(same),
+            any(argument.output for argument in same),
+            any(argument.written for argument in same),
+            _unsigned(same),
+            name == same[0].name,
+        )
         for name, same in zip(names, zip(*variants, strict=True), strict=True)
     ]
 
@@ -165,7 +183,7 @@ def _kind(arguments: Sequence[Argument]) -> str:
 
 LOCAL_NAMES = {"kernel", "run", "wrote", "is_plain", "is_grad_enabled", "keys", "error", "result", "define", "self"}
 LOCAL_NAMES |= {"new", "write", "differentiable", "new_operator", "write_operator", "NEW", "WRITE", "OUT"}
-LOCAL_NAMES |= {"number", "arguments"}
+LOCAL_NAMES |= {"number", "arguments", "named"}
 """Names that the generated functions have for something else; PyTorch passes an argument ``self`` in its own way."""
 
 
@@ -228,22 +246,26 @@ def _function(name: str, parameters: Sequence[Parameter], makes: bool) -> str:
     called = _local_name(name)
     names = ", ".join(parameter.name for parameter in parameters)
     write = f"write_operator({_numbers(parameters)})"
-    if not makes:
-        return f"\n    def {called}({names}):\n        {write}\n"
     inputs = [parameter for parameter in parameters if not parameter.output]
     listed = ", ".join(parameter.name for parameter in inputs)
     new = f"return new_operator({_numbers(inputs)})"
     outputs = [parameter.name for parameter in parameters if parameter.output]
-    if all(parameter.output for parameter in parameters[len(inputs) :]):
-        given = ", ".join([listed, *(f"{output}=None" for output in outputs)])
+    failed = "        except Exception as error:\n            kernel.explain(error, ({}))\n"
+    if all(parameter.output for parameter in parameters[len(inputs) :]) and all(p.has_its_name for p in parameters):
+        given = ", ".join([listed, *(f"{output}=None" for output in outputs)]) if makes else names
         absent = " and ".join(f"{output} is None" for output in outputs)
-        call = f"\n    def {called}({given}):\n        if {absent}:\n            {new}\n"
-        return f"{call}        {write}\n        return None\n"
-    call = f"\n    def {called}(*arguments):\n        if len(arguments) == {len(inputs)}:\n"
-    call += f"            ({listed},) = arguments\n            {new}\n"
+        call = f"\n    def {called}({given}):\n        try:\n"
+        call += f"            if {absent}:\n                {new}\n" if makes else ""
+        return f"{call}            {write}\n{failed.format(names + ',')}        return None\n"
+    call = f"\n    def {called}(*arguments, **named):\n        if named:\n"
+    call += "            arguments = kernel.in_order(arguments, named)\n        try:\n"
+    if makes:
+        call += f"            if len(arguments) == {len(inputs)}:\n                ({listed},) = arguments\n"
+        call += f"                {new}\n"
     # Of another number PyTorch says what is wrong.
-    call += f"        if len(arguments) != {len(parameters)}:\n            write_operator(*arguments)\n"
-    return f"{call}        ({names},) = arguments\n        {write}\n        return None\n"
+    call += f"            if len(arguments) != {len(parameters)}:\n                write_operator(*arguments)\n"
+    call += f"            ({names},) = arguments\n            {write}\n"
+    return f"{call}{failed.format('*arguments,')}        return None\n"
 
 
 def _numbers(parameters: Sequence[Parameter]) -> str:

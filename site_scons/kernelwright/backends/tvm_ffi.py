@@ -12,4 +12,4 @@ class TvmFfi(Backend):
     name = "tvm_ffi"
     hands_over = True
     run_needs = (Need("tvm_ffi", "apache-tvm-ffi>=0.1.13,<0.2"),)
-    runtime = ("kernel.py", "interface.py", "refusal.py")
+    runtime = ("kernel.py", "interface.py", "refusal.py", "dlpack.py", "dtype.py")

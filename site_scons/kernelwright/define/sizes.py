@@ -131,7 +131,9 @@ def check_size(size: Any, names: frozenset[str], what: str, where: Where) -> Non
     try:
         used = names_in(size)
     except ValueError as error:
-        raise DefinitionError(f"{what} is {text_of(size)!r}, which is no arithmetic: {error}", where, remedy) from error
+        raise DefinitionError(
+            f"{what} is {shown(text_of(size))}, which is no arithmetic: {error}", where, remedy
+        ) from error
     unknown = next((name for name in used if name not in names), None)
     if unknown is not None:
         listed = ", ".join(sorted(names)) or "none"

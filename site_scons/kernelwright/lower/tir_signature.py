@@ -15,6 +15,7 @@ from tvm.s_tir.stmt import MatchBufferRegion
 from tvm.tirx.tile_primitive import TilePrimitiveCall
 
 from ..core.errors import DefinitionError
+from ..runtime.size import translate
 from .tir_alignment import element_alignment, required_alignment
 from .tir_tensor_maps import ENCODE, STORING
 from .unit import Unit
@@ -143,13 +144,17 @@ def expression(size: Any, unit: Unit, argument: str) -> str:
     """A size as an expression in Python syntax.
 
     Raises:
-        DefinitionError: it has an operation that signatures do not have.
+        DefinitionError: it has an operation or a name that signatures do not have, or too many terms inside of one
+            another.
     """
 
     def text(node: Any) -> str:
         if isinstance(node, tirx.IntImm):
             return str(int(node.value))
         if isinstance(node, tvm.ir.Var):
+            if not node.name.isidentifier() or keyword.iskeyword(node.name):
+                message = f"a size variable is named {str(node.name)!r}, which cannot be a name in Python"
+                raise DefinitionError(message, unit.where, "give it another name, such as te.var('n')")
             return str(node.name)
         if isinstance(node, tirx.Cast):
             return text(node.value)
@@ -165,8 +170,14 @@ def expression(size: Any, unit: Unit, argument: str) -> str:
             "use integers, variables, + - * // % T.min and T.max",
         )
 
-    result = text(size)
-    return result[1:-1] if result.startswith("(") else result
+    try:
+        result = text(size)
+        found = result[1:-1] if result.startswith("(") else result
+        translate(found, str, str, lambda *_: "")
+    except (ValueError, RecursionError) as error:
+        message = f"a size of argument {argument!r} has too many terms inside of one another"
+        raise DefinitionError(message, unit.where, "pass it as a number, or write it with fewer terms") from error
+    return found
 
 
 def _argument(parameter: Any, written: bool, unit: Unit) -> Argument:

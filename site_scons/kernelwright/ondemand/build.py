@@ -155,6 +155,10 @@ def compile_job(job: Job, note: Callable[[str], None], anew: bool = False) -> Co
     Raises:
         KernelwrightError: a stage failed. Its sources and its error are in a folder that the error names.
     """
+    return job.session.with_room(partial(_compile_job, job, note, anew))
+
+
+def _compile_job(job: Job, note: Callable[[str], None], anew: bool) -> Compiled:
     store, name = job.session.store, job.record.name
     known = None if anew else _known(job)
     if known is not None:
@@ -206,7 +210,7 @@ def lower_job(job: Job, target: str, note: Callable[[str], None]) -> tuple[dict[
     Raises:
         KernelwrightError: it cannot be lowered; or it is not compiled for that target.
     """
-    content, later = _lowered(job, target, note, "signature")
+    content, later = job.session.with_room(partial(_lowered, job, target, note, "signature"))
     return json.loads(content), later
 
 
@@ -216,7 +220,7 @@ def lowered_module(job: Job, target: str, note: Callable[[str], None]) -> bytes:
     Raises:
         KernelwrightError: it cannot be lowered; or it is not compiled for that target.
     """
-    return _lowered(job, target, note, "module")[0]
+    return job.session.with_room(partial(_lowered, job, target, note, "module"))[0]
 
 
 def _lowered(job: Job, target: str, note: Callable[[str], None], wanted: str) -> tuple[bytes, dict[str, str]]:

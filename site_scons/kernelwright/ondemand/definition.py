@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..core.errors import DefinitionError, EditedError, Where, shown
+from ..core.errors import DefinitionError, EditedError, KernelwrightError, Where, shown
 from .options import Options
 from .origin import job_of
 
@@ -66,7 +66,10 @@ class Compilable:
             KernelwrightError: the config is none, or a stage failed; the message names the kernel, the variant, the
                 stage and the place.
         """
-        return self._load(self._origin(), config)
+        try:
+            return self._load(self._origin(), config)
+        except KernelwrightError as error:
+            raise shortened(error)  # noqa: B904
 
     def par_compile(
         self,
@@ -125,8 +128,10 @@ class Compilable:
         self._eager = None
         return function
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, /, *arguments: Any, **named: Any) -> Any:
         """Run the first listed variant that fits the arguments, compiled when it is needed first.
+
+        Arguments are given by position or by name.
 
         If none fits, the config that the function of :meth:`bind` gives is compiled.
 
@@ -138,7 +143,17 @@ class Compilable:
             from .eager import Eager
 
             self._eager = Eager(self, self._bound)
-        return self._eager(*arguments)
+        try:
+            return self._eager(*arguments) if not named else self._eager.call_named(arguments, named)
+        except KernelwrightError as error:
+            raise shortened(error)  # noqa: B904
+
+    def __deepcopy__(self: Self, memo: Any) -> Self:
+        return copy(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what calls have found out, which has locks."""
+        return {**vars(self), "_eager": None}
 
     def tune(
         self,
@@ -188,9 +203,12 @@ class Compilable:
         """
         from .scheduled import scheduled_module
 
-        origin = self._origin()
-        with self._definition(origin) as kernel:
-            return scheduled_module(kernel, job_of(origin, config, self._options))
+        try:
+            origin = self._origin()
+            with self._definition(origin) as kernel:
+                return scheduled_module(kernel, job_of(origin, config, self._options))
+        except KernelwrightError as error:
+            raise shortened(error)  # noqa: B904
 
     def _definition(self, origin: Origin) -> AbstractContextManager[Kernel]:
         """The definition itself, executed in this process; it can be called as long as the context lasts."""
@@ -247,6 +265,20 @@ class Compilable:
             say(f"kernelwright: {doubt.location}: {why}")
             say(f"  remedy: {REMEDY.format(name=self.name)}")
 
+
+def shortened(error: KernelwrightError) -> KernelwrightError:
+    """The error without the frames of ours between the user's call and the user's code: its message says it all."""
+    cause = error.__cause__
+    trace = None if cause is None else cause.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(OWN):
+        trace = trace.tb_next
+    if cause is not None:
+        cause.__traceback__ = trace
+    return error.with_traceback(None)
+
+
+OWN = f"{Path(__file__).parents[1]}/"
+"""Where the code of Kernelwright is."""
 
 REMEDY = (
     "make what it reads a parameter of the definition, or call what {name}.compile() returns: "

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..core.errors import EditedError, KernelwrightError
+from ..core.errors import DefinitionError, EditedError, KernelwrightError
 from ..core.files import canonical_json
 from ..define.kernel import require_values
 from ..define.recorded import config_text
 from ..runtime.arguments import Described, Signatures, Words
 from ..runtime.dtype import name_of_torch
+from ..runtime.interface import in_order
 from ..runtime.refusal import MISALIGNED, NO_TARGET, NO_VARIANT, refusal_of
 from .reached import Doubt
 from .record import open_block
@@ -87,6 +88,21 @@ class Choices:
             make = partial(self._definition._variant, job, target)
             self._variants[name] = self._made_once("variant", job, (name[0], str(target)), make)
         return self._variants[name]
+
+    def arguments(self, target: str | None) -> list[dict[str, Any]]:
+        """What the variants' arguments are; raises KernelwrightError if none can be lowered."""
+        errors = []
+        for config in _listed(self.origin.record, target):
+            try:
+                found: list[dict[str, Any]] = self.variant(config, target)["arguments"]
+            except EditedError:
+                raise
+            except KernelwrightError as error:
+                errors.append(error)
+                continue
+            return found
+        message = "no config is listed, so that the names of its arguments are not known"
+        raise errors[0] if errors else DefinitionError(message, self.origin.where, "pass the arguments by position")
 
     def known(self, config: Mapping[str, Any]) -> Any:
         """The kernel of a config, if it was compiled or loaded; otherwise None."""
@@ -165,6 +181,18 @@ class Eager:
                 raise
             return self._call_another(choices, arguments, kernel, error)
 
+    def call_named(self, positional: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        """Call the variant that fits, with arguments by name. All variants have the same."""
+        choices = self._choices
+        if choices is None or not choices.watch.is_current():
+            choices = self._anew()
+        passed = map(described, (*positional, *named.values()))
+        target = next((TARGETS.get(_kind(one)) for one in passed if one.device), None)
+        with self._locked():
+            arguments = choices.arguments(target)
+            self._settle(choices)
+        return self(*in_order(self._definition.name, arguments, positional, named))
+
     def _anew(self) -> Choices:
         """Choices that begin now. If that is because no call can compare something, the user is told, once."""
         before = self._before
@@ -233,12 +261,6 @@ class Eager:
         return self._lock
 
     @staticmethod
-    def _listed(record: KernelRecord, target: str | None) -> list[Mapping[str, Any]]:
-        """The configs that a call is compared with: those that are listed, or that callers of a space can see."""
-        seen = [choice.config for choice in record.choices if target is None or choice.points.get(target)]
-        return seen if record.choices else list(record.configs)
-
-    @staticmethod
     def _lowered(
         choices: Choices, config: Mapping[str, Any], target: str | None, errors: list[KernelwrightError]
     ) -> dict[str, Any] | None:
@@ -264,7 +286,7 @@ class Eager:
         passed = list(map(described, arguments))
         target = next((TARGETS.get(_kind(one)) for one in passed if one.device), None)
         record = choices.origin.record
-        listed = self._listed(record, target)
+        listed = _listed(record, target)
         tried: list[dict[str, Any]] = []
         errors: list[KernelwrightError] = []
         fits = False
@@ -293,6 +315,12 @@ class Eager:
                 choices.origin.where,
                 "report this as a defect",
             )
+
+
+def _listed(record: KernelRecord, target: str | None) -> list[Mapping[str, Any]]:
+    """The configs that a call is compared with: those that are listed, or that callers of a space can see."""
+    seen = [choice.config for choice in record.choices if target is None or choice.points.get(target)]
+    return seen if record.choices else list(record.configs)
 
 
 def _may_be_meant(config: Mapping[str, Any], other: Mapping[str, Any], variant: Mapping[str, Any]) -> bool:

@@ -8,14 +8,15 @@ import linecache
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import DefinitionError, Where
+from ..core.errors import DefinitionError, KernelwrightError, Where
 from ..define.kernel import Kernel
 from .build import LOCK_TIMEOUT_S
-from .definition import Compilable
+from .definition import Compilable, shortened
 from .launcher import begin_launcher
 from .options import Options
 
@@ -46,10 +47,14 @@ class DefinitionFile:
         return record_of(self._path, self._options)[0]
 
     def __getattr__(self, name: str) -> FileKernel:
-        if name.startswith("__") or name not in self._kernels:
-            known = ", ".join(self._kernels)
-            raise AttributeError(f"{self._path} has no kernel {name!r}; it has {known}")
-        return self._kernels[name]
+        kernels = vars(self).get("_kernels", {})  # a copy is asked for names before it has anything
+        if name not in kernels:
+            raise AttributeError(f"{vars(self).get('_path')} has no kernel {name!r}; it has {', '.join(kernels)}")
+        kernel: FileKernel = kernels[name]
+        return kernel
+
+    def __deepcopy__(self, memo: Any) -> DefinitionFile:
+        return copy(self)
 
     def __dir__(self) -> list[str]:
         return sorted(self._kernels)
@@ -202,9 +207,12 @@ def load(path: str | os.PathLike[str], **options: Any) -> DefinitionFile:
     """
     found = Path(path).absolute()
     if not found.is_file():  # here no worker is started to find that out
-        what = "is a folder" if found.is_dir() else "does not exist"
+        what = "is a folder" if found.is_dir() else "is no file" if found.exists() else "does not exist"
         raise DefinitionError(f"{found} {what}", Where(stage="discover"), "name a definition file: kernels/softmax.py")
-    return DefinitionFile(found, Options.read("load()", **options))
+    try:
+        return DefinitionFile(found, Options.read("load()", **options))
+    except KernelwrightError as error:
+        raise shortened(error)  # noqa: B904
 
 
 def record_of(path: Path, options: Options, root: Path | None = None) -> tuple[DefinitionRecord, Any, Any]:
@@ -229,8 +237,11 @@ def record_of(path: Path, options: Options, root: Path | None = None) -> tuple[D
         return session.pool
 
     # Of several processes that start at once one has a worker execute the file; the others start none.
-    with session.store.locked(f"discovery-{session.discovery.name}", LOCK_TIMEOUT_S, lambda: None):
-        return _discovered(path, root, session, identity, pool), session, settings
+    def discovered() -> DefinitionRecord:
+        with session.store.locked(f"discovery-{session.discovery.name}", LOCK_TIMEOUT_S, lambda: None):
+            return _discovered(path, root, session, identity, pool)
+
+    return session.with_room(discovered), session, settings
 
 
 class _NoRecordError(Exception):

@@ -11,11 +11,12 @@ import hashlib
 import os
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..core.errors import KernelwrightError
 from ..define.settings import Settings
 from .store import KernelStore
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from ..processes.runner import RunsTools, ToolRunner
     from ..state.cache import BuildCache
     from ..toolchain.probe import Toolchain
+
+T = TypeVar("T")
 
 
 class Session:
@@ -46,8 +49,6 @@ class Session:
         self.store = store
         self.jobs = jobs
         self.verbose = verbose
-        self.state = store.work
-        self.discovery = store.work / "discovery" / hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
         self.loaded: dict[tuple[object, ...], Any] = {}
         self.launcher = threading.Lock()
         self.ending = False
@@ -55,6 +56,32 @@ class Session:
         self._lock = threading.RLock()
         self._pool: WorkerPool | None = None
         self._compilers: ToolRunner | None = None
+
+    @property
+    def state(self) -> Path:
+        """The folder of what is found out."""
+        return self.store.work
+
+    @property
+    def discovery(self) -> Path:
+        """That of the records of the project's definition files."""
+        return self.state / "discovery" / hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
+
+    def with_room(self, work: Callable[[], T]) -> T:
+        """What some work gives; it is done once more, in a folder of this process's own, if the cache's disk is full.
+
+        Raises:
+            KernelwrightError, OSError: it failed for another reason, or failed again.
+        """
+        try:
+            return work()
+        except (KernelwrightError, OSError) as error:
+            if not self.store.gives_way(error):
+                raise
+            self.__dict__.pop("stages", None)
+            if not self.is_used_by_others([threading.get_ident()]):
+                self.end_children()  # what has failed may have ended them, and others take no requests any more
+        return work()
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:

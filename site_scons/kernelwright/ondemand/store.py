@@ -69,6 +69,9 @@ SHOW_WAIT_S = 1.0
 YOUNG_S = 10.0
 """A scratch folder that is younger may not be locked yet by the process that has made it."""
 
+ROOM = 16 << 20
+"""Bytes that a compile may need on a disk."""
+
 PROBE_BYTES = 4096
 """Written to find out whether the disk has room at all."""
 
@@ -203,6 +206,22 @@ class KernelStore:
                     self._prepare()
         assert self._work is not None
         return self._work
+
+    def gives_way(self, error: BaseException) -> bool:
+        """Whether work has failed because the disk of the cache is full. Then a folder of this process takes its place.
+
+        What a compiler says of a full disk is words, so the room that is left is looked at.
+        """
+        if not self.lasting:
+            return False
+        try:
+            is_full = _is_of_full_disk(error) or shutil.disk_usage(self.folder).free < ROOM
+            if not is_full or shutil.disk_usage(tempfile.gettempdir()).free < ROOM:
+                return False
+        except OSError:
+            return False
+        self._become_private(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder)))
+        return True
 
     def untold_problem(self) -> str | None:
         """Why the cache cannot be written, for the user: the first time that somebody asks, if there is a reason."""
@@ -613,6 +632,15 @@ def kernel_folder(root: Path, name: str, key: str, entry: str) -> Path:
 def folder_name(name: str, key: str) -> str:
     """The name of a folder for a kernel, readable and different for each key."""
     return f"{name[:LONGEST_NAME]}-{key[:KEY_SHOWN]}"
+
+
+def _is_of_full_disk(error: BaseException | None) -> bool:
+    """Whether an error, or what it was made of, is that of the operating system for a disk without room."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__
+    return False
 
 
 def _has_key(folder: Path, key: str) -> bool:

@@ -1,16 +1,16 @@
 """Arrays of any library as a kernel on CUDA needs them: address, dtype, sizes, strides and device.
 
-PyTorch's tensors are asked directly, which is quickest. Other arrays are read through DLPack, whose structures are read
-with ctypes, or through ``__cuda_array_interface__``. Only the standard library is imported here.
+PyTorch's tensors are asked directly, which is quickest. Other arrays are read through DLPack, or through
+``__cuda_array_interface__``. Only the standard library is imported here.
 """
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from math import prod
 from typing import Any, NamedTuple
 
+from .dlpack import Tensor, VersionedTensor, is_valid, pointer_in
 from .dtype import dtype_name, name_of_torch
 
 CPU, CUDA, MANAGED = 1, 2, 13
@@ -134,45 +134,6 @@ def library_of(value: Any) -> str:
 # ---- DLPack
 
 
-class _Tensor(ctypes.Structure):
-    """DLTensor of dlpack.h."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-class _VersionedTensor(ctypes.Structure):
-    """DLManagedTensorVersioned of dlpack.h."""
-
-    _fields_ = (
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("context", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-        ("flags", ctypes.c_uint64),
-        ("tensor", _Tensor),
-    )
-
-
-def _capsule_function(name: str, result: Any) -> Any:
-    function = ctypes.PYFUNCTYPE(result, ctypes.py_object, ctypes.c_char_p)
-    return function((name, ctypes.pythonapi))
-
-
-_is_valid = _capsule_function("PyCapsule_IsValid", ctypes.c_int)
-_pointer_in = _capsule_function("PyCapsule_GetPointer", ctypes.c_void_p)
-
-
 def _read_dlpack(value: Any, stream: int) -> Array:
     try:
         kind, number = (int(part) for part in value.__dlpack_device__())
@@ -183,14 +144,14 @@ def _read_dlpack(value: Any, stream: int) -> Array:
         raise UnreadableArrayError(_first_line(error)) from error
     is_immutable = library_of(value) == IMMUTABLE
     # The capsule keeps its name, so it remains the owner and frees its tensor when it goes.
-    if _is_valid(capsule, b"dltensor_versioned"):
-        address = _pointer_in(capsule, b"dltensor_versioned")
-        versioned = _VersionedTensor.from_address(address)
+    if is_valid(capsule, b"dltensor_versioned"):
+        address = pointer_in(capsule, b"dltensor_versioned")
+        versioned = VersionedTensor.from_address(address)
         read_only = is_immutable or bool(versioned.flags & READ_ONLY)
         return _described(versioned.tensor, (kind, number), read_only, (value, capsule), is_immutable)
-    if not _is_valid(capsule, b"dltensor"):
+    if not is_valid(capsule, b"dltensor"):
         raise UnreadableArrayError("its __dlpack__ returned something else than a DLPack capsule")
-    tensor = _Tensor.from_address(_pointer_in(capsule, b"dltensor"))
+    tensor = Tensor.from_address(pointer_in(capsule, b"dltensor"))
     return _described(tensor, (kind, number), is_immutable, (value, capsule), is_immutable)
 
 
@@ -202,7 +163,7 @@ def _export(value: Any, stream: int) -> Any:
         return value.__dlpack__(stream=stream)
 
 
-def _described(tensor: _Tensor, device: tuple[int, int], read_only: bool, owner: Any, borrowed: bool) -> Array:
+def _described(tensor: Tensor, device: tuple[int, int], read_only: bool, owner: Any, borrowed: bool) -> Array:
     shape = tuple(tensor.shape[: tensor.ndim])
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None
     data = (tensor.data or 0) + tensor.byte_offset

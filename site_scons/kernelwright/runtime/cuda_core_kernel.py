@@ -18,7 +18,7 @@ from .cuda_core_device import Call, Cuda, Device, DeviceCode, LaunchError
 from .cuda_core_frameworks import Framework, Stream, address_of, framework_of
 from .cuda_core_memory import LEGACY
 from .dtype import NARROW, rounded
-from .interface import Choice, Interface, plain_number
+from .interface import Choice, Interface, kind_of, plain_number
 from .refusal import BY_KERNEL, MISALIGNED, NO_TARGET
 from .size import Size
 from .tables import ASKED_FOR, NO_TABLES, Tuned, table_for, tables_of
@@ -35,7 +35,7 @@ class NvrtcKernel(Interface):
     """A kernel, or one variant of it.
 
     Call it with all its arguments to have the outputs written into those you give, or leave the outputs out to get
-    new ones. Arguments are positional: arrays on a CUDA device of any library with DLPack or
+    new ones. Arguments, by position or by name, are arrays on a CUDA device of any library with DLPack or
     ``__cuda_array_interface__``, and numbers. New outputs come from PyTorch or CuPy if an argument does, otherwise they
     are :class:`Output` objects, which other libraries view through DLPack on any stream.
 
@@ -55,7 +55,7 @@ class NvrtcKernel(Interface):
         self._index = index
         self.__doc__ = entry["doc"]
 
-    def __call__(self, *arguments: Any, stream: Any = None) -> Any:
+    def __call__(self, /, *arguments: Any, stream: Any = None, **named: Any) -> Any:
         """Run the kernel; see :class:`NvrtcKernel` for the arguments.
 
         Arguments:
@@ -69,6 +69,7 @@ class NvrtcKernel(Interface):
                 is read-only.
             RuntimeError: the device, or its driver, cannot run the kernel.
         """
+        arguments = self._in_order(arguments, named) if named else arguments
         items = self._items(arguments)
         pairs = list(zip(items, arguments, strict=True))
         framework = framework_of(value for item, value in pairs if item["kind"] == "tensor")
@@ -119,9 +120,8 @@ class NvrtcKernel(Interface):
         try:
             array = read_array(value, stream)
         except UnreadableArrayError as error:
-            kind = f"{type(value).__module__}.{type(value).__qualname__}"
             remedy = "pass an array of PyTorch, JAX, CuPy or another library, which lies on one CUDA device"
-            text = f"argument {name!r} is a {kind} that cannot be passed: {error}\n  remedy: {remedy}"
+            text = f"argument {name!r} is a {kind_of(value)} that cannot be passed: {error}\n  remedy: {remedy}"
             self._refuse(TypeError, text)
         if array is None:
             what = "expected a tensor: an array of NumPy, PyTorch, JAX, CuPy or another library with DLPack"
@@ -363,12 +363,13 @@ class NvrtcKernel(Interface):
 
     # ---- what can be asked of a kernel
 
-    def choice(self, *arguments: Any) -> Choice:
+    def choice(self, /, *arguments: Any, **named: Any) -> Choice:
         """Which variant a call with these arguments runs, and why; nothing runs.
 
         Raises:
             TypeError, ValueError, RuntimeError: the call would.
         """
+        arguments = self._in_order(arguments, named)
         passed = self._read(list(zip(self._items(arguments), arguments, strict=True)), LEGACY)
         number, found = self._device_number(passed), self._choose(passed)
         self._check(found.index, passed, number)

@@ -13,7 +13,7 @@ import sys
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 
-from .interface import Choice, Interface, libraries_of, parse_device, plain_number
+from .interface import Choice, Interface, libraries_of, library_of, parse_device, plain_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -132,13 +132,25 @@ class Services(Interface):
 
     _plain_number = staticmethod(plain_number)
 
-    def _adopt(self, output: Any, like: type) -> Any:
-        """A new output as an array of the library that has the type ``like``, if there is one known."""
+    def _as_integers(self, array: Any) -> tuple[Any, int] | None:
+        """An array that has no buffer because of its dtype, as integers; None: it is another object."""
+        from .dlpack import as_integers
+
+        return as_integers(array)
+
+    def _adopt(self, output: Any, first: Any) -> Any:
+        """A new output as an array of the library of the first array of the call, if there is one known."""
+        like = type(first)
         try:
             importer = self._importers[like]
         except KeyError:
             importer = self._importers[like] = _find_importer(like)
-        return importer(output)
+        made = importer(output)
+        if made is not output or library_of(first) != "numpy":
+            return made
+        from .dlpack import as_integers, to_numpy
+
+        return made if as_integers(first) is None else to_numpy(output)
 
 
 def _find_importer(like: type) -> Callable[[Any], Any]:

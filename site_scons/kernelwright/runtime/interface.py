@@ -13,7 +13,7 @@ from .refusal import BY_KERNEL, because
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any, NoReturn, TypeVar
 
     from .loader import Loader
@@ -27,12 +27,17 @@ OF_THREAD = 2
 """The default stream of the thread, as DLPack numbers it for CUDA."""
 
 REMEDIES = {
-    "numpy": "pass a dtype that NumPy exports, in native byte order; bfloat16 only from PyTorch or JAX",
-    "torch": "pass a dense tensor that has data, outside of transformations such as vmap",
+    "numpy": "pass a dtype that NumPy exports, in native byte order, or bfloat16 or float8 of ml_dtypes",
+    "torch": "pass a dense tensor that has data, outside of transformations such as vmap; for a view that is computed "
+    "when it is read, x.resolve_neg().resolve_conj()",
     "jax": "call the kernel outside of jax.jit and the like, or in a jax.pure_callback",
     "jaxlib": "pass an array that lies on one device and was not deleted",
 }
 """Library -> what to do about an array that it does not export."""
+
+
+VIEW = "a view that PyTorch computes when it is read (is_neg, is_conj)"
+"""What is said of a tensor whose memory has something else than its values."""
 
 
 class NoVariantError(KeyError):
@@ -92,6 +97,40 @@ def plain_number(value: Any) -> Any:
         return float(value) if hasattr(value, "__float__") and kind != "c" else value
     except (TypeError, ValueError, OverflowError):
         return value
+
+
+def in_order(
+    kernel: str, items: Sequence[Mapping[str, Any]], positional: Sequence[Any], named: Mapping[str, Any]
+) -> tuple[Any, ...]:
+    """The arguments of a call by position. Without the outputs, those that were passed so are the first inputs.
+
+    Arguments:
+        kernel: its name.
+        items: what the manifest says of each argument.
+        positional: what was passed by position.
+        named: what was passed by name; an output that is None was left out.
+
+    Raises:
+        TypeError: a name is none of an argument's, or was given twice, or an argument is missing.
+    """
+
+    def refuse(problem: str, remedy: str) -> NoReturn:
+        raise because(TypeError(f"kernel {kernel!r}: {problem}\n  remedy: {remedy}"), BY_KERNEL)
+
+    outputs = {item["name"] for item in items if item["output"]}
+    given = {name: value for name, value in named.items() if value is not None or name not in outputs}
+    names = [item["name"] for item in items]
+    if unknown := [name for name in given if name not in names]:
+        refuse(f"it has no argument {unknown[0]!r}", f"its arguments are {', '.join(names)}")
+    if len(positional) + len(given) < len(names):
+        names = [name for name in names if name not in outputs or name in given]
+    values = dict(zip(names, positional, strict=False))
+    if twice := [name for name in values if name in given]:
+        refuse(f"argument {twice[0]!r} was given by its position and by its name", "pass it once")
+    values |= given
+    if missing := [name for name in names if name not in values]:
+        refuse(f"argument {missing[0]!r} is missing", "pass all arguments, or all but the outputs")
+    return (*(values[name] for name in names), *positional[len(names) :])
 
 
 UNSIGNED = 1 << 64
@@ -166,6 +205,9 @@ class Interface:
         targets = {unit["target"] for entry in self._entry["variants"] for unit in entry["units"]}
         return frozenset("cpu" if target == "llvm" else target for target in targets)
 
+    def _in_order(self, positional: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        return in_order(self.name, self._entry["variants"][0]["arguments"], positional, named)
+
     def _choice(self, index: int, reason: str) -> Choice:
         entry = self._entry["variants"][index]
         return Choice(entry["slug"], dict(entry["config"]), reason)
@@ -238,7 +280,7 @@ class Interface:
         raise because(ValueError(text), BY_KERNEL)
 
     def _refuse_array(self, name: str, argument: Any, error: Exception) -> NoReturn:
-        kind = f"{type(argument).__module__}.{type(argument).__qualname__}"
+        kind = kind_of(argument)
         cause = (str(error).splitlines() or [type(error).__name__])[0]
         remedy = REMEDIES.get(library_of(argument), "pass an array of NumPy, PyTorch, JAX or CuPy")
         text = f"kernel {self.name!r}: argument {name!r} is a {kind} that cannot be passed: {cause}"
@@ -263,6 +305,12 @@ class Interface:
 def libraries_of(kind: type) -> list[str]:
     """The top modules of a type and of its bases, without repetition."""
     return list(dict.fromkeys(base.__module__.partition(".")[0] for base in kind.__mro__))
+
+
+def kind_of(argument: Any) -> str:
+    """The type of an argument as messages name it."""
+    kind = type(argument)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def library_of(argument: Any) -> str:

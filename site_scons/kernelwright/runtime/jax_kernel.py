@@ -22,7 +22,7 @@ import numpy as np
 import tvm_ffi
 
 from .arguments import Described, Signatures
-from .interface import UNSIGNED, plain_number, unsigned_of
+from .interface import UNSIGNED, in_order, kind_of, plain_number, unsigned_of
 
 PLATFORMS = {"cpu": "cpu", "cuda": "gpu"}
 """Kind of device -> the platform of jax-tvm-ffi."""
@@ -76,15 +76,14 @@ class JaxKernel:
         self.target = self._registered()
         self._run = jax.jit(self._differentiable() if backward else self._call, static_argnums=0)
 
-    def __call__(self, *arguments: Any) -> Any:
-        """Run the kernel.
+    def __call__(self, /, *arguments: Any, **named: Any) -> Any:
+        """Run the kernel, with its inputs by position or by name.
 
         Raises:
             TypeError: the number of arguments, a kind, a dtype or a rank does not fit, or a number is traced by JAX.
             ValueError: sizes do not fit, a number is out of range, or a dtype needs ``jax_enable_x64``.
         """
-        if len(arguments) != len(self._inputs):
-            self._refuse_count(len(arguments))
+        arguments = self._by_position(arguments, named)
         numbers, arrays = [], []
         for name, argument in zip(self._inputs, arguments, strict=True):
             if name in self._scalars:
@@ -117,7 +116,7 @@ class JaxKernel:
             kernel._index, JaxKernel(self._loader, self._entry, kernel, self._backward)
         )
 
-    def choice(self, *arguments: Any) -> Any:
+    def choice(self, /, *arguments: Any, **named: Any) -> Any:
         """Which variant a call with these arguments runs, and why; nothing runs.
 
         Returns:
@@ -126,8 +125,7 @@ class JaxKernel:
         Raises:
             TypeError, ValueError, RuntimeError: the call would; see ``Kernel.choice``.
         """
-        if len(arguments) != len(self._inputs):
-            self._refuse_count(len(arguments))
+        arguments = self._by_position(arguments, named)
         pairs = zip(self._inputs, arguments, strict=True)
         values = [
             _value(self._number(name, value)) if name in self._scalars else self._array(name, value)
@@ -150,6 +148,12 @@ class JaxKernel:
 
     def __repr__(self) -> str:
         return f"<JAX {repr(self._kernel)[1:]}"
+
+    def __copy__(self) -> JaxKernel:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> JaxKernel:
+        return self
 
     # ---- the custom call
 
@@ -271,6 +275,14 @@ class JaxKernel:
 
     # ---- arguments
 
+    def _by_position(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        if named:
+            inputs = [{"name": name, "output": False} for name in self._inputs]
+            arguments = in_order(self._kernel.name, inputs, arguments, named)
+        if len(arguments) != len(self._inputs):
+            self._refuse_count(len(arguments))
+        return arguments
+
     def _number(self, name: str, value: Any) -> Any:
         """A number as part of the program: hashable, and different where the bits are."""
         if isinstance(value, jax.core.Tracer):
@@ -281,8 +293,7 @@ class JaxKernel:
             )
         number = plain_number(value) if getattr(value, "shape", ()) == () else value
         if not isinstance(number, (int, float)):
-            kind = f"{type(value).__module__}.{type(value).__qualname__}"
-            text = f"argument '{name}' is a {kind}, expected a number"
+            text = f"argument '{name}' is a {kind_of(value)}, expected a number"
             self._signatures.refuse(TypeError, f"{text}\n  remedy: pass a number of Python or NumPy")
         if name in self._floats:
             number = self._signatures.real(name, number)
@@ -295,8 +306,7 @@ class JaxKernel:
         if isinstance(value, jax.Array):
             return value
         if not isinstance(value, (np.ndarray, np.generic)):
-            kind = f"{type(value).__module__}.{type(value).__qualname__}"
-            text = f"argument '{name}' is a {kind}, expected an array of JAX or NumPy"
+            text = f"argument '{name}' is a {kind_of(value)}, expected an array of JAX or NumPy"
             self._signatures.refuse(TypeError, f"{text}\n  remedy: pass jax.numpy.asarray({name})")
         self._check_width(f"argument '{name}'", str(value.dtype))
         return value

@@ -31,9 +31,9 @@ class Kernel(Interface, tvm_ffi.Function):
     """A kernel, or one variant of it.
 
     Call it with all its arguments to have the outputs written into those you give, or leave the outputs out to get
-    new ones. Arguments are positional: NumPy, PyTorch, JAX or CuPy arrays and numbers. New outputs come from PyTorch if
-    an argument does, otherwise they are ``tvm_ffi.Tensor`` objects, which ``numpy.from_dlpack`` views without a copy,
-    or on a GPU :class:`Output`.
+    new ones. Arguments, by position or by name, are NumPy, PyTorch, JAX or CuPy arrays and numbers. New outputs come
+    from PyTorch if an argument does, otherwise they are ``tvm_ffi.Tensor`` objects, which ``numpy.from_dlpack`` views
+    without a copy, or on a GPU :class:`Output`.
     """
 
     # Found faster than what is in the dictionary that each tvm-ffi function has.
@@ -45,7 +45,7 @@ class Kernel(Interface, tvm_ffi.Function):
     _as_is: set[type]  # of results that are returned as they are
     _module: tvm_ffi.Module
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, /, *arguments: Any, **named: Any) -> Any:
         """Run the kernel; see :class:`Kernel` for the arguments.
 
         Raises:
@@ -55,16 +55,22 @@ class Kernel(Interface, tvm_ffi.Function):
             RuntimeError: the device, or its driver, cannot run the kernel.
             MemoryError: there is not enough for an output.
         """
-        if IMMUTABLE in modules and not self._mutable.issuperset(map(type, arguments)):
-            return self._call_with_immutable(arguments)
+        if named or (IMMUTABLE in modules and not self._mutable.issuperset(map(type, arguments))):
+            return self._call_otherwise(arguments, named)
         try:
             result = self._function(*arguments)
+            if result is None or type(result) in self._as_is:
+                return result
         except Exception as error:
             failure = error
         else:
-            is_plain = result is None or type(result) in self._as_is
-            return result if is_plain else self._with_stream(result)
+            return self._with_stream(result)
         return self._again(arguments, failure)
+
+    def _call_otherwise(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """A call with names, or with arrays of types that may be JAX's."""
+        passed = self._in_order(arguments, named) if named else arguments
+        return self._call_with_immutable(passed) if IMMUTABLE in modules else self._call(passed)
 
     def _call_with_immutable(self, arguments: tuple[Any, ...]) -> Any:
         """A call with arrays of types that may be JAX's.
@@ -160,7 +166,7 @@ class Kernel(Interface, tvm_ffi.Function):
         return exported or (plain if is_changed else None)
 
     def _exported(self, arguments: Sequence[Any]) -> list[Any] | None:
-        """The arguments with read-only arrays in a form that tvm-ffi takes; None, if none is read-only.
+        """The arguments with what tvm-ffi does not take of NumPy in a form that it takes; None, if there is nothing.
 
         Raises:
             TypeError: an array cannot be passed.
@@ -174,12 +180,13 @@ class Kernel(Interface, tvm_ffi.Function):
             if written and _is_read_only(argument):
                 self._refuse_writing(name, "a read-only array")
             try:
-                tensor = tvm_ffi.from_dlpack(_readable(argument))
+                readable = _readable(argument)
+                tensor = tvm_ffi.from_dlpack(readable)
             except Exception as error:
                 self._refuse_array(name, argument, error)
-            if _is_read_only(argument):
+            if readable is not argument:
                 exported[position] = tensor
-        return exported if any(map(_is_read_only, arguments)) else None
+        return exported if any(one is not other for one, other in zip(exported, arguments, strict=True)) else None
 
     def _passed(self, count: int) -> list[tuple[str, bool]]:
         """Name of each argument of a call with that many, and whether some variant writes it."""
@@ -196,7 +203,7 @@ class Kernel(Interface, tvm_ffi.Function):
     def _of_variant(self, index: int) -> Kernel:
         return make_kernel(self.name, self._entry, self._module, index)
 
-    def choice(self, *arguments: Any) -> Choice:
+    def choice(self, /, *arguments: Any, **named: Any) -> Choice:
         """Which variant a call with these arguments runs, and why; nothing runs.
 
         Raises:
@@ -204,9 +211,10 @@ class Kernel(Interface, tvm_ffi.Function):
                 the range of a number, or the device. Only the call itself looks at strides, and at sizes that have to
                 be equal.
         """
+        passed = self._in_order(arguments, named)
         if IMMUTABLE in modules:
-            self._refuse_immutable(arguments)
-        return self._choice_for(arguments)
+            self._refuse_immutable(passed)
+        return self._choice_for(passed)
 
     def _choice_for(self, arguments: tuple[Any, ...]) -> Choice:
         """The same, also of arrays that the call may not write."""
@@ -353,16 +361,16 @@ def _is_read_only(argument: Any) -> bool:
 
 
 def _readable(array: Any) -> Any:
-    """What tvm-ffi can take of an array: of a read-only one its export, or a copy if NumPy is older than 2.1.
+    """What tvm-ffi can take of an array: its export, if it is read-only (a copy if NumPy is older than 2.1), or of a
+    dtype that NumPy does not export."""
+    from .dlpack import as_integers, export_of
 
-    tvm-ffi asks for DLPack's older form, which cannot say that memory is read-only, so NumPy refuses.
-    """
-    if not _is_read_only(array):
+    if not _is_read_only(array) and as_integers(array) is None:
         return array
     try:
-        return array.__dlpack__(max_version=(1, 0))
+        return export_of(array)
     except TypeError:
-        return array.copy()
+        return _readable(array.copy()) if as_integers(array) else array.copy()
 
 
 def load(loader: Loader, name: str, entry: dict[str, Any]) -> Kernel:

@@ -23,6 +23,9 @@ OPERATORS: dict[type[ast.operator], str] = {
 }
 FUNCTIONS = ("min", "max")
 
+LONGEST = 200
+"""Characters of a size in an error."""
+
 
 def translate(
     text: str, number: Callable[[int], T], symbol: Callable[[str], T], operation: Callable[[str, list[T]], T]
@@ -55,10 +58,11 @@ def translate(
         raise ValueError(f"cannot translate the size {ast.unparse(node)!r}")
 
     try:
-        tree = ast.parse(text.strip(), mode="eval")
+        return walk(ast.parse(text.strip(), mode="eval").body)
     except SyntaxError as error:
-        raise ValueError(f"the size {text!r} is not an expression") from error
-    return walk(tree.body)
+        raise ValueError(f"the size {text[:LONGEST]!r} is not an expression") from error
+    except (RecursionError, MemoryError) as error:
+        raise ValueError(f"the size {text[:LONGEST]!r} has too many terms inside of one another") from error
 
 
 def size_text(size: int | str, multiples: Mapping[str, int]) -> str:

@@ -23,7 +23,8 @@ import torch
 
 from .arguments import Described, Signatures
 from .dtype import name_of_torch, torch_dtype
-from .interface import UNSIGNED, is_symbolic, plain_number, unsigned_of
+from .interface import UNSIGNED, VIEW, in_order, is_symbolic, kind_of, plain_number, unsigned_of
+from .refusal import BY_KERNEL, because, refusal_of
 
 DEVICES = {"cpu": "llvm", "cuda": "cuda"}
 """Kind of device -> target; tensors of others (``meta``) get the shapes of any."""
@@ -238,12 +239,44 @@ class Operators:
         except Exception as failure:
             return self.kernel._missed(usable, failure)
 
-    def choice(self, *arguments: Any) -> Any:
+    def in_order(self, positional: Sequence[Any], named: dict[str, Any]) -> tuple[Any, ...]:
+        """The arguments of a call by position; see the function of that name."""
+        return in_order(self.signatures.kernel, self.entry["variants"][0]["arguments"], positional, named)
+
+    def explain(self, error: Exception, arguments: Sequence[Any]) -> NoReturn:
+        """Raise the error of a call; of what is no tensor PyTorch would name an operator that the caller never sees.
+
+        Arguments:
+            arguments: all, or the inputs; outputs that were left out may be None.
+
+        Raises:
+            Exception: the error, unless one of the arguments is the cause.
+            TypeError: it has to be a tensor of PyTorch, and is none; or it is computed when it is read.
+        """
+        if refusal_of(error) or len(arguments) not in (len(self.signatures.names), len(self._passed(-1))):
+            raise error
+        items = {item["name"]: item for item in self.entry["variants"][0]["arguments"]}
+        for name, value in zip(self._passed(len(arguments)), arguments, strict=True):
+            if items[name]["kind"] != "tensor" or (value is None and items[name]["output"]):
+                continue
+            if not isinstance(value, torch.Tensor):
+                remedy = f"pass torch.as_tensor({name}), or call the kernel through another backend"
+                text = f"argument '{name}' is a {kind_of(value)}, expected a tensor of PyTorch"
+                raise because(
+                    TypeError(f"kernel '{self.signatures.kernel}': {text}\n  remedy: {remedy}"), BY_KERNEL
+                ) from error
+            if name in self.written and (value.is_neg() or value.is_conj()):
+                remedy = "pass a tensor of its own"
+                self._refuse(TypeError, f"argument '{name}' is {VIEW}, and the kernel writes it\n  remedy: {remedy}")
+        raise error
+
+    def choice(self, *passed: Any, **named: Any) -> Any:
         """Which variant a call with these arguments runs, and why; nothing runs.
 
         Raises:
             TypeError, ValueError, RuntimeError: the call would; see ``Kernel.choice``.
         """
+        arguments = self.in_order(passed, named)
         strided = any(isinstance(one, torch.Tensor) and not one.is_contiguous() for one in arguments)
         if not strided:
             try:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..core.arch import arch_of_device
 from ..core.dtype import Dtype, bytes_of, numpy_dtype
-from ..core.errors import CheckError, DefinitionError, Where
+from ..core.errors import CheckError, DefinitionError, Where, shown
 from ..define.divisible import rounded_up
 from ..define.kernel import Kernel, Variant
 from ..processes.protocol import INTERPRETED, CheckRequest
@@ -53,6 +53,12 @@ DRIVER = "libcuda.so.1"
 INSTALL_DRIVER = "install NVIDIA's driver, or make it visible in the container"
 
 INSTALL_CUDART = "pip install 'nvidia-cuda-runtime>=13,<14', or set LD_LIBRARY_PATH to a toolkit's folder of libraries"
+
+
+def line_of(function: Any) -> Where:
+    """The place of a function that a definition has decorated, for an error in what it returns."""
+    code = getattr(function, "__code__", None)
+    return Where(location=f"{code.co_filename}:{code.co_firstlineno}" if code else None)
 
 
 class Check:
@@ -179,17 +185,17 @@ class Check:
             return None
         dtypes = {argument["name"]: argument["dtype"] for argument in self._arguments if not argument["output"]}
         if not isinstance(given, Mapping) or not set(given) <= set(dtypes):
-            raise CheckError(
-                f"the inputs function returned {given!r:.200}, expected a dict with some of the keys {sorted(dtypes)}"
+            message = (
+                f"the inputs function returned {shown(given)}, expected a dict with some of the keys {sorted(dtypes)}"
             )
+            raise CheckError(message, line_of(hook))
         result: Values = {}
         for name, value in given.items():
             if name in shapes:
                 array = np.asarray(value, numpy_dtype(dtypes[name]), order="C")
                 if array.shape != shapes[name]:
-                    raise CheckError(
-                        f"the inputs function gives {name} the shape {array.shape}, expected {shapes[name]}"
-                    )
+                    message = f"the inputs function gives {name} the shape {array.shape}, expected {shapes[name]}"
+                    raise CheckError(message, line_of(hook))
                 result[name] = array
             else:
                 result[name] = plain_number(value)
@@ -211,7 +217,8 @@ class Check:
     def _nothing_checked(self) -> CheckError:
         if self._kernel.inputs_function is None:
             return CheckError(f"the shapes of the tensors are possible for none of the sizes {SIZES}")
-        return CheckError("the kernel's inputs function skips all sizes", remedy="let it accept some of them")
+        where = line_of(self._kernel.inputs_function)
+        return CheckError("the kernel's inputs function skips all sizes", where, "let it accept some of them")
 
     def _bytes(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
         dtypes = {argument["name"]: numpy_dtype(argument["dtype"]) for argument in self._arguments}
@@ -267,16 +274,19 @@ class Check:
         tensors = {argument["name"] for argument in self._arguments if argument["kind"] == "tensor"}
         if isinstance(result, Mapping):
             if not set(self._outputs) <= set(result) <= tensors:
-                raise CheckError(f"the reference returned arrays for {sorted(result)}, expected {self._outputs}")
+                message = f"the reference returned arrays for {shown(list(result))}, expected {self._outputs}"
+                raise CheckError(message, line_of(reference))
             return {name: np.asarray(value) for name, value in result.items()}
         results = list(result) if isinstance(result, (tuple, list)) else [result]
         if not self._outputs:
-            raise CheckError(
-                "the reference of a kernel without outputs must return a dict",
-                remedy="return {argument name: expected array}, or name the outputs with @kernel(outputs=[...])",
-            )
-        if len(results) != len(self._outputs):
-            raise CheckError(f"the reference returned {len(results)} arrays, expected one for each of {self._outputs}")
+            remedy = "return {argument name: expected array}, or name the outputs with @kernel(outputs=[...])"
+            message = "the reference of a kernel without outputs must return a dict"
+            raise CheckError(message, line_of(reference), remedy)
+        if len(results) != len(self._outputs) or any(one is None for one in results):
+            with_none = " with None among them" if any(one is None for one in results) else ""
+            listed = "None" if result is None else f"{len(results)} arrays{with_none}"
+            message = f"the reference returned {listed}, expected one for each of {self._outputs}"
+            raise CheckError(message, line_of(reference), "have it return the arrays")
         return dict(zip(self._outputs, map(np.asarray, results), strict=True))
 
     def _got(self, function: Any, sizes: Mapping[str, int], inputs: Values, leave_out: bool) -> dict[str, Array]:
@@ -318,9 +328,8 @@ class Check:
     ) -> float:
         name = argument["name"]
         if expected.shape != got.shape:
-            raise CheckError(
-                f"{name} has the shape {got.shape} at {_listed(sizes)}, the reference's is {expected.shape}"
-            )
+            message = f"{name} has the shape {got.shape} at {_listed(sizes)}, the reference's is {expected.shape}"
+            raise CheckError(message, line_of(self._kernel.reference_function))
         untouched = expected is inputs.get(name)
         tolerance = 0.0 if untouched else self.tolerance(argument["dtype"])
         error, mismatch = compare(expected, got, tolerance)

@@ -10,7 +10,9 @@ KW_COLD void kw_append_device(kw_text *text, DLDevice device) {
 
 KW_COLD void kw_append_dtype(kw_text *text, DLDataType dtype) {
   TVMFFIAny name = {.type_index = kTVMFFINone};
-  if (TVMFFIDataTypeToString(&dtype, &name)) {
+  if (dtype.code == kDLComplex) { /* TVM-FFI has no name for it */
+    kw_append(text, "complex%d", dtype.bits);
+  } else if (TVMFFIDataTypeToString(&dtype, &name)) {
     kw_append_raised(text);
   } else if (name.type_index == kTVMFFISmallStr) {
     kw_append(text, "%.*s", (int)name.small_str_len, name.v_bytes);
@@ -48,12 +50,12 @@ KW_COLD void kw_append_value(kw_text *text, const TVMFFIAny *value) {
     case kTVMFFIRawStr:
     case kTVMFFISmallStr:
     case kTVMFFIStr: kw_append(text, "a str"); return;
-    case kTVMFFIOpaquePyObject: kw_append(text, "a Python object that is not a tensor"); return;
-    default: break;
+    case kTVMFFIOpaquePtr: kw_append(text, "a pointer"); return;
+    case kTVMFFIDLTensorPtr:
+    case kTVMFFITensor: kw_append(text, "a tensor"); return;
+    /* TVM-FFI makes objects of its own of lists, dicts and functions, whose names nobody has to know. */
+    default: kw_append(text, "a Python object that is not a tensor");
   }
-  const TVMFFITypeInfo *info = TVMFFIGetTypeInfo(value->type_index);
-  if (info) kw_append(text, "a %.*s", (int)info->type_key.size, info->type_key.data);
-  else kw_append(text, "an object of TVM-FFI type %d", value->type_index);
 }
 
 KW_COLD void kw_append_passed(kw_text *text, const kw_call *call) {

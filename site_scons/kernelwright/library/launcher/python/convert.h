@@ -95,6 +95,21 @@ KW_COLD bool kw_is_read_only(PyObject *object) {
 KW_COLD int kw_take_dlpack(kw_call *call, const kw_parameter *parameter, PyObject *object, const kw_type *type,
                            kw_tensor *tensor);
 
+/* An array of a dtype that NumPy hands to nobody, such as bfloat16, as integers of that size: 1; 0: it is none. */
+KW_COLD int kw_take_integers(const kw_call *call, PyObject *object, kw_tensor *tensor) {
+  PyObject *found = PyObject_CallMethod(call->self, "_as_integers", "O", object), *view = NULL;
+  long code = 0;
+  bool is_one = found && found != Py_None;
+  if (is_one) view = PyTuple_GetItem(found, 0), code = PyLong_AsLong(PyTuple_GetItem(found, 1));
+  int status = !found || (is_one && PyObject_GetBuffer(view, &tensor->buffer, PyBUF_RECORDS_RO)) ? -1 : is_one;
+  Py_XDECREF(found);
+  if (status < 1) return status;
+  tensor->holds = KW_HOLDS_BUFFER;
+  status = kw_take_buffer_of(tensor);
+  tensor->tensor.dtype.code = (uint8_t)code;
+  return status ? -1 : 1;
+}
+
 /* What has no buffer may have DLPack, or a better word on why it has not. */
 KW_COLD int kw_no_buffer(kw_call *call, const kw_parameter *parameter, PyObject *object, const kw_type *known,
                          kw_tensor *tensor) {
@@ -106,6 +121,11 @@ KW_COLD int kw_no_buffer(kw_call *call, const kw_parameter *parameter, PyObject 
   if (!read_only && !has_dlpack) return kw_refuse(call, parameter, object);
   PyErr_Clear();
   if (read_only) return kw_refuse_writing(call, parameter, "a read-only array");
+  int taken = kw_take_integers(call, object, tensor);
+  if (taken < 0) return kw_refuse(call, parameter, object);
+  if (taken && parameter->is_written && tensor->buffer.readonly)
+    return kw_refuse_writing(call, parameter, "a read-only array");
+  if (taken) return 0;
   return kw_take_dlpack(call, parameter, object, known, tensor);
 }
 

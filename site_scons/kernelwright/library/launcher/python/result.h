@@ -79,7 +79,7 @@ KW_FUNCTION PyObject *kw_make_output(const kw_call *call, TVMFFIObjectHandle ten
   PyObject *output = call->device.device_type == kDLCPU ? kw_new_output(tensor, Py_None, Py_None, Py_None)
                                                         : kw_new_cuda_output(call, tensor);
   if (!output || !call->first) return output;
-  PyObject *adopted = PyObject_CallMethod(call->self, "_adopt", "OO", output, (PyObject *)Py_TYPE(call->first));
+  PyObject *adopted = PyObject_CallMethod(call->self, "_adopt", "OO", output, call->first);
   Py_DECREF(output);
   return adopted;
 }
