@@ -313,8 +313,8 @@ assert (total == 9).all()
 with refused(TypeError, "axpy", "'x' is a jax.", "jax.pure_callback"):
     jax.jit(lambda a: axpy(1.5, a, y))(x)
 import ml_dtypes
-with refused(TypeError, "axpy", "'x' is a numpy.ndarray", "bfloat16 only from PyTorch or JAX"):
-    axpy(1.5, *matrices(ml_dtypes.bfloat16))
+with refused(TypeError, "axpy", "'x' is a numpy.ndarray", "bfloat16 or float8 of ml_dtypes"):
+    axpy(1.5, *matrices(ml_dtypes.int4))
 with refused(TypeError, "axpy", "'y' is a jaxlib.", "not deleted"):
     y.delete()
     axpy(1.5, x, y)
