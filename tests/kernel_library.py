@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from conftest import CUBE, ROOT, SCONSTRUCT, Project, Run
 
@@ -97,3 +99,14 @@ def build_kernel_library(folder: Path) -> Run:
     project.write("SConstruct", SCONSTRUCT)
     project.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm"]\n')
     return project.built("-j2", "build/demo", "check", f"BACKENDS={','.join(installed_backends())}")
+
+
+def covering(configs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The first of some configs, and each further one that has a value of a parameter which none before it has."""
+    seen: set[tuple[str, Any]] = set()
+    found: list[Mapping[str, Any]] = []
+    for config in configs:
+        if not found or not seen.issuperset(config.items()):
+            found.append(config)
+        seen.update(config.items())
+    return found

@@ -19,7 +19,7 @@ from benchmarks.commands import parse_script  # noqa: E402
 from benchmarks.harness import Result, Row, Target  # noqa: E402
 from benchmarks.ninja_build import Edge, Ninja, find_ninja  # noqa: E402
 
-QUICK = ("null_build", "process_per_kernel", "import_and_call", "lookup")
+QUICK = ("null_build", "import_and_call")
 
 
 def run_suite(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 import pytest
@@ -148,41 +147,6 @@ def test_by_name_from_site_scons(tmp_path):
     project.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm"]\n')
     project.write("kernels/scale.py", SCALE)
     assert "PACKAGE demo" in project.scons("-j2", env={"PYTHONPATH": ""}).stages
-
-
-def test_installed_with_pip_in_a_project_elsewhere(cpu_project, tmp_path_factory):
-    place = tmp_path_factory.mktemp("installed")
-    source = place / "source"
-    subprocess.run(["git", "-C", str(ROOT), "rev-parse"], check=True, capture_output=True)
-    copy_sources(source)
-    venv.create(place / "venv", with_pip=True, system_site_packages=False)
-    python = place / "venv/bin/python"
-    (link,) = (place / "venv/lib").glob("python*/site-packages")
-    # TVM and SCons come from the environment of the tests, which saves their installation; Kernelwright does not.
-    packages = next(p for p in sys.path if p.endswith("site-packages"))
-    subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", str(source)], check=True, timeout=300)
-    (link / "others.pth").write_text(packages + "\n")
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    run = subprocess.run(
-        [python, "-m", "SCons", "-j2"], cwd=cpu_project.folder, env=env, capture_output=True, text=True, timeout=300
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert "[ PACKAGE ] demo" in run.stdout
-    where = subprocess.run(
-        [python, "-c", "import kernelwright; print(kernelwright.__file__)"], capture_output=True, text=True, env=env
-    )
-    assert where.stdout.startswith(str(place))
-
-
-def copy_sources(folder: Path) -> None:
-    """What git tracks, as a clean checkout has it."""
-    names = subprocess.run(
-        ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard"], check=True, capture_output=True, text=True
-    )
-    for name in names.stdout.split("\n"):
-        if name and (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes((ROOT / name).read_bytes())
 
 
 def test_folder_as_a_target_builds_what_is_in_it(cpu_project):

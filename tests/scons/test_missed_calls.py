@@ -136,7 +136,7 @@ def test_what_notes_calls_is_verified_as_all_that_is_loaded(built: Project, tmp_
     """)
 
 
-@pytest.mark.parametrize("backend", ["tvm_ffi", "cython", "torch"])
+@pytest.mark.parametrize("backend", ["tvm_ffi", "torch"])
 def test_a_missed_call_is_compiled_on_demand_if_the_user_says_so(built: Project, tmp_path: Path, backend: str) -> None:
     if backend == "torch":
         pytest.importorskip("torch")

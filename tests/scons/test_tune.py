@@ -303,7 +303,7 @@ def measuring(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGKILL])
 def test_an_interrupted_run_is_resumed(tuned: Tuned, how: signal.Signals) -> None:
     process = tuned.start("--sizes", "n=16:4096:x2")
 

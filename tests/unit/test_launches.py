@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import tvm_ffi
+from kernel_library import covering
 from kernelwright import backends
 from kernelwright.core.errors import KernelwrightError
 from kernelwright.library.plan import LoweredUnit
@@ -83,15 +84,17 @@ def lowered(project: Project, name: str, text: str, arch: str = "sm_90") -> dict
 
 @pytest.fixture(scope="module")
 def library(project: Project) -> dict[str, list[dict[str, Any]]]:
-    """The signatures of the variants of each kernel of this repository that has code for CUDA."""
+    """The signatures of variants of each kernel of this repository that has code for CUDA, with each value of each
+    parameter in one of them at least."""
     found: dict[str, list[dict[str, Any]]] = {}
     for path in sorted((project.folder / "kernels").glob("[a-z]*.py")):
         for kernel in project.discover(f"kernels/{path.name}")["kernels"]:
             choices = kernel.get("choices", [])
             of_space = [{**c["config"], **point} for c in choices for point in c["points"].get("cuda", [])]
+            wanted = covering(config for config in kernel["configs"] if not choices or config in of_space)
             for slug, config in zip(kernel["slugs"], kernel["configs"], strict=True):
-                if choices and config not in of_space:
-                    continue  # a variant for the CPU only
+                if config not in wanted:
+                    continue
                 result = project.lower(f"kernels/{path.name}", kernel["name"], "cuda", slug=slug, config=config)
                 found.setdefault(kernel["name"], []).append(json.loads(result["contents"]["signature.json"]))
     return found
