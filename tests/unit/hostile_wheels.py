@@ -181,7 +181,7 @@ def provider_wheel(folder: Path, arch: str = "sm_80", version: str = "1.0") -> P
     file = f"scale/default/cuda/{arch}.cubin"
     (folder / file).parent.mkdir(parents=True, exist_ok=True)
     (folder / file).write_bytes(code)
-    image = Image(arch, file, hashlib.sha256(code).hexdigest())
+    image = Image(arch, file, hashlib.sha256(code).hexdigest(), len(code))
     built = BuiltFiles(folder, "demo", "", {}, (image,), {"folder": "."})
     document = {"project": {"name": "demo", "version": version}}
     project = provider_project(folder, document, arch, f"demo_{arch}")
@@ -732,6 +732,7 @@ MANIFEST: dict[str, tuple[Change, str]] = {
     "a shape that is a lie": (of_argument(0, shape=["n", 4]), SAYS),
     "a size of a shape that is a lie": (of_argument(0, shape=[1024]), SAYS),
     "a negative size": (of_argument(0, shape=[-1]), "shape is [-1], expected a list of sizes"),
+    "an argument with a key of its own": (of_argument(0, evil=1), "arguments[0].evil is not expected"),
     "an argument that is called otherwise": (of_argument(0, name="z"), SAYS),
     "an input that is said to be an output": (of_argument(0, output=True), SAYS),
     "an output that is said to be an input": (of_kernel(lambda kernel: kernel.update(outputs=[])), SAYS),
@@ -756,6 +757,22 @@ MANIFEST: dict[str, tuple[Change, str]] = {
             ]
         ),
         "kernel scale has no device code for sm_90",
+    ),
+    "a kernel with a key of its own": (
+        of_kernel(lambda kernel: kernel.update(evil=1)),
+        "kernels.scale.evil is not expected",
+    ),
+    "resources of another arch": (
+        of_kernel(lambda kernel: kernel["variants"][0]["units"][0].update(resources={"sm_90": {}})),
+        "variant dtype-float32 uses resources of an arch that it has no code for",
+    ),
+    "a digest of a source that is none": (
+        of_kernel(lambda kernel: kernel["variants"][0]["units"][0].update(source_digest="evil")),
+        "variant dtype-float32 has a digest that is none",
+    ),
+    "a version of Kernelwright that is none": (
+        listed(kernelwright="evil"),
+        "names the version 'evil', which is none of",
     ),
     "archs of which the units know nothing": (
         of_kernel(lambda kernel: kernel["variants"][0]["archs"].append("sm_90a")),
@@ -832,11 +849,19 @@ IMAGES: dict[str, tuple[Change, str]] = {
         lambda draft: (
             draft.put("_images/scale/all.sm_80.cubin", cubin(90)),
             [
-                v["units"][0]["images"]["sm_80"].update(sha256=hashlib.sha256(cubin(90)).hexdigest())
+                v["units"][0]["images"]["sm_80"].update(sha256=hashlib.sha256(cubin(90)).hexdigest(), size=64)
                 for v in draft.kernel["variants"]
             ],
         ),
         "demo/_images/scale/all.sm_80.cubin has code for sm_90, and the manifest says sm_80",
+    ),
+    "a size of an image that is a lie": (
+        of_kernel(lambda kernel: [v["units"][0]["images"]["sm_80"].update(size=7) for v in kernel["variants"]]),
+        "is not the device code for sm_80 that the manifest lists",
+    ),
+    "an image that the manifest leaves out": (
+        of_kernel(lambda kernel: kernel["variants"][0]["units"][0]["images"].pop("sm_80")),
+        "variant dtype-float32 has device code for other archs than it lists",
     ),
     "images elsewhere": (listed(device_code={"folder": "../other", "packages": {}}), "is not the device code for"),
     "an image that no kernel has": (put("_images/evil.cubin", cubin(80)), f"demo/_images/evil.cubin {NO_FILE}"),

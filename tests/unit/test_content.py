@@ -59,7 +59,7 @@ def test_a_package_that_is_not_split_is_read_without_images(tmp_path: Path) -> N
 
 def test_a_split_package_is_read_with_its_images(tmp_path: Path) -> None:
     built = read_built(build(tmp_path, SPLIT), "acme.demo")
-    assert built.images == (Image("sm_80", "k/sm_80.cubin", digest(b"cubin")),)
+    assert built.images == (Image("sm_80", "k/sm_80.cubin", digest(b"cubin"), 5),)
     assert built.head == SPLIT
 
 

@@ -491,6 +491,7 @@ def split_wheel(folder: Path, *providers: Path, split: bool = True, version: str
             images[place.removeprefix("demo_")] = {
                 "file": file,
                 "sha256": hashlib.sha256(archive.read(name)).hexdigest(),
+                "size": len(archive.read(name)),
             }
     manifest = {
         "package": "demo",

@@ -122,7 +122,7 @@ def test_a_split_package_has_an_extra_for_the_code_of_each_arch(tmp_path: Path) 
         read_project(tmp_path, document, providers=archs, called_through=("nvrtc",))
         for archs in (("sm_80", "sm_90a"), ())
     )
-    images = {arch: {"file": f"{arch}.cubin", "sha256": ""} for arch in ("sm_80", "sm_90a")}
+    images = {arch: {"file": f"{arch}.cubin", "sha256": "", "size": 1} for arch in ("sm_80", "sm_90a")}
     wheels = {"sm_80": "demo-sm-80", "sm_90a": "demo-sm-90a"}
     place: dict[str, Any] = {"version": "1.0", "packages": {arch: f"demo_{arch}" for arch in images}, "wheels": wheels}
     kernels = {"k": {"variants": [{"units": [{"images": images}]}]}}

@@ -35,11 +35,13 @@ class Image:
         arch: what it is for.
         file: its name, relative to the folder that the images are in.
         sha256: its digest.
+        size: its bytes.
     """
 
     arch: str
     file: str
     sha256: str
+    size: int
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ def listed_images(manifest: Record) -> Iterator[Image]:
         for variant in kernel.records("variants"):
             for unit in variant.records("units"):
                 for arch, image in unit.members("images") if unit.has("images") else ():
-                    yield Image(arch, image.text("file"), image.text("sha256"))
+                    yield Image(arch, image.text("file"), image.text("sha256"), image.count("size"))
 
 
 def _verified(path: Path, digest: str) -> bytes:

@@ -38,6 +38,8 @@ from .project import extra_of
 MANIFEST = "manifest.json"
 
 LAUNCHER = re.compile(rf"{LIBRARIES}/libkernelwright-[0-9a-f]{{16}}\.so")
+RELEASE = re.compile(r"\d+(\.\d+)*((a|b|rc|\.dev|\.post)\d+)*")
+DIGEST = re.compile(r"[0-9a-f]{64}")
 COMMIT = re.compile(r"([0-9a-f]{40}|[0-9a-f]{64})?")
 RUNTIME_MODULE = re.compile(r"_runtime/[a-z_]+\.py")
 """Modules that load kernels. Which ones there are depends on the version of Kernelwright that has built the wheel."""
@@ -48,8 +50,15 @@ OF_PACKAGE = (
     *("schema", "package", "version", "kernelwright", "source", "tools", "backends", "compress", "device_code"),
     *("missing", "kernels", "files", "digest"),
 )
+OF_KERNEL = (
+    *("backends", "doc", "frontend", "library", "launcher", "opaque", "outputs", "backward", "declared", "tables"),
+    "variants",
+)
+OF_VARIANT = ("slug", "config", "archs", "tabled", "exported", "arguments", "symbols", "multiples", "units")
+OF_ARGUMENT = ("name", "kind", "dtype", "shape", "output", "written", "alignment", "strides")
+OF_UNIT = ("target", "archs", "source_arch", "schedule", "source_digest", "signature", "resources", "images", "tools")
 OF_PROVIDER = ("schema", "package", "arch", "version", "kernelwright", "source", "files", "digest")
-"""What there is in the manifest of a package, and in that of a wheel with device code."""
+"""What there is in the manifest of a package: of it, and of its kernels and their parts; and in that of device code."""
 
 
 class Content(NamedTuple):
@@ -130,11 +139,13 @@ def package_problems(content: Content) -> Iterator[str]:
     source.require_names("commit", "dirty")
     if not COMMIT.fullmatch(source.text("commit")) or not isinstance(source.flag("dirty"), bool):
         yield f"its manifest names the commit {shown(source.text('commit'))}, which is none of git's"
-    _ = document.text("kernelwright")
+    if not RELEASE.fullmatch(document.text("kernelwright")):
+        yield f"its manifest names the version {shown(document.text('kernelwright'))}, which is none of Kernelwright's"
     yield from _name_problems(content)
     if is_provider:
         yield from _provider_problems(content)
         return
+    _ = document.mapping("tools")
     problems = list(_kernel_problems(content))
     problems += [*_backend_problems(content), *_surplus(content, _expected(content))]
     problems += [*_image_problems(content)] if content.in_files and not content.split else []
@@ -170,13 +181,15 @@ def _kernel_problems(content: Content) -> Iterator[str]:
             yield from _form_problems(name, kernel, content)
             yield from _library_problems(name, kernel, content)
             yield from _code_problems(name, kernel, content)
-        if kernel.has("library") and kernel.raw["library"] in libraries:
+        library = kernel.text("library") if kernel.has("library") else ""
+        if library and library in libraries:
             yield f"kernel {name} has the library of another kernel"
-        libraries |= {str(kernel.raw.get("library"))}
+        libraries |= {library}
 
 
 def _form_problems(name: str, kernel: Record, content: Content) -> Iterator[str]:
     """What the manifest says of a kernel is possible."""
+    kernel.require_names(*OF_KERNEL)
     variants = kernel.records("variants")
     arguments = {argument_of(item).name for variant in variants for item in variant.records("arguments")}
     if unknown := {*kernel.texts("outputs")} - arguments:
@@ -186,20 +199,31 @@ def _form_problems(name: str, kernel: Record, content: Content) -> Iterator[str]
     if len({variant.text("slug") for variant in variants}) != len(variants):
         yield f"kernel {name} has two variants of one name"
     for variant in variants:
-        yield from (
-            f"kernel {name}, variant {variant.text('slug')} {problem}" for problem in _variant_problems(variant)
-        )
+        subject = f"kernel {name}, variant {variant.text('slug')}"
+        yield from (f"{subject} {problem}" for problem in _variant_problems(variant, content.in_files))
 
 
-def _variant_problems(variant: Record) -> Iterator[str]:
-    """The archs and dtypes of a variant are ones that there are."""
-    units = [(unit.text("target"), unit.texts("archs")) for unit in variant.records("units")]
-    if [arch for _, archs in units for arch in archs] != variant.texts("archs"):
+def _variant_problems(variant: Record, in_files: bool) -> Iterator[str]:
+    """The archs and dtypes of a variant are ones that there are; ``in_files``: its device code has to be in files."""
+    variant.require_names(*OF_VARIANT)
+    units = variant.records("units")
+    if [arch for unit in units for arch in unit.texts("archs")] != variant.texts("archs"):
         yield "lists other archs than its units"
-    for target, archs in units:
+    for unit in units:
+        unit.require_names(*OF_UNIT)
+        target, archs, _ = unit.text("target"), unit.texts("archs"), unit.text("schedule")
+        if not all(DIGEST.fullmatch(unit.text(name)) for name in ("source_digest", "signature")):
+            yield "has a digest that is none"
+        if any(arch not in archs for arch, _ in unit.members("resources")):
+            yield "uses resources of an arch that it has no code for"
+        if in_files and target == "cuda" and list(unit.record("images").raw) != archs:
+            yield "has device code for other archs than it lists"
         known = (arch in CPU_LEVELS if target == "llvm" else CudaArch.of(arch) for arch in archs)
         if target not in TARGETS or not archs or not all(known):
             yield f"has code of the target {shown(target)} for {shown(', '.join(archs))}, which there is not"
+    for argument in variant.records("arguments"):
+        argument.require_names(*OF_ARGUMENT)
+        _ = argument.flag("written")
     for dtype in sorted({argument_of(item).dtype for item in variant.records("arguments")}):
         if not _is_dtype(dtype):
             yield f"has the dtype {shown(dtype)}, which there is not"
@@ -364,7 +388,8 @@ def _image_problems(content: Content) -> Iterator[str]:
     place, files = content.document.record("device_code").text("folder"), content.document.record("files")
     for image in listed_images(content.document):
         path = f"{place}/{image.file}"
-        if place != IMAGES or path not in files.raw or files.record(path).text("sha256") != image.sha256:
+        listed = {"sha256": image.sha256, "size": image.size}
+        if place != IMAGES or files.raw.get(path) != listed:
             yield f"{content.folder}{path} is not the device code for {image.arch} that the manifest lists"
         elif problem := image_problem(path, image.arch, content.file(path)):
             yield f"{content.folder}{path} {problem}, and the manifest says {image.arch}"

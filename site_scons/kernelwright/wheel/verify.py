@@ -135,7 +135,7 @@ def _fit_problems(package: _Opened, provider: _Opened) -> Iterator[str]:
         yield f"{provider.wheel} is of another build: {package.wheel} lists no device code for {provider.arch}"
     listed = provider.manifest.record("files")
     for image in images:
-        if image.file not in listed.raw or listed.record(image.file).text("sha256") != image.sha256:
+        if listed.raw.get(image.file) != {"sha256": image.sha256, "size": image.size}:
             yield f"{package.wheel}: {image.file} is not the one in {provider.wheel}: they are of different builds"
 
 
