@@ -274,7 +274,7 @@ def _code_problems(name: str, kernel: Record, content: Content) -> Iterator[str]
 
 def _backend_problems(content: Content) -> Iterator[str]:
     """Each backend is described as loaders need it, and what the default one needs is installed with the package."""
-    described_by = content.document.record("backends")
+    described_by, installed = content.document.record("backends"), requirements(content.files)
     if not described_by.raw:
         yield "its manifest describes no backend"
     for name in described_by.raw:
@@ -286,7 +286,7 @@ def _backend_problems(content: Content) -> Iterator[str]:
                 yield f"its manifest has {name} loaded by {shown(module)}, which is no module of the package"
         first = name == next(iter(described_by.raw))
         for _, need in described_by.raw[name]["needs"] if first else ():
-            if _distribution(need) not in requirements(content.files):
+            if _distribution(need) not in installed:
                 yield f"it does not depend on {shown(need)}, which the backend {name} needs"
 
 
