@@ -11,7 +11,7 @@ from kernelwright import backends
 from kernelwright.core.dtype import CODES, Dtype, alignment_of, bytes_of, number_kind, numpy_dtype
 from kernelwright.core.errors import KernelwrightError, Where
 from kernelwright.library import wrapper as library
-from kernelwright.runtime import cuda_core_arrays as nvrtc_arrays
+from kernelwright.runtime import dlpack
 from kernelwright.runtime.dtype import dtype_name, integer_range, name_of_torch, torch_dtype
 from launcher_build import signature, tensor
 from nvrtc_package import plan_of
@@ -213,8 +213,8 @@ def test_tensors_of_pytorch_have_the_dtype_that_dlpack_says() -> None:
             capsule = torch.empty(4, dtype=kind).__dlpack__(max_version=(1, 1))
         except (BufferError, RuntimeError):
             continue  # PyTorch does not export it
-        address = nvrtc_arrays._pointer_in(capsule, b"dltensor_versioned")
-        found = nvrtc_arrays._VersionedTensor.from_address(address).tensor
+        address = dlpack.pointer_in(capsule, b"dltensor_versioned")
+        found = dlpack.VersionedTensor.from_address(address).tensor
         text = dtype_name(found.code, found.bits, found.lanes)
         assert name_of_torch(kind) == text
         assert name_of_torch(torch_dtype(text)) == text

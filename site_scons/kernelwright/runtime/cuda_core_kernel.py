@@ -69,7 +69,7 @@ class NvrtcKernel(Interface):
                 is read-only.
             RuntimeError: the device, or its driver, cannot run the kernel.
         """
-        arguments = self._in_order(arguments, named) if named else arguments
+        arguments = self._in_order(arguments, named)
         items = self._items(arguments)
         pairs = list(zip(items, arguments, strict=True))
         framework = framework_of(value for item, value in pairs if item["kind"] == "tensor")

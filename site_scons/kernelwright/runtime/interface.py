@@ -206,6 +206,8 @@ class Interface:
         return frozenset("cpu" if target == "llvm" else target for target in targets)
 
     def _in_order(self, positional: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        if not named:
+            return tuple(positional)
         return in_order(self.name, self._entry["variants"][0]["arguments"], positional, named)
 
     def _choice(self, index: int, reason: str) -> Choice:

@@ -69,7 +69,7 @@ class Kernel(Interface, tvm_ffi.Function):
 
     def _call_otherwise(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """A call with names, or with arrays of types that may be JAX's."""
-        passed = self._in_order(arguments, named) if named else arguments
+        passed = self._in_order(arguments, named)
         return self._call_with_immutable(passed) if IMMUTABLE in modules else self._call(passed)
 
     def _call_with_immutable(self, arguments: tuple[Any, ...]) -> Any:
