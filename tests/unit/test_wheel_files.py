@@ -150,7 +150,7 @@ def split_package(folder: Path) -> BuiltFiles:
     """A package whose device code is to have wheels of its own, as a build leaves it."""
     images = {}
     for arch, code in CODE.items():
-        images[arch] = {"file": f"scale/default/cuda/{arch}.bin", "sha256": digest(code)}
+        images[arch] = {"file": f"scale/default/cuda/{arch}.bin", "sha256": digest(code), "size": len(code)}
         path = folder / "work" / images[arch]["file"]
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(code)
