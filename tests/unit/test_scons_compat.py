@@ -122,14 +122,15 @@ def test_an_interrupt_is_noted_and_calls_the_function(monkeypatch):
     assert interrupted() and called.wait(60)
 
 
-def test_the_cache_folder_of_a_build_file_is_known(monkeypatch):
+def test_the_cache_folder_of_a_build_file_is_known(tmp_path, monkeypatch):
     import SCons.Environment
 
     env = SCons.Environment.Environment(tools=[], platform="posix")
     monkeypatch.setattr(SCons.Defaults, "_default_env", None)
     assert compat.cache_folder(env) is None
-    env.CacheDir("shared")
-    assert str(compat.cache_folder(env)) == "shared"
+    folder = str(tmp_path / "shared")  # SCons makes it
+    env.CacheDir(folder)
+    assert str(compat.cache_folder(env)) == folder
 
 
 def test_our_nodes_need_no_default_environment_which_looks_for_compilers(tmp_path, monkeypatch):
