@@ -138,17 +138,20 @@ def test_an_eager_call_chooses_as_the_package_does(demand: Demand) -> None:
     demand.project.write(
         "kernels/product.py",
         """
-        from kernelwright import grid, kernel
+        from kernelwright import kernel
         from tvm import te
 
-        @kernel(configs=grid(transposed=[True, False]), outputs=["c"])
-        def product(transposed: bool):
+        CONFIGS = [{"transposed": True, "sums": "float32"}, {"transposed": False, "sums": "float64"}]
+
+        @kernel(configs=CONFIGS, outputs=["c"])
+        def product(transposed: bool, sums: str):
             m, n, k = te.var("m"), te.var("n"), te.var("k")
             a = te.placeholder((m, k), "float32", name="a")
             b = te.placeholder((n, k) if transposed else (k, n), "float32", name="b")
             q = te.reduce_axis((0, k))
-            c = te.compute((m, n), lambda i, j: te.sum(a[i, q] * (b[j, q] if transposed else b[q, j]), q), name="c")
-            return te.create_prim_func([a, b, c])
+            second = (lambda j: b[j, q]) if transposed else (lambda j: b[q, j])
+            s = te.compute((m, n), lambda i, j: te.sum((a[i, q] * second(j)).astype(sums), q), name="s")
+            return te.create_prim_func([a, b, te.compute((m, n), lambda i, j: s[i, j].astype("float32"), name="c")])
         """,
     )
     demand.project.built("-j2")
@@ -180,8 +183,8 @@ def test_an_eager_call_chooses_as_the_package_does(demand: Demand) -> None:
         assert np.allclose(array(product(g[:2, :3].copy(), g[:3, :5].copy())), g[:2, :3] @ g[:3, :5])
         with pytest.raises(ValueError, match="(?s)fit several variants.*name one: product.compile"):
             product(g, g)
-        assert np.allclose(array(product.compile(transposed=False)(g, g)), g @ g)
-        assert np.allclose(array(demo.product.variant(transposed=True)(g, g)), g @ g.T)
+        assert np.allclose(array(product.compile(transposed=False, sums="float64")(g, g)), g @ g)
+        assert np.allclose(array(demo.product.variant(transposed=True, sums="float32")(g, g)), g @ g.T)
         out = np.zeros((3, 4), "float32")
         assert times(f32, out) is None and (out == 2).all()
         with pytest.raises(TypeError) as error:

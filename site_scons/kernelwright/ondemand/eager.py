@@ -324,10 +324,11 @@ def _listed(record: KernelRecord, target: str | None) -> list[Mapping[str, Any]]
 
 
 def _may_be_meant(config: Mapping[str, Any], other: Mapping[str, Any], variant: Mapping[str, Any]) -> bool:
-    """Whether arguments that fit a variant may fit another config's; not, if that is for another dtype of an input."""
+    """Whether arguments that fit a variant may fit another config's; not, if only the dtype of an input is another."""
     inputs = {argument["dtype"] for argument in variant["arguments"] if not argument["output"]}
     differing = [value for key, value in config.items() if other.get(key) != value]
-    return bool(differing) and not any(isinstance(value, str) and value in inputs for value in differing)
+    # Where more than that differs, the dtype may be that of something inside, and the sizes choose.
+    return bool(differing) and not (len(differing) == 1 and isinstance(differing[0], str) and differing[0] in inputs)
 
 
 def _may_fit(name: str, variant: dict[str, Any], passed: list[Described], target: str | None) -> bool:
