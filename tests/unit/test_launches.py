@@ -306,6 +306,12 @@ def test_kinds_of_host_code_launch_what_the_host_code_of_tvm_launches(
             "has a size and an argument that are both named 'q'",
         ),
         (
+            definition(copying(), TENSORS + ", w: T.Buffer((r,), 'int8')").replace(
+                "n, m =", 'r = tirx.Var("größe", "int32"); n, m ='
+            ),
+            "has a size named 'größe', which is not ASCII",
+        ),
+        (
             # From 2**31 on this is negative in C, and would not be in Python.
             definition(copying("T.cast(q, 'int32')"), TENSORS + ", q: T.uint32"),
             'computes T.Cast("int32", q)',
@@ -316,7 +322,7 @@ def test_kinds_of_host_code_launch_what_the_host_code_of_tvm_launches(
             "computes T.float32(0.10000000000000001) in float32",
         ),
     ],
-    ids=["packed", "extern", "names", "wraps", "rounds"],
+    ids=["packed", "extern", "names", "ascii", "wraps", "rounds"],
 )
 def test_what_cannot_be_said_is_said_in_words(project: Project, text: str, logic: str) -> None:
     signature = lowered(project, "words", text)

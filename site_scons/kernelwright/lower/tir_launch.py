@@ -9,7 +9,6 @@ Written for TVM 0.27 (``MakePackedAPI``, ``SplitHostDevice``).
 
 from __future__ import annotations
 
-import keyword
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -117,8 +116,8 @@ def _require_plain(function: tirx.PrimFunc, arguments: list[Argument]) -> None:
     names = {argument.name: parameter for argument, parameter in zip(arguments, function.params, strict=True)}
     for variable in variables_of(size for a in arguments for size in (*(a.shape or ()), *a.strides)):
         name = str(variable.name)
-        if not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name):
-            raise _Inexpressible(f"has a size named {name!r}, which is no name in Python")
+        if not name.isascii():
+            raise _Inexpressible(f"has a size named {name!r}, which is not ASCII")
         if name in names and not names[name].same_as(variable):
             raise _Inexpressible(f"has a size and an argument that are both named {name!r}")
 
