@@ -607,6 +607,7 @@ FROZEN = floats()
 FROZEN.flags.writeable = False
 F, Y, Z = floats(), np.ones(4, "float32"), np.zeros(4, "float32")
 T = torch.ones(4)
+IMAGINARY = torch.ones(4, dtype=torch.complex64).conj().imag
 
 WRONG = {
     "too few": (1.0,),
@@ -642,6 +643,9 @@ WRONG = {
     "a tensor without data": (1.0, torch.ones(4, device="meta"), T, T),
     "a sparse tensor": (1.0, torch.ones(4).to_sparse(), T, T),
     "a conjugate": (1.0, torch.ones(4, dtype=torch.complex64).conj(), T, T),
+    "a marked sign": (1.0, IMAGINARY, T, T),
+    "a marked sign of one number": (1.0, IMAGINARY[2:3], T[:1], T[:1]),
+    "a marked sign of an output": (1.0, T[:1], T[:1], IMAGINARY[2:3]),
     "a read-only output": (1.0, F, Y, FROZEN),
     "an output of JAX": (1.0, F, Y, jax.numpy.zeros(4)),
     "a sharded or deleted array": (1.0, jax.numpy.zeros(4), Y, Z),
@@ -658,6 +662,12 @@ def test_wrong_calls_raise_what_tvm_ffi_raises(saxpy: Built, case: str) -> None:
     ours, theirs = (outcome(kernel, WRONG[case]) for kernel in (saxpy.cython(), saxpy.tvm_ffi()))
     assert ours == theirs
     assert ours[0] in ("TypeError", "ValueError") and ours[1].startswith("kernel 'saxpy': ")
+
+
+def test_signs_that_are_not_marked_are_no_reason_to_refuse(saxpy: Built) -> None:
+    for x in (IMAGINARY[2:3].resolve_neg(), torch.ones(4)[1:2], F[1:2]):
+        for kernel in (saxpy.cython(), saxpy.tvm_ffi()):
+            assert np.from_dlpack(kernel(2.0, x, x)) == 3 * x[0]
 
 
 def test_tracers_of_jax_and_transformed_tensors_are_refused_as_by_tvm_ffi(saxpy: Built) -> None:

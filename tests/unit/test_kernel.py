@@ -78,7 +78,7 @@ def test_each_variant_is_called_by_its_own_function() -> None:
     kernel.variant(size=2)(x)
     kernel.variant(size=2).variant(size=1)(x)
     kernel.variant(size=2).function(x)
-    assert library.calls == ["f", "f__0", "f__1", "f__0", "f__1"]
+    assert library.calls == ["kw_looking", "kw_looking__0", "kw_looking__1", "kw_looking__0", "f__1"]
 
 
 def test_each_variant_of_an_extension_module_is_called_by_its_own_function(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +139,7 @@ def test_an_array_that_a_later_variant_writes_may_not_be_read_only() -> None:
     kernel.variant(size=1)(read_only())
     with pytest.raises(ValueError, match="argument 'y' is a read-only array"):
         kernel.variant(size=1)(read_only(), read_only())
-    assert library.calls == ["f__0"]
+    assert library.calls == ["kw_looking__0"]
 
 
 class OfJax(FakeTensor):
@@ -157,7 +157,7 @@ def test_an_array_of_jax_is_an_input_each_time_and_never_written(monkeypatch: py
         kernel(OfJax((3,)), x)
         with pytest.raises(ValueError, match="argument 'y' is an array of JAX, which is immutable, and the kernel"):
             kernel(x, OfJax((3,)))
-    assert library.calls == ["f", "f"]
+    assert library.calls == ["kw_looking", "kw_looking"]
 
 
 # ---- what is returned

@@ -227,7 +227,7 @@ def test_only_ffi_functions_are_exported(saxpy: Path) -> None:
     listing = subprocess.run(["nm", "-D", "--defined-only", saxpy], capture_output=True, text=True, check=True).stdout
     streams = ["kw_current_stream", "kw_for_xla", "kw_order", "kw_refuse_captured", "kw_synchronize"]
     services = [*streams, "kw_num_threads", "kw_preload", "kw_set_num_threads", "kw_supported"]
-    services += ["kw_choice", "kw_choice__0", "kw_choice__1"]
+    services += [f"kw_{one}{number}" for one in ("choice", "looking") for number in ("", "__0", "__1")]
     names = ["saxpy", "saxpy__0", "saxpy__1", *services]
     assert {line.split()[-1] for line in listing.splitlines()} == {f"__tvm_ffi_{name}" for name in names}
 
@@ -577,6 +577,32 @@ def test_sizes_that_overflow_int32_when_rounded_up_to_a_block_are_refused(folder
     message = f"argument 'x' has a dimension of {largest + 1}, beyond the {largest} that int32 sizes allow"
     with pytest.raises(ValueError, match=message):
         rounded(tvm_ffi.from_dlpack(FakeTensor((largest + 1,), (0, 8, 1))))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "place", "may_be"),
+    [
+        (((4,), (2,)), (2, 32, 1), {"data": 0x10004}, True),
+        (((4,), (2,)), (2, 32, 1), {"byte_offset": 4}, True),
+        (((4,), (2,)), (2, 32, 1), {"data": 0x10000}, False),
+        (((4,), (3,)), (2, 32, 1), {"data": 0x10004}, False),
+        (((4,), None), (2, 32, 1), {"data": 0x10004}, False),
+        (((4, 1), (2, 1)), (2, 16, 1), {"data": 0x10002}, True),
+        (((4, 2), (1, 4)), (2, 16, 1), {"data": 0x10002}, False),
+        (((), None), (2, 64, 1), {"data": 0x10008}, True),
+        (((4,), (2,)), (0, 32, 1), {"data": 0x10004}, False),
+        (((4,), None), (5, 64, 1), {"data": 0x10000}, True),
+    ],
+)
+def test_what_may_be_the_imaginary_part_of_a_conjugate_is_to_be_looked_at_before_it_is_passed(
+    add: Any, shape: Any, dtype: tuple[int, int, int], place: dict[str, int], may_be: bool
+) -> None:
+    x = tvm_ffi.from_dlpack(FakeTensor(shape[0], dtype, strides=shape[1], **place))
+    if may_be:
+        assert add["kw_looking"](x) is True
+    else:
+        with pytest.raises(TypeError, match="takes 3 arguments"):
+            add["kw_looking"](x)
 
 
 @pytest.mark.parametrize("stride", [2**32 + 1, -(2**32) + 1])

@@ -122,7 +122,7 @@ class Cython(Backend):
 
     def headers(self) -> list[Path]:
         """The C headers, and the file that every source includes."""
-        return sorted(path for path in SHARED.iterdir() if path.suffix in (".h", ".pxi"))
+        return [LAUNCHER / "computed.h", *sorted(path for path in SHARED.iterdir() if path.suffix in (".h", ".pxi"))]
 
     def stub(self, kernel: str, entry: Mapping[str, Any]) -> str:
         """Its calls with names, and with a stream."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from .dlpack import Tensor, VersionedTensor, is_valid, pointer_in
 from .dtype import dtype_name, name_of_torch
+from .interface import VIEW
 
 CPU, CUDA, MANAGED = 1, 2, 13
 """DLPack's device types. Managed memory has an address for every device."""
@@ -115,7 +116,7 @@ def read_array(value: Any, stream: int) -> Array | None:
 def _read_torch(tensor: Any) -> Array:
     try:
         if tensor.is_conj() or tensor.is_neg():
-            raise UnreadableArrayError("it is a view that is computed when it is read; pass tensor.resolve_conj()")
+            raise UnreadableArrayError(f"it is {VIEW}")
         strides, data = tensor.stride(), tensor.data_ptr()
     except (RuntimeError, NotImplementedError) as error:
         raise UnreadableArrayError(_first_line(error)) from error

@@ -14,7 +14,7 @@ from typing import Any
 
 import tvm_ffi
 
-from .interface import DEVICE_TYPES, Choice, Interface, library_of, parse_device, plain_number
+from .interface import DEVICE_TYPES, VIEW, Choice, Interface, library_of, parse_device, plain_number
 from .loader import DamageError, Loader
 from .refusal import refusal_of
 
@@ -39,7 +39,8 @@ class Kernel(Interface, tvm_ffi.Function):
     # Found faster than what is in the dictionary that each tvm-ffi function has.
     __slots__ = ("_as_is", "_function", "_mutable", "_on_cpu")
 
-    _function: tvm_ffi.Function
+    _function: tvm_ffi.Function  # the dispatcher, or True where a view of PyTorch's may be among the arguments
+    _dispatcher: tvm_ffi.Function
     _mutable: set[type]
     _on_cpu: bool  # and nowhere else
     _as_is: set[type]  # of results that are returned as they are
@@ -61,11 +62,22 @@ class Kernel(Interface, tvm_ffi.Function):
             result = self._function(*arguments)
             if result is None or type(result) in self._as_is:
                 return result
+            if result is True:
+                result = self._looked_at(arguments)
         except Exception as error:
             failure = error
         else:
             return self._with_stream(result)
         return self._again(arguments, failure)
+
+    def _run(self, arguments: Sequence[Any]) -> Any:
+        result = self._function(*arguments)
+        return self._looked_at(arguments) if result is True else result
+
+    def _looked_at(self, arguments: Sequence[Any]) -> Any:
+        """The result of a call, unless a view that is computed when it is read is passed. Raises BufferError then."""
+        _refuse_computed(arguments)
+        return self.function(*arguments)
 
     def _call_otherwise(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """A call with names, or with arrays of types that may be JAX's."""
@@ -90,7 +102,7 @@ class Kernel(Interface, tvm_ffi.Function):
 
     def _call(self, arguments: tuple[Any, ...]) -> Any:
         try:
-            return self._with_stream(self._function(*arguments))
+            return self._with_stream(self._run(arguments))
         except Exception as error:
             failure = error
         return self._again(arguments, failure)
@@ -143,7 +155,7 @@ class Kernel(Interface, tvm_ffi.Function):
         usable = self._usable(arguments, error)
         if usable is not None:
             try:
-                return self._with_stream(self._function(*usable))
+                return self._with_stream(self._run(usable))
             except Exception as failure:
                 error = failure
         return self._missed(arguments, error)
@@ -232,9 +244,10 @@ class Kernel(Interface, tvm_ffi.Function):
         """The compiled dispatcher itself.
 
         Calling it spares the Python frame, about 0.2 us. It takes no read-only arrays, writes into arrays of JAX
-        without a word, and leaves errors about arrays that a library does not hand out to that library.
+        without a word, does not know of signs that PyTorch has only marked (``is_neg``), and leaves errors about
+        arrays that a library does not hand out to that library.
         """
-        return self._function
+        return self._dispatcher
 
     def supported(self, device: Any = "cpu") -> bool:
         """Whether this kernel has code that the device, and its driver, can run."""
@@ -365,12 +378,23 @@ def _readable(array: Any) -> Any:
     dtype that NumPy does not export."""
     from .dlpack import as_integers, export_of
 
+    _refuse_computed([array])
     if not _is_read_only(array) and as_integers(array) is None:
         return array
     try:
         return export_of(array)
     except TypeError:
         return _readable(array.copy()) if as_integers(array) else array.copy()
+
+
+def _refuse_computed(arguments: Sequence[Any]) -> None:
+    """Raise BufferError for a view whose numbers PyTorch computes when they are read; DLPack does not tell of it."""
+    torch = modules.get("torch")
+    if torch is None:
+        return
+    for one in arguments:
+        if isinstance(one, torch.Tensor) and (one.is_neg() or one.is_conj()):
+            raise BufferError(f"it is {VIEW}")
 
 
 def load(loader: Loader, name: str, entry: dict[str, Any]) -> Kernel:
@@ -399,12 +423,13 @@ def load_kernel(name: str, entry: dict[str, Any], path: Path) -> Kernel:
 
 def make_kernel(name: str, entry: dict[str, Any], module: tvm_ffi.Module, index: int | None) -> Kernel:
     """A kernel object over the dispatcher (index None) or over the variant of that number."""
-    symbol = name if index is None else f"{name}__{index}"
-    function = module.get_function(symbol)
+    number = "" if index is None else f"__{index}"
+    function = module.get_function(name + number)
     kernel = Kernel.__new__(Kernel)
     # Takes over the reference that the plain function object holds.
     kernel.__move_handle_from__(function)
-    kernel._function = module.get_function(symbol)
+    kernel._dispatcher = module.get_function(name + number)
+    kernel._function = module.get_function("kw_looking" + number)
     kernel._mutable = set()
     kernel.name = name
     kernel._entry = entry

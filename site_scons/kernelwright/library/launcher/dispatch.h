@@ -357,6 +357,18 @@ int kw_dispatch(const kw_kernel *kernel, const kw_variant *variants, int32_t cou
   return status;
 }
 
+/* Whether somebody who has the objects should look at them before they are passed to a kernel, which true as a result asks
+ * for. */
+bool kw_look(const TVMFFIAny *passed, int32_t num_passed, TVMFFIAny *result) {
+  for (int32_t i = 0; i < num_passed; ++i) {
+    const DLTensor *tensor = kw_tensor_of(&passed[i]);
+    if (!tensor || __builtin_expect(!kw_may_be_computed(tensor), 1)) continue;
+    *result = (TVMFFIAny){.type_index = kTVMFFIBool, .v_int64 = 1};
+    return true;
+  }
+  return false;
+}
+
 /* The device of the first tensor on a GPU, or -1. */
 static int kw_gpu_of(const TVMFFIAny *passed, int32_t num_passed) {
   for (int32_t i = 0; i < num_passed; ++i) {

@@ -9,6 +9,13 @@
 #define KW_FFI_PARAMETERS void *self, const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result
 #define KW_FFI(name) KW_EXPORT int __tvm_ffi_##name(KW_FFI_PARAMETERS)
 
+/* For callers who can tell whether tensors are views that are computed when they are read: where one may be, this returns
+ * true and has done nothing (computed.h). */
+#define KW_LOOKING(function)                                                                            \
+  {                                                                                                     \
+    return kw_look(arguments, count, result) ? 0 : function(self, arguments, count, result);            \
+  }
+
 /* The kernel: runs the first variant that the arguments fit, or what a tuning table has in its place.
  * kw_choice takes the same arguments, and returns a text: the number of the variant that would run, a blank, and why. */
 #define KW_EXPORT_KERNEL(name)                                                                          \
@@ -16,6 +23,7 @@
     (void)self;                                                                                         \
     return kw_dispatch(&kw_this, kw_this.variants, kw_this.num_variants, arguments, count, result);     \
   }                                                                                                     \
+  KW_FFI(kw_looking) KW_LOOKING(__tvm_ffi_##name)                                                       \
   KW_FFI(kw_choice) {                                                                                   \
     (void)self;                                                                                         \
     return kw_tell_choice(&kw_this, kw_this.variants, kw_this.num_variants, arguments, count, result);  \
@@ -28,6 +36,7 @@
     (void)self;                                                                               \
     return kw_dispatch(&kw_this, &kw_this.variants[number], 1, arguments, count, result);     \
   }                                                                                           \
+  KW_FFI(kw_looking__##number) KW_LOOKING(__tvm_ffi_##name##__##number)                                 \
   KW_FFI(kw_choice__##number) {                                                               \
     (void)self;                                                                               \
     return kw_tell_choice(&kw_this, &kw_this.variants[number], 1, arguments, count, result);  \
@@ -39,6 +48,7 @@
     (void)self;                                                                                         \
     return kw_hand_over(&kw_this, kw_this.variants, arguments, count, result);                          \
   }                                                                                                     \
+  KW_FFI(kw_looking) KW_LOOKING(__tvm_ffi_##name)                                                       \
   KW_EXPORT_HANDED_OVER(kw_choice, "0 it is the default, and its arguments are not declared")           \
   KW_SERVICES(KW_EXPORT_SERVICE)
 
@@ -47,6 +57,7 @@
     (void)self;                                                                                         \
     return kw_hand_over(&kw_this, &kw_this.variants[number], arguments, count, result);                 \
   }                                                                                                     \
+  KW_FFI(kw_looking__##number) KW_LOOKING(__tvm_ffi_##name##__##number)                                 \
   KW_EXPORT_HANDED_OVER(kw_choice__##number, #number " it is the variant that was asked for")
 
 #define KW_EXPORT_HANDED_OVER(name, choice)                                                             \

@@ -24,6 +24,7 @@
 #include "xla.h"
 #include "output.h"
 #include "tables.h"
+#include "computed.h"
 #include "dispatch.h"
 #include "serve.h"
 

@@ -8,6 +8,8 @@ KW_EXPORT int kw_dispatch(const kw_kernel *kernel, const kw_variant *variants, i
 KW_EXPORT int kw_tell_choice(const kw_kernel *kernel, const kw_variant *variants, int32_t count,
                              const TVMFFIAny *passed, int32_t num_passed, TVMFFIAny *result);
 
+KW_EXPORT bool kw_look(const TVMFFIAny *passed, int32_t num_passed, TVMFFIAny *result);
+
 KW_EXPORT int kw_hand_over(const kw_kernel *kernel, const kw_variant *variant, const TVMFFIAny *passed,
                            int32_t num_passed, TVMFFIAny *result);
 

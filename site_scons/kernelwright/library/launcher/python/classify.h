@@ -57,6 +57,7 @@ KW_COLD int kw_classify(PyObject *object, kw_type *found) {
   found->type = Py_TYPE(object);
   found->exchange = NULL;
   found->is_immutable = kw_is_immutable(type);
+  found->is_computed = kw_has(type, "is_neg");
   int is_integral = 0, is_real = 0;
   if (object == Py_None) found->kind = KW_AS_NONE;
   else if (PyFloat_CheckExact(object)) found->kind = KW_AS_FLOAT;

@@ -2,6 +2,8 @@
 #ifndef KW_PYTHON_CONVERT_H
 #define KW_PYTHON_CONVERT_H
 
+#include "computed.h"
+
 /* ---- refusals, which the kernel object words ---- */
 
 /* The exception that is set, which then is not any more; owned. */
@@ -232,6 +234,17 @@ KW_FUNCTION int kw_note_input(kw_call *call, const kw_type *type, DLDevice devic
 
 /* ---- DLPack ---- */
 
+/* Of a tensor that may be such a view. */
+KW_COLD int kw_refuse_computed(const kw_call *call, const kw_parameter *parameter, PyObject *object, const DLTensor *tensor) {
+  static PyObject *is_neg, *is_conj;
+  if (!is_neg) is_neg = PyUnicode_InternFromString("is_neg"), is_conj = PyUnicode_InternFromString("is_conj");
+  PyObject *answer = PyObject_CallMethodObjArgs(object, tensor->dtype.code == kDLComplex ? is_conj : is_neg, NULL);
+  Py_XDECREF(answer);
+  if (answer == Py_False) return 0;
+  if (answer) PyErr_SetString(PyExc_BufferError, "it is a view that PyTorch computes when it is read (is_neg, is_conj)");
+  return kw_refuse(call, parameter, object);
+}
+
 /* By the C functions of the array's type. */
 KW_FUNCTION int kw_take_exchange(kw_call *call, const kw_parameter *parameter, PyObject *object,
                                  const DLPackExchangeAPI *exchange, kw_tensor *tensor) {
@@ -338,6 +351,9 @@ KW_FUNCTION int kw_take_tensor(kw_call *call, const kw_parameter *parameter, PyO
   value->type_index = kTVMFFIDLTensorPtr;
   value->v_ptr = &tensor->tensor;
   if (KW_LIKELY(type.kind != KW_AS_EXCHANGE)) return 0;
+  if (KW_UNLIKELY(kw_may_be_computed(&tensor->tensor)) && type.is_computed &&
+      kw_refuse_computed(call, parameter, object, &tensor->tensor))
+    return -1;
   DLDevice device = tensor->tensor.device;
   return kw_note_device(call, &type, object, device) || kw_note_input(call, &type, device) ? -1 : 0;
 }

@@ -40,6 +40,7 @@ typedef struct kw_type {
   PyTypeObject *type;
   kw_kind kind;
   bool is_immutable;
+  bool is_computed; /* perhaps: it has views whose numbers are computed from those in memory, and DLPack is not told */
   const DLPackExchangeAPI *exchange;
 } kw_type;
 
