@@ -23,27 +23,27 @@ def vector(name):
     return te.placeholder((4,), "float32", name=name)
 
 
-@kernel(outputs=["y"])
-def product():
-    """y = x * w"""
+@kernel(configs=[{"factor": 1}, {"factor": 3}], outputs=["y"])
+def product(factor: int):
+    """y = factor * x * w"""
     x, w = vector("x"), vector("w")
-    return te.create_prim_func([x, w, te.compute((4,), lambda i: x[i] * w[i], name="y")])
+    return te.create_prim_func([x, w, te.compute((4,), lambda i: factor * x[i] * w[i], name="y")])
 
 
 @product.reference
-def _(x, w):
-    return x * w
+def _(x, w, factor):
+    return factor * x * w
 
 
 @product.backward(outputs=["grad_x"])
-def _():
+def _(factor: int):
     w, grad = vector("w"), vector("grad_y")
-    return te.create_prim_func([w, grad, te.compute((4,), lambda i: grad[i] * w[i], name="grad_x")])
+    return te.create_prim_func([w, grad, te.compute((4,), lambda i: factor * grad[i] * w[i], name="grad_x")])
 
 
 @product.backward_kernel.reference
-def _(w, grad_y):
-    return grad_y * w
+def _(w, grad_y, factor):
+    return factor * grad_y * w
 '''
 
 # It has an output, and writes an input.

@@ -46,7 +46,7 @@ def definition(name: str, parameters: Any = (), doc: Any = None) -> Callable[...
 def record_of(made: Kernel) -> KernelRecord:
     """The kernel as the build gets it from a worker."""
     fields = {name: getattr(made, name) for name in KernelRecord.__dataclass_fields__ if hasattr(made, name)}
-    fields |= {"slugs": [variant.slug for variant in made.variants], "has_reference": False, "backward": None}
+    fields |= {"slugs": [variant.slug for variant in made.variants], "reference": None, "backward": None}
     return KernelRecord.from_json(Record(json.loads(json.dumps(fields)), ""))
 
 

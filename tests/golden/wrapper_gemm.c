@@ -151,7 +151,7 @@ static const kw_kernel kw_this = {
   .variants = kw_variants,
   .num_variants = 2,
 };
-static const char kw_description[] __attribute__((used)) = "kernelwright describes gemm 035f688e8a6438556426f549b59d0ad14677e59259486ae6413387c8cc26f650";
+static const char kw_description[] __attribute__((used)) = "kernelwright describes gemm 3e646ef3f8211dfcd3c6f347bf96ae83d69084e234f4e6b4bbfe77652ff4f29c";
 
 #include "exports.h"
 KW_EXPORT_KERNEL(gemm)

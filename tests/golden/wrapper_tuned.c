@@ -157,7 +157,7 @@ static const kw_kernel kw_this = {
   .num_declared = 1,
   .tuning = &kw_tuning_tables,
 };
-static const char kw_description[] __attribute__((used)) = "kernelwright describes gemm 656e9441b07952f59af7d7f7e066e74f2adc18a11e8e43a12ae8a1a78248e2a2";
+static const char kw_description[] __attribute__((used)) = "kernelwright describes gemm d7f7e27623741986370df1613c6745a0b34e81c3726a4219e7c3b1696613bbc3";
 
 #include "exports.h"
 KW_EXPORT_KERNEL(gemm)

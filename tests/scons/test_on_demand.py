@@ -138,7 +138,7 @@ def test_an_eager_call_chooses_as_the_package_does(demand: Demand) -> None:
     demand.project.write(
         "kernels/product.py",
         """
-        from kernelwright import kernel
+        from kernelwright import grid, kernel
         from tvm import te
 
         CONFIGS = [{"transposed": True, "sums": "float32"}, {"transposed": False, "sums": "float64"}]
@@ -152,6 +152,15 @@ def test_an_eager_call_chooses_as_the_package_does(demand: Demand) -> None:
             second = (lambda j: b[j, q]) if transposed else (lambda j: b[q, j])
             s = te.compute((m, n), lambda i, j: te.sum((a[i, q] * second(j)).astype(sums), q), name="s")
             return te.create_prim_func([a, b, te.compute((m, n), lambda i, j: s[i, j].astype("float32"), name="c")])
+
+        @kernel(configs=grid(squared=[False, True], sums=["float32", "float64"]), outputs=["y"])
+        def power(squared: bool, sums: str):
+            x = te.placeholder((te.var("n"),), "float32", name="x")
+            return te.create_prim_func([x, te.compute(x.shape, lambda i: x[i] * x[i] if squared else x[i], name="y")])
+
+        @power.reference
+        def _(x, squared):
+            return x * x if squared else x
         """,
     )
     demand.project.built("-j2")
@@ -185,6 +194,11 @@ def test_an_eager_call_chooses_as_the_package_does(demand: Demand) -> None:
             product(g, g)
         assert np.allclose(array(product.compile(transposed=False, sums="float64")(g, g)), g @ g)
         assert np.allclose(array(demo.product.variant(transposed=True, sums="float32")(g, g)), g @ g.T)
+        power = kw.load("kernels/product.py").power
+        assert outcome(power, g[0]) == outcome(demo.power, g[0])
+        with pytest.raises(ValueError, match="(?s)fit several variants.*name one: power.compile"):
+            power(g[0])
+        assert np.allclose(array(power.compile(squared=True, sums="float32")(g[0])), g[0] ** 2)
         out = np.zeros((3, 4), "float32")
         assert times(f32, out) is None and (out == 2).all()
         with pytest.raises(TypeError) as error:

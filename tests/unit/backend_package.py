@@ -171,9 +171,8 @@ class Case:
     tolerance: dict[str, float]
 
     def of(self, function: Any) -> Any:
-        """The kernel, or its variant if the arguments would also fit another one, as with ``k`` of ``top_k``."""
-        dtypes = [config.get("dtype") for config in function.variants]
-        return function.variant(**self.config) if "k" in self.config and len(set(dtypes)) < len(dtypes) else function
+        """The kernel, or its variant if the arguments also fit another one that computes something else."""
+        return function.variant(**self.config) if {"k", "factor"} & {*self.config} else function
 
 
 def cases(built: Path) -> list[Case]:

@@ -57,7 +57,7 @@ GEMM = KernelRecord(
     outputs=("c",),
     flags=(),
     tolerance=None,
-    has_reference=True,
+    reference=(),
     takes_target=False,
 )
 

@@ -409,7 +409,7 @@ GOOD_KERNEL = {
     "outputs": ["y"],
     "flags": [],
     "tolerance": None,
-    "has_reference": False,
+    "reference": None,
     "takes_target": False,
     "frontend": "tir",
     "pass_configs": {},
@@ -428,7 +428,7 @@ def test_a_kernel_record_has_every_value_in_its_place() -> None:
         "outputs": ["y", -1],
         "flags": ["-v"],
         "tolerance": 1,
-        "has_reference": True,
+        "reference": ["k"],
         "backward": "k_backward",
         "frontend": "cutedsl",
         "pass_configs": {"a": 1, "b": {"c": True}},
@@ -437,7 +437,18 @@ def test_a_kernel_record_has_every_value_in_its_place() -> None:
     }
     assert KernelRecord.from_json(Record({**GOOD_KERNEL, "name": "Gemm_2Z"}, "")).name == "Gemm_2Z"
     record = KernelRecord.from_json(Record(full, ""))
-    listed = ("configs", "slugs", "targets", "archs", "backends", "outputs", "flags", "sources", "includes")
+    listed = (
+        "configs",
+        "slugs",
+        "targets",
+        "archs",
+        "backends",
+        "outputs",
+        "flags",
+        "sources",
+        "includes",
+        "reference",
+    )
     known = {**full, **{name: tuple(full[name]) for name in listed}}
     assert asdict(record) == {**known, "choices": (), "has_cost": False, "per_arch": False}
     assert isinstance(record.tolerance, float)
@@ -473,7 +484,7 @@ def test_a_kernel_record_has_every_value_in_its_place() -> None:
         {"outputs": [True]},
         {"outputs": None},
         {"tolerance": "1"},
-        {"has_reference": None},
+        {"reference": 1},
         {"backward": 1},
         {"pass_configs": None},
         {"pass_configs": {"a": [1]}},

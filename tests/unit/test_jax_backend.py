@@ -197,9 +197,18 @@ def test_gradients_are_those_of_the_backward_kernel(kernels, wide):
 
 def test_gradient_that_the_backward_kernel_does_not_compute_is_a_clear_error(kernels):
     x, w = jnp.ones(4), jnp.full(4, 3.0)
-    assert jax.grad(lambda x: kernels.product(x, w).sum())(x).tolist() == [3.0] * 4
+    product = kernels.product.variant(factor=1)
+    assert jax.grad(lambda x: product(x, w).sum())(x).tolist() == [3.0] * 4
     with pytest.raises(TypeError, match=r"no gradient of argument 'w'.*\n  remedy: add the output grad_w to it"):
-        jax.grad(lambda w: kernels.product(x, w).sum())(w)
+        jax.grad(lambda w: product(x, w).sum())(w)
+
+
+def test_a_variant_that_is_named_has_the_gradient_of_its_config(kernels):
+    x, w = jnp.ones(4), jnp.full(4, 3.0)
+    for variant in (kernels.product.variant(factor=3), kernels.product.variant(factor=1).variant(factor=3)):
+        assert jax.grad(lambda x, named=variant: named(x, w).sum())(x).tolist() == [9.0] * 4
+    with pytest.raises(ValueError, match=r"fit several variants.*\n(.*\n)*.*name one: product.variant"):
+        kernels.product(x, w)
 
 
 def test_gradient_of_a_kernel_without_backward_is_an_error_that_names_it(kernels):

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -334,6 +335,39 @@ def gemm(folder: Path) -> Any:
     bodies = [f"BEGIN *(int *)tensor(argument + 2)->data = {number}; END" for number in range(2)]
     units = [c_unit(folder, *both) for both in zip(bodies, data, strict=True)]
     return load(build(folder, plan("gemm", *units, outputs=["c"])))
+
+
+HEADS: list[tuple[dict[str, Any], list[int | str]]] = [
+    ({"k": 8, "block": 1}, [8]),
+    ({"k": 8, "block": 2}, [8]),
+    ({"k": 32, "block": 1}, [32]),
+]
+
+
+def test_variants_of_equal_inputs_are_named_where_they_differ_in_what_the_reference_takes(folder: Path) -> None:
+    arguments = [[tensor("x", "int8", ["n"]), tensor("y", "int8", shape, output=True)] for _, shape in HEADS]
+    data = [signature("head", both, slug=f"v{n}", symbols={"n": "int32"}) for n, both in enumerate(arguments)]
+    units = [c_unit(folder, f"BEGIN *(char *)tensor(argument + 1)->data = {n}; END", one) for n, one in enumerate(data)]
+    x, built = np.zeros(4, "int8"), plan("head", *units, outputs=["y"])
+    variants = tuple(replace(v, config=config) for v, (config, _) in zip(built.variants, HEADS, strict=True))
+    listed = zip(variants, arguments, strict=True)
+    entries = [{"slug": v.slug, "config": v.config, "arguments": a, "symbols": {}} for v, a in listed]
+    for name, meaning, several in (("head", (), False), ("knows", ("k",), True)):
+        entry = {"variants": entries, "meaning": meaning}
+        described = Signatures(name, entry)
+        call = load(build(folder, replace(built, name=name, variants=variants, meaning=meaning)))[name]
+        for size, number in ((8, 0), (32, 2)):
+            y = np.zeros(size, "int8")
+            call(x, y)
+            passed = [Described("int8", array.shape, device="cpu") for array in (x, y)]
+            assert y[0] == described.choose(passed).index == number, "outputs that are passed choose"
+        if not several:
+            assert values(call(x))[0] == described.choose([Described("int8", (4,), device="cpu")]).index == 0
+            continue
+        with pytest.raises(ValueError, match="fit several variants") as raised:
+            described.choose([Described("int8", (4,), device="cpu")])
+        with pytest.raises(ValueError, match=re.escape(str(raised.value))):
+            call(x)
 
 
 def test_sizes_choose_among_variants_and_what_fits_several_has_to_be_named(gemm: Any) -> None:

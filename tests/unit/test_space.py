@@ -226,7 +226,7 @@ RECORD: dict[str, Any] = {
     "outputs": ["y"],
     "flags": [],
     "tolerance": None,
-    "has_reference": False,
+    "reference": None,
     "takes_target": False,
     "frontend": "tir",
     "pass_configs": {},

@@ -150,8 +150,8 @@ def test_operators_compute_what_the_reference_does(kernels, library, name):
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_operators_pass_opcheck(kernels, library, name):
-    function = getattr(kernels, name)
     case = library[name][0]
+    function = case.of(getattr(kernels, name))
     inputs = tuple(to_torch(value) for value in case.inputs.values())
     every = torch.library.opcheck(function.op.default, inputs)
     assert set(every.values()) == {"SUCCESS"} and len(every) == 4
@@ -424,10 +424,21 @@ def test_gradient_through_a_kernel_without_backward_is_a_clear_error(kernels):
 
 def test_gradient_that_the_backward_kernel_does_not_compute_is_a_clear_error(kernels):
     x, w = torch.ones(4, requires_grad=True), torch.full((4,), 3.0)
-    kernels.product(x, w).sum().backward()
+    product = kernels.product.variant(factor=1)
+    product(x, w).sum().backward()
     assert x.grad.tolist() == [3.0] * 4
     with pytest.raises(RuntimeError, match=r"no gradient of argument 'w'.*\n  remedy: add the output grad_w to it"):
-        kernels.product(x, w.requires_grad_()).sum().backward()
+        product(x, w.requires_grad_()).sum().backward()
+
+
+def test_a_variant_that_is_named_has_the_gradient_of_its_config(kernels):
+    x, w = torch.ones(4, requires_grad=True), torch.full((4,), 3.0)
+    for variant in (kernels.product.variant(factor=3), kernels.product.variant(factor=1).variant(factor=3)):
+        x.grad = None
+        variant(x, w).sum().backward()
+        assert x.grad.tolist() == [9.0] * 4
+    with pytest.raises(ValueError, match=r"fit several variants.*\n(.*\n)*.*name one: product.variant"):
+        kernels.product(x, w)
 
 
 def test_second_derivative_needs_a_backward_kernel_of_the_backward_kernel(kernels):
@@ -456,7 +467,7 @@ def test_gradient_of_an_input_that_is_written_is_a_clear_error(kernels):
 
 
 def test_integer_outputs_have_no_gradient(kernels):
-    values, indices = kernels.top_k(torch.randn(3, 40, requires_grad=True))
+    values, indices = kernels.top_k.variant(k=8)(torch.randn(3, 40, requires_grad=True))
     assert values.requires_grad and not indices.requires_grad
 
 
@@ -477,7 +488,7 @@ def test_function_has_what_a_kernel_has(kernels, library):
 
 def test_variant_has_operators_of_its_own(kernels):
     x = torch.randn(3, 40)
-    assert kernels.top_k(x)[0].shape == (3, 8)
+    assert kernels.top_k.variant(k=8)(x)[0].shape == (3, 8)
     variant = kernels.top_k.variant(k=32)
     assert variant(x)[0].shape == (3, 32) and variant.variants == ({"k": 32, "dtype": "float32"},)
     assert torch.compile(variant, backend="aot_eager", fullgraph=True)(x)[0].shape == (3, 32)

@@ -60,7 +60,7 @@ def test_the_record_says_everything_that_the_decorator_was_told(project: Project
         """
 
     @k.reference
-    def _(x):
+    def _(x, m):
         return x
     '''
     record = project.discover(str(project.write("kernels/k.py", text)))
@@ -78,7 +78,7 @@ def test_the_record_says_everything_that_the_decorator_was_told(project: Project
         "outputs": ["y"],
         "flags": ["-O1"],
         "tolerance": 0.5,
-        "has_reference": True,
+        "reference": ["m"],
         "takes_target": True,
         "backward": None,
         "frontend": "tir",

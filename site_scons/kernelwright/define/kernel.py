@@ -322,6 +322,14 @@ class Kernel:
         self.reference_function = function
         return function
 
+    @property
+    def reference_takes(self) -> tuple[str, ...] | None:
+        """The names in the configs that the reference has parameters of; None: there is no reference."""
+        if self.reference_function is None:
+            return None
+        parameters = inspect.signature(self.reference_function).parameters
+        return tuple(name for name in self.configs[0] if name in parameters)
+
     def inputs(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Decorator: makes inputs for the check where plain random numbers would not do.
 

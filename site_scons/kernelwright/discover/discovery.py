@@ -58,7 +58,7 @@ class KernelRecord:
         outputs: names or positions of the arguments that callers may leave out.
         flags: extra nvcc flags.
         tolerance: largest accepted error in the check, or None for the default of the output's dtype.
-        has_reference: whether the kernel can be checked.
+        reference: the names in the configs that the reference has parameters of; None: there is no reference.
         takes_target: whether the definition depends on the target.
         backward: name of the kernel that computes its gradients, or None.
         frontend: what the definition is written in.
@@ -81,7 +81,7 @@ class KernelRecord:
     outputs: Outputs
     flags: tuple[str, ...]
     tolerance: float | None
-    has_reference: bool
+    reference: tuple[str, ...] | None
     takes_target: bool
     backward: str | None = None
     frontend: str = "tir"
@@ -96,6 +96,11 @@ class KernelRecord:
     def sizes(self) -> Sizes:
         """The sizes that are measured for the first choice; none, if the definition does not say."""
         return self.choices[0].sizes if self.choices else {}
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether the kernel can be checked."""
+        return self.reference is not None
 
     @property
     def listed(self) -> Iterator[tuple[Mapping[str, Any], str]]:
@@ -129,7 +134,7 @@ class KernelRecord:
             tuple(value.texts_or_counts("outputs")),
             tuple(value.texts("flags")),
             value.number("tolerance", sys.float_info.max) if value.has("tolerance") else None,
-            value.flag("has_reference"),
+            restriction("reference"),
             value.flag("takes_target"),
             value.optional(value.text, "backward"),
             value.text("frontend"),

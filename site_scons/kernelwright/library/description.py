@@ -35,7 +35,8 @@ def description_of(kernel: KernelPlan) -> str:
         for variant in kernel.variants
     ]
     tables = [table.to_json() for table in kernel.tables]
-    return _text(kernel.name, list(kernel.outputs), kernel.declared, tables, variants)
+    described = {"outputs": list(kernel.outputs), "declared": kernel.declared, "meaning": list(kernel.meaning)}
+    return _text(kernel.name, {**described, "tables": tables, "variants": variants})
 
 
 def description_in(name: str, entry: Record) -> str:
@@ -57,7 +58,9 @@ def description_in(name: str, entry: Record) -> str:
         for variant in entry.records("variants")
     ]
     tables = [table.raw for table in entry.records("tables")] if entry.has("tables") else []
-    return _text(name, entry.texts("outputs"), entry.optional(entry.count, "declared"), tables, variants)
+    meaning = entry.texts("meaning") if entry.has("meaning") else []
+    described = {"outputs": entry.texts("outputs"), "declared": entry.optional(entry.count, "declared")}
+    return _text(name, {**described, "meaning": meaning, "tables": tables, "variants": variants})
 
 
 def _arguments(arguments: Iterable[Argument]) -> Iterator[list[Any]]:
@@ -67,7 +70,6 @@ def _arguments(arguments: Iterable[Argument]) -> Iterator[list[Any]]:
         yield [*kind, list(argument.shape), list(argument.strides)]
 
 
-def _text(name: str, outputs: list[str], declared: int | None, tables: list[Any], variants: list[Any]) -> str:
-    described: Mapping[str, Any] = {"outputs": outputs, "declared": declared, "tables": tables, "variants": variants}
+def _text(name: str, described: Mapping[str, Any]) -> str:
     digest = hashlib.sha256(canonical_json([name, described]).encode()).hexdigest()
     return f"{MARK} {name} {digest}"

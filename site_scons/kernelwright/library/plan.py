@@ -489,6 +489,8 @@ class KernelPlan:
         declared: how many of the variants, from the first on, are compared with a call; those behind them run only
             where a table says so. None: all.
         tables: the tuning tables.
+        meaning: the names in the configs that the reference takes. Variants of equal inputs that differ in one of these
+            do not compute the same.
     """
 
     name: str
@@ -500,6 +502,7 @@ class KernelPlan:
     gaps: str = ""
     declared: int | None = None
     tables: tuple[DeviceTable, ...] = ()
+    meaning: tuple[str, ...] = ()
 
     @property
     def num_declared(self) -> int:

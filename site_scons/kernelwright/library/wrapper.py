@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from ..core.arch import CPU_LEVELS, CudaArch
 from ..core.dtype import Dtype
 from ..core.errors import KernelwrightError, Where
-from ..runtime.arguments import are_alike, are_rivals, may_share
+from ..runtime.arguments import are_alike, are_rivals, have_same_values, may_share
 from ..runtime.size import size_text, strides_text
 from ..runtime.tables import DeviceTable
 from .c_text import c_string, size_expression, symbols_of
@@ -396,7 +396,8 @@ class _Relations:
                 pairs = list(_of_both(one, declared[other]))
                 if any(may_share(*pair) and not are_alike(*pair) for pair in pairs):
                     self.competing |= {one.slug, declared[other].slug}
-                if any(are_rivals(*pair) for pair in pairs):
+                same_values = have_same_values(one.config, declared[other].config, kernel.meaning)
+                if any(are_rivals(*pair, same_values) for pair in pairs):
                     self.rivals[number].append(other)
 
 

@@ -298,9 +298,10 @@ class Eager:
             if not _may_fit(record.name, variant, passed, target):
                 continue
             # Others are looked at where they could be meant as well, or instead.
-            others = [(c, self._lowered(choices, c, target, [])) for c in listed if _may_be_meant(config, c, variant)]
+            meant = [c for c in listed if _may_be_meant(record, config, c, variant)]
+            others = [(c, self._lowered(choices, c, target, [])) for c in meant]
             among = [(config, variant), *((c, v) for c, v in others if v is not None)]
-            chosen = _chosen(record.name, [v for _, v in among], passed, target)
+            chosen = _chosen(record, [v for _, v in among], passed, target)
             if chosen is not None:
                 fits = True
                 yield choices.kernel(among[chosen][0])
@@ -323,12 +324,16 @@ def _listed(record: KernelRecord, target: str | None) -> list[Mapping[str, Any]]
     return seen if record.choices else list(record.configs)
 
 
-def _may_be_meant(config: Mapping[str, Any], other: Mapping[str, Any], variant: Mapping[str, Any]) -> bool:
+def _may_be_meant(
+    record: KernelRecord, config: Mapping[str, Any], other: Mapping[str, Any], variant: Mapping[str, Any]
+) -> bool:
     """Whether arguments that fit a variant may fit another config's; not, if only the dtype of an input is another."""
     inputs = {argument["dtype"] for argument in variant["arguments"] if not argument["output"]}
-    differing = [value for key, value in config.items() if other.get(key) != value]
-    # Where more than that differs, the dtype may be that of something inside, and the sizes choose.
-    return bool(differing) and not (len(differing) == 1 and isinstance(differing[0], str) and differing[0] in inputs)
+    differing = [(key, value) for key, value in config.items() if other.get(key) != value]
+    if len(differing) != 1:
+        return bool(differing)  # the dtype may be that of something inside, and the sizes choose
+    [(key, value)] = differing
+    return key in (record.reference or ()) or not (isinstance(value, str) and value in inputs)
 
 
 def _may_fit(name: str, variant: dict[str, Any], passed: list[Described], target: str | None) -> bool:
@@ -340,14 +345,17 @@ def _may_fit(name: str, variant: dict[str, Any], passed: list[Described], target
     return True
 
 
-def _chosen(name: str, variants: list[dict[str, Any]], passed: list[Described], target: str | None) -> int | None:
+def _chosen(
+    record: KernelRecord, variants: list[dict[str, Any]], passed: list[Described], target: str | None
+) -> int | None:
     """The number of the first variant that fits; None: none does.
 
     Raises:
         TypeError, ValueError: a dispatcher looks no further, either.
     """
     try:
-        return Signatures(name, {"variants": variants}, _words(name)).choose(passed, target=target).index
+        entry = {"variants": variants, "meaning": record.reference or ()}
+        return Signatures(record.name, entry, _words(record.name)).choose(passed, target=target).index
     except (TypeError, ValueError) as error:
         if refusal_of(error) not in (NO_VARIANT, NO_TARGET):
             raise

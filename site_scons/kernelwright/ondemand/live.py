@@ -214,7 +214,7 @@ def record_of_kernel(kernel: Kernel) -> KernelRecord:
         kernel.outputs,
         kernel.flags,
         kernel.tolerance,
-        kernel.reference_function is not None,
+        kernel.reference_takes,
         kernel.takes_target,
         None if kernel.backward_kernel is None else kernel.backward_kernel.name,
         kernel.frontend,

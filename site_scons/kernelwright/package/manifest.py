@@ -40,7 +40,7 @@ class EntrySource:
         backward: name of the kernel that computes its gradients; None: there is none.
         images_below: the folder that names of device images are relative to, if the library does not hold them.
         own_tools: those tools that not all kernels of a package are made with, which its units name.
-        declared, tables, tabled: as of a plan; see :class:`library.plan.KernelPlan`.
+        declared, tables, tabled, meaning: as of a plan; see :class:`library.plan.KernelPlan`.
         frontend: what its definition is written in.
     """
 
@@ -58,6 +58,7 @@ class EntrySource:
     tables: tuple[DeviceTable, ...] = ()
     tabled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     frontend: str = "tir"
+    meaning: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ def make_entry(kernel: EntrySource) -> str:
         **({"opaque": True} if first.get("opaque") else {}),
         "outputs": outputs_of(first),
         **({"backward": kernel.backward} if kernel.backward else {}),
+        **({"meaning": list(kernel.meaning)} if kernel.meaning else {}),
         **({"declared": kernel.declared} if kernel.declared is not None else {}),
         **({"tables": [table.to_json() for table in kernel.tables]} if kernel.tables else {}),
         "variants": [

@@ -111,15 +111,24 @@ def are_alike(one: Sequence[Compared], other: Sequence[Compared]) -> bool:
     return _is_case(one, other) and _is_case(other, one)
 
 
-def are_rivals(one: Sequence[Compared], other: Sequence[Compared]) -> bool:
+def are_rivals(one: Sequence[Compared], other: Sequence[Compared], same_values: bool) -> bool:
     """Whether inputs may fit two variants that differ in meaning: they call other sizes of the inputs equal.
 
-    A variant whose sizes are a case of another one's, as ``[n, 64]`` is of ``[n, m]``, means the same. What inputs do
-    not show, such as how many results there are, is nothing to choose by: there the order of the configs decides.
+    A variant whose sizes are a case of another one's, as ``[n, 64]`` is of ``[n, m]``, means the same. Inputs of the
+    same sizes do not show what else a variant computes: there its reference tells.
+
+    Arguments:
+        same_values: whether both configs have the same values for what the reference takes.
     """
     inputs = [(a, b) for a, b in zip(one, other, strict=True) if not a.output]
     first, second = [a for a, _ in inputs], [b for _, b in inputs]
-    return may_share(one, other) and not (_is_case(first, second) or _is_case(second, first))
+    cases = _is_case(first, second), _is_case(second, first)
+    return may_share(one, other) and (not any(cases) or (all(cases) and not same_values))
+
+
+def have_same_values(one: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str]) -> bool:
+    """Whether two configs have the same values under some names."""
+    return all(one.get(name) == other.get(name) for name in names)
 
 
 def _is_case(special: Sequence[Compared], general: Sequence[Compared]) -> bool:
@@ -171,6 +180,7 @@ class Signatures:
         self.outputs = tuple(outputs_of({**entry["variants"][0], **entry}))
         self._arguments = arguments
         self._declared: int = entry.get("declared", len(self.variants))
+        self._meaning: Sequence[str] = entry.get("meaning", ())
         self._gaps = gaps_text(entry.get("missing", []))
 
     def choose(self, passed: Sequence[Described | None], index: int | None = None, target: str | None = None) -> Chosen:
@@ -226,7 +236,8 @@ class Signatures:
         """For each variant, the declared ones behind it that differ from it in meaning, and may fit the same arrays."""
         found: list[list[int]] = [[] for _ in self.variants]
         for number, one, rival, other in self._pairs():
-            if are_rivals(one, other):
+            configs = self.variants[number].config, self.variants[rival].config
+            if are_rivals(one, other, have_same_values(*configs, self._meaning)):
                 found[number].append(rival)
         return found
 
@@ -467,6 +478,7 @@ class _Variant:
 
     def __init__(self, entry: Mapping[str, Any]) -> None:
         self.slug: str = entry["slug"]
+        self.config: Mapping[str, Any] = entry.get("config", {})
         self.targets = tuple(dict.fromkeys(unit["target"] for unit in entry.get("units", ())))
         self.tabled = tuple(entry.get("tabled", ()))  # targets for which it only runs where a tuning table says so
         self.arguments = [Expected(item, entry.get("multiples", {})) for item in entry["arguments"]]

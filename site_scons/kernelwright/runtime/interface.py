@@ -47,6 +47,18 @@ class NoVariantError(KeyError):
         return str(self.args[0])
 
 
+def backward_of(variant: Any, backward: Any) -> Any:
+    """The backward kernel's variant of the config that one variant of a kernel has; None: there is none."""
+    if backward is None:
+        return None
+    [config] = variant.variants
+    names = backward.variants[0]
+    try:
+        return backward.variant(**{name: value for name, value in config.items() if name in names})
+    except NoVariantError:
+        return None
+
+
 class Choice:
     """Which variant a call runs, and why.
 

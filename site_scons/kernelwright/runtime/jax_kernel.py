@@ -22,7 +22,7 @@ import numpy as np
 import tvm_ffi
 
 from .arguments import Described, Signatures
-from .interface import UNSIGNED, in_order, kind_of, plain_number, unsigned_of
+from .interface import UNSIGNED, backward_of, in_order, kind_of, plain_number, unsigned_of
 
 PLATFORMS = {"cpu": "cpu", "cuda": "gpu"}
 """Kind of device -> the platform of jax-tvm-ffi."""
@@ -113,7 +113,7 @@ class JaxKernel:
         kernel = self._kernel.variant(**config)
         known = self._variants.get(kernel._index)
         return known or self._variants.setdefault(
-            kernel._index, JaxKernel(self._loader, self._entry, kernel, self._backward)
+            kernel._index, JaxKernel(self._loader, self._entry, kernel, backward_of(kernel, self._backward))
         )
 
     def choice(self, /, *arguments: Any, **named: Any) -> Any:

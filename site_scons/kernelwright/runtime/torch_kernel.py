@@ -23,7 +23,7 @@ import torch
 
 from .arguments import Described, Signatures
 from .dtype import name_of_torch, torch_dtype
-from .interface import UNSIGNED, VIEW, in_order, is_symbolic, kind_of, plain_number, unsigned_of
+from .interface import UNSIGNED, VIEW, backward_of, in_order, is_symbolic, kind_of, plain_number, unsigned_of
 from .refusal import BY_KERNEL, because, refusal_of
 
 DEVICES = {"cpu": "llvm", "cuda": "cuda"}
@@ -164,7 +164,9 @@ class Operators:
         """Give the function that callers see its attributes."""
 
         def variant(**config: Any) -> Any:
-            return _registered(Operators(self.loader, self.entry, self.kernel.variant(**config), self.backward), define)
+            kernel = self.kernel.variant(**config)
+            backward = backward_of(kernel, self.backward)
+            return _registered(Operators(self.loader, self.entry, kernel, backward), define)
 
         function.__module__ = f"{self.loader.package}.backends.torch"
         function.__qualname__ = self.kernel.name

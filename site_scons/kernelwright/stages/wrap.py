@@ -38,6 +38,7 @@ class Wrapping:
         split: whether the device images are somewhere else than in the library.
         compress: the mode of the compression of device code.
         toolkit: the CUDA version of the compiler that makes the images.
+        meaning: see :class:`library.plan.KernelPlan`.
         backend: what is written for; empty: the library.
         backends: those that call the library, if its arguments may not be declared.
         headers: digest of the backend's headers: some of its files are copies of those that all kernels have in common.
@@ -51,6 +52,7 @@ class Wrapping:
     split: bool
     compress: str
     toolkit: int
+    meaning: tuple[str, ...] = ()
     backend: str = ""
     backends: tuple[str, ...] = ()
     headers: str = ""
@@ -107,6 +109,7 @@ def _wrapping(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Wrap
         variants=variants,
         tuning=tuning_of(kernel.selection),
         per_arch=kernel.record.per_arch,
+        meaning=kernel.record.reference or (),
         split=bool(kernel.package.images_in),
         compress=kernel.package.settings.compress,
         toolkit=_toolkit(kernel),
@@ -195,7 +198,10 @@ def plan_of(request: Wrapping, stage: StageRun) -> KernelPlan:
     outputs = planned[0].units[0].outputs
     needed, gaps = needed_driver(request.compress), gaps_text(stage.gaps)
     plan = KernelPlan(
-        *(request.kernel, outputs, planned, request.split, needed, request.toolkit, gaps), tuned.declared, tuned.tables
+        *(request.kernel, outputs, planned, request.split, needed, request.toolkit, gaps),
+        declared=tuned.declared,
+        tables=tuned.tables,
+        meaning=request.meaning,
     )
     check_symbols(plan, tuned, stage.where)
     return plan

@@ -135,7 +135,7 @@ class Server:
             "outputs": kernel.outputs,
             "flags": kernel.flags,
             "tolerance": kernel.tolerance,
-            "has_reference": kernel.reference_function is not None,
+            "reference": kernel.reference_takes,
             "takes_target": kernel.takes_target,
             "backward": None if kernel.backward_kernel is None else kernel.backward_kernel.name,
             "frontend": kernel.frontend,
