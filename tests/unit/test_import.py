@@ -50,6 +50,12 @@ def refusal(folder: Path, text: str) -> KernelwrightError:
     return caught.value
 
 
+@pytest.fixture
+def without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clang reads sources without CUDA's headers, which takes it a second a time."""
+    monkeypatch.setattr(parser, "_cuda_include", lambda: None)
+
+
 def defined(path: Path) -> dict[str, kernels.Kernel]:
     """The kernels of a definition file."""
     names: dict[str, object] = {}
@@ -140,6 +146,80 @@ def test_arguments_and_launches_follow_from_the_source(source: Path) -> None:
     assert made["kernel_3"].function().function == "*static_cast<void (*)(double *, bool, Hidden *)>(kernel)"
 
 
+BOUNDS = """\
+#define HALF(n) (n / 2)
+namespace acme { constexpr int WARPS = 4; enum { LANES = 32 }; }
+template <class T> struct Traits { static constexpr int threads = 96; };
+template <int A, int B> struct Most { static constexpr int value = A > B ? A : B; };
+namespace acme {
+__global__ void __launch_bounds__(WARPS * LANES, 2) constants(float *x) {}
+}
+__global__ void __launch_bounds__(0x80) hexadecimal(float *x) {}
+__global__ void __launch_bounds__((Most<64, acme::LANES>::value), 1) computed(float *x) {}
+template <int W, int H = 2> __global__ void __launch_bounds__((W + 1) * H / 2 * acme::LANES) product(float *x) {}
+template <int W = 64> __global__ void __launch_bounds__(HALF(W)) macro(float *x) {}
+__global__ void __launch_bounds__(64) earlier(float *x);
+__global__ void earlier(float *x) {}
+template <int W> __global__ void __launch_bounds__(W * 8) renamed(float *x);
+template <int BLOCK> __global__ void renamed(float *x) {}
+template <class T> __global__ void __launch_bounds__(Traits<T>::threads) traits(T *x) {}
+__global__ void __launch_bounds__(lost) unknown(float *x) {}
+"""
+
+
+@needs_libclang
+def test_the_block_is_what_launch_bounds_say(tmp_path: Path, without_cuda: None) -> None:
+    text = written(tmp_path, BOUNDS)
+    made = defined(tmp_path / "one.py")
+    blocks = {name: kernel.function(*kernel.configs[0].values()).block for name, kernel in made.items()}
+    assert blocks == {
+        **{"constants": 128, "hexadecimal": 128, "computed": 64, "product": 544, "macro": 32, "earlier": 64},
+        **{"renamed": 256, "traits": 32, "unknown": 32},
+    }
+    assert [line.strip() for line in text.splitlines() if "block=" in line and "W" in line] == [
+        *("block=(W + 1) * H // 2 * 32,", "block=(W // 2),")
+    ]
+    assert made["product"].configs == ({"W": 16, "H": 2},), "32 would make a block of more threads than one has"
+    assert "its\n        # source says __launch_bounds__(Traits<T>::threads)." in text
+
+
+GRID = """\
+namespace cooperative_groups {
+struct grid_group { __device__ void sync() const; };
+struct thread_block { __device__ void sync(); };
+__device__ grid_group this_grid();
+template <class G> __device__ void sync(const G &group);
+}
+namespace cg = cooperative_groups;
+__constant__ float given[2] = {1, 2};
+template <class T> __device__ void wait(T *x) { auto grid = cg::this_grid(); grid.sync(); x[0] = given[0]; }
+__global__ void method(float *x) { cg::this_grid().sync(); }
+__global__ void function(float *x) { cg::sync(cg::this_grid()); }
+template <class T> __global__ void called(T *x) { wait(x); }
+__global__ void block(float *x) { cg::thread_block().sync(); cg::this_grid(); x[0] = given[1]; }
+__global__ void __cluster_dims__(2, 1, 1) clustered(float *x) {}
+"""
+
+
+@needs_libclang
+def test_what_a_launch_has_to_be_follows_from_the_body(tmp_path: Path, without_cuda: None) -> None:
+    text = written(tmp_path, GRID)
+    made = defined(tmp_path / "one.py")
+    cooperative = {name: kernel.function(*kernel.configs[0].values()).cooperative for name, kernel in made.items()}
+    assert cooperative == {"method": True, "function": True, "called": True, "block": False, "clustered": False}
+    assert text.count("so all of the grid has to fit on") == 3
+    assert "# TODO: its source says __cluster_dims__(2, 1, 1): a grid of whole clusters.\n" in text
+
+
+@needs_libclang
+def test_arrays_as_parameters_are_pointers_to_what_they_hold(tmp_path: Path, without_cuda: None) -> None:
+    written(tmp_path, "typedef float Four[4];\n__global__ void f(const Four x, const float y[2][3][4], int z[2]) {}\n")
+    arguments = defined(tmp_path / "one.py")["f"].function().arguments
+    assert [(value.shape, value.written) for value in arguments.values()] == [
+        *((("x_size",), None), (("y_size", 3, 4), None), (("z_size",), True))
+    ]
+
+
 @needs_libclang
 @pytest.mark.parametrize("width", [88, 120])
 def test_the_file_is_as_ruff_formats_it(source: Path, width: int) -> None:
@@ -160,7 +240,7 @@ def test_the_file_is_as_ruff_formats_it(source: Path, width: int) -> None:
 
 
 @needs_libclang
-def test_only_what_the_definitions_use_is_imported(tmp_path: Path) -> None:
+def test_only_what_the_definitions_use_is_imported(tmp_path: Path, without_cuda: None) -> None:
     text = written(tmp_path, "__global__ void f(float *x, int n) {}\n")
     assert 'Size("x_size")' in text, "it is in a comment only"
     imports = [line for line in text.splitlines() if line.startswith("from ")]
@@ -172,7 +252,7 @@ def test_only_what_the_definitions_use_is_imported(tmp_path: Path) -> None:
 
 
 @needs_libclang
-def test_the_source_is_named_as_seen_from_the_definition(source: Path) -> None:
+def test_the_source_is_named_as_seen_from_the_definition(source: Path, without_cuda: None) -> None:
     folder = source.parent / "kernels"
     folder.mkdir()
     import_source(source, folder / "own.py")
@@ -194,9 +274,16 @@ def test_the_source_is_named_as_seen_from_the_definition(source: Path) -> None:
         ("template <class T> __global__ void f(T *x) {}\ntemplate <class T> __global__ void f(T *x, int n) {}",
          "there are several templates of its name"),
         ("__global__ void f(lost *x) {}", "Clang does not understand it: unknown type name 'lost'"),
+        ("__global__ void f(float *x, cudaTextureObject_t y) {}", "its parameter y is cudaTextureObject_t, which can"),
+        ("using S = const cudaSurfaceObject_t; __global__ void f(float *x, S y) {}", "y is cudaSurfaceObject_t, which"),
+        ("struct P { int n; }; __constant__ P p; __device__ int n() { return p.n; }\n"
+         "__global__ void f(int *x) { *x = n(); }",
+         "it reads p in constant memory, which host code has to fill"),
     ],
 )  # fmt: skip
-def test_a_function_that_can_be_no_kernel_is_left_out_with_the_reason(tmp_path: Path, text: str, reason: str) -> None:
+def test_a_function_that_can_be_no_kernel_is_left_out_with_the_reason(
+    tmp_path: Path, without_cuda: None, text: str, reason: str
+) -> None:
     error = refusal(tmp_path, text)
     assert error.message == "none of its functions can be a kernel"
     assert error.detail and reason in error.detail
@@ -251,7 +338,9 @@ def test_a_slip_in_a_body_is_said_and_stops_nothing(tmp_path: Path) -> None:
 
 
 @needs_libclang
-def test_a_source_without_functions_is_refused_and_the_header_that_has_them_named(tmp_path: Path) -> None:
+def test_a_source_without_functions_is_refused_and_the_header_that_has_them_named(
+    tmp_path: Path, without_cuda: None
+) -> None:
     (tmp_path / "inner.cuh").write_text("#pragma once\n__global__ void f(float *x) {}\n")
     error = refusal(tmp_path, '#include "inner.cuh"\n__device__ int g();\n')
     assert error.message == "it defines no __global__ function"
@@ -260,7 +349,7 @@ def test_a_source_without_functions_is_refused_and_the_header_that_has_them_name
 
 
 @needs_libclang
-def test_a_file_that_exists_is_never_replaced(source: Path) -> None:
+def test_a_file_that_exists_is_never_replaced(source: Path, without_cuda: None) -> None:
     source.with_suffix(".py").write_text("mine\n")
     with pytest.raises(SettingsError, match="this file exists already") as caught:
         import_source(source, None)

@@ -7,13 +7,15 @@ import json
 import keyword
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..core.errors import printable
 from ..define.arguments import SCALARS
 from ..define.cuda_source import Source
 from ..define.kernel import is_name
+from ..lower.launch_limits import THREADS
+from .bounds import in_python
 from .function import Function, Parameter, TemplateParameter
 from .types import OF_NAMES, dtype_of, number_bytes, template_index, vector_dtype
 
@@ -94,7 +96,7 @@ def definition_of(function: Function, source: str, names: set[str]) -> Definitio
     """
     if function.problem:
         raise LeftOut(function.problem)
-    axes = _axes(function)
+    axes = _fitting_axes(function)
     body = _Body(function, axes)
     arguments = body.arguments()
     called = f"{'f' if axes else ''}{quoted(_instance(function, axes))}"
@@ -172,8 +174,41 @@ def _plain(name: str) -> str:
 # Templates.
 
 
-def _axes(function: Function) -> list[Axis]:
+def _fitting_axes(function: Function) -> list[Axis]:
+    """The keys of the configs, with integers so small that a block has no more threads than it can have.
+
+    Raises:
+        LeftOut: one of them can have no value.
+    """
+    integer = INTEGER
+    while (threads := _first_threads(function, axes := _axes(function, integer))) and threads > THREADS:
+        if integer == 1:
+            break
+        integer //= 2
+    return axes
+
+
+def _first_threads(function: Function, axes: Sequence[Axis]) -> int | None:
+    """The threads of a block with the first config; None: its bounds are no arithmetic."""
+    written = _threads(function, axes, lambda axis: str(int(axis.value)))
+    try:
+        return int(eval(written, {"__builtins__": {}})) if written else None  # digits and signs
+    except (SyntaxError, TypeError, ZeroDivisionError):
+        return None
+
+
+def _threads(function: Function, axes: Sequence[Axis], written: Callable[[Axis], str]) -> str | None:
+    """The threads in the bounds as Python computes them."""
+    names = [parameter.name for parameter in function.template][: len(axes)]
+    numbers = {name: written(axis) for name, axis in zip(names, axes, strict=True) if not isinstance(axis.value, str)}
+    return in_python(function.threads, numbers.get)
+
+
+def _axes(function: Function, integer: int) -> list[Axis]:
     """The keys of the configs: the parameters of the template, but for those at its end that keep their defaults.
+
+    Arguments:
+        integer: the value of integers without a default.
 
     Raises:
         LeftOut: one of them can have no value.
@@ -186,7 +221,7 @@ def _axes(function: Function) -> list[Axis]:
     for number, parameter in enumerate(needed):
         name = free_name(parameter.name, {*CONFIG_TAKEN, *(axis.name for axis in axes)}, f"P{number}")
         is_number = any(template_index(p.element) == number and p.kind == "number" for p in function.parameters)
-        axes.append(_axis(parameter, name, is_number))
+        axes.append(_axis(parameter, name, is_number, integer))
     return axes
 
 
@@ -195,11 +230,12 @@ def _is_left_to_default(parameter: TemplateParameter) -> bool:
     return not parameter.name or not is_known
 
 
-def _axis(parameter: TemplateParameter, name: str, is_number: bool) -> Axis:
+def _axis(parameter: TemplateParameter, name: str, is_number: bool, integer: int) -> Axis:
     """The key for a parameter of a template.
 
     Arguments:
         is_number: whether the type that it takes is that of a number among the arguments.
+        integer: the value of an integer without a default.
     """
     default = " ".join(parameter.default)
     if parameter.kind == "type":
@@ -208,7 +244,7 @@ def _axis(parameter: TemplateParameter, name: str, is_number: bool) -> Axis:
     if parameter.kind == "bool":
         return Axis(name, default == "true", f"{{int({name})}}")
     if parameter.kind == "integer":
-        return Axis(name, _integer(default, INTEGER), f"{{{name}}}")
+        return Axis(name, _integer(default, integer), f"{{{name}}}")
     named = parameter.name or "without a name"
     raise LeftOut(f"the parameter {named} of its template is neither a type nor an integer")
 
@@ -283,20 +319,30 @@ class _Body:
         block, hint = self._block()
         covered = next(iter(self.written or self._sizes))
         lines = comment(f"TODO: the launch: here a thread for each element of {covered}{hint}.", 8)
+        for text in self._restrictions():
+            lines += comment(f"TODO: {text}.", 8)
         lines += [f'grid=ceildiv("{self._sizes[covered]}", {block}),', f"block={block},"]
         if self._function.has_dynamic_shared:
             lines += [*comment("TODO: the bytes of its array in shared memory, an integer or a Size.", 8), "shared=0,"]
+        lines += ["cooperative=True,"] if self._function.is_cooperative else []
         held = [f"{quoted(name)}: {quoted(dtype)}" for name, dtype in self._types.items()]
         return [*lines, f"types={{{', '.join(held)}}},"] if held else lines
 
-    def _block(self) -> tuple[int | str, str]:
+    def _block(self) -> tuple[str, str]:
         """The threads of a block, and what is to be said of them."""
-        first = self._function.bounds.partition(",")[0].strip()
-        named = [parameter.name for parameter in self._function.template]
-        if first and first in named[: len(self._axes)]:
-            return self._axes[named.index(first)].name, ""
-        threads = _integer(first, 0)
-        return (threads, "") if threads else (BLOCK, f", {BLOCK} in a block")
+        threads = _threads(self._function, self._axes, lambda axis: axis.name)
+        if threads and _first_threads(self._function, self._axes):
+            return threads, ""
+        if bounds := printable(self._function.bounds):
+            return str(INTEGER), f", {INTEGER} in a block, and its source says __launch_bounds__({bounds})"
+        return str(BLOCK), f", {BLOCK} in a block"
+
+    def _restrictions(self) -> Iterator[str]:
+        """What the source asks of the grid."""
+        if self._function.cluster:
+            yield f"its source says __cluster_dims__({printable(self._function.cluster)}): a grid of whole clusters"
+        if self._function.is_cooperative:
+            yield "its blocks wait for each other, so all of the grid has to fit on the device at once"
 
     def _argument(self, name: str, parameter: Parameter) -> list[str]:
         if parameter.kind == "pointer":
@@ -325,7 +371,7 @@ class _Body:
             packed = _packed(parameter, dtype, size)
         if dtype is None:
             raise self._no_argument(name, parameter)
-        items = [self._written(parameter, dtype), size, *packed]
+        items = [self._written(parameter, dtype), size, *map(str, parameter.inner), *packed]
         items += [] if parameter.is_constant else ["written=True"]
         shapes = self._hint("the shapes: a size for each dimension; equal names are equal sizes")
         lines = call(f"{name}=Tensor", items, 8, ",")

@@ -18,6 +18,7 @@ class Parameter:
             second parameter of the template.
         bytes, alignment: of a class that it points to; otherwise 0.
         is_constant: whether a pointer points to constants.
+        inner: the sizes of the arrays that a pointer points to.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Parameter:
     bytes: int = 0
     alignment: int = 0
     is_constant: bool = False
+    inner: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,10 @@ class Function:
         parameters: those of the function.
         template: those of the template that it is.
         bounds: the arguments of ``__launch_bounds__``; empty if it has none.
+        threads: the first of them, with numbers for what depends on no template.
+        cluster: the arguments of ``__cluster_dims__``; empty if it has none.
         has_dynamic_shared: whether it has an array in shared memory whose size the launch gives.
+        is_cooperative: whether its blocks wait for each other by cooperative groups.
         is_overloaded: whether there are others of its name.
         problem: why it cannot be a kernel, as far as its source tells; empty: it can.
     """
@@ -64,7 +69,10 @@ class Function:
     parameters: tuple[Parameter, ...]
     template: tuple[TemplateParameter, ...] = ()
     bounds: str = ""
+    threads: str = ""
+    cluster: str = ""
     has_dynamic_shared: bool = False
+    is_cooperative: bool = False
     is_overloaded: bool = False
     problem: str = ""
 

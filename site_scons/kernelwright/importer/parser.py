@@ -8,6 +8,7 @@ names and types of parameters, and nvcc compiles the rest.
 from __future__ import annotations
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,6 +20,8 @@ from ..core.need import Need
 from ..toolchain.ask import answer
 from ..toolchain.host_compiler import find_host_compiler
 from ..toolchain.nvcc import find_nvcc
+from .body import body_of, has_dynamic_shared, unfilled_constants, waits_for_grid
+from .bounds import Question, answers, question_text, questions_of, with_values
 from .function import Found, Function, Parameter, TemplateParameter
 
 NEED = Need("clang", "libclang>=18.1,<19")
@@ -29,15 +32,24 @@ WHERE = Where(stage="import")
 PRELUDE = "/kernelwright/prelude.h"
 """A header that is read before the source. There is no such file: Clang is given its text."""
 
-BOUNDS = "kernelwright_bounds="
-"""What an annotation of a function begins with; the arguments of ``__launch_bounds__`` follow."""
+QUESTIONS = "/kernelwright/questions.cu"
+"""A source that includes another one and asks for constants in it. Clang is given its text."""
 
-LAUNCH_BOUNDS = f"""
+BOUNDS = "kernelwright_bounds="
+CLUSTER = "kernelwright_cluster="
+"""What annotations of a function begin with; the arguments of ``__launch_bounds__`` and ``__cluster_dims__`` follow."""
+
+LAUNCH = f"""
 #undef __launch_bounds__
-#define kernelwright_bounds(...) __attribute__((annotate("{BOUNDS}" #__VA_ARGS__)))
-#define __launch_bounds__(...) kernelwright_bounds(__VA_ARGS__)
+#undef __cluster_dims__
+#define kernelwright_annotated(name, ...) __attribute__((annotate(name #__VA_ARGS__)))
+#define __launch_bounds__(...) kernelwright_annotated("{BOUNDS}", __VA_ARGS__)
+#define __cluster_dims__(...) kernelwright_annotated("{CLUSTER}", __VA_ARGS__)
 """
-"""Clang's own attribute keeps no text. The second macro expands macros in the arguments."""
+"""Clang's own attributes keep no text. The macro inside has macros in the arguments expanded."""
+
+HANDLES = frozenset({"cudaTextureObject_t", "cudaSurfaceObject_t", "CUtexObject", "CUsurfObject"})
+"""Names of 64-bit naturals that are handles, which host code gets of the driver."""
 
 WITH_CUDA = "#include <cuda_runtime.h>\n"
 
@@ -52,13 +64,13 @@ WITHOUT_CUDA = """
 #define __forceinline__ inline
 #define __noinline__
 #define __grid_constant__
-#define __cluster_dims__(...)
 #define __maxnreg__(...)
 #define __align__(n) __attribute__((aligned(n)))
 struct __half { short bits; };
 struct __align__(4) __half2 { __half x, y; };
 struct __nv_bfloat16 { short bits; };
 struct __align__(4) __nv_bfloat162 { __nv_bfloat16 x, y; };
+typedef unsigned long long cudaTextureObject_t, cudaSurfaceObject_t;
 typedef __half half;
 typedef __half2 half2;
 typedef __nv_bfloat16 nv_bfloat16;
@@ -80,6 +92,7 @@ UNFINISHED = "expected '}'"
 
 SCOPES = ("NAMESPACE", "LINKAGE_SPEC", "UNEXPOSED_DECL")
 FUNCTIONS = ("FUNCTION_DECL", "FUNCTION_TEMPLATE")
+ALIASES = ("TYPEDEF_DECL", "TYPE_ALIAS_DECL")
 MOST_ERRORS = 10
 
 GRAMMAR = ("Parse Issue", "Lexical or Preprocessor Issue")
@@ -111,7 +124,19 @@ def functions_in(source: Path) -> Found:
     others = [cursor for _, cursor in found if _file(cursor) != str(source) and not _is_of_system(cindex, cursor)]
     elsewhere = {os.path.normpath(_file(cursor)) for cursor in others if _is_device_function(cursor)}
     texts = tuple(map(_text, errors[:MOST_ERRORS]))
-    return Found(tuple(_device_functions(here, errors)), tuple(sorted(elsewhere)), missing, texts)
+    functions = _Functions(cindex, found, errors).among(here)
+    return Found(_with_threads(cindex, source, functions), tuple(sorted(elsewhere)), missing, texts)
+
+
+def _with_threads(cindex: Any, source: Path, functions: list[Function]) -> tuple[Function, ...]:
+    """The functions with what their bounds say, for which Clang reads the source once more where it has to compute."""
+    questions = list(dict.fromkeys(question for function in functions for question in questions_of(function)))
+    values: dict[Question, int] = {}
+    if questions:
+        text = question_text(str(source.resolve()), questions)
+        option = cindex.TranslationUnit.PARSE_SKIP_FUNCTION_BODIES
+        values = answers(_parse(cindex, Path(QUESTIONS), option, text), QUESTIONS, questions)
+    return tuple(replace(function, threads=with_values(function, values)) for function in functions)
 
 
 def _libclang() -> Any:
@@ -126,14 +151,19 @@ def _libclang() -> Any:
     return cindex
 
 
-def _parse(cindex: Any, source: Path, option: int) -> Any:
-    """The source as Clang reads it; it goes on where a header is missing."""
+def _parse(cindex: Any, source: Path, option: int, content: str | None = None) -> Any:
+    """The source as Clang reads it; it goes on where a header is missing.
+
+    Arguments:
+        content: that of the source, which is no file then.
+    """
     going_on = 0x200  # CXTranslationUnit_KeepGoing of clang-c/Index.h, which Python's module does not name
     include = _cuda_include()
-    text = (WITH_CUDA if include else WITHOUT_CUDA) + LAUNCH_BOUNDS
+    text = (WITH_CUDA if include else WITHOUT_CUDA) + LAUNCH
     arguments = [*_arguments(), *(["-isystem", str(include), "-isystem", str(include / "cccl")] if include else [])]
     try:
-        return cindex.Index.create().parse(str(source), arguments, [(PRELUDE, text)], going_on | option)
+        given = [(PRELUDE, text), *([(str(source), content)] if content else [])]
+        return cindex.Index.create().parse(str(source), arguments, given, going_on | option)
     except cindex.TranslationUnitLoadError as error:
         raise DefinitionError(f"Clang cannot read it: {error}", replace(WHERE, location=str(source))) from error
 
@@ -224,36 +254,77 @@ def _is_device_function(cursor: Any) -> bool:
     return any(child.kind.name == "CUDAGLOBAL_ATTR" for child in cursor.get_children()) and cursor.is_definition()
 
 
-def _device_functions(found: list[tuple[tuple[str, ...], Any]], errors: list[Any]) -> Iterator[Function]:
-    """The device functions among all functions of a source."""
-    same: defaultdict[tuple[str, bool], set[str]] = defaultdict(set)
-    for scope, cursor in found:
-        same["::".join((*scope, cursor.spelling)), _is_template(cursor)].add(cursor.get_usr())
-    for scope, cursor in found:
-        if _is_device_function(cursor):
-            name, is_template = "::".join((*scope, cursor.spelling)), _is_template(cursor)
-            others = len(same[name, is_template]) > 1 or (not is_template and bool(same[name, True]))
-            yield _function(name, cursor, others, errors)
-
-
 def _is_template(cursor: Any) -> bool:
     return bool(cursor.kind.name == "FUNCTION_TEMPLATE")
 
 
-def _function(name: str, cursor: Any, is_overloaded: bool, errors: list[Any]) -> Function:
-    children = list(cursor.get_children())
-    notes = [child.spelling for child in children if child.kind.name == "ANNOTATE_ATTR"]
-    names = [child.spelling for child in children if child.kind.name == "PARM_DECL"]
-    return Function(
-        name,
-        cursor.location.line,
-        tuple(_parameter(*pair) for pair in zip(names, cursor.type.argument_types(), strict=True)),
-        tuple(_template_parameter(child) for child in children if child.kind.name.startswith("TEMPLATE_")),
-        next((note.removeprefix(BOUNDS) for note in notes if note.startswith(BOUNDS)), ""),
-        any(_is_dynamic_shared(inner) for inner in cursor.walk_preorder()),
-        is_overloaded,
-        _problem(cursor, children, errors),
-    )
+class _Functions:
+    """The device functions among all functions of a source.
+
+    Arguments:
+        found: all functions, with the namespaces that they are in.
+        errors: what Clang did not understand.
+    """
+
+    def __init__(self, cindex: Any, found: list[tuple[tuple[str, ...], Any]], errors: list[Any]) -> None:
+        self._cindex = cindex
+        self._errors = errors
+        self._declared: defaultdict[str, list[Any]] = defaultdict(list)
+        for _, cursor in found:
+            self._declared[cursor.get_usr()].append(cursor)
+
+    def among(self, found: list[tuple[tuple[str, ...], Any]]) -> list[Function]:
+        """Those that some functions are."""
+        same: defaultdict[tuple[str, bool], set[str]] = defaultdict(set)
+        for scope, cursor in found:
+            same["::".join((*scope, cursor.spelling)), _is_template(cursor)].add(cursor.get_usr())
+        made = []
+        for scope, cursor in found:
+            if _is_device_function(cursor):
+                name, is_template = "::".join((*scope, cursor.spelling)), _is_template(cursor)
+                others = len(same[name, is_template]) > 1 or (not is_template and bool(same[name, True]))
+                made.append(self._function(name, cursor, others))
+        return made
+
+    def _function(self, name: str, cursor: Any, is_overloaded: bool) -> Function:
+        children = list(cursor.get_children())
+        names = [child.spelling for child in children if child.kind.name == "PARM_DECL"]
+        body = body_of(self._cindex, cursor)
+        return Function(
+            name,
+            cursor.location.line,
+            tuple(_parameter(*pair) for pair in zip(names, cursor.type.argument_types(), strict=True)),
+            tuple(_template_parameter(child) for child in children if child.kind.name.startswith("TEMPLATE_")),
+            self._annotation(cursor, BOUNDS),
+            cluster=self._annotation(cursor, CLUSTER),
+            has_dynamic_shared=has_dynamic_shared(body),
+            is_cooperative=waits_for_grid(body),
+            is_overloaded=is_overloaded,
+            problem=_problem(cursor, children, self._errors) or self._unfilled(body),
+        )
+
+    def _annotation(self, cursor: Any, mark: str) -> str:
+        """What one of the declarations of a function is annotated with, with the names that the definition has."""
+        for declared in self._declared[cursor.get_usr()]:  # what follows the first one inherits its words
+            children = list(declared.get_children())
+            notes = [child.spelling for child in children if child.kind.name == "ANNOTATE_ATTR"]
+            if text := next((note.removeprefix(mark) for note in notes if note.startswith(mark)), ""):
+                return _renamed(text, _template_names(declared), _template_names(cursor))
+        return ""
+
+    def _unfilled(self, body: list[Any]) -> str:
+        names = unfilled_constants(self._cindex, body)
+        return f"it reads {', '.join(names)} in constant memory, which host code has to fill" if names else ""
+
+
+def _renamed(text: str, names: list[str], others: list[str]) -> str:
+    """A text with names in place of others."""
+    known = dict(zip(names, others, strict=True))
+    return re.sub(r"[A-Za-z_]\w*", lambda word: known.get(word[0]) or word[0], text)
+
+
+def _template_names(cursor: Any) -> list[str]:
+    return [child.spelling for child in cursor.get_children() if child.kind.name.startswith("TEMPLATE_")]
 
 
 def _problem(cursor: Any, children: list[Any], errors: list[Any]) -> str:
@@ -268,33 +339,47 @@ def _problem(cursor: Any, children: list[Any], errors: list[Any]) -> str:
     return "" if result == "void" else f"its result is {result}, and that of a device function is void"
 
 
-def _is_dynamic_shared(cursor: Any) -> bool:
-    return bool(cursor.kind.name == "VAR_DECL" and cursor.storage_class.name == "EXTERN")
-
-
 # Types.
 
 
 def _parameter(name: str, given: Any) -> Parameter:
+    if handle := _handle(given):
+        return Parameter(name, handle, "other", handle)
     declared = given.get_canonical()
     kind = declared.kind.name
     if kind in ("INCOMPLETEARRAY", "CONSTANTARRAY"):
-        return _pointer(name, declared.spelling, declared.element_type)
+        return _pointer(name, declared.spelling, declared.element_type, declared.is_const_qualified())
     if kind == "POINTER":
         return _pointer(name, declared.spelling, declared.get_pointee())
     is_number = kind not in ("RECORD", "LVALUEREFERENCE", "RVALUEREFERENCE", "MEMBERPOINTER")
     return Parameter(name, declared.spelling, "number" if is_number else "other", _element(declared))
 
 
-def _pointer(name: str, spelling: str, pointee: Any) -> Parameter:
+def _handle(given: Any) -> str:
+    """The name of the handle that a type is; empty: it is none."""
+    while given.kind.name in ("TYPEDEF", "ELABORATED"):
+        declaration = given.get_declaration()
+        if declaration.spelling in HANDLES or declaration.kind.name not in ALIASES:
+            break
+        given = declaration.underlying_typedef_type
+    name = given.get_declaration().spelling
+    return name if name in HANDLES else ""
+
+
+def _pointer(name: str, spelling: str, pointee: Any, is_constant: bool = False) -> Parameter:
+    inner: list[int] = []
+    is_constant |= pointee.is_const_qualified()  # of an array, the array is constant, and not what it holds
+    while pointee.kind.name == "CONSTANTARRAY":
+        inner.append(pointee.element_count)
+        pointee = pointee.element_type
     kind: Literal["pointer", "other"] = "pointer"
-    if pointee.kind.name in ("POINTER", "FUNCTIONPROTO", "CONSTANTARRAY", "INCOMPLETEARRAY"):
+    if pointee.kind.name in ("POINTER", "FUNCTIONPROTO", "INCOMPLETEARRAY", "DEPENDENTSIZEDARRAY"):
         kind = "other"
     size = alignment = 0
     if pointee.kind.name == "RECORD":
         size, alignment = pointee.get_size(), pointee.get_align()
         kind = kind if size > 0 else "other"  # of a class that is declared and not defined, it is negative
-    return Parameter(name, spelling, kind, _element(pointee), size, alignment, pointee.is_const_qualified())
+    return Parameter(name, spelling, kind, _element(pointee), size, alignment, is_constant, tuple(inner))
 
 
 def _element(declared: Any) -> str:
