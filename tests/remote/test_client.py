@@ -11,6 +11,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -862,6 +863,82 @@ def test_whoever_waits_for_an_answer_is_told_whatever_goes_wrong(
         with monkeypatch.context() as patched:
             patched.setattr(Path, "stat", fail)
             assert not two.cache.has(KEY, lambda name: ""), "what cannot be told is not there"
+
+
+class Weighed:
+    """A store whose objects have sizes only, and that knows how much of them is in the memory."""
+
+    def __init__(self, *sizes: int) -> None:
+        self.sizes, self.lock = sizes, threading.Lock()
+        self.there, self.most, self.read = 0, 0, list[int]()
+
+    def get(self, name: str, may_read: store.MayRead) -> bytes | None:
+        size = self.sizes[int(name.rpartition("/")[2])]
+        if not may_read(size):
+            raise store.NoRoomError(size)
+        with self.lock:
+            self.read.append(size)
+            self.there += size
+            self.most = max(self.most, self.there)
+        time.sleep(0.001)  # others may come meanwhile
+        return Seal().packed("", b"entry")
+
+    def ask(self, remote: RemoteCache, number: int) -> None:
+        if remote.get(str(number)) is not None:
+            with self.lock:
+                self.there -= self.sizes[number]
+
+    put = has = None
+
+
+def test_large_answers_together_have_no_more_bytes_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "ROOM", 100)
+    monkeypatch.setattr(client, "most_expected", lambda size: 0)
+    monkeypatch.setattr(client, "decompressed", lambda data, limit: decompressed(data))
+    sizes = [30, 70, 100, 250, 10, 60] * 8
+    weighed = Weighed(*sizes)
+    remote = RemoteCache(weighed, Seal(), False, pytest.fail)
+    remote.ask_ahead(partial(weighed.ask, remote, number) for number in range(len(sizes)))
+    while len(weighed.read) < len(sizes) or weighed.there:
+        time.sleep(0.001)
+    remote.close(0)
+    assert weighed.most == 250 and sorted(weighed.read) == sorted(sizes)
+
+
+def test_the_end_of_a_build_ends_the_wait_for_room() -> None:
+    remote, begun, found = (
+        RemoteCache(Weighed(client.ROOM), Seal(), False, pytest.fail),
+        threading.Event(),
+        list[object](),
+    )
+
+    def ask() -> None:
+        begun.set()
+        found.append(remote.get("0"))
+
+    with remote.room.turn():
+        assert remote.room.take(1)
+        remote.ask_ahead([ask])
+        assert begun.wait(60)
+        remote.close(0)
+    assert found == [None] and remote.is_closed
+
+
+@pytest.mark.parametrize("kind", ["folder", "http"])
+def test_where_there_is_hardly_any_room_everything_comes_all_the_same(
+    tmp_path: Path, server: Faulty, made: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    address = server.address if kind == "http" else str(tmp_path / "shared")
+    (made / "a.cubin").write_bytes(bytes(2 << 20))  # of which zlib makes 2 kB
+    fill(tmp_path / "one", address, made, {"helper.py": ""})
+    has_answer(tmp_path / "one", address)
+    monkeypatch.setattr(client, "ROOM", 1)
+    monkeypatch.setattr(store, "SMALL", 10)
+    with machine(tmp_path / "two", address, remote_mode="read") as two:
+        two.cache.recall_compressed_ahead([["what"]], lambda name: "1")
+        two.cache.fetch_ahead(KEY, FILES, lambda name: "", lambda found: None)
+        assert two.fetched() == outputs(made) and two.cache.recall(["what"], lambda name: "1") is not None
+        assert not two.said
 
 
 def test_names_in_an_entry_lead_to_no_other_file(tmp_path: Path, server: Faulty) -> None:

@@ -12,7 +12,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 
-from .store import Store, Unreachable
+from .store import MayRead, Store, Unreachable
 
 OUTPUT = "entry"
 """Path of the one output file."""
@@ -28,13 +28,13 @@ class BazelStore:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def get(self, name: str) -> bytes | None:
+    def get(self, name: str, may_read: MayRead) -> bytes | None:
         """See :class:`Store`."""
-        result = self._store.get(_action(name))
+        result = self._store.get(_action(name), _only_small)
         if result is None:
             return None
         digest = digest_in(result)
-        data = self._store.get(f"cas/{digest}")
+        data = self._store.get(f"cas/{digest}", may_read)
         if data is not None and hashlib.sha256(data).hexdigest() != digest:
             return b""  # what no object is
         return data
@@ -48,8 +48,13 @@ class BazelStore:
 
     def has(self, name: str) -> bool:
         """See :class:`Store`. A server may have removed the content and kept what leads to it."""
-        result = self._store.get(_action(name))
+        result = self._store.get(_action(name), _only_small)
         return result is not None and self._store.has(f"cas/{digest_in(result)}")
+
+
+def _only_small(size: int) -> bool:
+    """An ActionResult of ours has some hundred bytes."""
+    raise Unreachable("the server answers with what is no ActionResult")
 
 
 def _action(name: str) -> str:

@@ -7,6 +7,7 @@ are no threads of ``concurrent.futures``, because that waits at the end of the p
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -18,9 +19,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..core.dependencies import may_be_asked
+from ..core.files import LARGEST_RECORD
 from .counts import Counts
-from .objects import Seal, decompressed
-from .store import Refused, Store, Unknown, Unreachable
+from .objects import LargerError, Seal, decompressed, most_expected
+from .room import Room
+from .store import NoRoomError, Refused, Store, Unknown, Unreachable
 
 Result = TypeVar("Result")
 
@@ -29,6 +32,9 @@ READERS = 48
 
 WRITERS = 8
 """Threads that write."""
+
+ROOM = 1 << 30
+"""Bytes that all answers may have together that are larger than ``store.SMALL``, with the entries in them."""
 
 MOST_WAITING = 20_000
 """Writes that may wait; further ones are left out."""
@@ -92,8 +98,9 @@ class RemoteCache:
         self.counts = Counts()
         self._lock = threading.Lock()
         self._reading, self._writing = _Line(), _Line()
-        self._ahead = _Threads("ahead", READERS)
-        self._behind = _Threads("behind", WRITERS)
+        self.room = Room(ROOM)
+        self._ahead = _Threads("ahead", READERS, self.room)
+        self._behind = _Threads("behind", WRITERS, self.room)
         self._left_out = self._not_written = self._damaged = self._damaged_bytes = 0
         self._has_answered = False
         self.is_closed = False
@@ -112,12 +119,24 @@ class RemoteCache:
         return self._writing.closed or self._left_out + self._not_written > 0
 
     def get(self, name: str) -> bytes | None:
-        """The entry of a name, as it was written; None: there is none, or it cannot be had. Never an error."""
+        """The entry of a name, as it was written; None: there is none, or it cannot be had. Never an error.
+
+        What is large waits for room, which is given back at the end of the thread's turn (``room.turn``).
+        """
+        with contextlib.suppress(LargerError):
+            return self._get(name, most_expected)
+        is_alone = self.room.take(self.room.size, patient=True)
+        return self._get(name, lambda size: LARGEST_RECORD) if is_alone else None
+
+    def _get(self, name: str, limit: Callable[[int], int]) -> bytes | None:
+        """The same. Raises LargerError if the entry is larger than ``limit`` has for the size of the object."""
         data = self.get_compressed(name)
+        if data is None:
+            return None
         try:
-            return None if data is None else decompressed(data)
+            return decompressed(data, limit(len(data)))
         except ValueError as error:
-            self.damaged(name, str(error), len(data or b""))
+            self.damaged(name, str(error), len(data))
             return None
 
     def get_compressed(self, name: str) -> bytes | None:
@@ -126,7 +145,7 @@ class RemoteCache:
             return None
         start = time.monotonic()
         place = place_of(name)
-        content = self._attempt(self._reading, lambda: self._store.get(place))
+        content = self._in_its_turn(place)
         with self._lock:
             self.counts.seconds += time.monotonic() - start
             self.counts.hits += content is not None
@@ -137,6 +156,22 @@ class RemoteCache:
         except ValueError as error:
             self.damaged(name, str(error), len(content or b""))
             return None
+
+    def _in_its_turn(self, place: str) -> bytes | None:
+        """The content of an object, which is asked for once more if there was no room for it.
+
+        It is not waited for in the middle of an answer, which would come too late then.
+        """
+        may_read = self.room.take
+        for _ in range(2):
+            try:
+                return self._attempt(
+                    self._reading, lambda: self._store.get(place, lambda size: may_read(size + most_expected(size)))
+                )
+            except NoRoomError as error:
+                if not self.room.take(error.size + most_expected(error.size), patient=True):
+                    return None
+        return None
 
     def damaged(self, name: str, why: str, size: int) -> None:
         """Say that an entry of so many bytes does not count, though it was found; only the first one is named."""
@@ -198,6 +233,7 @@ class RemoteCache:
         Whoever interrupts this calls it again: :attr:`is_closed` says whether it came to its end.
         """
         self._ahead.drop()
+        self.room.close()
         deadline = time.monotonic() + patience_s
         self._behind.finish(deadline)
         left_out = 0 if self._writing.closed else self._behind.waiting
@@ -274,11 +310,13 @@ class _Threads:
     Arguments:
         name: of the threads.
         most: how many there are at most.
+        room: each task is a turn in it.
     """
 
-    def __init__(self, name: str, most: int) -> None:
+    def __init__(self, name: str, most: int, room: Room) -> None:
         self._name = name
         self._most = most
+        self._room = room
         self._tasks: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._running = 0
@@ -354,7 +392,8 @@ class _Threads:
                 task = self._tasks.popleft()
                 self._idle -= 1
             try:
-                task()
+                with self._room.turn():
+                    task()
             except Exception:
                 # A mistake of ours, shown as a thread that ends shows it. But it must not end one thread after another:
                 # somebody waits for the tasks that follow.

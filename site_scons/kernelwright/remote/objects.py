@@ -54,13 +54,28 @@ def may_be_object(begin: bytes) -> bool:
     return begin.startswith(SIGNED) or (begin[:1] == b"\x78" and int.from_bytes(begin[:2], "big") % 31 == 0)
 
 
-def decompressed(data: bytes) -> bytes:
-    """The entry that an object has, from what :meth:`Seal.checked` gives. Raises ValueError if it is damaged."""
+class LargerError(Exception):
+    """An entry is larger than what was to be unpacked."""
+
+
+def most_expected(size: int) -> int:
+    """Bytes that the entry in an object of that size is expected to have. One that has more is unpacked alone."""
+    return min((1 << 20) + 8 * size, LARGEST_RECORD)
+
+
+def decompressed(data: bytes, limit: int = LARGEST_RECORD) -> bytes:
+    """The entry that an object has, from what :meth:`Seal.checked` gives. Raises ValueError if it is damaged.
+
+    Arguments:
+        limit: bytes that it may have. What has more, but no more than any entry, raises LargerError.
+    """
     reader = zlib.decompressobj()
     try:
-        entry = reader.decompress(data, LARGEST_RECORD)
+        entry = reader.decompress(data, limit)
     except zlib.error as error:
         raise ValueError("it cannot be decompressed") from error
+    if limit < LARGEST_RECORD and not reader.eof and reader.unconsumed_tail:
+        raise LargerError
     if not reader.eof or reader.unused_data:
         raise ValueError("it is cut off, too long, or larger than any entry")
     return entry

@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -35,7 +35,7 @@ DIRECTLY = {"proxy_url": "http://127.0.0.1:9", "proxy_excludes": "*,0.0.0.0/0,::
 """Options of obstore that keep requests from proxies, also from one that the environment names: it is for no host."""
 
 SMALL = 1 << 20
-"""Bytes that are read whatever they are."""
+"""Bytes that are read whatever they are, and whatever else is being read."""
 
 TOO_LARGE = "it is too large"
 
@@ -53,11 +53,23 @@ class Unknown(Exception):
     """A server does not know us (401): no token, a wrong one, or one that has expired."""
 
 
+class NoRoomError(Exception):
+    """An object of so many bytes is not read now."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.size = size
+
+
+MayRead = Callable[[int], bool]
+"""Whether so many bytes may be read now; asked for what is larger than :data:`SMALL`."""
+
+
 class Store(Protocol):
     """A store of objects. Safe to use from several threads."""
 
-    def get(self, name: str) -> bytes | None:
-        """The content of an object; None: there is none. Raises Unreachable, Refused or Unknown."""
+    def get(self, name: str, may_read: MayRead) -> bytes | None:
+        """The content of an object; None: there is none. Raises Unreachable, Refused, Unknown or NoRoomError."""
 
     def put(self, name: str, data: bytes) -> bool:
         """Write an object that is not there yet; whether it was written. Raises Unreachable, Refused or Unknown."""
@@ -88,9 +100,11 @@ class FolderStore:
             return f"{self._folder} is no folder; name a folder in remote_cache"
         return "" if writes else f"there is no folder {self._folder}; mount or make it, or mend remote_cache"
 
-    def get(self, name: str) -> bytes | None:
+    def get(self, name: str, may_read: MayRead) -> bytes | None:
         """See :class:`Store`."""
         try:
+            with contextlib.suppress(OSError):  # whose reason the next line tells
+                _require_room((self._folder / name).stat().st_size, may_read)
             return read_record(self._folder / name)
         except FileNotFoundError:
             return None
@@ -157,12 +171,13 @@ class ObjectStore:
         self._writer = connected(READ_S, once)
         self._answered = False
 
-    def get(self, name: str) -> bytes | None:
+    def get(self, name: str, may_read: MayRead) -> bytes | None:
         """See :class:`Store`."""
         with self._translated() as found:
             result = (self._reader if self._answered else self._first).get(name)
             if result.meta["size"] > LARGEST_RECORD:
                 raise Unreachable(TOO_LARGE)
+            _require_room(result.meta["size"], may_read)
             found.data = _content(result)
         return found.data
 
@@ -210,6 +225,11 @@ class _Found:
 
     data: bytes | None = None
     written: bool = False
+
+
+def _require_room(size: int, may_read: MayRead) -> None:
+    if size > SMALL and not may_read(size):
+        raise NoRoomError(size)
 
 
 def _content(result: Any) -> bytes:

@@ -29,10 +29,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core.dependencies import is_portable
-from ..core.files import SCRATCH, held_folder, read_record, write_atomically
+from ..core.files import LARGEST_RECORD, SCRATCH, held_folder, read_record, write_atomically
 from ..core.records import Record, decoded
 from ..remote.counts import Counts
-from ..remote.objects import decompressed
+from ..remote.objects import LargerError, decompressed, most_expected
 from .entry import (
     AN_ANSWER,
     ANSWER,
@@ -308,7 +308,11 @@ class BuildCache:
         size = len(compressed.data)
         if size <= MOST_PASSED and self._hold(asked, size, compressed=compressed):
             return
-        found = self._adopt_or_tell(remote, compressed)
+        try:
+            found = self._adopt_or_tell(remote, compressed, most_expected(size))
+        except LargerError:  # whoever needs it asks for it again, alone
+            asked.known = True
+            return
         asked.known = found is not None
         if found is not None and self.problem is not None:
             self._hold(asked, size, found)
@@ -406,12 +410,13 @@ class BuildCache:
         """What :meth:`contents` gives for an entry of the remote cache, which is kept here. It is asked for once."""
         if self.remote is None or entry in self._missing:
             return None
-        found = fetched(self.remote, entry, functools.partial(wanted_files, files))
-        if found is None:
-            self._missing.add(entry)
-            return None
-        self._keep_whole(entry, found[0])
-        return found[1]
+        with self.remote.room.turn():
+            found = fetched(self.remote, entry, functools.partial(wanted_files, files))
+            if found is None:
+                self._missing.add(entry)
+                return None
+            self._keep_whole(entry, found[0])
+            return found[1]
 
     def _look_up(self, key: str, files: Wanted, digest: Callable[[str], str], here: bool = False) -> Found | None:
         """The contents in an entry of this cache or of those behind it, and the files that they depend on.
@@ -489,25 +494,31 @@ class BuildCache:
 
     def _find_far(self, remote: RemoteCache, key: str, files: Wanted, digest: Callable[[str], str]) -> Found | None:
         """What :meth:`_look_up` gives for an entry of the remote cache; it is kept here."""
-        for later, whole in slots(remote, key, files, digest):
-            name = entry_key(key, later)
-            found = whole or fetched(remote, name, functools.partial(wanted_files, files))
-            if found is not None:
-                self._keep_whole(name, found[0], key, later)
-                return found[1], later
+        with remote.room.turn():
+            for later, whole in slots(remote, key, files, digest):
+                name = entry_key(key, later)
+                found = whole or fetched(remote, name, functools.partial(wanted_files, files))
+                if found is not None:
+                    self._keep_whole(name, found[0], key, later)
+                    return found[1], later
         return None
 
-    def _adopt(self, compressed: Compressed) -> Found:
-        """Keep an answer as it came from the remote cache. Raises ValueError if it is damaged, or no answer."""
-        name, entry = entry_key(compressed.key, compressed.later), decompressed(compressed.data)
+    def _adopt(self, compressed: Compressed, limit: int = LARGEST_RECORD) -> Found:
+        """Keep an answer as it came from the remote cache.
+
+        Raises:
+            ValueError: it is damaged, or no answer.
+            LargerError: it is larger than the limit.
+        """
+        name, entry = entry_key(compressed.key, compressed.later), decompressed(compressed.data, limit)
         contents = open_entry(name, entry, functools.partial(from_afar, functools.partial(wanted_files, AN_ANSWER)))
         self._keep_whole(name, entry, compressed.key, compressed.later)
         return contents, {**compressed.later}
 
-    def _adopt_or_tell(self, remote: RemoteCache, compressed: Compressed) -> Found | None:
+    def _adopt_or_tell(self, remote: RemoteCache, compressed: Compressed, limit: int = LARGEST_RECORD) -> Found | None:
         """The same; None: it is damaged, which is said."""
         try:
-            return self._adopt(compressed)
+            return self._adopt(compressed, limit)
         except ValueError as error:
             remote.damaged(entry_key(compressed.key, compressed.later), str(error), len(compressed.data))
             return None
