@@ -1011,11 +1011,15 @@ def test_each_object_has_one_place() -> None:
 
 
 def test_what_depends_on_a_file_that_others_cannot_name_is_not_sent(server: Faulty, made: Path, tmp_path: Path) -> None:
-    writer = Machine(tmp_path / "writer", server.address)
-    writer.cache.store(KEY, made, FILES, {"kernels/a.py": "1", "/home/me/table.json": "2"})
+    writer, later = Machine(tmp_path / "writer", server.address), {"kernels/a.py": "1", "/home/me/table.json": "2"}
+    writer.cache.store(KEY, made, FILES, later)
+    front = BuildCache(tmp_path / "front", 1 << 30, behind=lambda: writer.cache, remote=lambda: writer.remote)
+    (tmp_path / "taken").mkdir()
+    assert front.fetch(KEY, tmp_path / "taken", FILES, later.__getitem__) == later
+    front.push(writer.remote)
     writer.end()
     assert server.objects == {}
-    assert writer.fetched(current={"kernels/a.py": "1", "/home/me/table.json": "2"}.__getitem__)
+    assert writer.fetched(current=later.__getitem__)
 
 
 def test_no_list_of_others_makes_us_look_at_what_is_not_theirs(

@@ -134,13 +134,13 @@ OPTIMISED = ("-O2",)
 """As the build does it, which takes three times as long: for some of the libraries."""
 
 
-def build(folder: Path, kernel: KernelPlan, *, extra: Sequence[str] = ()) -> Path:
+def build(folder: Path, kernel: KernelPlan, *, extra: Sequence[str] = (), objects: Sequence[str] = ()) -> Path:
     """Emit the wrapper and build the library, not optimised unless ``extra`` says so; warnings are errors."""
     (folder / kernel.name).mkdir(parents=True, exist_ok=True)
     for name, text in emit(kernel).items():
         (folder / kernel.name / name).write_text(text)
-    objects = [unit.host for unit in kernel.units if unit.target == "llvm"]
-    compile_and_link(folder, kernel.name, objects, f"{kernel.name}.so", *extra)
+    hosts = [unit.host for unit in kernel.units if unit.target == "llvm"]
+    compile_and_link(folder, kernel.name, [*hosts, *objects], f"{kernel.name}.so", *extra)
     return folder / f"{kernel.name}.so"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kernelwright.core.arch import target_of
 from kernelwright.core.errors import SettingsError
 from kernelwright.define.kernel import slugs
 from kernelwright.define.space import Choice, targets_with_points, variants_of
@@ -15,7 +16,9 @@ from kernelwright.define.tuning import Rule, TableDevice, TableFile, TunedConfig
 from kernelwright.discover.selection import KernelSelection
 from kernelwright.discover.tables import tables_in
 from kernelwright.discover.tuned import choose, note_of, read_tables
+from kernelwright.library.files import UnitFiles, VariantFiles
 from kernelwright.runtime.tables import DeviceTable, Rules
+from kernelwright.stages.tuning import Tuning
 from scons_tree import GEMM
 
 H100 = TableDevice("cuda", "sm_90a", "NVIDIA H100", 132)
@@ -196,6 +199,21 @@ def test_only_the_archs_of_the_machine_are_compiled_on_demand() -> None:
     selection = replace(choose(selected(SAME), [table(A100, tuned(1, (None, 16)))]).selection, compiled=("sm_80",))
     assert built(selection)[0][2] == {"llvm": ARCHS["llvm"], "cuda": ("sm_80",)}
     assert built(selection)[2][2] == {"cuda": ("sm_80",)}
+
+
+def test_a_rule_for_what_was_not_made_or_has_no_code_for_the_arch_gives_way_to_the_declared_variant() -> None:
+    """A partial package lacks variants. So their numbers change, too."""
+
+    def made(slug: str, *archs: str) -> VariantFiles:
+        return VariantFiles(slug, {}, tuple(UnitFiles(target_of(arch), (arch,), "", "", "") for arch in archs))
+
+    rules = Rules(("m",), ((8, 2), (16, 3), (32, 4), (None, 5)))
+    tables = (DeviceTable("cuda", "sm_90a", "H100", 132, {0: rules, 1: rules}),)
+    tuning = Tuning(tuple("abcdef"), 2, tables, {}, ({0: "x:1", 1: "x:2"},))
+    variants = (made("b", "sm_90a"), made("c", "sm_80"), made("e", "sm_80", "sm_90a"), made("f", "x86-64-v3"))
+    found = tuning.of(variants)
+    assert (found.slugs, found.declared, found.places) == (("b", "c", "e", "f"), 1, ({0: "x:2"},))
+    assert found.tables[0].rules == {0: Rules(("m",), ((8, 0), (16, 0), (32, 2), (None, 0)))}
 
 
 def test_tables_are_found_by_the_names_of_their_files(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kernelwright import backends
 from kernelwright.core.dependencies import EDITED
 from kernelwright.core.errors import Where
 from kernelwright.core.request import canonical, deciding, digest
@@ -26,6 +27,7 @@ from kernelwright.runtime.loader import SCHEMA
 from kernelwright.runtime.tables import DeviceTable, Rules
 from kernelwright.stages.stage import Stage
 from kernelwright.state.entry import entry_key
+from kernelwright.toolchain.distribution import Distribution
 from scons_tree import GEMM, TOOLS
 from variations import variations
 
@@ -70,8 +72,8 @@ def test_a_field_of_a_job_is_in_its_key_unless_it_is_marked(request_: Any) -> No
 
 
 def test_a_key_is_of_the_job_and_of_what_it_is_made_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    def key_with(tools: Any, job: Job = JOB) -> str:
-        tools.__dict__["of_front_ends"] = {}
+    def key_with(tools: Any, job: Job = JOB, triton: str = "1") -> str:
+        tools.__dict__["of_front_ends"] = {"triton": Distribution("3.9.0", triton)}
         monkeypatch.setattr(build, "find_tools", lambda settings, chain: tools)
         return replace(job).key
 
@@ -79,6 +81,16 @@ def test_a_key_is_of_the_job_and_of_what_it_is_made_with(monkeypatch: pytest.Mon
     assert first == key_with(replace(TOOLS)) == digest([JOB, replace(JOB).made_with])
     assert first != key_with(replace(TOOLS, lowerer=replace(TOOLS.lowerer, identity="another")))
     assert first != key_with(replace(TOOLS), replace(JOB, settings=replace(JOB.settings, compress="size")))
+    backward = replace(JOB, backward=replace(SELECTED, record=replace(TUNED, frontend="triton"), backends=("torch",)))
+    assert key_with(replace(TOOLS), triton="2") == first, "it is in another language"
+    assert key_with(replace(TOOLS), backward, "2") != key_with(replace(TOOLS), backward)
+    in_process = replace(JOB, definition=replace(DEFINITION, dependencies={}))
+    other = {"session": SimpleNamespace(**{**vars(SESSION), "interpreter": ["3.12", "numpy 2.4"]})}
+    assert key_with(replace(TOOLS), replace(JOB, **other)) != first
+    assert key_with(replace(TOOLS), replace(in_process, **other)) == key_with(replace(TOOLS), in_process)
+    alone = key_with(replace(TOOLS), backward)
+    monkeypatch.setattr(type(backends.get("torch")), "build_versions", lambda backend: {"torch": "2.99"})
+    assert key_with(replace(TOOLS)) == first and key_with(replace(TOOLS), backward) != alone
 
 
 def test_each_checkout_has_a_log_of_its_own_of_what_fails(monkeypatch: pytest.MonkeyPatch) -> None:

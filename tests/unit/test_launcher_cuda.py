@@ -62,11 +62,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # Preloaded into a process. A thread that would wait for a lock for ever ends the process with status 9: if it has the
-# lock itself, and in a child after fork, where no other thread is left that could have it.
+# lock itself, and in a child after fork, where no other thread is left that could have it. One that waits for the lock
+# of a kernel's library opens a pipe first, if there is one.
 LOCKS = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 static int is_child;
@@ -79,6 +83,9 @@ int pthread_mutex_lock(pthread_mutex_t *lock) {
   if (lock->__data.__kind) return original(lock); /* one that may be taken twice, or checks that */
   if (!pthread_mutex_trylock(lock)) return 0;
   if (is_child || lock->__data.__owner == gettid()) _exit(9);
+  Dl_info found;
+  const char *pipe = getenv("LOCKS_PIPE");
+  if (pipe && dladdr(lock, &found) && strstr(found.dli_fname, "/direct.so")) close(open(pipe, O_WRONLY));
   return original(lock);
 }
 """
@@ -293,8 +300,9 @@ int32_t ENTRY(void *self, void *arguments, int32_t count, void *result) {
 
 @pytest.fixture(scope="module")
 def direct(folder: Path) -> Path:
-    """A kernel whose numbers are the width of the grid and the bytes of dynamic shared memory."""
+    """A kernel whose numbers are the width of the grid and the bytes of dynamic shared memory. It leaves its output."""
     arguments = [tensor("x", "float16", ["n"]), scalar("grid", "int64"), scalar("shared", "int64")]
+    arguments += [tensor("y", "int4", ["n"], output=True)]
     data = signature("direct", arguments, target="cuda", arch="sm_80", symbols={"n": "int64"})
     launch = ["blockIdx.x", "tirx.use_dyn_shared_memory"]
     data["device_kernels"] = [{"name": "direct_kernel", "params": ["handle"], "launch": launch}]
@@ -302,7 +310,8 @@ def direct(folder: Path) -> Path:
     (folder / "direct").mkdir()
     (folder / host).write_text(DIRECT.replace("ENTRY", data["entry"]))
     (folder / image).write_text("sm_80")
-    return build(folder, plan("direct", LoweredUnit.from_json(data, str(host), {"sm_80": str(image)})))
+    unit = LoweredUnit.from_json(data, str(host), {"sm_80": str(image)})
+    return build(folder, plan("direct", unit, outputs=["y"]))
 
 
 def test_a_launch_may_be_as_large_as_the_driver_can_be_told(machine: Machine, direct: Path) -> None:
@@ -387,6 +396,27 @@ def test_a_stream_of_the_applications_own_context_keeps_it(machine: Machine, lib
         module["scale"](x, x, 1, 1, 1)
     (launch,) = machine.log[before:]
     assert launch.endswith("stream 0xf007 on cuda:0 in a context of its own")
+
+
+@pytest.mark.usefixtures("foreign")
+def test_host_code_of_the_authors_runs_in_the_context_of_its_stream(machine: Machine, folder: Path) -> None:
+    data = signature("own", [tensor("x", "float16", ["n"])], target="cuda", arch="sm_80", symbols={"n": "int64"})
+    checks = "int32_t ENTRY(void *self, void *arguments, int32_t count, void *result) { return 0; }\n"
+    for name, text in (
+        ("host.c", checks.replace("ENTRY", data["entry"])),
+        ("own.c", "int kw_own_own(void) { return 0; }\n"),
+    ):
+        (folder / "own").mkdir(exist_ok=True)
+        (folder / "own" / name).write_text(text)
+    subprocess.run(["gcc", "-c", "-fPIC", "own/own.c", "-o", "own.o"], cwd=folder, check=True)
+    unit = LoweredUnit.from_json({**data, "exported": "own"}, "own/host.c", {"sm_80": "own/sm_80"})
+    module = machine.load(build(folder, plan("own", unit), objects=["own.o"]))
+    module["own"](on_cuda((5,)))
+    assert machine.log[-2:] == ["push cuda:0", "pop cuda:0"]
+    before = len(machine.log)
+    with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda:0"), 0xF007):
+        module["own"](on_cuda((5,)))
+    assert machine.log[before:] == [], "it stays where it is"
 
 
 @pytest.mark.usefixtures("foreign")
@@ -498,6 +528,11 @@ def test_an_output_without_a_framework_is_allocated_in_the_launchs_stream_from_a
     assert alone(library, "y = on(7); print(y.shape, y.device, y.dtype)") == "(1000,) cuda:0 float16\n"
     made = ["pool 1 of cuda:0", "pool 1 keeps 0xffffffffffffffff"]
     assert memory_calls(machine) == [*made, "allocate 2000 in stream 0x7 from pool 1 of cuda:0", "launch"]
+
+
+def test_an_output_has_room_for_elements_that_fill_no_byte(machine: Machine, direct: Path) -> None:
+    made = machine.load(direct)["direct"](on_cuda((5,)), 1, 0)
+    assert (made.dtype, [text.split()[0] for text in machine.calls("allocate")]) == ("int4", ["3"])
 
 
 def test_all_libraries_of_a_process_share_one_pool_for_each_device(
@@ -1126,6 +1161,26 @@ def test_shared_memory_above_48_kib_is_asked_for_once_per_device(machine: Machin
         module["shared16384"](on_cuda((2, 16384), (2, 32, 1), device))
     assert machine.calls("set") == [f"shared16384_kernel attribute 8 to 65536 on cuda:{device}" for device in (0, 1)]
     assert all("shared 65536" in launch for launch in machine.calls("launch")) and len(machine.calls("launch")) == 3
+
+
+def test_a_thread_that_asks_for_less_shared_memory_leaves_another_one_what_it_has(
+    machine: Machine, direct: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = tmp_path / "waits"
+    os.mkfifo(waits)
+    monkeypatch.setenv("LOCKS_PIPE", str(waits))
+    code = f"""
+start = lambda shared: module["direct"](x, 1, shared)
+start(0)
+less = threading.Thread(target=start, args=(50000,))
+with held({str(machine.hold("cuKernelSetAttribute"))!r}, lambda: start(60000)):
+    less.start()
+    os.close(os.open({str(waits)!r}, os.O_RDONLY))
+less.join()
+"""
+    fork(direct, code)
+    assert machine.calls("set") == ["direct_kernel attribute 8 to 60000 on cuda:0"]
+    assert len(machine.calls("launch")) == 3
 
 
 def test_shared_memory_up_to_48_kib_needs_no_asking(machine: Machine, folder: Path) -> None:

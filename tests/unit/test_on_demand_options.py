@@ -227,11 +227,45 @@ print(*cuda_devices(Path("machine.json")), "standin" in Path("/proc/self/maps").
     assert ask() == "90 90 False"
     monkeypatch.setenv("STANDIN_CAPABILITY", "120")  # unlike a real driver, without another version or device
     assert ask() == "90 90 False"
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    assert ask() == "120 120 False", "other devices are visible"
-    (tmp_path / "machine.json").write_text("damaged")
-    monkeypatch.setenv("STANDIN_CAPABILITY", "86")
-    assert ask() == "86 86 False"
+
+
+def test_the_answer_counts_until_the_machine_its_driver_or_its_devices_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = {"/proc/sys/kernel/random/boot_id": "1", "/proc/driver/nvidia/version": "580.1"}
+    folders = {"/dev": ["nvidia0", "null"], "/proc/driver/nvidia/gpus": ["0000:01:00.0"]}
+    library, remembered, asked = tmp_path / "libcuda.so", tmp_path / "machine.json", [0]
+    library.touch()
+    monkeypatch.setenv(machine_module.DRIVER, str(library))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(machine_module, "_text", system.__getitem__)
+    monkeypatch.setattr(machine_module, "_names", folders.__getitem__)
+
+    def ask(library: str) -> tuple[int, ...]:
+        asked[0] += 1
+        return (asked[0],)
+
+    def devices() -> tuple[int, ...]:
+        machine_module._remembered.cache_clear()  # as in another process
+        return cuda_devices(remembered)
+
+    monkeypatch.setattr(machine_module, "_ask", ask)
+    for number, change in enumerate(
+        (
+            lambda: None,
+            lambda: system.update({"/proc/sys/kernel/random/boot_id": "2"}),
+            lambda: system.update({"/proc/driver/nvidia/version": "590.1"}),
+            lambda: folders["/dev"].append("nvidia1"),
+            lambda: folders["/proc/driver/nvidia/gpus"].append("0000:02:00.0"),
+            lambda: monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1"),
+            lambda: os.utime(library, (1, 1)),
+            lambda: remembered.write_text("damaged"),
+        ),
+        start=1,
+    ):
+        change()
+        assert devices() == devices() == (number,)
+    machine_module._remembered.cache_clear()
 
 
 def test_a_driver_that_fails_gives_no_devices(tmp_path: Path, driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:

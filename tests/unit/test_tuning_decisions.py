@@ -18,7 +18,7 @@ from kernelwright.ondemand.options import Options
 from kernelwright.runtime.tables import Rules
 from kernelwright.state.tuning_result import DEFAULT
 from kernelwright.tune.bench import Turn
-from kernelwright.tune.candidates import Candidate, Workshop
+from kernelwright.tune.candidates import Candidate, Workshop, digest_of
 from kernelwright.tune.command import result_lines
 from kernelwright.tune.contest import Contest
 from kernelwright.tune.decide import Timing, choose, rules_of
@@ -186,6 +186,7 @@ class MadeUp:
         self._later = later or {}
         self.seconds = [1.0]
         self.turns: list[int] = []
+        self.disturbed: set[int] = set()  # the turns that are noisy, by their numbers
 
     def renew(self) -> None:
         self._times = self._later
@@ -196,7 +197,7 @@ class MadeUp:
         time = self._times[number]
         if isinstance(time, KernelwrightError):
             raise time
-        return Turn(time, 0.0, 1500 + number)
+        return Turn(time, 0.0, 1500 + number, len(self.turns) in self.disturbed)
 
 
 def contest(bench: MadeUp, kept: Kept, out: list[int], **policy: Any) -> Contest:
@@ -216,6 +217,13 @@ def test_candidates_have_their_turns_in_rounds_beside_the_default(tmp_path: Path
     found = contest(bench, Kept(tmp_path), [], rounds=3).run(built(0, 1, 2), {"m": 1}, math.inf)
     assert bench.turns == [0, 1, 2] * 3
     assert found[1] == Entry((9,) * 3, (10,) * 3, clock_mhz=(1501, 1501)) and found[0].us == (10,) * 3
+
+
+def test_a_round_is_noisy_if_a_turn_of_it_was_be_it_that_of_the_default(tmp_path: Path):
+    bench = MadeUp({0: 10, 1: 9, 2: 8})
+    bench.disturbed = {1, 6}  # the default in the first round, candidate 2 in the second one
+    found = contest(bench, Kept(tmp_path), [], rounds=3).run(built(0, 1, 2), {"m": 1}, math.inf)
+    assert (found[1].noisy, found[2].noisy) == ((True, False, False), (True, True, False))
 
 
 def test_large_groups_are_parted_and_each_has_the_default_beside_it(tmp_path: Path):
@@ -415,6 +423,18 @@ def test_a_timing_is_for_all_that_it_depends_on(tmp_path: Path, other: dict[str,
     kept = Kept(tmp_path)
     kept.put(key(), Entry((1.0,), (1.0,)))
     assert kept.get(key(**other)) is None and kept.get(key()) is not None
+
+
+def test_the_digest_of_a_candidate_is_of_all_that_its_code_is_made_from():
+    def digest(module: bytes = b"m", flags: str = "", passes: int = 0, package: str = "", **later: str) -> str:
+        record = SimpleNamespace(frontend="cuda", flags=(flags,), pass_configs={"a": passes}, sources=(), backends=())
+        origin: Any = SimpleNamespace(record=record, settings=SimpleNamespace(nvcc_flags=(package,)))
+        return digest_of(module, later, origin)
+
+    others = [{"module": b"n"}, {"flags": "-G"}, {"passes": 1}, {"package": "-G"}, {"header": "1"}, {"header": "2"}]
+    made = [digest(), *(digest(**other) for other in others)]
+    assert len(set(made)) == len(made) and digest() == made[0]
+    assert digest(header="1", absent="") == made[-2], "what was looked for in vain"
 
 
 def test_the_later_of_two_lines_counts_and_failures_are_kept_too(tmp_path: Path):

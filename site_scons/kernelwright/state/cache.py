@@ -534,7 +534,8 @@ class BuildCache:
                         self._send(remote, path.name)
                 elif header.has("of"):
                     for names in reversed(header.lists_of_texts("lists")):
-                        send_list(remote, header.text("of"), names)
+                        if all(map(is_portable, names)):
+                            send_list(remote, header.text("of"), names)
 
         for _, _, path in self.entries():
             remote.write_behind(functools.partial(push, path), patient=True)
