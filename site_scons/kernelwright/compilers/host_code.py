@@ -7,7 +7,6 @@ Whatever goes wrong on the way, nvcc is run, and its error is the one that count
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.nvcc import Nvcc
 from ..toolchain.nvcc_steps import EXPORTED, LINE, TEMPORARY, VARIABLE, program_of
 from .headers import headers_in, options_files
-from .nvcc import CompiledCode, as_dependencies, resource_usage, shell_script, stand_in
+from .nvcc import HERE, CompiledCode, as_dependencies, resource_usage, shell_script, stand_in
 
 PROGRAMS = {"cudafe++", "cicc", "ptxas", "fatbinary", "rm"}
 """The programs besides the host compiler that nvcc runs for an object."""
@@ -54,7 +53,8 @@ class ObjectJob:
         where: the place for error messages.
         known: folders of headers that something else stands for, which are no dependencies, and their names.
         packages: folders in installed packages, and their names. ``__FILE__`` has the names of both kinds of folders.
-        made_in: the folder of the outputs, relative to that of the project.
+        up: the folder of the project, relative to that of the outputs. Kernels of a package that have a source in
+            common have it in common, too.
     """
 
     source: str
@@ -65,7 +65,7 @@ class ObjectJob:
     where: Where = field(metadata=ASIDE)
     known: Mapping[str, str] = field(default_factory=dict, metadata=ASIDE)
     packages: Mapping[str, str] = field(default_factory=dict, metadata=ASIDE)
-    made_in: str = ""
+    up: str = "."
 
     @property
     def outputs(self) -> tuple[str, str, str]:
@@ -114,9 +114,8 @@ def compile_object(
         note = f"nvcc is run as a whole for {job.source}, and what it makes differs from run to run: {what}"
     report = {"schema": 1, "archs": usage_by_arch(result.output, job.archs)}
     (scratch / f"{job.name}.json").write_text(pretty_json(report), encoding="utf-8")
-    script = by_hand.arguments(stand_in("NVCC"), stand_in("CC"), f"{by_hand.made_in}/{job.name}.o")
-    up = os.path.relpath(".", by_hand.made_in)
-    (scratch / f"compile_{job.name}.sh").write_text(shell_script(f"nvcc {nvcc.version}", up, script))
+    script = by_hand.arguments(stand_in("NVCC"), stand_in("CC"), f"{stand_in(HERE)}/{job.name}.o")
+    (scratch / f"compile_{job.name}.sh").write_text(shell_script(f"nvcc {nvcc.version}", job.up, script))
     headers = _headers(job, nvcc, host_compiler, scratch, tools.project_root)
     return CompiledCode(result, headers, (note,) if note else ())
 

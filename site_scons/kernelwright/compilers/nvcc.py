@@ -240,7 +240,7 @@ def script(job: NvccJob, nvcc: Nvcc) -> str:
     return shell_script(f"nvcc {nvcc.version}", ".", arguments)
 
 
-def shell_script(tools: str, folder: str, *commands: Sequence[str]) -> str:
+def shell_script(made_with: str, folder: str, *commands: Sequence[str]) -> str:
     """A script that runs commands in ``folder``, relative to itself.
 
     Arguments:
@@ -248,13 +248,17 @@ def shell_script(tools: str, folder: str, *commands: Sequence[str]) -> str:
     """
     names = dict.fromkeys(name for command in commands for word in command for name in STAND_IN.findall(word))
     variables = dict(zip(names, _variables(list(names)), strict=True))
-    uses = "".join(
-        f"{one}=${{{one}:-$(python3 -m kernelwright tool {_tool(name)})}}\n" for name, one in variables.items()
-    )
+    tools = {name: one for name, one in variables.items() if name != HERE}
+    uses = "".join(f"{one}=${{{one}:-$(python3 -m kernelwright tool {_tool(name)})}}\n" for name, one in tools.items())
     lines = [" ".join(_quoted(word, variables) for word in command) for command in commands]
-    head = f'#!/bin/sh\n# Repeats this step by hand. Made with {tools}.\nset -e\ncd "$(dirname "$0")/{folder}"\n'
+    here = f'{HERE}=$(cd "$(dirname "$0")" && pwd)\n' if HERE in variables else ""
+    place = f'"${HERE}/{folder}"' if here else f'"$(dirname "$0")/{folder}"'
+    head = f"#!/bin/sh\n# Repeats this step by hand. Made with {made_with}.\nset -e\n{here}cd {place}\n"
     return head + uses + "".join(f"{line}\n" for line in [*lines[:-1], f"exec {lines[-1]}"])
 
+
+HERE = "HERE"
+"""Stands for the folder of a script, whatever folder its commands run in."""
 
 STAND_IN = re.compile("\0([^\0]+)\0")
 

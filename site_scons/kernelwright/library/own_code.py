@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,21 +82,28 @@ CXX = ("-Wl,-Bstatic", "-lstdc++", "-Wl,-Bdynamic", "-lgcc", "-lgcc_s")
 machine that builds. The last one unwinds stacks, of which a process needs one; tvm-ffi's library needs it, too."""
 
 
-def own_symbol(kernel: str, function: str) -> str:
-    """The C name of an exported function; that of the kernel's name is the dispatcher's, so another one stands in."""
-    return f"kw_own_{kernel}" if function == kernel else f"{EXPORT}{function}"
+OWN = "kw_own_"
+"""What the C name of an exported function begins with that has the name of a kernel."""
 
 
-def renaming(kernel: str) -> str:
-    """The compiler's option with which sources give their functions the names of :func:`own_symbol`."""
-    return f"-D{EXPORT}{kernel}={own_symbol(kernel, kernel)}"
+def own_symbol(kernels: Collection[str], function: str) -> str:
+    """The C name of an exported function; that of a kernel's name is the dispatcher's, so another one stands in.
+
+    Arguments:
+        kernels: those that have sources in common. They share the objects, so all of their names are stood in for.
+    """
+    return f"{OWN if function in kernels else EXPORT}{function}"
 
 
-def exported_functions(kernel: str, objects: Iterable[Path]) -> list[str]:
+def renaming(kernels: Collection[str]) -> list[str]:
+    """The compiler's options with which sources give their functions the names of :func:`own_symbol`."""
+    return [f"-D{EXPORT}{name}={own_symbol(kernels, name)}" for name in kernels]
+
+
+def exported_functions(objects: Iterable[Path]) -> list[str]:
     """The functions that some objects export for TVM-FFI, sorted."""
     found = {name for path in objects for name in _symbols(path, defined=True)}
-    own = {kernel} if own_symbol(kernel, kernel) in found else set()
-    return sorted(own | {name.removeprefix(EXPORT) for name in found if name.startswith(EXPORT)})
+    return sorted({name.removeprefix(start) for name in found for start in (EXPORT, OWN) if name.startswith(start)})
 
 
 def _symbols(path: Path, *, defined: bool) -> list[str]:

@@ -491,6 +491,7 @@ class KernelPlan:
         tables: the tuning tables.
         meaning: the names in the configs that the reference takes. Variants of equal inputs that differ in one of these
             do not compute the same.
+        linked: the kernels that have sources with host code in common with it, itself among them.
     """
 
     name: str
@@ -503,6 +504,7 @@ class KernelPlan:
     declared: int | None = None
     tables: tuple[DeviceTable, ...] = ()
     meaning: tuple[str, ...] = ()
+    linked: tuple[str, ...] = ()
 
     @property
     def num_declared(self) -> int:

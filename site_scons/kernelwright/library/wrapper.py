@@ -145,7 +145,7 @@ class _Wrapper:
             fields += [f".cuda_signature = &kw_signature_{self._number(cuda[0])}"]
             fields += [f".cuda_entry = {cuda[0].symbol}"] if len(cuda) == 1 else []
             fields += [f".module = &kw_module_{number}"]
-            fields += [f".own = {own_symbol(self._kernel.name, cuda[0].exported)}"] if cuda[0].exported else []
+            fields += [f".own = {own_symbol(self._kernel.linked, cuda[0].exported)}"] if cuda[0].exported else []
         if rivals := self._relations.rivals[number]:
             fields += [f".rivals = (const int32_t[]){{{', '.join(map(str, [*rivals, -1]))}}}"]
         if variant.tabled:
@@ -276,7 +276,9 @@ class _Wrapper:
         )
         self._host_code(number, unit)
         if unit.exported:
-            self._line(f"KW_HIDDEN int32_t {own_symbol(unit.kernel, unit.exported)}(void *, void *, int32_t, void *);")
+            self._line(
+                f"KW_HIDDEN int32_t {own_symbol(self._kernel.linked, unit.exported)}(void *, void *, int32_t, void *);"
+            )
 
     def _images(self, number: int, unit: LoweredUnit) -> Iterator[str]:
         """The rows of the images of a lowering."""

@@ -233,6 +233,16 @@ class KernelContext:
         """The slugs that the definition lists; the selection may have others, whose configs somebody asked for."""
         return [slug for found in self.definition.kernels if found.name == self.name for slug in found.slugs]
 
+    @cached_property
+    def linked_names(self) -> tuple[str, ...]:
+        """The kernels of its file that have sources with host code in common with it, directly or not; itself, too."""
+        names, sources = {self.name}, set(self.record.sources)
+        others = [found for found in self.definition.kernels if found.sources]
+        while more := [found for found in others if found.name not in names and not sources.isdisjoint(found.sources)]:
+            names |= {found.name for found in more}
+            sources |= {source for found in more for source in found.sources}
+        return tuple(sorted(names)) if sources else ()
+
     def where(self, stage: str, slug: str | None = None) -> Where:
         """The place for error messages."""
         return Where(self.name, slug, stage, self.record.location)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import traceback
 from dataclasses import replace
@@ -45,8 +46,10 @@ def publish(stage: Stage, run: Run) -> None:
     Raises:
         KernelwrightError: the stage failed, or did not make a declared output. No output exists then.
     """
-    with scratch_folder(run.state / "scratch") as scratch:
-        key = stage.cache_key(run.digest) if stage.cacheable and run.cache is not None else None
+    cache = run.cache if stage.cacheable else None
+    key = stage.cache_key(run.digest) if cache is not None else None
+    alone = contextlib.nullcontext() if cache is None or key is None else cache.alone(key)
+    with alone, scratch_folder(run.state / "scratch") as scratch:
         stage.key = key
         stage.cached = key is not None and _fetch(stage, run, key, scratch)
         run.started(stage.line)
@@ -56,8 +59,8 @@ def publish(stage: Stage, run: Run) -> None:
         if missing:
             message = f"the stage did not make {', '.join(missing)}"
             raise KernelwrightError(message, stage.where, "report this as a defect of Kernelwright")
-        if key is not None and run.cache is not None and not stage.cached:
-            run.cache.store(key, scratch, list(stage.outputs), stage.later, stage.here)
+        if key is not None and cache is not None and not stage.cached:
+            cache.store(key, scratch, list(stage.outputs), stage.later, stage.here)
         run.require_folders({path.rpartition("/")[0] for path in stage.paths})
         for name, path in stage.outputs.items():
             move(scratch / name, Path(path))

@@ -98,7 +98,7 @@ def link(request: Linking, scratch: Path, stage: StageRun) -> None:
     """Link the library, write the script that does it again, and the kernel's part of the manifest."""
     name, top, linked = request.described.kernel, request.top, stage.whole(request.described.source.variants)
     entry.check_limits(request.described, linked, stage.where)
-    _require_exported(name, linked, stage.where)
+    _require_exported(linked, stage.where)
     if request.runtime:
         called = driver_functions(map(Path, objects_of(linked)))
         (scratch / DRIVER).write_text(driver_text(called), encoding="utf-8")
@@ -121,11 +121,11 @@ def _runtime(kernel: KernelContext) -> str:
     return str(cuda_runtime(nvcc.path, kernel.where("link"))) if kernel.record.sources and nvcc else ""
 
 
-def _require_exported(kernel: str, variants: tuple[VariantFiles, ...], where: Where) -> None:
+def _require_exported(variants: tuple[VariantFiles, ...], where: Where) -> None:
     """Raise a DefinitionError if the sources of a kernel do not export what a variant calls."""
     for variant in variants:
         for unit in (unit for unit in variant.units if unit.own):
-            wanted, found = unit.read_signature()["exported"], exported_functions(kernel, map(Path, unit.own))
+            wanted, found = unit.read_signature()["exported"], exported_functions(map(Path, unit.own))
             if wanted not in found:
                 message = f"its sources do not export {wanted!r}; they export {', '.join(found) or 'nothing'}"
                 remedy = f"write TVM_FFI_DLL_EXPORT_TYPED_FUNC({wanted}, ...) in a source, or another name in Exported"

@@ -148,7 +148,7 @@ def _job(
 ) -> tuple[ObjectJob, dict[str, str]]:
     """What is compiled, as a script has it: with stand-ins for paths of this machine; and the paths."""
     mode, top = kernel.package.settings.compress, kernel.run.top
-    ours = [renaming(kernel.name), *([] if mode == "none" else [f"--compress-mode={mode}"])]
+    ours = [*renaming(kernel.linked_names), *([] if mode == "none" else [f"--compress-mode={mode}"])]
     includes = dict(zip((str(folder) for folder in tvm_ffi_includes()), ("tvm_ffi", "dlpack"), strict=True))
     given = [word for folder in includes for word in ("-I", folder)]
     packages = {str(folder): label for label, folder in _packages(kernel, source).items()}
@@ -157,6 +157,6 @@ def _job(
     flags = tuple(stand_ins.get(word, word) for word in (*ours, *kernel.flags_in(top), *given))
     package, _, file = source.rpartition("/")
     named = f"{stand_in(package)}/{file}" if source.startswith(IN_PACKAGE) else os.path.relpath(path, top)
-    made_in = os.path.relpath(kernel.folder / FOLDER, top)
-    job = ObjectJob(named, name, archs, flags, top, kernel.where("nvcc"), includes, packages, made_in)
+    up = os.path.relpath(top, kernel.folder / FOLDER)
+    job = ObjectJob(named, name, archs, flags, top, kernel.where("nvcc"), includes, packages, up)
     return job, {name: folder for folder, name in stand_ins.items()}

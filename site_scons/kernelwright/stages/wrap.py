@@ -38,7 +38,7 @@ class Wrapping:
         split: whether the device images are somewhere else than in the library.
         compress: the mode of the compression of device code.
         toolkit: the CUDA version of the compiler that makes the images.
-        meaning: see :class:`library.plan.KernelPlan`.
+        linked, meaning: see :class:`library.plan.KernelPlan`.
         backend: what is written for; empty: the library.
         backends: those that call the library, if its arguments may not be declared.
         headers: digest of the backend's headers: some of its files are copies of those that all kernels have in common.
@@ -52,6 +52,7 @@ class Wrapping:
     split: bool
     compress: str
     toolkit: int
+    linked: tuple[str, ...] = ()
     meaning: tuple[str, ...] = ()
     backend: str = ""
     backends: tuple[str, ...] = ()
@@ -113,6 +114,7 @@ def _wrapping(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Wrap
         split=bool(kernel.package.images_in),
         compress=kernel.package.settings.compress,
         toolkit=_toolkit(kernel),
+        linked=kernel.linked_names,
         top=kernel.package.work,
     )
 
@@ -202,6 +204,7 @@ def plan_of(request: Wrapping, stage: StageRun) -> KernelPlan:
         declared=tuned.declared,
         tables=tuned.tables,
         meaning=request.meaning,
+        linked=request.linked,
     )
     check_symbols(plan, tuned, stage.where)
     return plan

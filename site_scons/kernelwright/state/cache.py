@@ -152,6 +152,7 @@ class BuildCache:
         self._shared = set[str]()
         self._held = 0
         self._lock = threading.Lock()
+        self._alone: dict[str, threading.Lock] = {}
         self.counts = Counts()
         self.problem: str | None = None
         if not owned:
@@ -166,6 +167,14 @@ class BuildCache:
     def remote(self) -> RemoteCache | None:
         """The cache on a network that is asked for what this machine lacks."""
         return self._find_remote()
+
+    @contextlib.contextmanager
+    def alone(self, key: str) -> Iterator[None]:
+        """Let one stage with this key run at a time, so that the next one finds in the cache what it has made."""
+        with self._lock:
+            lock = self._alone.setdefault(key, threading.Lock())
+        with lock:
+            yield
 
     def fetch(
         self, key: str, out: Path, files: Sequence[str], current: Callable[[str], str], here: bool = False
