@@ -70,6 +70,12 @@ place = f"/tmp/ipykernel_1/{count}.py:4 times/dtype-float32 [lower]: "
 assert place + "the definition of times raised NameError" in text, text
 assert "site_scons" not in text and "ondemand" not in text, text
 
+# TVM's printer recurses for each of the terms, and the stack of this thread would have room for about 2000.
+from kernelwright.ondemand.deep import deeply
+z = te.placeholder((4,), "float32", name="z")
+many = te.create_prim_func([z, te.compute(z.shape, lambda i: sum([z[i]] * 3000, z[i]), name="y")])
+assert len(deeply(lambda: many.script())) > 3000
+
 # The source of a kernel in CUDA C++ is beside the file of its definition, and a cell has none.
 cell("""
 from kernelwright.cuda import Source, Tensor

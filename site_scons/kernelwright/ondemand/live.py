@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import linecache
 import os
-import sys
 import threading
 import time
 import traceback
@@ -31,6 +30,7 @@ from ..define.unit import Unit, unit_symbol
 from ..discover.discovery import DefinitionRecord, KernelRecord
 from ..processes.protocol import LowerRequest
 from ..stages.context import KernelContext
+from .deep import deep_recursion, deeply
 from .options import settings_for
 from .origin import Origin
 from .project import session_for
@@ -45,9 +45,6 @@ LOCK = threading.RLock()
 
 # A child of fork lacks the thread that may hold it; this is what the standard library does with its own locks.
 os.register_at_fork(after_in_child=LOCK._at_fork_reinit)  # type: ignore[attr-defined]
-
-RECURSION_LIMIT = 10_000
-"""TVMScript's printer and parser recurse for each level of a program."""
 
 
 class Evaluated(NamedTuple):
@@ -126,8 +123,8 @@ class Programs:
         with LOCK, deep_recursion():
             unit = self.unit(slug, target, arch)
             returned = self.returned(unit)
-            content = [unit, returned.script(show_meta=True), str(tvm_ffi.structural_hash(returned))]
-            return Evaluated(returned, digest(content))
+            text, structure = deeply(lambda: (returned.script(show_meta=True), tvm_ffi.structural_hash(returned)))
+            return Evaluated(returned, digest([unit, text, str(structure)]))
 
     def lower(self, request: LowerRequest, program: Any) -> dict[str, Any]:
         """Do what a worker would do, with a program that the definition has returned."""
@@ -136,7 +133,7 @@ class Programs:
             unit = self.unit(request.slug, request.target, request.arch)
             unit = replace(unit, symbol=request.symbol, pass_configs=request.pass_configs, ir=request.ir)
             front_end = lower.of(self.kernel)
-            lowered = front_end.lower(program, unit, lambda doing: None)
+            lowered = deeply(lambda: front_end.lower(program, unit, lambda doing: None))
         try:
             for name, content in lowered.files.items():
                 (Path(request.out) / name).write_bytes(content)
@@ -231,17 +228,6 @@ def definition_of(kernel: Kernel) -> DefinitionRecord:
     """The record of the definition file that a kernel of this process would be in."""
     kernels = [kernel, *([kernel.backward_kernel] if kernel.backward_kernel else [])]
     return DefinitionRecord(f"<{kernel.name}>", {}, tuple(map(record_of_kernel, kernels)))
-
-
-@contextlib.contextmanager
-def deep_recursion() -> Iterator[None]:
-    """Let TVM's printer and parser recurse as deep as they may in workers."""
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(before, RECURSION_LIMIT))
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(before)
 
 
 @contextlib.contextmanager

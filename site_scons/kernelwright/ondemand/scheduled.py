@@ -19,7 +19,8 @@ def scheduled_module(kernel: Kernel, job: Job) -> Any:
         LoweringError: no schedule can be found.
     """
     from ..lower.tir_lowering import scheduled
-    from .live import Programs, deep_recursion
+    from .deep import deep_recursion, deeply
+    from .live import Programs
 
     selection = job.selection
     target = "cuda" if "cuda" in selection.archs else "llvm"
@@ -29,4 +30,5 @@ def scheduled_module(kernel: Kernel, job: Job) -> Any:
     programs = Programs(kernel, {variant.slug: variant.config}, job.record.slugs, job.record.pass_configs)
     unit = programs.unit(variant.slug, target, arch)
     with deep_recursion():
-        return scheduled(programs.returned(unit), unit)
+        returned = programs.returned(unit)
+        return deeply(lambda: scheduled(returned, unit))
