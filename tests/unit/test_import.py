@@ -295,11 +295,15 @@ def test_parameters_of_templates_that_have_a_default_of_their_own_keep_it(tmp_pa
 #include <type_traits>
 #include <cuda_fp16.h>
 template <class T> struct Sum {};
+namespace acme { enum class Order { big = 3, little }; }
+template <acme::Order ORDER, acme::Order OTHER = acme::Order::little> __global__ void ordered(int *x) {}
 template <class T = half, class A = float, class Op = Sum<T>, std::enable_if_t<(sizeof(T) > 1), int> = 0>
 __global__ void f(T *x, A y, bool target) {}
 """
     written(tmp_path, text)
-    (made,) = defined(tmp_path / "one.py").values()
+    ordered, made = defined(tmp_path / "one.py").values()
+    assert ordered.configs == ({"ORDER": 3},)
+    assert ordered.function(4).function == "ordered<static_cast<acme::Order>(4)>"
     assert made.configs == ({"T": "float16", "A": "float32"},)
     assert made.function("float16", "float32").function == "f<__half, float>"
 

@@ -226,7 +226,9 @@ def _axes(function: Function, integer: int) -> list[Axis]:
 
 
 def _is_left_to_default(parameter: TemplateParameter) -> bool:
-    is_known = " ".join(parameter.default) in OF_NAMES if parameter.kind == "type" else parameter.kind != "other"
+    is_known = (
+        " ".join(parameter.default) in OF_NAMES if parameter.kind == "type" else parameter.kind in ("integer", "bool")
+    )
     return not parameter.name or not is_known
 
 
@@ -245,6 +247,8 @@ def _axis(parameter: TemplateParameter, name: str, is_number: bool, integer: int
         return Axis(name, default == "true", f"{{int({name})}}")
     if parameter.kind == "integer":
         return Axis(name, _integer(default, integer), f"{{{name}}}")
+    if parameter.kind == "enumeration":
+        return Axis(name, parameter.first, f"static_cast<{parameter.type.replace(NAMELESS, '')}>({{{name}}})")
     named = parameter.name or "without a name"
     raise LeftOut(f"the parameter {named} of its template is neither a type nor an integer")
 

@@ -39,11 +39,14 @@ class TemplateParameter:
         name: empty if it has none.
         kind: what it takes.
         default: what is written behind ``=``, in tokens; empty if it has none.
+        type, first: the enumeration whose values it takes, and the first of them.
     """
 
     name: str
-    kind: Literal["type", "integer", "bool", "other"]
+    kind: Literal["type", "integer", "bool", "enumeration", "other"]
     default: tuple[str, ...] = ()
+    type: str = ""
+    first: int = 0
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,7 @@ UNFINISHED = "expected '}'"
 SCOPES = ("NAMESPACE", "LINKAGE_SPEC", "UNEXPOSED_DECL")
 FUNCTIONS = ("FUNCTION_DECL", "FUNCTION_TEMPLATE")
 ALIASES = ("TYPEDEF_DECL", "TYPE_ALIAS_DECL")
+ENUMERATOR = "ENUM_CONSTANT_DECL"
 MOST_ERRORS = 10
 
 GRAMMAR = ("Parse Issue", "Lexical or Preprocessor Issue")
@@ -392,11 +393,15 @@ def _element(declared: Any) -> str:
 def _template_parameter(cursor: Any) -> TemplateParameter:
     tokens = [token.spelling for token in cursor.get_tokens()]
     default = tuple(tokens[tokens.index("=") + 1 :]) if "=" in tokens else ()
-    kind: Literal["type", "integer", "bool", "other"] = "other"
+    kind: Literal["type", "integer", "bool", "enumeration", "other"] = "other"
+    taken = cursor.type.get_canonical()
+    if taken.kind.name == "ENUM" and "..." not in tokens:
+        values = [child.enum_value for child in taken.get_declaration().get_children() if child.kind.name == ENUMERATOR]
+        return TemplateParameter(cursor.spelling, "enumeration", default, taken.spelling, next(iter(values), 0))
     if cursor.kind.name == "TEMPLATE_TYPE_PARAMETER":
         kind = "type"
     elif cursor.kind.name == "TEMPLATE_NON_TYPE_PARAMETER":
-        kind = _kind_of_value(cursor.type.get_canonical().spelling)
+        kind = _kind_of_value(taken.spelling)
     return TemplateParameter(cursor.spelling, "other" if "..." in tokens else kind, default)
 
 
