@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from kernelwright import kernel
@@ -24,7 +25,8 @@ UNIT = Unit("k", "default", "kw_k__default__cuda", {}, (), "cuda", "sm_80", "k.p
 
 
 def program(**more: object) -> Program:
-    return Program(print, x=Tensor("float32", "n"), n=Size("n"), grid=ceildiv("n", 64), **more)  # type: ignore[arg-type]
+    given = {"x": Tensor("float32", "n"), "n": Size("n"), "grid": ceildiv("n", 64), **more}
+    return Program(print, **given)  # type: ignore[arg-type]
 
 
 def test_files_and_archs():
@@ -72,8 +74,12 @@ def test_one_source_is_written_once_for_the_archs_that_have_it():
         def __init__(self, arch: str, source: str) -> None:
             self.arch, self.source = arch, source
 
-    results = [Result("sm_80", "a\n"), Result("sm_89", "b\n"), Result("sm_90a", "a\n")]
-    assert _source(results) == "// ---- for sm_80, sm_90a ----\na\n// ---- for sm_89 ----\nb\n"  # type: ignore[arg-type]
+    results: list[Any] = [Result("sm_80", "a\n"), Result("sm_89", "b\n"), Result("sm_90a", "a\n")]
+    head, _, rest = _source(program(), results).partition("\n")
+    assert rest == "// ---- for sm_80, sm_90a ----\na\n// ---- for sm_89 ----\nb\n"
+    assert '"blockIdx.x":"(((n + 64) - 1) // 64)"' in head and '"num_warps":4' in head, head
+    others: list[Any] = [program(num_warps=8), program(num_stages=2), program(maxnreg=64), program(grid="n")]
+    assert len({_source(each, results) for each in (program(), *others)}) == 5, "timings are kept by its digest"
 
 
 @pytest.mark.parametrize(

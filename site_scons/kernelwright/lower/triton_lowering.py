@@ -11,9 +11,9 @@ from typing import Any
 
 from ..core.arch import SHARED_MEMORY, arch_order, image_file, is_ptx, real_arch
 from ..core.errors import LoweringError
-from ..core.files import pretty_json
+from ..core.files import canonical_json, pretty_json
 from ..define.divisible import ALL
-from ..define.sizes import Size, Sizes
+from ..define.sizes import Size, Sizes, text_of
 from ..define.triton_program import Program
 from .cubin import usage_of, with_spills
 from .declared_launch import DeclaredLaunch, Workspace, lower_launch
@@ -67,7 +67,7 @@ def lower(program: Program, unit: Unit, progress: Callable[[str], None]) -> Lowe
     progress("making host code")
     lowered = lower_launch(_launch(program, made.results, unit), unit)
     files = {name: lowered.files[name] for name in ("signature.json", "host.c")}
-    return replace(lowered, files=files | _files(unit, made.results), read=made.read)
+    return replace(lowered, files=files | _files(program, unit, made.results), read=made.read)
 
 
 def _made_here(program: Program, unit: Unit, progress: Callable[[str], None]) -> _Made:
@@ -123,9 +123,9 @@ def _scratch(sizes: Sequence[tuple[str, Sizes]], results: Sequence[Compiled]) ->
     return Workspace([*(size for name, size in sizes if name.startswith("blockIdx")), most]) if most else NULL
 
 
-def _files(unit: Unit, listed: Sequence[Compiled]) -> dict[str, bytes]:
+def _files(program: Program, unit: Unit, listed: Sequence[Compiled]) -> dict[str, bytes]:
     results = {result.arch: result for result in listed}
-    files = {"module.ttir": _source(listed).encode()}
+    files = {"module.ttir": _source(program, listed).encode()}
     for arch in unit.archs:
         result = results[real_arch(arch)]
         files[image_file(arch)] = result.ptx.encode() if is_ptx(arch) else result.cubin
@@ -135,9 +135,11 @@ def _files(unit: Unit, listed: Sequence[Compiled]) -> dict[str, bytes]:
     return files
 
 
-def _source(results: Iterable[Compiled]) -> str:
-    """Triton's IR, once for all archs that have the same."""
+def _source(program: Program, results: Iterable[Compiled]) -> str:
+    """Triton's IR, once for all archs that have the same, behind what decides besides: the options and the grid."""
     archs: dict[str, list[str]] = {}
     for result in results:
         archs.setdefault(result.source, []).append(result.arch)
-    return "".join(f"// ---- for {', '.join(names)} ----\n{source}" for source, names in archs.items())
+    blocks = {name: text_of(size) for name, size in program.blocks}
+    head = f"// {canonical_json({**program.options, **blocks})}\n"
+    return head + "".join(f"// ---- for {', '.join(names)} ----\n{source}" for source, names in archs.items())

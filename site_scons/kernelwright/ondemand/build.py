@@ -210,21 +210,22 @@ def lower_job(job: Job, target: str, note: Callable[[str], None]) -> tuple[dict[
     Raises:
         KernelwrightError: it cannot be lowered; or it is not compiled for that target.
     """
-    content, later = job.session.with_room(partial(_lowered, job, target, note, "signature"))
+    content, later = job.session.with_room(partial(_lowered, job, target, note, "signature."))
     return json.loads(content), later
 
 
 def lowered_module(job: Job, target: str, note: Callable[[str], None]) -> bytes:
-    """The program of the one variant of a job, as it is lowered for one target: its ``module.tir``.
+    """The program of the one variant of a job, as it is lowered for one target: its ``module.tir``, and behind it the
+    flags that it has for the CUDA compiler, if its front end gives some.
 
     Raises:
         KernelwrightError: it cannot be lowered; or it is not compiled for that target.
     """
-    return job.session.with_room(partial(_lowered, job, target, note, "module"))[0]
+    return job.session.with_room(partial(_lowered, job, target, note, "module.", "flags."))[0]
 
 
-def _lowered(job: Job, target: str, note: Callable[[str], None], wanted: str) -> tuple[bytes, dict[str, str]]:
-    """What has a name that begins so, of what the lowering of the one variant of a job makes; and what it has read."""
+def _lowered(job: Job, target: str, note: Callable[[str], None], *wanted: str) -> tuple[bytes, dict[str, str]]:
+    """The files whose names begin so, of what the lowering of the one variant of a job makes; and what it has read."""
     from ..stages import lower
     from ..stages.execution import attempt
     from .run import OnDemandRun
@@ -240,8 +241,8 @@ def _lowered(job: Job, target: str, note: Callable[[str], None], wanted: str) ->
         stage = lower.make(kernel, variant.slug, variant.config, target, archs)
         if (problem := attempt(stage, kernel.run)) is not None:
             raise problem
-        made = Path(next(path for name, path in stage.outputs.items() if name.startswith(wanted)))
-        return made.read_bytes(), {**stage.later, **stage.outside}
+        made = [Path(path).read_bytes() for name, path in stage.outputs.items() if name.startswith(wanted)]
+        return b"".join(made), {**stage.later, **stage.outside}
 
 
 def _known(job: Job) -> Compiled | None:

@@ -118,7 +118,8 @@ class Workshop:
             listed=candidate.slug in record.slugs,
             config={} if candidate.slug in record.slugs else dict(candidate.config),
         )
-        return Built(candidate, request, sources, digest_of(module.read_bytes(), compiled.later, self.origin))
+        program = b"".join(path.read_bytes() for path in (module, *module.parent.glob("flags.json")))
+        return Built(candidate, request, sources, digest_of(program, compiled.later, self.origin))
 
     def folder(self, candidate: Candidate) -> Path:
         """The folder of a candidate that is out."""
@@ -145,7 +146,7 @@ def digest_of(module: bytes, later: Mapping[str, str], origin: Origin) -> str:
     """The digest of a candidate's source: the program that was lowered, and what else its definition says.
 
     Arguments:
-        module: the content of ``module.tir``.
+        module: the program, as :func:`lowered_module` gives it.
         later: what its stages turned out to read, with the digests of that. Of files in CUDA C++ the program has the
             names only.
     """
