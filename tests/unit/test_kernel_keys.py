@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from dataclasses import fields, replace
 from hashlib import sha256
 from pathlib import Path
@@ -18,10 +19,11 @@ from kernelwright.define.settings import Settings, affecting
 from kernelwright.define.space import Choice
 from kernelwright.discover.discovery import DefinitionRecord, KernelRecord
 from kernelwright.discover.selection import KernelSelection
-from kernelwright.ondemand import build
+from kernelwright.ondemand import build, watched
 from kernelwright.ondemand.build import Compiled, Job, MadeWith, key_of_made, read_by
 from kernelwright.ondemand.loaded import KernelLoader
 from kernelwright.ondemand.origin import alike_in_c
+from kernelwright.ondemand.reached import Reached
 from kernelwright.package.manifest import sealed_document
 from kernelwright.runtime.loader import SCHEMA
 from kernelwright.runtime.tables import DeviceTable, Rules
@@ -138,6 +140,23 @@ def test_a_kernel_keeps_the_device_code_that_it_loads_later(tmp_path: Path) -> N
     shutil.rmtree(tmp_path)
     arch, path = loader.image("scale", "default", "sm_80", 0, 80)
     assert arch == "sm_80" and path.read_bytes() == b"code"
+
+
+def test_a_call_reads_a_file_again_until_its_stamp_is_older_than_the_clock_is_exact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An edit may leave the very stamp that was taken just before it."""
+    file, changed = tmp_path / "a.py", [time.time_ns()]
+    monkeypatch.setattr(watched, "FIELDS", lambda status: (1, 2, changed[0], 3))
+    for text, ctime, is_seen in (("1", changed[0], True), ("2", 1, False)):
+        file.write_text(text)
+        changed[0] = ctime
+        watch = watched.Watch(tmp_path, Reached())
+        watch.look_at(["a.py"])
+        watch.rely_on({"a.py": sha256(text.encode()).hexdigest()})
+        assert watch.settle() and watch.is_current()
+        file.write_text("3")
+        assert watch.is_current() != is_seen
 
 
 def test_slugs_that_are_alike_in_c_are_in_the_key() -> None:

@@ -404,12 +404,12 @@ def test_host_code_of_the_authors_runs_in_the_context_of_its_stream(machine: Mac
     checks = "int32_t ENTRY(void *self, void *arguments, int32_t count, void *result) { return 0; }\n"
     for name, text in (
         ("host.c", checks.replace("ENTRY", data["entry"])),
-        ("own.c", "int kw_own_own(void) { return 0; }\n"),
+        ("own.c", "int __tvm_ffi_launch(void) { return 0; }\n"),
     ):
         (folder / "own").mkdir(exist_ok=True)
         (folder / "own" / name).write_text(text)
     subprocess.run(["gcc", "-c", "-fPIC", "own/own.c", "-o", "own.o"], cwd=folder, check=True)
-    unit = LoweredUnit.from_json({**data, "exported": "own"}, "own/host.c", {"sm_80": "own/sm_80"})
+    unit = LoweredUnit.from_json({**data, "exported": "launch"}, "own/host.c", {"sm_80": "own/sm_80"})
     module = machine.load(build(folder, plan("own", unit), objects=["own.o"]))
     module["own"](on_cuda((5,)))
     assert machine.log[-2:] == ["push cuda:0", "pop cuda:0"]
@@ -597,19 +597,19 @@ def test_what_outputs_leave_is_freed_once_the_device_has_done_its_work_in_a_stre
     machine: Machine, library: Path
 ) -> None:
     code = """
-on(7, MANY)
-on(8)
+on(7, MANY, 1)
+on(8, device=1)
 os.environ["STANDIN_DESTROYED"] = "7"
-kept = on(9)
-kept = on(9)
+kept = on(9, device=1)
+kept = on(9, device=1)
 """
     alone(library, code)
-    small = "allocate 2000 in stream {} from pool 1 of cuda:0".format
+    small = "allocate 2000 in stream {} from pool 1 of cuda:1".format
     assert memory_calls(machine)[3:] == [
         "launch",
         small("0x8"),
         "launch",
-        "wait for cuda:0",
+        "wait for cuda:1",
         "free in stream 0x9",
         "free in stream 0x9",
         small("0x9"),

@@ -76,8 +76,12 @@ def library(folder: Path) -> Path:  # noqa: F811
 def call(machine: Machine, library: Path) -> Any:  # noqa: F811
     machine.set(capability=90, parameters="pti")
     function = machine.load(library)["boxes"]
-    w = on_cuda((3, 5, 64), (2, 32, 1))
-    return lambda m: function(on_cuda((m, 64)), w, on_cuda((m,), (2, 32, 1)))
+
+    def run(m: int, on: int = 0) -> Any:
+        x, w, y = ((m, 64), (2, 16, 1)), ((3, 5, 64), (2, 32, 1)), ((m,), (2, 32, 1))
+        return function(*(on_cuda(shape, dtype, on) for shape, dtype in (x, w, y)))
+
+    return run
 
 
 def test_what_a_tensor_map_says_is_data() -> None:
@@ -99,6 +103,8 @@ def test_the_driver_makes_a_map_for_each_call_in_the_device_s_context(machine: M
     assert second == ("map 2 of dtype 7 at 0x10000 sizes 64,5,3 strides 256,1280 box 32,5,1 steps 1,1,2 modes 0 0 2 1")
     assert " of dtype 6 at 0x10000 sizes 64,7 " in third
     assert len(machine.calls("push")) == len(machine.calls("pop")) == 7, "maps, launches and a load"
+    call(7, on=1)
+    assert machine.calls("push")[7:] == ["cuda:1"] * 4
 
 
 def test_a_launch_passes_the_map_itself(machine: Machine, call: Any) -> None:  # noqa: F811

@@ -191,6 +191,13 @@ def test_streams_are_ordered_on_the_device_of_the_output(machine: Machine, backe
         "wait in stream 0x70",
         "pop cuda:1",
     ]
+    machine.log.unlink()
+    output.__dlpack__(stream=None)
+    lines = machine.log.read_text().splitlines()
+    assert "synchronize stream 0x50" in lines and {line for line in lines if "cuda:" in line} == {
+        "push cuda:1",
+        "pop cuda:1",
+    }
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
