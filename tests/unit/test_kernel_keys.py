@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from kernelwright import backends
-from kernelwright.core.dependencies import EDITED
+from kernelwright.core.dependencies import EDITED, present_digest
 from kernelwright.core.errors import Where
 from kernelwright.core.request import canonical, deciding, digest
 from kernelwright.define.settings import Settings, affecting
@@ -157,6 +157,19 @@ def test_a_call_reads_a_file_again_until_its_stamp_is_older_than_the_clock_is_ex
         assert watch.settle() and watch.is_current()
         file.write_text("3")
         assert watch.is_current() != is_seen
+
+
+def test_a_call_sees_that_packages_are_looked_for_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in ("first", "second"):
+        (tmp_path / place / "acme_p").mkdir(parents=True)
+        (tmp_path / place / "acme_p/a.h").write_text(place)
+    monkeypatch.setattr(watched, "COARSE_NS", -(10**12))  # all stamps are old
+    monkeypatch.syspath_prepend(str(tmp_path / "second"))
+    watch, name = watched.Watch(tmp_path, Reached()), "/package:acme_p//a.h"
+    watch.rely_on({name: sha256(b"second").hexdigest()})
+    assert watch.settle() and watch.is_current()
+    monkeypatch.syspath_prepend(str(tmp_path / "first"))
+    assert not watch.is_current() and present_digest(tmp_path, name) == sha256(b"first").hexdigest()
 
 
 def test_slugs_that_are_alike_in_c_are_in_the_key() -> None:

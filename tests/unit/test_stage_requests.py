@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,8 @@ pytest.importorskip("SCons")
 pytest.importorskip("Cython")
 
 from conftest import ROOT
+from kernelwright.compilers.nvcc import CompiledCode
+from kernelwright.core.dependencies import EDITED
 from kernelwright.core.errors import KernelwrightError, Where
 from kernelwright.core.files import canonical_json
 from kernelwright.core.pipeline import KINDS, LISTINGS
@@ -24,11 +27,13 @@ from kernelwright.core.request import canonical
 from kernelwright.define.settings import Settings
 from kernelwright.discover.selection import select
 from kernelwright.library.files import UnitFiles
+from kernelwright.processes.runner import ToolResult
 from kernelwright.scons.graph import PackageGraph
 from kernelwright.stages import commands, discover, link, package, wheel
 from kernelwright.stages.stage import Stage
 from kernelwright.stages.stage_run import StageRun
 from kernelwright.toolchain.elsewhere import Elsewhere
+from moments import wait_for
 from scons_tree import GEMM, NVRTC, TOOLS, Inputs, new_graph
 from variations import variations
 
@@ -120,6 +125,39 @@ def test_what_makes_the_outputs_is_a_function_that_knows_its_arguments_only(
         assert make.__qualname__ == make.__name__ and make.__module__.startswith("kernelwright.stages."), stage.label
         assert list(inspect.signature(make).parameters) == ["request", "scratch", "stage"], stage.label
         assert type(stage.request).__dataclass_params__.frozen
+
+
+@pytest.mark.parametrize(
+    ("tree", "label", "compiler"),
+    [
+        ("host code of its own", "OBJECT", "stages.object.compile_object"),
+        ("CUDA C++", "PTX", "stages.device.compile_by_steps"),
+        ("NVRTC", "CUBIN", "compilers.nvrtc.compile_with_nvrtc"),
+    ],
+)
+def test_what_is_edited_while_a_compiler_runs_is_no_known_file(
+    tree: str,
+    label: str,
+    compiler: str,
+    stages_of: Callable[[str], list[Stage]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    header, run = tmp_path / "a.h", SimpleNamespace(top=tmp_path, state=tmp_path, compilers=None)
+
+    def compiled(*given: Any, **named: Any) -> CompiledCode:
+        now = time.time_ns()  # which the clock of files may be behind
+        wait_for(
+            lambda: header.write_text("new") and header.stat().st_ctime_ns > now, "the clock of files stands still"
+        )
+        return CompiledCode(ToolResult("", 0.0, 0.0, 0), ("a.h",))
+
+    stage = next(stage for stage in stages_of(tree) if stage.label == label)
+    monkeypatch.setattr(f"kernelwright.{compiler}", compiled)
+    stage.note = dict
+    more: dict[str, Any] = {"path": __file__} if label == "OBJECT" else {}
+    stage.make(replace(stage.request, folders={}, **more), tmp_path, StageRun(run, stage))  # type: ignore[arg-type]
+    assert stage.later["a.h"] == EDITED
 
 
 REPORTS = {"state", "note", "note_once", "require_folders", "top"}
