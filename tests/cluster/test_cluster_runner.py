@@ -17,7 +17,7 @@ from kernelwright.define.cluster_address import check_address
 from kernelwright.processes.elsewhere import Elsewhere, SharedTool
 from kernelwright.processes.memory import Measurements, MemoryGovernor
 from kernelwright.processes.runner import ToolResult, ToolRunner
-from moments import Gate, wait_until_gone
+from support.moments import Gate, wait_until_gone
 
 VERSIONS = {"kernelwright": "1", "python": "3"}
 WHERE = Where("gemm", "m-64", "compile", "kernels/gemm.py:3")

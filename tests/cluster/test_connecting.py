@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dask_cluster import Scheduler
 from kernelwright.core.errors import SettingsError, ToolchainError
+from support.dask_cluster import Scheduler
 
 pytest.importorskip("distributed", reason="clusters need the extra fleet")
 from kernelwright.cluster import dask_client

@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Project
-from dask_cluster import SITE_SCONS, Cluster
 from kernelwright.cluster.messages import Answer, Request
 from kernelwright.cluster.runner import ClusterGone, NotDone
 from kernelwright.core.errors import WorkerError
-from moments import Gate, rewrite, wait_for, wait_until_gone
+from support.dask_cluster import SITE_SCONS, Cluster
+from support.moments import Gate, rewrite, wait_for, wait_until_gone
+from support.project import Project
 
 pytest.importorskip("distributed", reason="clusters need the extra fleet")
 from kernelwright.cluster.dask_client import connect

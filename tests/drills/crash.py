@@ -36,7 +36,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(ROOT / "tests"))
 
-from moments import HANGS_AFTER_S, processes_of  # noqa: E402 (it is below that folder)
+from support.moments import HANGS_AFTER_S, processes_of  # noqa: E402 (it is below that folder)
 
 PACKAGE = "kw_kernels"
 WORKER = "kernelwright.worker.forkserver"

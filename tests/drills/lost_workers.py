@@ -26,8 +26,8 @@ from collections import Counter
 from pathlib import Path
 
 from crash import COMPILERS, Drill, DrillError, Tally
-from dask_cluster import Cluster
-from moments import HANGS_AFTER_S, processes_of, wait_for
+from support.dask_cluster import Cluster
+from support.moments import HANGS_AFTER_S, processes_of, wait_for
 
 TOO_EARLY = "cannot be used"
 """In the error of a build whose scheduler was gone before it was found."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 
-from conftest import Project
 from crash import VICTIMS, Drill
-from moments import wait_for
+from support.moments import wait_for
+from support.project import Project
 
 
 class ShortDrill(Drill):

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
-from conftest import Project
 from crash import VICTIMS
 from killed_with_remote import RemoteDrill
+from support.project import Project
 from test_crash import ShortDrill
 
 

@@ -8,8 +8,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from conftest import Project
-from moments import wait_for
+from support.moments import wait_for
+from support.project import Project
 
 pytest.importorskip("distributed", reason="clusters need the extra fleet")
 from lost_workers import INTERRUPT, LostWorkers

@@ -42,8 +42,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(ROOT / "tests"))
 
-from conftest import Project, _make_compiler  # noqa: E402 (it is below that folder)
-from forked import starter  # noqa: E402
+from support.forked import starter  # noqa: E402
+from support.project import Project, make_compiler  # noqa: E402 (it is below that folder)
 from walk_cells import CELLS, Cell  # noqa: E402
 from walk_demand import CELL_KERNEL, IN_FRESH, IN_PACKAGE, READY_MODULES, Kept, WalkError  # noqa: E402
 from walk_project import REFERENCE, SETTINGS, Checkout, Content, Kernel, Model, random_model  # noqa: E402
@@ -204,7 +204,7 @@ if not child:
     os.dup2(writing, 2)
     os.close(writing)
     os.close(reading)
-    import scons_start
+    from support import scons_start
     scons_start.main()
     os._exit(0)
 os.close(writing)
@@ -500,7 +500,7 @@ class Walk:
         project = Project(at.project)
         project.know_tools()
         environment = project.variables(self._variables(at))
-        starter("scons_start").run(KILLED, *self.words(), stages, env=environment, cwd=at.project, merged=True)
+        starter("support.scons_start").run(KILLED, *self.words(), stages, env=environment, cwd=at.project, merged=True)
 
     def move(self, at: Checkout) -> None:
         """The folder of the checkout gets another name."""
@@ -723,7 +723,7 @@ def prepared(folder: Path) -> Iterator[None]:
     """What the projects of all walks share, as the tests do."""
     shared = folder / "shared"
     shared.mkdir()
-    _make_compiler(shared)
+    make_compiler(shared)
     Project.shared = shared
     os.environ["OBJECTS_OF_TESTS"] = str(shared / "lowered")
     yield

@@ -11,10 +11,10 @@ import threading
 from pathlib import Path
 from typing import IO, Any
 
-from demand import BEGIN, READY
-from forked import Starter
+from support.demand import BEGIN, READY
+from support.forked import Starter
 
-READY_MODULES = ("tvm_ready", "numpy", "pytest", "tvm_ffi_ready")
+READY_MODULES = ("support.tvm_ready", "numpy", "pytest", "support.tvm_ffi_ready")
 
 NUMBERS = r"""
 import re, traceback

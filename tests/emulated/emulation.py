@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from conftest import ROOT, Project, once_in
 from kernelwright.core.dtype import numpy_dtype
 from kernelwright.define.kernel import Kernel, Variant
 from kernelwright.define.unit import Unit, unit_symbol
@@ -33,6 +32,7 @@ from kernelwright.processes.protocol import CheckRequest
 from kernelwright.runtime.cuda_core_device import truncdiv, truncmod
 from kernelwright.worker.check import Check, barely_aligned
 from numpy.typing import NDArray
+from support.project import ROOT, Project, once_in
 
 Array = NDArray[Any]
 Values = dict[str, Any]

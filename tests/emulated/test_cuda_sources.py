@@ -11,14 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SCONSTRUCT, SITE_SCONS, Project
 from emulation import Emulation
 from kernelwright.core.errors import DefinitionError, ToolchainError, Where
 from kernelwright.cuda import Tensor, TensorMap
 from kernelwright.lower.cuda_parameters import TYPES
 from kernelwright.toolchain.nvcc import find_nvcc
 from kernelwright.toolchain.nvrtc import find_nvrtc
-from standin_calls import call, make_standin
+from support.project import SCONSTRUCT, SITE_SCONS, Project
+from support.standin_calls import call, make_standin
 
 SETTINGS = """\
 [tool.kernelwright]

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
 from emulation import Comparison, kernels_in, lowered, variants_of
-from kernel_library import covering
 from kernelwright.worker.check import size_sets
+from support.kernel_library import covering
+from support.project import ROOT
 
 FILES = sorted(path.stem for path in (ROOT / "kernels").glob("[a-z]*.py"))
 

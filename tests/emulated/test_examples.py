@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROOT, SITE_SCONS, Project
 from emulation import Emulation
-from environments import NEEDED, environment
 from kernelwright.define.program import NEED as CUTEDSL
 from kernelwright.define.tilelang_program import NEED as TILELANG
 from kernelwright.define.triton_program import INTERPRETER
 from kernelwright.define.triton_program import NEED as TRITON
+from support.environments import NEEDED, environment
+from support.project import ROOT, SITE_SCONS, Project
 
 EXAMPLES = ROOT / "examples"
 

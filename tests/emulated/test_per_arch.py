@@ -6,11 +6,11 @@ import json
 import zipfile
 
 import pytest
-from conftest import SCONSTRUCT, Project
 from kernelwright.define.tuning import Rule, TableDevice, TunedConfig
 from kernelwright.wheel.verify import verify_together, verify_wheel
-from standin_calls import call, make_standin
-from tuned import table
+from support.project import SCONSTRUCT, Project
+from support.standin_calls import call, make_standin
+from support.tuned import table
 
 SETTINGS = """\
 [tool.kernelwright]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from conftest import SCONSTRUCT, Project
-from standin_calls import call, make_standin, started
+from support.project import SCONSTRUCT, Project
+from support.standin_calls import call, make_standin, started
 
 SETTINGS = """\
 [tool.kernelwright]

@@ -6,11 +6,11 @@ import json
 
 import numpy as np
 import pytest
-from conftest import SCONSTRUCT, Project
 from emulation import Emulation
 from kernelwright.lower.tir import Tir
 from kernelwright.lower.unit import Unit
-from standin_calls import call, launches, make_standin
+from support.project import SCONSTRUCT, Project
+from support.standin_calls import call, launches, make_standin
 from tvm.script import tirx as T
 from tvm.tirx import Var
 

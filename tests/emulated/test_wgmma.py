@@ -67,24 +67,15 @@ WAIT_EMPTY = r"tvm_builtin_cuda_mbarrier_wait\(.*\bstep\b.*\);"
 MISTAKES: dict[str, tuple[tuple[str, str], str]] = {
     "no fence before wgmma": (without(r"(?m)^ +tvm_builtin_ptx_wgmma_fence\w+\(\);"), "no wgmma.fence since"),
     "no wait for wgmma": (without(r"(?m)^ +tvm_builtin_ptx_wgmma_wait_group\w+_0\(\);"), "before it has waited"),
-    "no group": (without(r"(?m)^ +tvm_builtin_ptx_wgmma_commit_group\w+\(\);"), "before it has waited"),
     "a stage is given back too early": (
         (r"wgmma\.wait_group\.sync\.aligned 1;", "wgmma.wait_group.sync.aligned 7;"),
         "",
     ),
-    "no fence after mbarrier.init": (
-        without(r"(?m)^ +tvm_builtin_ptx_fence_mbarrier\w+\(\);"),
-        "initialization has no fence",
-    ),
     "nobody waits for tiles": (without(WAIT_FULL), ""),
     "nobody waits for a free stage": (without(WAIT_EMPTY), ""),
     "fewer bytes are expected": ((r"\(uint\)24576", "(uint)24560"), "threads wait for others"),
-    "more bytes are expected": ((r"\(uint\)24576", "(uint)24592"), "threads wait for others"),
     "another swizzle": ((r"(\(&\(desc_ptr\[0\]\)\), .*), 3\);", r"\1, 2);"), ""),
-    "another leading offset": ((r"(\(&\(desc_ptr\[1\]\)\), .*), 512, 64, 3\);", r"\1, 64, 64, 3);"), ""),
-    "another stride": ((r"(\(&\(desc_ptr\[0\]\)\), .*), 64, 3\);", r"\1, 32, 3);"), ""),
     "lanes that differ": ((r"\(0 < step_1\)\);", "(threadIdx.x & 1));"), "different operands"),
-    "the other half of the rows": ((r"\(\(int\)threadIdx\.x\) & 31\) >> 2", r"((int)threadIdx.x) & 31) >> 1"), ""),
 }
 """What is changed in the generated code, and what the error says; nothing: the result is wrong in one of the orders."""
 

@@ -9,10 +9,10 @@ import json
 from typing import Any
 
 import pytest
-from conftest import ADD, ROOT, SCONSTRUCT, Project
 from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 from hypothesis.database import DirectoryBasedExampleDatabase
+from support.project import ADD, ROOT, SCONSTRUCT, Project
 
 from .harness import THOROUGH
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Project
 from hypothesis import strategies as st
 from kernelwright.runtime import kernel as kernel_module
 from kernelwright.runtime.loader import Loader, read_manifest
+from support.project import Project
 
 from .harness import fuzz, write_guard
 from .strategies import as_json, damaged, nested, restructured

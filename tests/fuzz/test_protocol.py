@@ -22,7 +22,7 @@ from kernelwright.processes.protocol import (
     MeasureRequest,
 )
 from kernelwright.processes.tool_process import _members as members_of_session
-from moments import ENDLESS, HANGS_AFTER_S, Clock, running, wait_for
+from support.moments import ENDLESS, HANGS_AFTER_S, Clock, running, wait_for
 
 from .harness import fuzz
 from .strategies import as_json, damaged, json_values, nested, restructured

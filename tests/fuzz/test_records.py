@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import SCons.Script  # noqa: F401 (the journal needs SCons's globals)
-from conftest import Project
 from hypothesis import strategies as st
 from kernelwright.compilers.limits import check_limits, read_usage
 from kernelwright.core.errors import KernelwrightError, WorkerError
@@ -47,6 +46,7 @@ from kernelwright.toolchain.host_compiler import HostCompiler
 from kernelwright.toolchain.kept_headers import KeptHeaders
 from kernelwright.toolchain.trimming import read_headers
 from kernelwright.toolchain.tvm import Lowerer
+from support.project import Project
 
 from .harness import fuzz, only_our_errors, require_readable, write_guard
 from .strategies import as_json, damaged, nested, restructured

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from conftest import SCONSTRUCT, SITE_SCONS, Project
-from forked import starter
 from hypothesis import assume
 from hypothesis import strategies as st
+from support.forked import starter
+from support.project import SCONSTRUCT, SITE_SCONS, Project
 
 from .harness import THOROUGH, fuzz, require_no_traceback, snapshot
 from .strategies import damaged, odd_texts, texts
@@ -230,14 +230,14 @@ import sys
 # What PYTHONIOENCODING does when an interpreter starts.
 sys.stdout.reconfigure(encoding="ascii", errors="strict")
 sys.stderr.reconfigure(encoding="ascii", errors="backslashreplace")
-import scons_start
+from support import scons_start
 scons_start.main()
 """
 
 
 def run_fork(folder: Path, arguments: tuple[str, ...], environment: dict[str, str]) -> tuple[int, str]:
     """Run scons as the projects of other tests do, see ``scons_start``; its exit status and its output."""
-    done = starter("scons_start").run(FORK, *arguments, env=environment, cwd=folder, merged=True)
+    done = starter("support.scons_start").run(FORK, *arguments, env=environment, cwd=folder, merged=True)
     return done.returncode, done.stdout
 
 

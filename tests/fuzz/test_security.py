@@ -13,9 +13,9 @@ from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
-from conftest import ADD, ROOT, SCONSTRUCT, SITE_SCONS, Project
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from support.project import ADD, ROOT, SCONSTRUCT, SITE_SCONS, Project
 
 from .harness import require_no_traceback
 

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import SCONSTRUCT, SITE_SCONS, Project, new_project
 from kernelwright.define.remote_address import TOKEN
+from support.project import SCONSTRUCT, SITE_SCONS, Project, new_project
 
 from remote.servers import READER, WRITER, Nginx, faulty, nginx, status
 

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from conftest import Project, new_project
-from demand import Demand
+from support.demand import Demand
+from support.project import Project, new_project
 
 DEFINITION = '''
     import numpy as np

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import SITE_SCONS, Project
+from support.project import SITE_SCONS, Project
 
 BOTH = "BACKENDS=tvm_ffi,torch"
 CYTHON = "BACKENDS=cython"

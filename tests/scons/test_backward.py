@@ -6,10 +6,10 @@ import json
 import shutil
 
 import pytest
-from conftest import CUBE, Project
 from kernelwright import grid, kernel
 from kernelwright.core.errors import DefinitionError, Where
 from kernelwright.define.kernel import require_gradient_names
+from support.project import CUBE, Project
 
 
 def forward(**options):

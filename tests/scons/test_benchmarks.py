@@ -38,6 +38,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, dict
 
 
 def test_each_benchmark_writes_one_file_with_rows(small: tuple[str, dict[str, dict[str, Any]]]) -> None:
+    """It takes long: every benchmark runs once, with its peers."""
     assert set(small[1]) == set(QUICK)
     for name, document in small[1].items():
         assert document["benchmark"] == name

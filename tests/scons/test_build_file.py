@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ADD, ROOT, SCALE, Project
+from support.project import ADD, ROOT, SCALE, Project
 
 
 def test_help_lists_settings_with_their_values(project):

@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from conftest import Project
+from support.project import Project
 
 TWICE = '''\
 from kernelwright import grid, kernel

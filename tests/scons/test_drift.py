@@ -145,7 +145,7 @@ DECIDING_NOTHING = {
         "runtime/dlpack.py",
     ),
     *("remote/bazel.py", "remote/client.py", "remote/counts.py", "remote/objects.py", "remote/opening.py"),
-    *("remote/store.py", "state/cache.py", "state/own_folder.py", "state/remote_entries.py"),
+    *("remote/room.py", "remote/store.py", "state/cache.py", "state/own_folder.py", "state/remote_entries.py"),
     *(
         "scons/action.py",
         "scons/ahead.py",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from conftest import ADD, SCONSTRUCT
-from moments import HANGS_AFTER_S
+from support.moments import HANGS_AFTER_S
+from support.project import ADD, SCONSTRUCT
 
 PRELUDE = "from kernelwright import grid, kernel\nfrom tvm.script import tirx as T\nfrom tvm import te\n"
 

@@ -6,7 +6,7 @@ import re
 import shutil
 from pathlib import Path
 
-from conftest import ROOT, SITE_SCONS, Project
+from support.project import ROOT, SITE_SCONS, Project
 
 TEXT = (ROOT / "docs/extending.md").read_text()
 BACKEND = TEXT[TEXT.index("## A backend") : TEXT.index("## A front end")]

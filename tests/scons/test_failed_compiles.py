@@ -8,9 +8,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from conftest import SITE_SCONS, Project
-from demand import READY
-from forked import starter
+from support.demand import READY
+from support.forked import starter
+from support.project import SITE_SCONS, Project
 
 BROKEN = """#!/bin/sh
 case "$*" in *wrapper.c*) echo broken >&2; exit 1;; esac
@@ -33,7 +33,7 @@ def compile_on_demand(project: Project, cache: Path, **variables: str) -> str:
 
 def started(project: Project, cache: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "KERNELWRIGHT_CACHE_DIR": str(cache), "PYTHONPATH": str(SITE_SCONS), **variables}
-    done = starter("tvm_ready").run(f"{READY}{COMPILE}", env=environment, cwd=project.folder)
+    done = starter("support.tvm_ready").run(f"{READY}{COMPILE}", env=environment, cwd=project.folder)
     assert done.returncode == 0, done.stderr
     return done
 

@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-import tuned
-from conftest import SCONSTRUCT, Project, new_project
 from kernelwright.state.cache import BuildCache
+from support import tuned
+from support.project import SCONSTRUCT, Project, new_project
 
 REFUSE = """\
 from kernelwright.processes import pool

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Project
+from support.project import ROOT, Project
 
 GPU = ROOT / "tests" / "gpu"
 KERNELS = "rope,row_sum,saxpy"
@@ -94,6 +94,7 @@ def dry(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, di
 
 
 def test_a_dry_run_goes_through_every_part(dry: tuple[str, dict[str, Any], Path]) -> None:
+    """It takes long: it packs all kernels, and runs every experiment once."""
     said, result, out = dry
     names = [part["name"] for part in result["parts"]]
     tests = [f"tests, {name}" for name in ("tvm_ffi", "torch", "jax")]

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import Project
-from imported_source import HEADER, KERNELS, SOURCE
 from kernelwright.cli import main
+from support.imported_source import HEADER, KERNELS, SOURCE
+from support.project import Project
 
 pytest.importorskip("clang.cindex", reason="libclang is not installed")
 

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ADD, SCALE, SCONSTRUCT, SITE_SCONS, Project
-from moments import Gate, rewrite, wait_for
+from support.moments import Gate, rewrite, wait_for
+from support.project import ADD, SCALE, SCONSTRUCT, SITE_SCONS, Project
 
 SHOW_WORKERS = """
 import atexit

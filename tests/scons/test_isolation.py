@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from conftest import SCONSTRUCT, Project
+from support.project import SCONSTRUCT, Project
 
 SETTINGS = """\
 [tool.kernelwright]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from conftest import Project
-from kernel_library import MORE, build_kernel_library
+from support.kernel_library import MORE, build_kernel_library
+from support.project import Project
 
 EXPECTED = {
     "saxpy",

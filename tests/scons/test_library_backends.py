@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, SITE_SCONS
-from kernel_library import BACKENDS, LIKE_OTHERS, build_kernel_library
+from support.kernel_library import BACKENDS, LIKE_OTHERS, build_kernel_library
+from support.project import ROOT, SITE_SCONS
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import ADD, Project
 from kernelwright.core.arch import virtual_arch
 from kernelwright.core.errors import ToolchainError
 from kernelwright.toolchain.nvcc import find_nvcc, nvcc_parts
 from kernelwright.toolchain.nvdisasm import find_nvdisasm
 from kernelwright.toolchain.nvrtc import find_nvrtc
+from support.project import ADD, Project
 
 WITHOUT_WHEELS = """\
 from kernelwright.toolchain import nvdisasm

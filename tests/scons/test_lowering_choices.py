@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 
-from conftest import Project
+from support.project import Project
 
 VECTORS = """\
 from kernelwright import kernel

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ADD, SCALE, SCONSTRUCT, SITE_SCONS, Project
+from support.project import ADD, SCALE, SCONSTRUCT, SITE_SCONS, Project
 
 ONE_DTYPE = SCALE.replace('["float32", "float16"]', '["float32"]')
 

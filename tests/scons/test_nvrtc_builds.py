@@ -12,12 +12,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ADD, ROOT, SITE_SCONS, Project
 from elftools.elf.elffile import ELFFile
 from kernelwright.core.errors import ToolchainError
 from kernelwright.toolchain.nvcc import find_nvcc
 from kernelwright.toolchain.nvrtc import find_nvrtc
-from moments import Gate, wait_for
+from support.moments import Gate, wait_for
+from support.project import ADD, ROOT, SITE_SCONS, Project
 
 NO_NVCC = "NVCC=/nonexistent/nvcc"
 """Where NVRTC compiles nobody looks for it; where nvcc does this is an error."""

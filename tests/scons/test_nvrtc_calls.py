@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Project
+from support.project import Project
 
 UNIT = Path(__file__).parent.parent / "unit"
 SETTINGS = ("TARGETS=cuda", "ARCHS=sm_80,compute_80", "BACKENDS=nvrtc")

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import Project
-from demand import Demand
+from support.demand import Demand
+from support.project import Project
 
 BACKENDS = ("tvm_ffi", "cython", "torch", "jax")
 """Those that run on the CPU; nvrtc needs a driver."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from conftest import Project
-from demand import Demand
+from support.demand import Demand
+from support.project import Project
 
 DEVICE = '''\
 from kernelwright import kernel

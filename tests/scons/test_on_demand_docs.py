@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import CALLING, ROOT, Project
-from demand import READY
-from environments import install, linked, needed, run
-from forked import starter
 from kernelwright.ondemand.options import Options
-from pages import Block, agrees, blocks, commands
+from support.demand import READY
+from support.environments import install, linked, needed, run
+from support.forked import starter
+from support.pages import Block, agrees, blocks, commands
+from support.project import CALLING, ROOT, Project
 
 PAGE = ROOT / "docs/on-demand.md"
 
@@ -117,7 +117,7 @@ class Session(Project):
         known = {name: value for name, value in os.environ.items() if not name.startswith("KERNELWRIGHT_")}
         here = {"CUDA_VISIBLE_DEVICES": "", "PATH": f"{self.shared}/bin:{os.environ['PATH']}"}
         environment = {**known, **here, **(variables or {})}
-        done = starter("tvm_ready", *CALLING).run(
+        done = starter("support.tvm_ready", *CALLING).run(
             READY + code, env=environment, path=[""], cwd=self.folder, merged=True
         )
         return done.returncode, done.stdout

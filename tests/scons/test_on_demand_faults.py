@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Project
-from demand import Demand
+from support.demand import Demand
+from support.project import Project
 
 SAID = '''
 def said(call, *arguments, **options):

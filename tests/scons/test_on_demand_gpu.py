@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from support.project import ROOT
 
 NEEDED = ("torch", "tvm", "nvidia.cu13")
 

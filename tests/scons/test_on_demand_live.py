@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Project
-from demand import FILE, Demand
+from support.demand import FILE, Demand
+from support.project import Project
 
 TIMES = """
 @kw.kernel(configs=[{"dtype": "float32"}, {"dtype": "float64"}], outputs=[-1])

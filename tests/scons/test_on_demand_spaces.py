@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from conftest import CUBE, Project
-from demand import Demand
-from tuned import BLOCKS, SCALED, scaled_on_both
+from support.demand import Demand
+from support.project import CUBE, Project
+from support.tuned import BLOCKS, SCALED, scaled_on_both
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import CALLING, Project
-from forked import starter
+from support.forked import starter
+from support.project import CALLING, Project
 
 PROGRAM = """
 import numpy as np

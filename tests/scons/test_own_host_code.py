@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, SCONSTRUCT, SITE_SCONS, Project
 from kernelwright.wheel.device_code import device_archs
-from standin_calls import call, make_standin
+from support.project import ROOT, SCONSTRUCT, SITE_SCONS, Project
+from support.standin_calls import call, make_standin
 
 SETTINGS = '[tool.kernelwright]\ntargets = ["llvm", "cuda"]\narchs = ["x86-64-v3", "sm_80", "sm_90a"]\n'
 

@@ -12,8 +12,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from conftest import ADD, CUBE, SCALE, SCONSTRUCT, Project
-from environments import needed
+from support.environments import needed
+from support.project import ADD, CUBE, SCALE, SCONSTRUCT, Project
 
 MORE = '''\
 from kernelwright import grid, kernel

@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import SCONSTRUCT, Project
-from demand import Demand
+from support.demand import Demand
+from support.project import SCONSTRUCT, Project
 
 DEVICE = '''\
 from kernelwright import kernel

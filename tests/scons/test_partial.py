@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ADD, CUBE, SCALE, SCONSTRUCT, Project
 from kernelwright.cli import main
+from support.project import ADD, CUBE, SCALE, SCONSTRUCT, Project
 
 BAD_SCALE = SCALE.replace(
     "    @T.prim_func", '    if dtype == "float16":\n        raise RuntimeError("on purpose")\n    @T.prim_func'

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CUBE, SITE_SCONS, Project
 from kernelwright.define.recorded import parse, text_of
 from kernelwright.ondemand.record import note
+from support.project import CUBE, SITE_SCONS, Project
 
 IMPORT = "from kernelwright import grid, kernel"
 DECORATOR = '@kernel(configs=recorded("configs.json"), outputs=["y"])'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from conftest import Project, new_project
+from support.project import Project, new_project
 
 CODE = "build/kernels/demo/scale/dtype-float32/llvm/x86-64-v3/host.o"
 

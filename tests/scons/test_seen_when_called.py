@@ -15,9 +15,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import SCONSTRUCT, Project
-from environments import own_wheel
 from kernelwright.remote.objects import decompressed
+from support.environments import own_wheel
+from support.project import SCONSTRUCT, Project
 
 DEFINITION = """\
 from kernelwright import kernel

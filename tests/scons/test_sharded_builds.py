@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tuned
-from conftest import ADD, CUBE, SCALE, SCONSTRUCT, Project, Run, new_project, once
 from kernelwright import cli
 from kernelwright.core.shard import Shard
 from kernelwright.define.recorded import text_of
 from kernelwright.state.cache import BuildCache
+from support import tuned
+from support.project import ADD, CUBE, SCALE, SCONSTRUCT, Project, Run, new_project, once
 
 SETTINGS = """\
 [project]

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import SCONSTRUCT, SITE_SCONS, Project
 from kernelwright.ondemand.store import KernelStore
 from kernelwright.state.cache import BuildCache
+from support.project import SCONSTRUCT, SITE_SCONS, Project
 
 SHOW_IMPORT = """
 import atexit, sys

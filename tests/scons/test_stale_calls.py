@@ -6,8 +6,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Project
-from demand import Demand
+from support.demand import Demand
+from support.project import ROOT, Project
 
 PAGE = ROOT / "docs/on-demand.md"
 

@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from conftest import ADD, SCALE, SCONSTRUCT, SITE_SCONS, Project, Run
 from kernelwright.compilers.glibc import LIBRARIES
 from kernelwright.core.sealed import sealed, sealed_object, unsealed_object, write_sealed
 from kernelwright.state.entry import SCHEMA
 from kernelwright.state.journal import SEPARATOR
 from kernelwright.toolchain.host_compiler import find_host_compiler
 from kernelwright.toolchain.nvcc import find_nvcc
-from moments import ENDLESS, HANGS_AFTER_S, Gate, processes_of, rewrite, wait_for
+from support.moments import ENDLESS, HANGS_AFTER_S, Gate, processes_of, rewrite, wait_for
+from support.project import ADD, SCALE, SCONSTRUCT, SITE_SCONS, Project, Run
 
 OUTPUTS = ("build/kernels", "build/demo")
 WORK = "build/kernels/demo/scale"

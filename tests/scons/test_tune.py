@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Project
-from demand import Demand
 from kernelwright.cli import main
-from moments import wait_for
+from support.demand import Demand
+from support.moments import wait_for
+from support.project import Project
 
 FILE = '''
 from kernelwright import kernel

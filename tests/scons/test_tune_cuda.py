@@ -11,8 +11,8 @@ import subprocess
 from typing import Any
 
 import pytest
-from conftest import ROOT, Project
-from demand import Demand
+from support.demand import Demand
+from support.project import ROOT, Project
 
 FILE = '''
 from kernelwright import grid, kernel

@@ -10,11 +10,11 @@ import tarfile
 from typing import Any
 
 import pytest
-from conftest import ADD, SITE_SCONS, Project
 from kernelwright.core.errors import SettingsError
 from kernelwright.discover.tables import tables_in
 from kernelwright.ondemand.record import note
-from tuned import BLOCKS, FILE, GPU, SCALED, SMALL_AND_LARGE, scaled_on_both, table, tuned, write_project
+from support.project import ADD, SITE_SCONS, Project
+from support.tuned import BLOCKS, FILE, GPU, SCALED, SMALL_AND_LARGE, scaled_on_both, table, tuned, write_project
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import SCONSTRUCT, Project
 from kernelwright.define.tuning import TableDevice
-from tuned import table, tuned
+from support.project import SCONSTRUCT, Project
+from support.tuned import table, tuned
 
 WHICH = '''\
 from kernelwright import grid, kernel

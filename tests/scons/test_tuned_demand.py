@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from conftest import Project
-from demand import Demand
+from support.demand import Demand
+from support.project import Project
+from support.tuned import table, tuned
 from test_tuned_calls import BY_BOTH, BY_M, HERE, WHICH
-from tuned import table, tuned
 
 TABLE = table(BY_M, BY_BOTH, device=HERE, kernel="which")
 FILE = "tuning/which.here.json"

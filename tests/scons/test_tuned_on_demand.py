@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from conftest import Project
-from demand import Demand
 from kernelwright.define.tuning import TableDevice
 from kernelwright.tune.device import device_of
-from tuned import BLOCKS, FILE, SMALL_AND_LARGE, table, tuned, write_project
+from support.demand import Demand
+from support.project import Project
+from support.tuned import BLOCKS, FILE, SMALL_AND_LARGE, table, tuned, write_project
 
 MINE = TableDevice("llvm", "x86-64-v3", device_of("cpu").name, device_of("cpu").count)
 """This machine. All levels of x86-64 that the tests need are its own."""

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 from kernelwright.define.tuning import parse_table, table_text
 from kernelwright.tune.policy import Policy
-from pages import blocks
+from support.pages import blocks
+from support.project import ROOT
 from test_on_demand_docs import Session
 
 PAGE = ROOT / "docs/tuning.md"

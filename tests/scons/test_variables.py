@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import Project
-from demand import Demand
+from support.demand import Demand
+from support.project import Project
 
 TILED = """\
 import os

@@ -3,7 +3,7 @@
    What it is asked for the first time, the real compiler does. A later compilation of the same preprocessed source with
    the same options gets a copy of what came out, and so does one of the same assembler text. It hardly optimises, which
    takes two thirds of the time. Everything else, such as linking objects, and whatever fails or warns, is always the
-   real compiler's. tests/conftest.py compiles it as "cc", with the macros COMPILER and MEMORY. It is written in C
+   real compiler's. tests/support/project.py compiles it as "cc", with the macros COMPILER and MEMORY. It is written in C
    because Python would take longer to start than all that this program does. */
 
 #define _GNU_SOURCE

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT, SCONSTRUCT, Project
 from kernelwright.define.tilelang_program import NEED, VERSION
-from ptx import Kernel
-from standin_calls import call, launches, make_standin, started
+from support.project import ROOT, SCONSTRUCT, Project
+from support.ptx import Kernel
+from support.standin_calls import call, launches, make_standin, started
 
 PYTHON = os.environ.get("KERNELWRIGHT_TILELANG_PYTHON", "")
 if not PYTHON:

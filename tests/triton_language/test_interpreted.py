@@ -8,8 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
-from conftest import SCONSTRUCT, Project
 from kernelwright.define.triton_program import INTERPRETER
+from support.project import SCONSTRUCT, Project
 
 try:
     version("triton"), version("torch")

@@ -13,8 +13,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import SCONSTRUCT, Project
 from kernelwright.define.triton_program import NEED
+from support.project import SCONSTRUCT, Project
 
 HERE = importlib.util.find_spec("triton") is not None
 PYTHON = os.environ.get("KERNELWRIGHT_TRITON_PYTHON", "")

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT, SCONSTRUCT, Project
 from elftools.elf.elffile import ELFFile
 from kernelwright.define.triton_program import NEED
-from ptx import Kernel
-from standin_calls import call, launches, make_standin, started
+from support.project import ROOT, SCONSTRUCT, Project
+from support.ptx import Kernel
+from support.standin_calls import call, launches, make_standin, started
 
 try:
     version("triton")

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
-from kernel_library import build_kernel_library
 from kernelwright.backends import get
 from kernelwright.define.kernel import Kernel
 from kernelwright.library.plan import Argument, KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.processes.protocol import CheckRequest
 from kernelwright.worker.check import Check, size_sets
 from kernelwright.worker.definitions import kernels_of
+from support.kernel_library import build_kernel_library
+from support.project import ROOT
 
 KERNELS = sorted(path.stem for path in (ROOT / "kernels").glob("[!_]*.py"))
 assert "gemm" in KERNELS

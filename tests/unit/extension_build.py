@@ -13,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from forked import starter
 from kernelwright.backends.cython import Cython
 from kernelwright.library.commands import ToolPaths
 from kernelwright.library.launcher import LAUNCHER
@@ -21,6 +20,7 @@ from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.runtime import cython_kernel
 from kernelwright.runtime import kernel as tvm_ffi_kernel
 from launcher_build import OPTIMISED, build, include_folders
+from support.forked import starter
 from workers_project import Project
 
 KERNELS = Path(__file__).parents[2] / "kernels"

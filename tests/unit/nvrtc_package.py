@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from forked import starter
 from kernelwright import backends, runtime
 from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.runtime.arguments import outputs_of
+from support.forked import starter
 
 STANDIN = Path(__file__).parent.parent / "standin" / "cuda.c"
 

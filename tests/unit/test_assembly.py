@@ -13,7 +13,6 @@ import pytest
 
 pytest.importorskip("SCons")
 
-import moments
 import SCons.Script.Main
 from kernelwright.core.errors import KernelwrightError, Where
 from kernelwright.core.files import sha256_of
@@ -27,6 +26,7 @@ from kernelwright.stages.partial import Partial
 from kernelwright.stages.wheel import put_into
 from kernelwright.wheel.size_table import KernelSize
 from scons_tree import Inputs, graph_of, make_all, stages_of
+from support import moments
 
 LIBRARY = "_lib/gemm.so"
 

@@ -13,7 +13,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, SITE_SCONS
+from support.project import ROOT, SITE_SCONS
 
 PACKAGE = SITE_SCONS / "kernelwright"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "template" not in path.relative_to(PACKAGE).parts)

@@ -7,7 +7,6 @@ import sys
 from dataclasses import replace
 
 import pytest
-from conftest import SITE_SCONS
 from kernelwright.core.errors import DefinitionError, Where
 from kernelwright.define.cuda_source import Source
 from kernelwright.define.exported import Exported
@@ -15,6 +14,7 @@ from kernelwright.define.program import Program, Tensor
 from kernelwright.define.settings import TARGETS
 from kernelwright.define.unit import Unit, unit_symbol
 from kernelwright.lower import get, names, require_recognized
+from support.project import SITE_SCONS
 
 WHERE = Where("k", "default", "lower", "k.py:3")
 ARCHS = {"llvm": ("x86-64-v3",), "cuda": ("sm_80", "sm_90a", "compute_90")}

@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
-from imported_source import HEADER, KERNELS, SOURCE
 from kernelwright.cli import main
 from kernelwright.core.errors import DefinitionError, KernelwrightError, SettingsError, ToolchainError
 from kernelwright.define import kernel as kernels
@@ -18,6 +16,8 @@ from kernelwright.importer.command import import_source
 from kernelwright.importer.function import Function, Parameter
 from kernelwright.importer.parser import NEED, functions_in
 from kernelwright.importer.types import NAMES, OF_NAMES, VECTORS
+from support.imported_source import HEADER, KERNELS, SOURCE
+from support.project import ROOT
 
 if sys.version_info >= (3, 11):
     import tomllib

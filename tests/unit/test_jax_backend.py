@@ -294,8 +294,8 @@ def test_another_build_of_the_same_package_and_version_is_refused(tmp_path, buil
 
 
 def test_stub_tells_a_type_checker_what_a_kernel_takes(tmp_path, built):
-    from conftest import SITE_SCONS
     from kernelwright.package.stubs import STUB_HEAD
+    from support.project import SITE_SCONS
 
     entry = json.loads((built / "manifest.json").read_text())["kernels"]
     place = tmp_path / "demo/backends/jax"

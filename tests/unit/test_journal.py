@@ -22,7 +22,7 @@ from kernelwright.core.files import file_stamp
 from kernelwright.scons.journal import FolderSignatures, entry_from_json, entry_to_json
 from kernelwright.state import journal as lines
 from kernelwright.state.journal import SCHEMA, Journal
-from moments import HANGS_AFTER_S, rewrite
+from support.moments import HANGS_AFTER_S, rewrite
 
 
 def entry(signature: str):

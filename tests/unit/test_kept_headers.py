@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from kernelwright.toolchain.kept_headers import TICK_NS, KeptHeaders
 from kernelwright.toolchain.trimming import Headers, read_headers
-from moments import wait_for
+from support.moments import wait_for
 
 KEY = ("compute_80", "-O3", "#include <a.h>")
 SECOND = (*KEY[:2], "#include <a.h>\n#include <b.h>")

@@ -31,7 +31,7 @@ from kernelwright.stages.stage import Stage
 from kernelwright.state.entry import entry_key
 from kernelwright.toolchain.distribution import Distribution
 from scons_tree import GEMM, TOOLS
-from variations import variations
+from support.variations import variations
 
 KEY = "ab" * 32
 

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import tvm_ffi
 from elftools.elf.elffile import ELFFile
-from forked import starter
 from kernelwright.runtime.arguments import Described, Signatures
 from launcher_build import (
     OPTIMISED,
@@ -32,6 +31,7 @@ from launcher_build import (
     signature,
     tensor,
 )
+from support.forked import starter
 
 # x, y, [z]: z = x + y. Written by hand, in C, with only the checks that the launcher leaves to the host code.
 ADD = """

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm_ffi
-from forked import starter
 from kernelwright.core.errors import KernelwrightError
 from kernelwright.library.plan import KernelPlan, LoweredUnit
 from kernelwright.library.sources import emit
@@ -32,6 +31,7 @@ from launcher_build import (
     signature,
     tensor,
 )
+from support.forked import starter
 from test_launcher_cuda import Machine, folder, machine, on_cuda  # noqa: F401 (two of these are fixtures)
 
 NUMBER = "BEGIN ((float *)tensor(argument + 3)->data)[0] = NUMBER; END"

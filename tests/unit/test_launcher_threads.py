@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm_ffi
-from forked import starter
 from gate import held
 from kernelwright.library.launcher import LAUNCHER
 from launcher_build import MEET, OPTIMISED, build, c_unit, include_folders, plan, scalar, signature, tensor
+from support.forked import starter
 from tvm_ffi import libinfo
 
 # out, mode, tasks. Each task adds 1 to out[task]; out[64 + task] is the thread that ran it, out[128] the number of

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 import tvm_ffi
-from kernel_library import covering
 from kernelwright import backends
 from kernelwright.core.errors import KernelwrightError
 from kernelwright.library.plan import LoweredUnit
 from launcher_build import FakeTensor, build
 from nvrtc_package import Process, make_driver, make_package, plan_of
+from support.kernel_library import covering
 from workers_project import Project
 
 ROOT = Path(__file__).parent.parent.parent
@@ -220,6 +220,7 @@ def test_all_kernels_launch_what_the_host_code_of_tvm_launches(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """It takes long: TVM lowers all kernels of the library, and each is launched in two ways."""
     assert len(library) >= 16 and all(s["launches"] for signatures in library.values() for s in signatures)
     driver = make_driver(tmp_path / "driver")
     make_package(tmp_path / "package", library)

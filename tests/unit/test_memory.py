@@ -14,7 +14,7 @@ from kernelwright.core.quantity import parse_size
 from kernelwright.core.sealed import sealed_object
 from kernelwright.processes import memory
 from kernelwright.processes.memory import Measurement, Measurements, MemoryGovernor, default_budget_kib
-from moments import HANGS_AFTER_S, wait_for
+from support.moments import HANGS_AFTER_S, wait_for
 
 MIB = 1 << 10
 

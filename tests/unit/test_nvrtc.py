@@ -28,7 +28,7 @@ from kernelwright.toolchain.host_compiler import HostCompiler, find_host_compile
 from kernelwright.toolchain.nvcc import Nvcc, find_nvcc
 from kernelwright.toolchain.nvrtc import Nvrtc, compiler_process, find_nvrtc, include_beside
 from kernelwright.toolchain.probe import Toolchain
-from moments import Gate, wait_for
+from support.moments import Gate, wait_for
 
 SOURCE = """\
 #ifdef __CUDACC_RTC__

@@ -23,7 +23,7 @@ from kernelwright.processes import runner as runner_module
 from kernelwright.processes import tool_process as tools
 from kernelwright.processes.memory import Measurements, MemoryGovernor
 from kernelwright.processes.runner import ToolResult, ToolRunner
-from moments import ENDLESS, HANGS_AFTER_S, Clock, Gate, running, wait_for, wait_until_gone
+from support.moments import ENDLESS, HANGS_AFTER_S, Clock, Gate, running, wait_for, wait_until_gone
 
 SITE_SCONS = Path(protocol.__file__).parents[2]
 WHERE = Where("gemm", "m-64", "nvcc", "kernels/gemm.py:3")

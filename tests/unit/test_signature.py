@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import SITE_SCONS
 from kernelwright.runtime.arguments import INT32_LIMIT, Described, Signatures
 from kernelwright.runtime.interface import plain_number
 from launcher_build import build, c_unit, plan, scalar, signature, tensor
+from support.project import SITE_SCONS
 
 DOES_NOTHING = "BEGIN (void)argument; (void)self; (void)count; (void)result; (void)tensor; END"
 

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from conftest import SITE_SCONS
 from kernelwright.core.errors import KernelwrightError, SettingsError
 from kernelwright.wheel import git as git_module
 from kernelwright.wheel.git import repository_of
@@ -21,6 +20,7 @@ from kernelwright.wheel.sdist import choose_files, read_files
 from kernelwright.wheel.source import FIRST_ZIP_TIME, RECORD, Source, find_source
 from kernelwright.wheel.version import version_of
 from packaging.version import Version
+from support.project import SITE_SCONS
 
 ONE = "0" * 39 + "1"
 TIME = 1_700_000_000

@@ -17,7 +17,6 @@ import pytest
 pytest.importorskip("SCons")
 pytest.importorskip("Cython")
 
-from conftest import ROOT
 from kernelwright.compilers.nvcc import CompiledCode
 from kernelwright.core.dependencies import EDITED
 from kernelwright.core.errors import KernelwrightError, Where
@@ -33,9 +32,10 @@ from kernelwright.stages import commands, discover, link, package, wheel
 from kernelwright.stages.stage import Stage
 from kernelwright.stages.stage_run import StageRun
 from kernelwright.toolchain.elsewhere import Elsewhere
-from moments import wait_for
 from scons_tree import GEMM, NVRTC, TOOLS, Inputs, new_graph
-from variations import variations
+from support.moments import wait_for
+from support.project import ROOT
+from support.variations import variations
 
 BASE = Inputs(Settings(package="demo", backends=("tvm_ffi", "cython"), compress="size"), listings=LISTINGS)
 TUNED = replace(GEMM, pass_configs={"tirx.disable_vectorize": True})

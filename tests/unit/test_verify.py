@@ -17,7 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import SITE_SCONS
 from hostile_wheels import (
     CODE,
     GOOD,
@@ -36,6 +35,7 @@ from kernelwright.wheel import verify as verify_module
 from kernelwright.wheel.archive import write_wheel
 from kernelwright.wheel.project import read_project
 from kernelwright.wheel.verify import gaps_of, verify_together, verify_wheel
+from support.project import SITE_SCONS
 
 NAME = "demo_sm_80-1.0-py3-none-any.whl"
 

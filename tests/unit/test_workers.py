@@ -20,7 +20,7 @@ from kernelwright.processes import protocol
 from kernelwright.processes.pool import WorkerPool
 from kernelwright.processes.protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest
 from kernelwright.processes.tool_process import OUTPUT_LIMIT
-from moments import ENDLESS, HANGS_AFTER_S, Clock, Gate, processes_of, wait_for, wait_until_gone
+from support.moments import ENDLESS, HANGS_AFTER_S, Clock, Gate, processes_of, wait_for, wait_until_gone
 from workers_project import Project
 
 SITE_SCONS = Path(protocol.__file__).parents[2]

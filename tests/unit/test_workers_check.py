@@ -20,7 +20,7 @@ from kernelwright.processes.protocol import CheckRequest
 from kernelwright.worker import check as check_module
 from kernelwright.worker.check import Check, barely_aligned, from_device, random_array, size_sets, to_device
 from launcher_build import build, plan
-from moments import HANGS_AFTER_S
+from support.moments import HANGS_AFTER_S
 from workers_project import Project
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")

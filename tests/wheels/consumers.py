@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from conftest import Project, once
-from environments import install, linked, needed, variables_of
+from support.environments import install, linked, needed, variables_of
+from support.project import Project, once
 
 SCONSTRUCT = """\
 from kernelwright.scons import generate

@@ -10,8 +10,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import Project
-from environments import linked, needed, site_of
+from support.environments import linked, needed, site_of
+from support.project import Project
 from test_wheel import build_environment, copy_of, kernelwright, made_for, pip, wheel_of
 
 RUN = """

@@ -12,11 +12,11 @@ from typing import Any
 
 import lz4.block
 import pytest
-from conftest import Project
 from kernelwright.compilers.fatbin import MAGIC, find_fatbinary, images_in, unpacked_lz4
 from kernelwright.core.errors import SettingsError, ToolchainError
 from kernelwright.toolchain.nvcc import Nvcc
 from kernelwright.wheel.device_code import device_archs
+from support.project import Project
 from test_split import Machine, driver, inside, machine, unpack, wheels_of  # noqa: F401
 from test_wheel import copy_of, kernelwright, made_for
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from consumers import Interpreter, acme
-from environments import run
+from support.environments import run
 
 PRELUDE = """
 import contextlib, sys

@@ -11,8 +11,8 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
-from conftest import CALLING, SITE_SCONS, Project
-from forked import starter
+from support.forked import starter
+from support.project import CALLING, SITE_SCONS, Project
 from test_wheel import build_environment, kernelwright_in, pip
 
 PYTEST = """

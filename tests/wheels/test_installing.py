@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import once
 from consumers import build
-from environments import install, linked, needed, run
+from support.environments import install, linked, needed, run
+from support.project import once
 from test_wheel import pip
 
 SCALE = '''\

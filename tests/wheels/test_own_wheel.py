@@ -13,9 +13,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Project
-from environments import own_wheel, without_path
-from pages import Block, agrees, blocks, commands
+from support.environments import own_wheel, without_path
+from support.pages import Block, agrees, blocks, commands
+from support.project import ROOT, Project
 
 INSTALLATION = "pip install 'path/to/kernelwright[cuda]'"
 """The one command of the tutorial that a test cannot run as it stands."""
@@ -201,6 +201,7 @@ class Reader:
 
 
 def test_the_tutorial_works_as_it_is_printed(wheel: Path, tmp_path: Path) -> None:
+    """It takes long: it builds, installs and tunes as a reader does."""
     reader = Reader(tmp_path, wheel)
     try:
         for block in blocks(ROOT / "docs/tutorial.md"):

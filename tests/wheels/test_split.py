@@ -13,10 +13,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import environments
 import pytest
-from conftest import CALLING, ROOT, SITE_SCONS, Project, once
-from forked import starter
+from support import environments
+from support.forked import starter
+from support.project import CALLING, ROOT, SITE_SCONS, Project, once
 from test_wheel import (
     build_environment,
     committed_copy,

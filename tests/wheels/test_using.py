@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 from consumers import acme
-from environments import run
+from support.environments import run
+from support.project import ROOT
 
 PAGE = (ROOT / "docs/using.md").read_text(encoding="utf-8")
 

@@ -15,11 +15,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import ADD, SCALE, SCONSTRUCT, SITE_SCONS, Project, once
-from environments import NEEDED, install, linked, needed, site_of
-from forked import starter
 from kernelwright.backends.tvm_ffi import TvmFfi
 from packaging.requirements import Requirement
+from support.environments import NEEDED, install, linked, needed, site_of
+from support.forked import starter
+from support.project import ADD, SCALE, SCONSTRUCT, SITE_SCONS, Project, once
 
 PYPROJECT = """\
 [build-system]

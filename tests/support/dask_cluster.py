@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from moments import wait_for
+from support.moments import wait_for
 
-SITE_SCONS = Path(__file__).resolve().parent.parent / "site_scons"
+SITE_SCONS = Path(__file__).resolve().parents[2] / "site_scons"
 
 
 class Process:

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 
-from conftest import ROOT, SITE_SCONS, Project
+from support.project import ROOT, SITE_SCONS, Project
 
 SETUP = """
 import tvm_ffi

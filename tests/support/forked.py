@@ -39,10 +39,10 @@ class Starter:
 
     def __init__(self, modules: Sequence[str], library_path: str = "") -> None:
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "LD_LIBRARY_PATH": library_path}
-        environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+        environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])
         environment["PYTHONHASHSEED"] = "0"  # as workers have it
         answers, answer = os.pipe()
-        command = [sys.executable, "-c", "import forked; forked.serve()", str(answer), *modules]
+        command = [sys.executable, "-c", "from support import forked; forked.serve()", str(answer), *modules]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, pass_fds=[answer])
         os.close(answer)
         self._answers = os.fdopen(answers, encoding="utf-8")

@@ -14,7 +14,7 @@ import runpy
 import sys
 from pathlib import Path
 
-import tvm_ready
+from support import tvm_ready
 
 # isort: split
 import SCons.Platform.posix
@@ -36,7 +36,7 @@ for label in KINDS:
 loaded_code()
 graph.own_code = loaded_code
 
-TESTS = Path(__file__).resolve().parent
+TESTS = Path(__file__).resolve().parents[1]
 SITE_SCONS = str(Path(tool.__file__).parents[2])
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from conftest import CUBE, ROOT, SCONSTRUCT, Project, Run
+from support.project import CUBE, ROOT, SCONSTRUCT, Project, Run
 
 BACKENDS = {"tvm_ffi": "tvm_ffi", "cython": "Cython", "torch": "torch", "jax": "jax_tvm_ffi"}
 """Backend that has CPU code -> what has to be installed for it."""

@@ -113,8 +113,7 @@ READY = frozenset(sys.modules)
 ONLY_TVM = frozenset(
     name
     for name in READY
-    if (top := name.partition(".")[0]) not in sys.stdlib_module_names
-    and top not in ("kernelwright", "forked", __name__)
+    if (top := name.partition(".")[0]) not in sys.stdlib_module_names and top not in ("kernelwright", "support")
 )
 
 
@@ -215,7 +214,7 @@ def _wait_for_work(work: socket.socket) -> NoReturn:
     # Whoever refers to them keeps them from being cleared one by one.
     left = [sys.modules.pop(name) for name in sys.modules.keys() - READY]
     # TVM looks up its callers' lines, and a strict worker refuses to read these files, which are of no package.
-    for name in ("forked", "scons_start", __name__):
+    for name in ("forked", "scons_start", "tvm_ready"):
         linecache.getlines(str(Path(__file__).with_name(f"{name}.py")))
     try:
         sys.modules[module].main()

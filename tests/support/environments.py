@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, once
 from kernelwright.backends.tvm_ffi import TvmFfi
+
+from support.project import ROOT, once
 
 NEEDED = ("numpy", TvmFfi.run_needs[0].requirement)
 """What packages for the CPU need where they run."""

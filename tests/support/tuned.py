@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from conftest import Project
 from kernelwright.define.tuning import Rule, TableDevice, TableFile, TunedConfig, table_text
+
+from support.project import Project
 
 BLOCKS = "grid(block=[1, 4, 16])"
 

@@ -11,10 +11,10 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from conftest import WITHOUT_TORCH, Project
-from forked import starter
+from support.forked import starter
+from support.project import CALLING, WITHOUT_TORCH, Project
 
-READY = "import tvm_ready; tvm_ready.prepare(2)\n"
+READY = "from support import tvm_ready; tvm_ready.prepare(2)\n"
 """The beginning of every fork."""
 
 WITHOUT_TVM = """
@@ -94,7 +94,7 @@ class Demand:
             ok: whether it is expected to succeed.
         """
         program = f"{READY}{'' if tvm else WITHOUT_TVM}{BEGIN}\n{textwrap.dedent(code)}"
-        modules = ("tvm_ready", "numpy", "pytest", "tvm_ffi_ready")
+        modules = ("support.tvm_ready", *CALLING)
         done = starter(*modules).run(program, env=self.environment(env), cwd=self.project.folder)
         text = f"{numbered(program)}\nended with {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert (done.returncode == 0) == ok, text
