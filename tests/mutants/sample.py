@@ -1,0 +1,394 @@
+"""Changes random places of the code, one at a time, and looks whether the tests find it.
+
+``python tests/mutants/sample.py --random --count 300 --seed 7`` changes random statements, and ``--rules`` what would
+give a wrong or an old result: a field that is left out of a key, a note, a lock or a second look that is dropped, two
+steps that are swapped. ``--part site_scons/kernelwright/ondemand`` has them in a part of the code only. Every change
+is printed with its place and the test that has found it, and at the end how many were found in each folder. The same
+seed chooses the same changes of a function until that is edited.
+
+A change is looked at by the tests that execute its function: first by those that execute little else, and in all by as
+many as fit ``--budget``. It survives if all of these pass; what other tests would find does not count. Which tests
+execute what is noted once, by ``python tests/mutants/sample.py --record tests/unit tests/scons``, which runs these
+tests, in the folder ``build/mutants``; ``TESTS_OF`` says it of the code in C.
+
+With ``--json FILE`` the outcomes are written there, and what is in the file is not run again. Before, install mutmut,
+whose changes the random ones in Python are: ``pip install -e '.[mutants]'``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path
+from queue import SimpleQueue
+
+from mutations import C_FILES, SOURCES, Change, Source, c_changes, is_program, random_changes, requests, rule_changes
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTES = ROOT / "build/mutants"
+FIRST_S = 10
+"""How long the tests of a change may take that run first, by what they took when that was noted."""
+START_S = 1.5
+"""What another file of tests takes before its first test."""
+PATIENCE = 8
+"""How many times as long they may take. Then they are ended, and the change counts as found."""
+TESTS_OF = {
+    "library/launcher/threads.h": "launcher_threads launcher",
+    "library/launcher/workspace.h": "launcher_threads launcher",
+    "library/launcher/tables.h": "launcher_tables nvrtc_tables",
+    "library/launcher/tensormap.h": "launcher_tensor_maps",
+    "library/launcher/cutedsl.h": "launcher_cutedsl",
+    "library/launcher/xla.h": "jax_kernel jax_backend",
+    "library/launcher/order.h": "order launcher_cuda",
+    "library/launcher/python": "cython order torch_backend",
+    "library/launcher": "launcher launcher_cuda launcher_library launcher_threads launcher_tables emitted_variants",
+}
+"""Part of the code in C -> the files in ``tests/unit`` that call it."""
+TESTS_OF_KEYS = [
+    f"tests/unit/test_{name}.py" for name in ("stage_signatures", "kernel_keys", "stage_requests", "assembly")
+]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A change, and how it is told from others: ``name`` stays while its function does."""
+
+    name: str
+    change: Change
+    line: int
+    diff: str
+
+    @property
+    def folder(self) -> str:
+        parts = Path(self.change.path).parts
+        return "/".join(parts[: min(len(parts) - 1, 2)]) or "(top)"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a mutant: it was ``found`` by ``test``, ``survived``, ``hung``, or ``broke`` the code."""
+
+    name: str
+    place: str
+    function: str
+    rule: str
+    folder: str
+    diff: str
+    result: str
+    test: str
+
+
+# ---- the choice ----
+
+
+def choose(parts: Sequence[str], rules: bool, count: int, seed: int) -> list[Mutant]:
+    """So many mutants: random ones of statements, each as likely as any other, or those of each rule in turn."""
+    files = sorted(path for path in (ROOT / SOURCES).rglob("*") if path.suffix in (".py", *C_FILES))
+    texts = {path.relative_to(ROOT / SOURCES).as_posix(): path.read_text(encoding="utf-8") for path in files}
+    python = {path: Source(path, text) for path, text in texts.items() if path.endswith(".py")}
+    in_keys = requests(python.values()) if rules else set()
+    ranked: dict[str, list[tuple[float, Callable[[], list[Change]]]]] = defaultdict(list)
+    for path, text in texts.items():
+        if not parts or any((SOURCES / path).is_relative_to(part) for part in parts):
+            equal: Counter[str] = Counter()
+            for rule, key, changes in places(python.get(path), path, text, in_keys if rules else None):
+                equal[key] += 1
+                ranked[rule].append((random.Random(f"{seed} {path} {key} {equal[key]}").random(), changes))
+    turns = zip_longest(*(sorted(found, key=lambda pair: pair[0]) for _, found in sorted(ranked.items())))
+    chosen: dict[str, Mutant] = {}
+    for rank, changes in (pair for turn in turns for pair in turn if pair):
+        if len(chosen) == count:
+            break
+        made = changes()
+        for change in random.Random(rank).sample(made, len(made)):
+            if mutant := as_mutant(change, texts[change.path]):
+                chosen.setdefault(mutant.name, mutant)
+                break
+    return list(chosen.values())
+
+
+def places(
+    source: Source | None, path: str, text: str, in_keys: set[str] | None
+) -> Iterator[tuple[str, str, Callable[[], list[Change]]]]:
+    """Where a file may be changed: the rule, what the place is told by, and what gives the changes of it."""
+    if source is None:
+        of_lines: dict[str, list[Change]] = defaultdict(list)
+        for number, change in enumerate(c_changes(path, text, in_keys is not None)):
+            line = number if in_keys is not None else text.count("\n", 0, change.start)
+            of_lines[f"{line} {change.rule}"].append(change)
+        found = [change for changes in of_lines.values() for change in [changes]]
+    elif in_keys is not None:
+        found = [[change] for scope in source.scopes() for change in rule_changes(source, scope, in_keys)]
+    else:
+        for scope in source.scopes():
+            for node in scope.statements:
+                key = f"{scope.name} {source.code(node).splitlines()[0]}"
+                yield "random", key, partial(random_changes, source, scope, node)
+        return
+    for changes in found:
+        first = changes[0]
+        key = f"{first.function} {text[first.start : first.end]} {first.text} {first.rule}"
+        yield first.rule, key, partial(list, changes)
+
+
+def as_mutant(change: Change, text: str) -> Mutant | None:
+    """A change with its name; None if it leaves the program as it is, or is none that compiles."""
+    new = text[: change.start] + change.text + text[change.end :]
+    if new == text or (change.path.endswith(".py") and not is_program(new, text)):
+        return None
+    line = text.count("\n", 0, change.start) + 1
+    old_line = " ".join(text[change.start : change.end].split())
+    start = text.rindex("\n", 0, change.start) + 1
+    around = text[start : change.start].strip()[-30:]
+    diff = f"{around}[{old_line} -> {' '.join(change.text.split())}]{text[change.end :].splitlines()[0][:30]}"
+    key = f"{change.path} {change.function} {change.rule} {diff} {text.count(diff, 0, start)}"
+    return Mutant(hashlib.sha256(key.encode()).hexdigest()[:10], change, line, diff)
+
+
+# ---- the tests of a function ----
+
+
+class Notes:
+    """Which tests execute which functions, and how long they take.
+
+    Arguments:
+        allowed: the tests that may be run; None: all of them.
+        budget: how many seconds the tests of one change may take.
+    """
+
+    def __init__(self, allowed: set[str] | None, budget: float) -> None:
+        self.budget = budget
+        times = [line.rsplit("\t", 1) for line in (NOTES / "times").read_text().splitlines()]
+        self.times = {test: float(time) for test, time in times if allowed is None or test in allowed}
+        self._direct: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+        breadth: Counter[str] = Counter()
+        prepared: dict[str, set[tuple[str, str]]] = defaultdict(set)
+        with (NOTES / "calls").open(encoding="utf-8", errors="replace") as lines:
+            # A test that fills the disk cuts lines.
+            whole = (parts for line in set(lines) if len(parts := line.rstrip("\n").split("\t")) == 4)
+            for phase, test, path, function in whole:
+                name = function.split(".<lambda>")[0].split(".<listcomp>")[0].split(".<genexpr>")[0]
+                if test in self.times:
+                    self._direct[path][name].add(test)
+                    breadth[test] += 1
+                if phase == "setup":
+                    prepared[test.partition("::")[0]].add((path, name))
+        # What a fixture of several tests executes is executed for all of them.
+        for test in self.times:
+            for path, name in prepared.get(test.partition("::")[0], ()):
+                self._direct[path][name].add(test)
+        self.price = {test: (breadth[test] + 20) * (time + 0.02) for test, time in self.times.items()}
+
+    def tests(self, change: Change) -> list[str]:
+        """Tests for a change within the budget, those first that take little and execute little else."""
+        if not change.path.endswith(".py"):
+            part = next(part for part in TESTS_OF if change.path.startswith(part))
+            files = [f"tests/unit/test_{name}.py" for name in TESTS_OF[part].split()]
+            return self._within([[test for test in self.times if test.partition("::")[0] == file] for file in files])
+        of_path = self._direct.get(change.path, {})
+        name = change.function.removesuffix(".<locals>")
+        found = of_path.get(name) or set().union(*of_path.values())
+        if change.rule == "a field is left out of a key":
+            found = set().union(*of_path.values(), (t for t in self.times if t.partition("::")[0] in TESTS_OF_KEYS))
+        by_file: dict[str, list[str]] = defaultdict(list)
+        for test in sorted(found, key=lambda test: (self.price[test], test)):
+            by_file[test.partition("::")[0]].append(test)
+        return self._within(list(by_file.values()))
+
+    def _within(self, files: list[list[str]]) -> list[str]:
+        """Ten tests of each file in turn, until the time is over."""
+        chosen: list[str] = []
+        known: set[str] = set()
+        left = self.budget
+        for turn in range(0, max(map(len, files), default=0), 10):
+            for test in (test for tests in files for test in tests[turn : turn + 10]):
+                time = self.times[test] + (0 if test.partition("::")[0] in known else START_S)
+                if time <= left:
+                    left -= time
+                    known.add(test.partition("::")[0])
+                    chosen.append(test)
+        return chosen
+
+    def begin(self, tests: Sequence[str]) -> int:
+        """How many of them run first."""
+        total = 0.0
+        for number, test in enumerate(tests):
+            total += self.times[test]
+            if total > FIRST_S:
+                return max(1, number)
+        return len(tests)
+
+
+def record(tests: Sequence[str], jobs: int) -> int:
+    """Run tests, and note what they execute beside what is noted of others."""
+    NOTES.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        top = copy_of_the_tree(Path(folder))
+        text = (ROOT / "tests/mutants/recorder.py").read_text(encoding="utf-8").replace("THE_FOLDER", str(NOTES))
+        (top / "site_scons/sitecustomize.py").write_text(text, encoding="utf-8")
+        command = [*PYTEST, "-p", "sitecustomize", "-n", str(jobs), "--basetemp", f"{folder}/temp", *tests]
+        status = subprocess.run(command, cwd=top, env=variables(top)).returncode
+    for path in NOTES.glob("*.test"):
+        path.unlink()
+    return status
+
+
+def copy_of_the_tree(folder: Path) -> Path:
+    """A copy of the files that git does not ignore, in a new folder below ``folder``."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
+    top = Path(tempfile.mkdtemp(dir=folder))
+    for name in filter(None, listed.decode().split("\0")):
+        (top / name).parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # removed, and git has not been told
+            shutil.copy2(ROOT / name, top / name, follow_symlinks=False)
+    return top
+
+
+# ---- runs ----
+
+PYTEST = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
+
+
+def variables(top: Path) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(top / "site_scons")}
+
+
+def run_tests(top: Path, tests: Sequence[str], limit: float) -> tuple[str, str]:
+    """What tests do in a copy of the tree: ``passed``, ``found``, ``hung`` or ``broke``, and the test that says so."""
+    listed = top.parent / f"{top.name}.tests"
+    listed.write_text("\n".join(tests))
+    options = ["-x", "-n", "0", "-rfE", "--tb=short", "--basetemp", f"{top}.temp", f"@{listed}"]
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        process = subprocess.Popen(
+            [*PYTEST, *options],
+            cwd=top,
+            env=variables(top),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            status = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            return "hung", tests[0]
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # also what a failed test has left behind
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        output.seek(0)
+        text = output.read()
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+)(.*)", text, re.M)
+    if status == 0:
+        return "passed", ""
+    if status == 1 and failed:
+        return "broke" if re.search(r"\.[hc]:\d+:\d+: error: ", text) else "found", failed[1]
+    return "broke", failed[1] if failed else text.strip()[-300:]
+
+
+def look(mutant: Mutant, notes: Notes, copies: SimpleQueue[Path]) -> Outcome:
+    """Plant a change in a copy that nobody uses, and run its tests."""
+    change, top = mutant.change, copies.get()
+    path = top / SOURCES / change.path
+    original = path.read_text(encoding="utf-8")
+    tests = notes.tests(change)
+    first = notes.begin(tests)
+    result, by = "survived", f"{len(tests)} tests"
+    try:
+        # A changed file of the same size and second would not be seen.
+        for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
+            compiled.unlink()
+        path.write_text(original[: change.start] + change.text + original[change.end :], encoding="utf-8")
+        for part in filter(None, (tests[:first], tests[first:])):
+            ended, test = run_tests(top, part, 60 + PATIENCE * (sum(notes.times[t] for t in part) + 10))
+            if ended != "passed":
+                result, by = ended, test
+                break
+    finally:
+        path.write_text(original, encoding="utf-8")
+        for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
+            compiled.unlink()
+        copies.put(top)
+    place = f"{SOURCES / change.path}:{mutant.line}"
+    return Outcome(mutant.name, place, change.function, change.rule, mutant.folder, mutant.diff, result, by)
+
+
+def report(outcomes: Sequence[Outcome], of: str) -> None:
+    """Print how many were found, for each value of an attribute. What broke is no mutant of C, and one of Python."""
+    counted = [o for o in outcomes if o.result != "broke" or ".py:" in o.place]
+    for name in [*sorted({getattr(o, of) for o in counted}), "all"]:
+        group = [o for o in counted if name in (getattr(o, of), "all")]
+        found = sum(o.result != "survived" for o in group)
+        print(f"{found:4} of {len(group):4} found, {100 * found / len(group):5.1f} %  {name}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; its status."""
+    parser = argparse.ArgumentParser(description="change random places, and see whether the tests find it")
+    parser.add_argument("--count", type=int, default=300, help="changes")
+    parser.add_argument("--seed", type=int, default=7, help="of the choice")
+    parser.add_argument("--part", nargs="+", default=[], help="folders or files to change")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--random", action="store_true", help="change random statements (this is the default)")
+    kind.add_argument("--rules", action="store_true", help="change what gives a wrong or an old result")
+    kind.add_argument("--record", nargs="+", metavar="TEST", help="run tests, and note what they execute")
+    parser.add_argument("--fast", action="store_true", help="with the tests only that are not marked as slow")
+    parser.add_argument("--budget", type=float, default=90, help="seconds that the tests of one change may take")
+    parser.add_argument("--json", type=Path, help="file of the outcomes, which is continued")
+    parser.add_argument("--goal", type=float, default=0, help="per cent that have to be found")
+    parser.add_argument("--list", action="store_true", help="print the changes, and run nothing")
+    parser.add_argument("--jobs", type=int, default=2, help="changes at a time")
+    given = parser.parse_args(arguments)
+    if given.record:
+        return record(given.record, given.jobs)
+    mutants = choose(given.part, given.rules, given.count, given.seed)
+    if given.list:
+        for mutant in mutants:
+            print(f"{mutant.name} {mutant.change.path}:{mutant.line} {mutant.change.rule}: {mutant.diff}")
+        return 0
+    earlier = json.loads(given.json.read_text()) if given.json and given.json.exists() else []
+    outcomes = {entry["name"]: Outcome(**entry) for entry in earlier}
+    left = [mutant for mutant in mutants if mutant.name not in outcomes]
+    notes = Notes(tests_not_slow() if given.fast else None, given.budget)
+    copies: SimpleQueue[Path] = SimpleQueue()
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.jobs) as pool:
+        for _ in range(given.jobs):
+            copies.put(copy_of_the_tree(Path(folder)))
+        for outcome in pool.map(lambda mutant: look(mutant, notes, copies), left):
+            outcomes[outcome.name] = outcome
+            print(f"{outcome.result:8} {outcome.name} {outcome.place} {outcome.function}: {outcome.rule}")
+            print(f"         {outcome.diff}\n         {outcome.test}", flush=True)
+            if given.json:
+                given.json.write_text(json.dumps([asdict(o) for o in outcomes.values()], indent=1))
+    results = [outcomes[mutant.name] for mutant in mutants]
+    for attribute in ("rule", "folder"):
+        report(results, attribute)
+    return 0 if sum(o.result != "survived" for o in results) * 100 >= given.goal * len(results) else 1
+
+
+def tests_not_slow() -> set[str]:
+    """The tests of the fast set."""
+    command = [*PYTEST, "-n", "0", "--collect-only", "-q", "-m", "not slow", "tests"]
+    listed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout
+    return {line for line in listed.splitlines() if "::" in line}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
