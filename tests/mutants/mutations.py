@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -44,8 +44,14 @@ class Scope:
     """A function, a class without its functions, or a constant; ``statements`` are its own, in order."""
 
     name: str
-    node: ast.AST
+    node: ast.stmt
     statements: tuple[ast.stmt, ...]
+
+
+def texts_of(folder: Path) -> dict[str, str]:
+    """The files below a folder that may be changed, by their paths."""
+    files = sorted(path for path in folder.rglob("*") if path.suffix in (".py", *C_FILES))
+    return {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in files}
 
 
 class Source:
@@ -355,3 +361,28 @@ def c_changes(path: str, text: str, rules: bool) -> Iterator[Change]:
             if not any(first < place.end() and place.start() < last for first, last in comments):
                 step = ";" if place[0].endswith(";") and not new else new
                 yield Change(path, name, place.start(), place.end(), step, rule)
+
+
+def occurrences(function: str, old: str, new: str, texts: Mapping[str, str]) -> list[Change]:
+    """Where something is in the functions of a name, wherever these are, with what takes its place.
+
+    Arguments:
+        function: a qualified name in Python, or a name in C.
+        texts: path of each file -> what it has.
+    """
+    found = []
+    name = function.rpartition(".")[2]
+    for path, text in texts.items():
+        if old in text and name in text:
+            for start, end in spans(path, text, function):
+                places = re.finditer(re.escape(old), text[start:end])
+                found += [Change(path, function, start + p.start(), start + p.end(), new, "planted") for p in places]
+    return found
+
+
+def spans(path: str, text: str, function: str) -> list[tuple[int, int]]:
+    """Begin and end of the functions of a name, or of a class or a constant, in a file."""
+    if not path.endswith(".py"):
+        return [(start, end) for name, start, end in c_functions(text) if name == function]
+    source = Source(path, text)
+    return [source.span(scope.node) for scope in source.scopes() if scope.name == function]

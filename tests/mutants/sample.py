@@ -2,14 +2,15 @@
 
 ``python tests/mutants/sample.py --random --count 300 --seed 7`` changes random statements, and ``--rules`` what would
 give a wrong or an old result: a field that is left out of a key, a note, a lock or a second look that is dropped, two
-steps that are swapped. ``--part site_scons/kernelwright/ondemand`` has them in a part of the code only. Every change
-is printed with its place and the test that has found it, and at the end how many were found in each folder. The same
-seed chooses the same changes of a function until that is edited.
+steps that are swapped. ``--planted`` has the bugs of ``planted.py``, which no rule makes. With ``--part FOLDER`` the
+changes are in a part of the code only, and with ``--fast`` only tests run that are not marked as slow. Every change is
+printed with its place and the test that has found it, and at the end how many were found by rule and by folder. The
+same seed chooses the same changes of a function until that is edited.
 
 A change is looked at by the tests that execute its function: first by those that execute little else, and in all by as
 many as fit ``--budget``. It survives if all of these pass; what other tests would find does not count. Which tests
 execute what is noted once, by ``python tests/mutants/sample.py --record tests/unit tests/scons``, which runs these
-tests, in the folder ``build/mutants``; ``TESTS_OF`` says it of the code in C.
+tests, in the folder ``build/mutants``; ``TESTS_OF`` says it of the code in C. Tests that run twice are noted twice.
 
 With ``--json FILE`` the outcomes are written there, and what is in the file is not run again. Before, install mutmut,
 whose changes the random ones in Python are: ``pip install -e '.[mutants]'``.
@@ -38,7 +39,19 @@ from itertools import zip_longest
 from pathlib import Path
 from queue import SimpleQueue
 
-from mutations import C_FILES, SOURCES, Change, Source, c_changes, is_program, random_changes, requests, rule_changes
+from mutations import (
+    SOURCES,
+    Change,
+    Source,
+    c_changes,
+    is_program,
+    occurrences,
+    random_changes,
+    requests,
+    rule_changes,
+    texts_of,
+)
+from planted import PLANTED
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTES = ROOT / "build/mutants"
@@ -67,12 +80,17 @@ TESTS_OF_KEYS = [
 
 @dataclass(frozen=True)
 class Mutant:
-    """A change, and how it is told from others: ``name`` stays while its function does."""
+    """A change, and how it is told from others: ``name`` stays while its function does.
+
+    Attributes:
+        tests: the names of those that have to find it; empty: any may.
+    """
 
     name: str
     change: Change
     line: int
     diff: str
+    tests: tuple[str, ...] = ()
 
     @property
     def folder(self) -> str:
@@ -97,10 +115,18 @@ class Outcome:
 # ---- the choice ----
 
 
+def planted() -> list[Mutant]:
+    """The bugs of ``planted.py``."""
+    texts, mutants = texts_of(ROOT / SOURCES), []
+    for bug in PLANTED:
+        (change,) = occurrences(bug.function, bug.old, bug.new, texts)
+        mutants.append(Mutant(bug.bug, change, texts[change.path].count("\n", 0, change.start) + 1, bug.new, bug.tests))
+    return mutants
+
+
 def choose(parts: Sequence[str], rules: bool, count: int, seed: int) -> list[Mutant]:
     """So many mutants: random ones of statements, each as likely as any other, or those of each rule in turn."""
-    files = sorted(path for path in (ROOT / SOURCES).rglob("*") if path.suffix in (".py", *C_FILES))
-    texts = {path.relative_to(ROOT / SOURCES).as_posix(): path.read_text(encoding="utf-8") for path in files}
+    texts = texts_of(ROOT / SOURCES)
     python = {path: Source(path, text) for path, text in texts.items() if path.endswith(".py")}
     in_keys = requests(python.values()) if rules else set()
     ranked: dict[str, list[tuple[float, Callable[[], list[Change]]]]] = defaultdict(list)
@@ -195,8 +221,11 @@ class Notes:
                 self._direct[path][name].add(test)
         self.price = {test: (breadth[test] + 20) * (time + 0.02) for test, time in self.times.items()}
 
-    def tests(self, change: Change) -> list[str]:
+    def tests(self, mutant: Mutant) -> list[str]:
         """Tests for a change within the budget, those first that take little and execute little else."""
+        if mutant.tests:
+            return [test for test in self.times if test.rpartition("::")[2].partition("[")[0] in mutant.tests]
+        change = mutant.change
         if not change.path.endswith(".py"):
             part = next(part for part in TESTS_OF if change.path.startswith(part))
             files = [f"tests/unit/test_{name}.py" for name in TESTS_OF[part].split()]
@@ -308,7 +337,7 @@ def look(mutant: Mutant, notes: Notes, copies: SimpleQueue[Path]) -> Outcome:
     change, top = mutant.change, copies.get()
     path = top / SOURCES / change.path
     original = path.read_text(encoding="utf-8")
-    tests = notes.tests(change)
+    tests = notes.tests(mutant)
     first = notes.begin(tests)
     result, by = "survived", f"{len(tests)} tests"
     try:
@@ -348,6 +377,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--random", action="store_true", help="change random statements (this is the default)")
     kind.add_argument("--rules", action="store_true", help="change what gives a wrong or an old result")
+    kind.add_argument("--planted", action="store_true", help="plant the bugs of planted.py")
     kind.add_argument("--record", nargs="+", metavar="TEST", help="run tests, and note what they execute")
     parser.add_argument("--fast", action="store_true", help="with the tests only that are not marked as slow")
     parser.add_argument("--budget", type=float, default=90, help="seconds that the tests of one change may take")
@@ -358,7 +388,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.record:
         return record(given.record, given.jobs)
-    mutants = choose(given.part, given.rules, given.count, given.seed)
+    mutants = planted() if given.planted else choose(given.part, given.rules, given.count, given.seed)
     if given.list:
         for mutant in mutants:
             print(f"{mutant.name} {mutant.change.path}:{mutant.line} {mutant.change.rule}: {mutant.diff}")
