@@ -962,10 +962,12 @@ def test_outputs_that_are_left_out_are_device_memory(process: Process) -> None:
         y = made.kernel("scale")(on_cuda((1000,), "float16", device=1), 1, 1, 1)
         print(y.shape, y.dtype, y.__dlpack_device__()[1], y)
         made.kernel("norm")(y2 := on_cuda((2, 64)), y2)
+        made.kernel("scale")(on_cuda((1000,), "float16"), 1, 1, 1)
         """
     )
     assert printed == "(1000,) float16 1 <output of kernel scale: float16[1000] on cuda:1>\n"
-    assert process.calls("allocate") == ["2000 in stream 0 from pool 1 of cuda:1"]
+    pools = ("pool 1 of cuda:1", "pool 2 of cuda:0")
+    assert process.calls("allocate") == [f"2000 in stream 0 from {pool}" for pool in pools]
     assert "on cuda:1" in process.calls("launch")[0]
 
 

@@ -17,12 +17,14 @@ from kernelwright.define.tuning import Rule, TableDevice, TableFile, TunedConfig
 from kernelwright.ondemand.options import Options
 from kernelwright.runtime.tables import Rules
 from kernelwright.state.tuning_result import DEFAULT
+from kernelwright.tune import device as device_module
+from kernelwright.tune import tuner
 from kernelwright.tune.bench import Turn
 from kernelwright.tune.candidates import Candidate, Workshop, digest_of
 from kernelwright.tune.command import result_lines
 from kernelwright.tune.contest import Contest
 from kernelwright.tune.decide import Timing, choose, rules_of
-from kernelwright.tune.device import device_of, usable_cpus
+from kernelwright.tune.device import Device, device_of, usable_cpus
 from kernelwright.tune.kept import FILE, Entry, Kept, Key
 from kernelwright.tune.lock import locked, place_of
 from kernelwright.tune.policy import Policy
@@ -435,6 +437,35 @@ def test_the_digest_of_a_candidate_is_of_all_that_its_code_is_made_from():
     made = [digest(), *(digest(**other) for other in others)]
     assert len(set(made)) == len(made) and digest() == made[0]
     assert digest(header="1", absent="") == made[-2], "what was looked for in vain"
+
+
+def test_timings_of_other_devices_tools_and_ways_to_measure_are_kept_apart(monkeypatch: pytest.MonkeyPatch):
+    def made_with(rounds: int = 5, cpus: int = 4, tvm: str = "1", language: str = "", **other: Any) -> str:
+        data = {"tvm": {"tvm": "0.27", "identity": tvm}, "host_compiler": {"version": "gcc 12"}}
+        tools = SimpleNamespace(data=data, data_of_front_end=lambda name: {"identity": language} if language else {})
+        choice = Choice({}, {"llvm": ({},), "cuda": ({},)})
+        record = SimpleNamespace(name="gemm", frontend="triton", choices=[choice])
+        selection = SimpleNamespace(compiled=None, archs={"llvm": ("x86-64-v3",), "cuda": ("sm_90a",)})
+        monkeypatch.setattr(tuner, "usable_cpus", lambda: cpus)
+        monkeypatch.setattr(tuner, "origin_in", lambda *given: SimpleNamespace(record=record))
+        monkeypatch.setattr(tuner, "job_of", lambda *given: SimpleNamespace(tools=tools, selection=selection))
+        device = Device(**{"spec": "cpu", "name": "EPYC", "count": 4, **other})
+        found = tuner.Tuner(tuner.Request(Path("k.py"), "gemm", device, policy=Policy(rounds=rounds)), Progress())
+        return found.key(made, made, {}).made_with
+
+    made: Any = SimpleNamespace(candidate=SimpleNamespace(config={}), digest="")
+    gpu = {"spec": "cuda:0", "capability": 90, "driver": "580"}
+    others = [{"rounds": 3}, {"cpus": 2}, {"tvm": "2"}, {"language": "3.9"}, {"name": "Xeon"}, {"count": 8}]
+    others += [gpu, {**gpu, "driver": "590"}]
+    keys = [made_with(), *(made_with(**other) for other in others)]
+    assert len(set(keys)) == len(keys) and made_with() == keys[0]
+    assert made_with(**{**gpu, "spec": "cuda:1"}) == made_with(**gpu), "an equal device"
+
+
+def test_a_gpu_is_named_with_the_version_of_its_driver(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(device_module, "answer_of", lambda *asked: b'["H100", 132, 90, 13000]')
+    monkeypatch.setattr(device_module, "_driver_version", lambda: "580.1, ")
+    assert device_of("cuda:1") == Device("cuda:1", "H100", 132, "580.1, CUDA 13.0", 90)
 
 
 def test_the_later_of_two_lines_counts_and_failures_are_kept_too(tmp_path: Path):
