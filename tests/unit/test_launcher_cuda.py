@@ -483,6 +483,14 @@ def test_a_kernel_with_two_launches_frees_its_temporary_memory(machine: Machine,
     assert allocated.startswith("400 in stream 0x7 from pool") and machine.calls("free") == ["in stream 0x7"]
 
 
+def test_temporary_memory_is_used_in_the_stream_of_its_device(machine: Machine, two_steps: Path) -> None:
+    module, x = machine.load(two_steps), on_cuda((100,), (2, 32, 1), device=1)
+    with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda:0"), 0x50), tvm_ffi.use_raw_stream(tvm_ffi.device("cuda:1"), 0x60):
+        module["two_steps"](x, x)
+    ((allocated, pool), (freed,)) = (machine.calls(name)[0].split(" from ") for name in ("allocate", "free"))
+    assert (allocated, freed) == ("400 in stream 0x60", "in stream 0x60") and pool.endswith("cuda:1")
+
+
 def test_temporary_memory_is_freed_when_a_launch_fails(machine: Machine, two_steps: Path) -> None:
     machine.set(fail="cuLaunchKernelEx=700")
     module, x = machine.load(two_steps), on_cuda((100,), (2, 32, 1))

@@ -134,6 +134,15 @@ def test_each_range_runs_the_variant_that_the_table_has_for_it(tuned: Any, m: in
     assert out[0] == number
 
 
+def test_each_of_many_ranges_ends_where_the_table_says(place: Path, kernel: KernelPlan) -> None:
+    """So many that they are bisected."""
+    ends = [*range(2, 90, 2), None]
+    rules = Rules(("m",), tuple((end, 3 * (number % 2)) for number, end in enumerate(ends)))
+    module = loaded(place, replace(kernel, tables=of_devices({0: rules})))
+    chosen = [ran(module, *arrays(m)) for m in range(1, 92)]
+    assert chosen == [rules.choose({"m": m}) for m in range(1, 92)]
+
+
 @pytest.mark.parametrize(("m", "n", "number"), [(8, 8, 1), (5, 13, 4), (65, 1, 4), (64, 1, 1), (0, 2000, 1)])
 def test_the_product_of_two_sizes_decides(tuned: Any, m: int, n: int, number: int) -> None:
     assert ran(tuned, *arrays(m, n, "float64")) == number
@@ -490,7 +499,7 @@ def entry_of(kernel: KernelPlan) -> dict[str, Any]:
     return {"variants": variants, "declared": kernel.declared}
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(6))
 def test_c_and_python_choose_alike(place: Path, kernel: KernelPlan, seed: int) -> None:
     chance = random.Random(seed)
     tables = random_tables(chance)

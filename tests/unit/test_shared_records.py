@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -296,6 +298,21 @@ def test_distributions_are_found_by_their_files() -> None:
     assert surroundings.distributions_of([str(Path(str(numpy.__file__)).parent / "not_recorded.py")]) is None
     assert surroundings.installed_digest("numpy") and surroundings.installed_digest("no_such_thing") == ""
     assert surroundings.surrounding_digest("kernels/numpy.py") is None
+
+
+def test_another_version_of_a_distribution_is_seen_also_if_its_files_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A definition may ask for the version."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    digests = []
+    for version in (1, 2):
+        (folder := tmp_path / f"acme-{version}.dist-info").mkdir()
+        (folder / "RECORD").write_text("acme.py,sha256=1,1\n")
+        os.utime(tmp_path, (version, version))
+        digests.append(surroundings.installed_digest("acme"))
+        shutil.rmtree(folder)
+    assert len({*digests, ""}) == 3
 
 
 @pytest.mark.parametrize("name", ["", "/numpy", "**", "n*", "[", "..", "../numpy", "numpy\0", "numpy\n", "numpy-"])

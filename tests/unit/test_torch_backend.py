@@ -570,8 +570,8 @@ def test_cuda_call_without_a_driver_is_an_exception(tmp_path):
     with pytest.raises(RuntimeError, match="kernel 'scale'"):
         module.scale.preload("cuda")
     with torch._subclasses.FakeTensorMode():
-        x = torch.empty(5, device="cuda", dtype=torch.float16)
-        assert (module.scale(x).device.type, module.scale(x).dtype) == ("cuda", torch.float16)
+        x = torch.empty(5, device="cuda:1", dtype=torch.float16)
+        assert (module.scale(x).device, module.scale(x).dtype) == (torch.device("cuda", 1), torch.float16)
 
 
 # ---- types
