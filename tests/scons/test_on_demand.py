@@ -199,6 +199,8 @@ def test_an_eager_call_chooses_as_the_package_does(demand: Demand) -> None:
         with pytest.raises(ValueError, match="(?s)fit several variants.*name one: power.compile"):
             power(g[0])
         assert np.allclose(array(power.compile(squared=True, sums="float32")(g[0])), g[0] ** 2)
+        power.bind(lambda x: {"squared": True, "sums": "float64"})
+        assert np.allclose(array(power(g[0])), g[0] ** 2), "what is bound decides among several"
         out = np.zeros((3, 4), "float32")
         assert times(f32, out) is None and (out == 2).all()
         with pytest.raises(TypeError) as error:

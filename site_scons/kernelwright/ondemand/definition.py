@@ -116,7 +116,7 @@ class Compilable:
         return changed
 
     def bind(self, function: Callable[..., Mapping[str, Any]]) -> Callable[..., Mapping[str, Any]]:
-        """Say which config suits arguments that no listed config fits.
+        """Say which config suits arguments that no listed config fits, or several that differ in meaning.
 
         Arguments:
             function: called with the arguments of a call; returns a config.

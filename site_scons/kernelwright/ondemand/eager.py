@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,7 +15,7 @@ from ..define.recorded import config_text
 from ..runtime.arguments import Described, Signatures, Words
 from ..runtime.dtype import name_of_torch
 from ..runtime.interface import in_order
-from ..runtime.refusal import MISALIGNED, NO_TARGET, NO_VARIANT, refusal_of
+from ..runtime.refusal import AMBIGUOUS, MISALIGNED, NO_TARGET, NO_VARIANT, refusal_of
 from .reached import Doubt
 from .record import open_block
 
@@ -151,7 +151,7 @@ class Eager:
 
     Arguments:
         definition: which compiles the variants.
-        bound: gives a config for arguments that no listed variant fits.
+        bound: gives a config for arguments that no listed variant fits, or that several fit which differ in meaning.
     """
 
     def __init__(self, definition: Variants, bound: Callable[..., Mapping[str, Any]] | None) -> None:
@@ -301,7 +301,8 @@ class Eager:
             meant = [c for c in listed if _may_be_meant(record, config, c, variant)]
             others = [(c, self._lowered(choices, c, target, [])) for c in meant]
             among = [(config, variant), *((c, v) for c, v in others if v is not None)]
-            chosen = _chosen(record, [v for _, v in among], passed, target)
+            passed_on = (NO_VARIANT, NO_TARGET, *([AMBIGUOUS] if self._bound else []))
+            chosen = _chosen(record, [v for _, v in among], passed, target, passed_on)
             if chosen is not None:
                 fits = True
                 yield choices.kernel(among[chosen][0])
@@ -346,18 +347,25 @@ def _may_fit(name: str, variant: dict[str, Any], passed: list[Described], target
 
 
 def _chosen(
-    record: KernelRecord, variants: list[dict[str, Any]], passed: list[Described], target: str | None
+    record: KernelRecord,
+    variants: list[dict[str, Any]],
+    passed: list[Described],
+    target: str | None,
+    passed_on: Sequence[str],
 ) -> int | None:
     """The number of the first variant that fits; None: none does.
 
+    Arguments:
+        passed_on: the kinds of refusals that leave the call to what comes next.
+
     Raises:
-        TypeError, ValueError: a dispatcher looks no further, either.
+        TypeError, ValueError: it is refused for another reason; a dispatcher looks no further, either.
     """
     try:
         entry = {"variants": variants, "meaning": record.reference or ()}
         return Signatures(record.name, entry, _words(record.name)).choose(passed, target=target).index
     except (TypeError, ValueError) as error:
-        if refusal_of(error) not in (NO_VARIANT, NO_TARGET):
+        if refusal_of(error) not in passed_on:
             raise
         return None
 

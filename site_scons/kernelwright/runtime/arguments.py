@@ -20,7 +20,7 @@ from typing import Any, NoReturn, Protocol
 from .dtype import integer_range, number_kind, passed_as
 from .interface import is_symbolic, plain_number
 from .loader import gaps_text
-from .refusal import BY_KERNEL, NO_TARGET, NO_VARIANT, because
+from .refusal import AMBIGUOUS, BY_KERNEL, NO_TARGET, NO_VARIANT, because
 from .size import Size, size_text, strides_text
 
 INT32_LIMIT = 2**31 - 1 - 65535
@@ -343,7 +343,7 @@ class Signatures:
     def _raise_several(self, call: Sequence[Described | None], numbers: Sequence[int]) -> NoReturn:
         text = f"these arguments fit several variants, which differ in meaning{self.passed_text(call)}"
         text += self._expected_text(call, numbers)
-        self.refuse(ValueError, f"{text}\n  remedy: {self._words.several or names_one(self.kernel)}")
+        self.refuse(ValueError, f"{text}\n  remedy: {self._words.several or names_one(self.kernel)}", AMBIGUOUS)
 
     def _expected_text(self, call: Sequence[Described | None], numbers: Sequence[int]) -> str:
         """What variants expect, as lines of a message."""

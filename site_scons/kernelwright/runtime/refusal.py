@@ -18,6 +18,9 @@ NO_VARIANT = "no_variant"
 NO_TARGET = "no_target"
 """There is no code for the device of the arrays."""
 
+AMBIGUOUS = "ambiguous"
+"""Several variants fit that differ in meaning, and the call names none."""
+
 MISALIGNED = "misaligned"
 """All fits but where the data of an array lies; another variant may ask for less."""
 

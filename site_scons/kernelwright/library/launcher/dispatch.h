@@ -239,7 +239,7 @@ KW_COLD int kw_refuse_several(const kw_call *call, const kw_variant *variants, i
   kw_append_expected(&text, call, variants[first].slug, kw_signature_on(&variants[first], device));
   kw_append(&text, "%s\n  remedy: name one: %s.variant(...) takes the values of its config", several.data,
             call->kernel->name);
-  return kw_raise_text("ValueError", &text);
+  return kw_raise_because("ValueError", KW_AMBIGUOUS, &text);
 }
 
 KW_FUNCTION int kw_require_one(const kw_call *call, const kw_variant *variants, int32_t count, int32_t first) {

@@ -37,6 +37,7 @@ KW_COLD void kw_begin(kw_text *text) {
 #define KW_BY_KERNEL "by_kernel"
 #define KW_NO_VARIANT "no_variant"
 #define KW_NO_TARGET "no_target"
+#define KW_AMBIGUOUS "ambiguous"
 #define KW_MISALIGNED "misaligned"
 
 /* Raises an error with an extra context, which may be null. */
