@@ -150,7 +150,9 @@ def random_changes(source: Source, scope: Scope, statement: ast.stmt) -> list[Ch
         for kind, operator in mutation_operators:
             for new in operator(old) if isinstance(old, kind) else ():
                 code = wrapper.module.code_for_node(new)
-                if not is_wording(wrapper.module.code_for_node(old), code, raised):
+                if raised and isinstance(old, cst.Call | cst.SimpleString | cst.BinaryOperation):
+                    continue
+                if not is_wording(wrapper.module.code_for_node(old), code):
                     span = (lines[p.line - 1] + p.column for p in (place.start, place.end))
                     changes.append(Change(source.path, scope.name, *span, code, "random"))
     return changes
@@ -177,9 +179,10 @@ def mutable(node: object, raised: bool = False) -> Iterator[tuple[object, bool]]
         yield from mutable(child, raised)
 
 
-def is_wording(old: str, new: str, raised: bool) -> bool:
+def is_wording(old: str, new: str) -> bool:
     """Whether a change is one of words that are only read, or of how a codec is spelt."""
-    return old[:1] + old[-1:] in ('""', "''") and (raised or " " in old or old.lower() == new.lower() == '"utf-8"')
+    text = re.sub(r"^[A-Z_]+ = ", "", old)
+    return text[:1] + text[-1:] in ('""', "''") and (" " in text or text.lower() == new.lower() == '"utf-8"')
 
 
 # ---- rules for Python ----

@@ -57,8 +57,8 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTES = ROOT / "build/mutants"
 FIRST_S = 10
 """How long the tests of a change may take that run first, by what they took when that was noted."""
-START_S = 1.5
-"""What another file of tests takes before its first test."""
+START_S, BUILDS_S = 1.5, 15
+"""What a file of tests takes before its first test, and what all that build take once for what they share."""
 PATIENCE = 8
 """How many times as long they may take. Then they are ended, and the change counts as found."""
 TESTS_OF = {
@@ -194,14 +194,14 @@ class Notes:
     """Which tests execute which functions, and how long they take.
 
     Arguments:
-        allowed: the tests that may be run; None: all of them.
+        allowed: the tests that may be run.
         budget: how many seconds the tests of one change may take.
     """
 
-    def __init__(self, allowed: set[str] | None, budget: float) -> None:
+    def __init__(self, allowed: set[str], budget: float) -> None:
         self.budget = budget
         times = [line.rsplit("\t", 1) for line in (NOTES / "times").read_text().splitlines()]
-        self.times = {test: float(time) for test, time in times if allowed is None or test in allowed}
+        self.times = {test: float(time) for test, time in times if test in allowed}
         self._direct: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
         breadth: Counter[str] = Counter()
         prepared: dict[str, set[tuple[str, str]]] = defaultdict(set)
@@ -219,6 +219,8 @@ class Notes:
         for test in self.times:
             for path, name in prepared.get(test.partition("::")[0], ()):
                 self._direct[path][name].add(test)
+        if not self.times:
+            raise SystemExit(f"{NOTES} says nothing of these tests: run sample.py --record first")
         self.price = {test: (breadth[test] + 20) * (time + 0.02) for test, time in self.times.items()}
 
     def tests(self, mutant: Mutant) -> list[str]:
@@ -236,21 +238,23 @@ class Notes:
         if change.rule == "a field is left out of a key":
             found = set().union(*of_path.values(), (t for t in self.times if t.partition("::")[0] in TESTS_OF_KEYS))
         by_file: dict[str, list[str]] = defaultdict(list)
-        for test in sorted(found, key=lambda test: (self.price[test], test)):
+        for test in sorted(found, key=lambda test: (not test.startswith("tests/unit/"), self.price[test], test)):
             by_file[test.partition("::")[0]].append(test)
         return self._within(list(by_file.values()))
 
     def _within(self, files: list[list[str]]) -> list[str]:
         """Ten tests of each file in turn, until the time is over."""
         chosen: list[str] = []
-        known: set[str] = set()
+        known = {""}
         left = self.budget
         for turn in range(0, max(map(len, files), default=0), 10):
             for test in (test for tests in files for test in tests[turn : turn + 10]):
-                time = self.times[test] + (0 if test.partition("::")[0] in known else START_S)
+                file = test.partition("::")[0]
+                shared = "" if file.startswith("tests/unit/") else "what builds share"
+                time = self.times[test] + START_S * (file not in known) + BUILDS_S * (shared not in known)
                 if time <= left:
                     left -= time
-                    known.add(test.partition("::")[0])
+                    known |= {file, shared}
                     chosen.append(test)
         return chosen
 
@@ -339,7 +343,7 @@ def look(mutant: Mutant, notes: Notes, copies: SimpleQueue[Path]) -> Outcome:
     original = path.read_text(encoding="utf-8")
     tests = notes.tests(mutant)
     first = notes.begin(tests)
-    result, by = "survived", f"{len(tests)} tests"
+    result, by = "survived", f"{len(tests)} tests pass"
     try:
         # A changed file of the same size and second would not be seen.
         for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
@@ -396,7 +400,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     earlier = json.loads(given.json.read_text()) if given.json and given.json.exists() else []
     outcomes = {entry["name"]: Outcome(**entry) for entry in earlier}
     left = [mutant for mutant in mutants if mutant.name not in outcomes]
-    notes = Notes(tests_not_slow() if given.fast else None, given.budget)
+    notes = Notes(tests_there("not slow" if given.fast else ""), given.budget)
     copies: SimpleQueue[Path] = SimpleQueue()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.jobs) as pool:
         for _ in range(given.jobs):
@@ -413,9 +417,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if sum(o.result != "survived" for o in results) * 100 >= given.goal * len(results) else 1
 
 
-def tests_not_slow() -> set[str]:
-    """The tests of the fast set."""
-    command = [*PYTEST, "-n", "0", "--collect-only", "-q", "-m", "not slow", "tests"]
+def tests_there(marked: str) -> set[str]:
+    """The tests of the tree with these marks."""
+    command = [*PYTEST, "-n", "0", "--collect-only", "-m", marked, "tests"]
     listed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout
     return {line for line in listed.splitlines() if "::" in line}
 

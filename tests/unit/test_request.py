@@ -18,6 +18,11 @@ class Tool:
 
 
 @dataclass(frozen=True)
+class OtherTool(Tool):
+    """Says the same, and is used in another way."""
+
+
+@dataclass(frozen=True)
 class Compile:
     source: str
     tool: Tool
@@ -34,6 +39,7 @@ GIVEN = Compile("a.cu", Tool("nvcc 13", "/usr/bin/nvcc"), ("-O3",), {"b": 1, "a"
     [
         {"source": "b.cu"},
         {"tool": Tool("nvcc 12", "/usr/bin/nvcc")},
+        {"tool": OtherTool("nvcc 13", "/usr/bin/nvcc")},
         {"flags": ("-O3", "-G")},
         {"flags": ("-O3 -G",)},
         {"names": {"b": 1.0, "a": frozenset({"y", "x"})}},
