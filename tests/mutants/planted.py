@@ -229,7 +229,7 @@ PLANTED = (
         "A provider that is replaced is never given back.",
         "kw_serve_set_provider",
         "if (before) TVMFFIObjectDecRef(before);",
-        "",
+        "(void)before;",
         ("test_a_provider_is_kept_until_there_is_another_one",),
     ),
     Planted(

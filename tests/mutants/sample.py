@@ -67,6 +67,10 @@ TESTS_OF = {
     "library/launcher/tables.h": "launcher_tables nvrtc_tables",
     "library/launcher/tensormap.h": "launcher_tensor_maps",
     "library/launcher/cutedsl.h": "launcher_cutedsl",
+    **{
+        f"library/launcher/{name}.h": "launcher_cuda order"
+        for name in ("cuda", "driver", "memory", "provider", "serve")
+    },
     "library/launcher/xla.h": "jax_kernel jax_backend",
     "library/launcher/order.h": "order launcher_cuda",
     "library/launcher/python": "cython order torch_backend",
@@ -235,12 +239,14 @@ class Notes:
         of_path = self._direct.get(change.path, {})
         name = change.function.removesuffix(".<locals>")
         found = of_path.get(name) or set().union(*of_path.values())
+        first: list[str] = []
         if change.rule == "a field is left out of a key":
-            found = set().union(*of_path.values(), (t for t in self.times if t.partition("::")[0] in TESTS_OF_KEYS))
+            found = set().union(*of_path.values())
+            first = self._within([[test for test in self.times if test.startswith(f"{f}::")] for f in TESTS_OF_KEYS])
         by_file: dict[str, list[str]] = defaultdict(list)
         for test in sorted(found, key=lambda test: (not test.startswith("tests/unit/"), self.price[test], test)):
             by_file[test.partition("::")[0]].append(test)
-        return self._within(list(by_file.values()))
+        return list(dict.fromkeys([*first, *self._within(list(by_file.values()))]))
 
     def _within(self, files: list[list[str]]) -> list[str]:
         """Ten tests of each file in turn, until the time is over."""

@@ -250,6 +250,17 @@ def test_a_kernel_in_another_form_is_an_error_that_names_it(package: Package, mo
     assert package.loader.kernel("add")[1] == "add"
 
 
+@pytest.mark.parametrize(
+    "described", [None, [], {"modules": [], "needs": []}, {"modules": ["one.py"], "needs": [["json"]]}]
+)
+def test_a_backend_in_another_form_is_an_error_that_names_it(package: Package, described: Any) -> None:
+    document = manifest_of()
+    document["backends"]["one"] = described
+    package.seal(document)
+    with pytest.raises(ImportError, match="does not describe the backend 'one'"):
+        package.loader.kernel("scale")
+
+
 def unsealed(document: dict[str, Any]) -> str:
     """A manifest that lacks its last line."""
     return pretty_json(document)

@@ -135,6 +135,11 @@ def test_device_code_has_the_entry_point_of_its_package(tmp_path: Path) -> None:
     assert provider_project(tmp_path, dynamic, "sm_90a", "a", "2.0").version == "2.0"
 
 
+def test_a_project_without_a_version_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="has no version"):
+        read_project(tmp_path, {"project": {"name": "demo"}})
+
+
 FILE_VERSION = {"kernelwright": {"version": {"file": "version.py"}}}
 """A table ``[tool]`` that has the version in a file."""
 

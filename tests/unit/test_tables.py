@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from kernelwright.runtime.arguments import Described, Signatures
+from kernelwright.runtime.interface import Choice
 from kernelwright.runtime.misses import Misses
 from kernelwright.runtime.refusal import MISALIGNED, because
 from kernelwright.runtime.tables import DeviceTable, Rules, Tuned, table_for, tables_of
@@ -148,3 +149,14 @@ def test_a_call_that_only_a_tuned_variant_fits_is_a_miss() -> None:
     error = because(ValueError("kernel 'f': something else"), MISALIGNED)
     assert Misses().note("f", entry(declared=2), [Array()], error)
     assert not Misses().note("f", entry(), [Array()], error)
+
+
+def test_choices_are_equal_if_the_variant_its_config_and_the_reason_are() -> None:
+    choice = Choice("n-4", {"n": 4}, "it is tuned")
+    assert choice == Choice("n-4", {"n": 4}, "it is tuned")
+    others = (
+        Choice("n-8", {"n": 4}, "it is tuned"),
+        Choice("n-4", {"n": 8}, "it is tuned"),
+        Choice("n-4", {"n": 4}, ""),
+    )
+    assert all(choice != other for other in others)
