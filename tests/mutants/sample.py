@@ -60,7 +60,7 @@ FIRST_S = 10
 START_S, BUILDS_S = 1.5, 15
 """What a file of tests takes before its first test, and what all that build take once for what they share."""
 PATIENCE = 8
-"""How many times as long they may take. Then they are ended, and the change counts as found."""
+"""How many times as long they may take. Then they are ended, which says nothing: the machine may be slow."""
 TESTS_OF = {
     "library/launcher/threads.h": "launcher_threads launcher",
     "library/launcher/workspace.h": "launcher_threads launcher",
@@ -370,8 +370,8 @@ def look(mutant: Mutant, notes: Notes, copies: SimpleQueue[Path]) -> Outcome:
 
 
 def report(outcomes: Sequence[Outcome], of: str) -> None:
-    """Print how many were found, for each value of an attribute. What broke is no mutant of C, and one of Python."""
-    counted = [o for o in outcomes if o.result != "broke" or ".py:" in o.place]
+    """Print how many were found, for each value of an attribute. What hung does not count, nor C that broke."""
+    counted = [o for o in outcomes if o.result != "hung" and (o.result != "broke" or ".py:" in o.place)]
     for name in [*sorted({getattr(o, of) for o in counted}), "all"]:
         group = [o for o in counted if name in (getattr(o, of), "all")]
         found = sum(o.result != "survived" for o in group)
