@@ -11,6 +11,7 @@ from kernelwright.core.dependencies import (
     dependency_name,
     installed_name,
     is_file,
+    packaged_folder,
     path_of,
     present_digest,
 )
@@ -27,6 +28,7 @@ NAMES = {
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of installed packages in a project."""
+    packaged_folder.cache_clear()
     for name in NAMES:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
@@ -85,6 +87,6 @@ def test_folders_and_surroundings_have_digests_too(site: Path, tmp_path: Path, m
 def test_a_part_of_a_tool_is_named_after_its_package(site: Path, tmp_path: Path) -> None:
     assert installed_name(site / "acme/include/a.h") == "/package:acme/include//a.h"
     assert installed_name(tmp_path / "cuda/lib64/libcudart_static.a") == str(tmp_path / "cuda/lib64/libcudart_static.a")
-    (tmp_path / "first/acme/include").mkdir(parents=True)
-    sys.path.insert(0, str(tmp_path / "first"))
+    (tmp_path / "empty/acme/include").mkdir(parents=True)
+    packaged_folder.cache_clear()
     assert installed_name(site / "acme/include/a.h") == str(site / "acme/include/a.h"), "the name is that of another"

@@ -172,18 +172,14 @@ def found_name(path: str, search_path: Iterable[str]) -> str | None:
     return None
 
 
+@cache
 def packaged_folder(name: str) -> Path:
     """The folder of that name, which begins with that of an installed package; nothing is imported.
 
     Raises:
         FileNotFoundError: there is none.
     """
-    return _folder_in(tuple(sys.path), name)
-
-
-@cache
-def _folder_in(search_path: tuple[str, ...], name: str) -> Path:
-    for top in search_path:
+    for top in sys.path:
         path = Path(top or ".", name)
         if path.is_dir():
             return path.absolute()
