@@ -68,7 +68,13 @@ int half_of(int number) {
 
 extern "C" __attribute__((visibility("default"))) int __tvm_ffi_halved(
     void *, const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result) try {
+  static int asked = 0;
   if (count != 1) throw std::invalid_argument("it takes one number");
+  if (arguments[0].type_index == kTVMFFIBool) {
+    result->type_index = kTVMFFIBool;
+    result->v_int64 = !asked++;
+    return 0;
+  }
   result->type_index = kTVMFFIInt;
   result->v_int64 = half_of(arguments[0].v_int64);
   return 0;
@@ -170,6 +176,7 @@ def test_the_manifest_says_what_is_called_and_the_library_has_all_that_it_needs(
 
 def test_calls_get_to_the_function_and_its_errors_back(built):
     code = """
+print(demo.halved(True), demo.halved(True))  # it says whether it is the first time
 print(demo.halved(6), demo.halved(0), demo.halved(0), message_of(demo.halved, 5), message_of(demo.halved), sep="|")
 print(demo.again(8))
 print(demo.halved.choice(1).reason, demo.halved.devices, demo.scale.devices)
@@ -182,7 +189,7 @@ import numpy as np
 print(message_of(demo.scale, np.ones(3, np.float32), 9.0))
 """
     printed, _ = call(built, code, capability=90)
-    assert printed.startswith("3|2|2|ValueError: it is odd|ValueError: it takes one number\n4\n")
+    assert printed.startswith("True False\n3|2|2|ValueError: it is odd|ValueError: it takes one number\n4\n")
     assert "its arguments are not declared frozenset({'cuda'}) frozenset({'cuda'})" in printed
     own = "ValueError: Check failed: (x.size(0) < most) is false: x has 3 elements, expected less than 2 in stream 0"
     assert f"{own}|{own}" in printed

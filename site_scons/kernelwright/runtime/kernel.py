@@ -39,7 +39,7 @@ class Kernel(Interface, tvm_ffi.Function):
     # Found faster than what is in the dictionary that each tvm-ffi function has.
     __slots__ = ("_as_is", "_function", "_mutable", "_on_cpu")
 
-    _function: tvm_ffi.Function  # the dispatcher, or True where a view of PyTorch's may be among the arguments
+    _function: tvm_ffi.Function  # the dispatcher, or True where a view of PyTorch's may be among declared arguments
     _dispatcher: tvm_ffi.Function
     _mutable: set[type]
     _on_cpu: bool  # and nowhere else
@@ -76,6 +76,8 @@ class Kernel(Interface, tvm_ffi.Function):
 
     def _looked_at(self, arguments: Sequence[Any]) -> Any:
         """The result of a call, unless a view that is computed when it is read is passed. Raises BufferError then."""
+        if self._function is self._dispatcher:  # what the author's own host code has returned
+            return True
         _refuse_computed(arguments)
         return self.function(*arguments)
 
@@ -429,7 +431,7 @@ def make_kernel(name: str, entry: dict[str, Any], module: tvm_ffi.Module, index:
     # Takes over the reference that the plain function object holds.
     kernel.__move_handle_from__(function)
     kernel._dispatcher = module.get_function(name + number)
-    kernel._function = module.get_function("kw_looking" + number)
+    kernel._function = kernel._dispatcher if entry.get("opaque") else module.get_function("kw_looking" + number)
     kernel._mutable = set()
     kernel.name = name
     kernel._entry = entry

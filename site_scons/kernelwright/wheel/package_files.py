@@ -51,19 +51,8 @@ OF_PACKAGE = (
     *("missing", "kernels", "files", "digest"),
 )
 OF_KERNEL = (
-    *(
-        "backends",
-        "doc",
-        "frontend",
-        "library",
-        "launcher",
-        "opaque",
-        "outputs",
-        "backward",
-        "meaning",
-        "declared",
-        "tables",
-    ),
+    *("backends", "doc", "frontend", "library", "launcher", "opaque", "outputs", "backward", "meaning", "declared"),
+    "tables",
     "variants",
 )
 OF_VARIANT = ("slug", "config", "archs", "tabled", "exported", "arguments", "symbols", "multiples", "units")

@@ -48,7 +48,6 @@
     (void)self;                                                                                         \
     return kw_hand_over(&kw_this, kw_this.variants, arguments, count, result);                          \
   }                                                                                                     \
-  KW_FFI(kw_looking) KW_LOOKING(__tvm_ffi_##name)                                                       \
   KW_EXPORT_HANDED_OVER(kw_choice, "0 it is the default, and its arguments are not declared")           \
   KW_SERVICES(KW_EXPORT_SERVICE)
 
@@ -57,7 +56,6 @@
     (void)self;                                                                                         \
     return kw_hand_over(&kw_this, &kw_this.variants[number], arguments, count, result);                 \
   }                                                                                                     \
-  KW_FFI(kw_looking__##number) KW_LOOKING(__tvm_ffi_##name##__##number)                                 \
   KW_EXPORT_HANDED_OVER(kw_choice__##number, #number " it is the variant that was asked for")
 
 #define KW_EXPORT_HANDED_OVER(name, choice)                                                             \
