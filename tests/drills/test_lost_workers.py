@@ -26,6 +26,7 @@ class ShortDrill(LostWorkers):
 
 
 def test_builds_that_lose_their_cluster_end_as_clean_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It takes long: each moment builds the library on a cluster, and once more to its end."""
     monkeypatch.setenv("PATH", f"{Project.shared}/bin:{os.environ['PATH']}")
     (tmp_path / "project").mkdir()
     drill = ShortDrill(tmp_path / "project", ["saxpy"], jobs=2, seed=7, settings=["ARCHS=x86-64-v3,sm_80"])

@@ -112,7 +112,7 @@ print(refused(norm_kernels.rms_norm, rows, rows[0], 1e-6))
 
 
 def test_the_kernels_in_triton_agree_with_their_references_in_the_interpreter(tmp_path: Path) -> None:
-    """Their wheel needs neither Triton nor PyTorch."""
+    """Their wheel needs neither Triton nor PyTorch. It takes long: the interpreter runs each variant."""
     for module in ("triton", "torch"):
         pytest.importorskip(module, reason=f"Triton's interpreter needs both: {INTERPRETER.missing}")
     project, labels = example("triton", tmp_path)

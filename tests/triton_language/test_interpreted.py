@@ -161,6 +161,7 @@ def project(checked: Project, tmp_path: Path) -> Project:
 
 
 def test_all_variants_are_compared_at_sizes_of_their_class(checked):
+    """It takes long: Triton's interpreter runs each variant at several sizes."""
     found = {
         name.removeprefix("build/check/demo/"): json.loads(text) for name, text in checked.files("build/check").items()
     }

@@ -38,7 +38,7 @@ def test_times_and_wrong_skips_are_read_from_what_pytest_writes(tmp_path: Path, 
     tests = list(read_tests([tmp_path / "run.xml"]))
     assert next((t.file, t.name, t.seconds > LONG_S) for t in tests) == ("tests/unit/test_a.py", "test_x[1]", True)
     assert "tests/unit/test_a.py::test_x[1]" in table(tests)
-    assert unexpected(tests) == ["tests/unit/test_a.py::test_z: nvcc is not installed"]
+    assert unexpected(tests) == ["tests/unit/test_a.py::test_z: nvcc is not installed: None"]
 
 
 @pytest.fixture
