@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from kernelwright.define.recorded import parse, text_of
 from kernelwright.ondemand.record import note
-from support.project import CUBE, SITE_SCONS, Project
+from support.demand import Demand
+from support.project import CUBE, Project
 
 IMPORT = "from kernelwright import grid, kernel"
 DECORATOR = '@kernel(configs=recorded("configs.json"), outputs=["y"])'
@@ -110,7 +111,6 @@ def test_what_is_wrong_with_the_file_is_said_with_kernel_place_and_remedy(
     ],
 )
 def test_a_path_that_is_none_of_a_file_in_the_project_is_an_error(recording: Project, argument: str, said: str) -> None:
-    write(recording, {"dtype": "float32"})
     (recording.folder.parent / "configs.json").write_text(text_of({"scale": [{"dtype": "float32"}]}))
     recording.replace("kernels/scale.py", '"configs.json"', argument)
     assert said in recording.scons("-j2", ok=False).output
@@ -132,25 +132,23 @@ def test_keys_have_the_order_of_the_default_or_of_the_parameters(recording: Proj
 def test_what_a_program_compiles_and_calls_is_what_is_built(recording: Project) -> None:
     listed = '"configs.json", default=[{"dtype": "float32"}, {"dtype": "float64"}, {"dtype": "float16"}]'
     recording.replace("kernels/scale.py", '"configs.json"', listed)
+    demand = Demand(recording)
     program = """
-        import kernelwright, numpy as np
-        scale = kernelwright.load("kernels/scale.py").scale
+        scale = kw.load("kernels/scale.py").scale
         x = np.ones(3, "float64")
-        assert np.from_dlpack(scale(x)).tolist() == [2, 2, 2]
-        with kernelwright.record("blocks.json"):
+        assert array(scale(x)).tolist() == [2, 2, 2]
+        with kw.record("blocks.json"):
             scale(x), scale(x)
             scale.par_compile([{"dtype": "float32"}])
-        {more}
     """
-    env = {"PYTHONPATH": str(SITE_SCONS), "KERNELWRIGHT_CACHE_DIR": "cache"}
-    recording.python(program.replace("{more}", ""), env=env)
+    demand.run(program)
     assert not (recording.folder / "kernels/configs.json").exists()
     found = parse((recording.folder / "blocks.json").read_bytes())
     assert found == {"scale": [{"dtype": "float32"}, {"dtype": "float64"}]}, "also what was compiled before the block"
 
-    env["KERNELWRIGHT_RECORD"] = "kernels/configs.json"
-    recording.python(program.replace("{more}", 'scale.compile(dtype="int32")'), env=env)
-    recording.python(program.replace("{more}", 'scale.compile(dtype="float16")'), env=env)
+    for dtype in ("int32", "float16"):
+        more = f'{program}\n        scale.compile(dtype="{dtype}")'
+        demand.run(more, env={"KERNELWRIGHT_RECORD": "kernels/configs.json"})
     recording.scons("-j2")
     assert variants(recording) == [{"dtype": "float16"}, {"dtype": "float64"}, {"dtype": "int32"}]
 
@@ -161,15 +159,18 @@ def test_what_a_program_compiles_and_calls_is_what_is_built(recording: Project) 
 def test_the_setting_gives_the_kernels_that_its_file_names_these_variants_and_leaves_the_others(
     cpu_project: Project,
 ) -> None:
+    cpu_project.write("kernels/cube.py", CUBE)
     cpu_project.scons("-j2")
     note(cpu_project.folder / "configs.json", "scale", {"dtype": "float64"})
     note(cpu_project.folder / "configs.json", "scale", {"dtype": "float32"})
+    note(cpu_project.folder / "configs.json", "cube", {"dtype": "float64"})
     run = cpu_project.scons("-j2", "CONFIGS=configs.json")
     assert [stage for stage in run.stages if stage.startswith("LOWER")] == ["LOWER scale/dtype-float64 x86-64-v3"]
     assert variants(cpu_project) == [{"dtype": "float32"}, {"dtype": "float64"}]
-    assert cpu_project.python("import demo; print(len(demo.add_one.variants))") == "1\n"
+    others = "import demo; print(len(demo.add_one.variants), demo.cube.variants == demo.cube_backward.variants)"
+    assert cpu_project.python(others) == "1 True\n"
     assert cpu_project.scons("-j2", "CONFIGS=configs.json").stages == []
-    assert cpu_project.scons("-j2", "check", "CONFIGS=configs.json").labels["CHECK"] == 3
+    assert cpu_project.scons("-j2", "check", "CONFIGS=configs.json").labels["CHECK"] == 5
 
     note(cpu_project.folder / "configs.json", "scale", {"dtype": "float16"})
     run = cpu_project.scons("-j2", "CONFIGS=configs.json")
@@ -177,14 +178,6 @@ def test_the_setting_gives_the_kernels_that_its_file_names_these_variants_and_le
 
     cpu_project.scons("-j2")
     assert variants(cpu_project) == [{"dtype": "float32"}, {"dtype": "float16"}]
-
-
-def test_a_backward_kernel_has_the_variants_of_its_forward_kernel(cpu_project: Project) -> None:
-    cpu_project.write("kernels/cube.py", CUBE)
-    note(cpu_project.folder / "configs.json", "cube", {"dtype": "float64"})
-    cpu_project.scons("-j2", "CONFIGS=configs.json")
-    printed = cpu_project.python("import demo; print(demo.cube.variants == demo.cube_backward.variants)")
-    assert printed == "True\n"
 
 
 def test_a_kernel_that_the_file_names_and_that_is_not_built_is_told(cpu_project: Project) -> None:

@@ -1,12 +1,15 @@
-"""What every front end says of itself, and what asking it imports."""
+"""What every front end promises: what it makes, that asking it imports nothing, and mistakes that name their place."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from kernelwright import kernel
 from kernelwright.core.errors import DefinitionError, Where
 from kernelwright.define.cuda_source import Source
 from kernelwright.define.exported import Exported
@@ -17,12 +20,34 @@ from kernelwright.lower import get, names, require_recognized
 from support.project import SITE_SCONS
 
 WHERE = Where("k", "default", "lower", "k.py:3")
+ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
+    "llvm": ({"targets": ["llvm"]}, "a definition in {name} cannot be built for the target 'llvm'"),
+    "flags": ({"flags": ["-v"]}, "flags are those of nvcc, which does not compile this kernel"),
+    "passes": ({"pass_configs": {"tirx.disable_vectorize": True}}, "do not lower a definition in {name}"),
+    "sources": ({"sources": ["a.cu"]}, "sources are files in CUDA C++, and this definition is written in {name}"),
+    "includes": ({"includes": ["a"]}, "includes are files in CUDA C++, and this definition is written in {name}"),
+}
+"""Arguments of the decorator -> what a front end says that cannot have them."""
+
+REFUSED = {
+    "tir": {"sources", "includes"},
+    "cuda": {"llvm", "passes"},
+    "tilelang": {"llvm", "passes", "sources", "includes"},
+    "cutedsl": {"llvm", "flags", "passes", "sources", "includes"},
+    "triton": {"llvm", "flags", "passes", "sources", "includes"},
+}
+"""Front end -> what a kernel cannot have with it."""
+
 ARCHS = {"llvm": ("x86-64-v3",), "cuda": ("sm_80", "sm_90a", "compute_90")}
 
 
 def test_each_front_end_has_the_name_that_it_is_listed_under() -> None:
-    assert names()[0] == "tir"
+    assert names()[0] == "tir" and set(REFUSED) == set(names())
     assert [get(name).name for name in names()] == list(names())
+    for wrong in ("cute", ["tir"]):
+        with pytest.raises(DefinitionError, match=re.escape(f"frontend is {wrong!r}")) as caught:
+            get(wrong, WHERE)  # type: ignore[arg-type]
+        assert caught.value.where == WHERE and caught.value.remedy
 
 
 @pytest.mark.parametrize("name", names())
@@ -61,6 +86,20 @@ def test_the_build_asks_front_ends_without_importing_what_they_lower_with() -> N
         [sys.executable, "-c", program], env={"PYTHONPATH": str(SITE_SCONS)}, capture_output=True, text=True
     )
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_a_front_end_cannot_do_is_an_error_at_the_kernel(name: str) -> None:
+    def k() -> None: ...
+
+    for argument, (given, message) in ARGUMENTS.items():
+        declared = kernel(k, frontend=name, **given)
+        if argument not in REFUSED[name]:
+            get(name, WHERE).check(declared, WHERE)
+            continue
+        with pytest.raises(DefinitionError, match=re.escape(message.format(name=name))) as caught:
+            get(name, WHERE).check(declared, WHERE)
+        assert caught.value.where == WHERE and caught.value.remedy
 
 
 def test_what_another_front_end_lowers_is_recognized_as_its() -> None:

@@ -1,6 +1,8 @@
-"""Checkouts of one project on one cache: each has what its own files say, and keeps it, whatever the others do."""
+"""The cache folder: what is damaged, deleted or disabled costs only time, and checkouts keep what is theirs."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 from support.demand import Demand
@@ -125,3 +127,63 @@ assert not again.cached
 require(again, 5), require(two.compile(), 7)
 """
     )
+
+
+BEGIN = """
+times = kw.load("kernels/times.py").times
+x = np.ones((3, 4), "float32")
+"""
+
+
+@pytest.fixture
+def demand(cpu_project: Project) -> Demand:
+    demand = Demand(cpu_project)
+    demand.definition("times")
+    return demand
+
+
+def test_damage_anywhere_in_the_cache_costs_only_time(demand: Demand) -> None:
+    program = f"{BEGIN}\nkernel = times.compile(); assert (array(kernel(x)) == 2).all(); print(kernel.cached)"
+    assert demand.run(program).stdout == "False\n"
+    (kernel,) = (demand.cache / "kernels").iterdir()
+    every = [path for path in demand.cache.rglob("*") if path.is_file() and path.name != "CACHEDIR.TAG"]
+    for paths, damage in (
+        ([kernel / "_lib/times.so"], lambda path: path.write_bytes(path.read_bytes()[:-9] + b"?" * 9)),
+        ([kernel / "manifest.json"], lambda path: path.write_bytes(b"")),
+        ([kernel / "later.json"], Path.unlink),
+        ([kernel / "later.json"], lambda path: path.write_bytes(path.read_bytes()[:-9] + b"?" * 9)),
+        (every, lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2] + b"\0?")),
+    ):
+        for path in paths:
+            damage(path)
+        assert demand.run(program).stdout == "False\n", paths
+        assert demand.run(program).stdout == "True\n"
+
+
+def test_a_cache_can_be_deleted_while_it_is_used(demand: Demand) -> None:
+    demand.run(
+        f"""{BEGIN}
+import shutil
+for dtype in ("float32", "float64", "float32"):
+    times(np.ones((3, 4), dtype))
+first = times.compile()
+shutil.rmtree(os.environ["KERNELWRIGHT_CACHE_DIR"])
+assert (array(first(x)) == 2).all()
+for rows in range(5, 9):
+    for dtype in ("float64", "float32"):
+        assert (array(times(np.ones((rows, 4), dtype))) == 2).all()
+assert not os.path.exists(os.environ["KERNELWRIGHT_CACHE_DIR"]), "a call with another shape needs no cache"
+again, other = times.compile(), times.compile(dtype="float64")
+assert not again.cached and (array(again(x)) == 2).all() and (array(times(x)) == 2).all()
+assert not other.cached and (array(other(x.astype("float64"))) == 2).all()
+"""
+    )
+
+
+def test_a_disabled_cache_reads_and_keeps_nothing(demand: Demand) -> None:
+    demand.run(f"{BEGIN}\ntimes.compile()")
+    before = sorted(demand.project.files("cache"))
+    program = f"{BEGIN}\nprint([times.compile().cached for _ in range(2)])"
+    assert demand.run(program, env={"KERNELWRIGHT_DISABLE_CACHE": "1"}).stdout == "[False, True]\n"
+    assert sorted(demand.project.files("cache")) == before
+    assert demand.run(program, env={"KERNELWRIGHT_CLEAR_CACHE": "1"}).stdout == "[False, True]\n"

@@ -1,0 +1,67 @@
+"""What a kernel object on demand relies on: files that it keeps, and stamps that a call compares."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from kernelwright.ondemand import watched
+from kernelwright.ondemand.build import Compiled
+from kernelwright.ondemand.loaded import KernelLoader
+from kernelwright.ondemand.reached import Reached
+from kernelwright.package.manifest import sealed_document
+from kernelwright.runtime.loader import SCHEMA
+
+
+def test_a_kernel_keeps_the_device_code_that_it_loads_later(tmp_path: Path) -> None:
+    image = tmp_path / "images/scale/sm_80.cubin"
+    image.parent.mkdir(parents=True)
+    image.write_bytes(b"code")
+    digest = sha256(b"code").hexdigest()
+    listed = {"file": "scale/sm_80.cubin", "sha256": digest}
+    variant = {"slug": "default", "units": [{"target": "cuda", "images": {"sm_80": listed}}]}
+    document = {
+        "schema": SCHEMA,
+        "device_code": {"folder": "images", "packages": {}},
+        "kernels": {"scale": {"variants": [variant]}},
+        "files": {"images/scale/sm_80.cubin": {"sha256": digest}},
+    }
+    (tmp_path / "manifest.json").write_text(sealed_document(document))
+    loader = KernelLoader(Compiled(tmp_path, "ab" * 32, {}, False), "scale")
+    loader.provider("scale")
+    shutil.rmtree(tmp_path)
+    arch, path = loader.image("scale", "default", "sm_80", 0, 80)
+    assert arch == "sm_80" and path.read_bytes() == b"code"
+
+
+def test_a_call_reads_a_file_again_until_its_stamp_is_older_than_the_clock_is_exact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An edit may leave the very stamp that was taken just before it."""
+    file, changed = tmp_path / "a.py", [time.time_ns()]
+    monkeypatch.setattr(watched, "FIELDS", lambda status: (1, 2, changed[0], 3))
+    for text, ctime, is_seen in (("1", changed[0], True), ("2", 1, False)):
+        file.write_text(text)
+        changed[0] = ctime
+        watch = watched.Watch(tmp_path, Reached())
+        watch.look_at(["a.py"])
+        watch.rely_on({"a.py": sha256(text.encode()).hexdigest()})
+        assert watch.settle() and watch.is_current()
+        file.write_text("3")
+        assert watch.is_current() != is_seen
+
+
+def test_a_call_sees_that_packages_are_looked_for_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in ("first", "second"):
+        (tmp_path / place / "acme_p").mkdir(parents=True)
+        (tmp_path / place / "acme_p/a.h").write_text(place)
+    monkeypatch.setattr(watched, "COARSE_NS", -(10**12))  # all stamps are old
+    monkeypatch.syspath_prepend(str(tmp_path / "second"))
+    watch, name = watched.Watch(tmp_path, Reached()), "/package:acme_p//a.h"
+    watch.rely_on({name: sha256(b"second").hexdigest()})
+    assert watch.settle() and watch.is_current()
+    monkeypatch.syspath_prepend(str(tmp_path / "first"))
+    assert not watch.is_current()
