@@ -1,0 +1,142 @@
+"""The digest of a stage's code: every module that decides what it makes is in it, and none that does not."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+from pathlib import Path
+
+import pytest
+from kernelwright.core.pipeline import KINDS
+from kernelwright.stages import code as code_module
+from kernelwright.stages.code import PACKAGE, code_digest, code_of, imported
+
+LABELS = [label for label, kind in KINDS.items() if kind.module]
+
+EXECUTION = "define/kernel core/files worker/definitions worker/imports worker/patterns core/project worker/reads"
+EXECUTION += " worker/server worker/strict"
+DEVICE_COMPILERS = "compilers/headers compilers/nvcc compilers/nvrtc processes/environment stages/device"
+DEVICE_COMPILERS += " compilers/nvcc_steps toolchain/ask toolchain/cuda toolchain/nvcc toolchain/nvcc_steps"
+DEVICE_COMPILERS += " toolchain/nvrtc toolchain/nvrtc_compile"
+
+DECIDING = {
+    "DISCOVER": f"discover/discovery {EXECUTION}",
+    "LOWER": f"define/program core/dtype lower {EXECUTION} stages/lower",
+    "CUBIN": DEVICE_COMPILERS,
+    "PTX": DEVICE_COMPILERS,
+    "OBJECT": "compilers/host_code compilers/headers compilers/nvcc library/own_code stages/context stages/object "
+    "toolchain/nvcc_steps",
+    "FATBIN": "compilers/fatbin compilers/nvcc stages/fatbin",
+    "SASS": "compilers/sass stages/sass",
+    "WRAP": "backends core/dtype compilers/fatbin library stages/wrap stages/context",
+    "GLIBC": "compilers/glibc stages/glibc",
+    "LAUNCHER": "library/commands library/launcher compilers/nvcc stages/launcher stages/places",
+    "CC": "library/commands library/launcher compilers/nvcc stages/cc stages/places",
+    "EXT": "backends compilers/nvcc stages/ext stages/places",
+    "ENTRY": "core/files compilers/limits package/manifest stages/entry",
+    "LINK": "core/files compilers/limits compilers/nvcc library/commands library/own_code package/manifest stages/link "
+    "stages/entry",
+    "PACKAGE": "backends compilers/fatbin core/files package stages/package",
+    "WHEEL": "compilers/fatbin core/files package stages/wheel wheel/archive wheel/content wheel/verify",
+    "COMMANDS": "stages/commands core/files",
+    "IR": f"define/program core/dtype lower {EXECUTION} stages/lower stages/ir stages/execution",
+    "CHECK": f"worker/compare stages/check runtime/size worker/check {EXECUTION}",
+}
+"""Modules that decide what each stage makes, written by hand: the digest has to have these. A folder stands for all
+modules in it."""
+
+STRANGERS = {
+    "LOWER": "backends wheel package compilers report state/settled stages/cc stages/device stages/ir scons",
+    "CUBIN": "lower worker wheel report stages/lower stages/cc scons",
+    "CC": "lower worker wheel report stages/lower stages/device scons",
+    "SASS": "lower worker wheel report stages/lower stages/device backends scons",
+    "LINK": "lower worker wheel report stages/lower stages/device scons",
+    "PACKAGE": "lower worker report stages/lower stages/ir stages/device scons",
+}
+"""Modules that have nothing to do with a stage: an edit of them must not run it again."""
+
+
+def modules_of(names: str) -> set[Path]:
+    """The files of modules and folders; there have to be such files."""
+    found: set[Path] = set()
+    for name in names.split():
+        folder = PACKAGE / name
+        paths = {*folder.glob("*.py")} if folder.is_dir() else {folder.with_suffix(".py")}
+        assert paths and all(path.is_file() for path in paths), name
+        found |= paths
+    return {path for path in found if path.name != "__init__.py"}
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_the_digest_of_a_stage_has_every_module_that_decides_what_it_makes_and_no_stranger(label: str) -> None:
+    modules = code_of(label, PACKAGE)
+    assert modules_of(DECIDING[label]) <= modules and not modules_of(STRANGERS.get(label, "")) & modules
+    for module in modules:
+        if "import_module(" in module.read_text() and module.name == "__init__.py":
+            assert {*module.parent.glob("*.py")} <= modules, f"{label} may import any of {module.parent.name}"
+
+
+def imported_by_syntax_tree(module: Path) -> set[Path]:
+    """The modules of ours that a module imports, as Python's own parser finds them."""
+    tree = ast.parse(module.read_text())
+    for node in [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]:
+        node.body = [ast.Pass()]
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            assert not any(name.name.startswith("kernelwright") for name in node.names), "imports of ours are relative"
+        if isinstance(node, ast.ImportFrom) and node.level:
+            folder = module.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+            names |= {folder, *(folder / name.name for name in node.names)}
+    files = {file for name in names for file in (name.with_suffix(".py"), name / "__init__.py")}
+    return {file for file in files if file.is_file()}
+
+
+def test_the_imports_of_a_module_are_those_that_python_sees():
+    modules = [path for path in PACKAGE.rglob("*.py") if "template" not in path.parts]
+    assert len(modules) > 100
+    for module in modules:
+        seen = imported_by_syntax_tree(module)
+        found = {path for path in imported(module, PACKAGE) if path is not None}
+        assert seen <= found, module
+        assert len(found - seen) <= 3, "lines of docstrings and templates may look like imports"
+
+
+@pytest.fixture
+def own_code(tmp_path, monkeypatch):
+    """A copy of our sources, which the digests are made of."""
+    copy = tmp_path / "kernelwright"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "template"))
+    monkeypatch.setattr(code_module, "PACKAGE", copy)
+    return copy
+
+
+def test_an_edit_of_any_module_that_decides_what_a_stage_makes_changes_its_digest(own_code):
+    def digests() -> dict[str, str]:
+        code_module.text_digest.cache_clear()
+        return {label: code_digest.__wrapped__(label) for label in LABELS}
+
+    before = digests()
+    assert before == {label: code_digest(label) for label in LABELS}, "the same text has the same digest anywhere"
+    whole = code_module.own_code()
+    deciding = {label: code_of(label, own_code) for label in LABELS}
+    files = set().union(*deciding.values())
+    of_stages = {frozenset(label for label in LABELS if file in deciding[label]): file for file in files}
+    for file in of_stages.values():  # a module of each set of stages
+        text = file.read_text()
+        file.write_text(text + "\n# edited\n")
+        after = digests()
+        edited = {label for label in LABELS if after[label] != before[label]}
+        assert edited == {label for label, files in deciding.items() if file in files}, file
+        assert code_module.own_code() != whole
+        file.write_text(text)
+
+
+@pytest.mark.parametrize(
+    "name", ["library/launcher/" + file for file in ("cuda.h", "exports.map", "python/kernel.pxi")] + ["scons/graph.py"]
+)
+def test_an_edit_of_the_launcher_or_of_any_module_has_every_kernel_looked_at(own_code, name):
+    before = code_module.own_code()
+    file = own_code / name
+    file.write_text(file.read_text() + "\n")
+    assert code_module.own_code() != before
