@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from kernelwright.core.arch import (
     CPU_LEVELS,
@@ -10,6 +13,7 @@ from kernelwright.core.arch import (
     arch_order,
     image_file,
     is_ptx,
+    lowering_arch,
     real_arch,
     target_of,
     with_suffixes,
@@ -41,55 +45,58 @@ def test_another_name_is_no_cuda_arch(name: str) -> None:
     assert CudaArch.of(name) is None
 
 
-def test_target_of_arch():
-    assert [target_of(a) for a in ("x86-64", "sm_90a", "compute_80", "sm_103f")] == ["llvm", "cuda", "cuda", "cuda"]
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (target_of, {"x86-64": "llvm", "sm_90a": "cuda", "compute_80": "cuda", "sm_103f": "cuda"}),
+        (image_file, {"sm_90a": "sm_90a.cubin", "compute_80": "compute_80.ptx"}),
+        (real_arch, {"compute_80": "sm_80", "compute_90a": "sm_90a", "sm_90a": "sm_90a"}),
+        (without_suffix, {"sm_90a": "sm_90", "compute_100f": "compute_100", "sm_80": "sm_80"}),
+        (arch_of_device, {75: "sm_75", 89: "sm_89", 90: "sm_90a", 120: "sm_120a"}),
+    ],
+)
+def test_what_follows_from_an_arch(function: Callable[[Any], str], expected: dict[Any, str]) -> None:
+    assert {given: function(given) for given in expected} == expected
 
 
-def test_archs_are_ordered_by_number():
-    assert sorted(["sm_100", "sm_90a", "sm_80", "sm_90"], key=arch_order) == ["sm_80", "sm_90", "sm_90a", "sm_100"]
+@pytest.mark.parametrize(
+    "ordered",
+    [
+        ["sm_80", "sm_90", "sm_90a", "sm_100"],
+        ["x86-64", "x86-64-v2", "x86-64-v4"],
+        ["sm_90", "compute_90a", "sm_90f"],
+        list(CPU_LEVELS),
+    ],
+)
+def test_archs_are_ordered_by_number_and_suffixes_follow_the_plain_one(ordered: list[str]) -> None:
+    assert sorted(set(ordered), key=arch_order) == ordered
 
 
-def test_cpu_levels_are_ordered_and_suffixes_follow_the_plain_arch():
-    assert sorted(["x86-64-v4", "x86-64", "x86-64-v2"], key=arch_order) == ["x86-64", "x86-64-v2", "x86-64-v4"]
-    assert sorted(["sm_90f", "compute_90a", "sm_90"], key=arch_order) == ["sm_90", "compute_90a", "sm_90f"]
-
-
-def test_an_unknown_arch_names_the_place_that_it_is_in():
+def test_an_unknown_arch_names_the_place_that_it_is_in() -> None:
     for where in (None, Where("gemm")):
         with pytest.raises(SettingsError, match="unknown arch 'sm80'") as caught:
             target_of("sm80", where)
         assert caught.value.where == (where or Where(stage="settings"))
 
 
-def test_archs_have_their_suffixes():
-    assert with_suffixes(["sm_80", "sm_90", "sm_100"]) == (
-        "sm_80",
-        "sm_90",
-        "sm_90a",
-        "sm_100",
-        "sm_100a",
-        "sm_100f",
-    )
+def test_archs_have_their_suffixes() -> None:
+    expected = ("sm_80", "sm_90", "sm_90a", "sm_100", "sm_100a", "sm_100f")
+    assert with_suffixes(["sm_80", "sm_90", "sm_100"]) == expected
 
 
-def test_device_code_is_in_a_file_that_says_its_arch_and_its_kind() -> None:
-    assert [image_file(arch) for arch in ("sm_90a", "compute_80")] == ["sm_90a.cubin", "compute_80.ptx"]
-
-
-def test_ptx_is_generated_for_the_real_arch_of_its_number() -> None:
-    assert [real_arch(arch) for arch in ("compute_80", "compute_90a", "sm_90a")] == ["sm_80", "sm_90a", "sm_90a"]
-
-
-def test_an_arch_without_its_suffix_is_the_plain_one() -> None:
-    assert [without_suffix(arch) for arch in ("sm_90a", "compute_100f", "sm_80")] == ["sm_90", "compute_100", "sm_80"]
-
-
-def test_a_device_runs_the_most_specific_code_that_there_is_for_it() -> None:
-    assert [arch_of_device(capability) for capability in (75, 89, 90, 120)] == ["sm_75", "sm_89", "sm_90a", "sm_120a"]
-
-
-def test_the_levels_of_the_cpu_are_ranked_as_they_are_listed() -> None:
-    assert list(CPU_LEVELS.values()) == [1, 2, 3, 4] and list(CPU_LEVELS) == sorted(CPU_LEVELS)
+@pytest.mark.parametrize(
+    ("archs", "expected"),
+    [
+        (("sm_90a", "sm_80"), "sm_80"),
+        (("sm_100", "sm_90"), "sm_90"),
+        (("sm_90a", "sm_90"), "sm_90"),
+        (("sm_90a", "compute_80"), "sm_80"),
+        (("compute_75", "sm_80"), "sm_75"),
+        (("sm_100a", "sm_90a"), "sm_90a"),
+    ],
+)
+def test_cuda_source_is_made_for_the_lowest_arch_however_they_are_listed(archs: tuple[str, ...], expected: str) -> None:
+    assert lowering_arch(archs) == lowering_arch(archs[::-1]) == expected
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import kernelwright
-import pytest
 from kernelwright.runtime import refusal
 
 HOME = Path(kernelwright.__file__).parent
@@ -136,33 +135,6 @@ def looks(source: str) -> list[tuple[str, int]]:
 def found_in(path: Path) -> Iterator[str]:
     name = path.relative_to(HOME).as_posix()
     yield from (f"{name} {place}" for place, _ in looks(path.read_text(encoding="utf-8")))
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "try: f()\nexcept E as e:\n  if 'x' in str(e): pass",
-        "try: f()\nexcept E as e:\n  text = str(e)\n  if text.startswith('x'): pass",
-        "try: f()\nexcept E as e:\n  failure = e\nif 'x' == failure.args[0]: pass",
-        "def f(error: ValueError | None): return error.message.replace('a', 'b')",
-        "def f(error: KernelwrightError): return error.remedy and error.remedy.replace('a', 'b')",
-        "def f(error: Exception): return re.search('x', str(error).strip())",
-    ],
-)
-def test_a_look_into_the_words_of_an_error_is_found(code: str) -> None:
-    assert looks(code)
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "try: f()\nexcept E as e:\n  print(str(e).splitlines()[0])",
-        "def f(error: ValueError): return error.remedy is None",
-        "def f(text: str): return text.startswith('x')",
-    ],
-)
-def test_to_show_the_words_of_an_error_is_no_look_into_them(code: str) -> None:
-    assert not looks(code)
 
 
 def test_nothing_hangs_on_the_words_of_an_error() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from kernelwright.core.errors import (
@@ -38,18 +40,9 @@ def test_an_error_is_place_and_message_then_the_detail_indented_then_the_remedy(
     error = KernelwrightError("it broke", Where("gemm"), "mend it", "one\n  two\n")
     assert str(error).split("\n") == ["gemm: it broke", "    one", "      two", "  remedy: mend it"]
     assert (error.message, error.where, error.remedy) == ("it broke", Where("gemm"), "mend it")
-
-
-def test_an_error_without_further_parts_is_its_message() -> None:
     error = KernelwrightError("it broke")
     assert str(error) == "it broke" == error.args[0]
     assert (error.where, error.remedy, error.detail) == (Where(), None, None)
-
-
-def test_control_characters_of_programs_are_shown_and_not_obeyed() -> None:
-    error = KernelwrightError("a\x1b[2J", None, "b\x07", "c\x1b]0;d\u202e")
-    assert (error.message, error.remedy, error.detail) == (r"a\x1b[2J", r"b\x07", r"c\x1b]0;d\u202e")
-    assert escaped("tab\tand\nline\r\nstay, \r and \ud800 do not") == "tab\tand\nline\nstay, \\r and \\ud800 do not"
 
 
 @pytest.mark.parametrize(
@@ -63,7 +56,8 @@ def test_control_characters_of_programs_are_shown_and_not_obeyed() -> None:
         ("a\u202eb\u2066c\u200fd", "a\\u202eb\\u2066c\\u200fd"),
         ("a\u2028b", "a\\u2028b"),
         ("a\udcffb", "a\\udcffb"),
-        ("a\x7f\x00", "a\\x7f\\x00"),
+        ("a\x7f\x00\x07", "a\\x7f\\x00\\x07"),
+        ("c\x1b]0;d", "c\\x1b]0;d"),
     ],
 )
 def test_what_a_terminal_would_obey_is_shown_with_escapes(text, expected):
@@ -72,29 +66,33 @@ def test_what_a_terminal_would_obey_is_shown_with_escapes(text, expected):
     assert (error.message, error.remedy, error.detail) == (expected, expected, expected)
 
 
-def test_a_name_of_a_file_is_one_line() -> None:
-    assert printable("kernels/größe 1.py") == "kernels/größe 1.py"
-    assert printable("a\nb'") == r"a\nb'"
+class Odd:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
 
 
-def test_a_long_value_is_shown_in_part() -> None:
-    assert shown("x") == "'x'"
-    longest = "x" * (LONGEST_SHOWN - 2)
-    assert shown(longest) == repr(longest)
-    assert shown(longest + "x") == "'" + longest + "x..."
+LONGEST = "x" * (LONGEST_SHOWN - 2)
 
 
-def test_a_value_that_cannot_be_shown_is_named_by_its_class() -> None:
-    class Odd:
-        def __repr__(self) -> str:
-            raise RuntimeError("no")
-
-    assert shown(Odd()) == "<Odd that cannot be shown>"
-
-
-@pytest.mark.parametrize(("text", "fits"), [("", True), ("größe\n", True), ("a\0b", False), ("\ud800", False)])
-def test_text_can_be_written_and_given_to_a_program(text: str, fits: bool) -> None:
-    assert is_text(text) == fits
+@pytest.mark.parametrize(
+    ("function", "value", "expected"),
+    [
+        (printable, "kernels/größe 1.py", "kernels/größe 1.py"),
+        (printable, "a\nb'", r"a\nb'"),
+        (shown, "x", "'x'"),
+        (shown, LONGEST, repr(LONGEST)),
+        (shown, LONGEST + "x", f"'{LONGEST}x..."),
+        (shown, Odd(), "<Odd that cannot be shown>"),
+        (is_text, "", True),
+        (is_text, "größe\n", True),
+        (is_text, "a\0b", False),
+        (is_text, "\ud800", False),
+    ],
+)
+def test_what_is_shown_is_one_short_line_of_text(
+    function: Callable[[Any], object], value: Any, expected: object
+) -> None:
+    assert function(value) == expected
 
 
 @pytest.mark.parametrize(

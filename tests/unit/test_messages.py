@@ -8,8 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("SCons")
+
 from kernelwright.core.private import private_folders, private_pattern
 from kernelwright.core.records import LARGEST, Record, is_file_name
+from kernelwright.scons.progress import Progress
 
 # --- Paths of the machine
 
@@ -69,9 +73,6 @@ class Terminal(io.StringIO):
 
 
 def test_a_silent_build_shows_failures_only(capsys):
-    pytest.importorskip("SCons")
-    from kernelwright.scons.progress import Progress
-
     stream = io.StringIO()
     progress = Progress(True, stream)
     progress.started("[ LINK ] gemm")
@@ -82,9 +83,6 @@ def test_a_silent_build_shows_failures_only(capsys):
 
 
 def test_the_live_line_has_what_runs_longest_and_gives_way_to_notes():
-    pytest.importorskip("SCons")
-    from kernelwright.scons.progress import Progress
-
     stream = Terminal()
     progress = Progress(False, stream)
     progress.expect(lambda: (3, 10))
@@ -101,9 +99,6 @@ def test_the_live_line_has_what_runs_longest_and_gives_way_to_notes():
 
 
 def test_without_a_terminal_each_action_has_a_line_of_its_own():
-    pytest.importorskip("SCons")
-    from kernelwright.scons.progress import Progress
-
     stream = io.StringIO()
     progress = Progress(False, stream)
     with progress.ahead("looking at the tools"):

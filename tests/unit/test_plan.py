@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kernelwright.core.arch import lowering_arch
 from kernelwright.core.errors import DefinitionError, Where
 from kernelwright.define.settings import Settings
 from kernelwright.discover.discovery import KernelRecord
@@ -24,39 +23,28 @@ def allows(**restrictions: Any) -> KernelRecord:
     return replace(ALLOWS_ALL, **restrictions)
 
 
-def test_without_restrictions_all_of_the_package_is_built() -> None:
-    chosen = select(ALLOWS_ALL, SETTINGS)
-    assert chosen.record is ALLOWS_ALL
-    assert chosen.archs == {"llvm": ("x86-64-v3", "x86-64"), "cuda": ("sm_80", "compute_80")}
-    assert (chosen.backends, chosen.left_out, chosen.unused) == (("tvm_ffi", "nvrtc"), (), ())
+CPU, CUDA, BOTH = ("x86-64-v3", "x86-64"), ("sm_80", "compute_80"), ("tvm_ffi", "nvrtc")
 
 
-def test_archs_restrict_only_the_targets_that_they_name_and_keep_the_order_of_the_settings() -> None:
-    archs = ("compute_80", "sm_90a", "sm_80")
-    chosen = select(allows(archs=archs), SETTINGS)
-    assert chosen.archs == {"llvm": ("x86-64-v3", "x86-64"), "cuda": ("sm_80", "compute_80")}
-    assert select(allows(archs=("x86-64",)), SETTINGS).archs["llvm"] == ("x86-64",)
-
-
-def test_a_target_without_an_arch_is_left_out() -> None:
-    chosen = select(allows(archs=("sm_90a",)), SETTINGS)
-    assert (list(chosen.archs), chosen.left_out) == (["llvm"], ("cuda",))
-    assert chosen.backends == ("tvm_ffi",) and chosen.unused == ("nvrtc",)
-
-
-def test_a_target_that_the_kernel_does_not_have_is_not_left_out() -> None:
-    chosen = select(allows(targets=("llvm",)), SETTINGS)
-    assert (list(chosen.archs), chosen.left_out) == (["llvm"], ())
-
-
-def test_nothing_is_built_or_unused_where_no_arch_is_left() -> None:
-    chosen = select(allows(targets=("cuda",), archs=("sm_90a",)), SETTINGS)
-    assert (chosen.archs, chosen.backends, chosen.left_out, chosen.unused) == ({}, (), ("cuda",), ())
-
-
-def test_backends_are_in_the_order_of_the_kernel() -> None:
-    assert select(allows(backends=("nvrtc", "tvm_ffi")), SETTINGS).backends == ("nvrtc", "tvm_ffi")
-    assert select(allows(backends=("cython", "tvm_ffi")), SETTINGS).backends == ("tvm_ffi",)
+@pytest.mark.parametrize(
+    ("restrictions", "archs", "backends", "left_out", "unused"),
+    [
+        ({}, {"llvm": CPU, "cuda": CUDA}, BOTH, (), ()),
+        ({"archs": ("compute_80", "sm_90a", "sm_80")}, {"llvm": CPU, "cuda": CUDA}, BOTH, (), ()),
+        ({"archs": ("x86-64",)}, {"llvm": ("x86-64",), "cuda": CUDA}, BOTH, (), ()),
+        ({"archs": ("sm_90a",)}, {"llvm": CPU}, ("tvm_ffi",), ("cuda",), ("nvrtc",)),
+        ({"targets": ("llvm",)}, {"llvm": CPU}, ("tvm_ffi",), (), ("nvrtc",)),
+        ({"targets": ("cuda",), "archs": ("sm_90a",)}, {}, (), ("cuda",), ()),
+        ({"backends": ("nvrtc", "tvm_ffi")}, {"llvm": CPU, "cuda": CUDA}, ("nvrtc", "tvm_ffi"), (), ()),
+        ({"backends": ("cython", "tvm_ffi")}, {"llvm": CPU, "cuda": CUDA}, ("tvm_ffi",), (), ()),
+    ],
+)
+def test_what_the_package_has_is_narrowed_by_what_the_kernel_allows(
+    restrictions: Any, archs: Any, backends: Any, left_out: Any, unused: Any
+) -> None:
+    chosen = select(allows(**restrictions), SETTINGS)
+    assert chosen.archs == archs
+    assert (chosen.backends, chosen.left_out, chosen.unused) == (backends, left_out, unused)
 
 
 def test_backends_that_the_package_chooses_by_itself_can_be_named() -> None:
@@ -90,8 +78,3 @@ def test_an_arch_that_the_compiler_does_not_know_names_the_compiler() -> None:
         require_archs(allows(archs=("sm_80", "sm_999")), compiler)
     assert caught.value.where == WHERE
     assert caught.value.remedy == "use some of sm_80, compute_80"
-
-
-def test_source_is_made_for_the_lowest_arch() -> None:
-    assert lowering_arch(("sm_100a", "sm_90a")) == "sm_90a"
-    assert lowering_arch(("sm_90", "compute_80")) == "sm_80"

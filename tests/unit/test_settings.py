@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from kernelwright import backends
 from kernelwright.core.arch import target_of
-from kernelwright.core.errors import SettingsError, Where
+from kernelwright.core.errors import SettingsError, Where, shown
 from kernelwright.core.quantity import parse_size
 from kernelwright.define import settings as settings_module
 from kernelwright.define.setting_kinds import FLAGS, LIMIT, SECONDS, SIZE, TEXT, WORDS
@@ -25,10 +25,6 @@ def settings(*layers):
     return merge([(f"layer {n}", layer) for n, layer in enumerate(layers)], ["tvm_ffi"])
 
 
-def test_later_layers_win():
-    assert settings({"package": "a", "targets": ["llvm"]}, {"package": "b"}).package == "b"
-
-
 def test_archs_replace_only_those_of_the_targets_they_name():
     assert settings({"archs": ["x86-64-v3", "sm_80", "compute_80"]}, {"archs": "sm_90a"}).archs == (
         "x86-64-v3",
@@ -36,134 +32,108 @@ def test_archs_replace_only_those_of_the_targets_they_name():
     )
 
 
-@pytest.mark.parametrize("text", ["llvm,cuda", "llvm cuda", " llvm,  cuda "])
-def test_lists_may_be_strings(text):
-    assert settings({"targets": text}).targets == ("llvm", "cuda")
-
-
-def test_duplicates_are_dropped():
-    assert settings({"targets": "cuda", "archs": "sm_90,sm_80,sm_90"}).archs == ("sm_90", "sm_80")
-    assert settings({"targets": ["cuda", "cuda"]}).targets == ("cuda",)
-
-
-def test_flags_are_split_at_blanks_only_and_keep_order_and_repetition():
-    assert settings({"nvcc_flags": "-Xptxas -O3,-v -Xptxas"}).nvcc_flags == ("-Xptxas", "-O3,-v", "-Xptxas")
-
-
 @pytest.mark.parametrize(
-    ("given", "limit"), [(0, 0), ("0", 0), (1, 1), ("64", 64), (10**18 - 1, 10**18 - 1), ("", None), (None, None)]
-)
-def test_a_limit_of_zero_is_a_limit_and_an_empty_text_is_none(given, limit):
-    assert settings({"max_registers": 128, "max_spills": 8}, {"max_spills": given}).max_spills == limit
-    assert settings({"max_registers": given}).max_registers == limit
-
-
-@pytest.mark.parametrize("given", [-1, 1.0, True, "1.5", "-1", "\u0665", 10**18, "9" * 19, [1]])
-def test_what_is_no_limit_is_named(given):
-    with pytest.raises(SettingsError, match=r"max_spills is .* expected a number from 0 up"):
-        settings({"max_spills": given})
-
-
-def test_a_setting_that_a_later_place_leaves_out_keeps_its_value_and_an_empty_text_is_a_value():
-    assert settings({"cache_size": "1M", "glibc": "2.31"}, {"package": "a"}).cache_size == "1M"
-    assert settings({"glibc": "2.31"}, {"glibc": ""}).glibc == ""
-    assert settings({"cache_dir": "shared"}, {"cache_dir": ""}).cache_dir == ""
-
-
-def test_the_place_of_a_bad_value_is_named_and_not_another_one():
-    with pytest.raises(SettingsError) as caught:
-        settings({"targets": ["llvm"]}, {"archs": ["sm80"]}, {"package": "a"})
-    assert caught.value.where.location == "layer 1"
-
-
-@pytest.mark.parametrize(
-    ("layer", "message"),
+    ("layers", "name", "value"),
     [
-        ({"targets": ["rocm"]}, "unknown target 'rocm'"),
-        ({"targets": 3}, "expected a list"),
-        ({"targets": ""}, "targets is empty"),
-        ({"archs": ["sm80"]}, "unknown arch 'sm80'"),
-        ({"backends": ["x"]}, "unknown backend 'x'"),
-        ({"worker_timeout": 0}, "above 0"),
-        ({"worker_timeout": "nan"}, "above 0"),
-        ({"worker_timeout": True}, "above 0"),
-        ({"package": "no-hyphens"}, "cannot import"),
-        ({"nvcc": 1}, "expected a string"),
-        ({"archz": []}, "no setting 'archz'"),
-        ({"targets": ["cuda"], "archs": ["x86-64-v3"]}, "has no arch"),
-        ({"compress": "zip"}, "unknown compress 'zip'"),
-        ({"compress": None}, "compress is None, expected one of none, speed, balance, size"),
-        ({"split": "arches"}, "unknown split 'arches'"),
-        ({"split": ["arch"]}, r"split is \['arch'\], expected one of none, arch"),
-        ({"split": "arch", "targets": "llvm"}, "split = 'arch' without the target cuda"),
+        ([{"targets": "llvm,cuda"}], "targets", ("llvm", "cuda")),
+        ([{"targets": " llvm,  cuda "}], "targets", ("llvm", "cuda")),
+        ([{"targets": ["cuda", "cuda"]}], "targets", ("cuda",)),
+        ([{"archs": "sm_90,sm_80,sm_90", "targets": "cuda"}], "archs", ("sm_90", "sm_80")),
+        ([{"archs": ["x86-64", "", "sm_80"]}], "archs", ("x86-64", "sm_80")),
+        ([{"nvcc_flags": "-Xptxas -O3,-v -Xptxas"}], "nvcc_flags", ("-Xptxas", "-O3,-v", "-Xptxas")),
+        ([{"nvcc_flags": ""}], "nvcc_flags", ()),
+        ([{"nvcc_flags": ["-a b", "-c"]}], "nvcc_flags", ("-a b", "-c")),
+        *(
+            ([{"max_spills": 8}, {"max_spills": given}], "max_spills", limit)
+            for given, limit in [(0, 0), ("0", 0), ("64", 64), (10**18 - 1, 10**18 - 1), ("", None), (None, None)]
+        ),
+        ([{"cache_size": "1M"}, {"package": "a"}], "cache_size", "1M"),
+        ([{"glibc": "2.31"}, {"glibc": ""}], "glibc", ""),
+        ([{"cache_dir": "shared"}, {"cache_dir": ""}], "cache_dir", ""),
+        ([{"worker_timeout": "1.5"}], "worker_timeout", 1.5),
+        ([{"tool_timeout": 3}], "tool_timeout", 3.0),
+        ([{"pch_size": ""}], "pch_size", ""),
+        ([{"cache_size": "1.5G"}], "cache_size", "1.5G"),
+        ([{"package": "acme.kernels_2"}], "package", "acme.kernels_2"),
+        ([{"nvcc": "/opt/my cuda/nvcc"}], "nvcc", "/opt/my cuda/nvcc"),
+        ([{"compress": "balance"}], "compress", "balance"),
+        ([{"archs": ["x86-64-v3", "compute_80", "sm_90a"]}], "providers", ()),
+        ([{"archs": "compute_80,x86-64,sm_90a"}, {"split": "arch"}], "providers", ("compute_80", "sm_90a")),
     ],
 )
-def test_bad_values(layer, message):
+def test_values_become_what_they_mean_and_later_layers_win(layers, name, value):
+    assert getattr(settings(*layers), name) == value
+
+
+@pytest.mark.parametrize(
+    ("layer", "message", "remedy"),
+    [
+        ({"targets": ["rocm"]}, "unknown target 'rocm'", "the valid ones are llvm, cuda"),
+        ({"targets": 3}, "expected a list", ""),
+        ({"backends": ["x"]}, "unknown backend 'x'", "the valid ones are tvm_ffi"),
+        (
+            {"archs": ["sm80"]},
+            "unknown arch 'sm80'",
+            "use one of x86-64, x86-64-v2, x86-64-v3, x86-64-v4 for the CPU",
+        ),
+        ({"archs": ["sm_90b"]}, "unknown arch 'sm_90b'", ""),
+        ({"archs": ["sm_80\0"]}, "expected a list of strings without NUL", ""),
+        ({"archs": {"sm_80": 1}}, "expected a list of strings", ""),
+        ({"nvcc_flags": ["a", 1]}, "nvcc_flags is ['a', 1], expected a list of strings", ""),
+        ({"nvcc": 1}, "expected a string", ""),
+        ({"nvcc": "a\0b"}, "expected a string without NUL", ""),
+        ({"archz": []}, "has no setting 'archz'", f"did you mean 'archs'? the settings are {', '.join(SETTINGS)}"),
+        ({"zzz": 1}, "has no setting 'zzz'", f"the settings are {', '.join(SETTINGS)}"),
+        ({"compress": "zip"}, "unknown compress 'zip'", "the valid ones are none, speed, balance, size"),
+        ({"compress": None}, "compress is None, expected one of none, speed, balance, size", ""),
+        ({"split": ["arch"]}, "split is ['arch'], expected one of none, arch", ""),
+        ({"cuda_compiler": "clang"}, "unknown cuda_compiler 'clang'", ""),
+        ({"worker_timeout": 0}, "worker_timeout is 0, expected a number of seconds above 0", ""),
+        ({"worker_timeout": "nan"}, "expected a number of seconds above 0", ""),
+        ({"worker_timeout": "inf"}, "worker_timeout is 'inf', expected a number of seconds above 0", ""),
+        ({"worker_timeout": True}, "expected a number of seconds above 0", ""),
+        ({"tool_timeout": 10**400}, "expected a number of seconds above 0", ""),
+        ({"tool_timeout": None}, "tool_timeout is None, expected a number of seconds above 0", ""),
+        *(
+            ({"max_spills": given}, f"max_spills is {shown(given)}, expected a number from 0 up", "")
+            for given in (-1, 1.0, True, "1.5", "-1", "\u0665", 10**18, "9" * 19, [1])
+        ),
+        ({"cache_size": "2"}, "cache_size is '2', expected a size such as", ""),
+        ({"cache_size": 2}, "cache_size is 2, expected a size such as", ""),
+        ({"glibc": "2"}, "glibc is '2', expected a version such as '2.28'", ""),
+        ({"glibc": "2.28.1"}, "glibc is '2.28.1', expected a version", ""),
+        ({"package": "no-hyphens"}, "which Python cannot import", "use a Python identifier"),
+        ({"package": "a.class"}, "package is 'a.class', which Python cannot import", ""),
+        ({"package": "größe"}, "which Python cannot import", ""),
+        ({"package": "a.__pycache__"}, "which Python cannot import", ""),
+        ({"package": "wheels.a"}, "package is 'wheels.a', but kernels, check, wheels are folders of the build", ""),
+        ({"package": "numpy.a"}, "which would take the place of the module 'numpy'", ""),
+        ({"package": "json"}, "which would take the place of the module 'json'", ""),
+        ({"environment": ["PYTHONPATH"]}, "PYTHONPATH", "sys.path"),
+        ({"environment": ["LD_PRELOAD"]}, "LD_PRELOAD", "use another name"),
+        ({"environment": ["a b"]}, "a b", "letters, digits and underscores"),
+    ],
+)
+def test_a_bad_value_names_the_layer_that_it_is_in_and_what_is_valid(layer, message, remedy):
+    with pytest.raises(SettingsError, match=re.escape(message)) as caught:
+        settings({"targets": ["llvm", "cuda"]}, layer, {"package": "demo"} if "package" not in layer else {})
+    assert (caught.value.where.stage, caught.value.where.location) == ("settings", "layer 1")
+    assert remedy in (caught.value.remedy or "")
+
+
+@pytest.mark.parametrize(
+    ("layer", "message", "remedy"),
+    [
+        ({"targets": ""}, "targets is empty", ""),
+        ({"archs": []}, "archs is empty", SETTINGS["archs"].help),
+        ({"targets": ["cuda"], "archs": ["x86-64-v3"]}, "has no arch", "add one (x86-64-v3 for llvm, sm_80 for cuda)"),
+        ({"split": "arch", "targets": "llvm"}, "split = 'arch' without the target cuda", "SPLIT=none"),
+    ],
+)
+def test_values_that_contradict_each_other_are_an_error(layer, message, remedy):
     with pytest.raises(SettingsError, match=message) as caught:
         settings(layer)
-    assert caught.value.remedy or caught.value.where.location
-
-
-@pytest.mark.parametrize(
-    ("layer", "message"),
-    [
-        ({"worker_timeout": "inf"}, "worker_timeout is 'inf', expected a number of seconds above 0"),
-        ({"tool_timeout": 10**400}, "expected a number of seconds above 0"),
-        ({"tool_timeout": None}, "tool_timeout is None, expected a number of seconds above 0"),
-        ({"max_registers": -1}, "max_registers is -1, expected a number from 0 up"),
-        ({"max_registers": "1.5"}, "expected a number from 0 up"),
-        ({"max_spills": True}, "max_spills is True, expected a number from 0 up"),
-        ({"max_spills": 10**18}, "expected a number from 0 up"),
-        ({"max_spills": "9" * 19}, "expected a number from 0 up"),
-        ({"cache_size": "2"}, "cache_size is '2', expected a size such as"),
-        ({"cache_size": 2}, "cache_size is 2, expected a size such as"),
-        ({"glibc": "2"}, "glibc is '2', expected a version such as '2.28'"),
-        ({"glibc": "2.28.1"}, "glibc is '2.28.1', expected a version"),
-        ({"package": "a.class"}, "package is 'a.class', which Python cannot import"),
-        ({"package": "größe"}, "which Python cannot import"),
-        ({"package": "a.__pycache__"}, "which Python cannot import"),
-        ({"package": "wheels.a"}, "package is 'wheels.a', but kernels, check, wheels are folders of the build"),
-        ({"package": "numpy.a"}, "which would take the place of the module 'numpy'"),
-        ({"package": "json"}, "which would take the place of the module 'json'"),
-        ({"cuda_compiler": "clang"}, "unknown cuda_compiler 'clang'"),
-        ({"nvcc": "a\0b"}, "expected a string without NUL"),
-        ({"nvcc_flags": ["a", 1]}, r"nvcc_flags is \['a', 1\], expected a list of strings"),
-        ({"archs": ["sm_80\0"]}, "expected a list of strings without NUL"),
-        ({"archs": {"sm_80": 1}}, "expected a list of strings"),
-        ({"archs": "sm_8"}, "unknown arch 'sm_8'"),
-        ({"archs": ["sm_90b"]}, "unknown arch 'sm_90b'"),
-    ],
-)
-def test_a_bad_value_names_the_layer_that_it_is_in(layer, message):
-    with pytest.raises(SettingsError, match=message) as caught:
-        settings({"targets": ["llvm", "cuda"]}, layer)
-    assert (caught.value.where.stage, caught.value.where.location) == ("settings", "layer 1")
-
-
-@pytest.mark.parametrize(
-    ("name", "raw", "value"),
-    [
-        ("worker_timeout", "1.5", 1.5),
-        ("tool_timeout", 3, 3.0),
-        ("max_registers", "128", 128),
-        ("max_registers", 0, 0),
-        ("max_registers", "", None),
-        ("max_spills", None, None),
-        ("max_spills", 10**18 - 1, 10**18 - 1),
-        ("pch_size", "", ""),
-        ("cache_size", "1.5G", "1.5G"),
-        ("glibc", "", ""),
-        ("glibc", "2.17", "2.17"),
-        ("package", "acme.kernels_2", "acme.kernels_2"),
-        ("nvcc", "/opt/my cuda/nvcc", "/opt/my cuda/nvcc"),
-        ("nvcc_flags", "", ()),
-        ("nvcc_flags", ["-a b", "-c"], ("-a b", "-c")),
-        ("archs", ["x86-64", "", "sm_80"], ("x86-64", "sm_80")),
-        ("compress", "balance", "balance"),
-    ],
-)
-def test_values_become_what_they_mean(name, raw, value):
-    assert getattr(settings({name: raw}), name) == value
+    assert remedy in (caught.value.remedy or "") and (caught.value.remedy or caught.value.where.location)
 
 
 def test_settings_that_nobody_gave_are_the_defaults():
@@ -247,13 +217,6 @@ def test_all_follows_from_the_declaration_of_a_setting(monkeypatch):
     assert "`max_wheel_size`, `mood`. Not on the command line: `package`.\n" in page
 
 
-@pytest.mark.parametrize(("given", "near"), [("archz", "did you mean 'archs'? "), ("zzz", "")])
-def test_an_unknown_setting_is_named_with_the_nearest_one(given, near):
-    with pytest.raises(SettingsError, match=f"layer 0 has no setting '{given}'") as caught:
-        settings({given: 1})
-    assert caught.value.remedy == f"{near}the settings are {', '.join(SETTINGS)}"
-
-
 def imported_by(path: Path) -> set[str]:
     """The modules that a Python file imports from outside of its package, wherever in it."""
     nodes = [*ast.walk(ast.parse(path.read_text()))]
@@ -272,28 +235,6 @@ def test_no_package_takes_the_place_of_what_a_build_or_python_itself_imports():
             settings({"package": name})
 
 
-def test_remedies_list_what_is_valid():
-    for layer, remedy in [
-        ({"backends": "x"}, "the valid ones are tvm_ffi"),
-        ({"split": "x"}, "the valid ones are none, arch"),
-        ({"targets": "x"}, "the valid ones are llvm, cuda"),
-        ({"archs": "x"}, "use one of x86-64, x86-64-v2, x86-64-v3, x86-64-v4 for the CPU; sm_80,"),
-        ({"archs": []}, SETTINGS["archs"].help),
-        ({"package": "x-y"}, "use a Python identifier"),
-        ({"split": "arch", "targets": "llvm"}, "SPLIT=none"),
-        ({"targets": "cuda", "archs": "x86-64"}, "add one (x86-64-v3 for llvm, sm_80 for cuda)"),
-    ]:
-        with pytest.raises(SettingsError) as caught:
-            settings(layer)
-        assert remedy in caught.value.remedy
-
-
-def test_providers_are_the_cuda_archs_of_a_split_package():
-    archs = {"archs": ["x86-64-v3", "compute_80", "sm_90a"]}
-    assert settings(archs).providers == ()
-    assert settings(archs, {"split": "arch"}).providers == ("compute_80", "sm_90a")
-
-
 def test_pyproject_has_the_settings_beside_tables_that_are_none(tmp_path):
     path = tmp_path / "pyproject.toml"
     path.write_text(
@@ -301,14 +242,10 @@ def test_pyproject_has_the_settings_beside_tables_that_are_none(tmp_path):
         "[tool.kernelwright.sdist]\n[tool.kernelwright.version]\n",
         encoding="utf-8",
     )
-    assert read_pyproject(path) == {"package": "größe"}
+    assert read_pyproject(path) == {"package": "größe"} and read_pyproject(tmp_path / "none.toml") == {}
     for text in ("[tool.other]\n", "", "[project]\n"):
         path.write_text(text)
         assert read_pyproject(path) == {}
-
-
-def test_missing_pyproject_is_empty(tmp_path):
-    assert read_pyproject(tmp_path / "pyproject.toml") == {}
 
 
 @pytest.mark.parametrize(

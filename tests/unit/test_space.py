@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright import grid, kernel, recorded
+from kernelwright import grid, kernel
 from kernelwright.core.errors import DefinitionError
 from kernelwright.core.records import Record
 from kernelwright.define import kernel as declare
 from kernelwright.define.kernel import Kernel
 from kernelwright.define.space import Choice
 from kernelwright.discover.discovery import KernelRecord
+from test_discovery import GOOD_KERNEL
 
 
 def gemm(n: int, block: int = 0, stages: int = 1, target: Any = None) -> None:
@@ -41,11 +40,6 @@ def test_the_configs_of_a_kernel_with_a_space_are_those_of_all_candidates() -> N
     assert made.choices[1].declared("cuda") == {"n": 4096, "block": 32}
 
 
-def test_a_kernel_without_a_space_has_no_choices() -> None:
-    assert declared().choices == ()
-    assert declared().configs == ({"n": 1024}, {"n": 4096})
-
-
 def test_a_function_gives_the_points_of_each_target_and_config() -> None:
     def space(n: int, target: str) -> list[dict[str, int]]:
         return grid(block=[8]) if target == "llvm" else grid(block=[n // 32, 8], stages=[2])
@@ -55,11 +49,10 @@ def test_a_function_gives_the_points_of_each_target_and_config() -> None:
         "llvm": ({"block": 8},),
         "cuda": ({"block": 32, "stages": 2}, {"block": 8, "stages": 2}),
     }
-    assert [dict(config) for config in made.configs if config["n"] == 4096] == [
-        {"n": 4096, "block": 8},
-        {"n": 4096, "block": 128, "stages": 2},
-        {"n": 4096, "block": 8, "stages": 2},
-    ]
+    assert [config["block"] for config in made.configs if config["n"] == 4096] == [8, 128, 8]
+    made = declared(tune=lambda target: [{"block": 8}, {"block": 16 if target == "llvm" else 32}])
+    of_one = [config["block"] for config in made.configs if config["n"] == 1024]
+    assert of_one == [8, 16, 32], "one variant serves both targets where their points are equal"
 
 
 @pytest.mark.parametrize(
@@ -68,11 +61,6 @@ def test_a_function_gives_the_points_of_each_target_and_config() -> None:
 )
 def test_a_space_has_points_for_the_targets_that_the_kernel_has(arguments: dict[str, Any], targets: set[str]) -> None:
     assert declared(tune=[{"block": 8}], **arguments).choices[0].points.keys() == targets
-
-
-def test_one_variant_serves_both_targets_where_their_points_are_equal() -> None:
-    made = declared(tune=lambda target: [{"block": 8}, {"block": 16 if target == "llvm" else 32}])
-    assert [config["block"] for config in made.configs if config["n"] == 1024] == [8, 16, 32]
 
 
 def test_a_config_without_points_for_a_target_has_no_variant_for_it() -> None:
@@ -134,14 +122,11 @@ def test_a_preference_of_another_form_is_an_error_at_the_definition(preferred: A
     assert str(caught.value.where.location).startswith(f"{__file__}:") and caught.value.remedy
 
 
-def test_a_preference_without_a_space_is_an_error() -> None:
-    with pytest.raises(DefinitionError, match="preferred names points, and there is no tune"):
-        kernel(configs=grid(n=[1]), preferred={"sm_90a": {"block": 8}})(gemm)
-
-
-def test_a_point_has_to_give_what_the_definition_has_no_default_for() -> None:
+def test_a_space_gives_what_has_no_default_and_a_preference_needs_one() -> None:
     def needs(n: int, block: int, stages: int) -> None: ...
 
+    with pytest.raises(DefinitionError, match="preferred names points, and there is no tune"):
+        kernel(configs=grid(n=[1]), preferred={"sm_90a": {"block": 8}})(gemm)
     with pytest.raises(DefinitionError, match="gives no value for parameter 'stages'"):
         kernel(configs=grid(n=[1]), tune=grid(block=[1, 2]))(needs)
 
@@ -151,18 +136,6 @@ def test_a_space_with_too_many_candidates_is_an_error(monkeypatch: pytest.Monkey
     assert len(declared(tune=grid(block=[1, 2])).configs) == 4
     with pytest.raises(DefinitionError, match="make 6 candidates, at most 4"):
         declared(tune=grid(block=[1, 2, 3]))
-
-
-def test_recorded_configs_of_variants_narrow_the_choices(tmp_path: Path) -> None:
-    seen = [{"n": 64, "block": 8}, {"n": 64, "block": 16, "stages": 1}, {"n": 128, "block": 8}]
-    (tmp_path / "configs.json").write_text(json.dumps({"schema": 1, "kernels": {"f": seen}}))
-    file = tmp_path / "definition.py"
-    file.write_text("def f(n, block=0, stages=1): ...")
-    names: dict[str, Any] = {}
-    exec(compile(file.read_text(), str(file), "exec"), names)
-    made = kernel(configs=recorded("configs.json"), tune=grid(block=[8, 16], stages=[1]))(names["f"])
-    assert [choice.config for choice in made.choices] == [{"n": 64}, {"n": 128}]
-    assert len(made.configs) == 4
 
 
 def test_a_backward_kernel_has_the_callers_configs_and_a_space_of_its_own() -> None:
@@ -215,21 +188,9 @@ def test_a_cost_is_given_what_it_has_parameters_for() -> None:
 
 
 RECORD: dict[str, Any] = {
-    "name": "gemm",
-    "doc": "",
-    "location": "k.py:1",
+    **GOOD_KERNEL,
     "configs": [{"n": 1, "block": 8}, {"n": 1, "block": 16}],
     "slugs": ["n-1_block-8", "n-1_block-16"],
-    "targets": None,
-    "archs": None,
-    "backends": None,
-    "outputs": ["y"],
-    "flags": [],
-    "tolerance": None,
-    "reference": None,
-    "takes_target": False,
-    "frontend": "tir",
-    "pass_configs": {},
     "choices": [{"config": {"n": 1}, "points": {"llvm": [{"block": 8}, {"block": 16}]}, "sizes": {"m": [1, 2]}}],
     "has_cost": True,
 }
