@@ -43,7 +43,6 @@ LONGEST = (
     "scons/test_library_backends.py",
     "unit/test_cython.py",
     "scons/test_build_file.py",
-    "unit/test_nvrtc_backend.py",
     "emulated/test_emulated_kernels.py",
     "wheels/test_own_wheel.py",
     "wheels/test_split.py",

@@ -181,7 +181,7 @@ PLANTED = (
         "kw_cuda_free_workspace",
         "CUresult status = kw_free_device(device, (uintptr_t)data, stream);",
         "CUresult status = kw_free_device(device, (uintptr_t)data, NULL);",
-        ("test_a_kernel_with_two_launches_frees_its_temporary_memory",),
+        ("test_several_launches_share_temporary_memory_that_is_freed_behind_them",),
     ),
     Planted(
         "The memory of an output is allocated in a stream that is being captured, and belongs to the graph.",
@@ -195,7 +195,7 @@ PLANTED = (
         "Pool._free_released",
         "(status,) = driver.cuCtxSynchronize()",
         "status = 0",
-        ("test_memory_of_outputs_that_have_ended_is_used_when_there_is_no_other",),
+        ("test_memory_that_ran_out_is_taken_back_from_outputs_that_have_ended",),
     ),
     Planted(
         "An event is recorded where one stream has to wait for another, and not waited for.",
@@ -223,7 +223,7 @@ PLANTED = (
         "kw_query_relaxed",
         ('kw_restore_capture(mode);\n  return status ? kw_raise_cuda(status, "opening cuda:%d", id) : 0;'),
         ('if (status) return kw_raise_cuda(status, "opening cuda:%d", id);\n  kw_restore_capture(mode);\n  return 0;'),
-        ("test_a_first_call_that_fails_leaves_the_threads_mode",),
+        ("test_what_a_capture_does_not_allow_says_preload_and_leaves_the_threads_mode",),
     ),
     Planted(
         "A provider that is replaced is never given back.",
@@ -472,7 +472,7 @@ PLANTED = (
         "kw_place_of_table",
         "int32_t place = cpu ? 0 : 1 + call->device.device_id;",
         "int32_t place = cpu ? 0 : 1;",
-        ("test_what_is_found_for_one_gpu_is_not_for_another",),
+        ("test_what_is_found_for_one_device_is_not_for_another",),
     ),
     Planted(
         "After an output on the CPU, outputs on a GPU know no stream.",

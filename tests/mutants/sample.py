@@ -64,19 +64,20 @@ PATIENCE = 8
 TESTS_OF = {
     "library/launcher/threads.h": "launcher_threads launcher",
     "library/launcher/workspace.h": "launcher_threads launcher",
-    "library/launcher/tables.h": "launcher_tables nvrtc_tables",
-    "library/launcher/tensormap.h": "launcher_tensor_maps",
+    "library/launcher/tables.h": "launcher_tables contracts/launchers_tables",
+    "library/launcher/tensormap.h": "contracts/launchers_tables",
     "library/launcher/cutedsl.h": "launcher_cutedsl",
     **{
-        f"library/launcher/{name}.h": "launcher_cuda order"
+        f"library/launcher/{name}.h": "contracts/launchers_devices contracts/launchers launcher_cuda order"
         for name in ("cuda", "driver", "memory", "provider", "serve")
     },
     "library/launcher/xla.h": "jax_kernel jax_backend",
     "library/launcher/order.h": "order launcher_cuda",
     "library/launcher/python": "cython order torch_backend",
-    "library/launcher": "launcher launcher_cuda launcher_library launcher_threads launcher_tables emitted_variants",
+    "library/launcher": "launcher launcher_cuda launcher_library launcher_threads launcher_tables emitted_variants "
+    "contracts/launchers contracts/launchers_devices contracts/launchers_tables",
 }
-"""Part of the code in C -> the files in ``tests/unit`` that call it."""
+"""Part of the code in C -> the files that call it, in ``tests/unit`` where nothing else is said."""
 TESTS_OF_KEYS = [
     f"tests/unit/test_{name}.py" for name in ("stage_signatures", "kernel_keys", "stage_requests", "assembly")
 ]
@@ -234,7 +235,8 @@ class Notes:
         change = mutant.change
         if not change.path.endswith(".py"):
             part = next(part for part in TESTS_OF if change.path.startswith(part))
-            files = [f"tests/unit/test_{name}.py" for name in TESTS_OF[part].split()]
+            names = [name.rpartition("/") for name in TESTS_OF[part].split()]
+            files = [f"tests/{folder or 'unit'}/test_{name}.py" for folder, _, name in names]
             return self._within([[test for test in self.times if test.partition("::")[0] == file] for file in files])
         of_path = self._direct.get(change.path, {})
         name = change.function.removesuffix(".<locals>")

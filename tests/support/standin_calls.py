@@ -11,7 +11,7 @@ from support.project import ROOT, SITE_SCONS, Project
 
 SETUP = """
 import tvm_ffi
-from launcher_build import FakeTensor
+from support.launcher_build import FakeTensor
 import demo
 def on_cuda(*shape, dtype=(2, 32, 1), device=0, **more):
     return tvm_ffi.from_dlpack(FakeTensor(shape, dtype, device=(2, device), **more))
@@ -43,7 +43,7 @@ def call(
     """
     log = project.folder / "log"
     log.unlink(missing_ok=True)
-    path = os.pathsep.join(["build", str(ROOT / "tests/unit"), str(SITE_SCONS)])
+    path = os.pathsep.join(["build", str(ROOT / "tests"), str(SITE_SCONS)])
     env = {"PYTHONPATH": path, "KERNELWRIGHT_CUDA_DRIVER": "./standin.so", "STANDIN_LOG": "log"}
     env |= {f"STANDIN_{name.upper()}": str(value) for name, value in machine.items()}
     if nvrtc:

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm_ffi
-from gate import held
 from kernelwright.library.launcher import LAUNCHER
 from launcher_build import MEET, OPTIMISED, build, c_unit, include_folders, plan, scalar, signature, tensor
 from support.forked import starter
+from support.moments import held
 from tvm_ffi import libinfo
 
 # out, mode, tasks. Each task adds 1 to out[task]; out[64 + task] is the thread that ran it, out[128] the number of
@@ -81,8 +81,7 @@ PRELUDE = """
 import os, signal, sys, threading
 sys.modules["torch"] = None  # tvm-ffi would import it, which takes seconds
 import numpy as np, tvm_ffi
-sys.path.insert(0, sys.argv[2])
-from gate import held
+from support.moments import held
 PLAIN, NESTED, FAIL, SILENT, BARRIER, TOGETHER, WORKSPACE, FAIL_AT_BARRIER, HELD, HUGE = range(10)
 module = tvm_ffi.load_module(sys.argv[1])
 def call(mode, tasks=0):
@@ -120,7 +119,7 @@ def call(module: Any, mode: int, tasks: int = 0) -> np.ndarray:
 
 
 def in_process(library: Path, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return starter("numpy", "tvm_ffi").run(PRELUDE + code, library, Path(__file__).parent, env=os.environ | environment)
+    return starter("numpy", "tvm_ffi").run(PRELUDE + code, library, env=os.environ | environment)
 
 
 def test_a_launch_runs_each_task_once(module: Any) -> None:

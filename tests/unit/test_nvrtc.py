@@ -692,7 +692,7 @@ def by_nvcc(bench: Bench, arch: str, *flags: str) -> tuple[CompiledCode, bytes]:
 
 
 def test_tensor_maps_have_a_type_where_cuda_h_is_not_included(bench: Bench) -> None:
-    from test_launcher_tensor_maps import lowered
+    from test_tir_tensor_maps import lowered
 
     bench.source.write_bytes(lowered()["device.cu"])
     for pch in (True, False):

@@ -27,7 +27,7 @@ from kernelwright.ondemand.options import (
 )
 from kernelwright.ondemand.session import Sessions
 from kernelwright.ondemand.store import KernelStore
-from test_launcher_cuda import STANDIN
+from support.launchers import STANDIN
 
 WRONG = {
     "KERNELWRIGHT_TARGET": ("gpu", "auto, llvm, cuda"),

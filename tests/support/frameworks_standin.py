@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from launcher_build import FakeTensor
+from .launcher_build import FakeTensor
 
 STREAMS = {0: 0x500, 1: 0x510}
 """Device -> handle of the current stream of both."""

@@ -1,0 +1,442 @@
+"""What every launcher does with a call: it is compared with the variants, and the one that fits is launched.
+
+A launcher is a parameter; see ``support/launchers.py``. Only what is written into the log of the driver, which stands
+in, and what a call returns or raises is looked at. Devices, device code and memory are in test_launchers_devices.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from support.launched import process_of
+from support.launchers import LAUNCHERS, Process
+
+
+@pytest.fixture(params=LAUNCHERS)
+def process(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Process:
+    return process_of(tmp_path_factory, request.param)
+
+
+# ---- launches
+
+
+def test_a_launch_passes_dims_stream_and_typed_parameters(process: Process) -> None:
+    process.run(
+        """
+        x, y = on_cuda((1000,), "float16"), on_cuda((1000,), "float16", data=0x20000)
+        assert call(made.kernel("scale"), x, y, 1.5, -2, 2**40, stream=0x5150) is None
+        """,
+        parameters="ppfhil",
+    )
+    (launched,) = process.calls("launch")
+    head, parameters = launched.split(" parameters ")
+    assert head == "scale_kernel sm_80 grid 8 1 1 block 128 1 1 shared 0 stream 0x5150 on cuda:0"
+    assert parameters.split() == ["0x10000", "0x20000", "1.5", "0xc000", "1000", str(2**40)]  # -2 as float16
+
+
+def test_a_launch_is_in_the_stream_of_its_device_and_in_the_default_one_without_a_word(process: Process) -> None:
+    process.run(
+        """
+        x, scale = on_cuda((5,), "float16", device=1), made.kernel("scale")
+        call(scale, x, x, 1, 1, 1, stream=0x60)
+        scale(x, x, 1, 1, 1)
+        """
+    )
+    ends = ["stream 0x60 on cuda:1", "stream 0 on cuda:1"]
+    assert [line.partition("shared 0 ")[2] for line in process.calls("launch")] == ends
+
+
+def test_an_empty_grid_of_an_empty_array_is_not_launched(process: Process) -> None:
+    process.run('x = on_cuda((0,), "float16", data=0); made.kernel("scale")(x, x, 1, 1, 1)')
+    assert process.calls("launch") == process.calls("load") == []
+
+
+def test_clusters_shared_memory_and_flags_are_passed_on_and_shared_memory_is_asked_for_once_a_device(
+    process: Process,
+) -> None:
+    process.run(
+        'k = made.kernel("special")\nfor device in (0, 0, 1):\n    k(on_cuda((4,), device=device))', capability=90
+    )
+    assert process.calls("set") == [f"special_kernel attribute 8 to 65536 on cuda:{device}" for device in (0, 1)]
+    first, _, third = process.calls("launch")
+    assert first.startswith("special_kernel sm_90a grid 8 1 1 block 128 1 1 shared 65536")
+    assert set(re.findall(r"attribute (\d+: \d+)", first)) == {"4: 2", "2: 1", "6: 1"}
+    assert "on cuda:1" in third
+
+
+@pytest.mark.parametrize(("static", "asks"), [(0, False), (16384, False), (16385, True)])
+def test_shared_memory_up_to_48_kib_with_that_which_is_static_needs_no_asking(
+    process: Process, static: int, asks: bool
+) -> None:
+    process.run('k = made.kernel("shared")\nfor _ in range(2):\n    k(on_cuda((4,)))', static=static)
+    assert process.calls("set") == (["shared_kernel attribute 8 to 32768 on cuda:0"] if asks else [])
+    assert [" shared 32768 " in line for line in process.calls("launch")] == [True, True]
+
+
+def test_more_shared_memory_than_the_device_has_is_refused(process: Process) -> None:
+    text = process.refusal('made.kernel("special")(on_cuda((4,)))', capability=90, shared=66000, static=1000)
+    assert text == (
+        "RuntimeError: kernel 'special': device function special_kernel, grid (8, 1, 1), block (128, 1, 1), cluster "
+        "(2, 1, 1), 65536 bytes of dynamic shared memory, cuda:0 (sm_90): with 1000 bytes of static shared memory that "
+        "is more than the 66000 bytes of a block on this device\n  remedy: call a variant with smaller tiles"
+    )
+
+
+def test_several_launches_share_temporary_memory_that_is_freed_behind_them(process: Process) -> None:
+    """With 50 elements the second launch is left out."""
+    process.run(
+        """
+        k, x = made.kernel("two_steps"), on_cuda((100,), device=1)
+        call(k, x, x, stream=7)
+        k(on_cuda((50,)), on_cuda((50,)))
+        """
+    )
+    log = [" ".join(line.split()[:2]) for line in process.log if line.startswith(("launch", "allocate", "free"))]
+    first, second = "launch two_steps_kernel", "launch two_steps_kernel_1"
+    assert log == ["allocate 400", first, second, "free in", "allocate 200", first, "free in"]
+    assert process.calls("allocate")[0] == "400 in stream 0x7 from pool 1 of cuda:1"
+    assert process.calls("free") == ["in stream 0x7", "in stream 0"]
+
+
+def test_a_check_of_the_definition_is_made(process: Process) -> None:
+    text = process.refusal('made.kernel("two_steps")(on_cuda((101,)), on_cuda((101,)))')
+    kind, _, said = text.partition("RuntimeError: ")
+    # The library leaves the author's own words as they are.
+    assert (kind, said.removeprefix("kernel 'two_steps': ")) == ("", 'n has to be a multiple of "10"')
+    assert process.calls("launch") == []
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ("0", "the size n // parts divides by 0 in this call\n  remedy: pass other sizes and numbers"),
+        ("-5", "device function divide_kernel would be launched with a dimension of -20"),
+        (
+            "101",
+            "device function divide_kernel would be launched with grid (0, 1, 1), block (128, 1, 1), which does "
+            "nothing, and no array is empty\n"
+            "  passed: x = float32[100] on cuda:0, parts = the int 101, flag = the bool True\n"
+            "  remedy: pass larger sizes, or compute 1 or more there, as in max(n // 256, 1)",
+        ),
+    ],
+)
+def test_a_grid_that_makes_no_sense_is_refused(process: Process, parts: str, message: str) -> None:
+    text = process.refusal(f'made.kernel("divide")(on_cuda((100,)), {parts}, True)')
+    assert text == f"ValueError: kernel 'divide': {message}"
+    assert process.calls("launch") == []
+
+
+# ---- variants
+
+
+def test_the_first_variant_that_fits_is_launched(process: Process) -> None:
+    process.run(
+        """
+        norm = made.kernel("norm")
+        for shape, dtype, data in (
+            ((3, 64), "float16", 0x10000), ((3, 64), "float16", 0x10002), ((3, 64), "float32", 0x10004),
+            ((3, 128), "float32", 0x10008), ((0, 128), "float32", 0x10001),
+        ):
+            x = on_cuda(shape, dtype, data=data)
+            norm(x, x)
+        assert norm.variants[1] == {"hidden": 64, "dtype": "float16", "alignment": 2}
+        chosen = norm.variant(hidden=64, alignment=2)
+        assert repr(chosen) == "<kernel norm, variant v1>"
+        x = on_cuda((3, 64), "float16")
+        chosen(x, x)
+        """
+    )
+    assert [line.split()[0] for line in process.calls("launch")] == ["norm_0", "norm_1", "norm_2", "norm_3", "norm_1"]
+
+
+def test_kernel_objects_can_be_asked_and_not_pickled_and_nothing_is_touched_before_it_is_needed(
+    process: Process,
+) -> None:
+    printed = process.run(
+        """
+        import copy, pickle
+        norm = made.kernel("norm")
+        assert repr(norm) == "<kernel norm with 4 variants>" and norm.devices == {"cuda"} and norm.name == "norm"
+        assert norm.__doc__ == "A kernel." and copy.copy(norm) is norm and copy.deepcopy(norm) is norm
+        print(refusal(lambda: pickle.dumps(norm)).splitlines()[0])
+        print(refusal(lambda: norm.variant(hidden=7)))
+        """
+    )
+    pickled, missing = printed.splitlines()
+    assert pickled.startswith("TypeError: ") and "cannot be pickled" in pickled
+    assert (
+        missing.startswith("NoVariantError: ") and "norm has no variant with hidden=7; built are: hidden=64" in missing
+    )
+    assert process.log == []
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ("data=0x10001", "argument 'x' has data that is not aligned to 2 bytes"),
+        ("data=0", "x data pointer is NULL on argument #0"),
+        ("strides=(128, 1)", "Mismatched x.strides on argument #0"),
+        ("device=1", "Mismatched y.device_id on argument #1"),
+        ("data=0x10002", ""),
+    ],
+)
+def test_a_call_like_an_earlier_one_is_compared_as_well(process: Process, second: str, message: str) -> None:
+    text = process.run(
+        f"""
+        x, norm = on_cuda((3, 64), "float16"), made.kernel("norm").variant(alignment=2)
+        norm(x, x)
+        norm(x, x)
+        print(refusal(lambda: norm(on_cuda((3, 64), "float16", {second}), x)))
+        """
+    )
+    assert message in text if message else text == "nothing was raised\n"
+    assert len(process.calls("launch")) == (2 if message else 3)
+
+
+def test_a_choice_for_data_that_is_aligned_less_is_not_remembered(process: Process) -> None:
+    process.run(
+        """
+        x, odd = on_cuda((3, 64), "float16"), on_cuda((3, 64), "float16", data=0x10002)
+        norm = made.kernel("norm")
+        for array in (odd, x, odd, x):
+            norm(array, array)
+        """
+    )
+    assert [line.split()[0] for line in process.calls("launch")] == ["norm_1", "norm_0"] * 2
+
+
+def test_where_data_begins_is_what_is_aligned_and_passed(process: Process) -> None:
+    process.run(
+        """
+        for data, offset in ((0x10000, 0x400), (0x10004, 0x3c), (0x10000, 0x404)):
+            array = on_cuda((3, 64), "float16", data=data, byte_offset=offset)
+            made.kernel("norm")(array, array)
+        """,
+        parameters="pp",
+    )
+    names = [line.split()[0] for line in process.calls("launch")]
+    assert names == ["norm_0", "norm_0", "norm_1"]
+    assert process.parameters() == ["0x10400 0x10400", "0x10040 0x10040", "0x10404 0x10404"]
+
+
+# ---- wrong calls
+
+LARGEST = 2**31 - 2**16
+"""The largest size of an int32 that can be rounded up to blocks."""
+
+MOST = "beyond the 2147418112 that int32 sizes allow"
+TENSOR = "expected a tensor: an array of NumPy, PyTorch, JAX, CuPy or another library with DLPack"
+NONE_FITS = "no built variant accepts these arguments"
+MISALIGNED = "ValueError: argument 'x' has data that is not aligned to {} bytes"
+MISMATCHED = "ValueError: Mismatched {} on argument #{} when calling:"
+COUNT = "TypeError: takes 5 arguments (x, [y], alpha, beta, shift), or 4 with the outputs left out; {} were given"
+
+WRONG = {
+    "scale": {
+        "x": COUNT.format(1),
+        "x, x, x, 1, 1, 1": COUNT.format(6),
+        "None, x, 1, 1, 1": f"TypeError: argument 'x' is None, {TENSOR}",
+        "x, 3, 1, 1, 1": f"TypeError: argument 'y' is the int 3, {TENSOR}",
+        "x, 2.5, 1, 1, 1": f"TypeError: argument 'y' is the float 2.5, {TENSOR}",
+        "x, 'text', 1, 1, 1": f"TypeError: argument 'y' is a str, {TENSOR}",
+        "x, [x], 1, 1, 1": f"TypeError: argument 'y' is a Python object that is not a tensor, {TENSOR}",
+        "x, half((6,)), 1, 1, 1": MISMATCHED.format("y.shape[0]", 1),
+        f"half(({LARGEST + 1},)), x, 1, 1, 1": f"ValueError: argument 'x' has a dimension of {LARGEST + 1}, {MOST}",
+        f"half(({2**32 + 5},)), x, 1, 1, 1": f"ValueError: argument 'x' has a dimension of 4294967301, {MOST}",
+        f"half(({2**32 + 5},)), 1, 1, 1": f"ValueError: argument 'x' has a dimension of 4294967301, {MOST}",
+        "half((-2,)), x, 1, 1, 1": "ValueError: argument 'x' has a dimension of -2, expected one from 0",
+        "half((5,), strides=(2,)), x, 1, 1, 1": MISMATCHED.format("x.strides", 0),
+        "half((5,), data=0), x, 1, 1, 1": "ValueError: x data pointer is NULL on argument #0 when calling:",
+        "half((5,), data=3), x, 1, 1, 1": MISALIGNED.format(2),
+        "half((5,), byte_offset=1), x, 1, 1, 1": MISALIGNED.format(2),
+        "x, half((5,), device=1), 1, 1, 1": MISMATCHED.format("y.device_id", 1),
+        "far, far, 1, 1, 1": "ValueError: there is no cuda:2, the process sees 2 CUDA devices",
+        "x, Immutable(), 1, 1, 1": (
+            "ValueError: argument 'y' is an array of JAX, which is immutable, and the kernel writes it"
+        ),
+        "Broken(), x, 1, 1, 1": "TypeError: argument 'x' is a __main__.Broken that cannot be passed: no",
+    },
+    "norm": {
+        "byte((3, 64)), byte((3, 64))": f"TypeError: {NONE_FITS}",
+        "half((64,)), half((64,))": f"TypeError: {NONE_FITS}",
+        "half((3, 65)), half((3, 65))": f"ValueError: {NONE_FITS}",
+        f"half((3, {2**32 + 64})), half((3, 64))": f"ValueError: {NONE_FITS}",
+        "half((3, 64)), half((4, 64))": MISMATCHED.format("y.shape[0]", 1),
+        "on_cuda((3, 128), data=0x10004), on_cuda((3, 128))": MISALIGNED.format(8),
+    },
+    "square": {
+        "byte((3, 4)), byte((3, 3))": MISMATCHED.format("x.shape[1]", 0),
+        "byte((2**16, 2**16)), byte((2**16, 1))": (
+            "ValueError: argument 'x' of shape [65536, 65536] has more elements than the 2147418112 that int32 sizes "
+            "allow"
+        ),
+    },
+    "numbers": {
+        "y, 128, 0, 0, 0": "ValueError: argument 'a' is 128, which does not fit int8",
+        "y, -129, 0, 0, 0": "ValueError: argument 'a' is -129, which does not fit int8",
+        "y, 0, -1, 0, 0": "ValueError: argument 'b' is -1, which does not fit uint16",
+        "y, 0, numpy.int64(65536), 0, 0": "ValueError: argument 'b' is 65536, which does not fit uint16",
+        **dict.fromkeys(
+            (f"y, {number}, 0, 0, 0" for number in ("1.5", "numpy.float32(4)", "numpy.array([4])", "1j", "'4'")),
+            f"TypeError: {NONE_FITS}",
+        ),
+        "y, 0, 0, 0, 1j": f"TypeError: {NONE_FITS}",
+        "y, 0, 0, 0, 'a'": f"TypeError: {NONE_FITS}",
+    },
+    "fill": {
+        "y, -3": (
+            "ValueError: output 'y' would have the shape [-3], expected sizes from 0, with a product up to the "
+            "2147418112 that int32 sizes allow"
+        ),
+        "y, 2**31": "ValueError: argument 'count' is 2147483648, which does not fit int32",
+    },
+}
+"""Kernel -> its arguments -> kind and first line of what the call raises, without the name of the kernel."""
+
+
+def test_wrong_arguments_are_refused_with_their_name(process: Process) -> None:
+    calls = [f"lambda: made.kernel({name!r})({passed})" for name, rows in WRONG.items() for passed in rows]
+    printed = process.run(
+        f"""
+        import json, sys
+        import numpy
+        sys.modules["jaxlib"] = sys  # as if it had been imported
+        class Broken:
+            def __dlpack_device__(self):
+                return 2, 0
+            def __dlpack__(self, **options):
+                raise BufferError("no\\nbuffer")
+        class Immutable(FakeTensor):
+            def __init__(self):
+                super().__init__((5,), (2, 16, 1), device=(2, 0))
+        Immutable.__module__ = "jaxlib._jax"
+        def half(shape, **more):
+            return on_cuda(shape, "float16", **more)
+        def byte(shape):
+            return on_cuda(shape, "int8")
+        x, y, far = half((5,)), on_cuda((5,)), half((5,), device=2)
+        calls = [{", ".join(calls)}]
+        print(json.dumps([refusal(work).splitlines()[0] for work in calls]))
+        """
+    )
+    raised = iter(json.loads(printed))
+    said = {
+        name: {passed: next(raised).replace(f"kernel '{name}': ", "", 1) for passed in WRONG[name]} for name in WRONG
+    }
+    assert said == WRONG
+    assert printed.count(": kernel '") == len(calls) and process.calls("launch") == []
+
+
+def test_arguments_that_no_variant_takes_are_shown_with_what_each_expects(process: Process) -> None:
+    text = process.refusal('made.kernel("norm")(on_cuda((3, 64), "int8"), on_cuda((3, 64)))')
+    assert text.splitlines() == [
+        "TypeError: kernel 'norm': no built variant accepts these arguments",
+        "  passed: x = int8[3, 64] on cuda:0, y = float32[3, 64] on cuda:0",
+        "  v0 expects: x = float16[tokens, 64], y = float16[tokens, 64]",
+        "  v1 expects: x = float16[tokens, 64], y = float16[tokens, 64]",
+        "  v2 expects: x = float32[tokens, 64], y = float32[tokens, 64]",
+        "  v3 expects: x = float32[tokens, 128], y = float32[tokens, 128]",
+        "  remedy: convert the arguments, or add a config for them to the definition",
+    ]
+
+
+def test_large_dimensions_of_an_empty_array_are_accepted(process: Process) -> None:
+    process.run(f'empty = on_cuda((0, {LARGEST}), "int8"); made.kernel("square")(on_cuda((0, 0), "int8"), empty)')
+
+
+def test_a_device_that_has_no_number_is_refused(process: Process) -> None:
+    text = process.refusal('made.kernel("special")(FakeTensor((4,), device=(10, 3)))')
+    assert text.startswith("ValueError: kernel 'special': ") and "on device 3 of DLPack type 10" in text
+
+
+# ---- numbers
+
+
+def test_numbers_that_no_machine_has_are_refused(process: Process) -> None:
+    """The launcher in C does not get to see which ones they are."""
+    printed = process.run(
+        """
+        import numpy
+        numbers, x = made.kernel("numbers"), on_cuda((4,))
+        for given in ((2**63, 0), (numpy.uint64(2**64 - 1), 0), (-(2**70), 0), (0, 10**400)):
+            print(refusal(lambda: numbers(x, 0, 0, *given)))
+        """
+    )
+    *beyond, large = printed.splitlines()
+    for line, number in zip(beyond, (2**63, 2**64 - 1, -(2**70)), strict=True):
+        shown = f"({number}|an int beyond int64)"
+        assert re.fullmatch(f"ValueError: kernel 'numbers': argument 'c' is {shown}, which does not fit int64", line)
+    assert re.fullmatch(
+        r"ValueError: kernel 'numbers': argument 'd' is an int that is too large for a? ?float(64)?", large
+    )
+
+
+def test_numbers_in_range_of_any_library_are_passed(process: Process) -> None:
+    process.run(
+        """
+        import numpy
+        numbers, x = made.kernel("numbers"), on_cuda((4,))
+        for given in (
+            (127, 65535, 2**63 - 1, 1.5), (-128, 0, -(2**63), 7), (True, False, True, True),
+            (numpy.int64(5), numpy.uint8(3), numpy.int8(4), numpy.float32(0.5)),
+            (numpy.bool_(True), numpy.int8(7), numpy.uint64(9), numpy.float64(2.5)),
+        ):
+            numbers(x, *given)
+        """,
+        parameters="pbhld",
+    )
+    assert [line.partition(" ")[2] for line in process.parameters()] == [
+        f"127 0xffff {2**63 - 1} 1.5",
+        f"-128 0 {-(2**63)} 7",
+        "1 0 1 1",
+        "5 0x3 4 0.5",
+        "1 0x7 9 2.5",
+    ]
+
+
+def test_flags_may_be_of_numpy(process: Process) -> None:
+    process.run(
+        """
+        import numpy
+        for flag in (True, numpy.bool_(True), 1, numpy.uint8(3)):
+            made.kernel("divide")(on_cuda((5,)), 1, flag)
+        """,
+        parameters="pib",
+    )
+    assert process.parameters() == ["0x10000 1 1"] * 4
+
+
+# ---- outputs
+
+
+@pytest.mark.parametrize("kind", ["numpy.int64", "int"])
+def test_a_number_decides_the_size_of_an_output_in_each_call(process: Process, kind: str) -> None:
+    printed = process.run(
+        f"""
+        import numpy
+        x, fill, y = on_cuda((4,)), made.kernel("fill"), on_cuda((4,))
+        for count in (4, 1000000, 4):
+            print(fill(x, {kind}(count)).shape)
+        fill(x, {kind}(4), y)
+        print(refusal(lambda: fill(x, {kind}(1000000), y)).splitlines()[0])
+        """
+    )
+    assert printed.splitlines() == [
+        *["(4,)", "(1000000,)", "(4,)"],
+        "ValueError: kernel 'fill': Mismatched y.shape[0] on argument #2 when calling:",
+    ]
+    assert len(process.calls("launch")) == 4
+
+
+def test_outputs_that_are_left_out_are_device_memory(process: Process) -> None:
+    printed = process.run(
+        """
+        y = made.kernel("scale")(on_cuda((1000,), "float16", device=1), 1, 1, 1)
+        print(y.shape, y.dtype, y.__dlpack_device__()[1], y)
+        """
+    )
+    assert printed == "(1000,) float16 1 <output of kernel scale: float16[1000] on cuda:1>\n"
+    assert process.calls("allocate") == ["2000 in stream 0 from pool 1 of cuda:1"]
+    assert "on cuda:1" in process.calls("launch")[0]

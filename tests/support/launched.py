@@ -1,0 +1,120 @@
+"""The kernels that all launchers are called with in tests/contracts, and one package of them for each launcher."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .launchers import Kernel, Process, Variant, make_driver, make_package
+from .project import once
+
+ARCHS = ("sm_80", "sm_90", "sm_90a", "sm_100f", "compute_80")
+
+
+def declared(function: str, grid: Any, passed: dict[str, Any], *, cluster: int = 0, **flags: Any) -> Any:
+    """A launch with blocks of 128 threads."""
+    from kernelwright.lower.declared_launch import DeclaredLaunch
+
+    sizes = [("blockIdx.x", grid), ("threadIdx.x", 128), *([("clusterCtaIdx.x", cluster)] if cluster else [])]
+    return DeclaredLaunch(function, passed, sizes, **flags)
+
+
+def scale() -> Kernel:
+    """y = x * alpha + beta + shift, with numbers of three types."""
+    from kernelwright.cuda import Scalar, Size, Tensor
+
+    numbers = {"alpha": Scalar("float32"), "beta": Scalar("float16"), "n": Size("n"), "shift": Scalar("int64")}
+    passed = {"x": Tensor("float16", "n"), "y": Tensor("float16", "n"), **numbers}
+    return Kernel([Variant.of("scale", declared("scale_kernel", "(n + 127) // 128", passed), outputs=["y"])])
+
+
+def two_steps() -> Any:
+    """Two launches with temporary memory between them; the second of them for more than 50 elements only."""
+    from tvm.script import tirx as T
+
+    @T.prim_func(s_tir=True)
+    def main(x_handle: T.handle, y_handle: T.handle):
+        n = T.int32()
+        x = T.match_buffer(x_handle, (n,), "float32", align=4)
+        y = T.match_buffer(y_handle, (n,), "float32", align=4)
+        assert n % 10 == 0, 'n has to be a multiple of "10"'
+        middle = T.alloc_buffer((n,), "float32")
+        for i in T.thread_binding(n, thread="blockIdx.x"):
+            for _ in T.thread_binding(128, thread="threadIdx.x"):
+                with T.sblock("middle"):
+                    k = T.axis.spatial(n, i)
+                    middle[k] = x[k] + T.float32(1)
+        if n > 50:
+            for i in T.thread_binding(n, thread="blockIdx.x"):
+                for _ in T.thread_binding(128, thread="threadIdx.x"):
+                    with T.sblock("y"):
+                        k = T.axis.spatial(n, i)
+                        y[k] = middle[k]
+
+    return main
+
+
+def fill() -> Any:
+    """A number is the size of the output."""
+    from tvm.script import tirx as T
+
+    @T.prim_func(s_tir=True)
+    def main(x_handle: T.handle, count: T.int32, y_handle: T.handle):
+        n = T.int32()
+        x = T.match_buffer(x_handle, (n,), "float32", align=4)
+        y = T.match_buffer(y_handle, (count,), "float32", align=4)
+        for i in T.thread_binding(count, thread="blockIdx.x"):
+            for _ in T.thread_binding(128, thread="threadIdx.x"):
+                with T.sblock("y"):
+                    k = T.axis.spatial(count, i)
+                    y[k] = x[0]
+
+    return main
+
+
+def norm() -> Kernel:
+    """Four variants by size and dtype; those of float16 have a second one for data that is aligned less."""
+    from kernelwright.cuda import Tensor
+
+    variants = []
+    for hidden, dtype, alignment in ((64, "float16", 16), (64, "float16", 2), (64, "float32", 4), (128, "float32", 8)):
+        slug, config = f"v{len(variants)}", {"hidden": hidden, "dtype": dtype, "alignment": alignment}
+        array = Tensor(dtype, "tokens", hidden, alignment=alignment)
+        launch = declared(f"norm_{len(variants)}", "tokens", {"x": array, "y": array})
+        variants.append(Variant.of("norm", launch, slug=slug, config=config, outputs=["y"]))
+    return Kernel(variants)
+
+
+def kernels() -> dict[str, Kernel]:
+    """All of them, by name."""
+    from kernelwright.cuda import Scalar, Size, Tensor
+
+    x, flags = Tensor("float32", "n"), {"cooperative": True, "dependent": True, "shared": 65536}
+    numbers = {"parts": Scalar("int32"), "flag": Scalar("bool")}
+    kinds = {name: Scalar(dtype) for name, dtype in (("a", "int8"), ("b", "uint16"), ("c", "int64"), ("d", "float64"))}
+    launches = {
+        "special": declared("special_kernel", "n * 2", {"x": x}, cluster=2, **flags),
+        "shared": declared("shared_kernel", "n", {"x": x}, shared=32768),
+        "divide": declared("divide_kernel", Size("n") // "parts", {"x": x, **numbers}),
+        "square": declared("square_kernel", 1, {"x": Tensor("int8", "n", "n"), "y": Tensor("int8", "n", "m")}),
+    }
+    made = {name: Kernel([Variant.of(name, launch)]) for name, launch in launches.items()}
+    other = declared("other_kernel", 1, {"x": Tensor("float16", "n"), **kinds})
+    numbers_of = {"default": declared("numbers_kernel", 1, {"x": x, **kinds}), "other": other}
+    made["numbers"] = Kernel([Variant.of("numbers", launch, slug=slug) for slug, launch in numbers_of.items()])
+    of_tir = {"two_steps": two_steps(), "fill": fill()}
+    made |= {name: Kernel([Variant.of(name, function, outputs=["y"])]) for name, function in of_tir.items()}
+    return made | {"scale": scale(), "norm": norm()}
+
+
+def driver_of(factory: pytest.TempPathFactory) -> Path:
+    """The folder of the driver."""
+    return once(factory, "launched_driver", make_driver)  # type: ignore[arg-type]
+
+
+def process_of(factory: pytest.TempPathFactory, launcher: str) -> Process:
+    """Processes in which these kernels are called through a launcher."""
+    folder = once(factory, f"launched_{launcher}", lambda made: make_package(made, kernels(), ARCHS, launcher=launcher))
+    return Process(folder, driver_of(factory))
