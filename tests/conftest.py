@@ -31,7 +31,7 @@ SLOW = SlowTests()
 LONGEST = (
     "triton_language/test_triton.py",
     "cluster/test_dask.py",
-    "unit/test_torch_backend.py",
+    "contracts/test_backends.py",
     "scons/test_trust.py",
     "scons/test_incremental.py",
     "scons/test_gpu_script.py",
@@ -40,7 +40,7 @@ LONGEST = (
     "scons/test_partial.py",
     "scons/test_nvrtc_builds.py",
     "wheels/test_wheel.py",
-    "scons/test_library_backends.py",
+    "contracts/test_library.py",
     "unit/test_cython.py",
     "scons/test_build_file.py",
     "emulated/test_emulated_kernels.py",

@@ -67,6 +67,16 @@ def twice(project: Project) -> Project:
     return project
 
 
+REFERENCE = """
+
+@twice.reference
+def _(x, n_multiple_of=1):
+    y = 2 * x
+    y[:1] = n_multiple_of
+    return y
+"""
+
+
 def test_the_code_for_multiples_has_no_tail_and_other_sizes_never_reach_it(twice: Project) -> None:
     twice.scons("-j2")
     sources = {n: c.decode() for n, c in twice.files("build/kernels/demo/twice").items() if n.endswith("device.cu")}
@@ -74,9 +84,8 @@ def test_the_code_for_multiples_has_no_tail_and_other_sizes_never_reach_it(twice
     assert len(body) == 4
     for name, text in body.items():
         has_class = "n_multiple_of-16" in name
-        assert ("for (" not in text) == has_class, (
-            f"{name} works on vectors, or on one element after the other:\n{text}"
-        )
+        message = f"{name} works on vectors, or on one element after the other:\n{text}"
+        assert ("for (" not in text) == has_class, message
     found = json.loads(twice.python(CALL))
     assert found[0] == [[16, True], [1, True], [1, True], [16, True], [1, True], []]
     assert found[1] == [16, True]
@@ -84,8 +93,7 @@ def test_the_code_for_multiples_has_no_tail_and_other_sizes_never_reach_it(twice
 
 
 def test_checks_use_sizes_of_the_class(twice: Project) -> None:
-    reference = "@twice.reference\ndef _(x, n_multiple_of=1):\n    y = 2 * x\n    y[:1] = n_multiple_of\n    return y\n"
-    twice.write("kernels/twice.py", f"{TWICE}\n\n{reference}")
+    twice.write("kernels/twice.py", TWICE + REFERENCE)
     twice.scons("-j2", "check", "TARGETS=llvm")
     reports = {name: json.loads(text) for name, text in twice.files("build/check").items() if "float32" in name}
     sizes = {name: [case["n"] for case in report["sizes"]] for name, report in reports.items()}
@@ -147,13 +155,8 @@ def test_recorded_configs_are_compared_with_the_largest_multiples_first(twice: P
     classes = [{"dtype": "float32"}, {"dtype": "float32", "n_multiple_of": 16}]
     twice.write("configs.json", json.dumps({"schema": 1, "kernels": {"twice": classes}}))
     twice.scons("-j2", "TARGETS=llvm", "CONFIGS=configs.json")
-    configs = [
-        variant["config"]
-        for variant in json.loads((twice.folder / "build/demo/manifest.json").read_text())["kernels"]["twice"][
-            "variants"
-        ]
-    ]
-    assert configs == classes[::-1]
+    manifest = json.loads((twice.folder / "build/demo/manifest.json").read_text())
+    assert [variant["config"] for variant in manifest["kernels"]["twice"]["variants"]] == classes[::-1]
     twice.write("kernels/configs.json", json.dumps({"schema": 1, "kernels": {"twice": classes}}))
     twice.replace("kernels/twice.py", 'grid(dtype=["float32", "float16"])', 'recorded("configs.json")')
     twice.replace("kernels/twice.py", "import grid", "import recorded")

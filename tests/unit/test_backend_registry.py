@@ -1,21 +1,20 @@
-"""Which backends there are, and which of them a list in the settings means for the targets of a kernel."""
+"""Which backends there are, which of them a list in the settings means, and what they refuse to be built for."""
 
 from __future__ import annotations
 
 import pytest
 from kernelwright import backends
-from kernelwright.core.errors import SettingsError
+from kernelwright.core.errors import KernelwrightError, SettingsError
+from kernelwright.library.plan import KernelPlan, LoweredUnit
+from launcher_build import plan, signature, tensor
 
 
-def test_every_name_is_a_backend_that_calls_a_target() -> None:
+def test_every_name_is_a_backend_that_calls_a_target_and_an_unknown_one_lists_them() -> None:
     assert backends.names()[0] == "tvm_ffi"
     assert backends.choices() == ("auto", *backends.names())
     for name in backends.names():
         assert set(backends.get(name).targets) <= {"llvm", "cuda"} and backends.get(name).targets
-
-
-def test_an_unknown_name_is_an_error_that_lists_the_others() -> None:
-    with pytest.raises(SettingsError, match="unknown backend 'x'") as caught:
+    with pytest.raises(SettingsError, match=r"unknown backend 'x'\n.*the backends are: tvm_ffi") as caught:
         backends.get("x")
     assert all(name in (caught.value.remedy or "") for name in backends.names())
 
@@ -37,3 +36,24 @@ def test_a_list_means_those_that_can_call_one_of_the_targets(
     listed: list[str], targets: list[str], chosen: tuple[str, ...]
 ) -> None:
     assert backends.resolve(listed, targets) == chosen
+
+
+def kernel(name: str, argument: str, dtype: str) -> KernelPlan:
+    return plan(name, LoweredUnit.from_json(signature(name, [tensor(argument, dtype, ["n"])]), "host.o"))
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype"),
+    [("jax", "float32x4"), *(("torch", d) for d in ("float4_e2m1fn", "float32x4", "int4", "float6_e3m2fn"))],
+)
+def test_a_dtype_that_a_framework_does_not_have_is_refused(backend: str, dtype: str) -> None:
+    with pytest.raises(KernelwrightError, match=f"argument 'x' is a tensor of dtype {dtype}") as error:
+        backends.get(backend).check(kernel("k", "x", dtype))
+    assert f"take {backend} out of the kernel's backends" in str(error.value.remedy)
+
+
+def test_a_name_that_a_backend_cannot_give_is_refused() -> None:
+    with pytest.raises(KernelwrightError, match="no operator of this name"):
+        backends.get("torch").emit(kernel("name", "x", "float32"))
+    with pytest.raises(KernelwrightError, match=r"k \[wrap\]: argument 'x y' is not a C identifier"):
+        backends.get("cython").emit(kernel("k", "x y", "float32"))

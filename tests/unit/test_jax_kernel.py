@@ -135,13 +135,6 @@ def described(names: str) -> list[dict[str, Any]]:
     return [made[name] for name in names.split()]
 
 
-def test_each_variant_is_a_custom_call_of_its_own(registered: list[Any]) -> None:
-    kernel = kernel_of(entry_of(described("x y"), described("x y")))
-    assert kernel.variant(number=0) is kernel.variant(number=0) is not kernel.variant(number=1)
-    assert [call[0].rpartition(".")[2] for call in registered] == ["f", "f__0", "f__1"]
-    assert "acme_kernels_1_0_cu13.f__0" in lowered(kernel.variant(number=0), X)
-
-
 def test_what_is_registered_for_a_gpu_leaves_no_stream_behind(registered: list[Any]) -> None:
     kernel = Kernel(devices=frozenset({"cpu", "cuda"}))
     kernel_of(entry_of(described("x y")), kernel)
@@ -149,14 +142,6 @@ def test_what_is_registered_for_a_gpu_leaves_no_stream_behind(registered: list[A
         (kernel.function, ["args", "rets"], "cpu"),
         (("guarded", kernel.function), ["args", "rets"], "gpu"),
     ]
-
-
-def test_another_build_under_one_name_is_refused_and_the_same_is_registered_once(registered: list[Any]) -> None:
-    kernel_of(entry_of(described("x y")))
-    kernel_of(entry_of(described("x y")))
-    assert len(registered) == 1
-    with pytest.raises(ImportError, match=r"another build of 'acme\.kernels' has registered its custom call"):
-        kernel_of(entry_of(described("y x")))
 
 
 def test_arrays_and_numbers_that_no_variant_takes_are_not_traced(registered: list[Any]) -> None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import tvm_ffi
-from kernelwright.runtime import cython_kernel
 from kernelwright.runtime.kernel import Kernel, Output, make_kernel
 from launcher_build import FakeTensor, tensor
 
@@ -81,18 +77,6 @@ def test_each_variant_is_called_by_its_own_function() -> None:
     assert library.calls == ["kw_looking", "kw_looking__0", "kw_looking__1", "kw_looking__0", "f__1"]
 
 
-def test_each_variant_of_an_extension_module_is_called_by_its_own_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded: list[tuple[bytes, bytes]] = []
-    monkeypatch.setattr(cython_kernel, "find_runtime", lambda: Path("runtime"))
-    methods = {"_load": lambda self, runtime, library, symbol: loaded.append((library, symbol))}
-    kind: Any = type("f", (cython_kernel.Services,), methods)
-    entry = {"doc": "", "variants": [variant("a", size=1), variant("b", size=2)]}
-    kernel = cython_kernel._make(kind, "f", entry, Path("f.so"), None)
-    assert kernel.variant(size=1).variants == ({"size": 1},)
-    assert kernel.variant(size=2).variants == ({"size": 2},)
-    assert loaded == [(b"f.so", b"__tvm_ffi_f"), (b"f.so", b"__tvm_ffi_f__0"), (b"f.so", b"__tvm_ffi_f__1")]
-
-
 def test_a_variant_is_found_by_value_and_type_before_it_is_by_value_alone() -> None:
     kernel = kernel_of(
         Library(),
@@ -103,6 +87,10 @@ def test_a_variant_is_found_by_value_and_type_before_it_is_by_value_alone() -> N
     )
     for wanted, number in ((1, 0), (1.0, 1), (True, 2), (2.0, 3), (np.int64(1), 0)):
         assert kernel.variant(size=wanted)._index == number
+    of_class = variant("one", dtype="float32", n_multiple_of=16, block=1) | {"multiples": {"n": 16}}
+    kernel = kernel_of(Library(), of_class, variant("two", dtype="float32", block=1))
+    assert kernel.variant(dtype="float32")._index == 1, "without a class it is for any size"
+    assert kernel.variant(n_multiple_of=16)._index == 0
 
 
 def test_what_is_not_said_of_a_variant_of_a_variant_stays_as_it_is() -> None:
@@ -142,24 +130,6 @@ def test_an_array_that_a_later_variant_writes_may_not_be_read_only() -> None:
     assert library.calls == ["kw_looking__0"]
 
 
-class OfJax(FakeTensor):
-    """An array of JAX."""
-
-
-OfJax.__module__ = "jaxlib._jax"
-
-
-def test_an_array_of_jax_is_an_input_each_time_and_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "jaxlib", ModuleType("jaxlib"))
-    library = Library()
-    kernel, x = kernel_of(library, variant("a")), np.ones(3, np.float32)
-    for _ in range(2):
-        kernel(OfJax((3,)), x)
-        with pytest.raises(ValueError, match="argument 'y' is an array of JAX, which is immutable, and the kernel"):
-            kernel(x, OfJax((3,)))
-    assert library.calls == ["kw_looking", "kw_looking"]
-
-
 # ---- what is returned
 
 
@@ -173,17 +143,3 @@ def test_an_output_on_a_gpu_remembers_its_stream_whatever_else_the_kernel_is_bui
         output = kernel(x)
         assert isinstance(output, Output) and output._stream == 0x50
     assert library.asked == [("kw_current_stream", 1)] * 2
-
-
-def test_what_a_kernel_for_the_cpu_returns_is_returned_as_it_is() -> None:
-    library, x = Library(), np.ones(3, np.float32)
-    kernel = kernel_of(library, variant("a"))
-    library.result = tvm_ffi.from_dlpack(x)
-    assert isinstance(kernel(x), tvm_ffi.Tensor) and kernel(x, x) is not None and library.asked == []
-
-
-def test_a_config_without_a_class_is_for_any_size_also_if_it_lacks_other_keys() -> None:
-    of_class = variant("one", dtype="float32", n_multiple_of=16, block=1) | {"multiples": {"n": 16}}
-    kernel = kernel_of(Library(), of_class, variant("two", dtype="float32", block=1))
-    assert kernel.variant(dtype="float32")._index == 1
-    assert kernel.variant(n_multiple_of=16)._index == 0

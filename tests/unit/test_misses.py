@@ -14,11 +14,7 @@ import numpy as np
 import pytest
 from kernelwright.runtime.misses import MOST, Misses
 from kernelwright.runtime.refusal import BY_KERNEL, NO_TARGET, NO_VARIANT, because
-from launcher_build import tensor
-
-
-def scalar(name: str, dtype: str) -> dict[str, Any]:
-    return {"name": name, "kind": "scalar", "dtype": dtype, "output": False, "written": False}
+from launcher_build import scalar, tensor
 
 
 def entry(*dtypes: str, target: str = "llvm") -> dict[str, Any]:
@@ -62,18 +58,20 @@ def test_a_call_is_noted_if_dtypes_ranks_or_constant_sizes_are_those_of_no_varia
     assert len(misses.calls()) == is_miss
 
 
+def test_a_device_that_nothing_is_built_for_and_sizes_of_no_class_are_noted() -> None:
+    error = because(ValueError("kernel 'f': it cannot run on cpu"), NO_TARGET)
+    assert Misses().note("f", entry("float32", target="cuda"), (X, 1.5, 2), error)
+    classes = {"variants": [variant | {"multiples": {"n": 16}} for variant in ONE["variants"]]}
+    for size, is_miss in ((16, False), (0, False), (17, True)):
+        assert Misses().note("f", classes, (np.zeros((size, 4), "float32"), 1.5, 2), REFUSED) == is_miss
+
+
 @pytest.mark.parametrize("error", [because(RuntimeError("no driver"), BY_KERNEL), TypeError("kernel 'f': x is wrong")])
 def test_other_errors_are_not_noted(error: Exception) -> None:
     misses = Misses()
     with pytest.raises(type(error)) as raised:
         misses.answer("f", ONE, (X.astype("float16"), 1.5, 2), error)
     assert raised.value is error and misses.calls() == []
-
-
-def test_a_call_on_a_device_that_nothing_is_built_for_is_noted() -> None:
-    misses = Misses()
-    error = because(ValueError("kernel 'f': it cannot run on cpu"), NO_TARGET)
-    assert misses.note("f", entry("float32", target="cuda"), (X, 1.5, 2), error)
 
 
 class Traced:
@@ -205,9 +203,3 @@ def test_what_is_no_fallback_is_an_error(
 ) -> None:
     with pytest.raises(kind, match=said):
         Misses().set_fallback(mode, definitions)
-
-
-def test_sizes_of_no_class_are_noted() -> None:
-    classes = {"variants": [variant | {"multiples": {"n": 16}} for variant in ONE["variants"]]}
-    for size, is_miss in ((16, False), (0, False), (17, True)):
-        assert Misses().note("f", classes, (np.zeros((size, 4), "float32"), 1.5, 2), REFUSED) == is_miss

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import threading
 from pathlib import Path
 
@@ -82,29 +81,12 @@ def test_many_processes_and_threads_lose_nothing_of_one_another(tmp_path: Path) 
     assert sum(map(len, parse(path.read_bytes()).values())) == 4 * 3 * 10
 
 
-def test_what_a_process_has_noted_it_does_not_look_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = Recorder(tmp_path / "configs.json")
-    recorder.note("k", {"m": 1})
-    monkeypatch.setattr(recording, "note", lambda *given: pytest.fail("it was noted twice"))
-    recorder.note("k", {"m": 1})
-
-
-def test_a_file_that_already_says_so_is_not_written_again(tmp_path: Path) -> None:
-    path = tmp_path / "configs.json"
-    note(path, "k", {"m": 1})
-    before = path.stat().st_ino
-    note(path, "k", {"m": 1})
-    assert path.stat().st_ino == before
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         ("", "is damaged"),
-        ('{"schema": 1', "is damaged"),
         ('{"schema": 2, "kernels": {}}', "is damaged: its schema is 2, expected 1"),
         ('{"schema": 1, "kernels": {"k": [{"m": [1]}]}}', r"is damaged: kernels.k\[0\].m is \[1\]"),
-        ('{"schema": 1, "kernels": {"k": {"m": 1}}}', "is damaged: kernels.k"),
         ("[" * 100_000, "is damaged: it is nested too deeply"),
     ],
 )
@@ -129,14 +111,15 @@ def test_a_folder_that_is_missing_or_read_only_is_an_error_that_says_so(tmp_path
         note(tmp_path / "configs.json", "k", {"m": 1})
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_folder_is_an_error(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    try:
-        with pytest.raises(KernelwrightError, match=r"cannot be written: Permission denied"):
-            note(tmp_path / "configs.json", "k", {"m": 1})
-    finally:
-        tmp_path.chmod(0o700)
+def test_what_is_known_is_neither_looked_up_nor_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "configs.json"
+    recorder = Recorder(path)
+    recorder.note("k", {"m": 1})
+    before = path.stat().st_ino
+    note(path, "k", {"m": 1})
+    assert path.stat().st_ino == before
+    monkeypatch.setattr(recording, "note", lambda *given: pytest.fail("it was noted twice"))
+    recorder.note("k", {"m": 1})
 
 
 def test_the_innermost_block_records_and_the_variable_where_there_is_no_block(
@@ -153,7 +136,12 @@ def test_the_innermost_block_records_and_the_variable_where_there_is_no_block(
         with record(tmp_path / "inner.json") as inner:
             assert active() is inner
         assert active() is outer
+        with pytest.raises(RuntimeError), record(tmp_path / "inner.json") as failing:
+            failing.note("k", {"m": 1})
+            raise RuntimeError
+        assert active() is outer
     assert active() is of_variable
+    assert json.loads((tmp_path / "inner.json").read_text())["kernels"] == {"k": [{"m": 1}]}
     monkeypatch.setenv("KERNELWRIGHT_RECORD", "")
     assert active() is None
 
@@ -175,11 +163,3 @@ def test_threads_record_into_the_block_in_which_they_were_started_or_into_their_
             thread.start()
             thread.join()
     assert found == [tmp_path / "outer.json", tmp_path / "own.json"]
-
-
-def test_a_block_that_fails_ends_as_well(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), record(tmp_path / "a.json") as recorder:
-        recorder.note("k", {"m": 1})
-        raise RuntimeError
-    assert active() is None
-    assert json.loads((tmp_path / "a.json").read_text())["kernels"] == {"k": [{"m": 1}]}

@@ -103,12 +103,3 @@ def test_outputs_of_a_traced_call_that_are_passed_have_the_right_dtype() -> None
     made = operators("traced_out", (x_and_y(), "llvm"))
     with pytest.raises(TypeError, match="no built variant accepts"):
         made._fake(torch.empty(4), torch.empty(4, dtype=torch.float16))
-
-
-def test_a_variant_has_a_name_of_its_own() -> None:
-    variants = ((x_and_y(), "llvm"), (x_and_y(), "llvm"))
-    assert [operators("named", *variants, index=index).name for index in (None, 0, 1)] == [
-        "named",
-        "named__0",
-        "named__1",
-    ]

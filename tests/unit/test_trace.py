@@ -7,10 +7,7 @@ import itertools
 import json
 import random
 import socket
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,10 +16,9 @@ import pytest
 from kernelwright.core.errors import KernelwrightError
 from kernelwright.core.pipeline import STAGES
 from kernelwright.core.version import VERSION
-from kernelwright.state.trace import RunSummary, Span, Trace, assign_lanes, read_trace
+from kernelwright.state.trace import RunSummary, Trace, assign_lanes, read_trace
 
 SUMMARY = RunSummary(jobs=2, cores=4, built=2, reused=5, cached=1, failed=1, seconds=3.5)
-SITE_SCONS = Path(__file__).resolve().parent.parent.parent / "site_scons"
 
 
 def intervals(seed: int) -> list[tuple[int, int]]:
@@ -32,24 +28,17 @@ def intervals(seed: int) -> list[tuple[int, int]]:
     return sorted((start, start + random_.randrange(12)) for start in starts)
 
 
-@pytest.mark.parametrize("seed", range(50))
-def test_intervals_of_one_lane_do_not_overlap(seed: int):
-    times = intervals(seed)
-    lanes = assign_lanes(times)
-    for lane in set(lanes):
-        own = [interval for interval, other in zip(times, lanes, strict=True) if other == lane]
-        assert all(earlier[1] <= later[0] for earlier, later in itertools.pairwise(own))
-
-
-@pytest.mark.parametrize("seed", range(50))
-def test_no_lane_is_used_while_a_lower_one_is_free(seed: int):
-    times = intervals(seed)
-    lanes = assign_lanes(times)
-    for index, (start, _) in enumerate(times):
-        ends: dict[int, int] = {}
-        for (_, end), lane in zip(times[:index], lanes[:index], strict=True):
-            ends[lane] = end
-        assert lanes[index] == min(lane for lane in range(len(times)) if ends.get(lane, -1) <= start)
+def test_intervals_of_one_lane_do_not_overlap_and_the_lowest_free_lane_is_used():
+    for times in map(intervals, range(50)):
+        lanes = assign_lanes(times)
+        for index, (start, _) in enumerate(times):
+            ends: dict[int, int] = {}
+            for (_, end), lane in zip(times[:index], lanes[:index], strict=True):
+                ends[lane] = end
+            assert lanes[index] == min(lane for lane in range(len(times)) if ends.get(lane, -1) <= start)
+        for lane in set(lanes):
+            own = [interval for interval, other in zip(times, lanes, strict=True) if other == lane]
+            assert all(earlier[1] <= later[0] for earlier, later in itertools.pairwise(own))
 
 
 def test_steps_that_follow_each_other_share_a_lane():
@@ -79,6 +68,7 @@ def a_trace() -> Trace:
 def written(tmp_path: Path) -> Path:
     path = tmp_path / "build" / "trace.json"
     a_trace().write(path, SUMMARY)
+    assert [found.name for found in path.parent.iterdir()] == ["trace.json"]
     return path
 
 
@@ -132,10 +122,6 @@ def test_file_tells_nothing_about_who_built_where(written: Path):
     assert not [word for word in words if f'"{word}' in text or f"/{word.lstrip('/')}/" in text]
 
 
-def test_nothing_is_left_beside_the_file(written: Path):
-    assert [path.name for path in written.parent.iterdir()] == ["trace.json"]
-
-
 def test_steps_before_the_start_move_the_origin(tmp_path: Path):
     trace = Trace(start=10.0)
     trace.span("DISCOVER", "kernels/a.py", 9.0, 9.5)
@@ -156,26 +142,6 @@ def test_every_stage_has_its_place_in_the_order_of_the_pipeline():
     labels = [kind.label for kind in STAGES]
     assert labels[:3] == ["PROBE", "DISCOVER", "LOWER"] and len(set(labels)) == len(labels) == 20
     assert [kind.label for kind in STAGES if not kind.module] == ["PROBE"], "all others are made by a module"
-
-
-def test_step_of_which_nothing_else_is_known():
-    step = Span("LOWER", "gemm", 1.0, 3.5)
-    assert (step.lane, step.cached, step.failed, step.seconds) == (0, False, False, 2.5)
-    assert (step.cpu_seconds, step.peak_kib, step.kernel, step.variant, step.arch) == (None,) * 5
-
-
-def test_run_starts_when_its_trace_is_made(tmp_path: Path):
-    before = time.monotonic()
-    trace = Trace()
-    trace.span("LOWER", "a", before + 1e6, before + 1e6 + 5)
-    trace.write(tmp_path / "trace.json", SUMMARY)
-    (span,) = read_trace(tmp_path / "trace.json").spans
-    assert span.start <= 1e6 and span.seconds == pytest.approx(5)
-
-
-def test_run_without_steps(tmp_path: Path):
-    Trace().write(tmp_path / "trace.json", SUMMARY)
-    assert read_trace(tmp_path / "trace.json").spans == ()
 
 
 @pytest.mark.parametrize(("start", "end"), [(2.0, 1.0), (float("nan"), 1.0), (0.0, float("inf"))])
@@ -210,36 +176,21 @@ def test_subject_with_bytes_that_are_not_utf8(tmp_path: Path):
     assert read_trace(tmp_path / "trace.json").spans[0].subject == subject
 
 
-def test_import_brings_in_nothing_heavy():
-    code = f"import sys; sys.path.insert(0, {str(SITE_SCONS)!r}); import kernelwright.state.trace; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    heavy = {"SCons", "numpy", "tvm", "subprocess", "kernelwright.toolchain.probe", "kernelwright.report"}
-    assert not heavy.intersection(loaded)
-
-
 Damage = Callable[[dict[str, Any]], None]
+GONE = object()
 
 
-def change(*path: str | int, to: Any) -> Damage:
-    """Set a value of the document."""
-
-    def apply(document: dict[str, Any]) -> None:
-        place: Any = document
-        for key in path[:-1]:
-            place = place[key]
-        place[path[-1]] = to
-
-    return apply
-
-
-def remove(*path: str | int) -> Damage:
-    """Remove a value of the document."""
+def change(*path: str | int, to: Any = GONE) -> Damage:
+    """Set a value of the document, or remove it."""
 
     def apply(document: dict[str, Any]) -> None:
         place: Any = document
         for key in path[:-1]:
             place = place[key]
-        del place[path[-1]]
+        if to is GONE:
+            del place[path[-1]]
+        else:
+            place[path[-1]] = to
 
     return apply
 
@@ -247,29 +198,20 @@ def remove(*path: str | int) -> Damage:
 # Events 0 to 4 are metadata.
 EVENT = ("traceEvents", 5)
 DAMAGES: dict[str, tuple[Damage, str]] = {
-    "no events": (remove("traceEvents"), "traceEvents is missing, expected a list"),
-    "events are an object": (change("traceEvents", to={}), "expected a list"),
-    "an event is a number": (change(*EVENT, to=3), r"traceEvents\[5\] is 3, expected an object"),
+    "no events": (change("traceEvents"), "traceEvents is missing, expected a list"),
     "unknown phase": (change(*EVENT, "ph", to="B"), "expected 'X' or 'M'"),
-    "phase is missing": (remove(*EVENT, "ph"), r"traceEvents\[5\]\.ph is missing"),
-    "time is missing": (remove(*EVENT, "ts"), "ts is missing, expected an integer"),
-    "time is a text": (change(*EVENT, "ts", to="5"), "ts is '5', expected an integer"),
+    "time is missing": (change(*EVENT, "ts"), "ts is missing, expected an integer"),
     "time is a truth": (change(*EVENT, "ts", to=True), "ts is True"),
     "time is negative": (change(*EVENT, "ts", to=-1), "ts is -1"),
-    "time is a fraction": (change(*EVENT, "ts", to=0.5), r"ts is 0\.5"),
     "duration is huge": (change(*EVENT, "dur", to=10**40), "dur is 1000.*, expected an integer"),
     "lane is huge": (change(*EVENT, "tid", to=10**9), "tid is 1000000000, expected one from 1 to the 4 of"),
     "lane is zero": (change(*EVENT, "tid", to=0), "tid is 0, expected one from 1"),
     "stage is null": (change(*EVENT, "cat", to=None), "cat is None, expected a string"),
-    "no args": (remove(*EVENT, "args"), "args is None, expected an object"),
+    "no args": (change(*EVENT, "args"), "args is None, expected an object"),
     "cached is a number": (change(*EVENT, "args", "cached", to=1), "cached is 1, expected true or false"),
-    "kernel is a list": (change(*EVENT, "args", "kernel", to=[]), r"kernel is \[\]"),
-    "processor time is a text": (change(*EVENT, "args", "cpu_seconds", to="1"), "expected a number"),
     "processor time is huge": (change(*EVENT, "args", "cpu_seconds", to=10**400), "expected a number"),
-    "memory is negative": (change(*EVENT, "args", "peak_kib", to=-5), "peak_kib is -5"),
-    "no summary": (remove("otherData"), "otherData is None, expected an object"),
+    "no summary": (change("otherData"), "otherData is None, expected an object"),
     "another schema": (change("otherData", "schema", to=2), "it has schema 2, expected 1"),
-    "jobs are missing": (remove("otherData", "jobs"), "otherData.jobs is missing"),
     "seconds are a list": (change("otherData", "seconds", to=[1]), "otherData.seconds is"),
     "version is a number": (change("otherData", "kernelwright", to=1), "otherData.kernelwright is 1"),
 }
@@ -288,9 +230,8 @@ TEXTS = {
     "empty": (b"", "is damaged"),
     "cut off": (b'{"traceEvents": [', "is damaged"),
     "not UTF-8": (b'{"traceEvents": "\xff"}', "is damaged"),
-    "a list": (b"[]", r"the document is \[\], expected an object"),
     "NaN": (b'{"traceEvents": [], "otherData": {"seconds": NaN}}', "NaN is not a number"),
-    "infinity": (b'{"traceEvents": [], "otherData": {"seconds": -Infinity}}', "-Infinity is not a number"),
+    "too large": (b'{"traceEvents": [], "otherData": {"schema": 1, "seconds": 1e999}}', "otherData"),
     "nested": (b"[" * 100_000, "nested too deeply"),
     "digits": (b'{"otherData": ' + b"9" * 100_000 + b"}", "is damaged"),
 }
@@ -302,18 +243,6 @@ def test_damaged_texts_are_refused(tmp_path: Path, name: str):
     path = tmp_path / "trace.json"
     path.write_bytes(text)
     refuse(path, expected)
-
-
-def test_number_too_large_for_a_float_is_refused(written: Path):
-    written.write_text(written.read_text().replace('"seconds": 3.5', '"seconds": 1e999'))
-    refuse(written, "otherData.seconds is inf, expected a number")
-
-
-def test_missing_file_is_named(tmp_path: Path):
-    refuse(tmp_path / "trace.json", "cannot be read")
-
-
-def test_folder_in_place_of_the_file_is_named(tmp_path: Path):
     refuse(tmp_path, "cannot be read")
 
 

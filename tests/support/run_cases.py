@@ -40,6 +40,36 @@ def in_jax(array: np.ndarray, dtype: str) -> Any:
 MAKERS = {"torch": in_torch, "jax": in_jax}
 
 
+def traced_by_torch(call: Any, passed: list[Any]) -> Any:
+    """What PyTorch believes that a call returns."""
+    import torch
+
+    with torch._subclasses.FakeTensorMode() as mode:
+        return call(*(mode.from_tensor(value) if torch.is_tensor(value) else value for value in passed))
+
+
+def traced_by_jax(call: Any, passed: list[Any]) -> Any:
+    """What JAX believes that a call returns."""
+    import jax
+
+    places = [place for place, value in enumerate(passed) if isinstance(value, jax.Array)]
+
+    def program(*arrays: Any) -> Any:
+        given = dict(zip(places, arrays, strict=True))
+        return call(*(given.get(place, value) for place, value in enumerate(passed)))
+
+    return jax.eval_shape(program, *(passed[place] for place in places))
+
+
+TRACERS = {"torch": traced_by_torch, "jax": traced_by_jax}
+
+
+def shapes_of(returned: Any) -> list[tuple[tuple[int, ...], str]]:
+    """Shape and dtype of each result."""
+    results = returned if isinstance(returned, tuple) else () if returned is None else (returned,)
+    return [(tuple(one.shape), str(one.dtype)) for one in results]
+
+
 def to_numpy(value: Any, dtype: str) -> np.ndarray:
     """The values of a result; those of bfloat16 as float32."""
     if type(value).__module__.partition(".")[0] == "torch":
@@ -87,7 +117,10 @@ def run_case(package: Any, backend: str, path: Path, leave_out: bool) -> str | N
     specification = entry["variants"][meta["index"]]["arguments"]
     call = getattr(getattr(package.backends, backend), meta["kernel"]).variant(**meta["variant"])
     tensors, passed = calls_of(case, specification, MAKERS.get(backend, in_numpy), leave_out)
+    traced = shapes_of(TRACERS[backend](call, passed)) if backend in TRACERS else None
     returned = call(*passed)
+    if traced is not None and traced != shapes_of(returned):
+        return f"a tracer is told {traced}, and the result is {shapes_of(returned)}"
     results = list(entry["outputs"]) if leave_out else []
     if backend == "jax":  # whose arrays cannot be written: what would be written comes back behind the outputs
         results += [a["name"] for a in specification if a["written"] and not a["output"]]

@@ -1,0 +1,518 @@
+"""What each backend promises to those who call kernels: the same arguments, results, errors and attributes."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from kernelwright.runtime.dtype import numpy_dtype
+from support.contract import (
+    BACKENDS,
+    KINDS,
+    OF_ML_DTYPES,
+    Backend,
+    contracted,
+    copied,
+    forgotten,
+    imported,
+    wide_in_jax,
+)
+from support.demand import Demand
+from support.kernel_library import installed_backends
+from support.project import SITE_SCONS, Project
+
+__all__ = ["contracted"]
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    if request.param not in installed_backends():
+        pytest.skip(f"what {request.param} needs is not installed")
+    with wide_in_jax() if request.param == "jax" else nullcontext():
+        yield BACKENDS[request.param]
+
+
+@pytest.fixture
+def kernels(contracted: Any, backend: Backend) -> Any:
+    """The kernels of the package, as the backend has them."""
+    return getattr(contracted.backends, backend.name)
+
+
+def floats(*values: float) -> np.ndarray:
+    return np.asarray(values, "float32")
+
+
+def message_of(call: Any, *arguments: Any, **named: Any) -> str:
+    """Kind and text of the error of a call."""
+    with pytest.raises((TypeError, ValueError, RuntimeError)) as caught:
+        call(*arguments, **named)
+    return f"{caught.type.__name__}: {caught.value}"
+
+
+# ---- numbers
+
+
+def numbers_of(dtype: str) -> list[tuple[Any, Any]]:
+    """Numbers of Python and NumPy, each with what it is as a number of the dtype; None, where it is out of range."""
+    kinds: list[Any] = [np.bool_(True), True, np.int8(3), np.uint64(5), np.int64(7), 1]
+    if dtype == "bool":
+        return [(value, int(bool(value))) for value in kinds]
+    if "int" in dtype:
+        bits = int(dtype.lstrip("uint"))
+        low, high = (0, 2**bits - 1) if dtype[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        kinds += [low, high, low - 1, high + 1, 2**63, 2**64 - 1, 2**64, np.uint64(2**64 - 1), -1]
+        return [(value, int(value) if low <= int(value) <= high else None) for value in kinds]
+    kinds += [1.3, -0.2, 7, 200.0, 1e-3, 0.0, np.float32(1.3), np.float16(0.7), np.float64(3.3), 2**63, 2**64]
+    kinds += [ml_dtypes.bfloat16(0.3), float("inf"), -1e30, float("nan"), 10**400]
+
+    def rounded(value: Any) -> float:
+        return float(np.asarray(float(value)).astype(numpy_dtype(dtype)))
+
+    return [(value, None if type(value) is int and value > 2**1023 else rounded(value)) for value in kinds]
+
+
+def wrong_numbers(backend: Backend, name: str, dtype: str, kernel: Any) -> list[list[str]]:
+    """The calls of ``y = a`` that give something else, or refuse a number without a word of the kernel."""
+    wrong, like = [], backend.array(floats(0, 0))
+    for value, expected in numbers_of(dtype):
+        try:
+            made = backend.numpy(kernel(like, value))
+            got = made.astype(np.float64 if "float" in dtype else object)[0]
+        except (ValueError, OverflowError) as error:
+            got = None if f"kernel '{name}'" in str(error) else str(error)
+        except backend.own_errors as error:
+            is_huge = isinstance(value, int | np.integer) and not -(2**63) <= value < 2**63
+            got = expected if is_huge else str(error)
+        if got != expected and not (got != got and expected != expected):
+            wrong.append([dtype, repr(value)[:40], str(got)[:200], str(expected)])
+    return wrong
+
+
+@np.errstate(all="ignore")
+def test_a_number_of_any_dtype_and_of_any_kind_is_taken_or_out_of_range(kernels: Any, backend: Backend) -> None:
+    for name, dtypes in KINDS.items():
+        for dtype in dtypes:
+            assert wrong_numbers(backend, name, dtype, getattr(kernels, name).variant(dtype=dtype)) == []
+
+
+@pytest.mark.parametrize("value", [np.longdouble(2.5), Fraction(5, 2), Decimal("2.5")], ids=repr)
+def test_any_real_number_is_passed_as_it_is(kernels: Any, backend: Backend, value: Any) -> None:
+    x = backend.array(floats(0, 1, 2))
+    assert backend.numpy(kernels.saxpy(value, x, x)).tolist() == [0, 3.5, 7]
+
+
+def test_on_demand_numbers_names_and_several_outputs_are_the_same(tmp_path: Path, contracted: Any) -> None:
+    code = """
+        import json, sys
+        import numpy as np
+        import kernelwright
+        from kernelwright.runtime.dtype import numpy_dtype
+        numbers, arrays = (kernelwright.load(f"kernels/{name}.py") for name in ("numbers", "arrays"))
+        like = np.zeros(2, "float32")
+        real, natural = numbers.real.compile(dtype="float8_e4m3fn"), numbers.natural.compile(dtype="uint64")
+        made = [real(like, 200.0), real(like, np.float16(0.7)), natural(like, 2**64 - 1), natural(a=5, x=like)]
+        try:
+            natural(like, -1)
+        except ValueError as error:
+            print("kernel 'natural'" in str(error))
+        pair = arrays.pair(x=like + 1)
+        narrow = np.ones(3, numpy_dtype("bfloat16"))
+        arrays.same(narrow * 2, y=narrow)
+        print([float(np.from_dlpack(one)[0]) for one in made])
+        print(type(pair).__name__, *(np.from_dlpack(one).tolist() for one in pair), narrow.astype(float).tolist())
+    """
+    project = Project(contracted.folder.parents[1])
+    printed = Demand(project).run(code).stdout.splitlines()
+    real = [float(np.float32(value).astype(ml_dtypes.float8_e4m3fn)) for value in (200.0, np.float16(0.7))]
+    assert printed[-3:] == [
+        "True",
+        str([*real, float(2**64 - 1), 5.0]),
+        "tuple [2.0, 2.0, 0.0] [2.0, 2.0] [2.0, 2.0, 2.0]",
+    ]
+
+
+# ---- calls
+
+
+def test_outputs_are_made_or_written_and_their_arrays_are_of_the_library(kernels: Any, backend: Backend) -> None:
+    for count in (3, 0):
+        x, y = floats(1, 2, 3)[:count], floats(5, 5, 5)[:count]
+        expected = 2 * x + y
+        made = kernels.saxpy(2.0, backend.array(x), backend.array(y))
+        np.testing.assert_array_equal(backend.numpy(made), expected)
+        assert type(made) is type(backend.array(x)) or backend.name == "tvm_ffi"
+        if backend.writes:
+            z = np.zeros_like(x)
+            assert kernels.saxpy(2.0, backend.array(x), backend.array(y), backend.array(z)) is None
+            np.testing.assert_array_equal(z, expected)
+
+
+def test_an_input_is_written_in_place_or_returned(kernels: Any, backend: Backend) -> None:
+    total, x = floats(1, 2, 3), backend.array(floats(1, 1, 1))
+    made = kernels.update(backend.array(total), x)
+    assert (made is None) == backend.writes
+    assert (total if backend.writes else backend.numpy(made)).tolist() == [2, 3, 4]
+
+
+def test_several_outputs_are_a_tuple_in_the_order_of_the_definition(kernels: Any, backend: Backend) -> None:
+    made = kernels.pair(backend.array(floats(1, 1)))
+    assert type(made) is tuple
+    assert [backend.numpy(one).tolist() for one in made] == [[2, 2, 0], [2, 2]]
+
+
+def test_arguments_can_be_given_by_name(kernels: Any, backend: Backend) -> None:
+    whole, like = kernels.whole.variant(dtype="int64"), backend.array(floats(0, 0))
+    for made in (whole(x=like, a=3), whole(like, a=3), whole(a=3, x=like)):
+        assert backend.numpy(made).tolist() == [3, 3]
+    assert whole.choice(a=3, x=like).config == {"dtype": "int64"}
+    if backend.writes:
+        y, z = floats(0, 0, 0), floats(0, 0)
+        kernels.pair(y=backend.array(y), x=backend.array(floats(1, 1)), z=backend.array(z))
+        assert (y.tolist(), z.tolist()) == ([2, 2, 0], [2, 2])
+    assert "'x'" in message_of(whole, like, x=like, a=1)
+    assert "'b'" in message_of(whole, like, b=1)
+    assert "TypeError" in message_of(whole, like)
+
+
+def test_arrays_that_numpy_hands_to_nobody_are_taken(kernels: Any, backend: Backend) -> None:
+    if backend.name == "torch":
+        pytest.skip("PyTorch takes no arrays of NumPy")
+    values = [0.5, -1.5, 2.0, 8.0]
+    for dtype in OF_ML_DTYPES:
+        x = np.asarray(values).astype(numpy_dtype(dtype))
+        same = kernels.same.variant(dtype=dtype)
+        x.flags.writeable = False
+        made = [same(x), same(x[:0]), kernels.same(x[1:])]
+        assert [tuple(one.shape) for one in made] == [(4,), (0,), (3,)]
+        if backend.writes:
+            y = np.zeros_like(x)
+            same(x, y)
+            assert y.astype(float).tolist() == values
+            assert "a read-only array, and the kernel writes it" in message_of(same, x, x)
+        else:
+            assert [np.asarray(one).astype(float).tolist() for one in made] == [values, [], values[1:]]
+
+
+# ---- errors
+
+
+X = floats(1, 2, 3)
+WRONG: dict[str, tuple[tuple[Any, ...], str]] = {
+    "another dtype": ((1.0, X, X.astype("float16")), "TypeError: kernel 'saxpy': "),
+    "another rank": ((1.0, X[None], X), "TypeError: kernel 'saxpy': "),
+    "another size": ((1.0, X, X[:2]), "ValueError: kernel 'saxpy': Mismatched y.shape[0] on argument #2"),
+    "too few": ((1.0,), "TypeError: "),
+    "too many": ((1.0, X, X, X, X), "TypeError: "),
+    "a text for a number": (("a", X, X), ""),
+    "None for a number": ((None, X, X), ""),
+    "a complex number": ((2 + 3j, X, X), ""),
+    "an array for a number": ((X, X, X), ""),
+    "a list for an array": ((1.0, [1.0], X), ""),
+    "a number for an array": ((1.0, X, 3), ""),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_call_is_an_error_that_names_the_kernel(kernels: Any, backend: Backend, case: str) -> None:
+    arguments, expected = WRONG[case]
+    taken = [backend.array(one) if isinstance(one, np.ndarray) else one for one in arguments]
+    said = message_of(kernels.saxpy, *taken)
+    assert said.startswith(expected) and "saxpy" in said
+
+
+def test_an_error_says_for_programs_why_a_call_is_refused(kernels: Any, backend: Backend) -> None:
+    from contracted._runtime.refusal import refusal_of
+
+    like = backend.array(floats(0, 0))
+    calls: list[tuple[Any, tuple[Any, ...], str]] = [
+        (kernels.whole, (kernels, 1), "by_kernel"),
+        (kernels.natural, (like, -1), "by_kernel"),
+        (kernels.flag, (like[None], 1), "no_variant"),
+        *((kernels.whole, (what, 1), "by_kernel") for what in ([1.0], {}, None, len)),
+    ]
+    for kernel, arguments, why in calls:
+        with pytest.raises((TypeError, ValueError, RuntimeError)) as caught:
+            kernel(*arguments)
+        assert refusal_of(caught.value) == why
+
+
+def noted(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """Kernel, dtype, shape, device and count of what was noted meanwhile."""
+    found = []
+    for call in after:
+        earlier = next((one["count"] for one in before if one["arguments"] == call["arguments"]), 0)
+        x = call["arguments"][0]
+        if call["count"] > earlier:
+            found.append((call["kernel"], x["dtype"], x["shape"], x.get("device"), call["count"] - earlier))
+    return found
+
+
+def test_calls_that_no_variant_fits_are_noted_and_those_that_are_mistaken_are_not(
+    contracted: Any, kernels: Any, backend: Backend
+) -> None:
+    before = contracted.misses()
+    like = backend.array(floats(1, 2))
+    half = backend.array(np.ones(2, "float16"))
+    for bad in (half, like[:, None], half):
+        message_of(kernels.pair, bad)
+    for mistaken in ((), (like, like, like, like), ("text",)):
+        message_of(kernels.pair, *mistaken)
+    message_of(kernels.saxpy, 1.0, like, like[:1])
+    message_of(kernels.flag.variant(dtype="bool"), half, True)
+    kernels.pair(like)
+    found = noted(before, contracted.misses())
+    device = None if backend.name == "jax" else "cpu"
+    count = found[0][-1]
+    assert found == [("pair", "float16", [2], device, count), ("pair", "float32", [2, 1], device, count // 2)]
+    assert count in (2, 4), "JAX traces a call again"
+
+
+# ---- the objects
+
+
+def test_a_kernel_says_what_it_has_and_where_it_runs(kernels: Any, backend: Backend) -> None:
+    whole = kernels.whole
+    assert whole.variants == tuple({"dtype": dtype} for dtype in KINDS["whole"]) and whole.devices == {"cpu"}
+    assert whole.supported() and whole.supported("cpu") and not whole.supported("cuda")
+    assert whole.preload() is None
+    assert "kernel 'whole': it cannot run on cuda" in message_of(whole.preload, "cuda")
+    assert "unknown device 'tpu'" in message_of(whole.preload, "tpu")
+    assert kernels.saxpy.__doc__.startswith("z = alpha * x + y")
+    assert "whole" in repr(whole) and dir(kernels)[:2] != []
+    with pytest.raises(AttributeError, match="has no kernel 'scael'; it has "):
+        kernels.scael  # noqa: B018
+
+
+def test_a_named_variant_runs_and_no_other_and_keeps_what_is_not_said(kernels: Any, backend: Backend) -> None:
+    like = backend.array(floats(0, 0))
+    chosen = kernels.whole.variant(dtype="int8")
+    assert chosen.variants == ({"dtype": "int8"},)
+    assert chosen.variant(dtype="uint8").variants == ({"dtype": "uint8"},) and chosen.variant().variants[0] == {
+        "dtype": "int8"
+    }
+    assert backend.numpy(chosen.variant(dtype="uint8")(like, 200)).tolist() == [200, 200]
+    assert "200" in message_of(chosen, like, 200)
+    with pytest.raises(KeyError) as caught:
+        kernels.whole.variant(dtype="int7")
+    assert str(caught.value).startswith("whole has no variant with dtype='int7'; built are: dtype='int8'; dtype=")
+
+
+def test_a_kernel_can_be_copied_and_its_objects_are_made_once(contracted: Any, kernels: Any, backend: Backend) -> None:
+    assert getattr(kernels, "saxpy") is kernels.saxpy  # noqa: B009
+    assert copy.deepcopy(kernels.saxpy) is kernels.saxpy
+    if backend.name in ("torch", "jax"):
+        assert kernels.whole.variant(dtype="int8") is kernels.whole.variant(dtype="int8")
+    if backend.name == "jax":
+        assert contracted.jax is kernels
+
+
+def test_a_package_that_is_imported_again_works_and_so_do_the_kernels_that_were_there(
+    contracted: Any, kernels: Any, backend: Backend
+) -> None:
+    before, x = kernels.saxpy, backend.array(floats(1, 2))
+    with forgotten("contracted"):
+        again = getattr(imported(contracted.folder.parent, "contracted").backends, backend.name)
+        assert again is not kernels
+        for function in (again.saxpy, before):
+            assert backend.numpy(function(2.0, x, x)).tolist() == [3, 6]
+
+
+@pytest.mark.parametrize("name", ["torch", "jax"])
+def test_another_build_of_the_same_package_and_version_is_refused(contracted: Any, tmp_path: Path, name: str) -> None:
+    assert getattr(contracted.backends, name).saxpy
+    entries = contracted.manifest()["kernels"]
+    other = {**entries, "saxpy": {**entries["saxpy"], "doc": "something else"}}
+    with forgotten("contracted"):
+        again = getattr(copied(contracted.folder, tmp_path, kernels=other).backends, name)
+        with pytest.raises(
+            ImportError, match=r"another build of 'contracted' has registered(.|\n)*start a new Python process"
+        ):
+            again.saxpy  # noqa: B018
+
+
+# ---- in a process of its own
+
+
+HIDDEN = """
+import sys
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == {module!r}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Hidden())
+import contracted
+try:
+    contracted.backends.{backend}.saxpy
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_a_missing_package_is_named_with_the_line_that_installs_it(contracted: Any, backend: Backend) -> None:
+    module, line = backend.module
+    printed = Project(contracted.folder.parents[1]).python(HIDDEN.format(module=module, backend=backend.name))
+    assert printed.startswith(f"kernel 'saxpy' of 'contracted' needs {module}, which is not installed"), printed
+    assert f"  remedy: {line}" in printed
+
+
+def test_a_package_is_imported_and_described_without_any_array_library(contracted: Any) -> None:
+    printed = Project(contracted.folder.parents[1]).python("""
+        import sys, importlib.util
+        heavy = {"torch", "jax", "numpy", "tvm_ffi", "typing", "json", "hashlib", "contracted._runtime.misses"}
+        before = heavy & sys.modules.keys()
+        import contracted
+        assert contracted.backends.__all__ and dir(contracted)
+        print(sorted(heavy & sys.modules.keys() - before), sorted(dir(contracted.backends)))
+        assert contracted.manifest()["kernels"]["saxpy"]
+        print(sorted({"torch", "jax", "numpy", "tvm_ffi"} & sys.modules.keys() - before))
+        from contracted.backends.cython import update
+        import array
+        total = array.array("f", [1, 2])
+        update(total, total)
+        print(total.tolist(), sorted({"torch", "jax", "numpy", "tvm_ffi"} & sys.modules.keys() - before))
+        print(contracted.misses(), "contracted._runtime.misses" in sys.modules)
+        sys.modules["torch"] = None  # tvm-ffi would import it
+        import numpy as np, tvm_ffi
+        x = np.ones(2, "float32")
+        contracted.backends.tvm_ffi.update(x, contracted.backends.cython.saxpy(2.0, x, x))
+        print(x, "after the library was loaded without its module")
+    """)
+    assert printed.splitlines() == [
+        "[] ['cython', 'jax', 'torch', 'tvm_ffi']",
+        "[]",
+        "[2.0, 4.0] []",
+        "[] False",
+        "[4. 4.] after the library was loaded without its module",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("torch", "backends/torch/_saxpy.py"),
+        ("jax", "_runtime/jax_kernel.py"),
+        ("cython", "backends/cython/_saxpy.abi3.so"),
+        ("tvm_ffi", "_runtime/misses.py"),
+    ],
+)
+def test_a_file_of_a_backend_that_was_altered_is_not_loaded(
+    contracted: Any, tmp_path: Path, name: str, file: str
+) -> None:
+    with forgotten("contracted"):
+        other = copied(contracted.folder, tmp_path, version="1.3.0")
+        with (tmp_path / "contracted" / file).open("a") as stream:
+            stream.write("raise SystemExit('it runs')\n")
+        with pytest.raises(ImportError, match=f"{Path(file).name}: was altered"):
+            getattr(other.backends, name).saxpy(1.0, *[np.ones(2, "float16")] * 2)
+
+
+@pytest.mark.parametrize("name", ["tvm_ffi", "torch"])
+def test_a_missed_call_is_compiled_on_demand_if_the_user_says_so(
+    contracted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    project = Project(contracted.folder.parents[1])
+    project_ = Project(tmp_path)
+    text = (project.folder / "kernels/arrays.py").read_text()
+    project_.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm"]\n')
+    definition = project_.write("kernels/arrays.py", text.replace(repr(OF_ML_DTYPES), repr(["int16", "float16"])))
+    more = ", torch" if name == "torch" else ""
+    code = f"""
+        import sys, numpy as np, contracted{more}
+        x = {"torch.ones(3, dtype=torch.float16)" if name == "torch" else "np.ones(3, np.float16)"}
+        same = contracted.backends.{name}.same
+        def missed():
+            try:
+                same(x)
+            except TypeError as error:
+                return error
+            raise AssertionError("it was not missed")
+        missed()
+        contracted.set_fallback("compile", {str(definition)!r})
+        y = same(x)
+        y = y if type(y).__module__ == "torch" else np.from_dlpack(y)
+        assert y.tolist() == [1, 1, 1] and "float16" in str(y.dtype), y
+        given = x * 0
+        assert same(x, given) is None
+        assert given.tolist() == [1, 1, 1]
+        contracted.set_fallback(None)
+        missed()
+        print([call["count"] for call in contracted.misses()])
+    """
+    paths = {"PYTHONPATH": f"{project.folder}/build:{SITE_SCONS}"}
+    env = {**paths, "KERNELWRIGHT_CACHE_DIR": str(tmp_path / "cache")}
+    assert project.python(code, env=env).splitlines()[-1] == "[3, 1]"
+    assert list((tmp_path / "cache/kernels").iterdir())
+
+
+def test_without_kernelwright_nothing_can_be_compiled(contracted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "kernelwright")
+    known = importlib.util.find_spec
+    hidden = {"kernelwright": None}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: hidden[name] if name in hidden else known(name))
+    with pytest.raises(ImportError, match="pip install kernelwright"):
+        contracted.set_fallback("compile", "kernels/arrays.py")
+
+
+# Of PyTorch and JAX only what stubs name and programs call: all of them would take 15 seconds.
+TYPES = """\
+[mypy]
+[mypy-torch.*,jax.*,jaxlib.*,jax_tvm_ffi.*,numpy.*]
+follow_imports = skip
+[mypy-torch,torch._tensor,torch._C,jax,jax._src.basearray]
+follow_imports = silent
+"""
+USE = """\
+import contracted
+import torch
+from contracted.backends import cython, jax, torch as of_torch, tvm_ffi
+x = torch.ones(3)
+made: torch.Tensor = of_torch.saxpy(2.0, x, x)
+of_torch.saxpy(2.0, x, x, made)
+y, z = of_torch.pair(x)
+y.shape
+cython.saxpy(2.0, x, x, x, stream=None)
+tvm_ffi.saxpy(2.0, x, x)
+found = jax.saxpy(2.0, x, x)
+print(of_torch.saxpy.op, jax.saxpy.target, cython.saxpy.devices, tvm_ffi.saxpy.variants)
+tvm_ffi.saxpy(2.0, x, x, x).nothing  # wrong: None has no attributes
+tvm_ffi.saxpy()  # wrong: too few
+tvm_ffi.saxpy(alpha=2.0, x=x, y=x)  # wrong: by position
+tvm_ffi.scael(2.0, x, x)  # wrong: misspelt
+contracted.set_num_threads("2")  # wrong: no integer
+configs: tuple[dict[str, object], ...] = tvm_ffi.saxpy.variants
+found_: bool = tvm_ffi.saxpy.supported("cpu")
+name: int = tvm_ffi.saxpy.name  # wrong: a str
+of_torch.saxpy("x", x, x)  # wrong
+of_torch.saxpy(2.0, x)  # wrong
+jax.saxpy(2.0, x, x, x)  # wrong
+tvm_ffi.saxpy(2.0, x, x, x, x)  # wrong
+cython.saxpy(alhpa=2.0, x=x, y=x)  # wrong
+"""
+
+
+def test_stubs_tell_a_type_checker_right_calls_from_wrong_ones(contracted: Any) -> None:
+    assert (contracted.folder / "py.typed").exists()
+    project = Project(contracted.folder.parents[1])
+    path = project.write("use.py", USE)
+    project.write("types.ini", TYPES)
+    printed = project.python(f"""
+        import os, subprocess, sys
+        command = [sys.executable, "-m", "mypy", "--strict", "--config-file=types.ini", "--cache-dir", os.devnull]
+        command.append({str(path)!r})
+        print(subprocess.run(command, env=os.environ | {{"MYPYPATH": "build"}}, capture_output=True, text=True).stdout)
+    """)
+    errors = [line.partition(": error:")[0] for line in printed.splitlines() if ": error:" in line]
+    wrong = [number for number, line in enumerate(USE.splitlines(), 1) if "  # wrong" in line]
+    assert list(dict.fromkeys(errors)) == [f"use.py:{number}" for number in wrong], printed
