@@ -6,13 +6,12 @@ import re
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
 from support.environments import linked, needed, site_of
 from support.project import Project
-from test_wheel import build_environment, copy_of, kernelwright, made_for, pip, wheel_of
+from support.wheels import built_wheel, inside, metadata_of, pip_wheel, require_well, unpack, wheel_of
 
 RUN = """
 import array, sys
@@ -27,15 +26,9 @@ print(sys.version_info[:2])
 """
 
 
-def metadata_of(wheel: Path) -> str:
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        return archive.read(name).decode()
-
-
 def made_again(factory: pytest.TempPathFactory, folder: Path) -> Project:
     """A copy of the project with what is lowered and compiled for devices; all that is made for a backend is not."""
-    project = copy_of(made_for(factory), folder)
+    project = built_wheel(factory).copied(folder)
     for name in (".git", "dist", "build/demo", "build/wheels", "build/.kernelwright/cache"):
         shutil.rmtree(folder / name)
     for path in (folder / "build/kernels/demo").glob("*/*"):
@@ -45,82 +38,57 @@ def made_again(factory: pytest.TempPathFactory, folder: Path) -> Project:
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel for the CPU with four backends."""
     project = made_again(tmp_path_factory, tmp_path_factory.mktemp("both") / "copy")
     project.scons("-j2", "TARGETS=llvm", "BACKENDS=tvm_ffi,cython,torch,jax", "wheel")
-    return project
+    return wheel_of(project)
 
 
-def test_the_default_backend_is_required_and_the_others_are_extras(both: Project) -> None:
-    metadata = metadata_of(wheel_of(both))
-    required = re.findall(r"^Requires-Dist: (.*)$", metadata, re.M)
-    assert re.findall(r"^Provides-Extra: (.*)$", metadata, re.M) == ["cython", "torch", "jax"]
+def test_the_default_backend_is_required_and_the_others_are_extras(both: Path) -> None:
+    required = re.findall(r"^Requires-Dist: (.*)$", metadata_of(both), re.M)
+    assert re.findall(r"^Provides-Extra: (.*)$", metadata_of(both), re.M) == ["cython", "torch", "jax"]
     assert [line for line in required if "extra" not in line] == ["numpy", "apache-tvm-ffi<0.2,>=0.1.13"]
     assert 'torch>=2.4; extra == "torch"' in required
     assert any(line.startswith("jax-tvm-ffi") and 'extra == "jax"' in line for line in required)
-
-
-def test_the_wheel_is_well(both: Project) -> None:
-    wheel = wheel_of(both)
-    assert re.search(r"-py3-none-manylinux_2_\d+_x86_64\.whl$", wheel.name)
-    done = kernelwright("verify", "--entry-points", str(wheel))
-    assert done.returncode == 0 and done.stdout == f"{wheel.name}: all well\n", done.stdout
-
-
-def installed(wheel: Path, folder: Path, minor: int, factory: pytest.TempPathFactory, *others: str) -> Path:
-    """Python 3.<minor> of a new environment with the wheel and tvm-ffi, and nothing else but ``others``."""
-    home = linked(needed(factory, minor), folder / "home")
-    site, kept = site_of(home), ("apache_tvm_ffi", "tvm_ffi", *others)
-    for path in site.iterdir():
-        if not path.name.startswith(kept):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(site)
-    return home / "bin/python"
+    assert re.search(r"-py3-none-manylinux_2_\d+_x86_64\.whl$", both.name)
+    require_well(both)
 
 
 @pytest.mark.parametrize("minor", [11, 12, 13])
 def test_one_extension_runs_on_every_python(
-    both: Project, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, minor: int
+    both: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, minor: int
 ) -> None:
-    python = installed(wheel_of(both), tmp_path, minor, tmp_path_factory)
-    done = subprocess.run([python, "-I", "-c", RUN], cwd=tmp_path, capture_output=True, text=True)
+    home = linked(needed(tmp_path_factory, minor), tmp_path / "home")
+    for path in site_of(home).iterdir():
+        if not path.name.startswith(("apache_tvm_ffi", "tvm_ffi")):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    unpack(site_of(home), both)
+    done = subprocess.run([home / "bin/python", "-I", "-c", RUN], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == f"(3, {minor})\n", done.stderr
 
 
-def test_an_older_python_is_told(both: Project, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    python = installed(wheel_of(both), tmp_path, 10, tmp_path_factory, "numpy", "typing_extensions")
-    code = "try:\n    from demo.backends.cython import scale\nexcept ImportError as error:\n    print(error)\n"
-    code += "import numpy, demo\nprint(numpy.from_dlpack(demo.scale(numpy.ones(1, 'float32'))))"
-    done = subprocess.run([python, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True)
-    assert "3.11" in done.stdout and done.stdout.endswith("[2.]\n"), done.stdout + done.stderr
-
-
-def test_a_package_of_pure_python_is_for_any_machine(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_package_of_pure_python_is_for_any_machine_also_if_pip_makes_it(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Only the backend nvrtc: no library, no compiler of host code, the device code in files."""
     project = made_again(tmp_path_factory, tmp_path / "pure")
-    run = project.scons("-j2", "TARGETS=cuda", "ARCHS=sm_80,compute_80", "BACKENDS=nvrtc", "wheel")
-    assert not {"CC", "LINK", "EXT"} & run.labels.keys()
-    wheel = wheel_of(project)
+    settings = 'package = "demo"\ntargets = ["cuda"]\nbackends = ["nvrtc"]\n'
+    project.replace("pyproject.toml", 'package = "demo"\n', settings)
+    assert not {"CC", "LINK", "EXT"} & project.scons("-j2", "wheel").labels.keys()
+    wheel, files = wheel_of(project), inside(wheel_of(project))
     assert wheel.name == "demo_kernels-1.2rc1-py3-none-any.whl"
-    with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-        described = archive.read("demo_kernels-1.2rc1.dist-info/WHEEL").decode()
-    assert not [name for name in names if name.endswith(".so")]
-    assert "demo/_images/scale/dtype-float32/cuda/sm_80.cubin" in names
+    assert not [name for name in files if name.endswith(".so")]
+    assert "demo/_images/scale/dtype-float32/cuda/sm_80.cubin" in files
+    described = files["demo_kernels-1.2rc1.dist-info/WHEEL"].decode()
     assert "Root-Is-Purelib: true" in described and "Tag: py3-none-any" in described
     assert "apache-tvm-ffi" not in metadata_of(wheel) and "cuda" in metadata_of(wheel)
-    assert kernelwright("verify", "--entry-points", str(wheel)).returncode == 0
+    require_well(wheel)
     code = "import sys, demo\nprint(dir(demo.backends), sorted(demo.scale.devices), 'tvm_ffi' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PYTHONPATH": str(wheel), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        cwd=project.folder / "build",
-    )
+    variables = {"PYTHONPATH": str(unpack(tmp_path / "installed", wheel)), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run([sys.executable, "-c", code], env=variables, cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == "['nvrtc'] ['cuda'] False\n", done.stderr
+    assert pip_wheel(project, tmp_path / "out").read_bytes() == wheel.read_bytes()
 
 
 def test_a_package_with_libraries_and_images_says_nothing_of_the_images(
@@ -129,19 +97,4 @@ def test_a_package_with_libraries_and_images_says_nothing_of_the_images(
     project = made_again(tmp_path_factory, tmp_path / "mixed")
     run = project.scons("-j2", "ARCHS=sm_80", "BACKENDS=tvm_ffi,nvrtc", "wheel")
     assert "ignoring" not in run.output and "unknown" not in run.output
-    assert (
-        kernelwright("verify", "--entry-points", str(wheel_of(project))).stdout
-        == f"{wheel_of(project).name}: all well\n"
-    )
-
-
-def test_pip_gives_the_same_pure_wheel(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    project = made_again(tmp_path_factory, tmp_path / "pure")
-    project.replace(
-        "pyproject.toml", 'package = "demo"\n', 'package = "demo"\ntargets = ["cuda"]\nbackends = ["nvrtc"]\n'
-    )
-    project.scons("-j2", "wheel")
-    out = tmp_path / "out"
-    path = build_environment()
-    pip("wheel", "--no-build-isolation", "--no-deps", "-w", str(out), str(project.folder), env=path)
-    assert (out / wheel_of(project).name).read_bytes() == wheel_of(project).read_bytes()
+    require_well(wheel_of(project))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.forked import starter
 from support.project import CALLING, SITE_SCONS, Project
-from test_wheel import build_environment, kernelwright_in, pip
+from support.wheels import build_environment, kernelwright, pip
 
 PYTEST = """
 import sys
@@ -48,7 +48,7 @@ def test_a_new_project_is_checked_installed_and_tested(tmp_path: Path) -> None:
     assert project.built("-j2", "check").labels["CHECK"] == 1
     installed = tmp_path / "installed"
     options = ["--no-build-isolation", "--no-deps", "--no-compile", "--target", str(installed)]
-    pip("install", *options, ".", env=build_environment(), cwd=project.folder)
+    pip("install", *options, ".", cwd=project.folder)
     variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
     prepared = starter(*CALLING)
     done = prepared.run(PYTEST, env=variables, path=[installed], cwd=project.folder, merged=True)
@@ -91,7 +91,7 @@ def test_the_wheel_of_python_m_build_is_that_of_pip(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "../x", "-x", "1a", "\u00e9"])
 def test_a_name_that_cannot_be_one_is_refused(tmp_path: Path, name: str) -> None:
-    done = kernelwright_in(tmp_path, "init", name)
+    done = kernelwright("init", name, cwd=tmp_path)
     assert done.returncode != 0 and "Traceback" not in done.stdout
     assert "a project cannot have this name" in done.stdout or "usage:" in done.stdout
     assert list(tmp_path.iterdir()) == []
@@ -99,7 +99,7 @@ def test_a_name_that_cannot_be_one_is_refused(tmp_path: Path, name: str) -> None
 
 @pytest.mark.parametrize("name", ["class", "kernels", "numpy", "TVM-FFI", "json"])
 def test_a_name_that_something_else_has_is_refused(tmp_path: Path, name: str) -> None:
-    done = kernelwright_in(tmp_path, "init", name)
+    done = kernelwright("init", name, cwd=tmp_path)
     assert done.returncode == 1 and "would take the name of something else" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
@@ -107,6 +107,6 @@ def test_a_name_that_something_else_has_is_refused(tmp_path: Path, name: str) ->
 def test_what_is_there_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "acme").mkdir()
     (tmp_path / "acme" / "mine").write_text("mine")
-    done = kernelwright_in(tmp_path, "init", "acme")
+    done = kernelwright("init", "acme", cwd=tmp_path)
     assert done.returncode == 1 and "acme [init]: a file, or a folder that is not empty, has this name" in done.stdout
     assert [path.name for path in (tmp_path / "acme").iterdir()] == ["mine"]

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from consumers import acme
+from support.consumers import acme
 from support.environments import run
 from support.project import ROOT
 

@@ -1,15 +1,13 @@
-"""What the tests of installed packages share: wheels, built once for all test processes, and programs that use them."""
+"""What the tests of installed packages share: wheels for the CPU, built once for all test processes."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from support.environments import install, linked, needed, variables_of
+
+from support.environments import install, linked, needed
 from support.project import Project, once
 
 SCONSTRUCT = """\
@@ -89,59 +87,6 @@ def build(folder: Path, package: str, kernels: Mapping[str, str], version: str =
 def wheel_in(folder: Path) -> Path:
     (found,) = folder.rglob("*.whl")
     return found
-
-
-SERVE = """
-import contextlib, io, json, sys, traceback
-for line in sys.stdin:
-    output, ended = io.StringIO(), "well"
-    try:
-        with contextlib.redirect_stdout(output):
-            exec(compile(json.loads(line), "<program>", "exec"), {"__name__": "__main__"})
-    except BaseException:
-        ended = traceback.format_exc()
-    print("[end of program]", json.dumps([ended, output.getvalue()]), flush=True)
-"""
-
-
-class Interpreter:
-    """A Python of an environment that runs one program after the other, each with variables of its own.
-
-    It is for programs that import what takes long. What one of them imports, the next ones find imported.
-    """
-
-    def __init__(self, home: Path, *, also: bool = False) -> None:
-        self._process = subprocess.Popen(
-            [str(home / "bin/python"), "-I", "-c", SERVE],
-            cwd=home,
-            env=variables_of(also),
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-
-    def run(self, code: str) -> str:
-        """What a program prints."""
-        assert self._process.stdin and self._process.stdout
-        limit = threading.Timer(300, self._process.kill)
-        limit.start()
-        try:
-            self._process.stdin.write(json.dumps(code) + "\n")
-            self._process.stdin.flush()
-            lines: list[str] = []
-            for line in self._process.stdout:
-                if line.startswith("[end of program] "):
-                    ended, output = json.loads(line.removeprefix("[end of program] "))
-                    assert ended == "well", f"{code}\nended with {ended}\n{output}"
-                    return str(output)
-                lines.append(line)
-        finally:
-            limit.cancel()
-        raise AssertionError(f"{code}\nended its process: {''.join(lines)}")
-
-    def close(self) -> None:
-        self._process.communicate(timeout=300)
 
 
 def acme(factory: pytest.TempPathFactory) -> Path:
