@@ -166,7 +166,8 @@ def unsigned_of(entry: dict[str, Any]) -> frozenset[str]:
 
 def is_symbolic(value: Any) -> bool:
     """Whether it is a number of PyTorch's that is not known yet, and must not be asked for."""
-    return hasattr(value, "__sym_max__")
+    # PyTorch's compiler takes such a number for an int, and cannot trace whether it has an attribute.
+    return type(value) not in (int, float, bool) and hasattr(value, "__sym_max__")
 
 
 class Interface:
