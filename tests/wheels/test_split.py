@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shutil
 import subprocess
@@ -192,19 +191,6 @@ def test_device_code_is_installed_arch_by_arch_and_the_best_is_used(
     assert "built for sm_80, sm_90a, compute_80" in machine.call(python=python, capability=70)
 
 
-def test_the_user_site_is_another_folder(split: Project, machine: Machine, tmp_path: Path) -> None:
-    user = {"PYTHONUSERBASE": str(tmp_path / "user")}
-    command = [sys.executable, "-c", "import site; print(site.getusersitepackages())"]
-    base = subprocess.run(command, env=os.environ | user, check=True, capture_output=True, text=True).stdout.strip()
-    unpack(Path(base), wheels_of(split)["sm_90a"])
-    main = unpack(tmp_path / "main", wheels_of(split)["main"])
-    needed = [path for path in sys.path if path.endswith("site-packages")]
-    # An environment hides the user's site, so this is the Python that it was made from.
-    python = Path(sys.base_prefix, "bin", f"python{sys.version_info[0]}.{sys.version_info[1]}")
-    assert machine.call(main, *needed, python=python, **user) == WORKS
-    assert machine.loaded == ["cubin sm_90"]
-
-
 @pytest.fixture(scope="module")
 def newer(split: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """The next version of the project, with another kernel in it."""
@@ -226,12 +212,6 @@ def test_device_code_of_another_version_is_an_error(
         "  remedy: pip install 'Demo-Kernels-sm-90a==1.2rc1'\nsupported: False\n"
     )
     assert machine.loads == []
-
-
-def test_pip_does_not_install_versions_that_do_not_belong_together(split: Project, newer: Project, fresh: Path) -> None:
-    wheels = [str(wheels_of(split)["main"]), str(wheels_of(newer)["sm_90a"])]
-    with pytest.raises(AssertionError, match=r"these package versions have conflicting dependencies"):
-        install(fresh, split, *wheels)
 
 
 DAMAGED = f"""
