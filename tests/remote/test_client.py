@@ -28,98 +28,66 @@ from kernelwright.state.cache import BuildCache
 from kernelwright.state.entry import ANSWER, Wanted, entry_key, entry_with, key_of
 from kernelwright.state.remote_entries import Compressed, send_list
 
+from remote.machines import FILES, KEY, OTHER, Machine, fill, machine
 from remote.servers import Faulty, faulty, reply, status
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'kernelwright[remote]'")
 
-KEY = key_of("a stage", [("device.cu", "0" * 64)])
-OTHER = key_of("another stage", [])
-FILES = ["a.cubin", "b.json"]
-
 
 @pytest.fixture
 def server() -> Iterator[Faulty]:
-    with faulty() as made:
-        yield made
+    with faulty() as started:
+        yield started
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> Path:
-    """A folder with the outputs of a stage."""
-    folder = tmp_path / "made"
-    folder.mkdir()
-    (folder / "a.cubin").write_bytes(bytes(range(256)) * 64)
-    (folder / "b.json").write_text("{}")
-    return folder
+def test_nothing_is_asked_before_it_is_missing_and_what_came_is_kept_here(tmp_path: Path, server: Faulty) -> None:
+    later = {"helper.py": "now"}
+    with machine(tmp_path / "one", server.address, remote_mode="read") as one:
+        one.store(later=later)
+        assert one.fetched(current=later.__getitem__) == FILES
+    assert not server.asked, "who only reads writes nothing"
+    for number in range(4):
+        fill(tmp_path / str(number), server.address, later)
+    server.asked.clear()
+    with machine(tmp_path / "two", server.address) as two:
+        assert two.fetched(current=later.__getitem__) == FILES == two.fetched(current=later.__getitem__)
+        assert (two.remote.counts.hits, two.remote.counts.misses, two.cache.counts.hits) == (2, 0, 1)
+        two.store(later=later)
+    assert len(server.objects) == 2 and [asked[:4] for asked in server.asked[:2]] == ["GET "] * 2
+    assert two.remote.counts.written == 0 and not two.said, "what exists is no failure"
 
 
-class Machine:
-    """A machine with a build cache of its own, and the remote cache of all."""
-
-    def __init__(self, folder: Path, address: str, **settings: str) -> None:
-        self.folder, self.said = folder, list[str]()
-        self.environment = {name: settings.pop(name) for name in list(settings) if name.isupper()}
-        self.settings = Settings(**{"remote_cache": address, "remote_mode": "read-write", **settings})
-        self.remote = self.open()
-        self.cache = BuildCache(folder / "cache", 1 << 30, owned=True, remote=lambda: self.remote)
-
-    def open(self) -> RemoteCache:
-        opened = open_remote(self.settings, self.folder, self.environment, self.said.append)
-        assert opened is not None
-        return opened
-
-    def fetched(self, key: str = KEY, current: Callable[[str], str] = lambda name: "") -> dict[str, bytes] | None:
-        """The outputs of a stage, as a build gets them."""
-        out = self.folder / "out"
-        out.mkdir(parents=True, exist_ok=True)
-        if self.cache.fetch(key, out, FILES, current) is None:
-            return None
-        return {name: (out / name).read_bytes() for name in FILES}
-
-    def end(self) -> None:
-        self.remote.close(10)
+def test_damage_is_said_once_and_counted(tmp_path: Path, server: Faulty) -> None:
+    for key in (KEY, OTHER):
+        fill(tmp_path / key, server.address, key=key)
+    first, second = server.objects
+    server.objects = {first: server.objects[second], second: server.objects[first]}
+    with machine(tmp_path / "two", server.address, remote_mode="read") as reader:
+        assert reader.fetched() is None and reader.fetched(OTHER) is None
+        assert len(reader.said) == 1 and "damaged object, which counts as a miss" in reader.said[0]
+        assert "an entry of another key" in reader.said[0] and not list((reader.folder / "cache").glob("??/*"))
+    assert reader.said[1:] == ["kernelwright: 2 objects of the remote cache were damaged"]
 
 
-@contextlib.contextmanager
-def machine(folder: Path, address: str, **settings: str) -> Iterator[Machine]:
-    folder.mkdir(parents=True, exist_ok=True)
-    made = Machine(folder, address, **settings)
-    try:
-        yield made
-    finally:
-        made.end()
+@pytest.mark.parametrize(
+    ("address", "mode", "message"),
+    [
+        ("nowhere/shared", "read", "there is no folder {top}/nowhere/shared; mount or make it, or mend remote_cache"),
+        ("file", "read", "is no folder"),
+        ("file", "read-write", "is no folder"),
+        (300 * "x", "read", "cannot be used: File name too long"),
+    ],
+)
+def test_a_folder_that_cannot_be_used_is_said_once(tmp_path: Path, address: str, mode: str, message: str) -> None:
+    said: list[str] = []
+    (tmp_path / "file").write_text("somebody's")
+    assert open_remote(Settings(remote_cache=address, remote_mode=mode), tmp_path, {}, said.append) is None
+    assert len(said) == 1 and message.format(top=tmp_path) in said[0]
+    assert (tmp_path / "file").read_text() == "somebody's" and len(list(tmp_path.iterdir())) == 1
 
 
-def outputs(made: Path) -> dict[str, bytes]:
-    return {name: (made / name).read_bytes() for name in FILES}
-
-
-def fill(folder: Path, address: str, made: Path, later: dict[str, str] | None = None, **settings: str) -> None:
-    """Have another machine make what the tests ask for."""
-    with machine(folder, address, **settings) as writer:
-        writer.cache.store(KEY, made, FILES, later or {})
-
-
-@pytest.mark.parametrize("layout", ["plain", "bazel"])
-@pytest.mark.parametrize("later", [{}, {"helper.py": "now", "other.py": ""}])
-@pytest.mark.parametrize("kind", ["folder", "http"])
-def test_what_one_machine_has_made_another_one_has(
-    tmp_path: Path, server: Faulty, made: Path, kind: str, later: dict[str, str], layout: str
-) -> None:
-    address = server.address if kind == "http" else str(tmp_path / "shared")
-    fill(tmp_path / "one", address, made, later, remote_layout=layout)
-    with machine(tmp_path / "two", address, remote_mode="read", remote_layout=layout) as reader:
-        assert reader.fetched(current=lambda name: later[name]) == outputs(made)
-        assert (reader.remote.counts.hits, reader.remote.counts.misses) == (2 if later else 1, 0)
-        assert reader.fetched(OTHER) is None and not reader.said
-    asked = len(server.asked)
-    with machine(tmp_path / "two", address) as again:
-        assert again.fetched(current=lambda name: later[name]) == outputs(made)
-        assert again.cache.counts.hits == 1 and len(server.asked) == asked, "it is here now"
-
-
-def test_objects_have_the_documented_names(tmp_path: Path, made: Path) -> None:
-    fill(tmp_path / "one", str(tmp_path / "shared"), made, {"helper.py": "now"})
+def test_objects_have_the_documented_names(tmp_path: Path) -> None:
+    fill(tmp_path / "one", str(tmp_path / "shared"), {"helper.py": "now"})
     paths = [path.relative_to(tmp_path / "shared").as_posix() for path in (tmp_path / "shared").rglob("*/*/*")]
     assert len(paths) == 2, "the outputs, and the list that leads to them"
     for path in paths:
@@ -128,67 +96,9 @@ def test_objects_have_the_documented_names(tmp_path: Path, made: Path) -> None:
         assert decompressed((tmp_path / "shared" / path).read_bytes()).startswith(b'["')
 
 
-def test_sets_of_files_of_several_branches_are_all_found(tmp_path: Path, server: Faulty, made: Path) -> None:
-    for number in range(4):
-        (made / "b.json").write_text(str(number))
-        fill(tmp_path / f"branch{number}", server.address, made, {f"helper{number}.py": "now"})
-        fill(tmp_path / f"again{number}", server.address, made, {f"helper{number}.py": "now"})
-    assert len(server.objects) == 8, "a list and the outputs for each"
-    for number in range(4):
-        present = {f"helper{number}.py": "now"}
-        with machine(tmp_path / f"reader{number}", server.address, remote_mode="read") as reader:
-            found = reader.fetched(current=lambda name, present=present: present.get(name, "absent"))
-            assert found is not None and found["b.json"] == str(number).encode()
-
-
-def test_writers_that_write_at_once_leave_what_all_can_read(tmp_path: Path, server: Faulty, made: Path) -> None:
-    names = [f"helper{number}.py" for number in range(6)]
-    threads = [
-        threading.Thread(target=fill, args=(tmp_path / name, server.address, made, {name: "now"})) for name in names
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for name in names:
-        with machine(tmp_path / f"reader-{name}", server.address, remote_mode="read") as reader:
-            assert reader.fetched(current={name: "now"}.get) == outputs(made)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("mode", ["read", "read-write"])
-def test_a_folder_that_does_not_exist_is_said_once_and_made_by_who_writes(
-    tmp_path: Path, made: Path, mode: str
-) -> None:
-    said: list[str] = []
-    settings = Settings(remote_cache="nowhere/shared", remote_mode=mode)
-    opened = open_remote(settings, tmp_path, {}, said.append)
-    if mode == "read":
-        assert opened is None and len(said) == 1 and not (tmp_path / "nowhere").exists()
-        assert f"there is no folder {tmp_path}/nowhere/shared; mount or make it, or mend remote_cache" in said[0]
-    else:
-        fill(tmp_path, "nowhere/shared", made)
-        assert opened is not None and not said and list((tmp_path / "nowhere/shared").rglob("*/*/*"))
-
-
-@pytest.mark.parametrize("mode", ["read", "read-write"])
-def test_a_file_in_place_of_the_folder_is_said(tmp_path: Path, mode: str) -> None:
-    said: list[str] = []
-    (tmp_path / "shared").write_text("somebody's")
-    assert open_remote(Settings(remote_cache="shared", remote_mode=mode), tmp_path, {}, said.append) is None
-    assert len(said) == 1 and "is no folder" in said[0] and (tmp_path / "shared").read_text() == "somebody's"
-
-
-def test_a_folder_that_nobody_can_look_into_is_said(tmp_path: Path) -> None:
-    said: list[str] = []
-    assert open_remote(Settings(remote_cache=300 * "x"), tmp_path, {}, said.append) is None
-    assert len(said) == 1 and "cannot be used: File name too long" in said[0]
-
-
-def test_objects_of_a_folder_that_may_not_be_read_are_said(
-    tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_objects_of_a_folder_that_may_not_be_read_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as those of a writer whose umask lets nobody else read them. The tests may run as root, who reads all."""
-    fill(tmp_path / "one", str(tmp_path / "shared"), made)
+    fill(tmp_path / "one", str(tmp_path / "shared"))
 
     def refuse(path: object, *options: object, **more: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
@@ -204,78 +114,10 @@ def test_objects_of_a_folder_that_may_not_be_read_are_said(
     )
 
 
-def test_a_reader_writes_nothing(tmp_path: Path, server: Faulty, made: Path) -> None:
-    fill(tmp_path / "one", server.address, made, remote_mode="read")
-    assert not server.objects and not server.asked
-
-
-def test_nothing_is_asked_before_something_is_missing(tmp_path: Path, server: Faulty, made: Path) -> None:
-    with machine(tmp_path / "one", server.address, remote_mode="read") as reader:
-        reader.cache.store(KEY, made, FILES, {})
-        assert reader.fetched() == outputs(made)
-    assert not server.asked
-
-
-def damaged_in(server: Faulty, change: Callable[[bytes], bytes]) -> None:
-    server.objects = {path: change(data) for path, data in server.objects.items()}
-
-
-def packed_anew(data: bytes, change: Callable[[bytes], bytes]) -> bytes:
-    """An object with another entry in it, of which its checksum of zlib tells nothing."""
-    return Seal().packed("", change(decompressed(data)))
-
-
-DAMAGES: dict[str, Callable[[bytes], bytes]] = {
-    "truncated": lambda data: data[: len(data) // 2],
-    "one byte less": lambda data: data[:-1],
-    "empty": lambda data: b"",
-    "more at the end": lambda data: data + b"x",
-    "no object": lambda data: b"<html>404</html>",
-    "another entry": lambda data: packed_anew(data, lambda entry: entry.replace(b'"key":"', b'"key":"0')),
-    "another line that means the same": lambda data: packed_anew(data, lambda entry: entry.replace(b',"', b', "', 2)),
-    "another content of a file": lambda data: packed_anew(data, lambda entry: entry[:-1] + b"]"),
-}
-
-
-@pytest.mark.parametrize("name", DAMAGES)
-def test_damage_is_a_miss_and_is_said(tmp_path: Path, server: Faulty, made: Path, name: str) -> None:
-    fill(tmp_path / "one", server.address, made)
-    damaged_in(server, DAMAGES[name])
-    with machine(tmp_path / "two", server.address, remote_mode="read") as reader:
-        assert reader.fetched() is None
-        assert len(reader.said) == 1 and "damaged object, which counts as a miss" in reader.said[0]
-        assert not list((reader.folder / "cache").glob("??/*"))
-
-
-def test_no_flipped_bit_gets_into_an_output(tmp_path: Path, made: Path) -> None:
-    fill(tmp_path / "one", str(tmp_path / "shared"), made)
-    (path,) = (tmp_path / "shared").rglob("*/*/*")
-    whole = path.read_bytes()
-    with machine(tmp_path / "two", str(tmp_path / "shared"), remote_mode="read") as reader:
-        for place in range(0, len(whole), 7):
-            path.write_bytes(bytes(byte ^ (1 << place % 8 if at == place else 0) for at, byte in enumerate(whole)))
-            found = reader.fetched()
-            assert found is None or found == outputs(made), place
-            for entry in (reader.folder / "cache").glob("??/*"):
-                entry.unlink()  # of a bit that means nothing to zlib
-
-
-def test_the_object_of_another_key_is_a_miss(tmp_path: Path, server: Faulty, made: Path) -> None:
-    fill(tmp_path / "one", server.address, made)
-    with machine(tmp_path / "three", server.address) as writer:
-        writer.cache.store(OTHER, made, FILES, {})
-    first, second = server.objects
-    server.objects = {first: server.objects[second], second: server.objects[first]}
-    with machine(tmp_path / "two", server.address, remote_mode="read") as reader:
-        assert reader.fetched() is None and reader.fetched(OTHER) is None
-        assert len(reader.said) == 1 and "an entry of another key" in reader.said[0], "the first one is named"
-    assert reader.said[1:] == ["kernelwright: 2 objects of the remote cache were damaged"]
-
-
 def test_an_object_that_unpacks_to_more_than_any_entry_is_a_miss(
-    tmp_path: Path, server: Faulty, made: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(tmp_path / "one", server.address, made)
+    fill(tmp_path / "one", server.address)
     monkeypatch.setattr("kernelwright.remote.objects.LARGEST_RECORD", 1000)
     with machine(tmp_path / "two", server.address, remote_mode="read") as reader:
         assert reader.fetched() is None and "larger than any entry" in reader.said[0]
@@ -327,15 +169,15 @@ FAULTS = {"500": status(500), "503": status(503), "429": status(429), "dies": di
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_broken_server_is_off_after_three_failures(tmp_path: Path, server: Faulty, made: Path, name: str) -> None:
+def test_a_broken_server_is_off_after_three_failures(tmp_path: Path, server: Faulty, name: str) -> None:
     server.answer = FAULTS[name]
     with machine(tmp_path / "one", server.address) as one:
         for number in range(10):
             assert one.fetched(key_of(str(number), [])) is None
         assert len(server.asked) == 2 * client.MOST_FAILURES, "each once more"
         assert len(one.said) == 1 and "is off for this run" in one.said[0]
-        one.cache.store(KEY, made, FILES, {})
-        assert one.fetched() == outputs(made), "the build goes on"
+        one.store()
+        assert one.fetched() == FILES, "the build goes on"
 
 
 def test_a_server_that_is_down_is_off_at_once(tmp_path: Path) -> None:
@@ -376,13 +218,13 @@ def test_who_asks_one_thing_after_the_other_waits_once(
 
 
 def test_a_server_that_answers_too_slowly_is_off(
-    tmp_path: Path, server: Faulty, made: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(tmp_path / "two", server.address, made)
+    fill(tmp_path / "two", server.address)
     monkeypatch.setattr(client, "SLOW_S", 0.0)
     monkeypatch.setattr(client, "SLOW_RATE", 1e12)
     with machine(tmp_path / "one", server.address, remote_mode="read") as one:
-        assert one.fetched() == outputs(made), "what has come is used"
+        assert one.fetched() == FILES, "what has come is used"
         for number in range(10):
             one.fetched(key_of(str(number), []))
         assert "it is too slow" in one.said[0] and one.remote.counts.misses == client.MOST_FAILURES - 1
@@ -448,11 +290,11 @@ def test_one_failure_now_and_then_does_not_matter(tmp_path: Path, server: Faulty
         assert not one.said and not one.remote.is_off
 
 
-def test_401_turns_the_cache_off_at_once(tmp_path: Path, server: Faulty, made: Path) -> None:
+def test_401_turns_the_cache_off_at_once(tmp_path: Path, server: Faulty) -> None:
     server.answer = status(401)
     with machine(tmp_path / "one", server.address) as one:
         assert one.fetched() is None and one.fetched(OTHER) is None
-        one.cache.store(KEY, made, FILES, {})
+        one.store()
     assert len(server.asked) == 1 and len(one.said) == 1 and "401" in one.said[0]
 
 
@@ -476,7 +318,7 @@ def test_a_token_does_not_follow_to_another_server(tmp_path: Path, server: Fault
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_what_stays_on_the_machine_goes_to_no_proxy(
-    tmp_path: Path, server: Faulty, made: Path, monkeypatch: pytest.MonkeyPatch, host: str
+    tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
     address, token = server.address.replace("127.0.0.1", host), {"KERNELWRIGHT_REMOTE_TOKEN": "s3cret"}
     with faulty() as proxy:
@@ -484,9 +326,9 @@ def test_what_stays_on_the_machine_goes_to_no_proxy(
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
         monkeypatch.delenv("NO_PROXY", raising=False)
         monkeypatch.delenv("no_proxy", raising=False)
-        fill(tmp_path / "one", address, made, **token)
+        fill(tmp_path / "one", address, **token)
         with machine(tmp_path / "two", address, remote_mode="read", **token) as reader:
-            assert reader.fetched() == outputs(made)
+            assert reader.fetched() == FILES
         assert not proxy.asked
 
 
@@ -499,69 +341,59 @@ def test_403_for_what_is_missing_is_a_miss(tmp_path: Path, server: Faulty) -> No
 
 
 @pytest.mark.parametrize("code", [403, 507, 500])
-def test_a_store_that_takes_nothing_is_read_on(tmp_path: Path, server: Faulty, made: Path, code: int) -> None:
-    fill(tmp_path / "two", server.address, made)
+def test_a_store_that_takes_nothing_is_read_on(tmp_path: Path, server: Faulty, code: int) -> None:
+    fill(tmp_path / "two", server.address)
     server.answer = lambda handler: handler.command == "PUT" and status(code)(handler)
     with machine(tmp_path / "one", server.address) as one:
         for number in range(30):
-            one.cache.store(key_of(str(number), []), made, FILES, {})
-        assert one.fetched() == outputs(made)
+            one.store(key=key_of(str(number), []))
+        assert one.fetched() == FILES
     writes = [line for line in server.asked if line.startswith("PUT")][1:]
     most = 2 * (client.MOST_FAILURES + client.WRITERS)  # all writers may be at it when the last failure counts
     assert len(writes) <= most < 2 * 30, "it was not asked again and again"
     assert len(one.said) == 1 and ("403" if code == 403 else str(code)) in one.said[0]
 
 
-def test_what_exists_is_no_failure(tmp_path: Path, server: Faulty, made: Path) -> None:
-    for number in range(6):
-        fill(tmp_path / str(number), server.address, made)
-    assert len(server.objects) == 1
-    with machine(tmp_path / "one", server.address) as one:
-        one.cache.store(KEY, made, FILES, {})
-    assert not one.said and one.remote.counts.written == 0
-
-
-def test_the_end_does_not_wait_for_a_server_that_takes_its_time(tmp_path: Path, server: Faulty, made: Path) -> None:
+def test_the_end_does_not_wait_for_a_server_that_takes_its_time(tmp_path: Path, server: Faulty) -> None:
     slow = threading.Event()
     server.answer = lambda handler: bool(handler.command == "PUT" and slow.wait(1))
     one = Machine(tmp_path, server.address)
     for number in range(200):
-        one.cache.store(key_of(str(number), []), made, FILES, {})
+        one.store(key=key_of(str(number), []))
     one.remote.close(0.1)
     slow.set()
     assert any("were not written to the remote cache" in line for line in one.said), one.said
     assert len(server.asked) < 100
 
 
-def test_a_full_disk_here_does_not_lose_what_came(tmp_path: Path, server: Faulty, made: Path) -> None:
-    fill(tmp_path / "two", server.address, made)
+def test_a_full_disk_here_does_not_lose_what_came(tmp_path: Path, server: Faulty) -> None:
+    fill(tmp_path / "two", server.address)
     with machine(tmp_path / "one", server.address, remote_mode="read") as one:
         (one.folder / "cache").write_text("no folder can be made here")
         one.cache.fetch_ahead(KEY, FILES, lambda name: "", lambda found: None)
-        assert one.fetched() == outputs(made) and one.cache.problem is not None
-        assert one.fetched() == outputs(made), "asked again, and not kept either"
+        assert one.fetched() == FILES and one.cache.problem is not None
+        assert one.fetched() == FILES, "asked again, and not kept either"
 
 
-def test_what_is_asked_ahead_is_asked_once(tmp_path: Path, server: Faulty, made: Path) -> None:
-    fill(tmp_path / "two", server.address, made)
+def test_what_is_asked_ahead_is_asked_once(tmp_path: Path, server: Faulty) -> None:
+    fill(tmp_path / "two", server.address)
     server.asked.clear()
     came = threading.Event()
     with machine(tmp_path / "one", server.address, remote_mode="read") as one:
         one.cache.fetch_ahead(KEY, FILES, lambda name: "", lambda found: came.set())
         one.cache.fetch_ahead(OTHER, FILES, lambda name: "", lambda found: came.clear())
-        assert one.fetched() == outputs(made) and one.fetched(OTHER) is None and one.fetched() == outputs(made)
+        assert one.fetched() == FILES and one.fetched(OTHER) is None and one.fetched() == FILES
         assert came.is_set() and len(server.asked) == 2
 
 
-def test_what_was_asked_ahead_counts_only_as_long_as_it_fits(tmp_path: Path, server: Faulty, made: Path) -> None:
-    fill(tmp_path / "now", server.address, made, {"helper.py": "now"})
-    now = outputs(made)
-    (made / "b.json").write_text("later")
-    fill(tmp_path / "later", server.address, made, {"helper.py": "later"})
+def test_what_was_asked_ahead_counts_only_as_long_as_it_fits(tmp_path: Path, server: Faulty) -> None:
+    fill(tmp_path / "now", server.address, {"helper.py": "now"})
+    other = {**FILES, "b.json": b"later"}
+    fill(tmp_path / "later", server.address, {"helper.py": "later"}, other)
     came = threading.Event()
     with machine(tmp_path / "one", server.address, remote_mode="read") as one:
         one.cache.fetch_ahead(KEY, FILES, lambda name: "now", lambda found: came.set())
-        assert came.wait(60) and one.fetched(current=lambda name: "later") == outputs(made) != now
+        assert came.wait(60) and one.fetched(current=lambda name: "later") == other
 
 
 def test_nobody_waits_for_a_cache_that_went_off_before_it_was_asked(tmp_path: Path, server: Faulty) -> None:
@@ -582,15 +414,16 @@ def test_nobody_waits_for_a_cache_that_went_off_before_it_was_asked(tmp_path: Pa
 
 
 def test_a_push_leaves_nothing_out_or_says_so(
-    tmp_path: Path, server: Faulty, made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(client, "MOST_WAITING", 2)
     monkeypatch.setattr(client, "WRITERS", 1)
     monkeypatch.setenv("KERNELWRIGHT_REMOTE_CACHE", server.address)
     monkeypatch.chdir(tmp_path)
-    cache = BuildCache(tmp_path / Settings().cache_dir, 1 << 30, owned=True)
+    one = Machine(tmp_path, str(tmp_path / "other"))
+    one.cache = BuildCache(tmp_path / Settings().cache_dir, 1 << 30, owned=True)
     for number in range(30):
-        cache.store(key_of(str(number), []), made, FILES, {})
+        one.store(key=key_of(str(number), []))
     failing: list[str] = []
 
     def one_fails(handler: BaseHTTPRequestHandler) -> bool:
@@ -627,9 +460,9 @@ def test_a_push_of_no_build_cache_is_an_error(tmp_path: Path, server: Faulty, mo
     assert not server.asked
 
 
-def test_a_push_writes_contents_that_a_server_of_bazel_has_removed(tmp_path: Path, server: Faulty, made: Path) -> None:
+def test_a_push_writes_contents_that_a_server_of_bazel_has_removed(tmp_path: Path, server: Faulty) -> None:
     """Such a server removes what was not read for long, and results and contents by themselves."""
-    fill(tmp_path / "one", server.address, made, remote_layout="bazel")
+    fill(tmp_path / "one", server.address, remote_layout="bazel")
     (content,) = (path for path in server.objects if "/cas/" in path)
     whole = dict(server.objects)
     del server.objects[content]
@@ -642,27 +475,27 @@ def test_a_push_writes_contents_that_a_server_of_bazel_has_removed(tmp_path: Pat
     assert not [asked for asked in server.asked if asked.startswith("PUT")]
 
 
-def test_answers_travel_with_the_files_that_they_refer_to(tmp_path: Path, server: Faulty, made: Path) -> None:
+def test_answers_travel_with_the_files_that_they_refer_to(tmp_path: Path, server: Faulty) -> None:
     with machine(tmp_path / "one", server.address) as one:
-        one.cache.store(KEY, made, FILES, {})
+        one.store()
         entry = one.cache.entry_of(KEY, {})
-        one.cache.remember(["what"], {"answer": 42}, {"x": "1"}, refers={entry: FILES})
+        one.cache.remember(["what"], {"answer": 42}, {"x": "1"}, refers={entry: [*FILES]})
         one.cache.remember(["here"], {"answer": 43}, {}, here=True)
-        one.cache.remember(["gone"], {"answer": 44}, {}, refers={"0" * 64: FILES})
+        one.cache.remember(["gone"], {"answer": 44}, {}, refers={"0" * 64: [*FILES]})
     with machine(tmp_path / "two", server.address, remote_mode="read") as two:
         found = two.cache.recall_with_files(["what"], lambda name: "1")
         assert found is not None and found[0].raw == {"answer": 42}
-        assert found[1] == {f"{entry}-{name}": data for name, data in outputs(made).items()}
+        assert found[1] == {f"{entry}-{name}": data for name, data in FILES.items()}
         assert two.cache.recall(["what"], lambda name: "2") is None
         asked = len(server.asked)
         assert two.cache.recall(["here"], lambda name: "", here=True) is None and len(server.asked) == asked
         assert two.cache.recall(["gone"], lambda name: "") is None
 
 
-def test_what_many_answers_need_is_sent_once_and_asked_for_once(tmp_path: Path, server: Faulty, made: Path) -> None:
+def test_what_many_answers_need_is_sent_once_and_asked_for_once(tmp_path: Path, server: Faulty) -> None:
     numbers = range(5)
     with machine(tmp_path / "one", "shared") as one:
-        one.cache.store(KEY, made, FILES, {})  # before there was this remote cache
+        one.store()  # before there was this remote cache
     with machine(tmp_path / "one", server.address) as one:
         entry = one.cache.entry_of(KEY, {})
         for number in numbers:
@@ -672,8 +505,8 @@ def test_what_many_answers_need_is_sent_once_and_asked_for_once(tmp_path: Path, 
     with machine(tmp_path / "two", server.address, remote_mode="read") as two:
         assert two.cache.recall_with_files(["what", 1], lambda name: "")[1] == {}  # type: ignore[index]
         assert two.cache.contents(entry, FILES) is None
-        assert two.cache.contents(entry, FILES, far=True) == outputs(made)
-        assert two.cache.contents(entry, FILES) == outputs(made), "it is here now"
+        assert two.cache.contents(entry, FILES, far=True) == FILES
+        assert two.cache.contents(entry, FILES) == FILES, "it is here now"
         assert [two.cache.contents("0" * 64, FILES, far=True) for _ in numbers] == [None] * 5
     assert len(server.asked) == 3
 
@@ -725,17 +558,30 @@ def test_an_answer_that_came_ahead_is_unpacked_by_whoever_needs_it(
     assert again.recall(["what"], lambda name: "1") is not None and again.counts.hits == 1, "it is here now"
 
 
-def test_an_answer_that_is_here_is_not_asked_for_unless_it_is_damaged(tmp_path: Path, server: Faulty) -> None:
+def test_what_was_asked_ahead_is_asked_for_once_whatever_becomes_of_it(tmp_path: Path, server: Faulty) -> None:
     has_answer(tmp_path / "one", server.address)
-    with machine(tmp_path / "two", server.address, remote_mode="read") as two:
-        assert two.cache.recall(["what"], lambda name: "1") is not None
+    question, current = ["what"], lambda name: "1"
+    with machine(tmp_path / "unused", server.address, remote_mode="read") as two:
+        compressed = arrived(two)
         server.asked.clear()
-        two.cache.recall_compressed_ahead([["what"]], lambda name: "1")
-        assert two.cache.take_compressed(["what"]) is None and not server.asked
+        two.cache.give_back(compressed)
+        assert two.cache.recall(question, current) is not None and not server.asked and two.cache._held == 0
+        two.cache.recall_compressed_ahead([question], current)
+        assert two.cache.take_compressed(question) is None and not server.asked, "it is here"
         (answer,) = (path for _, _, path in two.cache.entries() if b"lists" not in path.read_bytes())
         answer.write_bytes(answer.read_bytes()[:-1])
-        two.cache.recall_compressed_ahead([["what"]], lambda name: "1")
-        assert two.cache.recall(["what"], lambda name: "1") is not None and len(server.asked) == 2
+        two.cache.recall_compressed_ahead([question], current)
+        assert two.cache.recall(question, current) is not None and len(server.asked) == 2, "what was here was damaged"
+    with machine(tmp_path / "kept", server.address, remote_mode="read") as two:
+        compressed = arrived(two)
+        BuildCache(two.folder / "cache", 0, owned=True).receive(compressed)
+        two.cache.give_back(compressed)
+        assert two.cache._held == 0, "another process has kept it"
+        server.asked.clear()
+        assert two.cache.recall(question, current) is not None and not server.asked and two.cache.counts.hits == 1
+        two.cache.recall_compressed_ahead([["nobody"]], current)
+        assert two.cache.take_compressed(["nobody"]) is None
+        assert two.cache.recall(["nobody"], current) is None and len(server.asked) == 1
 
 
 @pytest.mark.parametrize("wrong", ["cut off", "it says too much", "no answer"])
@@ -760,22 +606,6 @@ def test_an_answer_that_came_ahead_is_checked_by_whoever_unpacks_it(tmp_path: Pa
         assert (two.remote.counts.hits, two.remote.counts.misses) == (1, 1), "the list was right"
 
 
-def test_an_answer_that_no_process_could_use_is_not_asked_for_again(tmp_path: Path, server: Faulty) -> None:
-    has_answer(tmp_path / "one", server.address)
-    with machine(tmp_path / "two", server.address, remote_mode="read") as two:
-        compressed = arrived(two)
-        server.asked.clear()
-        two.cache.give_back(compressed)
-        assert two.cache.recall(["what"], lambda name: "1") is not None and not server.asked and two.cache._held == 0
-
-
-def test_an_answer_that_is_not_there_is_asked_for_once(tmp_path: Path, server: Faulty) -> None:
-    with machine(tmp_path / "two", server.address, remote_mode="read") as two:
-        two.cache.recall_compressed_ahead([["what"]], lambda name: "1")
-        assert two.cache.take_compressed(["what"]) is None
-        assert two.cache.recall(["what"], lambda name: "1") is None and len(server.asked) == 1
-
-
 def test_a_large_answer_that_cannot_be_kept_is_held(
     tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -787,18 +617,6 @@ def test_a_large_answer_that_cannot_be_kept_is_held(
         assert two.cache.take_compressed(["what"]) is None
         server.asked.clear()
         assert two.cache.recall(["what"], lambda name: "1") is not None and not server.asked
-
-
-def test_what_another_process_has_kept_is_not_held_as_well(tmp_path: Path, server: Faulty) -> None:
-    has_answer(tmp_path / "one", server.address)
-    with machine(tmp_path / "two", server.address, remote_mode="read") as two:
-        compressed = arrived(two)
-        BuildCache(two.folder / "cache", 0, owned=True).receive(compressed)
-        two.cache.give_back(compressed)
-        assert two.cache._held == 0
-        server.asked.clear()
-        assert two.cache.recall(["what"], lambda name: "1") is not None and not server.asked
-        assert two.cache.counts.hits == 1
 
 
 def test_the_end_waits_for_a_request_however_often_it_is_interrupted(tmp_path: Path, server: Faulty) -> None:
@@ -926,18 +744,18 @@ def test_the_end_of_a_build_ends_the_wait_for_room() -> None:
 
 @pytest.mark.parametrize("kind", ["folder", "http"])
 def test_where_there_is_hardly_any_room_everything_comes_all_the_same(
-    tmp_path: Path, server: Faulty, made: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     address = server.address if kind == "http" else str(tmp_path / "shared")
-    (made / "a.cubin").write_bytes(bytes(2 << 20))  # of which zlib makes 2 kB
-    fill(tmp_path / "one", address, made, {"helper.py": ""})
+    files = {**FILES, "a.cubin": bytes(2 << 20)}  # of which zlib makes 2 kB
+    fill(tmp_path / "one", address, {"helper.py": ""}, files)
     has_answer(tmp_path / "one", address)
     monkeypatch.setattr(client, "ROOM", 1)
     monkeypatch.setattr(store, "SMALL", 10)
     with machine(tmp_path / "two", address, remote_mode="read") as two:
         two.cache.recall_compressed_ahead([["what"]], lambda name: "1")
         two.cache.fetch_ahead(KEY, FILES, lambda name: "", lambda found: None)
-        assert two.fetched() == outputs(made) and two.cache.recall(["what"], lambda name: "1") is not None
+        assert two.fetched() == files and two.cache.recall(["what"], lambda name: "1") is not None
         assert not two.said
 
 
@@ -947,27 +765,25 @@ def test_names_in_an_entry_lead_to_no_other_file(tmp_path: Path, server: Faulty)
     strange = f"../../../{tmp_path.name}/mine"
     with machine(tmp_path / "one", server.address) as one:
         (tmp_path / "one/cache/..").mkdir(parents=True, exist_ok=True)
-        one.cache.remember(["a"], {}, {}, refers={strange: FILES})
+        one.cache.remember(["a"], {}, {}, refers={strange: [*FILES]})
         one.cache.remember(["b"], {}, {}, needs=[strange])
     assert mine.exists() and not server.objects
 
 
-@pytest.mark.parametrize("more", [{"here": True}, {"refers": {"0" * 64: FILES}}, {"needs": ["0" * 64]}, {"of": KEY}])
+@pytest.mark.parametrize("more", [{"here": True}, {"refers": {"0" * 64: [*FILES]}}, {"needs": ["0" * 64]}, {"of": KEY}])
 def test_an_object_says_nothing_that_only_a_machine_may_say(
-    tmp_path: Path, server: Faulty, made: Path, more: dict[str, object]
+    tmp_path: Path, server: Faulty, more: dict[str, object]
 ) -> None:
     with machine(tmp_path / "one", server.address) as one:
         name = one.cache.entry_of(KEY, {})
-        one.remote.put(name, entry_with(name, outputs(made), more))
+        one.remote.put(name, entry_with(name, FILES, more))
     with machine(tmp_path / "two", server.address, remote_mode="read") as two:
         assert two.fetched() is None and "damaged object" in two.said[0]
 
 
-def test_what_no_other_machine_may_have_is_neither_sent_nor_asked_for(
-    tmp_path: Path, server: Faulty, made: Path
-) -> None:
+def test_what_no_other_machine_may_have_is_neither_sent_nor_asked_for(tmp_path: Path, server: Faulty) -> None:
     with machine(tmp_path / "one", server.address) as one:
-        one.cache.store(KEY, made, FILES, {}, here=True)
+        one.cache.store(KEY, one.written(), [*FILES], {}, here=True)
         one.cache.push(one.remote)
         front = BuildCache(tmp_path / "front", 1 << 30, behind=lambda: one.cache, remote=lambda: one.remote)
         (tmp_path / "out").mkdir()
@@ -977,14 +793,14 @@ def test_what_no_other_machine_may_have_is_neither_sent_nor_asked_for(
     assert server.objects == {} and not [asked for asked in server.asked if asked[0] == "PUT"]
 
 
-def test_signatures_count_if_a_key_is_set(tmp_path: Path, server: Faulty, made: Path) -> None:
+def test_signatures_count_if_a_key_is_set(tmp_path: Path, server: Faulty) -> None:
     pytest.importorskip("cryptography", reason="cryptography is not installed: pip install 'kernelwright[signed]'")
     (public, private), (strange, _) = new_keys(), new_keys()
-    fill(tmp_path / "one", server.address, made, remote_key=public, **{SIGNING_KEY: private})
+    fill(tmp_path / "one", server.address, remote_key=public, **{SIGNING_KEY: private})
     with machine(tmp_path / "two", server.address, remote_mode="read", remote_key=public) as reader:
-        assert reader.fetched() == outputs(made) and not reader.said
+        assert reader.fetched() == FILES and not reader.said
     with machine(tmp_path / "three", server.address, remote_mode="read") as careless:
-        assert careless.fetched() == outputs(made), "without a key signatures do not count"
+        assert careless.fetched() == FILES, "without a key signatures do not count"
     with machine(tmp_path / "four", server.address, remote_mode="read", remote_key=strange) as reader:
         assert reader.fetched() is None and "not signed with the key of remote_key" in reader.said[0]
     ((path, signed),) = server.objects.items()
@@ -995,7 +811,7 @@ def test_signatures_count_if_a_key_is_set(tmp_path: Path, server: Faulty, made: 
         with machine(tmp_path / "five", server.address, remote_mode="read", remote_key=public) as reader:
             assert reader.fetched() is None and "not signed" in reader.said[0]
     with machine(tmp_path / "six", server.address, remote_key=public) as unable:
-        unable.cache.store(OTHER, made, FILES, {})
+        unable.store(key=OTHER)
     assert len(server.objects) == 1 and SIGNING_KEY in unable.said[0], "nothing is written that nobody would take"
 
 
@@ -1006,24 +822,20 @@ def test_a_signature_is_that_of_one_name(tmp_path: Path) -> None:
     assert seen[0].startswith(b"name")
 
 
-def test_each_object_has_one_place() -> None:
-    assert place_of("ab" + "0" * 62) == "v1/ab/ab" + "0" * 62
-
-
-def test_what_depends_on_a_file_that_others_cannot_name_is_not_sent(server: Faulty, made: Path, tmp_path: Path) -> None:
+def test_what_depends_on_a_file_that_others_cannot_name_is_not_sent(server: Faulty, tmp_path: Path) -> None:
     writer, later = Machine(tmp_path / "writer", server.address), {"kernels/a.py": "1", "/home/me/table.json": "2"}
-    writer.cache.store(KEY, made, FILES, later)
+    writer.store(later=later)
     front = BuildCache(tmp_path / "front", 1 << 30, behind=lambda: writer.cache, remote=lambda: writer.remote)
     (tmp_path / "taken").mkdir()
     assert front.fetch(KEY, tmp_path / "taken", FILES, later.__getitem__) == later
     front.push(writer.remote)
-    writer.end()
+    writer.remote.close(10)
     assert server.objects == {}
     assert writer.fetched(current=later.__getitem__)
 
 
 def test_no_list_of_others_makes_us_look_at_what_is_not_theirs(
-    server: Faulty, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Faulty, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKEN", "secret")
     writer = Machine(tmp_path / "writer", server.address)
@@ -1032,7 +844,7 @@ def test_no_list_of_others_makes_us_look_at_what_is_not_theirs(
         writer.remote.put(
             entry_key(KEY, {name: "1"}), entry_with(entry_key(KEY, {name: "1"}), dict.fromkeys(FILES, b""))
         )
-    writer.end()
+    writer.remote.close(10)
     asked: list[str] = []
 
     def current(name: str) -> str:
@@ -1044,7 +856,7 @@ def test_no_list_of_others_makes_us_look_at_what_is_not_theirs(
 
 
 def test_there_is_an_end_to_the_names_that_others_make_us_look_at(
-    server: Faulty, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Faulty, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = Machine(tmp_path / "writer", server.address)
     for names in (["a"], ["b", "c"], ["d"]):
@@ -1059,6 +871,6 @@ def test_there_is_an_end_to_the_names_that_others_make_us_look_at(
         send_list(writer.remote, OTHER, ["a", "b", "c"])
         assert reader.fetched(OTHER) is None and "a list of 3 names, and 2 are the most" in reader.said[0]
     before = {**server.objects}
-    writer.cache.store(key_of("more", []), made, FILES, dict.fromkeys("abcd", "1"))
-    writer.end()
+    writer.store(key=key_of("more", []), later=dict.fromkeys("abcd", "1"))
+    writer.remote.close(10)
     assert server.objects == before, "nobody would take it"

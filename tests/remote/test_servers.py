@@ -19,36 +19,35 @@ from kernelwright.remote.bazel import BazelStore, _fields
 from kernelwright.remote.store import ObjectStore
 from kernelwright.state.entry import key_of
 
+from remote.machines import FILES, OTHER, Machine, fill, machine
 from remote.servers import READER, WRITER, azurite, moto, nginx, rclone
-from remote.test_client import FILES, KEY, OTHER, Machine, fill, machine, made, outputs
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'kernelwright[remote]'")
-__all__ = ["made"]
 
 
-def test_nginx_keeps_what_was_written_first(tmp_path: Path, made: Path) -> None:
+def test_nginx_keeps_what_was_written_first(tmp_path: Path) -> None:
     with nginx(tmp_path / "nginx") as server:
-        fill(tmp_path / "one", server.address, made, {"helper.py": "now"})
+        fill(tmp_path / "one", server.address, {"helper.py": "now"})
         before = {path: path.read_bytes() for path in server.objects()}
         assert {path.parent.parent.name for path in before} == {"v1"} and len(before) == 2
         with machine(tmp_path / "two", server.address, remote_mode="read") as reader:
-            assert reader.fetched(current=lambda name: "now") == outputs(made)
+            assert reader.fetched(current=lambda name: "now") == FILES
             assert reader.fetched(OTHER) is None
-        (made / "b.json").write_text("something else under the same key")
-        fill(tmp_path / "three", server.address, made, {"helper.py": "now"})
+        other = {**FILES, "b.json": b"something else under the same key"}
+        fill(tmp_path / "three", server.address, {"helper.py": "now"}, other)
         assert {path: path.read_bytes() for path in server.objects()} == before
         assert not any(" 5" in line.partition('" ')[2][:3] for line in server.requests())
 
 
-def test_nginx_tells_readers_from_writers(tmp_path: Path, made: Path) -> None:
+def test_nginx_tells_readers_from_writers(tmp_path: Path) -> None:
     with nginx(tmp_path / "nginx", closed=True) as server:
-        fill(tmp_path / "one", server.address, made, **{TOKEN: WRITER})
+        fill(tmp_path / "one", server.address, **{TOKEN: WRITER})
         assert len(server.objects()) == 1
         with machine(tmp_path / "two", server.address, remote_mode="read", **{TOKEN: READER}) as reader:
-            assert reader.fetched() == outputs(made) and not reader.said
+            assert reader.fetched() == FILES and not reader.said
         with machine(tmp_path / "three", server.address, **{TOKEN: READER}) as ambitious:
-            ambitious.cache.store(OTHER, made, FILES, {})
-            assert ambitious.fetched() == outputs(made)
+            ambitious.store(key=OTHER)
+            assert ambitious.fetched() == FILES
         assert len(ambitious.said) == 1 and "does not let us write (403)" in ambitious.said[0]
         for token in ({}, {TOKEN: "expired"}):
             with machine(tmp_path / f"four{len(token)}", server.address, **token) as stranger:
@@ -71,13 +70,12 @@ def small_disk(folder: Path, size: str) -> Iterator[None]:
         subprocess.run(["umount", "-l", folder], check=True)
 
 
-def test_a_disk_that_is_full_there_costs_one_line_and_leaves_no_part(tmp_path: Path, made: Path) -> None:
+def test_a_disk_that_is_full_there_costs_one_line_and_leaves_no_part(tmp_path: Path) -> None:
     keys = [key_of("a stage", [(str(number), "0" * 64)]) for number in range(8)]
     with small_disk(tmp_path / "nginx", "256k"), nginx(tmp_path / "nginx") as server:
         with machine(tmp_path / "one", server.address) as writer:
             for key in keys:
-                (made / "a.cubin").write_bytes(os.urandom(64 << 10))
-                writer.cache.store(key, made, FILES, {})
+                writer.store({**FILES, "a.cubin": os.urandom(64 << 10)}, key)
         assert writer.remote.lacks_something
         assert (
             len(writer.said) == 1 and "cannot be written, and is off for this run: the server answers" in writer.said[0]
@@ -88,12 +86,12 @@ def test_a_disk_that_is_full_there_costs_one_line_and_leaves_no_part(tmp_path: P
             assert [reader.fetched(key) is not None for key in keys].count(True) == there and not reader.said
 
 
-def test_a_netrc_file_has_the_token(tmp_path: Path, made: Path) -> None:
+def test_a_netrc_file_has_the_token(tmp_path: Path) -> None:
     (tmp_path / ".netrc").write_text(f"machine localhost login bearer password {WRITER}\n")
     (tmp_path / ".netrc").chmod(0o600)
     with nginx(tmp_path / "nginx", closed=True) as server:
-        fill(tmp_path / "one", server.address, made, HOME=str(tmp_path))
-        fill(tmp_path / "two", server.address, made, NETRC=str(tmp_path / "none"))
+        fill(tmp_path / "one", server.address, HOME=str(tmp_path))
+        fill(tmp_path / "two", server.address, NETRC=str(tmp_path / "none"))
         assert len(server.objects()) == 1
         (tmp_path / ".netrc").write_text("machines localhost\n")
         with pytest.raises(SettingsError, match="netrc file cannot be read") as caught:
@@ -118,30 +116,30 @@ def certificates(folder: Path) -> tuple[Path, tuple[Path, Path]]:
     return authority, (leaf, of_leaf)
 
 
-def test_a_certificate_of_ones_own_counts_where_it_is_named(tmp_path: Path, made: Path) -> None:
+def test_a_certificate_of_ones_own_counts_where_it_is_named(tmp_path: Path) -> None:
     authority, files = certificates(tmp_path)
     with nginx(tmp_path / "nginx", closed=True, certificate=files) as server:
-        fill(tmp_path / "one", server.address, made, remote_ca=str(authority), **{TOKEN: WRITER})
+        fill(tmp_path / "one", server.address, remote_ca=str(authority), **{TOKEN: WRITER})
         assert len(server.objects()) == 1
         with machine(tmp_path / "two", server.address, remote_mode="read", **{TOKEN: READER}) as careful:
             assert [careful.fetched() for _ in range(3)] == [None] * 3 and careful.remote.is_off
             assert len(careful.said) == 1 and "certificate is not trusted" in careful.said[0]
 
 
-def written_twice_and_read(tmp_path: Path, made: Path, address: str) -> None:
+def written_twice_and_read(tmp_path: Path, address: str) -> None:
     """Have two machines write the same, and a third one read it."""
     for number in range(2):
-        fill(tmp_path / f"writer{number}", address, made, {"helper.py": "now"})
+        fill(tmp_path / f"writer{number}", address, {"helper.py": "now"})
     with machine(tmp_path / "reader", address, remote_mode="read") as reader:
-        assert reader.fetched(current=lambda name: "now") == outputs(made)
+        assert reader.fetched(current=lambda name: "now") == FILES
         assert reader.fetched(OTHER) is None and not reader.said
 
 
-def refused(tmp_path: Path, made: Path, address: str, secret: str) -> None:
+def refused(tmp_path: Path, address: str, secret: str) -> None:
     """Ask a server with a secret that is wrong."""
     with machine(tmp_path / "stranger", address) as stranger:
         assert stranger.fetched(current=lambda name: "now") is None
-        stranger.cache.store(KEY, made, FILES, {})
+        stranger.store()
     assert len(stranger.said) == 1 and secret not in stranger.said[0]
 
 
@@ -157,13 +155,13 @@ def bazel_build(project: Path, output: Path, address: str) -> str:
     return (project / "bazel-bin/out.txt").read_text()
 
 
-def test_bazel_takes_what_is_stored_in_its_layout(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bazel_takes_what_is_stored_in_its_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = tmp_path / "project"
     project.mkdir()
     (project / "WORKSPACE").touch()
     (project / "BUILD").write_text('genrule(name = "made", outs = ["out.txt"], cmd = "echo Bazel > $@")\n')
     with nginx(tmp_path / "nginx") as server:
-        fill(tmp_path / "one", server.address, made, remote_layout="bazel")
+        fill(tmp_path / "one", server.address, remote_layout="bazel")
         ours = set(server.objects())
         assert bazel_build(project, tmp_path / "first", server.address) == "Bazel\n"
         # What Bazel has stored is read as ours is.
@@ -177,13 +175,12 @@ def test_bazel_takes_what_is_stored_in_its_layout(tmp_path: Path, made: Path, mo
         assert store.put(result.name, b"ours\n")
         assert bazel_build(project, tmp_path / "second", server.address) == "ours\n"
         with machine(tmp_path / "two", server.address, remote_mode="read", remote_layout="bazel") as reader:
-            assert reader.fetched() == outputs(made) and not reader.said
+            assert reader.fetched() == FILES and not reader.said
 
 
 @pytest.mark.parametrize("kind", [rclone, moto])
 def test_s3(
     tmp_path: Path,
-    made: Path,
     kind: Callable[..., AbstractContextManager[dict[str, str]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -191,22 +188,22 @@ def test_s3(
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         address = "s3://cache/team/kernels"
-        written_twice_and_read(tmp_path, made, address)
+        written_twice_and_read(tmp_path, address)
         if kind is rclone:
             paths = [
                 path.relative_to(tmp_path / "rclone").as_posix() for path in (tmp_path / "rclone").rglob("*/*/*/*/*/*")
             ]
             assert len(paths) == 2 and all(path.startswith("cache/team/kernels/v1/") for path in paths)
             monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another-secret")
-            refused(tmp_path, made, address, "another-secret")
+            refused(tmp_path, address, "another-secret")
 
 
-def test_azure(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_azure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with azurite(tmp_path / "azurite") as variables:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         address = "az://cache/team/kernels"
-        written_twice_and_read(tmp_path, made, address)
+        written_twice_and_read(tmp_path, address)
         wrong = base64.b64encode(b"another-secret").decode()
         monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", wrong)
-        refused(tmp_path, made, address, wrong)
+        refused(tmp_path, address, wrong)
