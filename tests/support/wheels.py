@@ -266,9 +266,9 @@ ON_CUDA = f"""
 import sys
 sys.modules["torch"] = None  # tvm-ffi would import it, which takes a second
 import demo
-sys.path += {[str(ROOT / "tests/unit"), str(SITE_SCONS)]!r}
+sys.path += {[str(ROOT / "tests"), str(SITE_SCONS)]!r}
 import tvm_ffi
-from launcher_build import FakeTensor
+from support.launcher_build import FakeTensor
 x = tvm_ffi.from_dlpack(FakeTensor((8,), (2, 32, 1), device=(2, 0)))
 """
 CALL = f"""

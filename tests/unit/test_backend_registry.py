@@ -6,7 +6,7 @@ import pytest
 from kernelwright import backends
 from kernelwright.core.errors import KernelwrightError, SettingsError
 from kernelwright.library.plan import KernelPlan, LoweredUnit
-from launcher_build import plan, signature, tensor
+from support.launcher_build import plan, signature, tensor
 
 
 def test_every_name_is_a_backend_that_calls_a_target_and_an_unknown_one_lists_them() -> None:

@@ -23,12 +23,23 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm_ffi
-from extension_build import Built, Loader, build_both, compile_extension, entry_of, lower_ours, places
 from kernelwright.backends.cython import RESERVED, Cython, check_headers
 from kernelwright.core.errors import ToolchainError
 from kernelwright.library.plan import KernelPlan, LoweredUnit
 from kernelwright.runtime import cython_kernel
-from launcher_build import OPTIMISED, FakeTensor, c_unit, cuda_unit, plan, scalar, signature, tensor
+from support.extension_build import (
+    STANDIN,
+    Built,
+    Loader,
+    OnCuda,
+    build_both,
+    build_scale,
+    compile_extension,
+    entry_of,
+    lower_ours,
+    places,
+)
+from support.launcher_build import OPTIMISED, FakeTensor, c_unit, plan, scalar, signature, tensor
 from test_glibc import compiler, stubs
 from workers_project import Project
 
@@ -36,7 +47,6 @@ torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
 
 ROOT = Path(__file__).parents[2]
-STANDIN = ROOT / "tests" / "standin" / "cuda.c"
 
 # [sum], x, factor, steps, [product], named so that outputs are not at the end, and with an integer.
 PAIR = """
@@ -639,30 +649,10 @@ def test_what_is_no_stream_is_refused(saxpy: Built, stream: Any) -> None:
         saxpy.cython()(1.0, F, Y, Z, stream=stream)
 
 
-def scale_function() -> Any:
-    from tvm.script import tirx
-
-    @tirx.prim_func(s_tir=True)
-    def main(x_handle: tirx.handle, y_handle: tirx.handle, alpha: tirx.float32):
-        n = tirx.int32()
-        x = tirx.match_buffer(x_handle, (n,), "float32", align=4)
-        y = tirx.match_buffer(y_handle, (n,), "float32", align=4)
-        for i in tirx.thread_binding(n, thread="blockIdx.x"):
-            for _ in tirx.thread_binding(1, thread="threadIdx.x"):
-                with tirx.sblock("y"):
-                    k = tirx.axis.spatial(n, i)
-                    y[k] = x[k] * alpha
-
-    return main
-
-
 @pytest.fixture(scope="module")
 def scale(folder: Path) -> Built:
     """A kernel for CUDA: x, [y], alpha."""
-    subprocess.run(["gcc", "-shared", "-fPIC", str(STANDIN), "-o", str(folder / "libstandin.so")], check=True)
-    arguments = [tensor("x", "float32", ["n"]), tensor("y", "float32", ["n"], output=True), scalar("alpha", "float32")]
-    data = signature("scale", arguments, target="cuda", arch="sm_80", symbols={"n": "int32"})
-    return build_both(folder, plan("scale", cuda_unit(folder, scale_function(), data, ["sm_80"]), outputs=["y"]))
+    return build_scale(folder)
 
 
 @pytest.fixture
@@ -681,18 +671,6 @@ def machine(scale: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tu
         ]
 
     return cython_kernel.load(Loader(tmp_path), "scale", dict(scale.entry)), streams
-
-
-class OnCuda(FakeTensor):
-    """An array on a GPU that notes how it is asked for."""
-
-    def __init__(self, device: int = 0) -> None:
-        super().__init__((8,), device=(2, device))
-        self.asked: list[dict[str, Any]] = []
-
-    def __dlpack__(self, **named: Any) -> Any:
-        self.asked.append(named)
-        return super().__dlpack__(**named)
 
 
 class Protocol:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from launcher_build import scalar, tensor
+from support.launcher_build import scalar, tensor
 
 jax = pytest.importorskip("jax")
 jax_tvm_ffi = pytest.importorskip("jax_tvm_ffi")

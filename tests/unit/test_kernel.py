@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tvm_ffi
 from kernelwright.runtime.kernel import Kernel, Output, make_kernel
-from launcher_build import FakeTensor, tensor
+from support.launcher_build import FakeTensor, tensor
 
 
 class Library:

@@ -13,12 +13,11 @@ from kernelwright.backends import get
 from kernelwright.core.errors import KernelwrightError
 from kernelwright.library import sources as library
 from kernelwright.library.c_text import size_expression, symbols_of
-from kernelwright.library.commands import ToolPaths, link_command
-from kernelwright.library.launcher import launcher_sources
+from kernelwright.library.commands import ToolPaths
 from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.runtime.tables import DeviceTable, Rules
 from kernelwright.toolchain.cuda import cuda_version
-from launcher_build import plan, scalar, signature, tensor
+from support.launcher_build import plan, scalar, signature, tensor
 
 KERNEL = {
     "name": "gemm_kernel",
@@ -91,15 +90,6 @@ def test_what_only_some_kernels_have_is_in_no_other_library() -> None:
     assert emit(replace(of_cpu, split=True, toolkit=13000)) == emit(of_cpu), "it has no device code to split"
 
 
-def test_a_split_kernel_names_its_images_and_embeds_none() -> None:
-    texts = library.emit(replace(whole_plan(), split=True, driver=12040, toolkit=13000))
-    place = '.file = "gemm/dtype-float16/cuda/sm_90a.bin"'
-    row = f"{{.arch = \"sm_90a\", .capability = 90, .suffix = 'a', {place}}}"
-    assert "  .toolkit = 13000,\n  .driver = 12040,\n" in texts["wrapper.c"]
-    assert row in texts["wrapper.c"] and "KW_EXPORT_PROVIDER" in texts["wrapper.c"]
-    assert "KW_IMAGE" not in texts["wrapper.c"] and ".incbin" not in texts["images.s"]
-
-
 def test_a_cuda_version_is_counted_as_cuda_does() -> None:
     assert [cuda_version(text) for text in ("13.0.88", "12.9.86", "12.4")] == [13000, 12090, 12040]
 
@@ -108,14 +98,6 @@ def test_equal_plans_give_equal_text() -> None:
     kernel = whole_plan()
     reordered = [replace(unit, symbols=dict(reversed(unit.symbols.items()))) for unit in kernel.units]
     assert emit(plan("gemm", *reordered, outputs=["c", "total"])) == emit(kernel)
-
-
-def test_outputs_in_another_order_than_the_arguments_are_told_by_their_numbers() -> None:
-    units = [replace(unit, returned=("total", "c")) for unit in whole_plan().units]
-    text = emit(plan("gemm", *units, outputs=["total", "c"]))
-    names = [argument.name for argument in units[0].arguments]
-    assert f"kw_returned[] = {{{names.index('total')}, {names.index('c')}}};" in text
-    assert "  .returned = kw_returned," in text
 
 
 @pytest.mark.parametrize(
@@ -237,12 +219,6 @@ def test_text_in_the_wrapper_is_escaped() -> None:
     assert '.slug = "a\\042b\\134\\303\\274\\077\\077"' in emit(odd)
     complex_ = emit(one_output(["n"], ["n"], tensor("x", "complex64", ["n"])))
     assert '.dtype = {5, 64, 1}, .text = "complex64[n]"' in complex_, "no vector"
-
-
-def test_the_launcher_is_listed_for_the_build_and_can_be_named_relatively() -> None:
-    assert {"kernelwright.h", "launcher.c", "base.h"} <= {path.name for path in launcher_sources()}
-    places = ToolPaths("cc", "../launcher", ())
-    assert "-Wl,--version-script=../launcher/exports.map" in link_command("k", "l.so", [], places, "k.so")
 
 
 SOURCE_WITH_ARRAY = """\

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from kernelwright.runtime.misses import MOST, Misses
 from kernelwright.runtime.refusal import BY_KERNEL, NO_TARGET, NO_VARIANT, because
-from launcher_build import scalar, tensor
+from support.launcher_build import scalar, tensor
 
 
 def entry(*dtypes: str, target: str = "llvm") -> dict[str, Any]:

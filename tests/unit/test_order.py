@@ -21,11 +21,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm_ffi
-from extension_build import Built, Loader, build_both
 from kernelwright.runtime import cython_kernel
 from kernelwright.runtime import kernel as tvm_ffi_kernel
-from launcher_build import FakeTensor, c_unit, cuda_unit, plan, scalar, signature, tensor
-from test_cython import STANDIN, OnCuda, scale_function
+from launcher_build import FakeTensor, c_unit, plan, scalar, signature, tensor
+from support.extension_build import STANDIN, Built, Loader, OnCuda, build_both, build_scale
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -38,12 +37,7 @@ LINE = re.compile(r"^(launch|record|wait|synchronize) .*?stream (\S+)(?: on cuda
 
 @pytest.fixture(scope="module")
 def scale(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """A kernel for CUDA: x, [y], alpha."""
-    folder = tmp_path_factory.mktemp("order")
-    subprocess.run(["gcc", "-shared", "-fPIC", str(STANDIN), "-o", str(folder / "libstandin.so")], check=True)
-    arguments = [tensor("x", "float32", ["n"]), tensor("y", "float32", ["n"], output=True), scalar("alpha", "float32")]
-    data = signature("scale", arguments, target="cuda", arch="sm_80", symbols={"n": "int32"})
-    return build_both(folder, plan("scale", cuda_unit(folder, scale_function(), data, ["sm_80"]), outputs=["y"]))
+    return build_scale(tmp_path_factory.mktemp("order"))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from kernelwright.backends.stubs import StubTypes, annotation, documentation, kernel_stub
-from launcher_build import scalar, tensor
+from support.launcher_build import scalar, tensor
 
 
 def entry_of(*arguments: dict[str, Any], doc: str = "A kernel.") -> dict[str, Any]:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
-from launcher_build import tensor
+from support.launcher_build import tensor
 
 torch = pytest.importorskip("torch")
 

@@ -19,12 +19,26 @@ from kernelwright.library.launcher import LAUNCHER
 from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.runtime import cython_kernel
 from kernelwright.runtime import kernel as tvm_ffi_kernel
-from launcher_build import OPTIMISED, build, include_folders
-from support.forked import starter
 from workers_project import Project
 
-KERNELS = Path(__file__).parents[2] / "kernels"
+from support.forked import starter
+from support.launcher_build import (
+    OPTIMISED,
+    FakeTensor,
+    build,
+    cuda_unit,
+    include_folders,
+    plan,
+    scalar,
+    signature,
+    tensor,
+)
+
+ROOT = Path(__file__).parents[2]
+KERNELS = ROOT / "kernels"
 """The definitions of this repository."""
+
+STANDIN = ROOT / "tests/standin/cuda.c"
 
 
 @dataclass(frozen=True)
@@ -133,3 +147,40 @@ def lower_ours(project: Project, kernel: str, outputs: Sequence[str], *configs: 
         unit = LoweredUnit.from_json(signature, f"out/{kernel}/{slug}/llvm/host.o")
         variants.append(VariantPlan(slug, config, (unit,)))
     return KernelPlan(kernel, tuple(outputs), tuple(variants))
+
+
+def scale_function() -> Any:
+    from tvm.script import tirx
+
+    @tirx.prim_func(s_tir=True)
+    def main(x_handle: tirx.handle, y_handle: tirx.handle, alpha: tirx.float32):
+        n = tirx.int32()
+        x = tirx.match_buffer(x_handle, (n,), "float32", align=4)
+        y = tirx.match_buffer(y_handle, (n,), "float32", align=4)
+        for i in tirx.thread_binding(n, thread="blockIdx.x"):
+            for _ in tirx.thread_binding(1, thread="threadIdx.x"):
+                with tirx.sblock("y"):
+                    k = tirx.axis.spatial(n, i)
+                    y[k] = x[k] * alpha
+
+    return main
+
+
+def build_scale(folder: Path) -> Built:
+    """A kernel for CUDA, ``x, [y], alpha``; beside it is ``libstandin.so``, which stands in for the driver."""
+    subprocess.run(["gcc", "-shared", "-fPIC", str(STANDIN), "-o", str(folder / "libstandin.so")], check=True)
+    arguments = [tensor("x", "float32", ["n"]), tensor("y", "float32", ["n"], output=True), scalar("alpha", "float32")]
+    data = signature("scale", arguments, target="cuda", arch="sm_80", symbols={"n": "int32"})
+    return build_both(folder, plan("scale", cuda_unit(folder, scale_function(), data, ["sm_80"]), outputs=["y"]))
+
+
+class OnCuda(FakeTensor):
+    """An array on a GPU that notes how it is asked for."""
+
+    def __init__(self, device: int = 0) -> None:
+        super().__init__((8,), device=(2, device))
+        self.asked: list[dict[str, Any]] = []
+
+    def __dlpack__(self, **named: Any) -> Any:
+        self.asked.append(named)
+        return super().__dlpack__(**named)
