@@ -36,7 +36,7 @@ LONGEST = (
     "scons/test_incremental.py",
     "scons/test_gpu_script.py",
     "scons/test_package.py",
-    "scons/test_backends.py",
+    "scons/test_backend_builds.py",
     "scons/test_partial.py",
     "scons/test_nvrtc_builds.py",
     "wheels/test_wheel.py",
