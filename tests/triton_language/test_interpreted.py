@@ -58,7 +58,7 @@ def numbers(dtype):
 
 @numbers.inputs
 def _(rng, n):
-    return {"big": 5 << 40, "alpha": 1 + 2.0**-40}
+    return {"big": 5 << 40, "alpha": 1 + 2.0**-40} if n < 200 else None
 
 
 @numbers.reference
@@ -81,6 +81,11 @@ def doubled_kernel(x, y, n, BLOCK: tl.constexpr, STEP: tl.constexpr, EVEN: tl.co
 def doubled():
     vector = Tensor("float32", "n")
     return Program(doubled_kernel, x=vector, y=vector, n=Size("n"), BLOCK=64, grid=ceildiv("n", 16))
+
+
+@doubled.inputs
+def _(rng, n):
+    return {} if n < 200 else None  # the interpreter is slow
 
 
 @doubled.reference
@@ -166,15 +171,15 @@ def test_all_variants_are_compared_at_sizes_of_their_class(checked):
         name.removeprefix("build/check/demo/"): json.loads(text) for name, text in checked.files("build/check").items()
     }
     cases = {name: result["cases"] for name, result in found.items()}
-    numbers = {f"numbers/dtype-{dtype}.interpreted.json": 6 for dtype in ("bfloat16", "float8_e5m2", "uint16")}
+    numbers = {f"numbers/dtype-{dtype}.interpreted.json": 5 for dtype in ("bfloat16", "float8_e5m2", "uint16")}
     classes = ("all_multiple_of-16", "all_multiple_of-16_n_multiple_of-16", "n_multiple_of-16", "default")
-    doubled = {f"doubled/{slug}.interpreted.json": 6 for slug in classes}
+    doubled = {f"doubled/{slug}.interpreted.json": 5 for slug in classes}
     lacking = {f"lacking/function-{name}.interpreted.json": 0 for name in ("assembly", "library")}
     sums = {"sums/default.interpreted.json": 1}
     assert cases == {**numbers, **doubled, **lacking, **sums}
     assert {result["device"] for result in found.values()} == {"interpreted"}
     sizes = [size["n"] for size in found["doubled/all_multiple_of-16.interpreted.json"]["sizes"]]
-    assert sizes == [48, 16, 144, 16, 0, 2064]
+    assert sizes == [48, 16, 144, 16, 0]
 
 
 def test_an_edit_checks_again_what_it_changes_and_says_what_is_wrong_where(project):
@@ -190,8 +195,8 @@ def test_an_edit_checks_again_what_it_changes_and_says_what_is_wrong_where(proje
 
 def test_an_error_of_the_interpreter_is_at_its_line(project):
     """An assertion, for one: compiled code has none unless it is asked for."""
-    project.replace("kernels/checked.py", "    if EVEN:", "    assert n < 2000\n    if EVEN:")
+    project.replace("kernels/checked.py", "    if EVEN:", "    assert n < 100\n    if EVEN:")
     output = project.scons(DOUBLED, "-k", ok=False).output
-    line = 1 + (project.folder / "kernels/checked.py").read_text().splitlines().index("    assert n < 2000")
+    line = 1 + (project.folder / "kernels/checked.py").read_text().splitlines().index("    assert n < 100")
     place = f"kernels/checked.py:{line} doubled/default [check]: the interpreted function of doubled raised Assert"
     assert place in output, output
