@@ -300,7 +300,7 @@ class WorkerPool:
             self._change.notify_all()
 
     def _pass_on_output(self, request: Request, worker: _Worker) -> None:
-        if self._on_output is None or not worker.reusable:
+        if self._on_output is None or not worker.answered:
             return  # a dead worker's output is part of the error
         if text := worker.new_output():
             self._on_output(request, escaped(text))
@@ -341,6 +341,7 @@ class _Worker:
         self._ended_by_us = False
         self.is_late = False
         self.reusable = False
+        self.answered = False
         self.versions: Mapping[str, str] = {}
         self._output = Output()
         # A pipe and not a file: however much a definition prints, it takes no room on the disk.
@@ -369,12 +370,12 @@ class _Worker:
     def call(self, request: Request, timeout_s: float) -> dict[str, Any] | None:
         """Send a request and wait for its answer; None: a new worker has to do it.
 
-        Only an answer, good or bad, leaves the worker reusable.
+        Only an answer, good or bad, leaves the worker reusable, and a good one not if the worker retires.
         """
         self._next_id += 1
         self._read_log()
         self._output = Output()
-        self.reusable = False
+        self.reusable = self.answered = False
         self._doing = f"working on {request.op}"
         self._if_late = request.if_late if isinstance(request, CheckRequest) else ""
         deadline = time.monotonic() + timeout_s
@@ -383,10 +384,11 @@ class _Worker:
         if isinstance(answer, Spent):
             return None
         if answer.error is not None:
-            self.reusable = True
+            self.reusable = self.answered = True
             raise answer.error
         result = {name: value for name, value in answer.result.items() if name != "retiring"}
         protocol.require_result(request, result)
+        self.answered = True
         self.reusable = not answer.result.get("retiring", False)
         return result
 

@@ -1,0 +1,381 @@
+"""The pool of workers beside a model: requests, and simulated processes that answer, die, or are late, in any order."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from kernelwright.core.errors import CheckError, KernelwrightError, WorkerError
+from kernelwright.processes import pool as pool_module
+from kernelwright.processes import protocol
+from kernelwright.processes.pool import WorkerPool
+from kernelwright.processes.protocol import CheckRequest, Request
+from support.moments import HANGS_AFTER_S, Clock, wait_for
+
+from .harness import FACTOR, THOROUGH
+
+PLACES = 2
+FILES = st.sampled_from(["a.py", "b.py", "c.py"])
+STARTING, IDLE, BUSY, GONE = "starting", "idle", "busy", "gone"
+
+
+class Simulated:
+    """A process of the pool whose other end this test has."""
+
+    server = None
+    startup_log = None
+    numbers = itertools.count(1)
+
+    def __init__(self, log: int, pool: WorkerPool) -> None:
+        self.number, self.status, self.caller = next(self.numbers), None, threading.current_thread()
+        self.state, self.doing, self.request, self.id = STARTING, "starting", None, 0
+        self.files: set[str] = set()
+        self.was_ended = self.is_closed = self.is_spoiled = False
+        self.idle_since = 0
+        self._lock, self._buffer = threading.Lock(), b""
+        requests, stdin = os.pipe()
+        stdout, answers = os.pipe()
+        for descriptor in (requests, stdin):
+            os.set_blocking(descriptor, False)
+        self.stdin, self.stdout = os.fdopen(stdin, "wb", 0), os.fdopen(stdout, "rb", 0)
+        self._ours = {"requests": requests, "answers": answers, "log": os.dup(log)}
+
+    # What the pool calls; `end` comes from any thread.
+
+    def end(self) -> None:
+        self.was_ended = True
+        self.exit(-9)
+
+    def reap(self, timeout_s: float | None) -> int | None:
+        return self.status
+
+    def has_ended(self) -> bool:
+        return self.status is not None
+
+    def close(self) -> None:
+        self.is_closed = True
+        self.stdin.close()
+        self.stdout.close()
+        self.let_go()
+
+    # What it does.
+
+    def exit(self, status: int, holding: bool = False) -> None:
+        """End; somebody may still hold its pipes."""
+        with self._lock:
+            if self.status is None:
+                self.status, self.state = status, GONE
+        if not holding:
+            self.let_go()
+
+    def let_go(self, *names: str) -> None:
+        """Close its ends of some pipes, or of all."""
+        with self._lock:
+            for name in names or tuple(self._ours):
+                if name in self._ours:
+                    os.close(self._ours.pop(name))
+
+    def look(self) -> None:
+        """Take a request, if there is one."""
+        with self._lock:
+            if self.state != IDLE:
+                return
+            try:
+                self._buffer += os.read(self._ours["requests"], 1 << 16)
+            except BlockingIOError:
+                return
+            if b"\n" in self._buffer:
+                line, _, self._buffer = self._buffer.partition(b"\n")
+                self.id, self.request = protocol.decode_request(line)
+                self.files.add(self.request.file)
+                self.state, self.doing = BUSY, "working on check"
+
+    def send(self, line: bytes, then: str, printed: str = "") -> None:
+        with self._lock:
+            self.state = then
+            os.write(self._ours["log"], printed.encode())
+            os.write(self._ours["answers"], line)
+
+
+class Call(threading.Thread):
+    """A request, what came of it, and what had to."""
+
+    def __init__(self, pool: WorkerPool, file: str, number: int, order: int) -> None:
+        super().__init__(daemon=True)
+        self.request = CheckRequest(file, "k", f"s{number}", "/lib.so", number, {}, "cpu", None)
+        self.order, self._pool = order, pool
+        self.outcome: dict[str, Any] | KernelwrightError | None = None
+        self.expected: dict[str, Any] | str | None = None
+
+    def run(self) -> None:
+        try:
+            self.outcome = self._pool.call(self.request)
+        except KernelwrightError as error:
+            self.outcome = error
+
+
+def result_of(request: Request) -> dict[str, Any]:
+    """An answer that no other request has."""
+    return {"cases": request.variant_index, "worst_error": 0.0, "sizes": [], "device": "cpu", "dependencies": {}}
+
+
+class PoolWalk(RuleBasedStateMachine):
+    """Callers and processes of a pool with two places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.clock = Clock()
+        self.patch.setattr(pool_module, "time", self.clock)
+        self.patch.setattr(pool_module, "LOOK_S", 0.005)
+        self.before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+        self.printed: dict[int, str] = {}
+        self.pool = WorkerPool(PLACES, Path("/"), 1e6, on_output=self._note)
+        self.pool._start_process = self._start
+        self.processes: list[Simulated] = []
+        self.calls: list[Call] = []
+        self.in_line: set[Call] = set()
+        self.numbers, self.orders = itertools.count(1), itertools.count()
+        self.dead_idle: dict[int, Simulated] = {}
+
+    def _note(self, request: CheckRequest, text: str) -> None:
+        self.printed[request.variant_index] = text
+
+    def _start(self, log: int) -> Simulated:
+        time.sleep(0.001)  # so that others come meanwhile, if nothing keeps them from it
+        made = Simulated(log, self.pool)
+        self.processes.append(made)
+        return made
+
+    # --- Rules
+
+    def ask(self, files: Sequence[str], greeted: bool) -> None:
+        # No precondition: those would differ from run to run, as the order does in which several callers come.
+        if len(self.calls) > 5:
+            return
+        order = next(self.orders)
+        new = [Call(self.pool, file, next(self.numbers), order) for file in files]
+        self.calls += new
+        for call in new:
+            call.start()
+        self.settle()
+        while greeted and self.chosen(0, STARTING):
+            self.greets(0)
+
+    @rule(files=st.lists(FILES, min_size=1, max_size=4), greeted=st.sampled_from([True, True, False]))
+    def some_ask(self, files: list[str], greeted: bool) -> None:
+        self.ask(files, greeted)
+
+    @rule()
+    def one_is_started_ahead(self) -> None:
+        if self.pool.started < PLACES and not self.pool._idle:
+            count = len(self.processes)
+            threading.Thread(target=self.pool._start_one, daemon=True).start()
+            wait_for(lambda: len(self.processes) > count, "nothing is started")
+            self.settle()
+
+    def chosen(self, number: int, *states: str) -> Simulated | None:
+        found = [process for process in self.processes if process.state in states]
+        return found[number % len(found)] if found else None
+
+    def call_of(self, process: Simulated) -> Call | None:
+        """The call that waits for a process, if it is not started ahead."""
+        if process.request is not None and process.state == BUSY:
+            return next(call for call in self.calls if call.request == process.request)
+        return process.caller if isinstance(process.caller, Call) and process.state == STARTING else None
+
+    def expect(self, process: Simulated, what: dict[str, Any] | str) -> None:
+        if (call := self.call_of(process)) is not None:
+            call.expected = what
+
+    WHICH = st.integers(0, PLACES - 1)
+
+    @rule(number=WHICH)
+    def greets(self, number: int) -> None:
+        if process := self.chosen(number, STARTING):
+            process.idle_since = next(self.orders)
+            process.send(protocol.encode_hello({"python": "3"}), IDLE)
+            if not isinstance(process.caller, Call):
+                process.caller.join(HANGS_AFTER_S)
+            self.settle()
+
+    @rule(number=WHICH, how=st.sampled_from(["well", "well", "well", "wrong", "retiring"]))
+    def answers(self, number: int, how: str) -> None:
+        if process := self.chosen(number, BUSY):
+            request, printed = process.request, f"of {process.request.variant_index}"
+            if how == "wrong":
+                error = CheckError(f"wrong {request.variant_index}", request.where)
+                line = protocol.encode_error(process.id, error)
+                self.expect(process, error.message)
+            else:
+                retiring = {"retiring": True} if how == "retiring" else {}
+                line = protocol.encode_result(process.id, result_of(request) | retiring)
+                self.expect(process, result_of(request))
+            process.is_spoiled, process.idle_since = how == "retiring", next(self.orders)
+            process.send(line, IDLE, printed)
+            self.settle()
+
+    @rule(number=WHICH)
+    def is_spent(self, number: int) -> None:
+        if process := self.chosen(number, BUSY):
+            process.is_spoiled = True
+            if process.id == 1:
+                self.expect(process, "a worker that has executed nothing refused its first request")
+            else:
+                self.call_of(process).order = next(self.orders)  # it stands in line again
+            process.send(protocol.encode_spent(process.id), IDLE)
+            self.settle()
+
+    @rule(number=WHICH, how=st.sampled_from(["another request's", "nonsense", "of a wrong form"]))
+    def answers_nonsense(self, number: int, how: str) -> None:
+        if process := self.chosen(number, BUSY):
+            line, said = {
+                "another request's": (
+                    protocol.encode_result(process.id + 7, result_of(process.request)),
+                    f"a worker answered request {process.id + 7} instead of {process.id}",
+                ),
+                "nonsense": (b"nonsense\n", "expected a message of the worker protocol"),
+                "of a wrong form": (
+                    protocol.encode_result(process.id, {}),
+                    "the result of a check request has a wrong form",
+                ),
+            }[how]
+            self.expect(process, said)
+            process.is_spoiled = True
+            process.send(line, IDLE)
+            self.settle()
+
+    @rule(number=WHICH)
+    def makes_progress(self, number: int) -> None:
+        if process := self.chosen(number, BUSY):
+            process.doing = f"running step {next(self.numbers)}"
+            process.send(protocol.encode_progress(process.id, process.doing), BUSY)
+            time.sleep(0.01)  # the model cannot see whether it was read; if not, only the words of an error differ
+
+    @rule(number=WHICH, holding=st.booleans())
+    def dies(self, number: int, holding: bool) -> None:
+        if process := self.chosen(number, BUSY) or self.chosen(number, STARTING, IDLE):
+            if process.state == IDLE:
+                self.dead_idle[process.number] = process
+            self.expect(process, f"a worker ended with exit status {process.number} while ")
+            process.is_spoiled = process.state != IDLE
+            process.exit(process.number, holding)
+            self.settle()
+
+    @rule(number=WHICH)
+    def closes_its_pipe(self, number: int) -> None:
+        if process := self.chosen(number, STARTING, BUSY):
+            self.expect(process, f"a worker closed its pipe while {process.doing}")
+            process.is_spoiled, process.state = True, GONE
+            process.let_go("answers")
+            self.settle()
+
+    @rule()
+    def time_passes(self) -> None:
+        late = [process for process in self.processes if process.state in (STARTING, BUSY)]
+        for process in late:
+            self.expect(process, f"a worker took longer than 1e+06 s while {process.doing}, and was ended")
+            process.is_spoiled = True
+        self.clock.ahead += 2e6
+        wait_for(lambda: all(process.is_closed for process in late), "one that is late is not ended")
+        self.settle()
+
+    # --- What must hold
+
+    def settle(self) -> None:
+        """Wait until every call has ended, waits for its process, or stands in line because there is no place."""
+
+        def waiting() -> tuple[set[Call], bool]:
+            for process in self.processes:
+                process.look()
+            outstanding = {call for call in self.calls if call.is_alive()}
+            served = {call for process in self.processes if (call := self.call_of(process)) is not None}
+            rest = outstanding - served
+            alive = sum(not process.is_closed for process in self.processes)
+            stands = len(self.pool._line) == len(rest) and not (rest and self.pool._has_place)
+            return rest, stands and self.pool.started == alive
+
+        wait_for(lambda: waiting()[1], "a call waits for nothing")
+        wait_for(lambda: not any(p.is_spoiled and not p.is_closed for p in self.processes), "a bad process is kept")
+        before, self.in_line = self.in_line, waiting()[0]
+        remain, left = before & self.in_line, before - self.in_line
+        if remain and left:
+            assert max(call.order for call in left) <= min(call.order for call in remain), "somebody pushed in"
+        for call in [call for call in self.calls if not call.is_alive()]:
+            self.calls.remove(call)
+            self.require_outcome(call)
+
+    def require_outcome(self, call: Call) -> None:
+        if isinstance(call.outcome, dict):
+            assert call.outcome == call.expected == result_of(call.request)
+            assert self.printed[call.request.variant_index] == f"of {call.request.variant_index}"
+            return
+        assert call.outcome is not None, "it has ended without an outcome"
+        assert call.outcome.where == call.request.where
+        message = call.outcome.message
+        if call.expected is None:  # its process had died before
+            found = next(n for n in self.dead_idle if message.startswith(f"a worker ended with exit status {n} while "))
+            assert self.dead_idle.pop(found).is_closed
+        else:
+            assert isinstance(call.expected, str) and message.startswith(call.expected), (message, call.expected)
+
+    @invariant()
+    def no_more_run_than_there_are_places(self) -> None:
+        assert sum(not process.is_closed for process in self.processes) <= PLACES
+
+    @invariant()
+    def none_has_executed_two_files(self) -> None:
+        assert all(len(process.files) <= 1 for process in self.processes)
+
+    @invariant()
+    def whoever_makes_room_was_idle_for_longest(self) -> None:
+        kept = [process.idle_since for process in self.processes if process.state == IDLE]
+        ended = [p for p in self.processes if p.was_ended and not p.is_spoiled and p.number not in self.dead_idle]
+        for process in ended:
+            assert not [since for since in kept if since < process.idle_since], "a newer one made room"
+        self.processes = [process for process in self.processes if not process.is_closed]
+
+    def teardown(self) -> None:
+        """Close the pool while others ask."""
+        try:
+            late = [Call(self.pool, "a.py", next(self.numbers), 0) for _ in range(2)]
+            for call in late:
+                call.start()
+            self.pool.close()
+            for call in (*late, *self.calls):
+                call.join(HANGS_AFTER_S)
+                assert not call.is_alive(), "it hangs"
+                assert isinstance(call.outcome, WorkerError), call.outcome
+                ended = call.outcome.message.startswith("the build is ending")
+                assert ended or "ended with exit status" in call.outcome.message
+            wait_for(lambda: self.pool.started == 0, "the pool keeps a process")
+            assert all(process.is_closed for process in self.processes), "a process is left"
+            with pytest.raises(WorkerError, match="the build is ending"):
+                self.pool.call(late[0].request)
+            assert len(os.listdir("/proc/self/fd")) == self.before, "a file is left open"  # noqa: PTH208
+        finally:
+            self.patch.undo()
+
+
+def walk(count: int) -> None:
+    # What fails may hang, so no smaller case is looked for.
+    times, phases = FACTOR if THOROUGH else 1, [Phase.generate]
+    some = settings(max_examples=count * times, stateful_step_count=30, phases=phases)
+    run_state_machine_as_test(PoolWalk, settings=some)
+
+
+def test_requests_and_processes_in_any_order() -> None:
+    walk(25)
+
+
+def test_requests_and_processes_in_many_orders() -> None:
+    walk(60)
