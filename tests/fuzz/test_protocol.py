@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,9 @@ from .strategies import as_json, damaged, json_values, nested, restructured
 
 REQUESTS = [
     DiscoverRequest("kernels/a.py"),
-    LowerRequest("kernels/a.py", "a", "m-1", "kw", {"m": 1, "f": 0.5, "s": "é"}, "cuda", "sm_80", "/o"),
+    LowerRequest(
+        "kernels/a.py", "a", "m-1", "kw", {"m": 1, "f": 0.5, "b": True, "s": "é\n\u2028"}, "cuda", "sm_80", "/o"
+    ),
     CheckRequest("kernels/a.py", "a", "m-1", "/lib.so", 3, {"symbols": {"n": "int32"}}, "cpu", 0.5),
     LowerRequest("kernels/a.py", "a", "m-2", "kw", {"m": 2}, "cuda", "sm_80", "/o", archs=("sm_80",)),
     MeasureRequest("kernels/a.py", "a", "m-1", "/lib.so", 0, {"symbols": []}, "cpu", sizes={"n": 4}, batches=3),
@@ -81,6 +83,45 @@ def require_shown(error: KernelwrightError) -> None:
     assert error.message is not None and isinstance(str(error), str)
     assert isinstance(str(error.where), str)
     str(error).encode("utf-8", "backslashreplace")
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_a_request_survives_the_wire(request_: Any) -> None:
+    line = protocol.encode_request(5, request_)
+    assert line.count(b"\n") == 1 and protocol.decode_request(line) == (5, request_)
+
+
+def test_an_error_survives_the_wire() -> None:
+    answer = protocol.decode_answer(protocol.encode_error(7, ERROR))
+    assert isinstance(answer, protocol.Answer) and type(answer.error) is LoweringError
+    assert str(answer.error) == str(ERROR)
+
+
+BAD_REQUESTS = [
+    b"",
+    b"nonsense",
+    b"[1]",
+    b'{"op":"discover","file":"a"}',
+    b'{"id":1,"op":"destroy"}',
+    b'{"id":1,"op":"discover"}',
+    b'{"id":1,"op":"discover","file":3}',
+    b'{"id":1,"op":"discover","file":"a","more":1}',
+    b'{"id":true,"op":"devices"}',
+]
+BAD_ANSWERS = [b'{"id":1}', b'{"id":1,"ok":true}', b'{"id":1,"ok":false,"error":{"message":3}}', b"\xff\xfe"]
+
+
+@pytest.mark.parametrize(
+    ("decode", "line", "message"),
+    [
+        *((protocol.decode_request, line, "expected a message of the worker protocol") for line in BAD_REQUESTS),
+        *((protocol.decode_answer, line, "") for line in BAD_ANSWERS),
+        (protocol.decode_hello, b'{"hello": 999, "versions": {}}', "version"),
+    ],
+)
+def test_a_line_that_does_not_fit_is_a_worker_error(decode: Callable[[bytes], Any], line: bytes, message: str) -> None:
+    with pytest.raises(WorkerError, match=message):
+        decode(line)
 
 
 @fuzz(300, line=lines(REQUEST_LINES))
@@ -294,23 +335,6 @@ def test_a_result_of_a_wrong_form_is_an_error_with_its_place(request_: Any, resu
     with pytest.raises(WorkerError, match=f"the result of a {request_.op} request has a wrong form") as caught:
         protocol.require_result(request_, result)
     assert caught.value.where == request_.where
-
-
-def test_a_pool_does_not_pass_on_a_result_of_a_wrong_form(tmp_path: Path) -> None:
-    request = LowerRequest("k.py", "k", "s", "kw", {}, "llvm", "x86-64-v3", "/o")
-    got = call(tmp_path, GREETING, protocol.encode_result(1, {}), "exits", request)
-    assert isinstance(got, WorkerError) and got.where == Where("k", "s", "lower", "k.py")
-    assert "dependencies" in got.message and "defect" in str(got.remedy)
-
-
-def test_a_process_that_has_done_nothing_and_says_that_it_is_spent_is_an_error(tmp_path: Path) -> None:
-    got = call(tmp_path, GREETING, protocol.encode_spent(1), "hangs", REQUESTS[0])
-    assert isinstance(got, WorkerError) and "refused its first request" in got.message
-
-
-def test_a_process_that_ended_and_left_a_child_with_its_pipes_is_not_late(tmp_path: Path) -> None:
-    got = call(tmp_path, GREETING, b"", "leaves a child", REQUESTS[0])
-    assert isinstance(got, WorkerError) and "ended with exit status 0" in got.message
 
 
 def test_progress_without_end_is_ended_at_the_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,25 +191,19 @@ def test_a_definition_that_imports_triton_where_it_is_not_is_told_to_name_the_so
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "value", "words"),
     [
-        (("k.py",), "the Program's function is None, expected the name of a function"),
-        (("k.py", "f.g"), "the Program's function is 'f.g', expected the name of a function"),
-        ((len, "f"), "the Program gets the name 'f' besides a function"),
+        (("k.py",), 1, "the Program's function is None, expected the name of a function"),
+        (("k.py", "f.g"), 1, "the Program's function is 'f.g', expected the name of a function"),
+        ((len, "f"), 1, "the Program gets the name 'f' besides a function"),
+        (("k.py", "f"), len, "which cannot be passed to a process"),
+        (("k.py", "f"), (1, 2), "which cannot be passed to a process"),
+        (("k.py", "f"), 2.5j, "which cannot be passed to a process"),
     ],
 )
-def test_a_source_and_a_function_are_named_together(arguments, words):
-    program = Program(*arguments, x=Tensor("float32", "n"), grid="n")
+def test_what_a_process_cannot_be_told_is_an_error(arguments, value, words):
+    program = Program(*arguments, x=Tensor("float32", "n"), C=value, grid="n")
     with pytest.raises(DefinitionError, match=re.escape(words)):
-        program.check(("x",), Where())
-
-
-@pytest.mark.parametrize("value", [len, (1, 2), b"x", 2.5j])
-def test_constants_that_a_process_cannot_be_told_are_errors(value):
-    program = Program("k.py", "f", x=Tensor("float32", "n"), C=value, grid="n")
-    with pytest.raises(
-        DefinitionError, match=r"argument 'C' of the Program is .*, which cannot be passed to a process"
-    ):
         program.check(("x",), Where())
 
 

@@ -101,6 +101,10 @@ def test_what_tvms_rules_schedule_for_the_cpu_is_right(project: Project, kernel:
     assert project.pool.call(request)["cases"] == 7
 
 
+BUILT: dict[tuple[str, ...], tuple[dict[str, Any], bytes]] = {}
+"""Signature and library of what was built for other tests: they differ in their references."""
+
+
 def check(
     project: Project,
     more: str = REFERENCE,
@@ -119,20 +123,24 @@ def check(
         text = definition.format(dtype=dtype, output=output, scalar=scalar, statement=code, more=more)
         return str(project.write("kernels/scale.py", text).relative_to(project.folder))
 
-    file = write(built or statement)
     slug, config = f"dtype-{dtype}", {"dtype": dtype}
-    contents = project.lower(file, "scale", slug=slug, config=config)["contents"]
-    signature = json.loads(contents["signature.json"])
-    (project.folder / "host.o").write_bytes(contents["host.o"])
-    outputs = [a["name"] for a in signature["arguments"] if a["output"]]
-    library = build(project.folder, plan("scale", LoweredUnit.from_json(signature, "host.o"), outputs=outputs))
-    write(statement)
+    identity = (built or statement, dtype, output, definition)
+    if identity not in BUILT:
+        contents = project.lower(write(built or statement), "scale", slug=slug, config=config)["contents"]
+        signature = json.loads(contents["signature.json"])
+        (project.folder / "host.o").write_bytes(contents["host.o"])
+        outputs = [a["name"] for a in signature["arguments"] if a["output"]]
+        library = build(project.folder, plan("scale", LoweredUnit.from_json(signature, "host.o"), outputs=outputs))
+        BUILT[identity] = signature, library.read_bytes()
+    signature, content = BUILT[identity]
+    file = write(statement)
     # A name of its own for each test: a process does not load a library twice.
-    library = library.rename(project.folder / f"scale{len(list(project.folder.glob('scale*.so')))}.so")
+    library = project.folder / f"scale{len(list(project.folder.glob('scale*.so')))}.so"
+    library.write_bytes(content)
     return project.pool.call(CheckRequest(file, "scale", slug, str(library), 0, signature, "cpu", tolerance))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int32", "int8", "uint8"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8"])
 def test_a_right_kernel_passes_for_all_sizes_and_with_its_outputs_left_out(project: Project, dtype: str) -> None:
     result = check(project, dtype=dtype)
     assert result["sizes"] == [{"n": 33}, {"n": 1}, {"n": 130}, {"n": 7}, {"n": 0}, {"n": 2053}]
@@ -145,8 +153,10 @@ def test_the_same_check_gives_the_same_result(project: Project) -> None:
     assert check(project, dtype="float16") == check(project, dtype="float16")
 
 
-@pytest.mark.parametrize(("dtype", "factor"), [("float16", 1.02), ("bfloat16", 1.05), ("float32", 1.001)])
-@pytest.mark.parametrize("unit", [1.0, 2.0**-10])
+@pytest.mark.parametrize(
+    ("dtype", "factor", "unit"),
+    [("float16", 1.02, 1.0), ("float16", 1.02, 2.0**-10), ("bfloat16", 1.05, 2.0**-10), ("float32", 1.001, 2.0**-10)],
+)
 def test_a_wrong_factor_is_seen_whatever_the_unit(project: Project, dtype: str, factor: float, unit: float) -> None:
     more = f"@scale.reference\ndef _(alpha, x):\n    return (alpha * {unit} * x.astype('float32')).astype(x.dtype)\n"
     product = f"alpha * T.float32({unit}) * T.cast(x[vi, vj], 'float32')"
@@ -176,16 +186,6 @@ def test_a_wrong_value_names_sizes_argument_index_and_both_values(project: Proje
     assert (error.where.kernel, error.where.variant, error.where.stage) == ("scale", "dtype-float32", "check")
 
 
-def test_an_element_that_is_not_written_is_wrong(project: Project) -> None:
-    with pytest.raises(CheckError, match=r"y\[0, 2\] is nan"):
-        check(project, statement="if vj < 2: y[vi, vj] = alpha * x[vi, vj]")
-
-
-def test_integers_must_be_equal(project: Project) -> None:
-    with pytest.raises(CheckError, match="y differs from the reference"):
-        check(project, statement="y[vi, vj] = T.cast(alpha, dtype) * x[vi, vj] + T.cast(vj == 2, dtype)", dtype="int32")
-
-
 def test_the_tolerance_decides(project: Project) -> None:
     close = "y[vi, vj] = alpha * x[vi, vj] + T.float32(0.001)"
     with pytest.raises(CheckError, match="differs"):
@@ -213,12 +213,9 @@ def test_an_input_must_not_change(project: Project) -> None:
         check(project, IN_PLACE, statement=both, output="")
 
 
-def test_the_reference_gets_the_config_that_it_asks_for(project: Project) -> None:
-    more = "@scale.reference\ndef _(alpha, x, *, dtype):\n    assert dtype == 'float32'\n    return alpha * x\n"
-    assert check(project, more)["cases"] == 7
-
-
-def test_the_inputs_function_can_set_inputs_and_skip_sizes(project: Project) -> None:
+def test_inputs_can_be_set_and_sizes_skipped_and_the_reference_gets_the_config_that_it_asks_for(
+    project: Project,
+) -> None:
     more = (
         REFERENCE
         + """
@@ -229,21 +226,20 @@ def _(rng, n, dtype):
     return {"alpha": 2.0, "x": rng.uniform(5, 6, (n, 3))}
 
 @scale.reference
-def _(alpha, x):
-    assert alpha == 2.0 and (x >= 5).all()
+def _(alpha, x, *, dtype):
+    assert alpha == 2.0 and (x >= 5).all() and dtype == "float32"
     return x * np.float32(2)
 """
     )
     assert check(project, more)["sizes"] == [{"n": 33}, {"n": 1}, {"n": 7}]
 
 
-def test_inputs_that_the_function_does_not_give_are_those_of_kernels_without_one() -> None:
+def test_inputs_that_are_not_given_are_those_of_kernels_without_an_inputs_function() -> None:
     plain, given = (prepared(["n"], ["n"], lambda x: x) for _ in range(2))
     given._kernel.inputs(lambda rng, n: {})
-    for sizes in ({"n": 7}, {"n": 0}):
-        one, other = plain.inputs(sizes), given.inputs(sizes)
-        assert one is not None and other is not None
-        assert one["x"].tobytes() == other["x"].tobytes() and list(other) == ["x"]
+    one, other = plain.inputs({"n": 7}), given.inputs({"n": 7})
+    assert one is not None and other is not None
+    assert one["x"].tobytes() == other["x"].tobytes() and list(other) == ["x"]
 
 
 def test_a_number_that_has_the_name_of_a_size_is_that_size() -> None:
@@ -283,13 +279,12 @@ def test_arrays_of_every_dtype_are_aligned_as_the_kernel_asks_and_no_better(dtyp
     assert from_device(tensor).tolist() == array.tolist()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_kernel_that_asks_for_aligned_arrays_gets_them(project: Project, dtype: str) -> None:
+def test_a_kernel_that_asks_for_aligned_arrays_gets_them(project: Project) -> None:
     buffer = "T.Buffer((n, 3), dtype)"
     for where in ("x", "y"):
         text = SCALE.replace(f"{where}: {buffer}", f"{where}: {buffer[:-1]}, align=128)")
         assert text != SCALE
-        assert check(project, definition=text, dtype=dtype)["cases"] == 7
+        assert check(project, definition=text)["cases"] == 7
 
 
 def prepared(symbols: list[str], shape: list[int | str], reference: Callable[[Any], Any] | None = None) -> Check:
@@ -453,25 +448,6 @@ def test_a_kernel_that_crashes_is_one_error(project: Project, monkeypatch: pytes
     assert project.discover(file)
 
 
-def test_a_missing_device_is_a_check_error(project: Project) -> None:
-    text = (project.folder / project.copy("after")).read_text() + "\nafter.reference(lambda: {})\n"
-    project.write("kernels/after.py", text)
-    request = CheckRequest(
-        "kernels/after.py", "after", "default", "/no/such.so", 0, {"arguments": [], "symbols": {}}, "cuda:63", None
-    )
-    # Without a driver it is that which is missing.
-    with pytest.raises(CheckError, match=r"this machine has no device cuda:63|cannot be loaded: libcuda\.so"):
-        project.pool.call(request)
-
-
-def test_a_missing_library_is_a_check_error(project: Project) -> None:
-    file = project.copy("after")
-    request = CheckRequest(file, "after", "default", "/no/such.so", 0, {"arguments": [], "symbols": {}}, "cpu", None)
-    project.write("kernels/after.py", (project.folder / file).read_text() + "\nafter.reference(lambda: {})\n")
-    with pytest.raises(CheckError, match="cannot load after__0"):
-        project.pool.call(request)
-
-
 @pytest.mark.parametrize(("version", "runs"), [("8.0", False), ("9.0", True), ("10.0", False)])
 def test_a_variant_for_one_arch_is_not_compared_on_a_gpu_of_another(
     monkeypatch: pytest.MonkeyPatch, version: str, runs: bool
@@ -485,3 +461,19 @@ def test_a_variant_for_one_arch_is_not_compared_on_a_gpu_of_another(
             check.run()
     else:
         assert check.run() == {"cases": 0, "worst_error": 0.0, "sizes": [], "device": "cuda:0"}
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        # Without a driver it is that which is missing.
+        ("cuda:63", r"this machine has no device cuda:63|cannot be loaded: libcuda\.so"),
+        ("cpu", "cannot load after__0"),
+    ],
+)
+def test_a_missing_device_or_library_is_a_check_error(project: Project, device: str, message: str) -> None:
+    file = project.copy("after")
+    project.write(file, (project.folder / file).read_text() + "\nafter.reference(lambda: {})\n")
+    signature = {"arguments": [], "symbols": {}}
+    with pytest.raises(CheckError, match=message):
+        project.pool.call(CheckRequest(file, "after", "default", "/no/such.so", 0, signature, device, None))

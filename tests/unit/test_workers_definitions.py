@@ -15,7 +15,7 @@ from kernelwright.core.errors import DefinitionError
 from kernelwright.core.files import dependency_digest
 from kernelwright.core.project import Project as Files
 from kernelwright.worker.patterns import pattern_files
-from workers_project import COPY, Project
+from workers_project import COPY, EMPTY, Project
 
 
 @pytest.fixture(scope="module")
@@ -170,23 +170,6 @@ def test_a_definition_file_in_a_package_can_import_relatively(project: Project) 
     assert project.lower("lib/kernels/k.py", "k")["schedule"] == "as written"
 
 
-def test_a_folder_without_init_is_a_namespace_package(project: Project) -> None:
-    project.write("kernels/_helper.py", "")
-    file = project.empty("k", "import kernels._helper, json.decoder")
-    assert deps(project, file) == ["kernels/_helper.py", "kernels/k.py"]
-
-
-def test_a_data_file_that_is_read_is_a_dependency(project: Project) -> None:
-    project.write("tuning/table.json", "[1]")
-    project.write("tuning/written.txt", "")
-    top = """
-    import json, pathlib
-    TABLE = json.loads(pathlib.Path(__file__).parent.parent.joinpath("tuning/table.json").read_text())
-    open("tuning/written.txt", "w").close()
-    """
-    assert deps(project, project.empty("k", top)) == ["kernels/k.py", "tuning/table.json"]
-
-
 def test_an_import_inside_the_function_is_reported_by_the_lowering(project: Project) -> None:
     project.write("kernels/_later.py", "FACTOR = 3.0\n")
     text = COPY.format(name="k", factor="FACTOR").replace("    @T", "    from _later import FACTOR\n    @T")
@@ -227,14 +210,6 @@ def test_stale_bytecode_is_neither_used_nor_written(project: Project) -> None:
     assert list(project.folder.rglob("*.pyc")) == bytecode
 
 
-def test_a_new_helper_file_is_found_at_once(project: Project) -> None:
-    file = project.empty("k", "import _new")
-    with pytest.raises(DefinitionError, match="No module named '_new'"):
-        project.discover(file)
-    project.write("kernels/_new.py", "")
-    assert deps(project, file) == ["kernels/_new.py", "kernels/k.py"]
-
-
 def test_files_of_one_name_in_different_folders_do_not_mix(project: Project) -> None:
     for folder, factor in (("one", 2.0), ("two", 3.0)):
         project.write(f"{folder}/_helper.py", f"FACTOR = {factor}\n")
@@ -243,19 +218,6 @@ def test_files_of_one_name_in_different_folders_do_not_mix(project: Project) -> 
         result = project.lower(f"{folder}/k.py", "k")
         assert f"T.float32({factor})".encode() in result["contents"]["module.tir"]
         assert files_of(result) == [f"{folder}/_helper.py", f"{folder}/k.py"]
-
-
-def test_a_definition_file_may_have_the_name_of_a_standard_module(project: Project) -> None:
-    for name in ("copy", "random"):
-        assert project.discover(project.copy(name))["kernels"][0]["name"] == name
-    file = project.empty("k", "import copy, random\ncopy.deepcopy, random.random")
-    assert deps(project, file) == ["kernels/k.py"]
-
-
-def test_a_standard_module_that_nobody_has_imported_yet_is_no_file_of_the_project(project: Project) -> None:
-    project.copy("wave")
-    top = "import sys\nassert 'wave' not in sys.modules\nimport wave\nwave.Wave_read"
-    assert deps(project, project.empty("k", top)) == ["kernels/k.py"]
 
 
 OPTIONAL = "try:\n    import lib_opt\nexcept ImportError:\n    pass"
@@ -469,6 +431,8 @@ def test_what_a_definition_makes_itself_is_no_dependency(project: Project) -> No
     top = """
     import os, tempfile
     from pathlib import Path
+    open("tuning.txt", "w").close()
+    open("tuning.txt").close()
     Path("made.json").write_text("1")
     os.rename("made.json", "moved.json")
     Path("moved.json").read_text()
@@ -478,6 +442,7 @@ def test_what_a_definition_makes_itself_is_no_dependency(project: Project) -> No
         Path(folder, "deep/data").read_text()
         os.listdir(folder)
     """
+    project.write("tuning.txt", "written before it is read")
     assert list(project.discover(project.empty("k", top))["dependencies"]) == ["kernels/k.py"]
 
 
@@ -565,129 +530,83 @@ def test_what_a_kernel_declares_is_a_dependency_even_if_nothing_reads_it(
     assert bool(changed(project, record)) == is_dependency
 
 
-@pytest.mark.parametrize(
-    ("reads", "message", "remedy"),
-    [
-        (["../tables"], "which is a folder", 'write "../tables/**"'),
-        (["../tables/"], "which is a folder", 'write "../tables/**"'),
-    ],
-)
-def test_what_a_kernel_cannot_declare(project: Project, reads: list[str], message: str, remedy: str) -> None:
-    project.write("tables/a.json", "1")
-    file = project.write("kernels/k.py", READS.format(reads=reads))
-    with pytest.raises(DefinitionError, match=message) as caught:
-        project.discover(str(file))
-    assert caught.value.where.location == "kernels/k.py:4" and caught.value.where.kernel == "k"
-    assert remedy in str(caught.value.remedy)
-
-
-def test_variants_of_one_file_execute_it_once(project: Project) -> None:
-    text = """
-    import tvm
-    from kernelwright import grid, kernel
-    from tvm import te
-    print("executing")
-
-    @kernel(configs=grid(n=[1, 2, 3]))
-    def k(n):
-        x = te.placeholder((n,), "float32", name="x")
-        return te.create_prim_func([x, te.compute((n,), lambda i: x[i] + 1.0, name="y")])
-    """
-    project.write("kernels/k.py", text)
-    project.printed.clear()
-    for n in (1, 2, 3):
-        project.lower("kernels/k.py", "k", slug=f"n-{n}", config={"n": n})
-    assert "".join(project.printed).count("executing") == 1
-
-
 def test_a_changed_config_is_an_error_and_not_another_kernel(project: Project) -> None:
     project.copy("k")
     with pytest.raises(DefinitionError, match="edited meanwhile"):
         project.lower("kernels/k.py", "k", config={"n": 1})
 
 
-def raises(project: Project, text: str) -> DefinitionError:
-    file = project.write("kernels/bad.py", text)
-    with pytest.raises(DefinitionError) as caught:
-        project.discover(str(file))
-    assert caught.value.where.stage == "discover"
-    assert str(project.folder) not in str(caught.value)
-    return caught.value
+def test_a_name_of_a_standard_module_is_that_module_elsewhere(project: Project) -> None:
+    for name in ("copy", "random", "wave"):
+        assert project.discover(project.copy(name))["kernels"][0]["name"] == name
+    top = "import sys\nassert 'wave' not in sys.modules\nimport copy, random, wave\ncopy.deepcopy, random.random"
+    assert deps(project, project.empty("k", top + "\nwave.Wave_read")) == ["kernels/k.py"]
 
 
-def test_a_syntax_error_names_line_and_text(project: Project) -> None:
-    error = raises(project, "x = 1\ndef f(:\n    pass\n")
-    assert error.where.location == "kernels/bad.py:2"
-    assert "SyntaxError" in error.message and "def f(:" in str(error.detail)
+MAKE = "from kernelwright import kernel\ndef make():\n    @kernel\n    def k(): pass\n    return k\n"
 
 
-def test_a_syntax_error_in_a_helper_names_the_helper(project: Project) -> None:
-    project.write("kernels/_helper.py", "\n\n1 +\n")
-    assert raises(project, "import _helper\n").where.location == "kernels/_helper.py:3"
-
-
-def test_an_exception_shows_only_the_users_frames(project: Project) -> None:
-    project.write("kernels/_helper.py", "def f():\n    return {}['missing']\n")
-    error = raises(project, "from _helper import f\nf()\n")
-    assert error.where.location == "kernels/_helper.py:2"
-    assert "KeyError" in error.message
-    assert "return {}['missing']" in str(error.detail)
-    assert "worker/definitions.py" not in str(error.detail) and "importlib" not in str(error.detail)
-
-
-def test_a_file_that_is_not_utf8_is_an_error(project: Project) -> None:
-    path = project.write("kernels/bad.py", "")
-    path.write_bytes(b"x = '\xff'\n")
-    with pytest.raises(DefinitionError, match="SyntaxError"):
-        project.discover("kernels/bad.py")
-
-
-def test_sys_exit_is_an_error(project: Project) -> None:
-    error = raises(project, "import sys\nsys.exit(0)\n")
-    assert "called sys.exit" in error.message and error.where.location == "kernels/bad.py:2"
-
-
-def test_a_decorator_error_names_the_users_line(project: Project) -> None:
-    error = raises(project, "from kernelwright import kernel\n\n@kernel(configs=[])\ndef k(): pass\n")
-    assert error.where.location == "kernels/bad.py:3" and "configs is empty" in error.message
-
-
-def test_a_file_without_a_kernel_is_an_error_with_a_remedy(project: Project) -> None:
-    error = raises(project, "x = 1\n")
-    assert "declares no kernel" in error.message and "_" in str(error.remedy)
-
-
-def test_two_kernels_of_one_name_in_a_file_are_an_error(project: Project) -> None:
-    text = "from kernelwright import kernel\n\n@kernel\ndef k(): pass\n\n@kernel\ndef k(): pass\n"
-    error = raises(project, text)
-    assert error.where.location == "kernels/bad.py:6" and "kernels/bad.py:3" in error.message
-
-
-def test_kernels_of_one_name_from_a_factory_are_an_error(project: Project) -> None:
-    text = """
-    from kernelwright import kernel
-    def make():
-        @kernel
-        def k(): pass
-        return k
-    a, b = make(), make()
-    """
-    assert "also defined" in raises(project, text).message
-
-
-def test_a_kernel_that_is_imported_from_another_file_belongs_to_that_file(project: Project) -> None:
+def test_a_kernel_belongs_to_the_file_that_keeps_it(project: Project) -> None:
     project.copy("first")
-    file = project.empty("second", "from first import first")
-    assert [kernel["name"] for kernel in project.discover(file)["kernels"]] == ["second"]
+    project.write("kernels/_make.py", MAKE)
+    file = project.empty("second", "from first import first\nfrom _make import make\nmade = make()")
+    assert {kernel["name"] for kernel in project.discover(file)["kernels"]} == {"second", "k"}
 
 
-def test_a_kernel_from_a_helpers_factory_belongs_to_the_file_that_keeps_it(project: Project) -> None:
-    project.write(
-        "kernels/_make.py",
-        "from kernelwright import kernel\ndef make():\n    @kernel\n    def k(): pass\n    return k\n",
-    )
-    file = project.write("kernels/k.py", "from _make import make\nk = make()\n")
-    assert [kernel["name"] for kernel in project.discover(str(file))["kernels"]] == ["k"]
+KERNEL = "from kernelwright import kernel\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message", "more"),
+    [
+        ("x = 1\ndef f(:\n    pass\n", "bad.py:2", "SyntaxError", "def f(:"),
+        ("import _broken\n", "_broken.py:3", "SyntaxError", "1 +"),
+        ("import _new\n", "bad.py:1", "No module named '_new'", "import _new"),
+        ("from _raises import f\nf()\n", "_raises.py:2", "KeyError", "return {}['missing']"),
+        ("import sys\nsys.exit(0)\n", "bad.py:2", "called sys.exit", ""),
+        (f"{KERNEL}\n@kernel(configs=[])\ndef k(): pass\n", "bad.py:3", "configs is empty", ""),
+        ("x = 1\n", "bad.py", "declares no kernel", "_"),
+        (f"{KERNEL}\n@kernel\ndef k(): pass\n\n@kernel\ndef k(): pass\n", "bad.py:6", "kernels/bad.py:3", ""),
+        (f"{MAKE}a, b = make(), make()\n", "bad.py:3", "also defined", ""),
+        (
+            "class Unprintable(Exception):\n    def __str__(self):\n        raise RuntimeError\nraise Unprintable\n",
+            "bad.py:4",
+            "the file raised Unprintable: (its text cannot be had: its __str__ raised RuntimeError)",
+            "",
+        ),
+        (
+            f"{KERNEL}@kernel(output=['y'])\ndef k(): ...\n",
+            "bad.py:2",
+            "output",
+            "did you mean outputs? the arguments of @kernel are configs, ",
+        ),
+        (f"{KERNEL}@kernel(q=['y'])\ndef k(): ...\n", "bad.py:2", "q", "the arguments of @kernel are configs, "),
+        (f"{KERNEL}@kernel(reads=['../tables'])\ndef k(): ...\n", "bad.py:2", "which is a folder", '"../tables/**"'),
+        ("x = '\udcff'\n", "bad.py:1", "SyntaxError", ""),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_an_error_at_the_users_line_that_shows_no_other_frame(
+    project: Project, text: str, line: str, message: str, more: str
+) -> None:
+    project.write("kernels/_broken.py", "\n\n1 +\n")
+    project.write("kernels/_raises.py", "def f():\n    return {}['missing']\n")
+    project.write("tables/a.json", "")
+    (project.folder / "kernels/bad.py").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(DefinitionError) as caught:
+        project.discover("kernels/bad.py")
+    error = caught.value
+    assert (error.where.stage, error.where.location) == ("discover", f"kernels/{line}")
+    assert message in error.message and more in f"{error.detail}{error.remedy}"
+    for hidden in (str(project.folder), "worker/definitions.py", "importlib"):
+        assert hidden not in str(error)
+
+
+def test_a_helper_that_was_missing_is_found_at_once_in_a_namespace_package_too(project: Project) -> None:
+    file = project.empty("k", "import kernels._new, json.decoder")
+    with pytest.raises(DefinitionError, match=r"No module named 'kernels._new'"):
+        project.discover(file)
+    project.write("kernels/_new.py", "")
+    assert deps(project, file) == ["kernels/_new.py", "kernels/k.py"]
 
 
 def test_a_file_outside_of_the_project_or_missing_is_an_error(project: Project, tmp_path: Path) -> None:
@@ -696,71 +615,29 @@ def test_a_file_outside_of_the_project_or_missing_is_an_error(project: Project, 
             project.discover(file)
 
 
-def test_an_error_in_tvmscript_names_the_line_inside_the_function(project: Project) -> None:
-    text = COPY.format(name="k", factor="1.0").replace("x[j]", "unknown[j]")
-    file = str(project.write("kernels/k.py", text))
-    with pytest.raises(DefinitionError, match="unknown") as caught:
-        project.lower(file, "k")
-    assert caught.value.where.location == "kernels/k.py:11"
-    assert caught.value.where.variant == "default"
-    assert "site-packages" not in str(caught.value)
-
-
-def test_an_error_inside_tvm_names_the_users_line(project: Project) -> None:
-    text = """
-    from kernelwright import kernel
-    from tvm import te
-
-    @kernel
-    def k():
-        x, y = (te.placeholder((8,), "float32", name=name) for name in "xy")
-        z = te.compute((8,), lambda i: x[i] + y[i], name="z")
-        return te.create_prim_func([x, z])
-    """
-    with pytest.raises(DefinitionError) as caught:
-        project.lower(str(project.write("kernels/k.py", text)), "k")
-    assert caught.value.where.location == "kernels/k.py:9"
-    assert ".pxi" not in str(caught.value)
-
-
-UNPRINTABLE = """
-class Unprintable(Exception):
-    def __str__(self):
-        raise RuntimeError
-"""
-
-
-def test_an_exception_that_has_no_text_is_an_error_at_the_users_line(project: Project) -> None:
-    error = raises(project, UNPRINTABLE + "raise Unprintable\n")
-    assert (error.where.location, error.message) == (
-        "kernels/bad.py:5",
-        "the file raised Unprintable: (its text cannot be had: its __str__ raised RuntimeError)",
-    )
+TE = """from tvm import te
+x, y = (te.placeholder((8,), "float32", name=name) for name in "xy")
+z = te.compute((8,), lambda i: x[i] + y[i], name="z")
+return te.create_prim_func([x, z])"""
 
 
 @pytest.mark.parametrize(
-    ("body", "what"),
+    ("text", "line", "message"),
     [
-        ("return None", "returned None"),
-        ("return 3", "builtins.int"),
-        ("return [1 / 0]", "ZeroDivisionError"),
-        ("raise SystemExit", "called sys.exit"),
-        ("import missing_module", "ModuleNotFoundError"),
+        (COPY.format(name="k", factor="1.0").replace("x[j]", "unknown[j]"), 11, "unknown"),
+        (EMPTY.format(name="k", top="", body=TE.replace("\n", "\n    ")), 9, ""),
+        (EMPTY.format(name="k", top="", body="return None"), 4, "returned None"),
+        (EMPTY.format(name="k", top="", body="return 3"), 4, "builtins.int"),
+        (EMPTY.format(name="k", top="", body="return [1 / 0]"), 6, "ZeroDivisionError"),
+        (EMPTY.format(name="k", top="", body="raise SystemExit"), 6, "called sys.exit"),
+        (EMPTY.format(name="k", top="", body="import missing_module"), 6, "ModuleNotFoundError"),
     ],
 )
-def test_a_definition_function_that_does_not_return_a_function_is_an_error(
-    project: Project, body: str, what: str
+def test_what_is_wrong_when_it_is_lowered_is_an_error_at_the_users_line(
+    project: Project, text: str, line: int, message: str
 ) -> None:
-    with pytest.raises(DefinitionError, match=what) as caught:
-        project.lower(project.empty("k", body=body), "k")
-    assert str(caught.value.where.location).startswith("kernels/k.py:")
-
-
-@pytest.mark.parametrize(
-    ("argument", "hint"), [("output", "did you mean outputs? the arguments of @kernel are configs, "), ("q", "the arg")]
-)
-def test_an_argument_that_the_decorator_does_not_have_is_an_error_that_lists_those_it_has(
-    project: Project, argument: str, hint: str
-) -> None:
-    error = raises(project, f"from kernelwright import kernel\n@kernel({argument}=['y'])\ndef k(): ...\n")
-    assert error.where.location == "kernels/bad.py:2" and str(error.remedy).startswith(hint)
+    project.write("kernels/k.py", text)
+    with pytest.raises(DefinitionError, match=message) as caught:
+        project.lower("kernels/k.py", "k")
+    assert (caught.value.where.location, caught.value.where.variant) == (f"kernels/k.py:{line}", "default")
+    assert "site-packages" not in str(caught.value) and ".pxi" not in str(caught.value)
