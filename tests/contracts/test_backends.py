@@ -29,7 +29,7 @@ from support.contract import (
 )
 from support.demand import Demand
 from support.kernel_library import installed_backends
-from support.project import SITE_SCONS, Project
+from support.project import Project
 
 __all__ = ["contracted"]
 
@@ -187,12 +187,13 @@ def test_arguments_can_be_given_by_name(kernels: Any, backend: Backend) -> None:
 
 
 def test_arrays_that_numpy_hands_to_nobody_are_taken(kernels: Any, backend: Backend) -> None:
-    if backend.name == "torch":
-        pytest.skip("PyTorch takes no arrays of NumPy")
     values = [0.5, -1.5, 2.0, 8.0]
     for dtype in OF_ML_DTYPES:
         x = np.asarray(values).astype(numpy_dtype(dtype))
         same = kernels.same.variant(dtype=dtype)
+        if backend.name == "torch":  # which takes its own tensors only
+            assert "argument 'x' is a numpy.ndarray, expected a tensor of PyTorch" in message_of(same, x)
+            continue
         x.flags.writeable = False
         made = [same(x), same(x[:0]), kernels.same(x[1:])]
         assert [tuple(one.shape) for one in made] == [(4,), (0,), (3,)]
@@ -290,7 +291,7 @@ def test_a_kernel_says_what_it_has_and_where_it_runs(kernels: Any, backend: Back
     assert "kernel 'whole': it cannot run on cuda" in message_of(whole.preload, "cuda")
     assert "unknown device 'tpu'" in message_of(whole.preload, "tpu")
     assert kernels.saxpy.__doc__.startswith("z = alpha * x + y")
-    assert "whole" in repr(whole) and dir(kernels)[:2] != []
+    assert "whole" in repr(whole) and {"saxpy", "whole"} < set(dir(kernels))
     with pytest.raises(AttributeError, match="has no kernel 'scael'; it has "):
         kernels.scael  # noqa: B018
 
@@ -327,6 +328,8 @@ def test_a_package_that_is_imported_again_works_and_so_do_the_kernels_that_were_
         assert again is not kernels
         for function in (again.saxpy, before):
             assert backend.numpy(function(2.0, x, x)).tolist() == [3, 6]
+        if backend.name == "torch":
+            assert again.saxpy.op is before.op
 
 
 @pytest.mark.parametrize("name", ["torch", "jax"])
@@ -422,37 +425,20 @@ def test_a_file_of_a_backend_that_was_altered_is_not_loaded(
 def test_a_missed_call_is_compiled_on_demand_if_the_user_says_so(
     contracted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    project = Project(contracted.folder.parents[1])
-    project_ = Project(tmp_path)
-    text = (project.folder / "kernels/arrays.py").read_text()
-    project_.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm"]\n')
-    definition = project_.write("kernels/arrays.py", text.replace(repr(OF_ML_DTYPES), repr(["int16", "float16"])))
-    more = ", torch" if name == "torch" else ""
-    code = f"""
-        import sys, numpy as np, contracted{more}
-        x = {"torch.ones(3, dtype=torch.float16)" if name == "torch" else "np.ones(3, np.float16)"}
-        same = contracted.backends.{name}.same
-        def missed():
-            try:
-                same(x)
-            except TypeError as error:
-                return error
-            raise AssertionError("it was not missed")
-        missed()
-        contracted.set_fallback("compile", {str(definition)!r})
-        y = same(x)
-        y = y if type(y).__module__ == "torch" else np.from_dlpack(y)
-        assert y.tolist() == [1, 1, 1] and "float16" in str(y.dtype), y
-        given = x * 0
-        assert same(x, given) is None
-        assert given.tolist() == [1, 1, 1]
+    monkeypatch.setenv("KERNELWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    text = (contracted.folder.parents[1] / "kernels/arrays.py").read_text()
+    definition = Project(tmp_path).write("kernels/arrays.py", text.replace(repr(OF_ML_DTYPES), repr(["float16"])))
+    Project(tmp_path).write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm"]\n')
+    backend, same = BACKENDS[name], getattr(contracted.backends, name).same
+    x, given = backend.array(np.ones(3, "float16")), np.zeros(3, "float16")
+    assert "no built variant accepts" in message_of(same, x)
+    contracted.set_fallback("compile", definition)
+    try:
+        assert backend.numpy(same(x)).tolist() == [1, 1, 1]
+        assert same(x, backend.array(given)) is None and given.tolist() == [1, 1, 1]
+    finally:
         contracted.set_fallback(None)
-        missed()
-        print([call["count"] for call in contracted.misses()])
-    """
-    paths = {"PYTHONPATH": f"{project.folder}/build:{SITE_SCONS}"}
-    env = {**paths, "KERNELWRIGHT_CACHE_DIR": str(tmp_path / "cache")}
-    assert project.python(code, env=env).splitlines()[-1] == "[3, 1]"
+    assert "no built variant accepts" in message_of(same, x)
     assert list((tmp_path / "cache/kernels").iterdir())
 
 

@@ -117,4 +117,5 @@ def test_wide_dtypes_need_the_switch_of_jax(kernels: Any) -> None:
 def test_a_variant_is_a_custom_call_of_its_own(kernels: Any) -> None:
     number = [config["dtype"] for config in kernels.whole.variants].index("int16")
     assert kernels.whole.variant(dtype="int16").target == f"contracted_1_2_0.whole__{number}"
+    assert kernels.whole.__name__ == "whole"
     assert repr(kernels.whole) == f"<JAX kernel whole with {len(kernels.whole.variants)} variants>"

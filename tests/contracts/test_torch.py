@@ -60,6 +60,7 @@ def test_operators_are_declared_with_what_they_take_write_and_return(kernels: An
         return [str(getattr(op, overload)._schema).partition("::")[2] for overload in op.overloads()]
 
     assert str(kernels.saxpy.op) == "contracted_1_2_0.saxpy"
+    assert (kernels.saxpy.__name__, kernels.saxpy.__module__) == ("saxpy", "contracted.backends.torch")
     assert schemas("saxpy") == [
         "saxpy(float alpha, Tensor x, Tensor y) -> Tensor",
         "saxpy.out(float alpha, Tensor x, Tensor y, Tensor(a!) z) -> ()",
@@ -211,6 +212,13 @@ def test_a_wrong_call_is_the_same_error_in_eager_mode_and_where_it_is_traced(ker
         with pytest.raises(kind) as fake:
             function(*fakes)
     assert str(fake.value).splitlines()[0].partition(" on arg")[0] in str(eager.value)
+
+
+def test_a_call_that_no_variant_fits_is_noted_where_it_is_traced(kernels: Any, contracted: Any) -> None:
+    with pytest.raises(Exception, match="no built variant"):
+        torch.compile(kernels.same.op.default, backend="eager", fullgraph=True)(torch.zeros(2, dtype=torch.float64))
+    noted = [call["arguments"][0]["dtype"] for call in contracted.misses() if call["kernel"] == "same"]
+    assert "float64" in noted
 
 
 # ---- tensors that are not compact, and what is written

@@ -199,6 +199,9 @@ print(message_of(demo.scale, np.ones(3, np.float32), 9.0))
     assert "it cannot run on cpu: it was built for cuda (sm_80, sm_90a) only" in printed
     without = built.python("import demo; print(demo.halved(0))", env={"KERNELWRIGHT_CUDA_DRIVER": "/nowhere"})
     assert without.strip() == "-1"
+    code = "import demo.backends.torch as operators\noperators.scale.preload('cuda')"
+    with pytest.raises(AssertionError, match=r"RuntimeError: kernel 'scale': .*driver"):
+        built.python(code, env={"KERNELWRIGHT_CUDA_DRIVER": "/nowhere"})
     refused, _ = call(built, "print(message_of(demo.scale, on_cuda(3), 9.0))", capability=75)
     assert "cuda:0 is an sm_75, and variant default was built for sm_80, sm_90a" in refused
 

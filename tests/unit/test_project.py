@@ -74,6 +74,8 @@ BAD_NAMES = ("x\n[evil]\ny", "", " x", "x ", "a=b", "[x", "x]", "#x", "a b", "..
         ({"license": "MIT", "license_files": ["absent"]}, "absent"),
         ({"readme": "absent.md"}, "absent.md"),
         ({"dependencies": "numpy"}, '"project.dependencies"'),
+        ({"dependencies": ["numpy >> 3"]}, "numpy >> 3"),
+        ({"name": "demo kernels!"}, "demo kernels!"),
         ({"unknown": 1}, '"project"'),
         ({"optional_dependencies": {"a b": []}}, "Invalid extra name 'a b' in \"project.optional-dependencies\""),
         ({"optional_dependencies": {"-a": []}}, "Invalid extra name '-a'"),

@@ -7,15 +7,15 @@ import itertools
 import json
 import random
 import socket
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kernelwright.core.errors import KernelwrightError
 from kernelwright.core.version import VERSION
-from kernelwright.state.trace import RunSummary, Trace, assign_lanes, read_trace
+from kernelwright.state.trace import RunSummary, Span, Trace, assign_lanes, read_trace
 
 SUMMARY = RunSummary(jobs=2, cores=4, built=2, reused=5, cached=1, failed=1, seconds=3.5)
 
@@ -40,29 +40,22 @@ def test_intervals_of_one_lane_do_not_overlap_and_the_lowest_free_lane_is_used()
             assert all(earlier[1] <= later[0] for earlier, later in itertools.pairwise(own))
 
 
-def a_trace() -> Trace:
-    trace = Trace(start=100.0)
-    trace.span(
-        "CUBIN",
-        "gemm/a sm_80",
-        101.25,
-        102.5,
-        cpu_seconds=1.125,
-        peak_kib=2048,
-        kernel="gemm",
-        variant="a",
-        arch="sm_80",
-    )
-    trace.span("LOWER", "gemm/a cuda", 100.5, 101.25, kernel="gemm", variant="a")
-    trace.span("PTX", "gemm/a compute_80", 101.0, 101.0, cached=True)
-    trace.span("LINK", "gemm", 102.0, 103.5, failed=True)
-    return trace
+def kept(trace: Trace, folder: Path) -> tuple[Span, ...]:
+    """The steps of a trace that was written and read again."""
+    trace.write(folder / "trace.json", SUMMARY)
+    return read_trace(folder / "trace.json").spans
 
 
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
     path = tmp_path / "build" / "trace.json"
-    a_trace().write(path, SUMMARY)
+    trace = Trace(start=100.0)
+    more = {"cpu_seconds": 1.125, "peak_kib": 2048, "kernel": "gemm", "variant": "a", "arch": "sm_80"}
+    trace.span("CUBIN", "gemm/a sm_80", 101.25, 102.5, **more)
+    trace.span("LOWER", "gemm/a cuda", 100.5, 101.25, kernel="gemm", variant="a")
+    trace.span("PTX", "gemm/a compute_80", 101.0, 101.0, cached=True)
+    trace.span("LINK", "gemm", 102.0, 103.5, failed=True)
+    trace.write(path, SUMMARY)
     assert [found.name for found in path.parent.iterdir()] == ["trace.json"]
     return path
 
@@ -88,16 +81,9 @@ def test_format_is_that_of_chrome(written: Path):
     assert set(document) == {"traceEvents", "displayTimeUnit", "otherData"}
     assert document["displayTimeUnit"] == "ms"
     first = next(event for event in document["traceEvents"] if event["ph"] == "X")
-    assert {**first, "args": None} == {
-        "name": "LOWER gemm/a cuda",
-        "cat": "LOWER",
-        "ph": "X",
-        "ts": 500_000,
-        "dur": 750_000,
-        "pid": 1,
-        "tid": 1,
-        "args": None,
-    }
+    assert (first["name"], first["cat"], first["ts"], first["dur"]) == ("LOWER gemm/a cuda", "LOWER", 500_000, 750_000)
+    assert (first["pid"], first["tid"]) == (1, 1)
+    assert list(first) == ["name", "cat", "ph", "ts", "dur", "pid", "tid", "args"]
     names = {(event["name"], event["tid"]): event["args"] for event in document["traceEvents"] if event["ph"] == "M"}
     assert names == {
         ("process_name", 1): {"name": "scons"},
@@ -121,16 +107,14 @@ def test_steps_before_the_start_move_the_origin(tmp_path: Path):
     trace = Trace(start=10.0)
     trace.span("DISCOVER", "kernels/a.py", 9.0, 9.5)
     trace.span("LOWER", "a/default cuda", 10.0, 11.0)
-    trace.write(tmp_path / "trace.json", SUMMARY)
-    assert [(span.start, span.end) for span in read_trace(tmp_path / "trace.json").spans] == [(0, 0.5), (1, 2)]
+    assert [(span.start, span.end) for span in kept(trace, tmp_path)] == [(0, 0.5), (1, 2)]
 
 
 def test_times_that_touch_in_seconds_do_not_overlap_in_microseconds(tmp_path: Path):
     trace = Trace(start=0.0)
     for number in range(50):  # 0.1 + 0.2 != 0.3
         trace.span("LOWER", str(number), number * 0.1, number * 0.1 + 0.1)
-    trace.write(tmp_path / "trace.json", SUMMARY)
-    assert {span.lane for span in read_trace(tmp_path / "trace.json").spans} == {0}
+    assert {span.lane for span in kept(trace, tmp_path)} == {0}
 
 
 @pytest.mark.parametrize(("start", "end"), [(2.0, 1.0), (float("nan"), 1.0), (0.0, float("inf"))])
@@ -146,13 +130,9 @@ def test_threads_may_add_at_once(tmp_path: Path):
         for i in range(500):
             trace.span("LOWER", f"{number}/{i}", float(i), i + 1.0)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    trace.write(tmp_path / "trace.json", SUMMARY)
-    spans = read_trace(tmp_path / "trace.json").spans
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(work, range(8)))
+    spans = kept(trace, tmp_path)
     assert len({span.subject for span in spans}) == 4000
     assert {span.lane for span in spans} == set(range(8))
 
@@ -161,8 +141,7 @@ def test_subject_with_bytes_that_are_not_utf8(tmp_path: Path):
     subject = b"kernels/\xff\xe4.py".decode("utf-8", "surrogateescape") + ' ü "quoted" </script>'
     trace = Trace(start=0.0)
     trace.span("DISCOVER", subject, 0.0, 1.0)
-    trace.write(tmp_path / "trace.json", SUMMARY)
-    assert read_trace(tmp_path / "trace.json").spans[0].subject == subject
+    assert kept(trace, tmp_path)[0].subject == subject
 
 
 Damage = Callable[[dict[str, Any]], None]
@@ -224,6 +203,7 @@ def test_damaged_texts_are_refused(tmp_path: Path, name: str):
     path.write_bytes(text)
     refuse(path, expected)
     refuse(tmp_path, "cannot be read")
+    refuse(tmp_path / "absent.json", "cannot be read")
 
 
 def refuse(path: Path, expected: str) -> None:

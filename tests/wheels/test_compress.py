@@ -6,6 +6,7 @@ What a damaged container is taken for is in ``tests/unit/test_fatbin_images.py``
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,22 @@ def test_the_wheel_says_its_mode_and_has_the_same_code_and_none_uncompressed(pac
         "kernel scale has no device code for sm_90a, which the manifest lists",
         "kernel scale has device code for sm_90, which the manifest does not list",
     ]
+
+
+def test_damaged_containers_are_value_errors_and_never_anything_else(packed: Project) -> None:
+    whole, chance, refused = fatbin(packed, "sm_80"), random.Random(7), 0
+    for _ in range(300):
+        damaged = bytearray(whole)
+        for _ in range(chance.randint(1, 4)):
+            damaged[chance.randrange(len(MAGIC) + 8, len(damaged))] = chance.randrange(256)
+        try:
+            list(images_in(bytes(damaged)))
+        except ValueError:
+            refused += 1
+    assert refused > 30
+    for size in range(17, len(whole), 37):
+        with pytest.raises(ValueError, match="a fatbin"):
+            list(images_in(whole[:size]))
 
 
 def test_another_mode_packs_again_and_compiles_no_device_code(packed: Project, tmp_path: Path) -> None:

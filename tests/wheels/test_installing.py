@@ -9,42 +9,13 @@ from pathlib import Path
 import pytest
 from support.consumers import build
 from support.environments import install, linked, needed, run
-from support.project import once
-
-SCALE = '''\
-from kernelwright import kernel
-from tvm import te
+from support.project import ADD, SCALE, once
 
 
-@kernel(outputs=["y"])
-def scale():
-    """y[i] = FACTOR x[i]"""
-    n = te.var("n")
-    x = te.placeholder((n,), "float32", name="x")
-    return te.create_prim_func([x, te.compute((n,), lambda i: x[i] * FACTOR, name="y")])
-'''
+def scale_by(factor: str) -> dict[str, str]:
+    """The definition file of a kernel with a parallel loop."""
+    return {"scale": SCALE.replace("2.0", factor)}
 
-PARALLEL = '''\
-from kernelwright import kernel
-from tvm.script import tirx as T
-
-
-@kernel(outputs=["y"])
-def negate():
-    """y[i] = -x[i]"""
-
-    @T.prim_func(s_tir=True)
-    def main(x_handle: T.handle, y_handle: T.handle):
-        n = T.int32()
-        x = T.match_buffer(x_handle, (n,), "float32")
-        y = T.match_buffer(y_handle, (n,), "float32")
-        for i in T.parallel(n):
-            with T.sblock("y"):
-                j = T.axis.spatial(n, i)
-                y[j] = -x[j]
-
-    return main
-'''
 
 SHOW = """
 import {package}, numpy as np
@@ -58,15 +29,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with environments: ``both`` has alpha 1.0 and beta, ``newer`` has alpha 2.0; and the wheels."""
 
     def make(folder: Path) -> None:
-        first = {"scale": SCALE.replace("FACTOR", "2.0"), "negate": PARALLEL}
-        alpha = build(folder / "alpha", "alpha", first)
+        alpha = build(folder / "alpha", "alpha", {**scale_by("2.0"), "add_one": ADD})
         for name in ("alpha-2", "beta"):
             # What is the same in them is not built again.
             shutil.copytree(folder / "alpha", folder / name)
             shutil.rmtree(folder / name / "dist")
-        (folder / "alpha-2/kernels/negate.py").unlink()
-        newer = build(folder / "alpha-2", "alpha", {"scale": SCALE.replace("FACTOR", "3.0")}, "2.0")
-        beta = build(folder / "beta", "beta", {**first, "scale": SCALE.replace("FACTOR", "5.0")})
+        (folder / "alpha-2/kernels/add_one.py").unlink()
+        newer = build(folder / "alpha-2", "alpha", scale_by("3.0"), "2.0")
+        beta = build(folder / "beta", "beta", {**scale_by("5.0"), "add_one": ADD})
         for name, wheels in (("both", (alpha, beta)), ("newer", (newer,))):
             install(linked(needed(tmp_path_factory), folder / name), "--no-index", *wheels)
 
@@ -88,7 +58,7 @@ def work(number):
     for _ in range(100):
         if not np.array_equal(np.from_dlpack(package.scale(x)), factor * x):
             wrong.append(number)
-        if not np.array_equal(np.from_dlpack(package.negate(x)), -x):
+        if not np.array_equal(np.from_dlpack(package.add_one(x.reshape(-1, 4))).ravel(), x + 1):
             wrong.append(number)
 
 threads = [threading.Thread(target=work, args=[number]) for number in range(8)]
@@ -100,8 +70,8 @@ alpha.set_num_threads(2)
 assert beta.num_threads() == 2
 alpha.preload()
 x = np.arange(100_000, dtype="float32")
-for package in packages:
-    np.testing.assert_array_equal(np.from_dlpack(package.negate(x)), -x)
+for package, factor in packages.items():
+    np.testing.assert_array_equal(np.from_dlpack(package.scale(x)), factor * x)
 """
     run(made / "both", code)
 
@@ -135,9 +105,9 @@ def test_an_upgrade_replaces_a_package_and_leaves_the_other(
     home = linked(needed(tmp_path_factory), tmp_path / "home")
     install(home, *wheels[:2])
     shown = "import importlib.metadata, alpha; print(importlib.metadata.version('alpha'), *alpha.manifest()['kernels'])"
-    assert run(home, shown) == "1.0 negate scale\n"
+    assert run(home, shown) == "1.0 add_one scale\n"
     install(home, wheels[2])
     assert run(home, shown) == "2.0 scale\n"
     assert run(home, SHOW.format(package="alpha")) == "0.0 3.0 6.0\n"
     assert run(home, SHOW.format(package="beta")) == "0.0 5.0 10.0\n"
-    assert not list(home.rglob("alpha/_lib/negate.so"))
+    assert not list(home.rglob("alpha/_lib/add_one.so"))

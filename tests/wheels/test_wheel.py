@@ -234,6 +234,7 @@ def test_editable_install_follows_the_build_folder(made: Project, tmp_path: Path
     ("file", "old", "new", "message"),
     [
         ("pyproject.toml", "[project]\n", "[projects]\n", "pyproject.toml [wheel]: it has no table [project]"),
+        ("pyproject.toml", 'name = "Demo-Kernels"\n', "", "name"),
         ("pyproject.toml", 'readme = "README.md"', 'readme = "MISSING.md"', "MISSING.md"),
         ("pyproject.toml", 'file = "VERSION"', "git = true", "pyproject.toml [wheel]: git tells no version"),
         ("SConstruct", 'KernelWheel("demo")', 'KernelWheel("other")', "there is no package 'other'"),
