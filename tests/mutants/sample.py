@@ -9,7 +9,7 @@ same seed chooses the same changes of a function until that is edited.
 
 A change is looked at by the tests that execute its function: first by those that execute little else, and in all by as
 many as fit ``--budget``. It survives if all of these pass; what other tests would find does not count. Which tests
-execute what is noted once, by ``python tests/mutants/sample.py --record tests/unit tests/scons``, which runs these
+execute what is noted once, by ``python tests/mutants/sample.py --record``, which runs all fast
 tests, in the folder ``build/mutants``; ``TESTS_OF`` says it of the code in C. Tests that run twice are noted twice.
 
 With ``--json FILE`` the outcomes are written there, and what is in the file is not run again. Before, install mutmut,
@@ -30,6 +30,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -52,6 +53,9 @@ from mutations import (
     texts_of,
 )
 from planted import PLANTED
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from support.forked import Starter
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTES = ROOT / "build/mutants"
@@ -311,31 +315,53 @@ def variables(top: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(top / "site_scons")}
 
 
-def run_tests(top: Path, tests: Sequence[str], limit: float) -> tuple[str, str]:
-    """What tests do in a copy of the tree: ``passed``, ``found``, ``hung`` or ``broke``, and the test that says so."""
-    listed = top.parent / f"{top.name}.tests"
-    listed.write_text("\n".join(tests))
-    options = ["-x", "-n", "0", "-rfE", "--tb=short", "--basetemp", f"{top}.temp", f"@{listed}"]
-    with tempfile.TemporaryFile("w+", errors="replace") as output:
-        process = subprocess.Popen(
-            [*PYTEST, *options],
-            cwd=top,
-            env=variables(top),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            status = process.wait(limit)
-        except subprocess.TimeoutExpired:
-            return "hung", tests[0]
-        finally:
-            with contextlib.suppress(ProcessLookupError):  # also what a failed test has left behind
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        output.seek(0)
-        text = output.read()
+@dataclass(frozen=True)
+class Place:
+    """Where changes are planted, one at a time: a copy of the tree, and what runs tests in it.
+
+    Most of what a few tests take is the start of pytest and of what they import. So a process has imported all that is
+    not ours, and each run of tests is a fork of it.
+    """
+
+    top: Path
+    starter: Starter
+
+    def run(self, tests: Sequence[str], limit: float) -> tuple[str, str]:
+        """What tests do: ``passed``, ``found``, ``hung`` or ``broke``, and the test that says so."""
+        listed, group = (self.top.parent / f"{self.top.name}.{name}" for name in ("tests", "group"))
+        listed.write_text("\n".join(tests))
+        group.unlink(missing_ok=True)
+        options = ["-x", "-n", "0", "-rfE", "--tb=short", "--basetemp", f"{self.top}.temp", f"@{listed}"]
+        late = threading.Event()
+        clock = threading.Timer(limit, lambda: (late.set(), end_group(group)))
+        clock.start()
+        path = [self.top, self.top / "site_scons", self.top / "tests"]
+        done = self.starter.run(RUN, group, *options, env=variables(self.top), path=path, cwd=self.top, merged=True)
+        clock.cancel()
+        end_group(group)  # also what a failed test has left behind
+        return ("hung", tests[0]) if late.is_set() else outcome(done.returncode, done.stdout)
+
+
+RUN = """
+import os, sys
+os.setsid()
+open(sys.argv[1], "w").write(str(os.getpid()))
+for name in [name for name in sys.modules if name.partition(".")[0] in ("kernelwright", "support", "mutants")]:
+    del sys.modules[name]
+import pytest
+sys.exit(pytest.main(["-p", "no:cacheprovider", *sys.argv[2:]]))
+"""
+IMPORTED = ("pytest", "xdist", "hypothesis", "_hypothesis_pytestplugin", "numpy", "tvm_ffi", "tvm", "SCons.Script")
+
+
+def end_group(file: Path) -> None:
+    """End all processes of a run of tests."""
+    with contextlib.suppress(OSError, ValueError):
+        os.killpg(int(file.read_text()), signal.SIGKILL)
+
+
+def outcome(status: int, text: str) -> tuple[str, str]:
+    """What the end of a run of tests says."""
     failed = re.search(r"^(?:FAILED|ERROR) (\S+)(.*)", text, re.M)
     if status == 0:
         return "passed", ""
@@ -344,10 +370,10 @@ def run_tests(top: Path, tests: Sequence[str], limit: float) -> tuple[str, str]:
     return "broke", failed[1] if failed else text.strip()[-300:]
 
 
-def look(mutant: Mutant, notes: Notes, copies: SimpleQueue[Path]) -> Outcome:
+def look(mutant: Mutant, notes: Notes, places: SimpleQueue[Place]) -> Outcome:
     """Plant a change in a copy that nobody uses, and run its tests."""
-    change, top = mutant.change, copies.get()
-    path = top / SOURCES / change.path
+    change, place = mutant.change, places.get()
+    path = place.top / SOURCES / change.path
     original = path.read_text(encoding="utf-8")
     tests = notes.tests(mutant)
     first = notes.begin(tests)
@@ -358,7 +384,7 @@ def look(mutant: Mutant, notes: Notes, copies: SimpleQueue[Path]) -> Outcome:
             compiled.unlink()
         path.write_text(original[: change.start] + change.text + original[change.end :], encoding="utf-8")
         for part in filter(None, (tests[:first], tests[first:])):
-            ended, test = run_tests(top, part, 60 + PATIENCE * (sum(notes.times[t] for t in part) + 10))
+            ended, test = place.run(part, 60 + PATIENCE * (sum(notes.times[t] for t in part) + 10))
             if ended != "passed":
                 result, by = ended, test
                 break
@@ -366,9 +392,9 @@ def look(mutant: Mutant, notes: Notes, copies: SimpleQueue[Path]) -> Outcome:
         path.write_text(original, encoding="utf-8")
         for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
             compiled.unlink()
-        copies.put(top)
-    place = f"{SOURCES / change.path}:{mutant.line}"
-    return Outcome(mutant.name, place, change.function, change.rule, mutant.folder, mutant.diff, result, by)
+        places.put(place)
+    line = f"{SOURCES / change.path}:{mutant.line}"
+    return Outcome(mutant.name, line, change.function, change.rule, mutant.folder, mutant.diff, result, by)
 
 
 def report(outcomes: Sequence[Outcome], of: str) -> None:
@@ -390,7 +416,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kind.add_argument("--random", action="store_true", help="change random statements (this is the default)")
     kind.add_argument("--rules", action="store_true", help="change what gives a wrong or an old result")
     kind.add_argument("--planted", action="store_true", help="plant the bugs of planted.py")
-    kind.add_argument("--record", nargs="+", metavar="TEST", help="run tests, and note what they execute")
+    kind.add_argument(
+        "--record", nargs="*", metavar="TEST", help="run tests, by default all fast ones, and note what they execute"
+    )
     parser.add_argument("--fast", action="store_true", help="with the tests only that are not marked as slow")
     parser.add_argument("--budget", type=float, default=90, help="seconds that the tests of one change may take")
     parser.add_argument("--json", type=Path, help="file of the outcomes, which is continued")
@@ -398,8 +426,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="print the changes, and run nothing")
     parser.add_argument("--jobs", type=int, default=2, help="changes at a time")
     given = parser.parse_args(arguments)
-    if given.record:
-        return record(given.record, given.jobs)
+    if given.record is not None:
+        return record(given.record or ["-m", "not slow", "tests"], given.jobs)
     mutants = planted() if given.planted else choose(given.part, given.rules, given.count, given.seed)
     if given.list:
         for mutant in mutants:
@@ -409,11 +437,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     outcomes = {entry["name"]: Outcome(**entry) for entry in earlier}
     left = [mutant for mutant in mutants if mutant.name not in outcomes]
     notes = Notes(tests_there("not slow" if given.fast else ""), given.budget)
-    copies: SimpleQueue[Path] = SimpleQueue()
+    places: SimpleQueue[Place] = SimpleQueue()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.jobs) as pool:
         for _ in range(given.jobs):
-            copies.put(copy_of_the_tree(Path(folder)))
-        for outcome in pool.map(lambda mutant: look(mutant, notes, copies), left):
+            places.put(Place(copy_of_the_tree(Path(folder)), Starter(IMPORTED)))
+        for outcome in pool.map(lambda mutant: look(mutant, notes, places), left):
             outcomes[outcome.name] = outcome
             print(f"{outcome.result:8} {outcome.name} {outcome.place} {outcome.function}: {outcome.rule}")
             print(f"         {outcome.diff}\n         {outcome.test}", flush=True)
