@@ -151,6 +151,42 @@ def test_the_first_variant_that_fits_is_launched(process: Process) -> None:
     assert [line.split()[0] for line in process.calls("launch")] == ["norm_0", "norm_1", "norm_2", "norm_3", "norm_1"]
 
 
+def test_sizes_choose_among_variants_and_what_fits_several_has_to_be_named(process: Process) -> None:
+    said = process.run(
+        """
+        product = made.kernel("product")
+        def outcome(*shapes):
+            return refusal(lambda: product(*map(on_cuda, shapes))).splitlines()[0]
+        for b in ((5, 3), (3, 5), (3, 3), (5, 7)):
+            print(outcome((2, 3), b))
+        print(outcome((2, 3), (3, 3), (2, 3)))
+        product._of_variant(1)(on_cuda((2, 3)), on_cuda((3, 3)))
+        """
+    ).splitlines()
+    several = "ValueError: kernel 'product': these arguments fit several variants, which differ in meaning"
+    none = "ValueError: kernel 'product': no built variant accepts these arguments"
+    assert said == ["nothing was raised", "nothing was raised", several, none, several]
+    assert [line.split()[0] for line in process.calls("launch")] == ["product_0", "product_1", "product_1"]
+
+
+def test_variants_of_equal_inputs_are_named_where_they_differ_in_what_the_reference_takes(process: Process) -> None:
+    said = process.run(
+        """
+        x = on_cuda((4,), "int8")
+        for name in ("head", "knows"):
+            for size in (8, 32):
+                made.kernel(name)(x, on_cuda((size,), "int8"))  # an output that is passed chooses
+            print(refusal(lambda: made.kernel(name)(x)).splitlines()[0])
+        """
+    ).splitlines()
+    assert said == [
+        "nothing was raised",
+        "ValueError: kernel 'knows': these arguments fit several variants, which differ in meaning",
+    ]
+    launched = [line.split()[0] for line in process.calls("launch")]
+    assert launched == ["head_0", "head_2", "head_0", "knows_0", "knows_2"]
+
+
 def test_kernel_objects_can_be_asked_and_not_pickled_and_nothing_is_touched_before_it_is_needed(
     process: Process,
 ) -> None:
@@ -342,7 +378,19 @@ def test_arguments_that_no_variant_takes_are_shown_with_what_each_expects(proces
     ]
 
 
-def test_large_dimensions_of_an_empty_array_are_accepted(process: Process) -> None:
+@pytest.mark.parametrize("stride", [2**32 + 1, -(2**32) + 1])
+def test_a_stride_that_is_right_in_its_low_32_bits_only_is_refused(process: Process, stride: int) -> None:
+    code = f'x = on_cuda((5,), "float16", strides=({stride},)); print(refusal(lambda: made.kernel("scale")(x, x, 1, 1, 1)))'
+    first = process.run(code).splitlines()[0]
+    assert first in {
+        f"ValueError: kernel 'scale': argument 'x' has a stride of {stride}, {MOST}",
+        "ValueError: kernel 'scale': Mismatched x.strides on argument #0 when calling:",
+    }
+
+
+def test_large_dimensions_are_accepted_and_any_of_an_empty_array(process: Process) -> None:
+    process.run(f'x = on_cuda(({LARGEST},), "float16"); made.kernel("scale")(x, x, 1, 1, 1)')
+    assert " grid 16776704 1 1 " in process.calls("launch")[0]
     process.run(f'empty = on_cuda((0, {LARGEST}), "int8"); made.kernel("square")(on_cuda((0, 0), "int8"), empty)')
 
 

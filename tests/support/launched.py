@@ -87,6 +87,30 @@ def norm() -> Kernel:
     return Kernel(variants)
 
 
+def product() -> Kernel:
+    """Two variants, the first of which takes b transposed."""
+    from kernelwright.cuda import Tensor
+
+    variants = []
+    for number, b in enumerate((("n", "k"), ("k", "n"))):
+        passed = {"a": Tensor("float32", "m", "k"), "b": Tensor("float32", *b), "c": Tensor("float32", "m", "n")}
+        launch = declared(f"product_{number}", "m", passed)
+        variants.append(Variant.of("product", launch, slug=f"v{number}", outputs=["c"]))
+    return Kernel(variants)
+
+
+def head(name: str, meaning: tuple[str, ...]) -> Kernel:
+    """Variants that differ in their output only."""
+    from kernelwright.cuda import Tensor
+
+    variants = []
+    for number, (k, block) in enumerate(((8, 1), (8, 2), (32, 1))):
+        launch = declared(f"{name}_{number}", "n", {"x": Tensor("int8", "n"), "y": Tensor("int8", k)})
+        config = {"k": k, "block": block}
+        variants.append(Variant.of(name, launch, slug=f"v{number}", config=config, outputs=["y"]))
+    return Kernel(variants, options={"meaning": meaning})
+
+
 def kernels() -> dict[str, Kernel]:
     """All of them, by name."""
     from kernelwright.cuda import Scalar, Size, Tensor
@@ -106,7 +130,8 @@ def kernels() -> dict[str, Kernel]:
     made["numbers"] = Kernel([Variant.of("numbers", launch, slug=slug) for slug, launch in numbers_of.items()])
     of_tir = {"two_steps": two_steps(), "fill": fill()}
     made |= {name: Kernel([Variant.of(name, function, outputs=["y"])]) for name, function in of_tir.items()}
-    return made | {"scale": scale(), "norm": norm()}
+    made |= {"head": head("head", ()), "knows": head("knows", ("k",))}
+    return made | {"scale": scale(), "norm": norm(), "product": product()}
 
 
 def driver_of(factory: pytest.TempPathFactory) -> Path:

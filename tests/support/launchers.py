@@ -70,7 +70,7 @@ class Kernel:
     tables: Sequence[Any] = ()
     declared: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    """More of the KernelPlan: ``driver``, ``toolkit``."""
+    """More of the KernelPlan: ``driver``, ``toolkit``, ``meaning``."""
 
 
 def plan_of(
@@ -97,6 +97,8 @@ def entry_of(kernel: Kernel, archs: Sequence[str] = ("sm_80",)) -> dict[str, Any
         more = {"tabled": list(variant.tabled)} if variant.tabled else {}
         variants.append(said | more | {"archs": listed, "units": [{"target": "cuda", "archs": listed}]})
     entry = {"doc": "A kernel.", "outputs": outputs_of(dict(kernel.variants[0].signature)), "variants": variants}
+    if "meaning" in kernel.options:
+        entry["meaning"] = kernel.options["meaning"]
     if kernel.tables:
         entry["tables"] = [table.to_json() for table in kernel.tables]
     return entry | ({"declared": kernel.declared} if kernel.declared is not None else {})
