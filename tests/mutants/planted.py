@@ -209,14 +209,14 @@ PLANTED = (
         "kw_new_cuda_output",
         "PyObject *kept = call->stream_object ? call->stream_object : Py_None;",
         "PyObject *kept = Py_None;",
-        ("test_an_output_keeps_the_stream_of_its_launch",),
+        ("test_an_output_keeps_the_stream_of_its_launch_as_far_as_it_was_passed",),
     ),
     Planted(
         "A call that fails does not wait for what it has launched, and inputs of JAX are freed under it.",
         "kw_run_and_wait",
         'if (kw_call_on_stream(call, "kw_synchronize")) Py_CLEAR(result);',
         'if (result && kw_call_on_stream(call, "kw_synchronize")) Py_CLEAR(result);',
-        ("test_inputs_of_jax_are_kept_when_a_call_fails_in_the_middle",),
+        ("test_a_call_with_inputs_of_jax_waits_before_they_may_be_freed_also_if_it_fails",),
     ),
     Planted(
         "A device that cannot be opened leaves the capture mode of the thread relaxed.",

@@ -203,21 +203,28 @@ def make_cuda_core(root: Path, name: str, kernel: Kernel, plan: KernelPlan, arch
         _write_images(root, place, variant.archs or archs)
 
 
-LAUNCHERS: dict[str, Callable[[Path, str, Kernel, KernelPlan, Sequence[str]], None]] = {
+Make = Callable[[Path, str, Kernel, KernelPlan, Sequence[str]], None]
+"""Writes what a package has of a kernel."""
+
+LAUNCHERS: dict[str, Make] = {
     "library": make_library,
     "cuda_core": make_cuda_core,
 }
 
 
 def make_package(
-    folder: Path, kernels: Mapping[str, Kernel], archs: Sequence[str] = ("sm_80",), *, launcher: str = "cuda_core"
+    folder: Path,
+    kernels: Mapping[str, Kernel],
+    archs: Sequence[str] = ("sm_80",),
+    *,
+    launcher: str | Make = "cuda_core",
 ) -> None:
     """Write the package ``made`` with these kernels."""
-    root = folder / "made"
+    make, root = LAUNCHERS[launcher] if isinstance(launcher, str) else launcher, folder / "made"
     root.mkdir(parents=True, exist_ok=True)
     for name, kernel in kernels.items():
         plan = replace(plan_of([], archs, kernel.variants), tables=tuple(kernel.tables), declared=kernel.declared)
-        LAUNCHERS[launcher](root, name, kernel, replace(plan, **kernel.options), archs)
+        make(root, name, kernel, replace(plan, **kernel.options), archs)
         (root / f"{name}.json").write_text(json.dumps(entry_of(kernel, archs)))
 
 

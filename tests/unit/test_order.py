@@ -1,17 +1,18 @@
-"""Streams of calls through the backends tvm_ffi and cython: what waits for what, on a driver that stands in."""
+"""Streams of calls through the backends tvm_ffi, cython and nvrtc: what waits for what, on a driver that stands in.
+
+The first part is the same for all three. Behind it is what only the first two do, which share a library.
+"""
 
 from __future__ import annotations
 
 import copy
 import ctypes
-import gc
 import re
 import shutil
 import subprocess
 import sys
 import threading
-import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +22,15 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm_ffi
+from kernelwright.cuda import Scalar, Tensor
+from kernelwright.library.plan import KernelPlan
 from kernelwright.runtime import cython_kernel
 from kernelwright.runtime import kernel as tvm_ffi_kernel
-from launcher_build import FakeTensor, c_unit, plan, scalar, signature, tensor
-from support.extension_build import STANDIN, Built, Loader, OnCuda, build_both, build_scale
+from support.extension_build import Built, Loader, OnCuda, build_both, build_scale
+from support.launched import declared, driver_of
+from support.launcher_build import FakeTensor, c_unit, plan, scalar, signature, tensor
+from support.launchers import LAUNCHERS, STANDIN, Kernel, Process, Variant, host_of, make_package
+from support.project import once
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -33,6 +39,233 @@ jax_kernel = pytest.importorskip("kernelwright.runtime.jax_kernel")
 
 BACKENDS = ("tvm_ffi", "cython")
 LINE = re.compile(r"^(launch|record|wait|synchronize) .*?stream (\S+)(?: on cuda:(\d))?", re.M)
+
+
+CYTHON_INIT = """\
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+from kernelwright.runtime import cython_kernel
+
+here = Path(__file__).parent
+files = {"verified": lambda name: here / "work" / name, "library": lambda name: here / f"work/{name}.so"}
+loader = SimpleNamespace(package="acme", folder=here / "work", manifest=dict, **files)
+
+
+def kernel(name):
+    return cython_kernel.load(loader, name, json.loads((here / f"{name}.json").read_text()))
+
+
+def call(kernel, *arguments, stream=None):
+    return kernel(*arguments, stream=stream)
+"""
+
+
+def make_cython(root: Path, name: str, kernel: Kernel, plan: KernelPlan, archs: Sequence[str]) -> None:
+    """A kernel that is called through an extension module."""
+    (root / "__init__.py").write_text(CYTHON_INIT)
+    for variant in kernel.variants:
+        host_of(root / "work", variant, archs)
+    build_both(root / "work", plan)
+
+
+def scaling() -> Kernel:
+    """A kernel for CUDA: x, [y], alpha."""
+    x = Tensor("float32", "n")
+    launch = declared("scale_kernel", "n", {"x": x, "y": x, "alpha": Scalar("float32")})
+    return Kernel([Variant.of("scale", launch, outputs=["y"])])
+
+
+# ---- what all of them do
+
+
+@pytest.fixture(params=[*LAUNCHERS, "cython"])
+def process(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Process:
+    def make(folder: Path) -> None:
+        launcher = make_cython if request.param == "cython" else request.param
+        make_package(folder, {"scale": scaling()}, launcher=launcher)
+
+    return Process(once(tmp_path_factory, f"order_{request.param}", make), driver_of(tmp_path_factory))
+
+
+ORDER = """
+import re, threading
+scale, log = made.kernel("scale"), os.environ["STANDIN_LOG"]
+def events():
+    # what the driver was asked for since the last look, such as "launch 0x5"; the default stream has two handles
+    text = open(log).read() if os.path.exists(log) else ""
+    open(log, "w").close()
+    found = re.findall(r"^(launch|record|wait|synchronize) (?:.*?stream (\\S+))?", text, re.M)
+    said = (f"{what} {int(stream or '0', 16):#x}" if stream else what for what, stream in found)
+    return " ".join(said).replace("0x1", "0x0")
+def output(stream=None, x=None):
+    return call(scale, x or on_cuda((8,)), 1.0, stream=stream)
+def in_another_thread(work):
+    made = []
+    thread = threading.Thread(target=lambda: made.append(work()))
+    thread.start()
+    thread.join()
+    return made[0]
+class OfJax(FakeTensor):
+    pass
+OfJax.__module__ = "jaxlib._jax"
+import sys
+sys.modules["jaxlib"] = sys  # as if it had been imported
+def of_jax():
+    return OfJax((8,), device=(2, 0))
+"""
+TAKEN = {
+    (0x50, 0x70): "record 0x50 wait 0x70",
+    (0x50, 1): "record 0x50 wait 0x0",
+    (0x50, 2): "record 0x50 wait 0x2",
+    (0, 0x70): "record 0x0 wait 0x70",
+    (0, 2): "record 0x0 wait 0x2",
+    (2, 1): "record 0x2 wait 0x0",
+    (2, 0x70): "record 0x2 wait 0x70",
+    (0x50, None): "synchronize 0x50",
+    (0, None): "synchronize 0x0",
+    (0x50, 0x50): "",
+    (0, 1): "",
+    (2, 2): "",
+    (0x50, -1): "",
+}
+"""Stream of the launch, and of who takes the output -> what the driver is asked for."""
+
+
+def test_who_takes_an_output_waits_for_its_kernel(process: Process) -> None:
+    code = f"""
+for launched, taken in {[*TAKEN]}:
+    y = output(launched)
+    assert events() == f"launch {{launched:#x}}"
+    for version, name in ((None, '"dltensor"'), ((1, 1), '"dltensor_versioned"')):
+        assert name in repr(y.__dlpack__(stream=taken, max_version=version))
+        print(events())
+"""
+    said = process.run(ORDER + code).split("\n")[:-1]
+    assert dict(zip(TAKEN, zip(said[::2], said[1::2], strict=True), strict=True)) == {
+        row: (expected, expected) for row, expected in TAKEN.items()
+    }
+
+
+def test_another_threads_default_stream_has_no_handle_so_the_device_is_waited_for(process: Process) -> None:
+    code = """
+for taken in (2, 0x70, None, -1):
+    y = in_another_thread(lambda: output(2))
+    events()
+    y.__dlpack__(stream=taken)
+    print(events())
+os.environ["STANDIN_FAIL"] = "cuCtxSynchronize=700"
+print(refusal(lambda: in_another_thread(lambda: output(2)).__dlpack__(stream=1)).splitlines()[0])
+"""
+    *waits, failed = process.run(ORDER + code).split("\n")[:-1]
+    assert waits == ["wait", "wait", "wait", ""]
+    message = "RuntimeError: kernel 'scale': waiting for cuda:0 failed with CUDA_ERROR_ILLEGAL_ADDRESS"
+    assert failed.startswith(message)
+
+
+def test_what_is_no_stream_takes_no_output_and_none_is_copied(process: Process) -> None:
+    code = """
+y = output(0x50)
+for options in (*({"stream": stream} for stream in (0, -2, True, "x", 1.5)), {"copy": True}, {"dl_device": (1, 0)}):
+    print(refusal(lambda: y.__dlpack__(**options)).splitlines()[0])
+y.__dlpack__(stream=-1, copy=False, dl_device=(2, 0))
+print(events())
+"""
+    asked = [
+        f"BufferError: kernel 'scale': an output was asked for on the stream {s!r}" for s in (0, -2, True, "x", 1.5)
+    ]
+    copied = ["BufferError: a new output of a kernel is exported where it is, and not copied"] * 2
+    assert process.run(ORDER + code).splitlines() == [*asked, *copied, "launch 0x50"]
+
+
+def test_a_captured_stream_sees_no_event_and_is_not_waited_for(process: Process) -> None:
+    code = """
+y = output(0x50)
+os.environ["STANDIN_CAPTURE"] = "0x50"
+y.__dlpack__(stream=0x50)
+call(scale, y, on_cuda((8,)), 1.0, stream=0x50)
+print(events())
+print(refusal(y.__dlpack__), events())
+"""
+    first, refused, remedy = process.run(ORDER + code).splitlines()
+    assert first == "launch 0x50 launch 0x50"
+    assert "RuntimeError: kernel 'scale': " in refused and "wait for stream 0x50 of cuda:0, which is being" in refused
+    assert remedy.startswith("  remedy: ") and remedy.endswith(" ")
+
+
+def test_an_error_of_the_driver_is_raised_where_an_output_is_taken(process: Process) -> None:
+    code = """
+y = output(0x50)
+for fail, stream in (("cuEventRecord=700", 0x70), ("cuStreamSynchronize=700", None)):
+    os.environ["STANDIN_FAIL"] = fail
+    print(refusal(lambda: y.__dlpack__(stream=stream)).splitlines()[0].partition(" failed")[0])
+"""
+    assert process.run(ORDER + code).splitlines() == [
+        "RuntimeError: kernel 'scale': making stream 0x70 of cuda:0 wait for stream 0x50",
+        "RuntimeError: kernel 'scale': waiting for stream 0x50 of cuda:0",
+    ]
+
+
+def test_a_kernel_that_gets_an_output_waits_if_it_is_on_another_stream(process: Process) -> None:
+    code = """
+y = output(0x50)
+call(scale, y, y, 1.0, stream=0x50)
+call(scale, y, on_cuda((8,)), 1.0, stream=0x60)
+print(events())
+"""
+    assert process.run(ORDER + code) == "launch 0x50 launch 0x50 record 0x50 wait 0x60 launch 0x60\n"
+
+
+def test_a_call_with_inputs_of_jax_waits_before_they_may_be_freed_also_if_it_fails(process: Process) -> None:
+    code = """
+y = on_cuda((8,))
+call(scale, of_jax(), y, 1.0, stream=0x50)
+call(scale, y, y, 1.0, stream=0x50)
+scale(of_jax(), y, 1.0)
+os.environ["STANDIN_FAIL"] = "cuLaunchKernelEx=700"
+print(refusal(lambda: call(scale, of_jax(), y, 1.0, stream=0x50)).partition(" launching ")[0])
+print(events())
+"""
+    refused, ordered = process.run(ORDER + code).splitlines()
+    assert refused == "RuntimeError: kernel 'scale':"
+    waits = ["launch 0x50 synchronize 0x50", "launch 0x50", "launch 0x0 synchronize 0x0", "synchronize 0x50"]
+    assert ordered == " ".join(waits)
+
+
+def test_inputs_of_jax_are_refused_while_a_graph_is_captured(process: Process) -> None:
+    code = "print(refusal(lambda: call(scale, of_jax(), on_cuda((8,)), 1.0, stream=0x50)), events())"
+    refused, remedy = process.run(ORDER + code, capture="0x50").splitlines()
+    assert refused.startswith(
+        "RuntimeError: kernel 'scale': the call would have to wait for stream 0x50 of cuda:0, which"
+    )
+    assert "an array of JAX" in refused and "remedy: " in remedy and remedy.endswith(" ")
+
+
+def test_an_output_keeps_the_stream_of_its_launch_as_far_as_it_was_passed(process: Process) -> None:
+    """CUDA must not see the handle of a stream that was destroyed."""
+    if process.folder.name == "order_library":
+        return  # tvm-ffi is told handles only
+    code = """
+import gc, weakref
+class Own:
+    def __cuda_stream__(self):
+        return 0, 0x88
+own = Own()
+alive = weakref.ref(own)
+y = output(own)
+del own
+gc.collect()
+assert alive() is not None
+y.__dlpack__(stream=0x70)
+del y
+gc.collect()
+assert alive() is None
+"""
+    process.run(ORDER + code)
+
+
+# ---- the backends tvm_ffi and cython
 
 
 @pytest.fixture(scope="module")
@@ -75,59 +308,10 @@ def machine(scale: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ma
     return Machine(kernels, tmp_path / "log")
 
 
-# ---- outputs
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(
-    ("launched", "taken", "events"),
-    [
-        (0x50, 0x70, ["record 0x50", "wait 0x70"]),
-        (0x50, 1, ["record 0x50", "wait 0x0"]),
-        (0x50, 2, ["record 0x50", "wait 0x2"]),
-        (0, 0x70, ["record 0x0", "wait 0x70"]),
-        (0x50, None, ["synchronize 0x50"]),
-        (0, None, ["synchronize 0x0"]),
-        (0x50, 0x50, []),
-        (0, 1, []),
-        (0x50, -1, []),
-    ],
-)
-def test_who_takes_an_output_waits_for_its_kernel(
-    machine: Machine, backend: str, launched: int, taken: int | None, events: list[str]
-) -> None:
-    output = machine.call(backend, launched, OnCuda(), 1.0)
-    assert machine.events() == [f"launch {launched:#x}"]
-    for version, name in ((None, '"dltensor"'), ((1, 0), '"dltensor_versioned"')):
-        assert name in repr(output.__dlpack__(stream=taken, max_version=version))
-        assert machine.events() == events
-
-
 def in_another_thread(work: Any) -> None:
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("taken", [2, 0x70, None, -1])
-def test_another_threads_default_stream_has_no_handle_so_the_device_is_waited_for(
-    machine: Machine, backend: str, taken: int | None
-) -> None:
-    outputs: list[Any] = []
-    in_another_thread(lambda: outputs.append(machine.call(backend, 2, OnCuda(), 1.0)))
-    machine.log.unlink()
-    outputs[0].__dlpack__(stream=taken)
-    lines = machine.log.read_text().splitlines() if machine.log.exists() else []
-    assert lines == ([] if taken == -1 else ["push cuda:0", "wait for cuda:0", "pop cuda:0"])
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_threads_own_default_stream_is_ordered_like_any_other(machine: Machine, backend: str) -> None:
-    output = machine.call(backend, 2, OnCuda(), 1.0)
-    output.__dlpack__(stream=2)
-    output.__dlpack__(stream=0x70)
-    assert machine.events() == ["launch 0x2", "record 0x2", "wait 0x70"]
 
 
 def test_an_output_of_another_threads_default_stream_is_waited_for_by_a_kernel(machine: Machine) -> None:
@@ -136,17 +320,6 @@ def test_an_output_of_another_threads_default_stream_is_waited_for_by_a_kernel(m
     in_another_thread(lambda: machine.call("tvm_ffi", 2, output, OnCuda(), 1.0))
     lines = [line.split(" scale")[0] for line in machine.log.read_text().splitlines()]
     assert [line for line in lines if line.startswith(("wait", "launch"))] == ["wait for cuda:0", "launch"]
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_wait_for_the_device_that_fails_is_an_error(
-    machine: Machine, backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outputs: list[Any] = []
-    in_another_thread(lambda: outputs.append(machine.call(backend, 2, OnCuda(), 1.0)))
-    monkeypatch.setenv("STANDIN_FAIL", "cuCtxSynchronize=700")
-    with pytest.raises(RuntimeError, match="kernel 'scale': waiting for cuda:0 failed with CUDA_ERROR_ILLEGAL_ADDRESS"):
-        outputs[0].__dlpack__(stream=1)
 
 
 @pytest.mark.parametrize("stream", [-1, 2**64, -(2**70), np.int64(-1)], ids=repr)
@@ -160,18 +333,6 @@ def test_what_is_no_handle_launches_nothing(machine: Machine, stream: Any) -> No
 def test_integers_of_numpy_are_handles_as_well(machine: Machine, stream: Any) -> None:
     machine.kernels["cython"](OnCuda(), OnCuda(), 1.0, stream=stream)
     assert machine.events() == [f"launch {int(stream):#x}"]
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_what_is_no_stream_takes_no_output(machine: Machine, backend: str) -> None:
-    output = machine.call(backend, 0x50, OnCuda(), 1.0)
-    for stream in (0, -2, True, "x", 1.5):
-        with pytest.raises(BufferError, match=r"kernel 'scale': an output was asked for on the stream .*\n  remedy: "):
-            output.__dlpack__(stream=stream)
-    for named in ({"copy": True}, {"dl_device": (1, 0)}):
-        with pytest.raises(BufferError, match="is exported where it is"):
-            output.__dlpack__(**named)
-    assert machine.events() == ["launch 0x50"]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -194,44 +355,16 @@ def test_streams_are_ordered_on_the_device_of_the_output(machine: Machine, backe
     }
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_captured_stream_sees_no_event_and_is_not_waited_for(
-    machine: Machine, backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    output = machine.call(backend, 0x50, OnCuda(), 1.0)
-    monkeypatch.setenv("STANDIN_CAPTURE", "0x50")
-    output.__dlpack__(stream=0x50)
-    machine.call(backend, 0x50, output, OnCuda(), 1.0)
-    assert machine.events() == ["launch 0x50", "launch 0x50"]
-    with pytest.raises(RuntimeError, match=r"wait for stream 0x50 of cuda:0, which is being captured(.|\n)*remedy: "):
-        output.__dlpack__()
-    assert machine.events() == []
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_an_error_of_the_driver_is_raised_where_an_output_is_taken(
-    machine: Machine, backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    output = machine.call(backend, 0x50, OnCuda(), 1.0)
-    monkeypatch.setenv("STANDIN_FAIL", "cuEventRecord=700")
-    with pytest.raises(RuntimeError, match=r"kernel 'scale': making stream 0x70 of cuda:0 wait for stream 0x50 failed"):
-        output.__dlpack__(stream=0x70)
-    monkeypatch.setenv("STANDIN_FAIL", "cuStreamSynchronize=700")
-    with pytest.raises(RuntimeError, match=r"kernel 'scale': waiting for stream 0x50 of cuda:0 failed"):
-        output.__dlpack__()
-
-
-@pytest.mark.parametrize("maker", BACKENDS)
-@pytest.mark.parametrize("user", BACKENDS)
-def test_a_kernel_that_gets_an_output_waits_if_it_is_on_another_stream(machine: Machine, maker: str, user: str) -> None:
+@pytest.mark.parametrize(("maker", "user"), [("tvm_ffi", "cython"), ("cython", "tvm_ffi")])
+def test_a_kernel_of_another_backend_waits_for_an_output(machine: Machine, maker: str, user: str) -> None:
+    """tvm-ffi asks an output of another library for what is finished."""
     output = machine.call(maker, 0x50, OnCuda(), 1.0)
     machine.events()
     machine.call(user, 0x60, output, OnCuda(), 1.0)
-    other_library = user == "tvm_ffi" and maker == "cython"  # which tvm-ffi asks for what is finished
-    order = ["synchronize 0x50"] if other_library else ["record 0x50", "wait 0x60"]
-    assert machine.events() == [*order, "launch 0x60"]
+    is_asked = user == "tvm_ffi"
+    assert machine.events() == [*(["synchronize 0x50"] if is_asked else ["record 0x50", "wait 0x60"]), "launch 0x60"]
     machine.call(user, 0x50, output, OnCuda(), 1.0)
-    assert machine.events() == [*(order if other_library else []), "launch 0x50"]
+    assert machine.events() == [*(["synchronize 0x50"] if is_asked else []), "launch 0x50"]
 
 
 def test_an_output_among_tensors_of_pytorch_is_waited_for_on_its_stream(
@@ -284,36 +417,6 @@ class OfJax(OnCuda):
 
 
 OfJax.__module__ = "jaxlib._jax"
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_call_with_inputs_of_jax_waits_before_they_may_be_freed(machine: Machine, backend: str) -> None:
-    machine.call(backend, 0x50, OfJax(), OnCuda(), 1.0)
-    machine.call(backend, 0x50, OnCuda(), OnCuda(), 1.0)
-    assert machine.events() == ["launch 0x50", "synchronize 0x50", "launch 0x50"]
-    machine.kernels[backend](OfJax(), OnCuda(), 1.0)
-    assert machine.events() == ["launch 0x0", "synchronize 0x0"]
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_inputs_of_jax_are_kept_when_a_call_fails_in_the_middle(
-    machine: Machine, backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("STANDIN_FAIL", "cuLaunchKernelEx=700")
-    with pytest.raises(RuntimeError, match="kernel 'scale': launching device function"):
-        machine.call(backend, 0x50, OfJax(), OnCuda(), 1.0)
-    assert machine.events() == ["synchronize 0x50"]
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_inputs_of_jax_are_refused_while_a_graph_is_captured(
-    machine: Machine, backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("STANDIN_CAPTURE", "0x50")
-    x = OfJax()
-    with pytest.raises(RuntimeError, match=r"kernel 'scale': the call would have to wait for stream 0x50(.|\n)*JAX"):
-        machine.call(backend, 0x50, x, OnCuda(), 1.0)
-    assert machine.events() == [] and x.asked == []
 
 
 def test_inputs_of_jax_on_a_gpu_are_refused_by_a_kernel_for_the_cpu(
@@ -391,20 +494,6 @@ def test_arrays_of_cupy_are_used_on_its_stream_of_their_device(machine: Machine,
 def test_cupy_takes_outputs_of_a_stream_that_is_given_in_order(machine: Machine, cupy: Any) -> None:
     machine.kernels["cython"](OfCupy(), 1.0, stream=0x50)
     assert machine.events() == ["launch 0x50", "record 0x50", "wait 0x100"]
-
-
-def test_an_output_keeps_the_stream_of_its_launch(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CUDA must not see the handle of a stream that was destroyed."""
-    stream = CupyStream(0x50)
-    alive = weakref.ref(stream)
-    output = machine.kernels["cython"](OnCuda(), 1.0, stream=stream)
-    del stream
-    gc.collect()
-    assert alive() is not None
-    output.__dlpack__(stream=0x70)
-    del output
-    gc.collect()
-    assert alive() is None
 
 
 class OfTorch(OnCuda):
