@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -322,19 +323,14 @@ def test_versions_and_packages_have_namespaces_of_their_own(contracted: Any, tmp
 
 def test_operators_are_registered_once_by_many_threads(contracted: Any, tmp_path: Path) -> None:
     module = copied(contracted.folder, tmp_path, "threads_torch").backends.torch
-    found: list[Any] = []
     barrier = threading.Barrier(8)
 
-    def use() -> None:
+    def use(_: int) -> tuple[Any, Any]:
         barrier.wait()
-        found.append((module.whole, module.whole.variant(dtype="int16")))
+        return module.whole, module.whole.variant(dtype="int16")
 
-    threads = [threading.Thread(target=use) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 8 and len(set(found)) == 1
+    with ThreadPoolExecutor(8) as threads:
+        assert len(set(threads.map(use, range(8)))) == 1
 
 
 def test_a_variant_that_is_traced_has_operators_of_its_own(kernels: Any) -> None:

@@ -14,8 +14,8 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ import pytest
 import tvm_ffi
 from kernelwright.backends.cython import RESERVED, Cython, check_headers
 from kernelwright.core.errors import ToolchainError
-from kernelwright.library.plan import KernelPlan, LoweredUnit
+from kernelwright.library.plan import LoweredUnit
 from kernelwright.runtime import cython_kernel
 from support.extension_build import (
     STANDIN,
@@ -96,29 +96,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def project(folder: Path) -> Iterator[Project]:
+def saxpy(folder: Path) -> Built:
+    """The tutorial's kernel: alpha, x, y, [z]."""
     project = Project(folder)
     with project.pool:
-        yield project
-
-
-@pytest.fixture(scope="module")
-def saxpy(folder: Path, project: Project) -> Built:
-    """The tutorial's kernel: alpha, x, y, [z]."""
-    return build_both(folder, lower_ours(project, "saxpy", ["z"]), flags=OPTIMISED)
-
-
-def pair_plan(folder: Path) -> KernelPlan:
-    arguments = [tensor("sum", "float32", ["n"], output=True), tensor("x", "float32", ["n"])]
-    arguments += [scalar("factor", "float32"), scalar("steps", "int32")]
-    arguments += [tensor("product", "float32", ["n"], output=True)]
-    unit = c_unit(folder, PAIR, signature("pair", arguments, symbols={"n": "int32"}))
-    return plan("pair", unit, outputs=["sum", "product"])
+        return build_both(folder, lower_ours(project, "saxpy", ["z"]), flags=OPTIMISED)
 
 
 @pytest.fixture(scope="module")
 def pair(folder: Path) -> Built:
-    return build_both(folder, pair_plan(folder), flags=OPTIMISED)
+    arguments = [tensor("sum", "float32", ["n"], output=True), tensor("x", "float32", ["n"])]
+    arguments += [scalar("factor", "float32"), scalar("steps", "int32")]
+    arguments += [tensor("product", "float32", ["n"], output=True)]
+    unit = c_unit(folder, PAIR, signature("pair", arguments, symbols={"n": "int32"}))
+    return build_both(folder, plan("pair", unit, outputs=["sum", "product"]), flags=OPTIMISED)
 
 
 @pytest.fixture(scope="module")
@@ -608,22 +599,19 @@ def test_a_call_releases_the_gil(folder: Path) -> None:
 
 
 def test_threads_share_a_kernel(saxpy: Built) -> None:
-    kernel, wrong = saxpy.cython(), []
+    kernel = saxpy.cython()
 
-    def run(number: int) -> None:
+    def is_right(number: int) -> bool:
         makers = [np.asarray, torch.from_numpy]
         for i in range(300):
             make, x = makers[i % 2], np.full(8, number, "float32")
             result = kernel(2.0, make(x), make(x))
             if not (np.asarray(result) == 3 * number).all() or outcome(kernel, (1.0, make(x)))[0] != "TypeError":
-                wrong.append(number)
+                return False
+        return True
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(is_right, range(4))) == [True] * 4
 
 
 def test_types_that_are_too_many_to_remember_still_work(saxpy: Built) -> None:

@@ -51,10 +51,14 @@ def cpu_unit(dtype: str, arch: str) -> LoweredUnit:
     return LoweredUnit.from_json(gemm(dtype, arch=arch), f"gemm/dtype-{dtype}/llvm/{arch}/host.o")
 
 
+def gemm_plan(*units: LoweredUnit) -> KernelPlan:
+    return plan("gemm", *units, outputs=["c", "total"])
+
+
 def whole_plan() -> KernelPlan:
     units = [cpu_unit("float16", "x86-64"), cpu_unit("float16", "x86-64-v3"), cuda_unit("float16")]
     units += [cpu_unit("bfloat16", "x86-64-v3"), cuda_unit("bfloat16")]
-    return plan("gemm", *units, outputs=["c", "total"])
+    return gemm_plan(*units)
 
 
 def emit(kernel: KernelPlan) -> str:
@@ -74,7 +78,7 @@ def tuned_plan() -> KernelPlan:
     cpu = DeviceTable("llvm", "x86-64-v3", 'A "CPU"', 8, {0: Rules((), ((None, 1),))})
     units = [unit for unit in whole_plan().units if unit.arch != "x86-64" and unit.slug == "dtype-float16"]
     others = [replace(unit, slug="other", symbol=f"{unit.symbol}_other") for unit in units]
-    return replace(plan("gemm", *units, *others, outputs=["c", "total"]), declared=1, tables=(gpu, cpu))
+    return replace(gemm_plan(*units, *others), declared=1, tables=(gpu, cpu))
 
 
 def test_what_only_some_kernels_have_is_in_no_other_library() -> None:
@@ -82,11 +86,11 @@ def test_what_only_some_kernels_have_is_in_no_other_library() -> None:
     without = emit(replace(tuned_plan(), tables=(), declared=None))
     assert "tuning" not in without and "declared" not in without and "tabled" not in without
     assert "tuning" not in emit(replace(tuned_plan(), tables=()))
-    of_both, of_cpu = whole_plan(), plan("gemm", cpu_unit("float16", "x86-64"), outputs=["c", "total"])
+    of_both, of_cpu = whole_plan(), gemm_plan(cpu_unit("float16", "x86-64"))
     of_cuda = [unit for unit in of_both.units if unit.target == "cuda"]
     for kernel in (of_both, of_cpu):
         assert "#define KW_LLVM\n#include" in emit(kernel), "host code is linked"
-    assert "KW_LLVM" not in emit(plan("gemm", *of_cuda, outputs=["c", "total"]))
+    assert "KW_LLVM" not in emit(gemm_plan(*of_cuda))
     assert emit(replace(of_cpu, split=True, toolkit=13000)) == emit(of_cpu), "it has no device code to split"
 
 
@@ -97,7 +101,7 @@ def test_a_cuda_version_is_counted_as_cuda_does() -> None:
 def test_equal_plans_give_equal_text() -> None:
     kernel = whole_plan()
     reordered = [replace(unit, symbols=dict(reversed(unit.symbols.items()))) for unit in kernel.units]
-    assert emit(plan("gemm", *reordered, outputs=["c", "total"])) == emit(kernel)
+    assert emit(gemm_plan(*reordered)) == emit(kernel)
 
 
 @pytest.mark.parametrize(
@@ -131,16 +135,8 @@ def test_a_size_of_an_output_may_come_from_a_number() -> None:
     assert "const int64_t size_n = call->values[0]->v_int64;" in emit(one_output(["n"], ["n"], scalar("n", "int32")))
 
 
-def of_cuda(**changes: Any) -> KernelPlan:
-    """A kernel whose device code has something that the launcher cannot do."""
-    return plan("gemm", cuda_unit("float16", **changes), outputs=["c", "total"])
-
-
-def of_cpu(*others: LoweredUnit, arch: str = "x86-64", outputs: tuple[str, ...] = ("c", "total")) -> KernelPlan:
-    return plan("gemm", cpu_unit("float16", arch), *others, outputs=outputs)
-
-
 X = tensor("x", "float32", [1])
+HOST = cpu_unit("float16", "x86-64")
 OTHER = signature("gemm", [tensor("a", "float32", [1])], slug="other")
 REFUSED: dict[str, tuple[KernelPlan, str]] = {
     "a size that no input tells": (
@@ -149,42 +145,42 @@ REFUSED: dict[str, tuple[KernelPlan, str]] = {
     ),
     "a size that cannot be computed": (one_output(["f(n)"], ["n"], X), r"the size 'f\(n\)' of an output cannot be"),
     "a launch parameter": (
-        of_cuda(launch=["blockIdx.x", "vthread"]),
+        gemm_plan(cuda_unit("float16", launch=["blockIdx.x", "vthread"])),
         "'gemm_kernel' has the launch parameter 'vthread'",
     ),
     "shared memory that is not the last": (
-        of_cuda(launch=["tirx.use_dyn_shared_memory", "blockIdx.x"]),
+        gemm_plan(cuda_unit("float16", launch=["tirx.use_dyn_shared_memory", "blockIdx.x"])),
         r"launch parameter 'tirx\.use_dyn_shared_memory'",
     ),
     **{
-        f"a parameter of {dtype}": (of_cuda(params=["handle", dtype]), f"parameter of dtype '{dtype}'")
+        f"a parameter of {dtype}": (
+            gemm_plan(cuda_unit("float16", params=["handle", dtype])),
+            f"parameter of dtype '{dtype}'",
+        )
         for dtype in ("bfloat16", "float32x4", "TensorMap")
     },
     **{
         f"the arch {arch}": (
-            plan("gemm", replace(cuda_unit("float16"), images={arch: "x"}), outputs=["c", "total"]),
+            gemm_plan(replace(cuda_unit("float16"), images={arch: "x"})),
             f"unknown CUDA arch '{arch}'",
         )
         for arch in ("sm80", "sm_90b", "gfx90a")
     },
-    "a CPU": (of_cpu(arch="znver4"), "unknown CPU arch 'znver4'"),
+    "a CPU": (gemm_plan(cpu_unit("float16", "znver4")), "unknown CPU arch 'znver4'"),
     "a dtype": (one_output([1], [], tensor("x", "quaternion", [1])), "dtype 'quaternion' cannot be an argument"),
     "an alignment": (one_output([1], [], X | {"alignment": 24}), "'x' has the alignment 24, expected a power of two"),
-    "no images": (
-        plan("gemm", replace(cuda_unit("float16"), images={}), outputs=["c", "total"]),
-        "has no device code",
-    ),
+    "no images": (gemm_plan(replace(cuda_unit("float16"), images={})), "has no device code"),
     "other arguments": (
-        of_cpu(LoweredUnit.from_json(OTHER, "host.o")),
+        gemm_plan(HOST, LoweredUnit.from_json(OTHER, "host.o")),
         r"gemm/other \[wrap\]: its arguments are a\[\], those of variant",
     ),
-    "other outputs than the definition": (of_cpu(outputs=("c",)), "its outputs are"),
+    "other outputs than the definition": (plan("gemm", HOST, outputs=["c"]), "its outputs are"),
     "a variant without a lowering": (
-        replace(of_cpu(), variants=(*of_cpu().variants, VariantPlan("empty", {}, ()))),
+        replace(gemm_plan(HOST), variants=(*gemm_plan(HOST).variants, VariantPlan("empty", {}, ()))),
         "a variant has no lowering",
     ),
     "one symbol twice": (
-        of_cpu(replace(cpu_unit("float16", "x86-64-v3"), symbol=cpu_unit("float16", "x86-64").symbol)),
+        gemm_plan(HOST, replace(cpu_unit("float16", "x86-64-v3"), symbol=HOST.symbol)),
         r"symbol .* appears twice",
     ),
     **{

@@ -184,19 +184,6 @@ def test_a_library_is_not_given_if_its_launcher_was_altered(package: Package) ->
         package.loader.library("scale")
 
 
-@pytest.mark.parametrize("place", ["../outside.so", "_lib/../../outside.so", "{absolute}", "_lib/x\0.so"])
-def test_a_library_outside_of_the_package_is_refused_though_the_manifest_lists_it(package: Package, place: str) -> None:
-    outside = package.folder.parent / "outside.so"
-    outside.write_text("elsewhere")
-    library = place.format(absolute=outside)
-    document = manifest_of()
-    document["kernels"]["scale"]["library"] = library
-    document["files"][library] = {"sha256": hashlib.sha256(b"elsewhere").hexdigest()}
-    package.seal(document)
-    with pytest.raises(ImportError, match="as a file of the package"):
-        package.loader.library("scale")
-
-
 # ---- the manifest
 
 

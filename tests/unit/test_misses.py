@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -130,11 +130,9 @@ def test_so_many_different_calls_are_kept_and_no_more_and_threads_lose_none() ->
         for number in range(MOST + 50):
             misses.note("f", ONE, (X, 1.5, number + 0.5), REFUSED)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(work) for _ in range(4)]:
+            done.result()
     assert [call["count"] for call in misses.calls()] == [4] * MOST
 
 
