@@ -59,32 +59,27 @@ from support.forked import Starter
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTES = ROOT / "build/mutants"
-FIRST_S = 10
-"""How long the tests of a change may take that run first, by what they took when that was noted."""
-START_S, BUILDS_S = 1.5, 15
-"""What a file of tests takes before its first test, and what all that build take once for what they share."""
+FIRST_S = 5
+"""How long the tests of a change may take that run first; those that follow take four times as long, and so on."""
+START_S, BUILDS_S = 1, 6
+"""What a file of tests takes before its first test; one whose tests build something."""
+NO_BUILDS = ("tests/unit/", "tests/contracts/", "tests/fuzz/")
+"""Where most tests build nothing; they come first."""
 PATIENCE = 8
 """How many times as long they may take. Then they are ended, which says nothing: the machine may be slow."""
 TESTS_OF = {
-    "library/launcher/threads.h": "launcher_threads launcher",
-    "library/launcher/workspace.h": "launcher_threads launcher",
-    "library/launcher/tables.h": "launcher_tables contracts/launchers_tables",
-    "library/launcher/tensormap.h": "contracts/launchers_tables",
-    "library/launcher/cutedsl.h": "launcher_cutedsl",
-    **{
-        f"library/launcher/{name}.h": "contracts/launchers_devices contracts/launchers launcher_cuda order"
-        for name in ("cuda", "driver", "memory", "provider", "serve")
-    },
-    "library/launcher/xla.h": "jax_kernel jax_backend",
-    "library/launcher/order.h": "order launcher_cuda",
-    "library/launcher/python": "cython order torch_backend",
-    "library/launcher": "launcher launcher_cuda launcher_library launcher_threads launcher_tables emitted_variants "
-    "contracts/launchers contracts/launchers_devices contracts/launchers_tables",
+    "library/launcher/threads.h": "launcher_threads|launcher|launches",
+    "library/launcher/workspace.h": "launcher_threads|launcher|launches",
+    "library/launcher/tables.h": "launchers_tables|launcher_tables|nvrtc_tables",
+    "library/launcher/tensormap.h": "launchers_tables|tensor_map|launcher",
+    "library/launcher/cutedsl.h": "cutedsl|launcher",
+    "library/launcher/xla.h": "jax",
+    "library/launcher/order.h": "order|launcher",
+    "library/launcher/python": "cython|order|torch|launchers",
+    "library/launcher": "launcher|order|emitted_variants",
 }
-"""Part of the code in C -> the files that call it, in ``tests/unit`` where nothing else is said."""
-TESTS_OF_KEYS = [
-    f"tests/unit/test_{name}.py" for name in ("stage_signatures", "kernel_keys", "stage_requests", "assembly")
-]
+"""Part of the code in C -> what is in the names of the files in `NO_BUILDS` that call it, the best first."""
+TESTS_OF_KEYS = "stage_signatures|kernel_keys|stage_requests|assembly"
 
 
 @dataclass(frozen=True)
@@ -223,10 +218,10 @@ class Notes:
                     self._direct[path][name].add(test)
                     breadth[test] += 1
                 if phase == "setup":
-                    prepared[test.partition("::")[0]].add((path, name))
+                    prepared[file_of(test)].add((path, name))
         # What a fixture of several tests executes is executed for all of them.
         for test in self.times:
-            for path, name in prepared.get(test.partition("::")[0], ()):
+            for path, name in prepared.get(file_of(test), ()):
                 self._direct[path][name].add(test)
         if not self.times:
             raise SystemExit(f"{NOTES} says nothing of these tests: run sample.py --record first")
@@ -238,46 +233,59 @@ class Notes:
             return [test for test in self.times if test.rpartition("::")[2].partition("[")[0] in mutant.tests]
         change = mutant.change
         if not change.path.endswith(".py"):
-            part = next(part for part in TESTS_OF if change.path.startswith(part))
-            names = [name.rpartition("/") for name in TESTS_OF[part].split()]
-            files = [f"tests/{folder or 'unit'}/test_{name}.py" for folder, _, name in names]
-            return self._within([[test for test in self.times if test.partition("::")[0] == file] for file in files])
+            return self._within(self._called(next(TESTS_OF[part] for part in TESTS_OF if change.path.startswith(part))))
         of_path = self._direct.get(change.path, {})
-        name = change.function.removesuffix(".<locals>")
-        found = of_path.get(name) or set().union(*of_path.values())
+        everywhere = set().union(*of_path.values())
+        found = of_path.get(change.function.removesuffix(".<locals>")) or everywhere
         first: list[str] = []
         if change.rule == "a field is left out of a key":
-            found = set().union(*of_path.values())
-            first = self._within([[test for test in self.times if test.startswith(f"{f}::")] for f in TESTS_OF_KEYS])
+            found, first = everywhere, self._within(self._called(TESTS_OF_KEYS))
         by_file: dict[str, list[str]] = defaultdict(list)
-        for test in sorted(found, key=lambda test: (not test.startswith("tests/unit/"), self.price[test], test)):
-            by_file[test.partition("::")[0]].append(test)
+        for test in sorted(found, key=lambda test: (not test.startswith(NO_BUILDS), self.price[test], test)):
+            by_file[file_of(test)].append(test)
         return list(dict.fromkeys([*first, *self._within(list(by_file.values()))]))
+
+    def _called(self, words: str) -> list[list[str]]:
+        """The tests of each file that has one of the words in its name."""
+        files = sorted({file for test in self.times if (file := file_of(test)).startswith(NO_BUILDS)})
+        named = dict.fromkeys(file for word in words.split("|") for file in files if word in file)
+        return [[test for test in self.times if test.startswith(f"{file}::")] for file in named]
 
     def _within(self, files: list[list[str]]) -> list[str]:
         """Ten tests of each file in turn, until the time is over."""
         chosen: list[str] = []
-        known = {""}
         left = self.budget
         for turn in range(0, max(map(len, files), default=0), 10):
-            for test in (test for tests in files for test in tests[turn : turn + 10]):
-                file = test.partition("::")[0]
-                shared = "" if file.startswith("tests/unit/") else "what builds share"
-                time = self.times[test] + START_S * (file not in known) + BUILDS_S * (shared not in known)
-                if time <= left:
-                    left -= time
-                    known |= {file, shared}
-                    chosen.append(test)
+            for tests in files:
+                left -= start(tests[0]) * (turn == 0 and left > 0)
+                for test in tests[turn : turn + 10]:
+                    if self.times[test] <= left:
+                        left -= self.times[test]
+                        chosen.append(test)
         return chosen
 
-    def begin(self, tests: Sequence[str]) -> int:
-        """How many of them run first."""
-        total = 0.0
-        for number, test in enumerate(tests):
-            total += self.times[test]
-            if total > FIRST_S:
-                return max(1, number)
-        return len(tests)
+    def parts(self, tests: Sequence[str]) -> list[list[str]]:
+        """Tests that run one after the other, each part four times as long as the one before it."""
+        parts: list[list[str]] = []
+        left, limit, files = 0.0, FIRST_S / 4, set[str]()
+        for test in tests:
+            if left <= 0:
+                limit *= 4
+                left, files = limit, set()
+                parts.append([])
+            left -= self.times[test] + start(test) * (file_of(test) not in files)
+            files.add(file_of(test))
+            parts[-1].append(test)
+        return parts
+
+
+def file_of(test: str) -> str:
+    return test.partition("::")[0]
+
+
+def start(test: str) -> float:
+    """How long it takes until the first test of its file runs."""
+    return START_S if test.startswith(NO_BUILDS) else BUILDS_S
 
 
 def record(tests: Sequence[str], jobs: int) -> int:
@@ -376,14 +384,13 @@ def look(mutant: Mutant, notes: Notes, places: SimpleQueue[Place]) -> Outcome:
     path = place.top / SOURCES / change.path
     original = path.read_text(encoding="utf-8")
     tests = notes.tests(mutant)
-    first = notes.begin(tests)
     result, by = "survived", f"{len(tests)} tests pass"
     try:
         # A changed file of the same size and second would not be seen.
         for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
             compiled.unlink()
         path.write_text(original[: change.start] + change.text + original[change.end :], encoding="utf-8")
-        for part in filter(None, (tests[:first], tests[first:])):
+        for part in notes.parts(tests):
             ended, test = place.run(part, 60 + PATIENCE * (sum(notes.times[t] for t in part) + 10))
             if ended != "passed":
                 result, by = ended, test
