@@ -1,4 +1,4 @@
-"""Files that a build reads back: whatever they hold, it is what was written, or nothing, or a good error."""
+"""Files that are read back: whatever they hold, it is what was written, or nothing, or a good error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,12 @@ from hypothesis import strategies as st
 from kernelwright.compilers.limits import check_limits, read_usage
 from kernelwright.core.errors import KernelwrightError, WorkerError
 from kernelwright.core.sealed import unsealed, unsealed_object
-from kernelwright.define.tuning import Rule, TableDevice
+from kernelwright.define.kernel import slugs
+from kernelwright.define.space import Choice, variants_of
+from kernelwright.define.tuning import Rule, TableDevice, parse_table, table_text
 from kernelwright.discover import discovery
+from kernelwright.discover.selection import KernelSelection
+from kernelwright.discover.tuned import choose
 from kernelwright.library import sources as library
 from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.processes import memory
@@ -63,21 +68,25 @@ def sealed_bytes(text: bytes) -> bytes:
     return b'["%s",%s]\n' % (sha256(text).encode(), text)
 
 
-def sealed_with(schema: str) -> Any:
-    """Makes the content of a sealed file out of the text of its object."""
-    return lambda text: sealed_bytes(json.dumps(schema).encode() + b"," + text)
-
-
 def is_sealed(content: bytes) -> bool:
     """Whether a digest fits, so that only the form can tell that something is wrong."""
     try:
-        unsealed(content)
+        unsealed(content.partition(b"\n")[0] + b"\n")
     except ValueError:
         return False
     return True
 
 
-def changed(content: bytes, document: Any, sealed: Any) -> st.SearchStrategy[bytes]:
+def signed(text: bytes) -> bytes:
+    """A manifest with that content, and a digest that fits."""
+    covered = text.rstrip().removesuffix(b"}").rstrip()
+    return covered + b',\n "digest": "' + sha256(covered).encode() + b'"\n}\n'
+
+
+ODD = [nested(200_000), nested(900), nested(950, '{"a":', "}"), nested(60), "", "null", "{", "9" * 5000]
+
+
+def changed(content: bytes, document: Any, sealed: Callable[[bytes], bytes]) -> st.SearchStrategy[bytes]:
     """What may be found in place of a file.
 
     Arguments:
@@ -89,49 +98,71 @@ def changed(content: bytes, document: Any, sealed: Any) -> st.SearchStrategy[byt
         damaged(content),
         damaged(content),
         restructured(document).map(lambda value: sealed(as_json(value).encode())),
-        st.sampled_from([nested(200_000), nested(900), nested(950, '{"a":', "}"), "", "null", "{", "9" * 5000]).map(
-            lambda text: sealed(text.encode())
-        ),
+        st.sampled_from(ODD).map(lambda text: sealed(text.encode())),
         st.binary(max_size=40).map(sealed),
     )
 
 
-def drawn(data: st.DataObject, strategy: st.SearchStrategy[Any]) -> Any:
-    return data.draw(strategy)
+def of_schema(content: bytes, schema: str) -> st.SearchStrategy[bytes]:
+    """The same for a sealed file. What follows its first line, as in an entry of the cache, stays as it is."""
+    line, newline, rest = content.partition(b"\n")
+    document = unsealed_object(line + newline, schema).raw
+    return changed(content, document, lambda text: sealed_bytes(json.dumps(schema).encode() + b"," + text) + rest)
 
 
-# ---- records of discovery
+def of_json(content: bytes) -> st.SearchStrategy[bytes]:
+    return changed(content, json.loads(content), lambda text: text)
 
 
-class NoPool:
-    """In place of workers: a record that is not used is asked for again, and that is all."""
+@dataclass(frozen=True)
+class Place:
+    """Where a reader is tried: a build that no test changes, a folder of its own, and what draws random values."""
 
-    size = 1
+    built: Project
+    folder: Path
+    data: st.DataObject
 
-    def call(self, request: Any) -> Any:
-        raise WorkerError("no workers here", request.where)
+    def draw(self, values: st.SearchStrategy[Any]) -> Any:
+        with write_guard().paused():
+            return self.data.draw(values)
 
-    def close(self) -> None:
-        """Nothing to close."""
+    def clear(self, name: str) -> None:
+        with write_guard().paused():
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+
+    def state(self, name: str) -> bytes:
+        return (self.built.folder / STATE / name).read_bytes()
+
+    def put(self, path: str | Path, contents: st.SearchStrategy[bytes]) -> tuple[Path, bytes]:
+        """Write something in place of a file; its path, and what it is."""
+        found = self.draw(contents)
+        file = self.folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(found)
+        return file, found
 
 
-@pytest.fixture(scope="session")
-def record(built: Project) -> tuple[Path, bytes, Any]:
-    path = next((built.folder / STATE / "discovery").glob("*scale*.record"))
-    content = path.read_bytes()
-    return path, content, unsealed_object(content, discovery.FORMAT).raw
+def in_its_folder(*paths: str) -> bool:
+    return not any(path.startswith("/") or ".." in path.split("/") for path in paths)
 
 
-@fuzz(160, data=st.data())
-def test_discovery_records(built: Project, record: tuple[Path, bytes, Any], tmp_path: Path, data: Any) -> None:
-    path, content, document = record
-    found = drawn(data, changed(content, document, sealed_with(discovery.FORMAT)))
-    folder = tmp_path / "discovery"
-    folder.mkdir(exist_ok=True)
-    (folder / path.name).write_bytes(found)
-    with write_guard().only(tmp_path):
-        file = built.folder / "kernels/scale.py"
-        records, errors = discovery.discover([file], built.folder, folder, NoPool, document["identity"])
+def records_of_definitions(place: Place) -> None:
+    class NoPool:
+        """In place of workers: a record that is not used is asked for again, and that is all."""
+
+        size = 1
+
+        def call(self, request: Any) -> Any:
+            raise WorkerError("no workers here", request.where)
+
+        def close(self) -> None:
+            """Nothing to close."""
+
+    top = place.built.folder
+    source = next((top / STATE / "discovery").glob("*scale*.record"))
+    identity = unsealed_object(source.read_bytes(), discovery.FORMAT).raw["identity"]
+    place.put(source.name, of_schema(source.read_bytes(), discovery.FORMAT))
+    records, errors = discovery.discover([top / "kernels/scale.py"], top, place.folder, NoPool, identity)
     assert len(records) + len(errors) >= 1 and len(records) <= 1
     for kernel in (kernel for made in records for kernel in made.kernels):
         assert re.fullmatch(r"[A-Za-z]\w*", kernel.name, re.A)
@@ -143,233 +174,167 @@ def test_discovery_records(built: Project, record: tuple[Path, bytes, Any], tmp_
         require_readable(error)
 
 
-# ---- settled kernels
+def settled(place: Place) -> None:
+    content = place.state("settled/build.demo.json")
+    path, _ = place.put("settled.json", of_schema(content, settled_kernels.SCHEMA))
+    known = read_settled(path, unsealed_object(content, settled_kernels.SCHEMA).raw["key"])
+    top = str(place.built.folder)
+    for file, kernels in known.of_file.items():
+        is_current(top, known.files.get(file) or {})
+        assert isinstance(file, str)
+        for name, kernel in kernels.items():
+            # Files of these names are removed and copied.
+            assert re.fullmatch(r"[A-Za-z]\w*", name, re.A)
+            is_current(top, kernel.outputs)
+            is_current(top, kernel.check_outputs)
+            assert isinstance(kernel.stages + kernel.checks, int) and isinstance(kernel.entry, str)
+            for target, (source, digest) in kernel.products.items():
+                assert isinstance(digest, str) and in_its_folder(target, source)
+    assert all(isinstance(note, str) for notes in known.notes.values() for note in notes)
+    assert in_its_folder(*known.copies) and all(isinstance(digest, str) for _, digest in known.copies.values())
 
 
-@fuzz(160, data=st.data())
-def test_settled_kernels(built: Project, tmp_path: Path, data: Any) -> None:
-    content = (built.folder / STATE / "settled/build.demo.json").read_bytes()
-    document = unsealed_object(content, settled_kernels.SCHEMA).raw
-    path = tmp_path / "settled.json"
-    path.write_bytes(drawn(data, changed(content, document, sealed_with(settled_kernels.SCHEMA))))
-    with write_guard().only(tmp_path):
-        settled = read_settled(path, document["key"])
-        top = str(built.folder)
-        for file, kernels in settled.of_file.items():
-            is_current(top, settled.files.get(file) or {})
-            assert isinstance(file, str)
-            for name, kernel in kernels.items():
-                # Files of these names are removed and copied.
-                assert re.fullmatch(r"[A-Za-z]\w*", name, re.A)
-                is_current(top, kernel.outputs)
-                is_current(top, kernel.check_outputs)
-                assert isinstance(kernel.stages + kernel.checks, int)
-                assert isinstance(kernel.entry, str)
-                for place, (source, digest) in kernel.products.items():
-                    assert isinstance(digest, str)
-                    assert not any(path.startswith("/") or ".." in path.split("/") for path in (place, source))
-        assert all(isinstance(note, str) for notes in settled.notes.values() for note in notes)
-        assert not any(path.startswith("/") or ".." in path.split("/") for path in settled.copies)
-        assert all(isinstance(digest, str) for _, digest in settled.copies.values())
-
-
-# ---- entries of the build cache
-
-
-@fuzz(160, data=st.data(), lists=st.booleans())
-def test_cache_entries(tmp_path: Path, data: Any, lists: bool) -> None:
-    shutil.rmtree(tmp_path / "cache", ignore_errors=True)
-    made, out = tmp_path / "made", tmp_path / "out"
-    made.mkdir(exist_ok=True)
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir()
-    (made / "a.so").write_bytes(b"library")
-    (made / "b.sh").write_bytes(b"script")
-    cache, key, files = BuildCache(tmp_path / "cache", 10**6), "ab" + "0" * 62, ["a.so", "b.sh"]
-    cache.store(key, made, files, {"kernels/x.json": "1234"})
-    kind = b'"lists"' if lists else b'"files"'
-    (entry,) = (path for path in (tmp_path / "cache").glob("??/*") if kind in path.read_bytes())
+def cache_entries(place: Place) -> None:
+    place.clear("cache")
+    files, read = {"a.so": b"library", "b.sh": b"script"}, {"kernels/x.json": "1234"}
+    for name, data in files.items():
+        place.put(f"made/{name}", st.just(data))
+    cache, key, out = BuildCache(place.folder / "cache", 10**6), "ab" + "0" * 62, place.folder / "out"
+    cache.store(key, place.folder / "made", [*files], read)
+    kind = place.draw(st.sampled_from([b'"lists"', b'"files"']))
+    (entry,) = (path for path in (place.folder / "cache").glob("??/*") if kind in path.read_bytes())
     content = entry.read_bytes()
-    line, newline, rest = content.partition(b"\n")
-    header = unsealed_object(line + newline, cache_entry.SCHEMA).raw
-    sealed = sealed_with(cache_entry.SCHEMA)
-    entry.write_bytes(found := drawn(data, changed(content, header, lambda text: sealed(text) + rest)))
+    rest = content.partition(b"\n")[2]
+    _, found = place.put(entry, of_schema(content, cache_entry.SCHEMA))
+    place.clear("out")
+    out.mkdir()
     asked = []
-    with write_guard().only(tmp_path):
-        later = cache.fetch(key, out, files, lambda name: asked.append(name) or "1234")
-    names = {path.name: path.read_bytes() for path in out.iterdir()}
-    assert names == {} if later is None else sorted(names) == files
+    later = cache.fetch(key, out, [*files], lambda name: asked.append(name) or "1234")
+    got = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert got == {} if later is None else got.keys() == files.keys()
     assert all(isinstance(name, str) for name in asked)
-    if found == content or (lists and later is not None):
-        assert names == {"a.so": b"library", "b.sh": b"script"}
-    elif not is_sealed(found.partition(b"\n")[0] + b"\n") or found[len(found) - len(rest) :] != rest:
+    if found == content or (kind == b'"lists"' and later is not None):
+        assert got == files
+    elif not is_sealed(found) or found[len(found) - len(rest) :] != rest:
         assert later is None
-    cache.store(key, made, files, {"kernels/x.json": "1234"})
-    assert cache.fetch(key, out, files, lambda name: "1234") == {"kernels/x.json": "1234"}
+    cache.store(key, place.folder / "made", [*files], read)
+    assert cache.fetch(key, out, [*files], lambda name: "1234") == read
 
 
-# ---- headers
-
-
-@fuzz(160, data=st.data())
-def test_kept_headers(tmp_path: Path, data: Any) -> None:
-    shutil.rmtree(tmp_path / "headers", ignore_errors=True)
+def headers(place: Place) -> None:
+    place.clear("headers")
     header = Path(__file__)  # what was just written is not kept
     text = f'# 1 "{header}" 1\n#define A 1\n# 1 "device.cu"\nnamespace std {{ int f(int); }}\n'
-    kept, key = KeptHeaders(tmp_path / "headers", ("nvcc",)), ("compute_80", "#include <a.h>")
+    kept, key = KeptHeaders(place.folder / "headers", ("nvcc",)), ("compute_80", "#include <a.h>")
     made = kept.of(key, None, lambda: read_headers(text))
-    (path,) = (tmp_path / "headers").iterdir()
-    content = path.read_bytes()
-    document, sealed = unsealed_object(content, kept_headers.SCHEMA).raw, sealed_with(kept_headers.SCHEMA)
-    path.write_bytes(found := drawn(data, changed(content, document, sealed)))
-    with write_guard().only(tmp_path):
-        headers = kept.of(key, None, lambda: read_headers(text))
+    (path,) = (place.folder / "headers").iterdir()
+    _, found = place.put(path, of_schema(path.read_bytes(), kept_headers.SCHEMA))
+    again = kept.of(key, None, lambda: read_headers(text))
     if not is_sealed(found):
-        assert (headers.declarations.own, headers.macros) == (made.declarations.own, made.macros)
-    assert all(isinstance(part, str) for macro in headers.macros.items() for part in macro)
-    for one in headers.declarations.needed(["f", "std::f"]):
+        assert (again.declarations.own, again.macros) == (made.declarations.own, made.macros)
+    assert all(isinstance(part, str) for macro in again.macros.items() for part in macro)
+    for one in again.declarations.needed(["f", "std::f"]):
         assert isinstance(one.text, str) and all(isinstance(name, str) for name in one.names)
 
 
-# ---- the journal
-
-
-def shards(project: Project) -> list[Path]:
-    return sorted((project.folder / STATE / "journal").glob("*.jsonl"))
-
-
-def framed(name: Any, text: str) -> str:
-    return sealed_bytes(f"{json.dumps(name)}{SEPARATOR}{text}".encode("utf-8", "surrogatepass")).decode(
-        "utf-8", "surrogatepass"
-    )
-
-
-def known_lines(shard: bytes) -> list[tuple[str, Any]]:
-    lines = [json.loads(line) for line in shard.decode().splitlines()[1:] if line]
-    return [(name, body) for _, name, body in lines]
+def framed(name: Any, text: str) -> bytes:
+    return sealed_bytes(f"{json.dumps(name)}{SEPARATOR}{text}".encode("utf-8", "surrogatepass"))
 
 
 @st.composite
 def journals(draw: st.DrawFn, content: bytes) -> bytes:
-    """A damaged shard, or one whose lines fit their digests and hold something else."""
+    """A damaged file of the journal, or one whose lines fit their digests and hold something else."""
     if draw(st.booleans()):
         return draw(damaged(content))
     lines = []
-    for name, body in known_lines(content):
+    for _, name, body in (json.loads(line) for line in content.decode().splitlines()[1:] if line):
         kind = draw(st.sampled_from(["keep", "body", "body", "name", "text"]))
         if kind == "body":
             lines.append(framed(name, as_json(draw(restructured(body)))))
         elif kind == "name":
             names = ["[]", "{}", "1", "null", '""', '"\\u0000"', '"/etc/passwd"', '"../x"', "x", '"', nested(5000)]
-            rest = f"{draw(st.sampled_from(names))}{SEPARATOR}{{}}"
-            lines.append(sealed_bytes(rest.encode()).decode())
+            lines.append(sealed_bytes(f"{draw(st.sampled_from(names))}{SEPARATOR}{{}}".encode()))
         elif kind == "text":
-            lines.append(
-                framed(name, draw(st.sampled_from([nested(5000), "{", "", "null", "[]", "NaN", '"x"', "9" * 5000])))
-            )
+            texts = [nested(5000), "{", "", "null", "[]", "NaN", '"x"', "9" * 5000]
+            lines.append(framed(name, draw(st.sampled_from(texts))))
         else:
             lines.append(framed(name, as_json(body)))
-    return SCHEMA + "".join(lines).encode("utf-8", "surrogatepass")
+    return SCHEMA + b"".join(lines)
 
 
-@fuzz(160, data=st.data())
-def test_journal_shards(built: Project, tmp_path: Path, data: Any) -> None:
-    sources = shards(built)
-    source = drawn(data, st.sampled_from(sources))
-    folder = tmp_path / "journal"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    (folder / source.name).write_bytes(drawn(data, journals(source.read_bytes())))
-    names = [name for name, _ in known_lines(source.read_bytes())]
-    before = {name: (built.folder / name).stat().st_mtime_ns for name in names}
-    with write_guard().only(tmp_path):
-        journal = Journal(folder, built.folder)
-        journal.writable = True
-        for name in names:
-            output = journal.output(str(built.folder / name))
-            assert output is None or (len(output[0]) == 4 and isinstance(output[1], str))
-            journal.intact(str(built.folder / name))
-            for body in journal.entries(name.rpartition("/")[0] or ".").values():
-                with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
-                    entry = entry_from_json(body)
-                    assert hasattr(entry, "binfo") and hasattr(entry, "ninfo")
-        journal.close()
-        again = Journal(folder, built.folder)
-        for name in names:
-            assert again.output(str(built.folder / name)) == journal.output(str(built.folder / name))
-    assert before == {name: (built.folder / name).stat().st_mtime_ns for name in names}
+def journal(place: Place) -> None:
+    top = place.built.folder
+    source = place.draw(st.sampled_from(sorted((top / STATE / "journal").glob("*.jsonl"))))
+    place.clear("journal")
+    place.put(f"journal/{source.name}", journals(source.read_bytes()))
+    names = [json.loads(line)[1] for line in source.read_text().splitlines()[1:] if line]
+    before = {name: (top / name).stat().st_mtime_ns for name in names}
+    found = Journal(place.folder / "journal", top)
+    found.writable = True
+    for name in names:
+        output = found.output(str(top / name))
+        assert output is None or (len(output[0]) == 4 and isinstance(output[1], str))
+        found.intact(str(top / name))
+        for body in found.entries(name.rpartition("/")[0] or ".").values():
+            with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
+                entry = entry_from_json(body)
+                assert hasattr(entry, "binfo") and hasattr(entry, "ninfo")
+    found.close()
+    again = Journal(place.folder / "journal", top)
+    for name in names:
+        assert again.output(str(top / name)) == found.output(str(top / name))
+    assert before == {name: (top / name).stat().st_mtime_ns for name in names}
 
 
-# ---- the toolchain's probes
+def probes(place: Place) -> None:
+    """What compilers said of themselves; asking them costs nothing here."""
+    path, expected = place.folder / "toolchain.json", ["cc 1", "11", "0.27.0", "0.1", "22"]
 
-
-@pytest.fixture
-def probes(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """Probes that cost nothing."""
-    compiler = HostCompiler("/usr/bin/cc", "cc 1", "11")
-    lowerer = Lowerer("0.27.0", "0.1", "22")
-    monkeypatch.setattr(toolchain, "probe_host_compiler", lambda path: compiler)
-    monkeypatch.setattr(toolchain, "probe_tvm", lambda records: lowerer)
-    yield {"compiler": compiler, "lowerer": lowerer}
-
-
-@fuzz(160, data=st.data())
-def test_probes_of_the_toolchain(probes: dict[str, Any], tmp_path: Path, data: Any) -> None:
-    path = tmp_path / "toolchain.json"
-    if not (kept := tmp_path / "kept.json").exists():
-        path.unlink(missing_ok=True)
-        chain = toolchain.Toolchain(path, {"PATH": "/usr/bin:/bin"})
-        chain.host_compiler("")
-        chain.lowerer()
-        path.rename(kept)
-    content = kept.read_bytes()
-    found = drawn(data, changed(content, unsealed_object(content, toolchain.SCHEMA).raw, sealed_with(toolchain.SCHEMA)))
-    path.write_bytes(found)
-    with write_guard().only(tmp_path):
+    def told() -> list[str]:
         chain = toolchain.Toolchain(path, {"PATH": "/usr/bin:/bin"})
         compiler, lowerer = chain.host_compiler(""), chain.lowerer()
-    texts = [compiler.version, compiler.identity, lowerer.tvm, lowerer.tvm_ffi, lowerer.identity]
+        return [compiler.version, compiler.identity, lowerer.tvm, lowerer.tvm_ffi, lowerer.identity]
+
+    with pytest.MonkeyPatch.context() as patched:
+        compiler, lowerer = HostCompiler("/usr/bin/cc", *expected[:2]), Lowerer(*expected[2:])
+        patched.setattr(toolchain, "probe_host_compiler", lambda path: compiler)
+        patched.setattr(toolchain, "probe_tvm", lambda records: lowerer)
+        path.unlink(missing_ok=True)
+        assert told() == expected
+        _, found = place.put(path, of_schema(path.read_bytes(), toolchain.SCHEMA))
+        texts = told()
     assert all(isinstance(text, str) for text in texts)
-    if not is_sealed(found):  # no damage gets into the manifest or into a signature
-        assert texts == ["cc 1", "11", "0.27.0", "0.1", "22"]
+    assert is_sealed(found) or texts == expected, "no damage gets into the manifest or into a signature"
 
 
-# ---- measurements, the trace and the report
+def measurements(place: Place) -> None:
+    path, _ = place.put("measurements.json", of_schema(place.state("measurements.json"), memory.SCHEMA))
+    governor = MemoryGovernor(1 << 20, Measurements(path))
+    assert 0 <= governor.estimate_kib("link", "scale") < 1 << 50
+    assert 0 <= governor.estimate_kib("nvcc", "other") < 1 << 50
+    governor.learn("link", "scale", 5, 1.0, 1.0)
+    governor.save()
+    assert Measurements(path).find("link", "scale") is not None
 
 
-@fuzz(120, data=st.data())
-def test_measurements(built: Project, tmp_path: Path, data: Any) -> None:
-    content = (built.folder / STATE / "measurements.json").read_bytes()
-    path = tmp_path / "measurements.json"
-    document = unsealed_object(content, memory.SCHEMA).raw
-    path.write_bytes(drawn(data, changed(content, document, sealed_with(memory.SCHEMA))))
-    with write_guard().only(tmp_path):
-        measurements = Measurements(path)
-        governor = MemoryGovernor(1 << 20, measurements)
-        assert 0 <= governor.estimate_kib("link", "scale") < 1 << 50
-        assert 0 <= governor.estimate_kib("nvcc", "other") < 1 << 50
-        governor.learn("link", "scale", 5, 1.0, 1.0)
-        governor.save()
-        assert Measurements(path).find("link", "scale") is not None
+@contextlib.contextmanager
+def named(path: Path) -> Iterator[None]:
+    """What is read may be an error that names the file."""
+    try:
+        yield
+    except KernelwrightError as error:
+        require_readable(error, placed=False)
+        assert str(path) in str(error)
 
 
-@fuzz(120, data=st.data())
-def test_traces(built: Project, tmp_path: Path, data: Any) -> None:
-    content = (built.folder / "build/trace.json").read_bytes()
-    path = tmp_path / "trace.json"
-    path.write_bytes(drawn(data, changed(content, json.loads(content), lambda text: text)))
-    with write_guard().only(tmp_path):
-        try:
-            run = read_trace(path)
-        except KernelwrightError as error:
-            require_readable(error, placed=False)
-            assert str(path) in str(error)
-        else:
-            assert all(span.start <= span.end for span in run.spans)
+def traces(place: Place) -> None:
+    path, _ = place.put("trace.json", of_json((place.built.folder / "build/trace.json").read_bytes()))
+    with named(path):
+        assert all(span.start <= span.end for span in read_trace(path).spans)
 
 
-@pytest.fixture(scope="session")
-def tuning_result(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+@functools.cache
+def a_tuning_result(folder: Path) -> bytes:
     points = [{"block_m": size, "vector": vector} for size in (64, 32) for vector in (True, False)]
     measured = tuple(CandidateResult(n, 9.0 + n, 9.0, 1 + n / 9, 0.01, 5, 8.0, (900, 1000)) for n in range(3))
     sizes = tuple(SizeResult({"m": m, "k": 8}, m % 3, 9.0, measured) for m in (1, 64, 512))
@@ -377,97 +342,129 @@ def tuning_result(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     failure = Failure(3, "block_m-32", "too large", "build/tune/gemm/failed/block_m-32")
     config = ConfigResult({"n": 64}, ("m", "k"), ("m",), rules, tuple(points), sizes, (failure,), ())
     device = TableDevice("llvm", "x86-64-v3", "a device", 2)
-    folder = tmp_path_factory.mktemp("result")
     write_result(folder, TuningResult("gemm", device, {"tvm": "1"}, "tuning/gemm.json", (config,)))
     return (folder / "result.json").read_bytes()
 
 
-@fuzz(160, data=st.data())
-def test_results_of_tuning(tuning_result: bytes, tmp_path: Path, data: Any) -> None:
-    folder = tmp_path / "build/tune/gemm/cpu"
-    folder.mkdir(parents=True, exist_ok=True)
-    found = drawn(data, changed(tuning_result, json.loads(tuning_result), lambda text: text))
-    (folder / "result.json").write_bytes(found)
-    with write_guard().only(tmp_path):
-        make_report(tmp_path, tmp_path / "build/report.html")
-    page = (tmp_path / "build/report.html").read_text(encoding="utf-8")
+def results_of_tuning(place: Place) -> None:
+    place.put("build/tune/gemm/cpu/result.json", of_json(a_tuning_result(place.folder / "made")))
+    make_report(place.folder, place.folder / "build/report.html")
+    page = (place.folder / "build/report.html").read_text(encoding="utf-8")
     # Either it is shown, or a note says what is wrong.
     assert ("<h2>Tuning</h2>" in page) != ("result.json: " in page)
     assert page.count("</script>") == 2
 
 
-@fuzz(80, data=st.data())
-def test_reports_of_damaged_builds(built: Project, tmp_path: Path, data: Any) -> None:
-    build = tmp_path / "project" / "build"
-    shutil.rmtree(build, ignore_errors=True)
+def reports_of_damaged_builds(place: Place) -> None:
+    build = place.folder / "project" / "build"
+    place.clear("project")
     (build / "kernels/demo").mkdir(parents=True)
-    (build / "demo").mkdir()
     for name in ("trace.json", "demo/manifest.json"):
-        content = (built.folder / "build" / name).read_bytes()
-        (build / name).write_bytes(drawn(data, st.just(content) | changed(content, json.loads(content), signed)))
+        content = (place.built.folder / "build" / name).read_bytes()
+        place.put(build / name, st.just(content) | changed(content, json.loads(content), signed))
+    with named(build):
+        make_report(build.parent, build / "report.html")
+
+
+USAGE = dict.fromkeys(("registers", "stack_bytes", "spill_store_bytes", "spill_load_bytes", "shared_bytes"), 4)
+USAGE_FILE = {"schema": 1, "arch": "sm_80", "kernels": {"main_kernel": {**USAGE, "constant_bytes": 380}}}
+
+
+def usage_of_resources(place: Place) -> None:
+    path, _ = place.put("sm_80.json", of_json(json.dumps(USAGE_FILE, indent=1).encode()))
+    try:
+        check_limits("f", "default", "sm_80", read_usage(path), 255, 0, discovery.Where("f"))
+    except KernelwrightError as error:
+        require_readable(error, placed=False)
+
+
+TABLE_NAME = "tuning/gemm.x86-64-v3-cpu-2.json"
+TABLE = {
+    "schema": 1,
+    "kernel": "gemm",
+    "device": {"target": "llvm", "arch": "x86-64-v3", "name": "CPU", "count": 2},
+    "measured": {"tvm": "0.27.0"},
+    "configs": [
+        {
+            "config": {"n": 1},
+            "by": ["m"],
+            "rules": [
+                {"upto": 64, "tune": {"block": 8}},
+                {"upto": 128, "tune": {"block": 16}},
+                {"tune": {"block": 32}},
+            ],
+            "evidence": [{"sizes": {"m": 1}, "tune": {"block": 8}, "us": 1.5, "default_us": 2, "spread": 0.01}],
+            "sources": [{"tune": {"block": 8}, "digest": "0123456789abcdef"}],
+        },
+        {"config": {"n": 2}, "by": [], "rules": [{"tune": {"block": 16}}], "evidence": [], "sources": []},
+    ],
+}
+POINTS = ({"block": 8}, {"block": 16}, {"block": 32})
+CHOICES = tuple(Choice({"n": n}, {"llvm": POINTS}) for n in (1, 2))
+CONFIGS = tuple(variants_of(CHOICES))
+RECORD = discovery.KernelRecord(
+    *("gemm", "", "k.py:1", CONFIGS, tuple(slugs(CONFIGS)), ("llvm",), None, None, ("c",), (), None, False, False),
+    choices=CHOICES,
+)
+
+
+def tuning_tables(place: Place) -> None:
+    """An error with its line, or each size has a variant of the space."""
+    content = place.draw(of_json(json.dumps(TABLE, indent=1).encode()))
+    with only_our_errors() as errors:
+        table = parse_table(content, TABLE_NAME)
+    if errors:
+        assert re.fullmatch(re.escape(TABLE_NAME) + r":[1-9]\d*", str(errors[0].where.location))
+        return
+    again = parse_table(table_text(table).encode(), TABLE_NAME)
+    assert again == replace(table, configs=again.configs) and table_text(again) == table_text(table)
+    chosen = choose(KernelSelection(RECORD, {"llvm": ("x86-64-v3",)}, ("tvm_ffi",), ()), [table]).selection
+    assert all(config in CONFIGS for config in chosen.record.configs) and chosen.declared == len(CHOICES)
+    for declared, rules in (pair for device in chosen.tables for pair in device.rules.items()):
+        of_choice = chosen.record.configs[declared]["n"]
+        assert all(chosen.record.configs[number]["n"] == of_choice for _, number in rules.ranges)
+        ends = [upto for upto, _ in rules.ranges]
+        assert ends[-1] is None and sorted(set(ends[:-1])) == ends[:-1]
+        assert rules.choose(dict.fromkeys(rules.by, 10**6)) < len(chosen.record.configs)
+
+
+READERS = {
+    "toolchain.json": probes,
+    "discovery/*.record": records_of_definitions,
+    "journal/*.jsonl": journal,
+    "settled/*.json": settled,
+    "cache/": cache_entries,
+    "headers/*.json": headers,
+    "measurements.json": measurements,
+    "trace.json": traces,
+    "result.json": results_of_tuning,
+    "report.html": reports_of_damaged_builds,
+    "<arch>.json": usage_of_resources,
+    "tuning/*.json": tuning_tables,
+}
+"""File -> what reads it, in which anything may be found, and looks at what it gives."""
+
+
+@pytest.mark.parametrize("file", READERS)
+@fuzz(140, data=st.data())
+def test_a_file_that_is_read_back_is_what_was_written_or_nothing_or_a_good_error(
+    built: Project, tmp_path: Path, file: str, data: st.DataObject
+) -> None:
     with write_guard().only(tmp_path):
-        try:
-            make_report(build.parent, build / "report.html")
-        except KernelwrightError as error:
-            require_readable(error, placed=False)
-            assert str(build) in str(error)
-
-
-def signed(text: bytes) -> bytes:
-    """A manifest with that content, and a digest that fits."""
-    covered = text.rstrip().removesuffix(b"}").rstrip()
-    return covered + b',\n "digest": "' + sha256(covered).encode() + b'"\n}\n'
+        READERS[file](Place(built, tmp_path, data))
 
 
 # ---- what the stages hand to each other
 
 
 @fuzz(250, data=st.data())
-def test_signatures_of_units(signature: dict[str, Any], data: Any) -> None:
-    document = drawn(data, restructured(signature))
+def test_signatures_of_units(signature: dict[str, Any], data: st.DataObject) -> None:
+    document = data.draw(restructured(signature))
     with only_our_errors():
         unit = LoweredUnit.from_json(document, "demo/host.o")
         plan = KernelPlan("scale", ("y",), (VariantPlan("default", {}, (unit,)),))
+        # No name in a signature can bring other code into the wrapper: outside of strings and comments all is simple.
         text = library.emit(plan)["wrapper.c"]
-        require_plain_c(text)
-
-
-@functools.cache
-def plain_words() -> re.Pattern[str]:
-    return re.compile(r'"(?:[^"\\\n]|\\.)*"|/\*.*?\*/', re.S)
-
-
-def require_plain_c(text: str) -> None:
-    """No name in a signature can bring other code into the wrapper: outside of strings and comments all is simple."""
-    rest = plain_words().sub("", text)
-    assert rest.isascii() and not re.search(r"system|\"|'|`|\\|@|\$", rest), rest
-    text.encode()
-
-
-USAGE = {
-    "schema": 1,
-    "arch": "sm_80",
-    "kernels": {
-        "main_kernel": {
-            "registers": 32,
-            "stack_bytes": 0,
-            "spill_store_bytes": 4,
-            "spill_load_bytes": 0,
-            "shared_bytes": 0,
-            "constant_bytes": 380,
-        }
-    },
-}
-
-
-@fuzz(120, data=st.data())
-def test_usage_of_resources(tmp_path: Path, data: Any) -> None:
-    content = json.dumps(USAGE, indent=1).encode()
-    path = tmp_path / "sm_80.json"
-    path.write_bytes(drawn(data, changed(content, USAGE, lambda text: text)))
-    with write_guard().only(tmp_path):
-        try:
-            usage = read_usage(path)
-            check_limits("f", "default", "sm_80", usage, 255, 0, discovery.Where("f"))
-        except KernelwrightError as error:
-            require_readable(error, placed=False)
+        rest = re.sub(r'"(?:[^"\\\n]|\\.)*"|/\*.*?\*/', "", text, flags=re.S)
+        assert rest.isascii() and not re.search(r"system|\"|'|`|\\|@|\$", rest), rest
+        text.encode()

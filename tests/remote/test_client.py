@@ -86,14 +86,6 @@ def test_a_folder_that_cannot_be_used_is_said_once(tmp_path: Path, address: str,
     assert (tmp_path / "file").read_text() == "somebody's" and len(list(tmp_path.iterdir())) == 1
 
 
-def test_objects_have_the_documented_names(tmp_path: Path) -> None:
-    fill(tmp_path / "one", str(tmp_path / "shared"), {"helper.py": "now"})
-    paths = [path.relative_to(tmp_path / "shared").as_posix() for path in (tmp_path / "shared").rglob("*/*/*")]
-    assert len(paths) == 2, "the outputs, and the list that leads to them"
-    for path in paths:
-        name = path.rpartition("/")[2]
-        assert path == f"v1/{name[:2]}/{name}" and len(name) == 64
-        assert decompressed((tmp_path / "shared" / path).read_bytes()).startswith(b'["')
 
 
 def test_objects_of_a_folder_that_may_not_be_read_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,19 +157,50 @@ def ask_many(reader: Machine, count: int = 20) -> None:
         assert reader.fetched(key) is None
 
 
-FAULTS = {"500": status(500), "503": status(503), "429": status(429), "dies": die, "nonsense": talk_nonsense}
+def failing_first() -> Callable[[BaseHTTPRequestHandler], bool]:
+    """A server that answers each question when it is asked once more."""
+    seen = set[str]()
+
+    def answer(handler: BaseHTTPRequestHandler) -> bool:
+        is_new = handler.path not in seen
+        seen.add(handler.path)
+        return is_new and status(500)(handler)
+
+    return answer
+
+
+def page(handler: BaseHTTPRequestHandler) -> bool:
+    reply(handler, 200, b"<html>log in</html>")
+    return True
+
+
+OFF = ["is off for this run"]
+FAULTS = {
+    **{str(code): (status(code), 2 * client.MOST_FAILURES, OFF) for code in (500, 503, 429)},
+    "dies": (die, 2 * client.MOST_FAILURES, OFF),
+    "nonsense": (talk_nonsense, 2 * client.MOST_FAILURES, OFF),
+    "401": (status(401), 1, ["401"]),
+    "403, which is a miss in S3": (status(403), 20, []),
+    "500 now and then": (failing_first(), 40, []),
+    "a page for all": (page, client.MOST_DAMAGED, ["damaged object", "off for this run: 10 of its"]),
+}
+"""How a server fails -> its answer, how often it is asked for 20 stages, and what is said."""
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_broken_server_is_off_after_three_failures(tmp_path: Path, server: Faulty, name: str) -> None:
-    server.answer = FAULTS[name]
-    with machine(tmp_path / "one", server.address) as one:
-        for number in range(10):
+    server.answer, asked, said = FAULTS[name]
+    with machine(tmp_path / "one", server.address, remote_mode="read-write" if said else "read") as one:
+        for number in range(20):
             assert one.fetched(key_of(str(number), [])) is None
-        assert len(server.asked) == 2 * client.MOST_FAILURES, "each once more"
-        assert len(one.said) == 1 and "is off for this run" in one.said[0]
-        one.store()
-        assert one.fetched() == FILES, "the build goes on"
+        assert len(server.asked) == asked and one.remote.is_off == bool(said)
+        if name == "401":
+            one.store(key=OTHER)
+    assert len(server.asked) == asked, "nothing is written, either"
+    assert len(one.said) == len(said) and all(part in line for part, line in zip(said, one.said, strict=True))
+    server.answer = lambda handler: False
+    one.store()
+    assert one.fetched() == FILES, "the build goes on"
 
 
 def test_a_server_that_is_down_is_off_at_once(tmp_path: Path) -> None:
@@ -231,15 +254,6 @@ def test_a_server_that_answers_too_slowly_is_off(
         assert len(server.asked) == 1 + client.MOST_FAILURES
 
 
-def test_a_server_that_answers_all_with_a_page_is_off(tmp_path: Path, server: Faulty) -> None:
-    server.answer = lambda handler: reply(handler, 200, b"<html>log in</html>") is None
-    with machine(tmp_path / "one", server.address) as one:
-        for number in range(3 * client.MOST_DAMAGED):
-            assert one.fetched(key_of(str(number), [])) is None
-        assert len(server.asked) == client.MOST_DAMAGED and one.remote.is_off
-    assert len(one.said) == 2 and "damaged object" in one.said[0] and "off for this run: 10 of its" in one.said[1]
-
-
 def large(begin: bytes, size: int, sent: list[int]) -> Callable[[BaseHTTPRequestHandler], bool]:
     """An answer of many bytes; ``sent`` gets how many of them the client has let come."""
 
@@ -277,27 +291,6 @@ def test_a_server_with_much_damage_is_off_before_there_are_many_of_it(
         assert len(server.asked) == 2 and "off for this run: 2 of its objects are damaged" in one.said[-1]
 
 
-def test_one_failure_now_and_then_does_not_matter(tmp_path: Path, server: Faulty) -> None:
-    broken = iter([True, False] * 20)
-
-    def every_other(handler: BaseHTTPRequestHandler) -> bool:
-        return next(broken) and status(500)(handler)
-
-    server.answer = every_other
-    with machine(tmp_path / "one", server.address) as one:
-        for number in range(10):
-            assert one.fetched(key_of(str(number), [])) is None
-        assert not one.said and not one.remote.is_off
-
-
-def test_401_turns_the_cache_off_at_once(tmp_path: Path, server: Faulty) -> None:
-    server.answer = status(401)
-    with machine(tmp_path / "one", server.address) as one:
-        assert one.fetched() is None and one.fetched(OTHER) is None
-        one.store()
-    assert len(server.asked) == 1 and len(one.said) == 1 and "401" in one.said[0]
-
-
 def test_a_token_does_not_follow_to_another_server(tmp_path: Path, server: Faulty) -> None:
     tokens = []
 
@@ -330,14 +323,6 @@ def test_what_stays_on_the_machine_goes_to_no_proxy(
         with machine(tmp_path / "two", address, remote_mode="read", **token) as reader:
             assert reader.fetched() == FILES
         assert not proxy.asked
-
-
-def test_403_for_what_is_missing_is_a_miss(tmp_path: Path, server: Faulty) -> None:
-    server.answer = status(403)
-    with machine(tmp_path / "one", server.address, remote_mode="read") as one:
-        for number in range(10):
-            assert one.fetched(key_of(str(number), [])) is None
-        assert not one.said and len(server.asked) == 10 and not one.remote.is_off
 
 
 @pytest.mark.parametrize("code", [403, 507, 500])

@@ -186,13 +186,6 @@ def test_one_missing_entry_sends_its_definition_file_to_the_stages(shared: Proje
     assert executed(shared) == []
 
 
-def test_kernels_of_an_earlier_build_are_left_to_the_stages(shared: Project) -> None:
-    old = shared.write("build/kernels/demo/scale/default/mine.txt", "mine")
-    refuse(shared)
-    run = shared.scons(fresh=True)
-    assert set(run.labels) == {"CACHED", "PACKAGE"} and not old.exists()
-
-
 def test_only_what_is_asked_for_comes_out_of_the_cache(shared: Project) -> None:
     refuse(shared)
     run = shared.scons("scale", fresh=True)

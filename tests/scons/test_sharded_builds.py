@@ -186,8 +186,6 @@ def test_what_does_not_fit_a_shard_is_refused_with_a_remedy(tmp_path: Path) -> N
     project = new_project(tmp_path)
     for words, message in (
         (("--shard=9/8",), "--shard is '9/8', expected a number of a shard"),
-        (("--shard=",), "--shard is '', expected a number of a shard"),
-        (("--shard", "8"), "--shard is '8', expected a number of a shard"),
         (("--shard=1/8", "wheel"), "a wheel has all kernels\n  remedy: build the shards without it, then run kernelw"),
         (("--shard=1/8", "--partial"), "a shard makes none\n  remedy: build the shards with -k, then run kernelw"),
         (("--shard=1/8", "-c"), "-c removes the outputs of all kernels"),

@@ -148,14 +148,6 @@ def test_a_cache_among_outputs_is_refused_also_through_a_link_and_its_own_place_
                 run.require_cache()
 
 
-def test_a_folder_with_other_things_in_it_is_no_cache(tmp_path, monkeypatch):
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "precious.txt").touch()
-    run = new_run(tmp_path, monkeypatch, Settings(package="demo", cache_dir="notes"))
-    with pytest.raises(SettingsError, match="other things in it"):
-        run.require_cache()
-
-
 def test_at_the_end_all_that_was_found_out_is_kept(run, monkeypatch):
     kept = []
     run.lock()
@@ -169,20 +161,6 @@ def test_at_the_end_all_that_was_found_out_is_kept(run, monkeypatch):
     choose(monkeypatch, no_exec=True)
     run._close()
     assert len(kept) == 4, "a run that only shows something keeps nothing"
-
-
-def test_what_could_not_be_kept_is_told_and_spoils_nothing(tmp_path, monkeypatch, capsys):
-    run = new_run(tmp_path, monkeypatch)
-
-    def fail() -> None:
-        raise OSError(28, "No space left on device", "build/x")
-
-    run.settle.append(fail)
-    run.settled_stages = 1
-    run._close()
-    shown = capsys.readouterr()
-    assert "could not be kept: No space left on device (build/x)" in shown.err
-    assert "0 built, 1 reused, 0 failed" in shown.out
 
 
 @pytest.mark.parametrize("when", ["its children end", "it keeps what it found out"])
@@ -230,28 +208,6 @@ def test_a_long_error_that_many_stages_have_is_shown_once(run):
     assert run.text_of(first) == str(first) and run.text_of(other) == str(other)
     assert run.text_of(again) == "a.py:2: no worker has it (its details are shown once)"
     assert [run.text_of(short), run.text_of(short)] == [str(short)] * 2, "there is nothing to leave out"
-
-
-def test_the_last_line_counts_what_was_built_fetched_found_and_failed(tmp_path, monkeypatch, capsys):
-    run = new_run(tmp_path, monkeypatch)
-    states = [SCons.Node.executed] * 3 + [SCons.Node.up_to_date] * 2 + [SCons.Node.failed, SCons.Node.no_state]
-    run.stages = [
-        SimpleNamespace(paths=[f"{tmp_path}/{n}"], cached=n == 0, label="LINK", line=f"[ {n} ]")
-        for n in range(len(states))
-    ]
-    for stage, state in zip(run.stages, states, strict=True):
-        run.node_of(stage).set_state(state)
-    run.settled_stages = 10
-    run.failed(run.stages[5], KernelwrightError("it is wrong\nand more"))
-    assert {name: n for name, n in run._counts().items() if name != "seconds"} == {
-        **{"built": 3, "cached": 1, "reused": 12, "failed": 1}
-    }
-    run._summary()
-    shown = capsys.readouterr()
-    assert "kernelwright: 3 built (1 from the cache), 12 reused, 1 failed in" in shown.out and not shown.err
-    choose(monkeypatch, keep_going=True)
-    run._summary()
-    assert "kernelwright: 1 failed:\n  [ 5 ]: it is wrong\n" in capsys.readouterr().err
 
 
 # --- Packages, and settled kernels

@@ -96,16 +96,6 @@ def test_an_entry_of_other_names_files_or_sizes_is_a_miss_and_goes(tmp_path, mad
     assert fetched(tmp_path) == ({}, {"a.cubin": b"xy", "empty": b"z"})
 
 
-@pytest.mark.parametrize("lists", [None, 1, [1], [[1]], [["x"], {}], {"a": 1}, [[None]]])
-def test_a_list_of_another_form_is_a_miss(tmp_path, made, lists):
-    outputs = store(tmp_path, made, {"helper.py": "there"})
-    (listed,) = set(entries(tmp_path)) - {outputs}
-    sealed(listed, {"lists": lists})
-    assert fetched(tmp_path, current=lambda name: "there") == (None, {})
-    cache(tmp_path).store(KEY, made, FILES, {"helper.py": "there"})
-    assert fetched(tmp_path, current=lambda name: "there")[0] == {"helper.py": "there"}
-
-
 def test_outputs_of_just_the_largest_size_are_kept(tmp_path, made, monkeypatch):
     assert LARGEST_OUTPUTS < LARGEST_RECORD, "what is kept can be read back"
     monkeypatch.setattr("kernelwright.state.cache.LARGEST_OUTPUTS", 256)
@@ -263,13 +253,6 @@ def test_cache_that_another_process_makes_at_this_moment_is_taken(tmp_path, made
     assert fetched(tmp_path, source=late)[0] == {}
 
 
-def test_a_file_that_takes_the_place_of_the_folder_is_a_problem_and_no_error(tmp_path, made):
-    broken = cache(tmp_path)
-    (tmp_path / "cache").write_text("")
-    broken.store(KEY, made, FILES, {})
-    assert broken.problem is not None and f"({tmp_path / 'cache'})" in broken.problem
-
-
 def test_nothing_is_written_through_a_link_in_the_cache(tmp_path, made):
     entry = store(tmp_path, made)
     outside = tmp_path / "outside"
@@ -334,23 +317,6 @@ def test_an_answer_comes_back_as_it_was_for_what_it_depends_on(tmp_path):
     assert [*known(a="1", b=""), *known(a="1", b="")["a"]] == ["z", "a", "y", "x"], "the order of parameters counts"
     assert known(a="1", b="9") is None and known(a="3", b="") is None
     assert known([*QUESTION, "another"], a="1", b="") is None
-
-
-def test_a_damaged_answer_is_none(tmp_path):
-    cache(tmp_path).remember(QUESTION, {"is": 1}, {})
-    (entry,) = entries(tmp_path)
-    for text in (b"[1]", b"1", b"{", b"\xff", b"[" * 9000):
-        sealed(entry, {"files": [("answer.json", len(text))]}, text)
-        assert cache(tmp_path).recall(QUESTION, lambda name: "") is None
-
-
-def test_a_cache_that_is_read_only_or_cannot_be_written_keeps_no_answer(tmp_path):
-    cache(tmp_path, writable=False).remember(QUESTION, {"is": 1}, {})
-    assert entries(tmp_path) == []
-    (tmp_path / "cache/CACHEDIR.TAG/x").mkdir(parents=True)
-    broken = BuildCache(tmp_path / "cache", 1 << 20, owned=True)
-    broken.remember(QUESTION, {"is": 1}, {})
-    assert broken.problem and broken.recall(QUESTION, lambda name: "") is None
 
 
 def test_no_stage_has_the_key_of_an_answer(tmp_path):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import json
 import os
 import re
 import threading
@@ -20,9 +18,8 @@ import SCons.SConf
 import SCons.SConsign
 from kernelwright.core.files import file_stamp
 from kernelwright.scons.journal import FolderSignatures, entry_from_json, entry_to_json
-from kernelwright.state import journal as lines
-from kernelwright.state.journal import SCHEMA, Journal
-from support.moments import HANGS_AFTER_S, rewrite
+from kernelwright.state.journal import Journal
+from support.moments import HANGS_AFTER_S
 
 
 def entry(signature: str):
@@ -84,36 +81,6 @@ def test_signature_survives_as_it_was(tmp_path, output):
     assert found.binfo.bsourcesigs[0].timestamp == 12.5
 
 
-def test_output_is_intact_also_if_the_run_never_ended(tmp_path, output):
-    made(tmp_path, output)  # neither closed nor ended in any other way
-    assert journal(tmp_path).intact(str(output))
-    assert signature_of(tmp_path, output) == "s"
-
-
-def test_unknown_output_is_not_intact(tmp_path, output):
-    assert not journal(tmp_path).intact(str(output))
-
-
-def test_content_without_its_signature_does_not_count(tmp_path, output):
-    made(tmp_path, output)
-    output.write_bytes(b"of a stage that was killed before SCons noted it")
-    journal(tmp_path).record([str(output)])
-    assert not journal(tmp_path).intact(str(output))
-
-
-def test_edit_of_the_same_size_and_mtime_is_found(tmp_path, output):
-    made(tmp_path, output)
-    status = output.stat()
-    rewrite(output, b"CONTENT", (status.st_atime_ns, status.st_mtime_ns))
-    assert not journal(tmp_path).intact(str(output))
-
-
-def test_touched_output_with_equal_content_is_intact(tmp_path, output):
-    made(tmp_path, output)
-    os.utime(output, ns=(1, 1))
-    assert journal(tmp_path).intact(str(output))
-
-
 def test_content_is_compared_whatever_the_stamp_says_if_that_is_asked_for(tmp_path, output):
     made(tmp_path, output)
     digest = journal(tmp_path).output(str(output))[1]
@@ -124,43 +91,6 @@ def test_content_is_compared_whatever_the_stamp_says_if_that_is_asked_for(tmp_pa
     strict = Journal(tmp_path / "journal", tmp_path, verify=True)
     strict._outputs["build/out.bin"] = (file_stamp(output), digest)
     assert not strict.intact(str(output))
-
-
-def test_touched_output_is_read_once_and_known_by_its_new_times_then(tmp_path, output):
-    made(tmp_path, output)
-    os.utime(output, ns=(1, 1))
-    touched = journal(tmp_path)
-    assert touched.intact(str(output))
-    touched.close()
-    assert journal(tmp_path).output(str(output))[0] == file_stamp(output)
-    assert signature_of(tmp_path, output) == "s"
-
-
-def test_output_that_a_run_went_on_without_is_not_that_of_an_earlier_run(tmp_path, output):
-    made(tmp_path, output)
-    run = journal(tmp_path)
-    run.forget([str(output)])
-    assert run.output(str(output)) is None and not run.intact(str(output))
-    run.store("build", "out.bin", kept("s"))
-    assert not journal(tmp_path).intact(str(output))
-
-
-def test_run_that_only_shows_something_writes_nothing(tmp_path, output):
-    made(tmp_path, output).close()
-    path = file_of(tmp_path)
-    before = path.read_bytes()
-    os.utime(output, ns=(1, 1))
-    shown = Journal(tmp_path / "journal", tmp_path)
-    assert shown.intact(str(output))
-    shown.store("build", "out.bin", kept("other"))
-    shown.close()
-    assert path.read_bytes() == before
-    path.write_bytes(before + b"damage\n")
-    Journal(tmp_path / "journal", tmp_path).intact(str(output))
-    shown = Journal(tmp_path / "journal", tmp_path)
-    shown.entries("build")
-    shown.close()
-    assert path.read_bytes() == before + b"damage\n"
 
 
 def test_after_damage_older_lines_of_targets_that_are_not_ours_do_not_count(tmp_path, output):
@@ -180,105 +110,12 @@ def test_after_damage_older_lines_of_targets_that_are_not_ours_do_not_count(tmp_
     assert b"library.a" not in path.read_bytes() and journal(tmp_path).intact(str(output))
 
 
-def test_line_of_which_only_a_part_fitted_on_the_disk_is_an_error_and_spoils_no_later_one(
-    tmp_path, output, monkeypatch
-):
-    run = made(tmp_path, output)
-    write = os.write
-    with monkeypatch.context() as full:
-        full.setattr(os, "write", lambda stream, data: write(stream, data[:30]))
-        run.store("build", "out.bin", kept("cut"))
-    assert isinstance(run.problem, OSError) and "space" in str(run.problem)
-    other = output.with_name("other.bin")
-    other.write_bytes(b"x")
-    run.record([str(other)])
-    run.store("build", "other.bin", kept("whole"))
-    assert signature_of(tmp_path, other) == "whole" and journal(tmp_path).intact(str(other))
-    assert signature_of(tmp_path, output) == "s"
-
-
-def test_outputs_of_one_kernel_are_in_one_file_and_those_of_others_are_spread(tmp_path):
-    run = journal(tmp_path)
-    for kernel in range(12):
-        for folder in ("", "m-1", "m-1/cuda", "m-2/llvm/x86-64-v3"):
-            path = tmp_path / f"build/kernels/demo/kernel_{kernel}" / folder / "out"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("1")
-            run.record([str(path)])
-            run.store(str(path.parent.relative_to(tmp_path)), "out", kept("s"))
-    names = [
-        {json.loads(line)[1].split("/")[3] for line in path.read_text().splitlines()[1:] if line}
-        for path in (tmp_path / "journal").iterdir()
-    ]
-    assert sum(map(len, names)) == 12 and len(names) > 6
-
-
-def test_touched_output_is_read_once(tmp_path, output, monkeypatch):
-    made(tmp_path, output)
-    os.utime(output, ns=(1, 1))
-    assert journal(tmp_path).intact(str(output))
-    with monkeypatch.context() as patched:
-        patched.setattr(lines, "sha256_of", None)  # its new times are known
-        assert journal(tmp_path).intact(str(output))
-    assert signature_of(tmp_path, output) == "s"
-    os.utime(output, ns=(2, 2))
-    assert journal(tmp_path).intact(str(output)), "its content is known as before"
-
-
-def test_contents_of_all_outputs_are_compared_if_asked_for(tmp_path, output, monkeypatch):
-    monkeypatch.setattr(lines, "file_stamp", lambda path: (7, 1, 1, 1))
-    monkeypatch.setattr(lines, "lasting_stamp", lambda path: (7, 1, 1, 1))
-    made(tmp_path, output)
-    assert Journal(tmp_path / "journal", tmp_path, verify=True).intact(str(output))
-    output.write_bytes(b"CONTENT")
-    assert Journal(tmp_path / "journal", tmp_path).intact(str(output)), "its stamp is the same"
-    assert not Journal(tmp_path / "journal", tmp_path, verify=True).intact(str(output))
-
-
-def test_output_that_is_gone_is_not_intact(tmp_path, output):
-    made(tmp_path, output)
-    output.unlink()
-    assert not journal(tmp_path).intact(str(output))
-    assert journal(tmp_path).output(str(output)) is not None
-
-
-def test_output_that_was_not_made_does_not_count_with_what_it_was_before(tmp_path, output):
-    run = made(tmp_path, output)
-    run.forget([str(output)])
-    assert not run.intact(str(output))
-    run.store("build", "out.bin", kept("s"))
-    assert not journal(tmp_path).intact(str(output))
-    assert signature_of(tmp_path, output) == "s"
-
-
-def test_run_that_must_not_write_leaves_no_file(tmp_path, output):
-    run = Journal(tmp_path / "journal", tmp_path)
-    run.record([str(output)])
-    run.store("build", "out.bin", kept("s"))
-    run.close()
-    assert run.intact(str(output)) and not (tmp_path / "journal").exists()
-
-
 def test_what_says_nothing_new_is_not_written_again(tmp_path, output):
     run = made(tmp_path, output)
     before = file_of(tmp_path).read_bytes()
     run.store("build", "out.bin", kept("s"))
     journal(tmp_path).store("build", "out.bin", kept("s"))
     assert file_of(tmp_path).read_bytes() == before
-
-
-def test_full_disk_is_a_problem_and_the_next_line_is_whole(tmp_path, output, monkeypatch):
-    run = made(tmp_path, output, "old")
-    assert run.problem is None
-    write = os.write
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "write", lambda stream, data: write(stream, data[:20]))
-        run.store("build", "out.bin", kept("lost"))
-    assert isinstance(run.problem, OSError) and run.problem.errno == errno.ENOSPC
-    assert run.problem.filename == str(file_of(tmp_path))
-    assert signature_of(tmp_path, output) == "old"
-    run.store("build", "out.bin", kept("new"))
-    assert signature_of(tmp_path, output) == "new" and journal(tmp_path).intact(str(output))
 
 
 def test_all_of_one_kernel_is_in_one_file_and_many_kernels_are_in_many(tmp_path):
@@ -342,52 +179,6 @@ def test_node_of_a_class_that_is_not_known_is_not_kept():
     assert entry_to_json(strange) is None
 
 
-def test_damage_leaves_only_what_can_be_compared(tmp_path, output):
-    run = made(tmp_path, output)
-    run.store("build", "alias", kept("s"))
-    path = file_of(tmp_path)
-    path.write_bytes(path.read_bytes() + b"damage\n")
-    again = journal(tmp_path)
-    assert list(again.entries("build")) == ["out.bin"], "an older line of what is no output may be outdated"
-    again.close()
-    assert b"damage" not in path.read_bytes()
-    assert journal(tmp_path).intact(str(output))
-
-
-@pytest.mark.parametrize("position", [5, 30, 60, 100, -2])
-def test_flipped_bit_is_found(tmp_path, output, position):
-    made(tmp_path, output)
-    path = file_of(tmp_path)
-    content = bytearray(path.read_bytes())
-    content[position] ^= 1
-    path.write_bytes(content)
-    assert signature_of(tmp_path, output) is None
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"\xff\xff\n", b'kernelwright signatures 1\n["a"]\n', SCHEMA + b'["a"]\n', b"\0" * 9999]
-)
-def test_journal_of_another_form_is_empty_and_usable(tmp_path, output, content):
-    made(tmp_path, output)
-    file_of(tmp_path).write_bytes(content)
-    assert not journal(tmp_path).intact(str(output))
-    made(tmp_path, output).close()
-    assert journal(tmp_path).intact(str(output))
-
-
-def test_every_truncation_leaves_a_true_journal(tmp_path, output):
-    made(tmp_path, output, "old")
-    output.write_bytes(b"newer content")
-    made(tmp_path, output, "new")
-    path = file_of(tmp_path)
-    whole = path.read_bytes()
-    for length in range(len(whole)):
-        path.write_bytes(whole[:length])
-        found = journal(tmp_path)
-        # Whatever is left: the new content never stands beside the old signature.
-        assert not found.intact(str(output)) or signature_of(tmp_path, output) == "new"
-
-
 def test_line_that_a_killed_run_has_half_written_spoils_no_other(tmp_path, output):
     made(tmp_path, output)
     path = file_of(tmp_path)
@@ -397,17 +188,6 @@ def test_line_that_a_killed_run_has_half_written_spoils_no_other(tmp_path, outpu
     made(tmp_path, other)
     assert journal(tmp_path).intact(str(output))
     assert journal(tmp_path).intact(str(other))
-
-
-def test_long_journal_is_written_anew(tmp_path, output):
-    run = made(tmp_path, output)
-    for number in range(1200):
-        output.write_text(str(number))
-        run.record([str(output)])
-        run.store("build", "out.bin", kept(str(number)))
-    run.close()
-    assert len(file_of(tmp_path).read_text().splitlines()) == 2
-    assert signature_of(tmp_path, output) == "1199"
 
 
 def test_tree_can_move(tmp_path):

@@ -31,31 +31,24 @@ READERS: dict[str, Callable[[Record], Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("kind", "value"),
-    [
-        ("text", ""),
-        ("text", "a/b"),
-        ("file_name", "a.so"),
-        ("flag", False),
-        ("flag", True),
-        ("count", 0),
-        ("count", LARGEST),
-        ("number", 0),
-        ("number", 0.5),
-        ("number", LARGEST),
-        ("most", 7),
-        ("limited", 0.5),
-        ("texts", []),
-        ("texts", ["a", "b"]),
-        ("lists_of_texts", []),
-        ("lists_of_texts", [["a", "b"], []]),
-        ("texts_or_counts", ["a", -1, 2**70]),
-        ("mapping", {"a": 1, "b": None}),
-        ("records", [{}, {"a": 1}]),
-        ("record", {"a": 1}),
-    ],
-)
+GOOD: dict[str, list[Any]] = {
+    "text": ["", "a/b"],
+    "file_name": ["a.so"],
+    "flag": [False, True],
+    "count": [0, LARGEST],
+    "number": [0, 0.5, LARGEST],
+    "most": [7],
+    "limited": [0.5],
+    "texts": [[], ["a", "b"]],
+    "lists_of_texts": [[], [["a", "b"], []]],
+    "texts_or_counts": [["a", -1, 2**70]],
+    "mapping": [{"a": 1, "b": None}],
+    "records": [[{}, {"a": 1}]],
+    "record": [{"a": 1}],
+}
+
+
+@pytest.mark.parametrize(("kind", "value"), [(kind, value) for kind, values in GOOD.items() for value in values])
 def test_a_value_of_its_kind_is_given(kind: str, value: Any) -> None:
     assert READERS[kind](Record({"x": value}, "")) == value
 
@@ -65,45 +58,41 @@ def test_numbers_are_given_as_floats_and_members_with_their_names() -> None:
     assert READERS["members"](Record({"x": {"a": {"b": 1}, "c": {}}}, "")) == [("a", {"b": 1}), ("c", {})]
 
 
-@pytest.mark.parametrize(
-    ("kind", "value", "expected"),
-    [
-        ("text", 1, "a string"),
-        ("file_name", "a/b", "a name"),
-        ("file_name", 1, "a string"),
-        ("flag", 1, "true or false"),
-        ("count", -1, "an integer from 0"),
-        ("count", LARGEST + 1, "an integer from 0"),
-        ("count", True, "an integer from 0"),
-        ("count", 1.0, "an integer from 0"),
-        ("number", -0.5, "a number from 0"),
-        ("number", LARGEST + 2, "a number from 0"),
-        ("number", 10**400, "a number from 0"),
-        ("number", True, "a number from 0"),
-        ("number", "1", "a number from 0"),
-        ("most", 8, "an integer from 0 to 7"),
-        ("limited", 0.75, "a number from 0 to 0.5"),
-        ("number", float("nan"), "a number from 0"),
-        ("number", float("inf"), "a number from 0"),
-        ("texts", "ab", "a list"),
-        ("lists_of_texts", ["ab"], "a list of lists of strings"),
-        ("lists_of_texts", [["a"], [1]], "a list of lists of strings"),
-        ("lists_of_texts", {"a": []}, "a list"),
-        ("texts_or_counts", [1.5], "a list of strings and integers"),
-        ("texts_or_counts", [True], "a list of strings and integers"),
-        ("output", [1, 2, 3, "d"], "a stamp and a digest"),
-        ("output", [1, 2, 3, 4, 5], "a stamp and a digest"),
-        ("output", [1, 2, 3, 4, "d", "d"], "a stamp and a digest"),
-        ("output", [1, 2, 3, 4.0, "d"], "a stamp and a digest"),
-        ("output", [1, 2, 3, True, "d"], "a stamp and a digest"),
-        ("output", "abcde", "a list"),
-        ("mapping", [], "an object"),
-        ("texts", ["a", 1], "a list of strings"),
-        ("records", {}, "a list"),
-        ("records", [{}, 1], None),
-        ("record", [], "an object"),
-        ("members", {"a": 1}, None),
+A_STAMP, LISTS = "a stamp and a digest", "a list of lists of strings"
+
+BAD: dict[tuple[str, str | None], list[Any]] = {
+    ("text", "a string"): [1],
+    ("file_name", "a name"): ["a/b"],
+    ("file_name", "a string"): [1],
+    ("flag", "true or false"): [1],
+    ("count", "an integer from 0"): [-1, LARGEST + 1, True, 1.0],
+    ("number", "a number from 0"): [-0.5, LARGEST + 2, 10**400, True, "1", float("nan"), float("inf")],
+    ("most", "an integer from 0 to 7"): [8],
+    ("limited", "a number from 0 to 0.5"): [0.75],
+    ("texts", "a list"): ["ab"],
+    ("texts", "a list of strings"): [["a", 1]],
+    ("lists_of_texts", LISTS): [["ab"], [["a"], [1]]],
+    ("lists_of_texts", "a list"): [{"a": []}],
+    ("texts_or_counts", "a list of strings and integers"): [[1.5], [True]],
+    ("output", A_STAMP): [
+        [1, 2, 3, "d"],
+        [1, 2, 3, 4, 5],
+        [1, 2, 3, 4, "d", "d"],
+        [1, 2, 3, 4.0, "d"],
+        [1, 2, 3, True, "d"],
     ],
+    ("output", "a list"): ["abcde"],
+    ("mapping", "an object"): [[]],
+    ("records", "a list"): [{}],
+    ("records", None): [[{}, 1]],
+    ("record", "an object"): [[]],
+    ("members", None): [{"a": 1}],
+}
+"""Reader and what it expects -> values that are none; None: the error is that of a value in it."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"), [(kind, value, text) for (kind, text), values in BAD.items() for value in values]
 )
 def test_another_value_is_an_error_that_names_place_and_value(kind: str, value: Any, expected: str | None) -> None:
     with pytest.raises(ValueError) as caught:

@@ -10,7 +10,7 @@ from kernelwright.core.shard import Shard, parse_shard, shard_of
 from kernelwright.state import shards
 from kernelwright.state.cache import BuildCache
 from kernelwright.state.entry import key_of
-from kernelwright.state.shards import BuiltShard, lacking, merge, note_shard, shard_in
+from kernelwright.state.shards import BuiltShard, merge, note_shard, shard_in
 
 
 def test_a_kernel_is_in_one_shard_which_only_its_name_decides() -> None:
@@ -30,10 +30,6 @@ def test_what_is_no_shard_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(SettingsError, match=r"--shard is .*expected a number of a shard") as error:
         parse_shard(text)
     assert "1/8" in str(error.value.remedy)
-
-
-def test_a_shard_is_a_number_and_a_count() -> None:
-    assert (parse_shard("2/8"), str(parse_shard("8/8")), parse_shard("1/1")) == (Shard(2, 8), "8/8", Shard(1, 1))
 
 
 def filled(folder: Path, number: int, *stages: str, count: int = 2, **later: str) -> BuildCache:
@@ -126,14 +122,3 @@ def test_a_damaged_note_says_nothing(tmp_path: Path, text: str) -> None:
     assert shard_in(tmp_path / "1") == BuiltShard(Shard(1, 2), {"demo": "key"})
     (tmp_path / "1" / shards.FILE).write_text(text)
     assert shard_in(tmp_path / "1") is None
-
-
-def test_the_error_names_the_kernels_and_where_they_are(tmp_path: Path) -> None:
-    filled(tmp_path / "1", 1, count=8)
-    filled(tmp_path / "3", 3, count=8)
-    merged = merge(BuildCache(tmp_path / "all", 1 << 20), [tmp_path / "1", tmp_path / "3"])
-    text = str(lacking(merged, "demo", "key", ["saxpy", "softmax", "gemm"]))
-    assert "the shards lack 3 kernels of demo" in text and "--build-missing" in text
-    assert "shard 5/8, which was not merged: gemm" in text
-    assert "shard 3/8, whose cache lacks them: they failed, were up to date before, or have other sources" in text
-    assert "shard 3/8, which was built with other settings" in str(lacking(merged, "demo", "other", ["softmax"]))

@@ -116,24 +116,6 @@ def test_what_stands_where_an_output_is_to_be_is_replaced_unless_it_is_a_folder_
 # --- The build cache
 
 
-def test_outputs_come_out_of_the_cache_the_second_time(run):
-    publish(a_stage(run, writing(a="1", b="2")), run)
-    again = a_stage(run, must_not_run)
-    for path in again.paths:
-        Path(path).unlink()
-    publish(again, run)
-    assert again.cached and again.line == "[ CACHED ] CUBIN gemm/m-1 sm_80"
-    assert contents(again) == {"a.out": "1", "b.out": "2"}
-
-
-def test_another_content_of_a_source_runs_the_stage(run):
-    publish(a_stage(run, writing(a="1", b="2")), run)
-    changed = a_stage(run, writing(a="3", b="4"))
-    (run.top / "source.txt").write_text("changed")
-    publish(changed, run)
-    assert not changed.cached and contents(changed) == {"a.out": "3", "b.out": "4"}
-
-
 def test_a_stage_that_may_not_be_kept_is_neither_stored_nor_fetched(run):
     publish(a_stage(run, writing(a="1", b="2"), cacheable=False), run)
     assert not (run.top / "cache").exists()

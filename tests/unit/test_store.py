@@ -28,7 +28,6 @@ from kernelwright.ondemand.store import CacheError, KernelStore, cache_folder, c
 from kernelwright.package.manifest import sealed_document
 from kernelwright.runtime.loader import SCHEMA
 from kernelwright.state.entry import entry_key
-from kernelwright.state.own_folder import mark_own
 
 KEY = "ab" * 32
 OTHER = "cd" * 32
@@ -119,14 +118,6 @@ def test_the_first_one_stays_and_a_damaged_one_makes_way(tmp_path: Path) -> None
     folder.rename(tmp_path / "away")
     folder.write_text("a file in its place")
     assert find(store) is None and publish(store) == folder == find(store)
-
-
-def test_records_that_are_no_files_are_not_copied(tmp_path: Path) -> None:
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "cache/toolchain.json").symlink_to("/dev/zero")
-    os.mkfifo(tmp_path / "cache/measurements.json")
-    mark_own(tmp_path / "cache")
-    assert list(a_store(tmp_path, writable=False).work.iterdir()) == []
 
 
 def test_a_manifest_that_reaches_out_of_its_folder_is_damage(tmp_path: Path) -> None:
@@ -350,21 +341,6 @@ def test_a_cache_that_cannot_be_written_is_read_and_work_is_done_elsewhere(
     assert find(store) == folder
 
 
-def test_a_folder_without_permission_is_a_problem_and_no_error(tmp_path: Path) -> None:
-    code = """
-import os
-from pathlib import Path
-from kernelwright.ondemand.store import KernelStore
-os.setuid(65534)
-store = KernelStore(Path("cache"), 1)
-print(store.work != store.folder, store.problem)
-"""
-    tmp_path.chmod(0o755)
-    (tmp_path / "cache").mkdir(0o555)
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
-    assert done.stdout.startswith("True the cache folder cache cannot be written: Permission denied"), done.stderr
-
-
 def test_a_link_in_the_cache_is_not_followed(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     (outside / f"scale-{KEY[:16]}").mkdir(parents=True)
@@ -385,22 +361,6 @@ def test_what_is_copied_from_a_cache_that_may_not_be_written_can_be_written(tmp_
     store = a_store(tmp_path, writable=False)
     assert (store.work / "discovery/project").stat().st_mode & 0o700 == 0o700
     assert find(store) and not store.lasting and tmp_path not in publish(store, "other", OTHER).parents
-
-
-def test_a_disk_that_becomes_full_while_a_kernel_is_put_in_place_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = a_store(tmp_path)
-
-    def refuse(path: Path, target: Path) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-
-    with store.scratch("scale") as scratch:
-        write_kernel(scratch)
-        monkeypatch.setattr(Path, "rename", refuse)
-        with pytest.raises(CacheError, match="No space left on device") as caught:
-            store.publish("scale", KEY, entry_key(KEY, {}), scratch)
-    assert "make room on the disk" in str(caught.value) and str(tmp_path) in str(caught.value)
 
 
 def test_a_disk_that_becomes_full_has_work_go_on_in_a_private_folder(
@@ -467,14 +427,6 @@ def test_failures_go_as_well_and_what_is_in_use_stays(tmp_path: Path) -> None:
     assert store.failures() == [] and old.exists(), "what was used last stays"
     store.prune(0)
     assert not old.exists() and used.exists(), "a kernel that was used a moment ago stays"
-
-
-def test_nothing_is_looked_at_if_nothing_was_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    age(publish(a_store(tmp_path)), 1000)
-    store = KernelStore(tmp_path / "cache", 1)
-    assert find(store, "scale", OTHER) is None
-    monkeypatch.setattr(store, "_items", None)
-    store.trim()
 
 
 def test_clearing_removes_what_is_ours_only(tmp_path: Path) -> None:

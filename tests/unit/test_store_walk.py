@@ -9,13 +9,13 @@ import tempfile
 from hashlib import sha256
 from pathlib import Path
 
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from kernelwright.ondemand.store import LATER, KernelStore, damage
 from kernelwright.package.manifest import sealed_document
 from kernelwright.runtime.loader import SCHEMA
 from kernelwright.state.entry import entry_key
+from support.walks import walk
 
 KEYS = [digit * 64 for digit in "abb"]
 """Keys of what is asked for; the second one is asked for more often."""
@@ -142,4 +142,4 @@ class CacheWalk(RuleBasedStateMachine):
 
 
 def test_each_kernel_is_found_by_what_it_was_made_of_whatever_happens_to_the_cache() -> None:
-    run_state_machine_as_test(CacheWalk, settings=settings(max_examples=30, stateful_step_count=30, deadline=None))
+    walk(CacheWalk, examples=12, steps=30)
