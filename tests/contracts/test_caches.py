@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import random
-import subprocess
 import sys
 import tempfile
 import threading
@@ -26,6 +25,7 @@ from kernelwright.state.cache import BuildCache
 from kernelwright.state.entry import entry_key
 from remote.machines import FILES, KEY, OTHER, machine
 from remote.servers import Faulty, faulty
+from support.disks import make_read_only, small_disk
 
 Files = Mapping[str, bytes]
 OTHERS = {name: data + b"?" for name, data in FILES.items()}
@@ -324,25 +324,20 @@ def test_writers_at_once_leave_what_all_can_read(cache: Cache) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 128 kB where the cache is to be."""
-    folder = tmp_path / "cache"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(folder)]
-    if subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("no file system can be mounted here")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system where the cache is to be."""
+    with small_disk(tmp_path / "cache", "128k") as folder:
+        yield folder
 
 
 @only(IN_FOLDERS)
-def test_a_full_disk_and_one_that_cannot_be_written_are_read_on_and_said(small_disk: Path, cache: Cache) -> None:
+def test_a_full_disk_and_one_that_cannot_be_written_are_read_on_and_said(disk: Path, cache: Cache) -> None:
     cache.put()
     large = {**FILES, "a.cubin": random.Random(1).randbytes(200_000)}  # also when it is compressed
     cache.put(large, OTHER)
     assert cache.said if isinstance(cache, Remote) else "No space left" in cache.said
     assert cache.get() == FILES and cache.get(OTHER) is None
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    make_read_only(disk)
     cache.put(OTHERS, OTHER)
     assert cache.said if isinstance(cache, Remote) else "Read-only file system" in cache.said
     assert cache.get() == FILES and cache.get(OTHER) is None

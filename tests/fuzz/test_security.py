@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import os
 import re
@@ -72,6 +73,11 @@ def name_of(path: Path) -> str:
     return path.relative_to(SITE_SCONS / "kernelwright").as_posix() if "kernelwright" in path.parts else path.name
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def calls(tree: ast.AST) -> Iterator[tuple[ast.Call, str, str]]:
     """Every call, with the name of the function and that of what it is looked up in."""
     for node in ast.walk(tree):
@@ -91,7 +97,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
 def test_no_module_can_unpickle_or_reach_the_network(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
     found = set(imported(tree))
     if name_of(path) in SOCKET_PAIRS:
         used = {
@@ -121,7 +127,7 @@ def names(node: ast.AST) -> set[str]:
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
 def test_no_module_executes_data_or_uses_a_shell(path: Path) -> None:
-    for call, function, owner in calls(ast.parse(path.read_text(encoding="utf-8"))):
+    for call, function, owner in calls(parsed(path)):
         place = f"{path.name}:{call.lineno}: {ast.unparse(call)}"
         keywords = {keyword.arg: keyword.value for keyword in call.keywords}
         plain = function in CODE_FUNCTIONS and (not owner or owner == "builtins")
@@ -137,7 +143,7 @@ def test_no_module_executes_data_or_uses_a_shell(path: Path) -> None:
 
 
 def test_every_exception_to_the_rules_is_still_needed() -> None:
-    found = {(name_of(path), name) for path in SOURCES for _, name, _ in calls(ast.parse(path.read_text()))}
+    found = {(name_of(path), name) for path in SOURCES for _, name, _ in calls(parsed(path))}
     assert set(ALLOWED) <= found
 
 
@@ -307,7 +313,7 @@ def test_every_module_that_is_imported_is_taken() -> None:
     from kernelwright import backends
     from kernelwright.define.package_name import TAKEN
 
-    found = {name for path in SOURCES for name in imported(ast.parse(path.read_text(encoding="utf-8")))}
+    found = {name for path in SOURCES for name in imported(parsed(path))}
     for backend in map(backends.get, backends.names()):
         found |= {need.module.partition(".")[0] for need in (*backend.run_needs, *backend.build_needs)}
     assert {"torch", "tvm", "numpy", "json"} <= found

@@ -86,8 +86,6 @@ def test_a_folder_that_cannot_be_used_is_said_once(tmp_path: Path, address: str,
     assert (tmp_path / "file").read_text() == "somebody's" and len(list(tmp_path.iterdir())) == 1
 
 
-
-
 def test_objects_of_a_folder_that_may_not_be_read_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as those of a writer whose umask lets nobody else read them. The tests may run as root, who reads all."""
     fill(tmp_path / "one", str(tmp_path / "shared"))

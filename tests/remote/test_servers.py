@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from kernelwright.remote import bazel
 from kernelwright.remote.bazel import BazelStore, _fields
 from kernelwright.remote.store import ObjectStore
 from kernelwright.state.entry import key_of
+from support.disks import small_disk
 
 from remote.machines import FILES, OTHER, Machine, fill, machine
 from remote.servers import READER, WRITER, azurite, moto, nginx, rclone
@@ -55,19 +55,6 @@ def test_nginx_tells_readers_from_writers(tmp_path: Path) -> None:
             assert len(stranger.said) == 1 and "401" in stranger.said[0]
             assert "expired" not in stranger.said[0]
         assert len(server.objects()) == 1
-
-
-@contextlib.contextmanager
-def small_disk(folder: Path, size: str) -> Iterator[None]:
-    """A file system of its own in a new folder, which is full soon."""
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder], capture_output=True)
-    if mounted.returncode != 0:
-        pytest.skip("only root may mount a file system that is full soon")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
 
 
 def test_a_disk_that_is_full_there_costs_one_line_and_leaves_no_part(tmp_path: Path) -> None:

@@ -128,11 +128,6 @@ def test_a_read_only_cache_is_used_and_stays_as_it_is(shared: Project, tmp_path:
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")} == before
 
 
-def test_with_the_cache_disabled_the_workers_are_asked(shared: Project) -> None:
-    run = shared.scons("--cache-disable", fresh=True)
-    assert "CACHED" not in run.labels and executed(shared) == ["kernels/add_one.py", "kernels/scale.py"]
-
-
 def test_a_changed_import_executes_those_that_import_it(shared: Project) -> None:
     shared.write("kernels/_helper.py", "X = 2\n")
     run = shared.scons()
@@ -184,6 +179,13 @@ def test_one_missing_entry_sends_its_definition_file_to_the_stages(shared: Proje
     run = shared.scons(fresh=True)
     assert {label: count for label, count in run.labels.items() if label != "CACHED"} == {"LINK": 1, "PACKAGE": 1}
     assert executed(shared) == []
+
+
+def test_kernels_of_an_earlier_build_are_left_to_the_stages(shared: Project) -> None:
+    old = shared.write("build/kernels/demo/scale/default/mine.txt", "mine")
+    refuse(shared)
+    run = shared.scons(fresh=True)
+    assert set(run.labels) == {"CACHED", "PACKAGE"} and not old.exists()
 
 
 def test_only_what_is_asked_for_comes_out_of_the_cache(shared: Project) -> None:

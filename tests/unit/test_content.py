@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from kernelwright.core.errors import KernelwrightError
 from kernelwright.core.version import VERSION
 from kernelwright.package.manifest import sealed_document
 from kernelwright.runtime.loader import SCHEMA
-from kernelwright.wheel.content import BuiltFiles, Image, package_files, provider_files, read_built
+from kernelwright.wheel.content import BuiltFiles, provider_files, read_built
 from kernelwright.wheel.project import Project
 from kernelwright.wheel.source import Source
 
@@ -57,12 +56,6 @@ def test_a_package_that_is_not_split_is_read_without_images(tmp_path: Path) -> N
         assert built == BuiltFiles(folder, "acme.demo", (folder / "manifest.json").read_text(), digests, (), {})
 
 
-def test_a_split_package_is_read_with_its_images(tmp_path: Path) -> None:
-    built = read_built(build(tmp_path, SPLIT), "acme.demo")
-    assert built.images == (Image("sm_80", "k/sm_80.cubin", digest(b"cubin"), 5),)
-    assert built.head == SPLIT
-
-
 def test_a_package_without_a_kernel_is_an_error(tmp_path: Path) -> None:
     folder = build(tmp_path, files=("backends/x.py",))
     with pytest.raises(KernelwrightError, match=r"the package acme\.demo has no built kernel") as caught:
@@ -77,24 +70,6 @@ def test_a_package_that_was_not_built_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(KernelwrightError, match=r"manifest\.json: cannot be read") as caught:
         read_built(tmp_path, "demo")
     assert "run scons again" in (caught.value.remedy or "")
-
-
-def test_files_of_a_package_are_in_its_folder_with_a_manifest_that_names_the_source(tmp_path: Path) -> None:
-    files = package_files(read_built(build(tmp_path), "acme.demo"), PROJECT, SOURCE)
-    manifest = json.loads(files.pop("acme/demo/manifest.json"))
-    assert files == {f"acme/demo/{name}": name.encode() for name in ("__init__.py", "_lib/k.so")}
-    assert manifest["source"] == {"commit": "a" * 40, "dirty": True}
-    assert list(manifest) == ["schema", "package", "source", "tools", "kernels", "files", "digest"]
-
-
-def test_the_manifest_of_a_split_package_names_its_wheels(tmp_path: Path) -> None:
-    files = package_files(read_built(build(tmp_path, SPLIT), "acme.demo"), PROJECT, SOURCE)
-    assert json.loads(files["acme/demo/manifest.json"])["device_code"] == {
-        "name": "Acme-Demo",
-        "version": "1.0",
-        "packages": SPLIT["packages"],
-        "wheels": {"sm_80": "Acme-Demo-sm-80", "sm_90a": "Acme-Demo-sm-90a"},
-    }
 
 
 def test_a_wheel_of_device_code_says_what_it_belongs_to(tmp_path: Path) -> None:
@@ -119,34 +94,3 @@ def test_a_wheel_of_device_code_says_what_it_belongs_to(tmp_path: Path) -> None:
         },
     }
     assert list(manifest["files"]) == sorted(manifest["files"])
-
-
-def test_an_arch_that_no_kernel_has_makes_no_wheel(tmp_path: Path) -> None:
-    folder = build(tmp_path, SPLIT)
-    with pytest.raises(KernelwrightError, match="no kernel is built for sm_90a") as caught:
-        provider_files(read_built(folder, "acme.demo"), PROJECT, SOURCE, "sm_90a")
-    where = caught.value.where
-    assert (where.stage, where.location) == ("wheel", str(folder / "manifest.json"))
-    assert "remove it from archs" in (caught.value.remedy or "")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [(b"edited", "it is not the file that the manifest lists"), (None, "it cannot be read: No such file")],
-)
-def test_a_file_that_is_another_one_is_an_error_that_names_it(
-    tmp_path: Path, content: bytes | None, message: str
-) -> None:
-    built = read_built(build(tmp_path, SPLIT), "acme.demo")
-    for path in (tmp_path / "demo/_lib/k.so", tmp_path / "work/k/sm_80.cubin"):
-        if content is None:
-            path.unlink()
-        else:
-            path.write_bytes(content)
-        with pytest.raises(KernelwrightError, match=message) as caught:
-            if path.suffix == ".so":
-                package_files(replace(built, head={}), PROJECT, SOURCE)
-            else:
-                provider_files(built, PROJECT, SOURCE, "sm_80")
-        assert (caught.value.where.stage, caught.value.where.location) == ("wheel", str(path))
-        assert "run scons again" in (caught.value.remedy or "")

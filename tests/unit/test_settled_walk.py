@@ -88,7 +88,19 @@ class Walk(RuleBasedStateMachine):
         (self.top / name).unlink(missing_ok=True)
         self.stamps.pop(name, None)
 
-    @rule(later=st.sampled_from([1, 3_000_000, 19_000_000, 21_000_000, 10**9, 2_100_000_000]))
+    waits = st.sampled_from([0, 1, 3_000_000, 21_000_000, 10**9, 2_100_000_000])
+
+    @rule(name=names, first=texts, second=texts, set_back=st.booleans(), waits=st.tuples(waits, waits, waits))
+    def edit_build_edit(self, name: str, first: str, second: str, set_back: bool, waits: tuple[int, int, int]) -> None:
+        """Twice in a short time, and between them a build."""
+        self.wait(waits[0])
+        self.edit(name, first, set_back)
+        self.wait(waits[1])
+        self.build("key", name, "")
+        self.wait(waits[2])
+        self.edit(name, second, set_back)
+
+    @rule(later=waits)
     def wait(self, later: int) -> None:
         self.now += later
 
@@ -117,4 +129,4 @@ class Walk(RuleBasedStateMachine):
 
 
 def test_no_kernel_is_left_out_whose_files_are_not_what_it_was_made_of() -> None:
-    walk(Walk, examples=60, steps=20)
+    walk(Walk, examples=40, steps=20)

@@ -28,6 +28,7 @@ from kernelwright.ondemand.store import CacheError, KernelStore, cache_folder, c
 from kernelwright.package.manifest import sealed_document
 from kernelwright.runtime.loader import SCHEMA
 from kernelwright.state.entry import entry_key
+from support.disks import make_read_only, small_disk
 
 KEY = "ab" * 32
 OTHER = "cd" * 32
@@ -304,12 +305,8 @@ def test_where_nothing_can_be_locked_no_lock_is_taken(tmp_path: Path, monkeypatc
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Path]:
     """A file system of 1 MB of its own, where the cache is to be."""
-    folder = tmp_path / "cache"
-    folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True).returncode:
-        pytest.skip("no file system can be mounted here")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with small_disk(tmp_path / "cache", "1m") as folder:
+        yield folder
 
 
 def require_private(store: KernelStore, reason: str) -> None:
@@ -329,7 +326,7 @@ def test_a_cache_that_cannot_be_written_is_read_and_work_is_done_elsewhere(
 ) -> None:
     folder = publish(a_store(tmp_path))
     if reason == "Read-only file system":
-        subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
+        make_read_only(mounted)
     else:
         with pytest.raises(OSError, match=reason), (mounted / "scratch/filler").open("wb", buffering=0) as filler:
             while filler.write(bytes(1 << 16)):
@@ -395,6 +392,7 @@ def test_a_disk_that_becomes_full_has_work_go_on_in_a_private_folder(
 
 def test_a_private_store_reads_and_keeps_nothing(tmp_path: Path) -> None:
     code = """
+import sys; sys.path.insert(0, "..")
 from test_store import KernelStore, find, publish
 store = KernelStore.private()
 assert find(store) is None and not store.lasting and store.problem is None

@@ -72,6 +72,7 @@ def test_every_file_has_the_time_that_was_given_and_plain_permissions(tmp_path: 
         assert archive.testzip() is None
     assert {entry.date_time for entry in entries} == {(2023, 11, 14, 22, 13, 20)}
     assert {(entry.external_attr, entry.create_system) for entry in entries} == {(0o100644 << 16, 3)}
+    assert {entry.compress_type for entry in entries} == {zipfile.ZIP_DEFLATED}
     assert [entry.filename for entry in entries] == [
         *sorted(FILES),
         *(f"{INFO}/{name}" for name in ("METADATA", "WHEEL", "RECORD")),
