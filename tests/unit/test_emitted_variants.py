@@ -10,7 +10,7 @@ from kernelwright.backends.torch import parameters_of
 from kernelwright.core.errors import KernelwrightError
 from kernelwright.library import sources as library
 from kernelwright.library.plan import Argument, LoweredUnit
-from launcher_build import plan, signature, tensor
+from support.launcher_build import plan, signature, tensor
 
 
 def on_cuda(slug: str, rank: int, parameters: int, images: int) -> LoweredUnit:

@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 import tvm_ffi
 from elftools.elf.elffile import ELFFile
-from launcher_build import (
+from support.forked import starter
+from support.launcher_build import (
     OPTIMISED,
     FakeTensor,
     build,
@@ -31,7 +32,6 @@ from launcher_build import (
     signature,
     tensor,
 )
-from support.forked import starter
 
 # x, y, [z]: z = x + y. Written by hand, in C, with only the checks that the launcher leaves to the host code.
 ADD = """

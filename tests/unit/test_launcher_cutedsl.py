@@ -13,7 +13,7 @@ from kernelwright.library import sources as kernel_library
 from kernelwright.library.launcher import LAUNCHER
 from kernelwright.library.plan import LoweredUnit
 from kernelwright.lower.cutedsl_compiler import ANSWERED, HOST
-from launcher_build import FakeTensor, compile_and_link, include_folders, plan, signature, tensor
+from support.launcher_build import FakeTensor, compile_and_link, include_folders, plan, signature, tensor
 from test_launcher_cuda import Machine, folder, machine  # noqa: F401 (fixtures)
 
 EXPORTED = r"""

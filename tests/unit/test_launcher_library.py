@@ -29,7 +29,7 @@ from kernelwright.stages.stage import Stage
 from kernelwright.stages.tools import Tools
 from kernelwright.toolchain.host_compiler import HostCompiler
 from kernelwright.toolchain.tvm import Lowerer
-from launcher_build import build, c_unit, compile_and_link, include_folders, link_apart, plan, signature, tensor
+from support.launcher_build import build, c_unit, compile_and_link, include_folders, link_apart, plan, signature, tensor
 from test_launcher import NOTHING, in_process
 
 CC = HostCompiler("cc", "cc 12", "c")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import threading
@@ -14,8 +13,8 @@ import numpy as np
 import pytest
 import tvm_ffi
 from kernelwright.library.launcher import LAUNCHER
-from launcher_build import MEET, OPTIMISED, build, c_unit, include_folders, plan, scalar, signature, tensor
 from support.forked import starter
+from support.launcher_build import MEET, OPTIMISED, build, c_unit, include_folders, plan, scalar, signature, tensor
 from support.moments import held
 from tvm_ffi import libinfo
 
@@ -251,11 +250,28 @@ def test_the_environment_sets_the_number_of_threads(library: Path) -> None:
     assert done.stdout == "3 3\n", done.stderr
 
 
-@pytest.mark.parametrize("text", ["many", "0", "-2", "3.5", "9999"])
-def test_an_invalid_number_of_threads_in_the_environment_is_refused(library: Path, text: str) -> None:
-    done = in_process(library, "call(PLAIN)", KERNELWRIGHT_NUM_THREADS=text)
-    message = f"ValueError: kernel 'probe': KERNELWRIGHT_NUM_THREADS is '{text}', expected a number from 1 to 1024"
-    assert message in done.stderr
+IN_CHILD = """
+def in_child(work):
+    if not os.fork():
+        try:
+            print(work(), flush=True)
+        except ValueError as error:
+            print(error, flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_an_invalid_number_of_threads_in_the_environment_is_refused(library: Path) -> None:
+    texts = ["many", "0", "-2", "3.5", "9999"]
+    code = f"""
+for text in {texts}:
+    os.environ["KERNELWRIGHT_NUM_THREADS"] = text
+    in_child(lambda: call(PLAIN))
+"""
+    message = "kernel 'probe': KERNELWRIGHT_NUM_THREADS is '{}', expected a number from 1 to 1024"
+    done = in_process(library, IN_CHILD + code)
+    assert done.stdout.splitlines() == [message.format(text) for text in texts], done.stderr
 
 
 def test_the_default_is_the_cpus_that_the_process_may_use(library: Path) -> None:
@@ -274,35 +290,39 @@ def quota_v1(quota: str, period: str = "100000\n") -> dict[str, str]:
     return {"cpu/cpu.cfs_quota_us": quota, "cpu/cpu.cfs_period_us": period}
 
 
-@pytest.mark.parametrize(
-    ("files", "most"),
-    [
-        ({"cpu.max": "100000 100000\n"}, 1),
-        ({"cpu.max": "20000 100000\n"}, 1),
-        ({"cpu.max": "100001 100000\n"}, 2),
-        ({"cpu.max": "150000 50000\n"}, 3),
-        ({"cpu.max": "max 100000\n"}, None),
-        ({"cpu.max": "9000000000000000 1\n"}, None),
-        ({"cpu.max": "100000 0\n"}, None),
-        ({"cpu.max": ""}, None),
-        (quota_v1("50000\n"), 1),
-        (quota_v1("150000\n"), 2),
-        (quota_v1("-1\n"), None),
-        ({"cpu/cpu.cfs_quota_us": "50000\n"}, None),
-        ({}, None),
-    ],
-)
-def test_the_default_is_within_the_cpu_quota_of_the_container(
-    limited: tuple[Path, Path], files: dict[str, str], most: int | None
-) -> None:
+QUOTAS: list[tuple[dict[str, str], int | None]] = [
+    ({"cpu.max": "100000 100000\n"}, 1),
+    ({"cpu.max": "20000 100000\n"}, 1),
+    ({"cpu.max": "100001 100000\n"}, 2),
+    ({"cpu.max": "150000 50000\n"}, 3),
+    ({"cpu.max": "max 100000\n"}, None),
+    ({"cpu.max": "9000000000000000 1\n"}, None),
+    ({"cpu.max": "100000 0\n"}, None),
+    ({"cpu.max": ""}, None),
+    (quota_v1("50000\n"), 1),
+    (quota_v1("150000\n"), 2),
+    (quota_v1("-1\n"), None),
+    ({"cpu/cpu.cfs_quota_us": "50000\n"}, None),
+    ({}, None),
+]
+"""Files of a control group -> the most CPUs that they allow."""
+
+
+def test_the_default_is_within_the_cpu_quota_of_the_container(limited: tuple[Path, Path]) -> None:
     library, cgroup = limited
+    code = f"""
+import pathlib, shutil
+cgroup = pathlib.Path({str(cgroup)!r})
+for files in {[files for files, _ in QUOTAS]}:
     shutil.rmtree(cgroup, ignore_errors=True)
     for name, text in files.items():
         (cgroup / name).parent.mkdir(parents=True, exist_ok=True)
         (cgroup / name).write_text(text)
+    in_child(module["kw_num_threads"])
+"""
     cpus = len(os.sched_getaffinity(0))
-    done = in_process(library, "print(module['kw_num_threads']())")
-    assert done.stdout == f"{min(cpus, most or cpus)}\n", done.stderr
+    done = in_process(library, IN_CHILD + code)
+    assert [int(line) for line in done.stdout.split()] == [min(cpus, most or cpus) for _, most in QUOTAS], done.stderr
 
 
 def test_the_environment_goes_before_the_cpu_quota(limited: tuple[Path, Path]) -> None:
