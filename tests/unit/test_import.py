@@ -13,7 +13,7 @@ from kernelwright.define import kernel as kernels
 from kernelwright.define.cuda_source import DTYPES
 from kernelwright.importer import parser
 from kernelwright.importer.command import import_source
-from kernelwright.importer.function import Function, Parameter
+from kernelwright.importer.function import Parameter
 from kernelwright.importer.parser import NEED, functions_in
 from kernelwright.importer.types import NAMES, OF_NAMES, VECTORS
 from support.imported_source import HEADER, KERNELS, SOURCE
@@ -82,13 +82,9 @@ def test_functions_are_found_with_their_namespaces_templates_and_types(source: P
     kinds = [(parameter.name, parameter.kind, parameter.default) for parameter in scaled.template]
     assert kinds[:3] == [("T", "type", ()), ("BLOCK", "integer", ("64",)), ("EXACT", "bool", ("true",))]
     assert (scaled.bounds, functions["halves"].bounds) == ("BLOCK, 2", "128")
-
-
-@needs_libclang
-def test_functions_with_one_name_are_known_to_be(source: Path) -> None:
-    overloaded: list[Function] = [f for f in functions_in(source).functions if f.is_overloaded]
+    overloaded = [function for function in found.functions if function.is_overloaded]
     assert [(f.name, len(f.parameters)) for f in overloaded[:2]] == [("kernel", 1), ("kernel", 3)]
-    assert not any(f.is_overloaded and f.template for f in functions_in(source).functions)
+    assert not any(function.template for function in overloaded)
 
 
 @needs_libclang
@@ -212,51 +208,51 @@ def test_what_a_launch_has_to_be_follows_from_the_body(tmp_path: Path, without_c
 
 
 @needs_libclang
-def test_arrays_as_parameters_are_pointers_to_what_they_hold(tmp_path: Path, without_cuda: None) -> None:
-    written(tmp_path, "typedef float Four[4];\n__global__ void f(const Four x, const float y[2][3][4], int z[2]) {}\n")
-    arguments = defined(tmp_path / "one.py")["f"].function().arguments
-    assert [(value.shape, value.written) for value in arguments.values()] == [
+def test_arrays_as_parameters_are_pointers_and_functions_of_macros_are_found(
+    tmp_path: Path, without_cuda: None
+) -> None:
+    text = """\
+typedef float Four[4];
+__global__ void f(const Four x, const float y[2][3][4], int z[2]) {}
+#define MAKE(name, T) __global__ void name(T *x) { x[0] = 0; }
+MAKE(g, float)
+MAKE(check, unsigned short)
+"""
+    written(tmp_path, text)
+    made = defined(tmp_path / "one.py")
+    assert [(value.shape, value.written) for value in made["f"].function().arguments.values()] == [
         *((("x_size",), None), (("y_size", 3, 4), None), (("z_size",), True))
     ]
+    assert [made[name].function().arguments["x"].dtype for name in ("g", "check_2")] == ["float32", "uint16"]
 
 
 @needs_libclang
-@pytest.mark.parametrize("width", [88, 120])
-def test_the_file_is_as_ruff_formats_it(source: Path, width: int) -> None:
+def test_the_file_is_as_ruff_formats_it(source: Path) -> None:
     long = "a_name_that_is_so_long_that_little_fits_beside_it"
     axes = ", ".join(f"int {long}_{number}" for number in range(3))
-    source.write_text(f"{SOURCE}template <{axes}> __global__ void wide(const float4 *{long}, unknown *y) {{}}\n")
-    source.write_text(source.read_text().replace("unknown *y", "long *y"))
+    source.write_text(f"{SOURCE}template <{axes}> __global__ void wide(const float4 *{long}, long *y) {{}}\n")
     import_source(source, None)
-    for command in (["format", "--check"], ["check", "--select", "E,F,W,I"]):
-        options = ["--isolated", "--no-cache", "--line-length", str(width)]
-        ignored = ["--ignore", "E501"] if command[0] == "check" else []
-        done = subprocess.run(
-            [sys.executable, "-m", "ruff", *command, *options, *ignored, str(source.with_suffix(".py"))],
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+    for width in ("88", "120"):
+        for command in (["format", "--check"], ["check", "--select", "E,F,W,I", "--ignore", "E501"]):
+            ruff = [sys.executable, "-m", "ruff", *command, "--isolated", "--no-cache", "--line-length", width]
+            done = subprocess.run([*ruff, source.with_suffix(".py")], capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout + done.stderr
 
 
 @needs_libclang
-def test_only_what_the_definitions_use_is_imported(tmp_path: Path, without_cuda: None) -> None:
+def test_the_file_beside_it_names_the_source_and_imports_only_what_its_definitions_use(
+    tmp_path: Path, without_cuda: None
+) -> None:
     text = written(tmp_path, "__global__ void f(float *x, int n) {}\n")
     assert 'Size("x_size")' in text, "it is in a comment only"
-    imports = [line for line in text.splitlines() if line.startswith("from ")]
-    assert imports == [
+    assert [line for line in text.splitlines() if line.startswith("from ")] == [
         "from kernelwright import kernel",
         "from kernelwright.cuda import Scalar, Source, Tensor, ceildiv",
     ]
     assert "TYPES" not in text
-
-
-@needs_libclang
-def test_the_source_is_named_as_seen_from_the_definition(source: Path, without_cuda: None) -> None:
-    folder = source.parent / "kernels"
-    folder.mkdir()
-    import_source(source, folder / "own.py")
-    assert defined(folder / "own.py")["plain"].function().source == "../many.cu"
+    (tmp_path / "kernels").mkdir()
+    import_source(tmp_path / "one.cu", tmp_path / "kernels/own.py")
+    assert defined(tmp_path / "kernels/own.py")["f"].function().source == "../one.cu"
 
 
 @needs_libclang
@@ -308,16 +304,6 @@ __global__ void f(T *x, A y, bool target) {}
     assert made.function("float16", "float32").function == "f<__half, float>"
 
 
-@needs_libclang
-def test_functions_that_a_macro_defines_are_found(tmp_path: Path) -> None:
-    text = (
-        "#define MAKE(name, T) __global__ void name(T *x) { x[0] = 0; }\nMAKE(f, float)\nMAKE(check, unsigned short)\n"
-    )
-    written(tmp_path, text)
-    made = defined(tmp_path / "one.py")
-    assert [made[name].function().arguments["x"].dtype for name in ("f", "check_2")] == ["float32", "uint16"]
-
-
 # Errors.
 
 
@@ -337,8 +323,7 @@ def test_a_source_that_is_no_cpp_is_refused_with_clangs_words(tmp_path: Path, te
 @needs_libclang
 def test_a_slip_in_a_body_is_said_and_stops_nothing(tmp_path: Path) -> None:
     text = written(tmp_path, "__global__ void f(float *x) {\n  x[0] = ;\n}\n")
-    assert f"{tmp_path / 'one.cu'}:2: expected expression" in text.replace("\n#  ", "")
-    assert "def f():" in text
+    assert f"{tmp_path / 'one.cu'}:2: expected expression" in text.replace("\n#  ", "") and "def f():" in text
 
 
 @needs_libclang

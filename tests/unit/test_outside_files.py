@@ -50,31 +50,32 @@ def dependencies(project: Project, top: str) -> dict[str, str]:
     return {name: digest for name, digest in listed.items() if name.startswith(("/", "../"))}
 
 
-@pytest.mark.parametrize("folder", ["{top}/repo/common", "{top}/far"])
+FOLDERS = ("{top}/repo/common", "{top}/far")
+
+USES = [
+    ("import sys; sys.path.insert(0, '{folder}'); import tiles", "tiles.py"),
+    ("import sys; sys.path.append('{folder}')\ndef f(): import tiles\nf()", "tiles.py"),
+    (
+        "from importlib.util import *\nspec = spec_from_file_location('tiles', '{folder}/tiles.py')\n"
+        "spec.loader.exec_module(module_from_spec(spec))",
+        "tiles.py",
+    ),
+    ("open('{folder}/table.json').close()", "table.json"),
+    ("try: open('{folder}/new.json')\nexcept OSError: pass", "new.json"),
+    ("import os; os.listdir('{folder}')", ""),
+    ("import os; os.listdir(os.open('{folder}', os.O_RDONLY))", ""),
+    ("import os; list(os.fwalk('{folder}'))", ""),
+    ("import os; os.open('table.json', os.O_RDONLY, dir_fd=os.open('{folder}', os.O_RDONLY))", "table.json"),
+    ("f = open('{folder}/table.json', 'a+'); f.seek(0); f.read()", "table.json"),
+    ("from pathlib import Path; list(Path('{folder}').glob('*/new.json'))", ""),
+]
+"""What a definition does -> the file of the folder that it uses, or empty: the folder itself."""
+
+
+# Each use in one of the folders, and the first in all of them.
 @pytest.mark.parametrize(
-    ("code", "file"),
-    [
-        ("import sys; sys.path.insert(0, '{folder}'); import tiles", "tiles.py"),
-        ("import sys; sys.path.append('{folder}')\ndef f(): import tiles\nf()", "tiles.py"),
-        (
-            "from importlib.util import *\nspec = spec_from_file_location('tiles', '{folder}/tiles.py')\n"
-            "spec.loader.exec_module(module_from_spec(spec))",
-            "tiles.py",
-        ),
-        ("open('{folder}/table.json').close()", "table.json"),
-        ("import os; os.close(os.open('{folder}/table.json', os.O_RDONLY))", "table.json"),
-        ("import os; os.chdir('{folder}'); open('table.json').close()", "table.json"),
-        ("import numpy; numpy.fromfile('{folder}/table.json', 'u1')", "table.json"),
-        ("try: open('{folder}/new.json')\nexcept OSError: pass", "new.json"),
-        ("import os; os.listdir('{folder}')", ""),
-        ("import os; os.listdir(os.open('{folder}', os.O_RDONLY))", ""),
-        ("import os; list(os.fwalk('{folder}'))", ""),
-        ("import os; os.open('table.json', os.O_RDONLY, dir_fd=os.open('{folder}', os.O_RDONLY))", "table.json"),
-        ("import os; os.open('{folder}/table.json', os.O_RDWR | os.O_CREAT)", "table.json"),
-        ("f = open('{folder}/table.json', 'a+'); f.seek(0); f.read()", "table.json"),
-        ("import glob; glob.glob('{folder}/*.json')", ""),
-        ("from pathlib import Path; list(Path('{folder}').glob('*/new.json'))", ""),
-    ],
+    ("code", "file", "folder"),
+    [*((*USES[0], folder) for folder in FOLDERS), *((*use, FOLDERS[i % 2]) for i, use in enumerate(USES[1:]))],
 )
 def test_what_is_used_outside_of_the_project_is_a_dependency(
     project: Project, code: str, file: str, folder: str
@@ -206,23 +207,26 @@ def test_others_may_ask_for_variables_that_are_declared(project: Project, monkey
 PLACES = {"inside": "data", "common": "{top}/repo/common/data", "far": "{top}/far/data"}
 
 
-@pytest.mark.parametrize("place", PLACES)
+QUESTIONS = [
+    ("import os; os.path.exists('{path}')", "md"),
+    ("import os; os.path.isfile('{path}'), os.path.isdir('{path}')", "md"),
+    ("import os; os.access('{path}', os.R_OK)", "md"),
+    ("from os.path import lexists; lexists('{path}')", "md"),
+    ("from pathlib import Path; Path('{path}').exists()", "md"),
+    ("from pathlib import Path; Path('{path}').is_dir()", "md"),
+    ("from pathlib import Path; Path('{path}').is_symlink()", "mdl"),
+    ("import os\ntry: os.readlink('{path}')\nexcept OSError: pass", "mdl"),
+    ("import os\ntry: os.stat('{path}').st_size\nexcept OSError: pass", "mdc"),
+    ("import os\ntry: os.path.getsize('{path}')\nexcept OSError: pass", "mdc"),
+    ("from pathlib import Path\ntry: Path('{path}').stat()\nexcept OSError: pass", "mdc"),
+    ("import os; os.path.realpath('{path}'), os.path.abspath('{path}')", ""),
+]
+"""What is asked -> whether the answer hangs on a file (m), a folder (d), the content (c) or where a link leads (l)."""
+
+
 @pytest.mark.parametrize(
-    ("code", "sees"),
-    [
-        ("import os; os.path.exists('{path}')", "md"),
-        ("import os; os.path.isfile('{path}'), os.path.isdir('{path}')", "md"),
-        ("import os; os.access('{path}', os.R_OK)", "md"),
-        ("from os.path import lexists; lexists('{path}')", "md"),
-        ("from pathlib import Path; Path('{path}').exists()", "md"),
-        ("from pathlib import Path; Path('{path}').is_dir()", "md"),
-        ("from pathlib import Path; Path('{path}').is_symlink()", "mdl"),
-        ("import os\ntry: os.readlink('{path}')\nexcept OSError: pass", "mdl"),
-        ("import os\ntry: os.stat('{path}').st_size\nexcept OSError: pass", "mdc"),
-        ("import os\ntry: os.path.getsize('{path}')\nexcept OSError: pass", "mdc"),
-        ("from pathlib import Path\ntry: Path('{path}').stat()\nexcept OSError: pass", "mdc"),
-        ("import os; os.path.realpath('{path}'), os.path.abspath('{path}')", ""),
-    ],
+    ("place", "code", "sees"),
+    [(list(PLACES)[number % 3], *question) for number, question in enumerate([*QUESTIONS[:3], *QUESTIONS])],
 )
 def test_what_is_asked_of_a_file_without_opening_it_is_a_dependency(
     project: Project, place: str, code: str, sees: str

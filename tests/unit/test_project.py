@@ -129,6 +129,8 @@ FILE_VERSION = {"kernelwright": {"version": {"file": "version.py"}}}
         (" 1.0-rc1\n", "1.0rc1"),
         ('"""Text."""\n__version__ = "2.0"\n', "2.0"),
         ("VERSION: str = '1.2'", "1.2"),
+        ('# version = "9.9"\nVERSION: str = "1.3.0"  # the next is 2\n', "1.3.0"),
+        ('needed_version = "9.9"\n__version__ = "1.2"\n', "1.2"),
         ('[project]\nversion = "3"\n', "3"),
     ],
 )

@@ -122,13 +122,23 @@ def test_only_tracked_files_are_packed_and_the_others_are_named(tree: Path) -> N
     assert "build/x" not in output
 
 
+INCLUDE = '\n[tool.kernelwright.sdist]\ninclude = ["kernels/**/*.py"]\n'
+
+
 def test_without_git_the_files_are_those_that_pyproject_names_and_the_others_are_named(tmp_path: Path) -> None:
-    include = '\n[tool.kernelwright.sdist]\ninclude = ["kernels/**/*.py"]\n'
-    tree = write(tmp_path / "tree", {**FILES, "pyproject.toml": PYPROJECT + include})
+    tree = write(tmp_path / "tree", {**FILES, "pyproject.toml": PYPROJECT + 'tuning = "tables"' + INCLUDE})
     write(tree, dict.fromkeys((*SECRETS, "build/x", "kernels/.hidden.py", "kernels/more/deep.py"), "secret"))
+    write(tree, dict.fromkeys(("tables/scale.sm_80-108.json", "tuning/scale.sm_80-108.json"), "{}"))
     status, output, names = make_sdist(tree)
-    assert status == 0 and names == sorted([*FILES, "kernels/more/deep.py", "PKG-INFO", RECORD])
-    assert all(name in output for name in (".env", ".pypirc", "notes.txt", "kernels/data.bin", "kernels/.hidden.py"))
+    packed = ["kernels/more/deep.py", "tables/scale.sm_80-108.json", "PKG-INFO", RECORD]
+    assert status == 0 and names == sorted([*FILES, *packed])
+    others = (*SECRETS, "kernels/.hidden.py", "tuning/scale.sm_80-108.json")
+    assert all(name in output for name in others if not name.startswith(".aws"))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/more.py").write_text("secret")
+    (tree / "kernels/linked").symlink_to(tmp_path / "elsewhere")
+    status, output, _ = make_sdist(tree)
+    assert status == 1 and "kernels/linked/more.py [sdist]: it leads to " in output
 
 
 def test_without_git_and_without_a_list_there_is_no_source_distribution(tmp_path: Path) -> None:
@@ -138,48 +148,35 @@ def test_without_git_and_without_a_list_there_is_no_source_distribution(tmp_path
     assert '[tool.kernelwright.sdist] with include = ["kernels/**/*.py"]' in output
 
 
-@pytest.mark.parametrize("table", [{}, {"include": "x"}, {"include": [1]}, {"include": [], "other": 1}])
-def test_a_list_of_another_form_is_named(tmp_path: Path, table: object) -> None:
-    write(tmp_path, FILES)
-    with pytest.raises(SettingsError, match=re.escape("[tool.kernelwright.sdist] is")):
-        choose_files(tmp_path, {"tool": {"kernelwright": {"sdist": table}}}, [])
-
-
-@pytest.mark.parametrize("pattern", ["kernel/*.py", "/etc/hostname", "../*", "kernels/../../*"])
-def test_a_pattern_that_names_nothing_or_leads_out_is_named(tmp_path: Path, pattern: str) -> None:
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        *((table, "[tool.kernelwright.sdist] is") for table in ({}, {"include": "x"}, {"include": [1]})),
+        ({"include": [], "other": 1}, "[tool.kernelwright.sdist] is"),
+        *(
+            ({"include": [pattern]}, f"include has {pattern!r}, which names no file in the project")
+            for pattern in ("kernel/*.py", "/etc/hostname", "../*", "kernels/../../*")
+        ),
+    ],
+)
+def test_a_list_of_another_form_or_that_leads_out_is_named(tmp_path: Path, table: object, message: str) -> None:
     write(tmp_path / "tree", FILES)
-    with pytest.raises(SettingsError) as caught:
-        choose_files(tmp_path / "tree", {"tool": {"kernelwright": {"sdist": {"include": [pattern]}}}}, [])
-    assert f"include has {pattern!r}, which names no file in the project" in str(caught.value)
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        choose_files(tmp_path / "tree", {"tool": {"kernelwright": {"sdist": table}}}, [])
 
 
-@pytest.mark.parametrize("name", ["kernels/new.py", "SConscript"])
-def test_code_that_git_does_not_track_is_refused(tree: Path, name: str) -> None:
-    write(tree, {name: "x = 1\n"})
+@pytest.mark.parametrize("name", ["kernels/new.py", "SConscript", "tuning/scale.sm_80-108.json"])
+def test_what_a_build_may_use_and_git_does_not_track_is_refused(tree: Path, name: str) -> None:
+    write(tree, {name: "{}", "tuning/notes.txt": "mine"})
     status, output, names = make_sdist(tree)
     assert status == 1 and names == [] and f"git does not track {name}: the build here may use that" in output
+    git(tree, "add", name)
+    status, output, names = make_sdist(tree)
+    assert status == 0 and name in names and "tuning/notes.txt" not in names
+    git(tree, "rm", "-q", "--cached", name)
     write(tree, {".gitignore": f"{name}\n"})
     git(tree, "add", ".gitignore")
-    assert make_sdist(tree)[0] == 0
-
-
-def test_tuning_tables_are_packed_and_one_that_git_does_not_track_is_refused(tree: Path) -> None:
-    write(tree, {"tuning/scale.sm_80-108.json": "{}", "tuning/notes.txt": "mine"})
-    status, output, names = make_sdist(tree)
-    assert status == 1 and names == []
-    assert "git does not track tuning/scale.sm_80-108.json: the build here may use that" in output
-    git(tree, "add", "tuning/scale.sm_80-108.json")
-    status, output, names = make_sdist(tree)
-    assert status == 0 and "tuning/scale.sm_80-108.json" in names and "tuning/notes.txt" not in names
-
-
-def test_without_git_the_tuning_tables_of_the_setting_are_packed(tmp_path: Path) -> None:
-    include = 'tuning = "tables"\n[tool.kernelwright.sdist]\ninclude = ["kernels/**/*.py"]\n'
-    tree = write(tmp_path / "tree", {**FILES, "pyproject.toml": PYPROJECT + include})
-    write(tree, {"tables/scale.sm_80-108.json": "{}", "tuning/scale.sm_80-108.json": "{}"})
-    status, output, names = make_sdist(tree)
-    assert status == 0 and "tables/scale.sm_80-108.json" in names and "tuning/scale.sm_80-108.json" in output
-    assert "tuning/scale.sm_80-108.json" not in names
+    assert name not in choose_files(tree, {}, []).files
 
 
 def test_a_readme_that_git_does_not_track_is_named(tree: Path) -> None:
@@ -196,18 +193,8 @@ def test_a_link_to_what_is_not_packed_is_refused(tree: Path, target: str) -> Non
     git(tree, "add", "kernels/link.txt")
     status, output, names = make_sdist(tree)
     assert status == 1 and names == [] and "Traceback" not in output
-    assert (
-        "kernels/link.txt [sdist]: it leads to " in output and "which is no file of the source distribution" in output
-    )
-
-
-def test_a_folder_that_is_a_link_out_is_refused_without_git_too(tmp_path: Path) -> None:
-    include = '\n[tool.kernelwright.sdist]\ninclude = ["kernels/**/*.py"]\n'
-    tree = write(tmp_path / "tree", {**FILES, "pyproject.toml": PYPROJECT + include})
-    write(tmp_path / "elsewhere", {"more.py": "secret"})
-    (tree / "kernels/more").symlink_to(tmp_path / "elsewhere")
-    status, output, _ = make_sdist(tree)
-    assert status == 1 and "kernels/more/more.py [sdist]: it leads to " in output
+    said = output.partition("kernels/link.txt [sdist]: it leads to ")[2]
+    assert "which is no file of the source distribution" in said
 
 
 def test_a_link_to_a_packed_file_is_packed_as_that_file(tree: Path) -> None:
@@ -256,38 +243,21 @@ def test_git_wins_over_a_record(tree: Path) -> None:
     assert (found.commit, found.dirty) == (commit, True)
 
 
-def test_the_version_of_a_tag_wins_over_that_of_a_record(tree: Path) -> None:
+def test_the_version_is_that_of_the_tag_and_a_commit_behind_it_has_one_of_its_own(tree: Path) -> None:
     git(tree, "tag", "v2.0")
     forge(tree)
     write(tree, {"PKG-INFO": "Metadata-Version: 2.4\nName: demo\nVersion: 9.9\n"})
-    assert version_of(tree, OF_TAG) == "2.0"
-
-
-def test_a_commit_behind_a_tag_has_a_version_of_its_own(tree: Path) -> None:
-    git(tree, "tag", "v2.0")
-    assert version_of(tree, OF_TAG) == "2.0"
+    assert version_of(tree, OF_TAG) == "2.0", "whatever a record says"
     write(tree, {"README.md": "# Another\n"})
     git(tree, "commit", "-qam", "more")
     later = Version(version_of(tree, OF_TAG))
     assert later > Version("2.0") and later.local is not None and later.local in git(tree, "rev-parse", "HEAD")
 
 
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        ("1.0-rc1\n", "1.0rc1"),
-        ('needed_version = "9.9"\n__version__ = "1.2"\n', "1.2"),
-        ('# version = "9.9"\nVERSION: str = "1.3.0"  # the next is 2\n', "1.3.0"),
-        ('[tool]\nversion = "1.4"\n', "1.4"),
-    ],
-)
-def test_the_version_of_a_file_is_the_one_that_is_assigned(tmp_path: Path, text: str, version: str) -> None:
-    write(tmp_path, {"VERSION": text})
-    document = {**OF_TAG, "tool": {"kernelwright": {"version": {"file": "VERSION"}}}}
-    assert version_of(tmp_path, document) == version
-
-
 def test_a_source_distribution_has_the_commit_until_it_is_edited(tree: Path) -> None:
+    write(tree, {"README.md": "# Another\n"})
+    assert find_source(tree).dirty and find_source(unpacked(tree)).dirty
+    git(tree, "checkout", "-q", "README.md")
     source, root = find_source(tree), unpacked(tree)
     assert not source.dirty and find_source(root) == source
     for change in ({"kernels/scale.py": "# edited\n"}, {"PKG-INFO": "Name: x\n"}, {"kernels/new.py": "x = 1\n"}):
@@ -304,11 +274,6 @@ def test_a_source_distribution_has_the_commit_until_it_is_edited(tree: Path) -> 
     )
     assert find_source(root) == source, "what a build makes is no edit"
     assert find_source(root, ["kernels/scale.py"]) == source and find_source(root, [".venv/x.py"]).dirty
-
-
-def test_the_record_of_a_dirty_tree_says_so(tree: Path) -> None:
-    write(tree, {"README.md": "# Another\n"})
-    assert find_source(tree).dirty and find_source(unpacked(tree)).dirty
 
 
 def test_a_source_distribution_of_a_source_distribution_has_the_same_files(tree: Path) -> None:
@@ -355,16 +320,20 @@ def test_a_record_of_another_form_is_an_error(tmp_path: Path, change: dict[str, 
         find_source(tmp_path)
 
 
-def test_what_git_was_told_to_overlook_makes_the_tree_dirty(tree: Path) -> None:
-    for flag in ("--assume-unchanged", "--skip-worktree"):
-        git(tree, "update-index", flag, "kernels/scale.py")
-        write(tree, {"kernels/scale.py": f"# {flag}\n"})
-        assert find_source(tree).dirty
-        git(tree, "update-index", flag.replace("--", "--no-"), "kernels/scale.py")
-        git(tree, "checkout", "-q", "kernels/scale.py")
-        assert not find_source(tree).dirty
-    git(tree, "config", "status.showUntrackedFiles", "no")
-    write(tree, {"new.txt": ""})
+@pytest.mark.parametrize(
+    ("told", "changed"),
+    [
+        (["update-index", "--assume-unchanged", "kernels/scale.py"], "kernels/scale.py"),
+        (["update-index", "--skip-worktree", "kernels/scale.py"], "kernels/scale.py"),
+        (["config", "status.showUntrackedFiles", "no"], "new.txt"),
+        (["config", "status.renames", "nonsense"], None),  # git tells no status, which is none of a clean tree
+    ],
+)
+def test_what_git_was_told_to_overlook_makes_the_tree_dirty(tree: Path, told: list[str], changed: str | None) -> None:
+    assert not find_source(tree).dirty
+    git(tree, *told)
+    if changed is not None:
+        write(tree, {changed: "changed"})
     assert find_source(tree).dirty
 
 
@@ -401,13 +370,6 @@ def test_a_definition_that_git_ignores_makes_the_tree_dirty(tree: Path) -> None:
     assert not find_source(tree, ["kernels/scale.py"]).dirty
     assert find_source(tree, ["kernels/scale.py", "kernels/mine.py"]).dirty
     assert not find_source(tree, ["kernels/scale.py", "build/generated.py"]).dirty
-
-
-def test_a_status_that_git_does_not_tell_is_no_clean_tree(tree: Path) -> None:
-    git(tree, "config", "status.renames", "nonsense")
-    with pytest.raises(subprocess.CalledProcessError):
-        git(tree, "status", "--porcelain")
-    assert find_source(tree).dirty
 
 
 # ---- programs that a repository names

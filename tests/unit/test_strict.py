@@ -15,7 +15,7 @@ from kernelwright.core.errors import DefinitionError, WorkerError
 from kernelwright.library.plan import LoweredUnit
 from kernelwright.processes import protocol
 from kernelwright.processes.pool import WorkerPool
-from kernelwright.processes.protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest, Request
+from kernelwright.processes.protocol import CheckRequest, DiscoverRequest, LowerRequest, Request
 from launcher_build import build, plan
 from workers_project import COPY, Project
 
@@ -76,12 +76,12 @@ def project(pool_project: StrictProject) -> StrictProject:
 
 def refused(project: StrictProject, file: str) -> DefinitionError:
     """The error of an execution; without strict mode there is none."""
+    project.pool.strict = False
+    assert project.discover(file)["kernels"], "an execution that was not strict hides nothing of the next one"
     project.pool.strict = True
     with pytest.raises(DefinitionError) as caught:
         project.discover(file)
     assert "(strict mode)" in caught.value.message
-    project.pool.strict = False
-    assert project.discover(file)["kernels"]
     return caught.value
 
 
@@ -96,7 +96,6 @@ def refused(project: StrictProject, file: str) -> DefinitionError:
             "",
         ),
         ("try:\n    open('kernels/none.json')\nexcept OSError:\n    pass", "kernels/none.json", "none.json"),
-        ("try:\n    open('tables/a.json').close()\n    1 / 0\nexcept BaseException:\n    pass", "tables/a.json", ""),
         ("import ctypes\ntry:\n    ctypes.CDLL('tables/a.json')\nexcept OSError:\n    pass", "tables/a.json", ""),
     ],
 )
@@ -182,8 +181,6 @@ def test_what_is_installed_may_be_read(project: StrictProject) -> None:
     [
         ("open('/etc/hostname').close()", "reads /etc/hostname, which is neither imported nor declared"),
         ("open('/proc/cpuinfo').close()", "reads /proc/cpuinfo, which the system makes up when it is read"),
-        ("from pathlib import Path\nPath('/proc/cpuinfo').read_text()", "reads /proc/cpuinfo, which"),
-        ("import numpy\nnumpy.fromfile('/etc/hostname', 'u1')", "reads /etc/hostname, which"),
         ("try:\n    open('/none/at/all')\nexcept OSError:\n    pass", "reads /none/at/all, which"),
         ("import os\nos.system('true')", "starts a process: true"),
         ("import subprocess\nsubprocess.run(['true', 'a b'])", "starts a process: true 'a b'"),
@@ -209,6 +206,10 @@ def test_what_is_installed_may_be_read(project: StrictProject) -> None:
             "starts a process: true",
         ),
         (
+            "from concurrent.futures import *\nThreadPoolExecutor(1).submit(open, '/etc/hostname').result().close()",
+            "reads /etc/hostname",
+        ),
+        (
             "import os\nfolder = os.open('/etc', os.O_RDONLY)\nos.open('hostname', os.O_RDONLY, dir_fd=folder)",
             "reads /etc/hostname, which is neither imported nor declared",
         ),
@@ -221,29 +222,24 @@ def test_what_is_installed_may_be_read(project: StrictProject) -> None:
 def test_what_no_declaration_allows(project: StrictProject, code: str, text: str) -> None:
     error = refused(project, project.empty("k", code))
     assert text in error.message and error.message.startswith("the file ")
-    assert str(error.where.location).startswith("kernels/k.py:") and "leave it out" in str(error.remedy)
+    place = "kernels/k.py" if "Thread" in code else "kernels/k.py:"
+    assert str(error.where.location).startswith(place) and "leave it out" in str(error.remedy)
 
 
-def test_what_a_thread_does_is_found_too(project: StrictProject) -> None:
-    code = """
-    from concurrent.futures import ThreadPoolExecutor
-    with ThreadPoolExecutor(1) as threads: threads.submit(open, "/etc/hostname").result().close()
-    """
-    assert "reads /etc/hostname" in refused(project, project.empty("k", code)).message
-
-
-def test_a_failure_that_comes_of_it_does_not_hide_it(project: StrictProject) -> None:
+@pytest.mark.parametrize(
+    ("read", "fails", "message", "detail"),
+    [
+        ("import subprocess", "subprocess.run(['/none/such'])", "starts a process: /none/such", "FileNotFoundError"),
+        ("open('kernels/tuning.json')", "1 / 0", "raised ZeroDivisionError", None),  # it may be declared later
+    ],
+)
+def test_a_failure_hides_only_what_may_be_declared(
+    project: StrictProject, read: str, fails: str, message: str, detail: str | None
+) -> None:
     with pytest.raises(DefinitionError) as caught:
-        project.discover(project.empty("k", "import subprocess\nsubprocess.run(['/none/such'])"))
-    assert "starts a process: /none/such" in caught.value.message and "then it raised FileNotFoundError" in str(
-        caught.value.detail
-    )
-
-
-def test_another_failure_of_a_file_is_not_hidden_by_a_read_that_it_may_declare_later(project: StrictProject) -> None:
-    with pytest.raises(DefinitionError) as caught:
-        project.discover(project.declaring(["tuning.json"], "open('kernels/tuning.json')\n1 / 0"))
-    assert "raised ZeroDivisionError" in caught.value.message
+        project.discover(project.declaring(["tuning.json"], f"{read}\n{fails}"))
+    assert message in caught.value.message
+    assert detail is None or detail in str(caught.value.detail)
 
 
 @pytest.mark.parametrize(
@@ -281,13 +277,6 @@ def test_the_functions_of_a_check_are_judged_too(project: StrictProject, what: s
     assert (caught.value.where.stage, caught.value.where.kernel) == ("check", "k")
 
 
-def test_an_execution_that_was_not_strict_hides_nothing(project: StrictProject) -> None:
-    file = project.empty("k", "open('tables/a.json')")
-    project.pool.strict = False
-    project.discover(file)
-    refused(project, file)
-
-
 def test_what_installed_modules_do_when_they_are_imported_is_their_own_affair(tmp_path: Path) -> None:
     package = tmp_path / "site-packages"
     package.mkdir()
@@ -317,19 +306,17 @@ def test_a_module_from_elsewhere_is_imported_as_any_and_what_it_reads_is_declare
 
 
 def test_the_kernel_library_is_strict(tmp_path: Path) -> None:
+    """A kernel of each file is lowered."""
     paths = sorted((ROOT / "kernels").glob("[!_]*.py"))
     assert "gemm.py" in [path.name for path in paths]
     with WorkerPool(1, ROOT) as pool:
         for path in paths:
             file = f"kernels/{path.name}"
-            for kernel in pool.call(DiscoverRequest(file, strict=True))["kernels"]:
-                out = tmp_path / kernel["name"]
-                out.mkdir()
-                slug, config = kernel["slugs"][0], kernel["configs"][0]
-                request = LowerRequest(
-                    file, kernel["name"], slug, "kw_k", config, "llvm", "x86-64-v3", str(out), strict=True
-                )
-                assert pool.call(request)["files"]
+            kernel = pool.call(DiscoverRequest(file, strict=True))["kernels"][0]
+            name, slug, config, out = kernel["name"], kernel["slugs"][0], kernel["configs"][0], tmp_path / file
+            out.mkdir(parents=True)
+            known = (file, name, slug, "kw_k", config, "llvm", "x86-64-v3", str(out))
+            assert pool.call(LowerRequest(*known, strict=True))["files"]
 
 
 @pytest.mark.parametrize("value", ["1", "null", '"yes"'])
@@ -338,11 +325,3 @@ def test_strict_is_true_or_false_on_the_wire(value: str) -> None:
     assert protocol.decode_request((line % "true").encode()) == (1, DiscoverRequest("a", strict=True))
     with pytest.raises(WorkerError):
         protocol.decode_request((line % value).encode())
-
-
-def test_a_truth_value_is_no_number_on_the_wire() -> None:
-    line = protocol.encode_request(1, CheckRequest("f", "k", "s", "l", 0, {}, "cpu"))
-    assert protocol.decode_request(line)
-    with pytest.raises(WorkerError):
-        protocol.decode_request(line.replace(b'"variant_index":0', b'"variant_index":false'))
-    assert protocol.decode_request(protocol.encode_request(2, DevicesRequest())) == (2, DevicesRequest())
