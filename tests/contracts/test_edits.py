@@ -80,10 +80,7 @@ LIVE: dict[str, dict[str, tuple[str, str, str]]] = {
     },
     BEHIND: {
         "class": ("class C:\n    f = 2", "C.f", "C.f = 3"),
-        "class anew": ("class C:\n    f = 2", "C.f", "class C:\n    f = 3"),
         "base": ("class B:\n    f = 2\nclass C(B):\n    pass", "C.f", "B.f = 3"),
-        "nested": ("class C:\n    class D:\n        f = 2", "C.D.f", "C.D.f = 3"),
-        "module": ("import types\nm = types.ModuleType('m')\nm.f = 2", "m.f", "m.f = 3"),
         "module, passed on": ("import types\nm = types.ModuleType('m')\nm.f = 2", "(lambda m: m.f)(m)", "m.f = 3"),
         "module of a library": ("np.kw_f = 2", "np.kw_f", "np.kw_f = 3"),
         "class of a library": ("te.Tensor.kw_f = 2", "te.Tensor.kw_f", "te.Tensor.kw_f = 3"),
@@ -97,7 +94,6 @@ LIVE: dict[str, dict[str, tuple[str, str, str]]] = {
     },
     FUNCTION: {
         "edited": ("def h(): return 2", "h()", "def h(): return 3"),
-        "second": ("F = 2\ndef g(): return F\ndef h(): return g()", "h()", "F = 3"),
         "lambda": ("F = 2\nh = lambda: [F for _ in 'a'][0]", "h()", "F = 3"),
         "default": ("def h(f=2): return f", "h()", "h.__defaults__ = (3,)"),
         "default function": ("F = 2\ndef g(): return F\ndef h(f=g): return f()", "h()", "F = 3"),
@@ -141,13 +137,7 @@ LIVE: dict[str, dict[str, tuple[str, str, str]]] = {
             "h()",
             "m.F = 3",
         ),
-        "its own module": (
-            "import types\nm = types.ModuleType('m')\nexec('F = 2\\ndef h(): return F', vars(m))",
-            "m.h()",
-            "m.F = 3",
-        ),
         "autoreload": ("def h(): return 2", "h()", "def new(): return 3\nh.__code__ = new.__code__"),
-        "by name": ("F = 2", "globals()['F']", "F = 3"),
         "by a made name": ("import types\nm = types.ModuleType('m')\nm.f = 2", "getattr(m, 'f'.lower())", "m.f = 3"),
         "evaluated": ("F = 2", "eval('F')", "F = 3"),
         "by another name of eval": ("F = 2\ncount = eval", "count('F')", "F = 3"),
@@ -157,7 +147,6 @@ LIVE: dict[str, dict[str, tuple[str, str, str]]] = {
             "operator.attrgetter('m.f')(h)",
             "m.f = 3",
         ),
-        "by the module of globals": ("import builtins\nF = 2", "builtins.globals()['F']", "F = 3"),
         "by a hint": (
             'import typing\nF = 2\ndef h(a: "typing.Literal[F]"): pass',
             "typing.get_type_hints(h)['a'].__args__[0]",
@@ -184,12 +173,10 @@ LIVE: dict[str, dict[str, tuple[str, str, str]]] = {
             "m.f = 3",
         ),
         "in a class in it": ("F = 2\ndef h():\n    class C:\n        f = F\n    return C.f", "h()", "F = 3"),
-        "in a default in it": ("F = 2\ndef h():\n    def g(f=F): return f\n    return g()", "h()", "F = 3"),
     },
     OBJECT: {
         "list": ("F = 2", "F[0] if isinstance(F, list) else F", "F = [3]"),
         "scalar": ("F = np.int64(2)", "int(F)", "F = np.int64(3)"),
-        "instance": ("class C:\n    def __init__(self, f): self.f = f\nF = C(2)", "F.f", "F = C(3)"),
         "class": (
             "class C:\n    def __init__(self): self.f = 2",
             "C().f",
@@ -205,7 +192,6 @@ LIVE: dict[str, dict[str, tuple[str, str, str]]] = {
     INSIDE: {
         "element": ("F = [2]", "F[0]", "F[0] = 3"),
         "of an array": ("F = np.full(1, 2)", "int(F[0])", "F[0] = 3"),
-        "attribute": ("class C: pass\nF = C()\nF.f = 2", "F.f", "F.f = 3"),
         "class attribute": ("class C:\n    f = 2\nF = C()", "F.f", "C.f = 3"),
         "property": (
             "v = [2]\nclass M(type):\n    f = property(lambda c: v[0])\nclass C(metaclass=M): pass",
@@ -233,11 +219,6 @@ LIVE: dict[str, dict[str, tuple[str, str, str]]] = {
             "random.random = lambda: 0",
         ),
         "time": ("import time\nnow = time.time", "2 if now() else 3", "now = lambda: 0"),
-        "text": (
-            "open('f', 'w').write('2\\n')",
-            "int(np.fromregex('f', r'(\\d+)', [('a', int)])['a'][0])",
-            "open('f', 'w').write('3\\n')",
-        ),
         "buffer of NumPy": (
             "before = np.setbufsize(8192)",
             "2 if np.getbufsize() == 8192 else 3",

@@ -349,62 +349,40 @@ def test_a_kernel_record_has_every_value_in_its_place() -> None:
     assert (bare.has_reference, bare.takes_target, bare.frontend) == (False, False, "tir")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"name": 3},
-        {"name": "a-b"},
-        {"name": "größe"},
-        {"doc": None},
-        {"location": 1},
-        {"slugs": ["a/b"]},
-        {"slugs": ["m-1", "m-2"]},
-        {"slugs": ["m-1", "m-1"], "configs": [{"m": 1}, {"m": 2}]},
-        {"slugs": [1]},
-        {"flags": None},
-        {"flags": [1]},
-        {"tolerance": -1},
-        {"tolerance": 10**400},
-        {"takes_target": 1},
-        {"frontend": None},
-        {"configs": []},
-        {"configs": [1]},
-        {"configs": [{"m": [1]}]},
-        {"slugs": []},
-        {"targets": "llvm"},
-        {"outputs": [1.5]},
-        {"outputs": [True]},
-        {"outputs": None},
-        {"tolerance": "1"},
-        {"reference": 1},
-        {"backward": 1},
-        {"pass_configs": None},
-        {"pass_configs": {"a": [1]}},
-    ],
-)
-def test_a_malformed_kernel_record_is_refused(change: dict[str, object]) -> None:
-    assert KernelRecord.from_json(Record(GOOD_KERNEL, "")).outputs == ("y",)
-    with pytest.raises(ValueError):
-        KernelRecord.from_json(Record({**GOOD_KERNEL, **change}, ""))
+MALFORMED: dict[str, list[object]] = {
+    "name": [3, "a-b", "größe"],
+    "doc": [None],
+    "location": [1],
+    "slugs": [["a/b"], ["m-1", "m-2"], [1], []],
+    "configs": [[], [1], [{"m": [1]}], [{"m": 1}, {"m": 2}]],
+    "targets": ["llvm"],
+    "outputs": [[1.5], [True], None],
+    "flags": [None, [1]],
+    "tolerance": [-1, 10**400, "1"],
+    "reference": [1],
+    "backward": [1],
+    "takes_target": [1],
+    "frontend": [None],
+    "pass_configs": [None, {"a": [1]}],
+}
+"""Field of a kernel -> values of another form."""
+
+MALFORMED_FILE: dict[str, list[object]] = {
+    "schema": [1],
+    "file": [None],
+    "dependencies": [{}, {"k.py": 1}, ["k.py"]],
+    "kernels": [[{}], ["k"], None, [{**GOOD_KERNEL, "slugs": ["m-1", "m-1"], "configs": [{"m": 1}, {"m": 2}]}]],
+}
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"schema": 1},
-        {"file": None},
-        {"dependencies": {}},
-        {"dependencies": {"k.py": 1}},
-        {"dependencies": ["k.py"]},
-        {"kernels": [{}]},
-        {"kernels": ["k"]},
-        {"kernels": None},
-    ],
+    ("field", "wrong"),
+    [(name, value) for fields in (MALFORMED, MALFORMED_FILE) for name in fields for value in fields[name]],
 )
-def test_a_malformed_definition_record_is_refused(change: dict[str, object]) -> None:
-    good = {"schema": 3, "file": "k.py", "dependencies": {"k.py": "0"}, "kernels": [GOOD_KERNEL]}
-    assert DefinitionRecord.from_json(Record(good, "")).file == "k.py"
-    several = DefinitionRecord.from_json(Record({**good, "dependencies": {"k.py": "0", "a.py": "1"}}, ""))
-    assert list(several.dependencies) == ["a.py", "k.py"] and [kernel.name for kernel in several.kernels] == ["k"]
+def test_a_malformed_record_is_refused(field: str, wrong: object) -> None:
+    good = {"schema": 3, "file": "k.py", "dependencies": {"k.py": "0", "a.py": "1"}, "kernels": [GOOD_KERNEL]}
+    record = DefinitionRecord.from_json(Record(good, ""))
+    assert list(record.dependencies) == ["a.py", "k.py"] and record.kernels[0].outputs == ("y",)
+    bad = {**good, field: wrong} if field in good else {**good, "kernels": [{**GOOD_KERNEL, field: wrong}]}
     with pytest.raises(ValueError):
-        DefinitionRecord.from_json(Record({**good, **change}, ""))
+        DefinitionRecord.from_json(Record(bad, ""))

@@ -96,15 +96,6 @@ def test_a_missing_header_is_said_and_costs_only_what_needs_it(tmp_path: Path) -
     assert list(defined(tmp_path / "one.py")) == ["f"]
 
 
-@needs_libclang
-def test_without_cuda_headers_functions_are_found_as_well(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_headers = functions_in(source)
-    monkeypatch.setattr(parser, "_cuda_include", lambda: None)
-    found = functions_in(source)
-    assert found.missing == ("cuda_fp16.h",)
-    assert found.functions == with_headers.functions
-
-
 # What is written.
 
 
@@ -208,7 +199,7 @@ def test_what_a_launch_has_to_be_follows_from_the_body(tmp_path: Path, without_c
 
 
 @needs_libclang
-def test_arrays_as_parameters_are_pointers_and_functions_of_macros_are_found(
+def test_arrays_are_pointers_to_what_they_hold_and_functions_of_macros_are_found(
     tmp_path: Path, without_cuda: None
 ) -> None:
     text = """\

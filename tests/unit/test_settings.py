@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import runpy
 import sys
@@ -12,7 +11,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from kernelwright import backends
 from kernelwright.core.arch import target_of
 from kernelwright.core.errors import SettingsError, Where, shown
 from kernelwright.core.quantity import parse_size
@@ -215,24 +213,6 @@ def test_all_follows_from_the_declaration_of_a_setting(monkeypatch):
     page = write(module.SETTINGS, module.Settings())
     assert "| `mood` | `calm` or `wild` | `calm` | how it looks |\n" in page
     assert "`max_wheel_size`, `mood`. Not on the command line: `package`.\n" in page
-
-
-def imported_by(path: Path) -> set[str]:
-    """The modules that a Python file imports from outside of its package, wherever in it."""
-    nodes = [*ast.walk(ast.parse(path.read_text()))]
-    whole = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    parts = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level and node.module}
-    return {name.partition(".")[0] for name in whole | parts}
-
-
-def test_no_package_takes_the_place_of_what_a_build_or_python_itself_imports():
-    sources = Path(settings_module.__file__).parents[1]
-    names = set().union(*(imported_by(path) for path in sources.rglob("*.py") if "template" not in path.parts))
-    names -= {"compression"}  # of the standard library from Python 3.14 on
-    names |= {need.module.partition(".")[0] for name in backends.names() for need in backends.get(name).run_needs}
-    for name in names | {"pip", "setuptools", "pkg_resources", "_distutils_hack", "sitecustomize", "usercustomize"}:
-        with pytest.raises(SettingsError, match=f"take the place of the module '{name}'|Python cannot import"):
-            settings({"package": name})
 
 
 def test_pyproject_has_the_settings_beside_tables_that_are_none(tmp_path):
