@@ -377,7 +377,7 @@ MALFORMED_FILE: dict[str, list[object]] = {
 
 @pytest.mark.parametrize(
     ("field", "wrong"),
-    [(name, value) for fields in (MALFORMED, MALFORMED_FILE) for name in fields for value in fields[name]],
+    [(name, value) for fields in (MALFORMED, MALFORMED_FILE) for name, values in fields.items() for value in values],
 )
 def test_a_malformed_record_is_refused(field: str, wrong: object) -> None:
     good = {"schema": 3, "file": "k.py", "dependencies": {"k.py": "0", "a.py": "1"}, "kernels": [GOOD_KERNEL]}

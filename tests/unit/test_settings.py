@@ -106,7 +106,10 @@ def test_values_become_what_they_mean_and_later_layers_win(layers, name, value):
         ({"package": "a.__pycache__"}, "which Python cannot import", ""),
         ({"package": "wheels.a"}, "package is 'wheels.a', but kernels, check, wheels are folders of the build", ""),
         ({"package": "numpy.a"}, "which would take the place of the module 'numpy'", ""),
-        ({"package": "json"}, "which would take the place of the module 'json'", ""),
+        *(
+            ({"package": name}, f"which would take the place of the module '{name}'", "")
+            for name in ("json", "pip", "setuptools", "pkg_resources", "sitecustomize", "usercustomize")
+        ),
         ({"environment": ["PYTHONPATH"]}, "PYTHONPATH", "sys.path"),
         ({"environment": ["LD_PRELOAD"]}, "LD_PRELOAD", "use another name"),
         ({"environment": ["a b"]}, "a b", "letters, digits and underscores"),
