@@ -329,7 +329,7 @@ def write_unseen(name, text):
 
 ONES = {
     "kernels/ones.py": """
-        import os
+        import os, sys
         from kernelwright import kernel, recorded
         from tvm import te
         from kernels._one import ONE
@@ -339,8 +339,12 @@ ONES = {
         except ImportError:
             LATER = 0
         HERE = os.path.dirname(__file__)
+        BESIDE = f"{os.path.dirname(HERE)}-beside"
+        sys.path.append(BESIDE)
+        from kw_beside import MORE
+
         OWN = 1
-        READ = int(open(f"{HERE}/one.txt").read())
+        READ = int(open(f"{HERE}/one.txt").read()) + int(open(f"{BESIDE}/more.txt").read())
         LISTED = len(os.listdir(f"{HERE}/listed"))
         ASKED = int(os.path.exists(f"{HERE}/asked"))
         try:
@@ -352,7 +356,7 @@ ONES = {
         @kernel(configs=recorded("ones.json", default=[{"plus": 0}]), outputs=["y"])
         def ones(plus):
             inside = int(open(f"{HERE}/inside.txt").read())
-            value = OWN + ONE + LATER + READ + LISTED + ASKED + WANTED + inside + plus
+            value = OWN + MORE + ONE + LATER + READ + LISTED + ASKED + WANTED + inside + plus
             x = te.placeholder((te.var("n"),), "float32", name="x")
             return te.create_prim_func([x, te.compute(x.shape, lambda i: x[i] * te.const(value, "float32"), name="y")])
         """,
@@ -369,22 +373,24 @@ EDITS = {
         ('write("kernels/_one.py", "ONE = 11")', 25),
         ('write("kernels/one.txt", "11")', 35),
         ('write("kernels/inside.txt", "11")', 45),
+        ('write(f"{os.getcwd()}-beside/more.txt", "1")', 46),
+        ('write(f"{os.getcwd()}-beside/kw_beside.py", "MORE = 1")', 47),
     ],
     FOUND: [
-        ('write("kernels/_later.py", "ONE = 1")', 46),
-        ('write("kernels/wanted.txt", "1")', 47),
-        ('write("kernels/listed/second", "")', 48),
-        ('write("kernels/asked", "")', 49),
+        ('write("kernels/_later.py", "ONE = 1")', 48),
+        ('write("kernels/wanted.txt", "1")', 49),
+        ('write("kernels/listed/second", "")', 50),
+        ('write("kernels/asked", "")', 51),
     ],
-    TABLES: [('write("kernels/ones.json", \'{"schema": 1, "kernels": {"ones": [{"plus": 1}]}}\')', 50)],
-    SETTINGS: [('replace("pyproject.toml", "targets", "archs = [\\"x86-64-v2\\"]\\ntargets")', 50)],
+    TABLES: [('write("kernels/ones.json", \'{"schema": 1, "kernels": {"ones": [{"plus": 1}]}}\')', 52)],
+    SETTINGS: [('replace("pyproject.toml", "targets", "archs = [\\"x86-64-v2\\"]\\ntargets")', 52)],
     CLOCK: [
-        ('write_unseen("kernels/_one.py", "ONE = 12")', 51),
-        ('write_unseen("kernels/inside.txt", "12")', 52),
-        ('time.sleep(2.1); call(); write_unseen("kernels/one.txt", "12")', 53),
-        ('at_the_end_of_a_compile(lambda: write_unseen("kernels/one.txt", "13"))', 54),
+        ('write_unseen("kernels/_one.py", "ONE = 12")', 53),
+        ('write_unseen("kernels/inside.txt", "12")', 54),
+        ('time.sleep(2.1); call(); write_unseen("kernels/one.txt", "12")', 55),
+        ('at_the_end_of_a_compile(lambda: write_unseen("kernels/one.txt", "13"))', 56),
     ],
-    VARIABLES: [('os.environ["KERNELWRIGHT_ARCHS"] = "x86-64-v3"', 54)],
+    VARIABLES: [('os.environ["KERNELWRIGHT_ARCHS"] = "x86-64-v3"', 56)],
 }
 """Rows of files -> what is done one after the other, and the number that counts then."""
 
@@ -418,7 +424,8 @@ def test_what_a_definition_of_the_process_has_around_it_counts_at_the_next_call(
 
 @pytest.fixture
 def ones(cpu_project: Project) -> Demand:
-    for name, text in ONES.items():
+    beside = f"../{cpu_project.folder.name}-beside"
+    for name, text in {**ONES, f"{beside}/more.txt": "0", f"{beside}/kw_beside.py": "MORE = 0"}.items():
         cpu_project.write(name, text)
     return Demand(cpu_project)
 
@@ -446,7 +453,7 @@ def at_the_end_of_a_compile(edit):
     write("kernels/_one.py", "ONE = 1")
     Compilable._load_job = loading
     young, watched.COARSE_NS = watched.COARSE_NS, 0  # as if it was long after the edit
-    assert [float(array(loaded(x))[0]) for _ in range(2)] == [42, 43]
+    assert [float(array(loaded(x))[0]) for _ in range(2)] == [44, 45]
     watched.COARSE_NS = young
     assert Compilable._load_job is load
     write("kernels/_one.py", "ONE = 12")

@@ -156,7 +156,12 @@ def _executed(path: Path, root: Path, files: Iterable[str]) -> Iterator[ModuleTy
     folders = [str(path.parent), str(root)]
     places = [Path(os.path.relpath(root / file, folder)) for file in files for folder in folders]
     tops = {place.parts[0].removesuffix(".py") for place in places}
-    with _put_aside(lambda module: module.partition(".")[0] in tops), _from_source(root / file for file in files):
+    beside = {os.path.realpath(root / file) for file in files if file.startswith(("/", "../")) and file.endswith(".py")}
+
+    def is_meant(module: str) -> bool:
+        return module.partition(".")[0] in tops or (bool(beside) and _file_of(module) in beside)
+
+    with _put_aside(is_meant), _from_source(root / file for file in files):
         before = list(sys.path)
         sys.path[:0] = dict.fromkeys(folders)
         module = importlib.util.module_from_spec(spec)
@@ -166,6 +171,12 @@ def _executed(path: Path, root: Path, files: Iterable[str]) -> Iterator[ModuleTy
             yield module
         finally:
             sys.path[:] = before
+
+
+def _file_of(module: str) -> str | None:
+    """The real path of a module that is imported, if it has a file."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return os.path.realpath(file) if isinstance(file, str) else None
 
 
 @contextlib.contextmanager
