@@ -123,37 +123,24 @@ class Session(Project):
         return done.returncode, done.stdout
 
 
-class Lines:
-    """What stands in the column ``Kernelwright`` of a page's tables, as code."""
+KINDS = {
+    "variables": r"[A-Z_]+=",
+    "commands": r"(kernelwright|scons)\b",
+    "folders": r"(kernels|stages|scratch|locks)/",
+    "expressions": "",
+}
 
-    def __init__(self, page: Path) -> None:
-        rows = [
-            row.strip("| ").split(" | ") for row in page.read_text(encoding="utf-8").splitlines() if row[:2] == "| "
-        ]
-        cells = [row[1] for row in rows if row[1] != "Kernelwright"]
-        assert all("`" in cell or cell.startswith("none") for cell in cells)
-        self.all = list(dict.fromkeys(code for cell in cells for code in re.findall(r"`([^`]+)`", cell)))
 
-    def those(self, pattern: str) -> list[str]:
-        """Lines that match."""
-        return [line for line in self.all if re.match(pattern, line)]
-
-    @property
-    def variables(self) -> list[str]:
-        return self.those(r"[A-Z_]+=")
-
-    @property
-    def commands(self) -> list[str]:
-        return self.those(r"(kernelwright|scons)\b")
-
-    @property
-    def folders(self) -> list[str]:
-        return self.those(r"(kernels|stages|scratch|locks)/")
-
-    @property
-    def expressions(self) -> list[str]:
-        others = {*self.variables, *self.commands, *self.folders}
-        return [line.removeprefix("@") for line in self.all if line not in others]
+def lines_of(page: Path) -> dict[str, list[str]]:
+    """What stands in the column ``Kernelwright`` of a page's tables as code, by kind."""
+    rows = [row.strip("| ").split(" | ") for row in page.read_text(encoding="utf-8").splitlines() if row[:2] == "| "]
+    cells = [row[1] for row in rows if row[1] != "Kernelwright"]
+    assert all("`" in cell or cell.startswith("none") for cell in cells)
+    found: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    for code in dict.fromkeys(code for cell in cells for code in re.findall(r"`([^`]+)`", cell)):
+        kind = next(kind for kind, pattern in KINDS.items() if re.match(pattern, code))
+        found[kind].append(code.removeprefix("@"))
+    return found
 
 
 TRY = """
@@ -177,17 +164,17 @@ def test_each_line_of_the_tables_works(
     cpu_project: Project, tmp_path_factory: pytest.TempPathFactory, page: str
 ) -> None:
     file = ROOT / f"docs/{page}.md"
-    lines, session = Lines(file), Session(cpu_project.folder, tmp_path_factory)
-    Options.of_environment(dict(line.split("=", 1) for line in lines.variables))
+    lines, session = lines_of(file), Session(cpu_project.folder, tmp_path_factory)
+    Options.of_environment(dict(line.split("=", 1) for line in lines["variables"]))
     (before,) = (block.text for block in blocks(file))
     for late in (False, True):
-        expressions = [line for line in lines.expressions if (line in LAST) == late]
+        expressions = [line for line in lines["expressions"] if (line in LAST) == late]
         session.try_all(TRY.format(before=before, lines=expressions))
-        for command in (line for line in lines.commands if (line in LAST) == late):
+        for command in (line for line in lines["commands"] if (line in LAST) == late):
             session.command(command, "")
         if not late:
             cache = cpu_project.folder / ".cache/kernelwright"
-            session.failed += [line for line in lines.folders if not any(cache.glob(re.sub("<.*?>", "*", line)))]
+            session.failed += [line for line in lines["folders"] if not any(cache.glob(re.sub("<.*?>", "*", line)))]
     assert session.failed == [], session.output
 
 

@@ -66,11 +66,6 @@ def project(tmp_path: Path) -> Path:
 # What is declared.
 
 
-def test_every_option_is_a_field_and_every_variable_is_known() -> None:
-    assert list(OPTIONS) == list(Options.__dataclass_fields__)
-    assert set(WRONG) == set(VARIABLES)
-
-
 @pytest.mark.parametrize("variable", WRONG)
 def test_a_wrong_value_is_an_error_with_the_right_ones_and_the_variable(variable: str) -> None:
     value, right = WRONG[variable]
@@ -79,7 +74,7 @@ def test_a_wrong_value_is_an_error_with_the_right_ones_and_the_variable(variable
     assert variable in str(caught.value) and right in str(caught.value)
 
 
-def test_variables_become_options_and_empty_ones_say_nothing() -> None:
+def test_variables_become_options_and_empty_ones_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = {
         "KERNELWRIGHT_TARGET": "llvm, cuda",
         "KERNELWRIGHT_ARCHS": "sm_90a native",
@@ -90,6 +85,10 @@ def test_variables_become_options_and_empty_ones_say_nothing() -> None:
     expected = Options(targets=("llvm", "cuda"), archs=("sm_90a", "native"), verbose=True, num_workers=3)
     assert Options.of_environment(environment) == expected
     assert expected.workers == 3 and Options().workers == len(os.sched_getaffinity(0))
+    monkeypatch.setenv("KERNELWRIGHT_TARGET", "cuda")
+    assert Options(archs=("sm_80",)).given == {"archs", "targets"}, "what was named"
+    monkeypatch.delenv("KERNELWRIGHT_TARGET")
+    assert Options().given == Options(targets=("auto",)).given == frozenset()
 
 
 def test_arguments_are_checked_and_a_misspelt_one_is_pointed_at() -> None:
@@ -110,6 +109,7 @@ def test_arguments_are_checked_and_a_misspelt_one_is_pointed_at() -> None:
 
 
 def test_an_unknown_variable_gets_a_hint() -> None:
+    assert list(OPTIONS) == list(Options.__dataclass_fields__) and set(WRONG) == set(VARIABLES)
     known = dict.fromkeys((*VARIABLES, *OTHERS, "KERNELWRIGHT_TEST_GPU", "PATH"), "1")
     assert unknown_variables(known) == []
     (line,) = unknown_variables({**known, "KERNELWRIGHT_ARCH": "sm_90a"})
@@ -142,13 +142,6 @@ def test_settings_come_from_defaults_the_project_variables_and_arguments_in_this
     assert argued.nvcc_flags == () and argued.max_spills == 0 and argued.backends == ("jax",)
     with pytest.raises(SettingsError, match="max_spil"):
         settings_for(project, Options(settings={"max_spil": 0}), {})
-
-
-def test_what_was_named_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Options().given == Options(targets=("auto",)).given == frozenset()
-    assert Options(archs=("sm_80",)).given == {"archs"}
-    monkeypatch.setenv("KERNELWRIGHT_TARGET", "cuda")
-    assert Options(archs=("sm_80",)).given == {"archs", "targets"}
 
 
 def test_native_stands_for_the_devices_of_this_machine(here: None, project: Path) -> None:
