@@ -46,7 +46,7 @@ LONGEST = (
     "emulated/test_emulated_kernels.py",
     "wheels/test_own_wheel.py",
     "wheels/test_split.py",
-    "drills/test_crash.py",
+    "drills/test_killed_builds.py",
     "scons/test_benchmarks.py",
     "scons/test_isolation.py",
     "unit/test_launches.py",

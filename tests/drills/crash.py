@@ -72,24 +72,13 @@ class Tally:
 
 
 class Drill:
-    """A copy of the kernel library in a folder of its own.
+    """A copy of the kernel library, or of some of its definition files, in an empty folder.
 
     Arguments:
-        folder: an empty folder.
-        kernels: names of the definition files to take; empty: all.
-        jobs: for ``-j``.
-        seed: of the random moments.
         settings: further words for scons, such as ``ARCHS=sm_80``.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        kernels: list[str],
-        jobs: int,
-        seed: int,
-        settings: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, folder: Path, kernels: list[str], jobs: int, seed: int, settings: Sequence[str] = ()) -> None:
         self.folder = folder
         self.settings = settings
         self.jobs = jobs
@@ -165,10 +154,8 @@ class Drill:
         if not struck:
             # It had ended before: the next moments come earlier.
             self.seconds[size] *= 0.9
-        self._compare(clean)
         self._require_kept(entries)
-        if "kernelwright: 0 built" not in (again := self.build()):
-            raise DrillError(f"a further scons had something to do:\n{again}")
+        self._require_finished(clean)
         made = re.search(r"(\d+) built(?: \((\d+) from the cache\))?", output)
         self.tally.made_after += int(made[1]) - int(made[2] or 0) if made else 0
         self.tally.kept += len(entries) if struck else 0
@@ -228,11 +215,13 @@ class Drill:
             names = "".join(f"\n{path}: {_line(path)[:200]}" for path in again)
             raise DrillError(f"{len(again)} finished stages were made again, or answers changed:{names}")
 
-    def _compare(self, clean: dict[str, str]) -> None:
+    def _require_finished(self, clean: dict[str, str]) -> None:
         built = self.digests()
         different = sorted(name for name in clean.keys() | built.keys() if clean.get(name) != built.get(name))
         if different:
             raise DrillError(f"differs from a clean build: {', '.join(different[:10])}")
+        if "kernelwright: 0 built" not in (again := self.build()):
+            raise DrillError(f"a further scons had something to do:\n{again}")
 
     def run(self, moments: int) -> Tally:
         """Build once for comparison, then crash as often as wanted."""
@@ -279,17 +268,27 @@ def _is(name: str, words: list[str]) -> bool:
     return Path(words[0]).name in COMPILERS
 
 
+def parser(text: str, jobs: int = 2) -> argparse.ArgumentParser:
+    """The options that all these drills have."""
+    made = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--seed", type=int, default=1)
+    made.add_argument("--jobs", type=int, default=jobs)
+    made.add_argument("--kernels", default="", help="definition files to build, separated by commas; default: all")
+    return made
+
+
+def chosen(options: argparse.Namespace) -> tuple[list[str], int, int]:
+    """What of them a drill gets."""
+    return [name for name in options.kernels.split(",") if name], options.jobs, options.seed
+
+
 def main() -> None:
     """Run the drills."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--moments", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--kernels", default="", help="definition files to build, separated by commas; default: all")
-    options = parser.parse_args()
-    kernels = [name for name in options.kernels.split(",") if name]
+    options = parser(__doc__)
+    options.add_argument("--moments", type=int, default=200)
+    given = options.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        print(Drill(Path(folder), kernels, options.jobs, options.seed).run(options.moments))
+        print(Drill(Path(folder), *chosen(given)).run(given.moments))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ this must hold, too:
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import re
 import shutil
@@ -22,6 +21,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import crash
 from crash import ROOT, Drill, DrillError, is_of_stage
 
 sys.path.append(str(ROOT / "site_scons"))
@@ -35,10 +35,8 @@ class RemoteDrill(Drill):
     """A copy of the kernel library whose builds share a remote cache with those before them.
 
     Arguments:
-        folder: an empty folder.
-        kernels, jobs, seed, settings: as for :class:`Drill`.
         address: of the remote cache; empty: a folder beside the copy.
-        objects: the folder with the objects; empty: the same folder.
+        objects: the folder with the objects; None: the same folder.
     """
 
     def __init__(
@@ -128,19 +126,14 @@ def server(folder: Path, used: bool) -> Iterator[tuple[str, Path | None]]:
 
 def main() -> None:
     """Run the drills."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = crash.parser(__doc__)
     parser.add_argument("--moments", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--kernels", default="", help="definition files to build, separated by commas; default: all")
     parser.add_argument("--nginx", action="store_true", help="with a server, in place of a folder")
     options = parser.parse_args()
-    kernels = [name for name in options.kernels.split(",") if name]
     with tempfile.TemporaryDirectory() as top, server(Path(top, "nginx"), options.nginx) as (address, objects):
         folder = Path(top, "drill")
         folder.mkdir()
-        drill = RemoteDrill(folder, kernels, options.jobs, options.seed, address=address, objects=objects)
-        print(drill.run(options.moments))
+        print(RemoteDrill(folder, *crash.chosen(options), address=address, objects=objects).run(options.moments))
 
 
 if __name__ == "__main__":

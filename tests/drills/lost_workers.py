@@ -16,7 +16,6 @@ build has ended, or has not found its cluster yet, does not count. After each mo
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import subprocess
@@ -25,6 +24,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import crash
 from crash import COMPILERS, Drill, DrillError, Tally
 from support.dask_cluster import Cluster
 from support.moments import HANGS_AFTER_S, processes_of, wait_for
@@ -90,9 +90,7 @@ class LostWorkers(Drill):
             self.build()
             self._require_kept(entries)
             self.tally.kept += len(entries)
-        self._compare(clean)
-        if "kernelwright: 0 built" not in (again := self.build()):
-            raise DrillError(f"a further scons had something to do:\n{again}")
+        self._require_finished(clean)
         self.tally.moments[victim] += 1
         print(f"{number}: {victim}: {[line for line in output.splitlines() if line.endswith(TELLS)]}", flush=True)
         return True
@@ -136,22 +134,18 @@ class LostWorkers(Drill):
 
 def main() -> None:
     """Run the drills."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = crash.parser((__doc__ or "").splitlines()[0], jobs=4)
     parser.add_argument("--workers", type=int, default=20, help="how often a worker is killed")
     parser.add_argument("--schedulers", type=int, default=5, help="how often the scheduler is killed")
     parser.add_argument("--stops", type=int, default=2, help="how often the scheduler is stopped; takes half a minute")
     parser.add_argument("--interrupts", type=int, default=3, help="how often scons gets Ctrl-C")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=4)
-    parser.add_argument("--kernels", default="", help="definition files to build, separated by commas; default: all")
     options = parser.parse_args()
     victims = Counter({"worker SIGKILL": options.workers, "scheduler SIGKILL": options.schedulers})
     victims += Counter({"scheduler SIGSTOP": options.stops, INTERRUPT: options.interrupts})
-    kernels = [name for name in options.kernels.split(",") if name]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as top:
         folder = Path(top, "project")
         folder.mkdir()
-        print(LostWorkers(folder, kernels, options.jobs, options.seed).strike(victims))
+        print(LostWorkers(folder, *crash.chosen(options)).strike(victims))
 
 
 if __name__ == "__main__":

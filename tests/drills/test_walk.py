@@ -14,5 +14,5 @@ def test_a_walk_gives_after_each_step_what_it_gives_from_nothing(tmp_path):
 
 
 def test_a_walk_that_was_printed_is_read_as_it_was():
-    plan = random_plan(seed=3, length=25, leave_out=frozenset())
+    plan = random_plan(seed=3, length=25)
     assert Plan.read(str(plan)) == plan

@@ -1,6 +1,6 @@
 """Random walks of edits, damage and kills, after each of which a build or a call gives what it gives from nothing.
 
-    python tests/drills/walk.py [--steps 1000] [--seed 1] [--length 25] [--all] [--replay FILE]
+    python tests/drills/walk.py [--steps 1000] [--seed 1] [--length 25] [--replay FILE]
 
 A walk has a random project of two or three tiny kernels (`walk_project`), in two checkouts that share their caches.
 Each step does something to one of them: an edit that keeps size and time, a file that shadows another, a revert, damage
@@ -33,7 +33,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,16 +46,13 @@ from support.forked import starter  # noqa: E402
 from support.project import Project, make_compiler  # noqa: E402 (it is below that folder)
 from walk_cells import CELLS, Cell  # noqa: E402
 from walk_demand import CELL_KERNEL, IN_FRESH, IN_PACKAGE, READY_MODULES, Kept, WalkError  # noqa: E402
-from walk_project import REFERENCE, SETTINGS, Checkout, Content, Kernel, Model, random_model  # noqa: E402
+from walk_project import REFERENCE, SETTINGS, Checkout, Content, Kernel, Model, difference, number_of, random_model  # noqa: E402
 
 LOOKS = ("scons", "fresh", "kept", "cells", "held")
 """What looks at a checkout after a step."""
 
 SAME_TIME = "same time"
 """How a file is edited that keeps its time of modification."""
-
-UNMENDED: frozenset[str] = frozenset()
-"""Sources, languages, cells, looks and steps that are known to fail; ``--all`` has them as well."""
 
 TEXTS = (".tir", ".ptx", ".cu")
 """Texts that ``source()`` shows as they are in the cache, damaged or not; no code is made of them."""
@@ -65,13 +62,9 @@ WORDS = ("-Q", "-j2")
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a walk; what it means depends on nothing but the project, so that others may be left out.
+    """A method of `Walk` with its arguments for one of the checkouts, and what looks at that afterwards.
 
-    Arguments:
-        kind: a method of `Walk`.
-        at: number of the checkout.
-        arguments: of the method.
-        looks: what looks at the checkout afterwards.
+    What it means depends on nothing but the project, so that other steps may be left out.
     """
 
     kind: str
@@ -91,20 +84,16 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """A walk: all that it does follows from this.
-
-    Arguments:
-        seed: of the first state.
-        model: the project.
-        cells: the sources of the kernel in the notebook.
-        caches: whether the checkouts share the build cache, a remote one, or neither.
-        steps: the steps.
-    """
+    """A walk: all that it does follows from this."""
 
     seed: int
     model: Model
     cells: tuple[str, ...]
+    """The sources of the kernel in the notebook."""
+
     caches: str
+    """Whether the checkouts share the build cache, a remote one, or neither."""
+
     steps: tuple[Step, ...]
 
     def __str__(self) -> str:
@@ -149,7 +138,7 @@ DAMAGED = ("build/demo", "build/kernels", "build/.kernelwright", "shared cache",
 LOST = ("build", "build/.kernelwright", "build/.kernelwright/cache", "shared cache", "on-demand cache", "remote cache")
 
 
-def random_plan(seed: int, length: int, leave_out: frozenset[str] = UNMENDED) -> Plan:
+def random_plan(seed: int, length: int, leave_out: frozenset[str] = frozenset()) -> Plan:
     """The walk of a seed."""
     chosen = random.Random(seed)
     model = random_model(chosen, leave_out)
@@ -221,25 +210,14 @@ os.waitpid(child, 0)
 
 @dataclass(frozen=True)
 class Clean:
-    """What a clean build gives.
-
-    Arguments:
-        fails: whether it fails.
-        files: path in the package -> SHA-256.
-        output: what it printed.
-    """
+    """What a clean build gives: whether it fails, and path in the package -> SHA-256."""
 
     fails: bool
     files: dict[str, str]
-    output: str
 
 
 class CleanBuilds:
-    """Clean builds of trees, each made once.
-
-    Arguments:
-        folder: where they are made, one after the other.
-    """
+    """Clean builds of trees, each made once, one after the other in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -272,7 +250,7 @@ class CleanBuilds:
             raise WalkError("clean", f"a clean build ended with {run.status}, but {numbers} is right\n{run.output}")
         if run.status == 0:
             self._call(project, copy)
-        return Clean(run.status != 0, digests(copy.project / "build/demo"), run.output)
+        return Clean(run.status != 0, digests(copy.project / "build/demo"))
 
     def _call(self, project: Project, copy: Checkout) -> None:
         numbers = copy.model.expected(copy.state)
@@ -287,7 +265,7 @@ class CleanBuilds:
                 if number and f", {number};" not in ptx:
                     raise WalkError("clean", f"{kernel.name} does not add {number} in a clean build")
             elif kernel.name in found and found[kernel.name] != numbers[kernel.name]:
-                wrong = kernel.difference(copy.state, found[kernel.name])
+                wrong = difference(kernel.digits(copy.state) or {}, found[kernel.name])
                 raise WalkError("clean", f"{kernel.name} is wrong in a clean build: {wrong}")
 
 
@@ -315,13 +293,7 @@ class Tally:
 
 
 class Walk:
-    """Two checkouts of a random project, and what is done to them.
-
-    Arguments:
-        folder: a new folder.
-        plan: what is done.
-        tally: what it is counted in.
-    """
+    """Two checkouts of a random project in a new folder, and what is done to them."""
 
     def __init__(self, folder: Path, plan: Plan, tally: Tally) -> None:
         folder.mkdir()
@@ -548,17 +520,10 @@ class Walk:
 
     def look(self, name: str, at: Checkout) -> None:
         """See whether all is right."""
-        looks: dict[str, Callable[[Checkout], None]] = {
-            "scons": self._look_at_scons,
-            "fresh": self._look_fresh,
-            "kept": self._look_kept,
-            "cells": self._look_at_cells,
-            "held": self._look_at_held,
-        }
         self.tally.looks[name] += 1
-        looks[name](at)
+        getattr(self, f"_look_{name}")(at)
 
-    def _look_at_scons(self, at: Checkout) -> None:
+    def _look_scons(self, at: Checkout) -> None:
         clean = self._clean.of(at)
         run = self._scons(at)
         if (run.status != 0) != clean.fails:
@@ -594,23 +559,14 @@ class Walk:
             )
             self._compare("kept", kernel, at, found)
 
-    def _look_at_cells(self, at: Checkout) -> None:
+    def _look_cells(self, at: Checkout) -> None:
         found = self.kept().ask(name="in_cell")
-        digits = [cell.digit for cell in self._cells.values()]
-        right = sum(digit * 10**place for place, digit in enumerate(digits))
+        digits = {name: cell.digit for name, cell in self._cells.items()}
         for what, number in found.items():
-            if number != right:
-                wrong = number
-                if isinstance(number, int):
-                    places = enumerate(self._cells)
-                    wrong = ", ".join(
-                        f"{name} is {number // 10**place % 10} and not {digits[place]}"
-                        for place, name in places
-                        if number // 10**place % 10 != digits[place]
-                    )
-                raise WalkError("cells", f"{what}: {wrong}")
+            if number != number_of(digits):
+                raise WalkError("cells", f"{what}: {difference(digits, number)}")
 
-    def _look_at_held(self, at: Checkout) -> None:
+    def _look_held(self, at: Checkout) -> None:
         if wrong := self.kept().ask(held=True):
             raise WalkError("held", wrong)
 
@@ -621,7 +577,7 @@ class Walk:
             if right is None and str(number).startswith("error: "):
                 continue
             if number != right:
-                wrong = kernel.difference(at.state, number, called) if isinstance(number, int) else number
+                wrong = difference(kernel.digits(at.state, called) or {}, number)
                 raise WalkError(look, f"{kernel.name}, {what}: {wrong}")
 
     def run(self) -> None:
@@ -687,8 +643,8 @@ def shrunk(plan: Plan, error: WalkError, folder: Path, most: int = 60) -> tuple[
             break
     for number in reversed(range(len(plan.steps) - 1)):
         try_plan(dataclasses.replace(plan, steps=plan.steps[:number] + plan.steps[number + 1 :]))
-    for smaller in _smaller_projects(plan):
-        try_plan(smaller(plan))
+    for name in [*(kernel.name for kernel in plan.model.kernels), *plan.model.names, *plan.cells]:
+        try_plan(without(plan, name))
     for number, step in enumerate(plan.steps):
         looks = (error.look,) if number == len(plan.steps) - 1 and error.look in LOOKS else ()
         changed = (*plan.steps[:number], dataclasses.replace(step, looks=looks), *plan.steps[number + 1 :])
@@ -697,36 +653,24 @@ def shrunk(plan: Plan, error: WalkError, folder: Path, most: int = 60) -> tuple[
     return plan, error
 
 
-def _smaller_projects(plan: Plan) -> Iterator[Callable[[Plan], Plan]]:
-    """What may be left out of a project: kernels, and sources of kernels and of the notebook."""
-
-    def without_kernel(name: str, plan: Plan) -> Plan:
-        kernels = tuple(kernel for kernel in plan.model.kernels if kernel.name != name)
-        return dataclasses.replace(plan, model=dataclasses.replace(plan.model, kernels=kernels)) if kernels else plan
-
-    def without_source(name: str, plan: Plan) -> Plan:
-        kernels = tuple(
-            dataclasses.replace(kernel, sources=tuple(source for source in kernel.sources if source != name))
-            for kernel in plan.model.kernels
-        )
-        cells = tuple(cell for cell in plan.cells if cell != name)
-        return dataclasses.replace(plan, model=dataclasses.replace(plan.model, kernels=kernels), cells=cells)
-
-    for kernel in plan.model.kernels:
-        yield lambda plan, name=kernel.name: without_kernel(name, plan)  # type: ignore[misc]
-    for source in (*plan.model.names, *plan.cells):
-        yield lambda plan, name=source: without_source(name, plan)  # type: ignore[misc]
+def without(plan: Plan, name: str) -> Plan:
+    """The same project without a kernel, or without a source of kernels and of the notebook."""
+    kernels = tuple(
+        dataclasses.replace(kernel, sources=tuple(source for source in kernel.sources if source != name))
+        for kernel in plan.model.kernels
+        if kernel.name != name
+    )
+    model = dataclasses.replace(plan.model, kernels=kernels or plan.model.kernels)
+    return dataclasses.replace(plan, model=model, cells=tuple(cell for cell in plan.cells if cell != name))
 
 
-@contextlib.contextmanager
-def prepared(folder: Path) -> Iterator[None]:
-    """What the projects of all walks share, as the tests do."""
+def prepare(folder: Path) -> None:
+    """Make what the projects of all walks share, as the tests do."""
     shared = folder / "shared"
     shared.mkdir()
     make_compiler(shared)
     Project.shared = shared
     os.environ["OBJECTS_OF_TESTS"] = str(shared / "lowered")
-    yield
 
 
 def main() -> None:
@@ -735,27 +679,22 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1, help="of the first walk; the next ones follow")
     parser.add_argument("--length", type=int, default=25, help="steps of a walk")
-    parser.add_argument("--all", action="store_true", help="also what is known to fail")
     parser.add_argument("--without", default="", help="what to leave out, separated by commas")
     parser.add_argument("--replay", type=Path, help="a file with a walk that was printed")
     parser.add_argument("--no-shrink", action="store_true")
     options = parser.parse_args()
-    leave_out = frozenset(filter(None, options.without.split(","))) | (frozenset() if options.all else UNMENDED)
+    leave_out = frozenset(filter(None, options.without.split(",")))
     tally, failures = Tally(), 0
-    with tempfile.TemporaryDirectory() as top, prepared(Path(top)):
+    with tempfile.TemporaryDirectory() as top:
+        prepare(Path(top))
         seed = options.seed
         while options.replay or tally.steps.total() < options.steps:
-            plan = (
-                Plan.read(options.replay.read_text())
-                if options.replay
-                else random_plan(seed, options.length, leave_out)
-            )
+            replayed = Plan.read(options.replay.read_text()) if options.replay else None
+            plan = replayed or random_plan(seed, options.length, leave_out)
             start = time.monotonic()
             error = walked(plan, tally, Path(top) / "walk")
-            print(
-                f"seed {seed}: {'failed' if error else 'as from nothing'} ({time.monotonic() - start:.0f} s)",
-                flush=True,
-            )
+            said = "failed" if error else "as from nothing"
+            print(f"seed {seed}: {said} ({time.monotonic() - start:.0f} s)", flush=True)
             if error is not None:
                 failures += 1
                 if not options.replay and not options.no_shrink:

@@ -7,12 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CellSource:
-    """A global of the notebook that gives a definition a digit.
+    """A global of the notebook that gives a definition a digit: the cell that binds it, and how it is used.
 
-    Arguments:
-        bind: the cell that binds it.
-        value: the expression in the definition.
-        others: further cells that change its digit.
+    Others are further cells that change the digit.
     """
 
     bind: str

@@ -170,13 +170,7 @@ def in_cell():
 
 
 class WalkError(Exception):
-    """Something that must hold after a step did not.
-
-    Arguments:
-        look: what has seen it.
-        message: what was wrong.
-        steps: after how many steps.
-    """
+    """Something that must hold did not: what has seen it, what was wrong, and after how many steps."""
 
     def __init__(self, look: str, message: str, steps: int = 0) -> None:
         super().__init__(message)
@@ -187,12 +181,7 @@ class WalkError(Exception):
 
 
 class Kept:
-    """A process that compiles on demand and lives on.
-
-    Arguments:
-        folder: for its pipes, and where it works.
-        environment: its variables.
-    """
+    """A process that compiles on demand and lives on; it works in a folder, where its pipes are."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         folder.mkdir()

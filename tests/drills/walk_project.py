@@ -26,12 +26,7 @@ PROJECT = "proj"
 
 @dataclass(frozen=True)
 class Content:
-    """What decides the content of a file.
-
-    Arguments:
-        digit: what it is there for.
-        padding: how many lines of comments it has besides.
-    """
+    """What decides the content of a file: the digit that it is there for, and how many lines of comments it has."""
 
     digit: int
     padding: int = 0
@@ -81,6 +76,19 @@ def total(found: list[int | None]) -> int:
 def count(found: list[int | None]) -> int:
     """How many files are there."""
     return sum(digit is not None for digit in found)
+
+
+def number_of(digits: Mapping[str, int | None]) -> int:
+    """The number with these decimal places."""
+    return sum((digit or 0) * 10**place for place, digit in enumerate(digits.values()))
+
+
+def difference(digits: Mapping[str, int | None], found: object) -> object:
+    """Which places are wrong, if it is a number that was found."""
+    if not isinstance(found, int):
+        return found
+    known = ((name, digit, found // 10**place % 10) for place, (name, digit) in enumerate(digits.items()))
+    return ", ".join(f"{name} is {other} and not {digit}" for name, digit, other in known if digit != other)
 
 
 @dataclass(frozen=True)
@@ -382,12 +390,9 @@ REFERENCE = f"{PROJECT}/error.txt"
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel of the project.
+    """A kernel of the project: the name is that of its file, too, and the language that of `BODIES`, or ``cuda``.
 
-    Arguments:
-        name: its name, and that of its definition file.
-        language: that of `BODIES`, or ``cuda``.
-        sources: names of its sources, from the tens on. The units are the definition's own.
+    Its sources give the digits from the tens on. The units are the definition's own.
     """
 
     name: str
@@ -412,11 +417,7 @@ class Kernel:
         return (self.file, *(place for source in self.known.values() for place in source.places))
 
     def digits(self, state: State, called: bool = True) -> dict[str, int | None] | None:
-        """The digit of each source; None: there is no such kernel.
-
-        Arguments:
-            called: whether those of a call are meant, and not those of ``compile()``.
-        """
+        """The digit of each source for a call, or for ``compile()``; None: there is no such kernel."""
         if self.file not in state:
             return None
         digits: dict[str, int | None] = {"own": state[self.file].digit}
@@ -430,26 +431,10 @@ class Kernel:
     def expected(self, state: State, called: bool = True) -> int | None:
         """What it adds; None: it cannot be compiled."""
         digits = self.digits(state, called) or {"": None}
-        if None in digits.values():
-            return None
-        return sum((digit or 0) * 10**place for place, digit in enumerate(digits.values()))
-
-    def difference(self, state: State, found: int, called: bool = True) -> str:
-        """Which sources a wrong number is of."""
-        digits = self.digits(state, called) or {}
-        wrong = [
-            f"{name} is {found // 10**place % 10} and not {digit}"
-            for place, (name, digit) in enumerate(digits.items())
-            if digit != found // 10**place % 10
-        ]
-        return ", ".join(wrong)
+        return None if None in digits.values() else number_of(digits)
 
     def files(self, state: State, strict: bool) -> dict[str, bytes]:
-        """Its files but for those of the sources.
-
-        Arguments:
-            strict: whether it declares what it reads.
-        """
+        """Its files but for those of the sources; strict: it declares what it reads."""
         if self.file not in state:
             return {}
         own, sources = state[self.file], self.known
@@ -497,12 +482,7 @@ def _arch(content: Content) -> str:
 
 @dataclass(frozen=True)
 class Model:
-    """The project of a walk: its kernels, and what they may read.
-
-    Arguments:
-        kernels: its kernels.
-        strict: whether they declare what they read.
-    """
+    """The project of a walk: its kernels, and whether they declare what they read."""
 
     kernels: tuple[Kernel, ...]
     strict: bool = False
@@ -590,11 +570,7 @@ class Model:
 
 
 def random_model(random_: random.Random, leave_out: frozenset[str]) -> Model:
-    """A project with two or three kernels.
-
-    Arguments:
-        leave_out: names of sources and languages that it does not have.
-    """
+    """A project with two or three kernels, without some sources and languages."""
     languages = [language for language in BODIES if language not in leave_out]
     known = [name for name in (*PYTHON, *OF_KERNELS) if name not in leave_out]
     kernels = []
@@ -612,14 +588,7 @@ def random_model(random_: random.Random, leave_out: frozenset[str]) -> Model:
 
 @dataclass
 class Checkout:
-    """A folder with the project in it, in some state.
-
-    Arguments:
-        folder: the root of the repository.
-        model: the project.
-        state: what is there.
-        history: the states that it was in.
-    """
+    """A repository with the project in it, in some state, and the states before."""
 
     folder: Path
     model: Model
@@ -632,11 +601,7 @@ class Checkout:
         return self.folder / PROJECT
 
     def become(self, state: State, keep_times: bool = False) -> None:
-        """Write what a state has, and remove what it does not have.
-
-        Arguments:
-            keep_times: whether files that are edited keep their time of modification.
-        """
+        """Write what a state has, and remove what it does not have; edited files may keep their times."""
         before = self.model.files(self.state) if self.state else {}
         after = self.model.files(state)
         for name in before.keys() - after.keys():

@@ -24,7 +24,26 @@ from support.moments import HANGS_AFTER_S, Clock, wait_for
 from .harness import FACTOR, THOROUGH
 
 PLACES = 2
-FILES = st.sampled_from(["a.py", "b.py", "c.py"])
+STEPS = [
+    *[("ask",)] * 5,
+    ("ask", False),
+    ("is_started_ahead",),
+    *[("greets",)] * 3,
+    *[("answers",)] * 7,
+    *[("answers", "wrong")] * 2,
+    ("answers", "retiring"),
+    ("answers_nonsense", "another request's"),
+    ("answers_nonsense", "nonsense"),
+    ("answers_nonsense", "of a wrong form"),
+    ("is_spent",),
+    ("makes_progress",),
+    *[("dies",)] * 2,
+    ("dies", True),
+    ("closes_its_pipe",),
+    ("time_passes",),
+]
+"""What may happen; what comes more often is there several times."""
+
 STARTING, IDLE, BUSY, GONE = "starting", "idle", "busy", "gone"
 
 
@@ -156,9 +175,19 @@ class PoolWalk(RuleBasedStateMachine):
         self.processes.append(made)
         return made
 
-    # --- Rules
+    # --- What happens
 
-    def ask(self, files: Sequence[str], greeted: bool) -> None:
+    @rule(
+        what=st.sampled_from(STEPS),
+        number=st.integers(0, PLACES - 1),
+        files=st.lists(st.sampled_from(["a.py", "b.py", "c.py"]), min_size=1, max_size=4),
+    )
+    def happens(self, what: tuple[Any, ...], number: int, files: list[str]) -> None:
+        """One rule for all, as Hypothesis would leave some of many out, and no walk gets far without a few of them."""
+        name, *how = what
+        getattr(self, name)(number, files, *how)
+
+    def ask(self, number: int, files: Sequence[str], greeted: bool = True) -> None:
         # No precondition: those would differ from run to run, as the order does in which several callers come.
         if len(self.calls) > 5:
             return
@@ -169,14 +198,9 @@ class PoolWalk(RuleBasedStateMachine):
             call.start()
         self.settle()
         while greeted and self.chosen(0, STARTING):
-            self.greets(0)
+            self.greets(0, files)
 
-    @rule(files=st.lists(FILES, min_size=1, max_size=4), greeted=st.sampled_from([True, True, False]))
-    def some_ask(self, files: list[str], greeted: bool) -> None:
-        self.ask(files, greeted)
-
-    @rule()
-    def one_is_started_ahead(self) -> None:
+    def is_started_ahead(self, number: int, files: Sequence[str]) -> None:
         if self.pool.started < PLACES and not self.pool._idle:
             count = len(self.processes)
             threading.Thread(target=self.pool._start_one, daemon=True).start()
@@ -197,10 +221,7 @@ class PoolWalk(RuleBasedStateMachine):
         if (call := self.call_of(process)) is not None:
             call.expected = what
 
-    WHICH = st.integers(0, PLACES - 1)
-
-    @rule(number=WHICH)
-    def greets(self, number: int) -> None:
+    def greets(self, number: int, files: Sequence[str]) -> None:
         if process := self.chosen(number, STARTING):
             process.idle_since = next(self.orders)
             process.send(protocol.encode_hello({"python": "3"}), IDLE)
@@ -208,8 +229,7 @@ class PoolWalk(RuleBasedStateMachine):
                 process.caller.join(HANGS_AFTER_S)
             self.settle()
 
-    @rule(number=WHICH, how=st.sampled_from(["well", "well", "well", "wrong", "retiring"]))
-    def answers(self, number: int, how: str) -> None:
+    def answers(self, number: int, files: Sequence[str], how: str = "well") -> None:
         if process := self.chosen(number, BUSY):
             request, printed = process.request, f"of {process.request.variant_index}"
             if how == "wrong":
@@ -224,8 +244,7 @@ class PoolWalk(RuleBasedStateMachine):
             process.send(line, IDLE, printed)
             self.settle()
 
-    @rule(number=WHICH)
-    def is_spent(self, number: int) -> None:
+    def is_spent(self, number: int, files: Sequence[str]) -> None:
         if process := self.chosen(number, BUSY):
             process.is_spoiled = True
             if process.id == 1:
@@ -235,8 +254,7 @@ class PoolWalk(RuleBasedStateMachine):
             process.send(protocol.encode_spent(process.id), IDLE)
             self.settle()
 
-    @rule(number=WHICH, how=st.sampled_from(["another request's", "nonsense", "of a wrong form"]))
-    def answers_nonsense(self, number: int, how: str) -> None:
+    def answers_nonsense(self, number: int, files: Sequence[str], how: str) -> None:
         if process := self.chosen(number, BUSY):
             line, said = {
                 "another request's": (
@@ -254,15 +272,13 @@ class PoolWalk(RuleBasedStateMachine):
             process.send(line, IDLE)
             self.settle()
 
-    @rule(number=WHICH)
-    def makes_progress(self, number: int) -> None:
+    def makes_progress(self, number: int, files: Sequence[str]) -> None:
         if process := self.chosen(number, BUSY):
             process.doing = f"running step {next(self.numbers)}"
             process.send(protocol.encode_progress(process.id, process.doing), BUSY)
             time.sleep(0.01)  # the model cannot see whether it was read; if not, only the words of an error differ
 
-    @rule(number=WHICH, holding=st.booleans())
-    def dies(self, number: int, holding: bool) -> None:
+    def dies(self, number: int, files: Sequence[str], holding: bool = False) -> None:
         if process := self.chosen(number, BUSY) or self.chosen(number, STARTING, IDLE):
             if process.state == IDLE:
                 self.dead_idle[process.number] = process
@@ -271,16 +287,14 @@ class PoolWalk(RuleBasedStateMachine):
             process.exit(process.number, holding)
             self.settle()
 
-    @rule(number=WHICH)
-    def closes_its_pipe(self, number: int) -> None:
+    def closes_its_pipe(self, number: int, files: Sequence[str]) -> None:
         if process := self.chosen(number, STARTING, BUSY):
             self.expect(process, f"a worker closed its pipe while {process.doing}")
             process.is_spoiled, process.state = True, GONE
             process.let_go("answers")
             self.settle()
 
-    @rule()
-    def time_passes(self) -> None:
+    def time_passes(self, number: int, files: Sequence[str]) -> None:
         late = [process for process in self.processes if process.state in (STARTING, BUSY)]
         for process in late:
             self.expect(process, f"a worker took longer than 1e+06 s while {process.doing}, and was ended")

@@ -191,9 +191,6 @@ ENDS = {
     "fails": "exit 3",
     "dies": "kill -9 $$",
     "crashes": "kill -11 $$",
-    "hangs": ENDLESS,
-    "closes": f"exec 1>&-; {ENDLESS}",
-    "leaves a child": f"{ENDLESS} & exit 0",
     "repeats": 'while :; do cat "$0/answer" || exit; done',
 }
 GREETING = protocol.encode_hello({"python": "3"})
@@ -287,13 +284,6 @@ def test_a_pool_with_a_process_that_sends_anything(
         and greeting == GREETING
     ):
         assert str(got.where)
-
-
-@pytest.mark.parametrize("end", ["hangs", "closes", "repeats", "leaves a child"])
-@fuzz(3, factor=5, answer=lines(ANSWERS) | st.just(ANSWERS[0]))
-def test_a_pool_with_a_process_that_does_not_end(tmp_path: Path, open_files: None, end: str, answer: bytes) -> None:
-    got = call(tmp_path, GREETING, answer, end, REQUESTS[0], until="answered")
-    assert isinstance(got, (dict, KernelwrightError))
 
 
 RESULTS = {

@@ -15,13 +15,7 @@ SITE_SCONS = Path(__file__).resolve().parents[2] / "site_scons"
 
 
 class Process:
-    """A process of a cluster, in a folder of its own; ``log`` has what it prints.
-
-    Arguments:
-        folder: is made.
-        command: a module, and its arguments.
-        variables: those that it sees besides ours.
-    """
+    """A process of a cluster: a module with its arguments, in a new folder; ``log`` has what it prints."""
 
     def __init__(self, folder: Path, *command: str, **variables: str) -> None:
         folder.mkdir()
@@ -49,12 +43,7 @@ class Process:
 
 
 class Scheduler(Process):
-    """A scheduler of this machine that answers; ``port`` is where.
-
-    Arguments:
-        folder: is made.
-        variables: those that it sees besides ours.
-    """
+    """A scheduler of this machine that answers; ``port`` is where."""
 
     def __init__(self, folder: Path, **variables: str) -> None:
         with socket.socket() as free:
@@ -67,12 +56,7 @@ class Scheduler(Process):
 
 
 class Cluster:
-    """A scheduler, and workers that have joined it, with two threads each.
-
-    Arguments:
-        folder: is made.
-        variables: those that all of them see besides ours.
-    """
+    """A scheduler, and workers that have joined it, with two threads each; all see some variables besides ours."""
 
     def __init__(self, folder: Path, **variables: str) -> None:
         folder.mkdir()

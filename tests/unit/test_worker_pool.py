@@ -18,7 +18,6 @@ from kernelwright.processes import pool as pool_module
 from kernelwright.processes import protocol
 from kernelwright.processes.pool import WorkerPool
 from kernelwright.processes.protocol import DevicesRequest, DiscoverRequest
-from kernelwright.processes.tool_process import OUTPUT_LIMIT
 from support.moments import HANGS_AFTER_S, Gate, processes_of, wait_for, wait_until_gone
 from workers_project import Project
 
@@ -296,18 +295,9 @@ def test_what_one_definition_does_to_the_process_does_not_reach_the_next(shared:
     assert shared.printed[-1] == before
 
 
-def test_what_a_definition_prints_is_bounded_and_takes_no_disk(shared: Project) -> None:
-    top = """
-    import os, stat
-    print("begin", stat.S_ISREG(os.fstat(1).st_mode), stat.S_ISREG(os.fstat(2).st_mode))
-    for _ in range(137): print("x" * 999_999)
-    print("end")
-    """
-    shared.discover(shared.empty("noisy", top))
-    text = shared.printed[-1]
-    assert text.startswith("begin False False\nxxx") and text.endswith("xxx\nend\n")
-    assert f"[... {137_000_000 + 22 - 2 * OUTPUT_LIMIT} bytes ...]" in text
-    assert len(text) < 2 * OUTPUT_LIMIT + 100
+def test_what_a_definition_prints_takes_no_disk(shared: Project) -> None:
+    shared.discover(shared.empty("k", "import os, stat\nprint([stat.S_ISREG(os.fstat(n).st_mode) for n in (1, 2)])"))
+    assert shared.printed[-1] == "[False, False]\n"
 
 
 CONTROLS = "\x1b]0;title\x07\x1b[2J\x9b1m\ttab\r\nline\rover"
