@@ -43,7 +43,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(ROOT / "tests"))
 
 from support.forked import starter  # noqa: E402
-from support.project import Project, make_compiler  # noqa: E402 (it is below that folder)
+from support.project import CACHE_DIR, Project, make_compiler  # noqa: E402 (it is below that folder)
 from walk_cells import CELLS, Cell  # noqa: E402
 from walk_demand import CELL_KERNEL, IN_FRESH, IN_PACKAGE, READY_MODULES, Kept, WalkError  # noqa: E402
 from walk_project import REFERENCE, SETTINGS, Checkout, Content, Kernel, Model, difference, number_of, random_model  # noqa: E402
@@ -671,6 +671,7 @@ def prepare(folder: Path) -> None:
     make_compiler(shared)
     Project.shared = shared
     os.environ["OBJECTS_OF_TESTS"] = str(shared / "lowered")
+    os.environ.setdefault(CACHE_DIR, "/nowhere/kernelwright")
 
 
 def main() -> None:

@@ -100,6 +100,19 @@ def test_one_process_never_executes_two_files_nor_one_file_twice(fresh: Fresh) -
     assert len(processes(project)) == len(set(processes(project))) == 8
 
 
+def test_the_worker_that_was_idle_for_longest_makes_room(fresh: Fresh) -> None:
+    project = fresh(2)
+    files = [project.empty(f"k{n}", PROCESS) for n in range(3)]
+    with project.pool:
+        for number in (0, 1, 0, 2, 0):
+            project.discover(files[number])
+        assert len(processes(project)) == 3, "k1 made room for k2"
+        project.discover(files[1])
+        assert len(processes(project)) == 4
+        project.discover(files[0])
+        assert len(processes(project)) == 4, "k2 made room for k1"
+
+
 def test_prints_do_not_disturb_the_protocol_and_are_handed_on(shared: Project) -> None:
     top = """
     import os, sys
