@@ -151,4 +151,4 @@ class Walk(RuleBasedStateMachine):
 
 
 def test_no_stage_gets_what_was_made_of_something_else_whatever_happens_to_the_caches() -> None:
-    walk(Walk, examples=15, steps=20)
+    walk(Walk, examples=25, steps=20)

@@ -125,15 +125,17 @@ class Walk(RuleBasedStateMachine):
     def touch(self, name: str, when: int) -> None:
         os.utime(self.path(name), ns=(when, when))
 
-    @rule(from_end=st.integers(0, 3), place=st.integers(0, 300), cut=st.booleans())
-    def damage(self, from_end: int, place: int, cut: bool) -> None:
-        """One of the last lines is damaged, or all that follows is cut off."""
+    @rule(from_end=st.integers(0, 2), place=st.integers(0, 300), cut=st.booleans(), noted=st.booleans())
+    def damage(self, from_end: int, place: int, cut: bool, noted: bool) -> None:
+        """One of the last lines is damaged, perhaps that of a target that was noted twice, or the end is cut off."""
+        if noted:
+            self.go_on_without("alias", 2)
         self.end(killed=False)
         for path in self.top.glob("journal/*"):
             content = path.read_bytes()
             begins = [0] + [at + 1 for at, byte in enumerate(content[:-1]) if byte == ord("\n")]
-            place += begins[max(-1 - from_end, -len(begins))]
-            place = min(place, len(content) - 1)
+            # In the middle of a line: one that is lost as a whole leaves no trace.
+            place = min(begins[max(-1 - from_end, -len(begins))] + 1 + place, len(content) - 2)
             flipped = bytes([content[place] ^ 1]) + content[place + 1 :]
             path.write_bytes(content[:place] + (b"" if cut else flipped))
         self.run = self.started()

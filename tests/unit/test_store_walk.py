@@ -142,4 +142,4 @@ class CacheWalk(RuleBasedStateMachine):
 
 
 def test_each_kernel_is_found_by_what_it_was_made_of_whatever_happens_to_the_cache() -> None:
-    walk(CacheWalk, examples=12, steps=30)
+    walk(CacheWalk, examples=30, steps=30)
