@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 from kernelwright.runtime import kernel as kernel_module
-from kernelwright.runtime.loader import Loader
+from kernelwright.runtime.loader import Loader, read_manifest
 from support.project import Project
 
 from .harness import fuzz, write_guard
@@ -117,6 +118,26 @@ def replace(path: Path, content: bytes) -> None:
     """Write a new file: this process may have the library in use, and would crash if it changed."""
     path.unlink()
     path.write_bytes(content)
+
+
+OUTSIDE = ["../evil.so", "_lib/../../evil.so", "{outside}", "//{outside}", "_lib/../_lib/../../evil.so"]
+OUTSIDE += ["..", "/", "_lib/x\0.so"]
+
+
+@pytest.mark.parametrize("library", OUTSIDE)
+def test_a_forged_manifest_cannot_name_a_library_outside_of_the_package(
+    package: Path, inside_only: None, library: str
+) -> None:
+    evil = package.parent / "evil.so"
+    shutil.copy(package / "_lib/scale.so", evil)
+    library = library.format(outside=evil)
+    document = unsigned(package / "manifest.json")
+    document["kernels"]["scale"]["library"] = library
+    document["files"][library] = {"sha256": hashlib.sha256(evil.read_bytes()).hexdigest(), "size": evil.stat().st_size}
+    (package / "manifest.json").write_bytes(signed(as_json(document).encode()))
+    read_manifest(package / "manifest.json")  # its digest is right
+    with pytest.raises(ImportError, match=r"manifest\.json"):
+        loader_of(package).kernel("scale")
 
 
 def test_a_library_without_the_kernel_is_an_import_error(package: Path) -> None:

@@ -47,7 +47,7 @@ class Walk(RuleBasedStateMachine):
         return self.top / "build" / name
 
     names = st.sampled_from(OUTPUTS)
-    contents = st.sampled_from([b"1", b"2", b"333"])
+    contents = st.sampled_from([b"1", b"2"])
 
     def signature(self) -> str:
         self.count += 1
@@ -192,4 +192,4 @@ class Walk(RuleBasedStateMachine):
 
 
 def test_no_output_counts_for_what_it_was_not_made_of_whatever_happens_to_the_journal() -> None:
-    walk(Walk, examples=30, steps=20)
+    walk(Walk, examples=35, steps=20)
