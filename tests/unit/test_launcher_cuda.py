@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm_ffi
+from kernelwright.cuda import Tensor
 from kernelwright.library.plan import LoweredUnit
-from support.launched import ARCHS, scale, two_steps
-from support.launcher_build import FakeTensor, build, c_unit, llvm_unit, plan, scalar, signature, tensor
+from support.launched import ARCHS, declared, scale, two_steps
+from support.launcher_build import FakeTensor, build, c_unit, plan, scalar, signature, tensor
 from support.launchers import Machine, Variant, host_of, make_driver, plan_of
 from support.moments import held
 
@@ -145,9 +146,6 @@ def test_the_device_of_a_call_is_not_that_of_another_threads_call(machine: Machi
 
 def test_sizes_and_kernels_may_be_called_like_macros(machine: Machine, folder: Path) -> None:
     """Host code in C has variables of these names."""
-    from kernelwright.cuda import Tensor
-    from support.launched import declared
-
     passed = {"x": Tensor("float32", "linux", "unix"), "y": Tensor("float32", "errno")}
     variant = Variant.of("bool", declared("bool_kernel", "linux + unix + errno", passed))
     machine.load(library_of(folder, variant))["bool"](on_cuda((3, 4), (2, 32, 1)), on_cuda((5,), (2, 32, 1)))
@@ -155,44 +153,21 @@ def test_sizes_and_kernels_may_be_called_like_macros(machine: Machine, folder: P
 
 
 def test_one_library_serves_cpu_and_cuda(machine: Machine, folder: Path) -> None:
-    from tvm.script import tirx as T
-
-    def define(dtype: str, cuda: bool) -> Any:
-        @T.prim_func(s_tir=True)
-        def on_gpu(x_handle: T.handle):
-            n = T.int32()
-            x = T.match_buffer(x_handle, (n,), dtype, align=1)
-            for i in T.thread_binding(n, thread="blockIdx.x"):
-                for _ in T.thread_binding(1, thread="threadIdx.x"):
-                    with T.sblock("x"):
-                        k = T.axis.spatial(n, i)
-                        x[k] = x[k] + x[k]
-
-        @T.prim_func(s_tir=True)
-        def on_cpu(x_handle: T.handle):
-            n = T.int32()
-            x = T.match_buffer(x_handle, (n,), dtype, align=1)
-            for i in range(n):
-                with T.sblock("x"):
-                    k = T.axis.spatial(n, i)
-                    x[k] = x[k] + x[k]
-
-        return on_gpu if cuda else on_cpu
-
-    units = []
-    for dtype in ("float32", "float16"):
-        data = signature("double", [tensor("x", dtype, ["n"])], slug=dtype, arch="x86-64-v3", symbols={"n": "int32"})
-        units.append(llvm_unit(folder, define(dtype, False), data))
-        variant = Variant.of("double", define(dtype, True), slug=dtype)
+    units, dtypes = [], {"float32": (2, 32, 1), "float16": (2, 16, 1)}
+    for number, dtype in enumerate(dtypes):
+        data = signature("both", [tensor("x", dtype, ["n"])], slug=dtype, symbols={"n": "int32"})
+        units.append(c_unit(folder, f"BEGIN *(char *)tensor(argument)->data = {number + 1}; END", data))
+        variant = Variant.of("both", declared(f"on_{dtype}", "n", {"x": Tensor(dtype, "n")}), slug=dtype)
         host_of(folder, variant, ["sm_80"])
         units += plan_of([], ["sm_80"], [variant]).units
-    double = machine.load(build(folder, plan("double", *units)))["double"]
-    for dtype, code in (("float32", (2, 32, 1)), ("float16", (2, 16, 1))):
-        x = np.arange(5, dtype=dtype)
-        double(x)
-        np.testing.assert_array_equal(x, 2 * np.arange(5, dtype=dtype))
-        double(on_cuda((7,), code))
-    assert len(machine.calls("launch")) == 2 and machine.calls("load") == ["sm_80", "sm_80"]
+    both = machine.load(build(folder, plan("both", *units)))["both"]
+    for number, (dtype, code) in enumerate(dtypes.items()):
+        x = np.zeros(5, dtype)
+        both(x)
+        assert x.view("int8")[0] == number + 1
+        both(on_cuda((7,), code))
+    assert [launch.split()[0] for launch in machine.calls("launch")] == ["on_float32", "on_float16"]
+    assert machine.calls("load") == ["sm_80", "sm_80"]
 
 
 def test_cpu_tensors_are_refused_by_a_kernel_for_cuda_only(machine: Machine, library: Path) -> None:

@@ -62,75 +62,63 @@ def manifest_of(file: str, content: bytes, *archs: str) -> dict[str, Any]:
     }
 
 
-def provider(folder: Path, file: str, content: bytes, *archs: str) -> Provider:
-    return Provider(
-        folder / "demo",
-        manifest_of(file, content, *(archs or ("sm_80",))),
-        "scale",
-        read_manifest,
-        read_regular,
-        INSTALL_AGAIN,
-    )
+def provider(folder: Path, *archs: str, file: str = CUBIN, manifest: dict[str, Any] | None = None) -> Provider:
+    """That of a package whose image for each arch is ``code``."""
+    manifest = manifest or manifest_of(file, b"code", *(archs or ("sm_80",)))
+    return Provider(folder / "demo", manifest, "scale", read_manifest, read_regular, INSTALL_AGAIN)
 
 
-def test_what_belongs_together_is_found(tmp_path: Path) -> None:
-    place = install(tmp_path, {CUBIN: b"code"})
-    assert provider(tmp_path, CUBIN, b"code").find("default", "sm_80", 0, 80) == f"sm_80 {place / CUBIN}"
+def answer(found: Provider, archs: str = "sm_80", device: int = 0, capability: int = 80) -> str:
+    return found.find("default", archs, device, capability)
 
 
 @pytest.mark.parametrize("theirs", [{FATBIN: b"packed"}, {CUBIN: b"other"}, {}])
 def test_another_build_of_one_version_is_said_to_be_one(tmp_path: Path, theirs: dict[str, bytes]) -> None:
     place = install(tmp_path, {"__init__.py": b"", **theirs})
-    answer = provider(tmp_path, CUBIN, b"code").find("default", "sm_80", 0, 80)
-    message, remedy = answer.splitlines()
+    message, remedy = answer(provider(tmp_path)).splitlines()
     assert message == f" {place} belongs to another build of Demo 1.0, in which {CUBIN} is not the same"
     assert "pip install --force-reinstall --no-deps 'Demo==1.0' 'Demo-sm-80==1.0'" in remedy
 
 
 def test_what_was_altered_or_removed_since_is_to_be_installed_again(tmp_path: Path) -> None:
-    place = install(tmp_path, {CUBIN: b"code"})
-    found = provider(tmp_path, CUBIN, b"code")
+    place, found = install(tmp_path, {CUBIN: b"code"}), provider(tmp_path)
+    assert answer(found) == f"sm_80 {place / CUBIN}"
     (place / CUBIN).write_bytes(b"edited")
-    assert f"{place / CUBIN}: was altered" in found.find("default", "sm_80", 0, 80)
+    assert f"{place / CUBIN}: was altered" in answer(found)
     (place / CUBIN).unlink()
-    assert f"{place / CUBIN}: cannot be read (No such file or directory)" in found.find("default", "sm_80", 0, 80)
+    assert f"{place / CUBIN}: cannot be read (No such file or directory)" in answer(found)
 
 
 @pytest.mark.parametrize("more", [{"of": "other"}, {"arch": "sm_90", "name": "demo_sm_80"}], ids=str)
 def test_device_code_of_another_package_or_arch_is_not_used(tmp_path: Path, more: dict[str, str]) -> None:
     place = install(tmp_path, {CUBIN: b"code"}, **more)
-    answer = provider(tmp_path, CUBIN, b"code").find("default", "sm_80", 0, 80)
-    assert answer.startswith(f" {place} is not the device code of demo for sm_80\n  remedy: pip install --force-rein")
+    expected = f" {place} is not the device code of demo for sm_80\n  remedy: pip install --force-rein"
+    assert answer(provider(tmp_path)).startswith(expected)
 
 
 def test_the_first_of_the_archs_that_is_installed_is_used(tmp_path: Path) -> None:
-    found = provider(tmp_path, CUBIN, b"code")
+    found = provider(tmp_path)
     other = {"file": "scale/default/cuda/sm_90.cubin", "sha256": digest(b"more")}
     found._variants["default"]["units"][1]["images"]["sm_90"] = other
     found._place["packages"]["sm_90"], found._place["wheels"]["sm_90"] = "demo_sm_90", "Demo-sm-90"
-    assert "is not installed: sm_90 or sm_80 (installed: none)" in found.find("default", "sm_90 sm_80", 0, 90)
+    assert "is not installed: sm_90 or sm_80 (installed: none)" in answer(found, "sm_90 sm_80", 0, 90)
     older = install(tmp_path, {CUBIN: b"code"})
-    assert found.find("default", "sm_90 sm_80", 0, 90) == f"sm_80 {older / CUBIN}"
+    assert answer(found, "sm_90 sm_80", 0, 90) == f"sm_80 {older / CUBIN}"
     best = install(tmp_path, {other["file"]: b"more"}, arch="sm_90")
-    assert found.find("default", "sm_90 sm_80", 0, 90) == f"sm_90 {best / other['file']}"
+    assert answer(found, "sm_90 sm_80", 0, 90) == f"sm_90 {best / other['file']}"
     (best / "manifest.json").write_text("{}")
-    assert "demo_sm_90/manifest.json: has another schema" in found.find("default", "sm_90 sm_80", 0, 90)
-
-
-def test_the_best_arch_that_is_installed_is_taken(tmp_path: Path) -> None:
-    place = install(tmp_path, {CUBIN: b"code"})
-    found = provider(tmp_path, CUBIN, b"code", "sm_90a", "sm_80", "compute_80")
-    assert found.find("default", "sm_90a sm_80 compute_80", 0, 90) == f"sm_80 {place / CUBIN}"
+    assert "demo_sm_90/manifest.json: has another schema" in answer(found, "sm_90 sm_80", 0, 90)
 
 
 def test_what_is_not_installed_is_said_with_the_command_that_installs_it(tmp_path: Path) -> None:
-    found = provider(tmp_path, CUBIN, b"code", "sm_90a", "sm_80", "compute_80")
-    message, remedy = found.find("default", "sm_90a compute_80", 1, 90).splitlines()
+    found = provider(tmp_path, "sm_90a", "sm_80", "compute_80")
+    message, remedy = answer(found, "sm_90a compute_80", 1, 90).splitlines()
     missing = "cuda:1 is an sm_90, and the device code for it is not installed: sm_90a or compute_80"
     assert message == f" {missing} (installed: none)"
     assert remedy == "  remedy: pip install 'Demo-sm-90a==1.0'"
-    install(tmp_path, {CUBIN: b"code"})
-    assert f" {missing} (installed: sm_80)" in found.find("default", "sm_90a compute_80", 1, 90)
+    place = install(tmp_path, {CUBIN: b"code"})
+    assert f" {missing} (installed: sm_80)" in answer(found, "sm_90a compute_80", 1, 90)
+    assert answer(found, "sm_90a sm_80 compute_80", 0, 90) == f"sm_80 {place / CUBIN}"
 
 
 def test_device_code_elsewhere_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,10 +127,10 @@ def test_device_code_elsewhere_is_found_by_its_entry_point(tmp_path: Path, monke
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: Demo-sm-80\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[kernelwright.device_code]\ndemo_sm_75 = absent\ndemo_sm_80 = demo_sm_80\n")
-    found = provider(tmp_path, CUBIN, b"code")
-    assert "not installed" in found.find("default", "sm_80", 0, 80)
+    found = provider(tmp_path)
+    assert "not installed" in answer(found)
     monkeypatch.syspath_prepend(tmp_path / "elsewhere")
-    assert found.find("default", "sm_80", 0, 80) == f"sm_80 {place / CUBIN}"
+    assert answer(found) == f"sm_80 {place / CUBIN}"
 
 
 def test_a_build_that_was_not_packed_has_its_device_code_in_a_folder(tmp_path: Path) -> None:
@@ -150,42 +138,38 @@ def test_a_build_that_was_not_packed_has_its_device_code_in_a_folder(tmp_path: P
     (tmp_path / "work" / CUBIN).write_bytes(b"code")
     manifest = manifest_of(CUBIN, b"code", "sm_80")
     manifest["device_code"] = {"folder": "../work", "packages": {"sm_80": "demo_sm_80"}}
-    found = Provider(tmp_path / "demo", manifest, "scale", read_manifest, read_regular, INSTALL_AGAIN)
-    assert found.find("default", "sm_80", 0, 80) == f"sm_80 {tmp_path / 'work' / CUBIN}"
+    found = provider(tmp_path, manifest=manifest)
+    assert answer(found) == f"sm_80 {tmp_path / 'work' / CUBIN}"
     (tmp_path / "work" / CUBIN).write_bytes(b"edited")
-    assert found.find("default", "sm_80", 0, 80).endswith("\n  remedy: scons")
+    assert answer(found).endswith("\n  remedy: scons")
     manifest["device_code"]["packages"] = {}
-    found = Provider(tmp_path / "demo", manifest, "scale", read_manifest, read_regular, INSTALL_AGAIN)
-    assert found.find("default", "sm_80", 0, 80).endswith("\n  remedy: install the package again")
+    found = provider(tmp_path, manifest=manifest)
+    assert answer(found).endswith("\n  remedy: install the package again")
 
 
 def test_a_damaged_list_of_device_code_is_named(tmp_path: Path) -> None:
     place = install(tmp_path, {CUBIN: b"code"})
     (place / "manifest.json").write_text("{")
-    answer = provider(tmp_path, CUBIN, b"code").find("default", "sm_80", 0, 80)
-    assert str(place / "manifest.json") in answer and "--force-reinstall" in answer
+    said = answer(provider(tmp_path))
+    assert str(place / "manifest.json") in said and "--force-reinstall" in said
 
 
 @pytest.mark.parametrize("file", ["../outside.cubin", "/outside.cubin", "scale/../../outside.cubin"])
 def test_an_image_outside_of_its_package_is_refused(tmp_path: Path, file: str) -> None:
     install(tmp_path, {CUBIN: b"code"})
     (tmp_path / "outside.cubin").write_bytes(b"code")
-    answer = provider(tmp_path, file, b"code").find("default", "sm_80", 0, 80)
-    assert answer == f" the manifest lists {file!r}, which is no file of the package"
+    assert answer(provider(tmp_path, file=file)) == f" the manifest lists {file!r}, which is no file of the package"
 
 
 @pytest.mark.parametrize("variant", ["other", "without units"])
 def test_a_manifest_of_another_form_is_named(tmp_path: Path, variant: str) -> None:
     manifest = manifest_of(CUBIN, b"code", "sm_80")
     manifest["kernels"]["scale"]["variants"].append({"slug": "without units", "units": [{}]})
-    answer = Provider(tmp_path / "demo", manifest, "scale", read_manifest, read_regular, INSTALL_AGAIN).find(
-        variant, "sm_80", 0, 80
-    )
+    said = provider(tmp_path, manifest=manifest).find(variant, "sm_80", 0, 80)
     place = tmp_path / "demo" / "manifest.json"
-    assert answer == f" {place}: does not list its device code in the form of schema {SCHEMA}"
+    assert said == f" {place}: does not list its device code in the form of schema {SCHEMA}"
 
 
 def test_another_version_is_named(tmp_path: Path) -> None:
     install(tmp_path, {CUBIN: b"code"}, "2.0")
-    answer = provider(tmp_path, CUBIN, b"code").find("default", "sm_80", 0, 80)
-    assert "Demo-sm-80 is installed in version 2.0, and Demo in 1.0" in answer
+    assert "Demo-sm-80 is installed in version 2.0, and Demo in 1.0" in answer(provider(tmp_path))
