@@ -24,7 +24,7 @@ from kernelwright.library.plan import LoweredUnit
 from kernelwright.lower.tir import Tir
 from kernelwright.lower.tir_lowering import target_for
 from kernelwright.lower.unit import Unit
-from launcher_build import FakeTensor, build, plan
+from support.launcher_build import FakeTensor, build, plan
 from tvm.ir.transform import PassContext
 
 ARCHS = {"llvm": "x86-64-v3", "cuda": "sm_90a"}

@@ -13,8 +13,8 @@ from kernelwright.core.errors import KernelwrightError, Where
 from kernelwright.library import wrapper as library
 from kernelwright.runtime import dlpack
 from kernelwright.runtime.dtype import dtype_name, name_of_torch, torch_dtype
-from nvrtc_package import plan_of
 from support.launcher_build import signature, tensor
+from support.launchers import plan_of
 
 WHERE = Where("k")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from kernelwright.runtime.arguments import INT32_LIMIT, Described, Signatures
 from kernelwright.runtime.interface import plain_number
-from launcher_build import build, c_unit, plan, scalar, signature, tensor
+from support.launcher_build import build, c_unit, plan, scalar, signature, tensor
 
 DOES_NOTHING = "BEGIN (void)argument; (void)self; (void)count; (void)result; (void)tensor; END"
 
@@ -206,7 +206,7 @@ def test_sizes_are_those_of_inputs_also_where_an_output_comes_first(name, length
 def test_sizes_that_do_not_fit_have_the_words_of_tvm(tmp_path):
     """The real kernel's host code, for which the package adds kernel and remedy."""
     import tvm_ffi
-    from launcher_build import llvm_unit
+    from support.launcher_build import llvm_unit
     from tvm import te
 
     n = te.var("n")

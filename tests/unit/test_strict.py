@@ -16,7 +16,7 @@ from kernelwright.library.plan import LoweredUnit
 from kernelwright.processes import protocol
 from kernelwright.processes.pool import WorkerPool
 from kernelwright.processes.protocol import CheckRequest, DiscoverRequest, LowerRequest, Request
-from launcher_build import build, plan
+from support.launcher_build import build, plan
 from workers_project import COPY, Project
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ from kernelwright.runtime.interface import Choice
 from kernelwright.runtime.misses import Misses
 from kernelwright.runtime.refusal import MISALIGNED, because
 from kernelwright.runtime.tables import DeviceTable, Rules, Tuned, table_for, tables_of
-from launcher_build import tensor
+from support.launcher_build import tensor
 
 RULES = Rules(("m",), ((16, 1), (64, 2), (None, 3)))
 

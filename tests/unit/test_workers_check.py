@@ -19,7 +19,7 @@ from kernelwright.processes import pool as pool_module
 from kernelwright.processes.protocol import CheckRequest
 from kernelwright.worker import check as check_module
 from kernelwright.worker.check import Check, barely_aligned, from_device, random_array, size_sets, to_device
-from launcher_build import build, plan
+from support.launcher_build import build, plan
 from support.moments import HANGS_AFTER_S
 from workers_project import Project
 
