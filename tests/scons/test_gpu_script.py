@@ -18,8 +18,8 @@ import pytest
 from support.project import ROOT, Project
 
 GPU = ROOT / "tests" / "gpu"
-KERNELS = "rope,row_sum,saxpy"
-"""An output in place, a reduction, and the kernel that the experiments call."""
+KERNELS = "rope,saxpy"
+"""An output in place, and the kernel that the experiments call."""
 
 BACKENDS = "tvm_ffi,torch,jax,nvrtc"
 
@@ -93,26 +93,24 @@ def dry(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, di
     return *run_all(bundle, out), out
 
 
-def test_a_dry_run_goes_through_every_part(dry: tuple[str, dict[str, Any], Path]) -> None:
-    """It takes long: it packs all kernels, and runs every experiment once."""
+def test_a_dry_run_goes_through_every_part_and_calls_every_variant_through_every_backend(
+    dry: tuple[str, dict[str, Any], Path], bundle: Path
+) -> None:
+    """It takes long: it packs some kernels, and runs every experiment once."""
     said, result, out = dry
-    names = [part["name"] for part in result["parts"]]
-    tests = [f"tests, {name}" for name in ("tvm_ffi", "torch", "jax")]
+    parts = {part["name"]: part for part in result["parts"]}
     experiments = ["experiments", "experiments, stand-in"]
-    assert names == ["wheels", "tools", *tests, *experiments, "benchmarks", "sanitizer, none"]
-    assert {part["status"] for part in result["parts"]} == {"passed"}, said
+    assert list(parts) == ["wheels", "tools", "tests, tvm_ffi,torch,jax", *experiments, "benchmarks", "sanitizer, none"]
+    assert {part["status"] for part in parts.values()} == {"passed"}, said
     assert result["passed"] and "\nPASSED: " in said
-    assert (out / "log.txt").stat().st_size > 0
-
-
-def test_every_backend_has_called_every_variant(dry: tuple[str, dict[str, Any], Path], bundle: Path) -> None:
+    log = (out / "log.txt").read_text()
+    assert all(f"==== {name}: " in log for name in parts)
     index = json.loads((bundle / "cases" / "index.json").read_text())
-    counts = {part["name"]: part["counts"] for part in dry[1]["parts"]}
     assert {case["kernel"] for case in index} == set(KERNELS.split(","))
-    for backend in ("tvm_ffi", "torch", "jax"):
-        tested = counts[f"tests, {backend}"]
-        assert tested["passed"] >= len(index) and not tested["failed"] and not tested["skipped"]
-    assert counts["sanitizer, none"]["variants"] == len({(case["kernel"], case["index"]) for case in index})
+    tested = parts["tests, tvm_ffi,torch,jax"]["counts"]
+    assert tested["passed"] >= 3 * len(index) and not tested["failed"] and not tested["skipped"]
+    variants = len({(case["kernel"], case["index"]) for case in index})
+    assert parts["sanitizer, none"]["counts"]["variants"] == variants
 
 
 def words_of(experiments: Any, name: str) -> dict[str, Any]:
@@ -276,12 +274,10 @@ def test_with_a_gpu_required_a_skipped_test_has_failed(tmp_path: Path) -> None:
 
 
 def test_packing_says_why_a_build_failed(tmp_path: Path) -> None:
-    definition = tmp_path / "broken.py"
-    definition.write_text("raise RuntimeError('on purpose')\n")
     pack = importlib.import_module("pack")
     with pytest.raises(SystemExit) as caught:
-        pack.build(tmp_path / "work", "demo", [definition], pack.parsed(["--backends", "tvm_ffi"]), "x86-64-v3")
-    assert "kernels/broken.py:1" in str(caught.value) and "on purpose" in str(caught.value)
+        pack.build(tmp_path / "work", "demo", [], pack.parsed(["--backends", "tvm_ffi"]), "sm_12345x")
+    assert "ended with status" in str(caught.value) and "sm_12345x" in str(caught.value)
 
 
 def test_a_bundle_that_is_too_large_is_an_error(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +36,6 @@ SWITCHES = (
 def find_browser() -> str | None:
     """The browser's path, or None."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
-
-
-def dump_dom(browser: str, page: Path, profile: Path) -> str:
-    """The document after its scripts ran."""
-    command = [browser, *SWITCHES, f"--user-data-dir={profile}", "--dump-dom", page.as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
 
 
 class Browser:
@@ -150,13 +142,6 @@ class Browser:
         )
         return float(x), float(y)
 
-    def screenshot(self, clip: dict[str, float] | None = None) -> bytes:
-        """The page as a PNG file; ``clip`` is a rectangle of the document with ``x``, ``y``, ``width``, ``height``."""
-        parameters: dict[str, Any] = {"format": "png", "captureBeyondViewport": True}
-        if clip:
-            parameters["clip"] = {**clip, "scale": 1}
-        return base64.b64decode(self.command("Page.captureScreenshot", **parameters)["data"])
-
     @property
     def complaints(self) -> list[str]:
         """Errors of scripts, violations of the page's policy, and what was written to the console."""
@@ -188,49 +173,3 @@ class Browser:
             self._buffer += block
         message, _, self._buffer = self._buffer.partition(b"\0")
         return dict(json.loads(message))
-
-
-def colours_of(png: bytes) -> dict[tuple[int, int, int], int]:
-    """How many pixels of each colour a PNG file of 8 bits per channel has (RFC 2083, chapters 3 and 6)."""
-    width, _, _, kind = (*_numbers(png[16:24]), png[24], png[25])
-    assert png[24] == 8 and kind in (2, 6), "expected RGB or RGBA with 8 bits"
-    step = 3 if kind == 2 else 4
-    data, row = zlib.decompress(_pixels(png)), bytearray(width * step)
-    counts: dict[tuple[int, int, int], int] = {}
-    for start in range(0, len(data), width * step + 1):
-        row = _unfiltered(data[start], data[start + 1 : start + 1 + width * step], row, step)
-        for i in range(0, len(row), step):
-            colour = (row[i], row[i + 1], row[i + 2])
-            counts[colour] = counts.get(colour, 0) + 1
-    return counts
-
-
-def _numbers(data: bytes) -> list[int]:
-    return [int.from_bytes(data[i : i + 4], "big") for i in range(0, len(data), 4)]
-
-
-def _pixels(png: bytes) -> bytes:
-    """The contents of all IDAT chunks."""
-    parts, place = [], 8
-    while place < len(png):
-        length = int.from_bytes(png[place : place + 4], "big")
-        if png[place + 4 : place + 8] == b"IDAT":
-            parts.append(png[place + 8 : place + 8 + length])
-        place += length + 12
-    return b"".join(parts)
-
-
-def _unfiltered(kind: int, line: bytes, above: bytearray, step: int) -> bytearray:
-    """Undo the filter of one row."""
-    row = bytearray(line)
-    for i in range(len(row)):
-        left = row[i - step] if i >= step else 0
-        corner = above[i - step] if i >= step else 0
-        predicted = (0, left, above[i], (left + above[i]) // 2, _paeth(left, above[i], corner))[kind]
-        row[i] = (row[i] + predicted) & 255
-    return row
-
-
-def _paeth(left: int, above: int, corner: int) -> int:
-    estimate = left + above - corner
-    return min((left, above, corner), key=lambda value: abs(estimate - value))

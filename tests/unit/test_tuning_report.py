@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Browser, colours_of, find_browser
+from browser import Browser, find_browser
 from kernelwright.cli import main
-from kernelwright.report.axes import axis, readable, ticks
+from kernelwright.report.axes import ticks
 from kernelwright.report.data import collect
 from kernelwright.report.page import render
-from kernelwright.report.tuning_data import ConfigView, microseconds, regret, short_time, spaced
-from kernelwright.state.tuning_result import ConfigResult, SizeResult, read_result
+from kernelwright.report.tuning_data import microseconds, short_time
+from kernelwright.state.tuning_result import ConfigResult, read_result
 from tuning_results import CPU, add_result, grid, result, tuned_config
 
 EVIL = "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>&amp;\"'"
@@ -104,18 +104,14 @@ MISFITS = [
     ('"kernel": "gemm"', '"kernel": "../gemm"', "kernel is '../gemm', expected a name"),
     ('"count": 132', '"count": "132"', "device.count is '132', expected an integer"),
     ('"ratio": 1.0', '"ratio": 0', "ratio is 0, expected more than nothing"),
-    ('"ratio": 1.0', '"ratio": -1', "ratio is -1, expected a number"),
     ('"ratio": 1.0', '"ratio": 1e-300', "ratio is 1e-300, expected more than nothing"),
-    ('"ratio": 1.0', '"ratio": NaN', "NaN is not a number"),
     ('"us": 122.4', '"us": 1e999', "us is inf"),
     ('"m": 64\n', '"m": 0\n', "sizes.m is 0, expected more than nothing"),
     ('"m": 64\n', '"k": 64\n', "sizes has not exactly the symbols of its config"),
     ('"chosen": 3', '"chosen": 6', "chosen is 6, expected an integer from 0 to 5"),
     ('"number": 1,', '"number": 0,', "candidates has a candidate twice"),
-    ('"number": 5', '"number": 99', "failures[0].number is 99"),
     ('"unmeasured": []', '"unmeasured": [6]', "unmeasured has 6, but there are 6 points"),
     ('"block_m": 64', '"block_m": [64]', "block_m is no number, text, true or false"),
-    ('"block_m": 64', '"block_m": 1e999', "block_m is no number, text, true or false"),
     ('"clock_mhz": [\n      1755,', '"clock_mhz": [\n      1, 2,', "clock_mhz has 3 numbers"),
     ('"by": [\n    "m"', '"by": [\n    "q"', "by is not among its symbols"),
 ]
@@ -139,20 +135,13 @@ def test_a_damaged_result_is_a_note_and_the_rest_is_shown(
     assert str(project / "build/tune") not in page
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"schema": 1}', b"[" * 100_000])
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff\xfe", b'{"schema": 1}', b"[" * 100_000])
 def test_a_file_that_is_no_result_is_a_note(project: Path, content: bytes):
     path = project / "build/tune/gemm/sm_90a-132/result.json"
     path.write_bytes(content)
     assert "result.json: is damaged: " in text_of(page_of(project))
-
-
-def test_a_link_and_a_folder_in_place_of_a_result_are_notes(project: Path):
-    path = project / "build/tune/gemm/sm_90a-132/result.json"
     path.unlink()
     path.symlink_to("nowhere")
-    assert "sm_90a-132/result.json: cannot be read" in text_of(page_of(project))
-    path.unlink()
-    path.mkdir()
     assert "sm_90a-132/result.json: cannot be read" in text_of(page_of(project))
 
 
@@ -169,12 +158,6 @@ def test_tuning_that_was_interrupted_is_noted(project: Path):
     ]
 
 
-def test_a_project_without_tuning_has_no_section(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    (tmp_path / "build/tune").mkdir(parents=True)
-    assert main(["report", str(tmp_path)]) == 1
-    assert "has neither a trace.json nor a kernel package" in capsys.readouterr().err
-
-
 # What is on the page.
 
 
@@ -188,7 +171,8 @@ def test_overview(project: Path):
 
 
 def test_choices_by_size(project: Path):
-    rows = rows_of(page_of(project), "Choices of gemm n=4096 dtype=float16")
+    page = page_of(project)
+    rows = rows_of(page, "Choices of gemm n=4096 dtype=float16")
     # m, chosen, time, default, regret of default and choice, spread, warm, clocks, measured, to the end.
     assert rows[0] == [
         *("1", "block_m=16 stages=3", "90.00", "122.4", "36.0%", "0.0%", "1.2%", "81.00", "1755 \u2013 1980", "5", "5")
@@ -196,29 +180,33 @@ def test_choices_by_size(project: Path):
     # At m=64 block_m=16 takes four turns, more than twice the default's time: it has one round.
     assert rows[1][:4] == ["64", "block_m=64 stages=3", "120.0", "122.4"] and rows[1][-2:] == ["5", "3"]
     assert rows[2][1:3] == ["block_m=256 stages=2", "3,917"]
+    (row,) = rows_of(page, "Candidates of gemm n=4096 dtype=float16 that are out")
+    assert row == ["block_m=256 stages=3", LARGE.splitlines()[0], "build/tune/gemm/failed/slug-5"]
 
 
-def test_choice_that_is_not_the_fastest_has_a_regret_of_its_own(tmp_path: Path):
-    first = GEMM.sizes[0]
-    page = page_of(tmp_path, replace(GEMM, sizes=(replace(first, chosen=0), *GEMM.sizes[1:])))
-    assert rows_of(page, "Choices of k n=4096 dtype=float16")[0][1:6] == [
-        *("block_m=64 stages=2 (default)", "122.4", "122.4", "36.0%", "36.0%")
-    ]
-
-
-def test_a_candidate_with_fewer_rounds_is_not_the_fastest():
-    size = GEMM.sizes[1]
-    hasty = replace(size.of_number[2], ratio=0.1, rounds=1)
-    changed = replace(size, candidates=tuple(hasty if one.number == 2 else one for one in size.candidates))
-    assert regret(changed, 0) == regret(size, 0) == pytest.approx(0.02, abs=1e-3)
-    assert regret(changed, 5) is None
-
-
-def test_choice_without_a_timing_leaves_gaps(tmp_path: Path):
-    size = GEMM.sizes[0]
-    without = replace(size, candidates=tuple(one for one in size.candidates if one.number != size.chosen))
-    rows = rows_of(page_of(tmp_path, replace(GEMM, sizes=(without,))), "Choices of k n=4096 dtype=float16")
-    assert rows[0][2:8] == ["\u2013", "122.4", "33.3%", "\u2013", "\u2013", "\u2013"]
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        (lambda size: replace(size, chosen=0), ["block_m=64 stages=2 (default)", "122.4", "122.4", "36.0%", "36.0%"]),
+        (
+            lambda size: replace(size, candidates=[one for one in size.candidates if one.number != size.chosen]),
+            ["block_m=16 stages=3", "\u2013", "122.4", "33.3%", "\u2013"],
+        ),
+        (
+            lambda size: replace(
+                size,
+                candidates=[replace(one, ratio=0.1, rounds=1) if one.number == 1 else one for one in size.candidates],
+            ),
+            ["block_m=16 stages=3", "90.00", "122.4", "36.0%", "0.0%"],
+        ),
+    ],
+    ids=["not the fastest", "without a timing", "another one with fewer rounds"],
+)
+def test_the_regret_of_a_choice_is_that_beside_what_was_measured_to_the_end(
+    tmp_path: Path, change: Any, shown: list[str]
+):
+    page = page_of(tmp_path, replace(GEMM, sizes=(change(GEMM.sizes[0]), *GEMM.sizes[1:])))
+    assert rows_of(page, "Choices of k n=4096 dtype=float16")[0][1:6] == shown
 
 
 def test_what_was_measured_with_what_and_what_follows(project: Path):
@@ -228,21 +216,6 @@ def test_what_was_measured_with_what_and_what_follows(project: Path):
     assert "6 candidates: 5 measured, 1 out." in text
     rules = "m up to 8: block_m=16 stages=3; up to 512: block_m=64 stages=3; above: block_m=256 stages=2."
     assert f"{rules} Every candidate has block_n=128." in text
-
-
-def test_candidates_that_there_was_no_time_for_are_counted(tmp_path: Path):
-    page = page_of(tmp_path, tuned_config({}, POINTS, SIZES, cost, late=[4, 5]))
-    assert "6 candidates: 4 measured, 2 for which there was no time." in page
-
-
-def test_candidates_that_are_out_with_the_reason(project: Path):
-    (row,) = rows_of(page_of(project), "Candidates of gemm n=4096 dtype=float16 that are out")
-    assert row == ["block_m=256 stages=3", LARGE.splitlines()[0], "build/tune/gemm/failed/slug-5"]
-
-
-def test_a_choice_at_sizes_that_were_never_measured_is_not_made_up(tmp_path: Path):
-    page = page_of(tmp_path, replace(GEMM, sizes=()))
-    assert "Nothing was measured." in page and not drawings(page, "plot") and not drawings(page, "map")
 
 
 # Plots.
@@ -261,21 +234,13 @@ def test_each_candidate_is_a_line_and_the_chosen_one_is_marked_where_it_is_chose
             4: 1,
         }
         assert all(drawn.count("L") == 2 for drawn in found.values())
-    assert 'data-candidate="0"' in times and '<g class="one tdefault" data-candidate="0">' in times
-
-
-def test_the_chosen_mark_is_the_lowest_of_its_size(project: Path):
-    for plot in drawings(page_of(project), "plot"):
         marks = re.findall(r'<circle class="(ring|dot)" cx="([\d.]+)" cy="(-?[\d.]+)"', plot)
         for column in {x for _, x, _ in marks}:
             lowest = max((float(y), kind) for kind, x, y in marks if x == column)
-            assert lowest[1] == "ring"
-
-
-def test_the_default_is_a_level_line_among_the_ratios(project: Path):
-    _, ratios = drawings(page_of(project), "plot")
-    heights = set(re.findall(r"[\d.]+ (-?[\d.]+)(?=[L\"])", candidates(ratios)[0].partition("/>")[0]))
-    assert len(heights) == 1
+            assert lowest[1] == "ring", "the chosen one is the lowest"
+    level = set(re.findall(r"[\d.]+ (-?[\d.]+)(?=[L\"])", candidates(ratios)[0].partition("/>")[0]))
+    assert len(level) == 1, "the default among the ratios"
+    assert 'data-candidate="0"' in times and '<g class="one tdefault" data-candidate="0">' in times
 
 
 def test_axes_name_what_they_show(project: Path):
@@ -399,10 +364,22 @@ def test_heat_map_explains_only_what_occurs(project: Path, tmp_path: Path):
     assert "\u2013 not measured</li>" in page and "no candidate works" not in page
 
 
-def test_points_that_the_space_has_not_are_empty(tmp_path: Path):
-    points = [point for point in grid(a=[1, 2], b=[1, 2]) if point != {"a": 2, "b": 2}]
-    drawing = drawings(page_of(tmp_path, tuned_config({}, points, SIZES, cost)), "map")[0]
-    assert list(cells_of(drawing)) == ["a=1 b=1", "a=2 b=1", "a=1 b=2"]
+@pytest.mark.parametrize(
+    ("points", "cells"),
+    [
+        ([{"a": 1, "b": 1}, {"a": 1, "b": 2}, {"a": 2, "b": 1}], ["a=1 b=1", "a=2 b=1", "a=1 b=2"]),
+        ([{"a": 1}, {"a": 1, "b": 2}, {"b": 2}, {}], ["a=1 b=\u2013", "a=\u2013 b=\u2013", "a=1 b=2", "a=\u2013 b=2"]),
+        (
+            grid(a=[16, 2, 128], b=["y"], c=[True, False]),
+            ["a=2 c=False", "a=16 c=False", "a=128 c=False", "a=2 c=True", "a=16 c=True", "a=128 c=True"],
+        ),
+        (grid(a=[1, 2], b=[5]), None),
+    ],
+    ids=["one is not in the space", "some lack a parameter", "values have an order", "only one parameter varies"],
+)
+def test_a_heat_map_has_the_cells_of_the_space(tmp_path: Path, points: Any, cells: list[str] | None):
+    found = drawings(page_of(tmp_path, tuned_config({}, points, SIZES, cost)), "map")
+    assert (list(cells_of(found[0])) if found else None) == cells
 
 
 def test_of_several_parameters_the_two_that_matter_most_are_shown(tmp_path: Path):
@@ -414,26 +391,6 @@ def test_of_several_parameters_the_two_that_matter_most_are_shown(tmp_path: Path
     page = page_of(tmp_path, tuned_config({}, points, SIZES, price))
     assert "The best time over b and c. These two change the time most. Each cell has the best over a." in page
     assert cells_of(drawings(page, "map")[1])["b=3 c=2"][1] == "90.1 \u00b5s"
-
-
-def test_no_heat_map_where_only_one_parameter_varies(tmp_path: Path):
-    assert not drawings(page_of(tmp_path, tuned_config({}, grid(a=[1, 2], b=[5]), SIZES, cost)), "map")
-
-
-def test_values_of_parameters_are_in_order(tmp_path: Path):
-    numbers = ConfigView(tuned_config({}, grid(a=[16, 2, 128], b=["y", "x"], c=[True, False]), SIZES, cost))
-    assert numbers.values("a") == ["2", "16", "128"]
-    assert numbers.values("b") == ['"y"', '"x"']
-    assert numbers.values("c") == ["false", "true"]
-    drawing = drawings(page_of(tmp_path, numbers.result), "map")[0]
-    assert "&#x27;" not in drawing and "&quot;" not in drawing
-
-
-def test_points_may_lack_parameters(tmp_path: Path):
-    points = [{"a": 1}, {"a": 1, "b": 2}, {"b": 2}, {}]
-    page = page_of(tmp_path, tuned_config({}, points, SIZES, cost))
-    assert "a=\u2013 b=2" in cells_of(drawings(page, "map")[0])
-    assert ">no parameters<" in page
 
 
 def test_maps_are_few_whatever_the_sizes(tmp_path: Path):
@@ -466,12 +423,6 @@ def test_no_styles_in_attributes_and_nothing_from_outside(project: Path):
         assert reference not in page
 
 
-def test_texts_with_odd_characters_can_be_written(tmp_path: Path):
-    page = page_of(tmp_path, tuned_config({"a": "\udcff\0"}, POINTS, SIZES, cost))
-    assert "a=" in page
-    (tmp_path / "page.html").write_text(page)
-
-
 # Numbers.
 
 
@@ -479,63 +430,32 @@ def test_texts_with_odd_characters_can_be_written(tmp_path: Path):
     ("low", "high", "expected"),
     [
         (0.65, 1.6, [0.8, 1.0, 1.2, 1.4, 1.6]),
-        (95, 106, [96, 98, 100, 102, 104, 106]),
         (8, 900, [10, 20, 50, 100, 200, 500]),
         (5, 1500, [10, 30, 100, 300, 1000]),
-        (0.3, 2.6, [0.3, 0.5, 0.7, 1, 2]),
-        (1, 1e5, [1, 10, 100, 1e3, 1e4, 1e5]),
         (1, 1e12, [1, 100, 1e4, 1e6, 1e8, 1e10, 1e12]),
-        (7.1, 28.5, [10, 15, 20, 25]),
     ],
 )
 def test_ticks_are_round_and_few(low: float, high: float, expected: list[float]):
     assert ticks(low, high) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("low", [1e-30, 0.37, 1, 9.7, 999])
-@pytest.mark.parametrize("factor", [1.25, 3.9, 4.1, 8, 11, 99, 1e4, 1e9, 1e40])
+@pytest.mark.parametrize("low", [1e-30, 0.37, 999])
+@pytest.mark.parametrize("factor", [1.25, 4.1, 99, 1e40])
 def test_every_axis_has_ticks(low: float, factor: float):
     found = ticks(low, low * factor)
     assert 2 <= len(found) <= 8 and found == sorted(set(found))
     assert all(low * 0.999 <= tick <= low * factor * 1.001 for tick in found)
 
 
-def test_axis_has_room_around_its_values_and_is_never_too_short():
-    long = axis([1, 100], 0, 100)
-    assert 0 < long.at(1) < 10 and 90 < long.at(100) < 100 and long.at(10) == pytest.approx(50)
-    short = axis([100, 100.1], 200, 0)
-    assert short.high / short.low >= 1.25 and short.at(100) == pytest.approx(100, abs=1)
-
-
-def test_texts_that_would_touch_are_left_out():
-    shown = readable([1, 2, 3, 100, 101], lambda value: value, lambda value: f"{value:g}", 6)
-    assert shown == [1, 101] or shown == [3, 101]
-    assert readable([1, 50, 100], lambda value: 3 * value, str, 6) == [1, 50, 100]
-
-
-@pytest.mark.parametrize(
-    ("us", "shown", "short"),
-    [
-        (0.01234, "0.01234", "12.3 ns"),
-        (1.0, "1.000", "1 \u00b5s"),
-        (999.96, "1,000.0", "1 ms"),
-        (12.345, "12.35", "12.3 \u00b5s"),
-        (1234.5, "1,234", "1.23 ms"),
-        (98765432.1, "98,765,432", "98.8 s"),
-    ],
-)
-def test_times_for_people(us: float, shown: str, short: str):
-    assert (microseconds(us), short_time(us)) == (shown, short)
-
-
-def test_spaced_keeps_the_ends():
-    assert spaced(list(range(100)), 3) == [0, 50, 99] and spaced([1, 2], 3) == [1, 2]
-    assert spaced([1, 2, 3], 1) == [1]
-
-
-def test_size_without_its_default_counts_all_as_measured_to_the_end():
-    size: SizeResult = replace(GEMM.sizes[0], candidates=GEMM.sizes[0].candidates[1:])
-    assert len(size.complete) == len(size.candidates) and regret(size, 0) is None
+def test_times_are_written_for_people():
+    shown = {
+        0.01234: ("0.01234", "12.3 ns"),
+        999.96: ("1,000.0", "1 ms"),
+        12.345: ("12.35", "12.3 \u00b5s"),
+        1234.5: ("1,234", "1.23 ms"),
+        98765432.1: ("98,765,432", "98.8 s"),
+    }
+    assert {us: (microseconds(us), short_time(us)) for us in shown} == shown
 
 
 # In a browser.
@@ -570,7 +490,7 @@ def leave(browser: Browser) -> None:
 
 
 @needs_browser
-def test_pointer_on_a_mark_explains_it_and_lights_its_candidate(shared_browser: Browser):
+def test_pointer_on_a_mark_explains_it_and_lights_its_candidate(shared_browser: Browser, built_page: Path):
     shared_browser.mouse("mouseMoved", *shared_browser.middle('.one[data-candidate="3"] .ring + .hit'))
     text = shared_browser.evaluate("document.getElementById('tip').innerText")
     assert text.split("\n")[:2] == ["block_m=16 stages=3 (chosen)", "m=1"]
@@ -579,6 +499,11 @@ def test_pointer_on_a_mark_explains_it_and_lights_its_candidate(shared_browser: 
     leave(shared_browser)
     assert shared_browser.evaluate("document.getElementById('tip').hidden") is True
     assert shared_browser.evaluate(lit) == ""
+    shared_browser.mouse("mouseMoved", *shared_browser.middle("section:last-of-type .map .cell.default rect"))
+    assert EVIL in shared_browser.evaluate("document.querySelector('#tip strong').textContent")
+    assert shared_browser.evaluate("document.images.length + document.scripts.length") == 2
+    leave(shared_browser)
+    assert shared_browser.complaints == [] and shared_browser.requests == [built_page.as_uri()]
 
 
 @needs_browser
@@ -594,44 +519,6 @@ def test_pointer_or_focus_on_the_legend_lights_its_candidate(shared_browser: Bro
 
 
 @needs_browser
-def test_pointer_on_a_cell_explains_it(shared_browser: Browser):
-    shared_browser.mouse("mouseMoved", *shared_browser.middle(".map .cell.default rect"))
-    text = shared_browser.evaluate("document.getElementById('tip').innerText")
-    assert text.split("\n")[0] == "block_m=64 stages=2 (default)"
-    leave(shared_browser)
-
-
-@needs_browser
-def test_texts_of_the_user_stay_texts_in_tips(shared_browser: Browser):
-    selector = "section:last-of-type .map .cell.default rect"
-    shared_browser.mouse("mouseMoved", *shared_browser.middle(selector))
-    assert EVIL in shared_browser.evaluate("document.querySelector('#tip strong').textContent")
-    assert shared_browser.evaluate("document.images.length + document.scripts.length") == 2
-    leave(shared_browser)
-
-
-@needs_browser
-def test_page_neither_complains_nor_asks_for_anything(shared_browser: Browser, built_page: Path):
-    assert shared_browser.complaints == []
-    assert shared_browser.requests == [built_page.as_uri()]
-
-
-@needs_browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_plots_and_maps_are_drawn_in_both_colour_schemes(shared_browser: Browser, scheme: str):
-    shared_browser.emulate(scheme)
-    for selector, least in ((".plot", 5), (".map", 4)):
-        box = shared_browser.evaluate(
-            f"(() => {{ const b = document.querySelector('{selector}').getBoundingClientRect();"
-            "return {x: b.x, y: b.y + window.scrollY, width: b.width, height: b.height}; })()"
-        )
-        counts = colours_of(shared_browser.screenshot(box))
-        assert (sum(max(counts, key=lambda colour: counts[colour])) > 600) == (scheme == "light") or selector == ".map"
-        assert len([colour for colour, count in counts.items() if count > 40]) >= least
-    shared_browser.emulate()
-
-
-@needs_browser
 def test_default_is_dashed_and_chosen_cells_have_a_border(shared_browser: Browser):
     def style(selector: str, name: str) -> str:
         return str(shared_browser.evaluate(f"getComputedStyle(document.querySelector('{selector}')).{name}"))
@@ -641,17 +528,6 @@ def test_default_is_dashed_and_chosen_cells_have_a_border(shared_browser: Browse
     assert style(".one.t0 .line", "stroke") != style(".one.t1 .line", "stroke")
     assert style(".cell.chosen rect", "strokeWidth") == "2.5px"
     assert float(style(".cell.h0 rect", "fillOpacity")) > float(style(".cell.h3 rect", "fillOpacity"))
-
-
-@needs_browser
-def test_table_of_choices_sorts_by_time(shared_browser: Browser):
-    table = '[aria-label="Choices of gemm n=4096 dtype=float16"]'
-    shared_browser.click(f"{table} th:nth-child(3) button")
-    rows = f"[...document.querySelectorAll('{table} tbody tr')].map(row => row.cells[0].textContent).join()"
-    assert shared_browser.evaluate(rows) == "4,096,64,1"
-    for _ in range(2):
-        shared_browser.click(f"{table} th:nth-child(3) button")
-    assert shared_browser.evaluate(rows) == "1,64,4,096"
 
 
 @needs_browser
