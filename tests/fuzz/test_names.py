@@ -89,20 +89,6 @@ def test_any_configs(tmp_path: Path, listed: list[dict[str, Any]]) -> None:
         require_usable(kernel(configs=listed)(definition("f", [key for config in listed for key in config])))
 
 
-@fuzz(200, found=st.lists(configs, min_size=1, max_size=12, unique_by=lambda config: repr_of(config)))
-def test_slugs_of_any_configs_are_names_of_folders(found: list[dict[str, Any]]) -> None:
-    shown = [
-        {key: value for key, value in config.items() if not isinstance(value, int) or abs(value) < 2**64}
-        for config in found
-    ]
-    unique = list({repr_of(config): config for config in shown}.values())
-    require_slugs(slugs(unique))
-
-
-def repr_of(config: dict[str, Any]) -> str:
-    return str([(key, type(value).__name__, hash(value)) for key, value in config.items()])
-
-
 @fuzz(200, text=words, other=words, number=st.integers(-3, 3))
 def test_slugs_of_configs_that_are_nearly_the_same(text: str, other: str, number: int) -> None:
     candidates: list[Any] = [text, other, text.upper(), text.lower(), unicodedata.normalize("NFKC", text), number]

@@ -1,4 +1,4 @@
-"""The reader of what earlier runs wrote, and all that use it; links in the place of folders and of locks."""
+"""The reader of what earlier runs wrote, files that are written whole, and links in the place of folders and locks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from kernelwright.core import files
-from kernelwright.core.errors import KernelwrightError
 from kernelwright.core.files import (
     LARGEST_RECORD,
     canonical_json,
@@ -32,16 +31,6 @@ from kernelwright.core.files import (
     sha256_of,
     write_atomically,
 )
-from kernelwright.core.records import read_json
-from kernelwright.core.sealed import sealed_object
-from kernelwright.discover.discovery import _Cache
-from kernelwright.processes import memory
-from kernelwright.processes.memory import Measurements
-from kernelwright.state import settled
-from kernelwright.state.settled import Settled, read_settled
-from kernelwright.state.trace import read_trace
-from kernelwright.toolchain import probe
-from kernelwright.toolchain.probe import Toolchain
 
 PATIENCE_S = 120
 """After so long a reader is taken to wait for ever; it is no limit that a slow machine comes near to."""
@@ -110,55 +99,6 @@ def test_file_is_read_up_to_its_limit(tmp_path):
 def test_file_that_says_that_it_is_empty_and_is_not_is_bounded_too():
     with pytest.raises(OSError, match="larger than 3 bytes"):
         read_record("/proc/self/stat", 3)
-
-
-READERS: dict[str, tuple[bytes, Callable[[Path], Any], Any]] = {
-    "settled kernels": (
-        sealed_object(settled.SCHEMA, {"key": "k", "files": {"a.py": {}}, "notes": {}, "kernels": {}, "copies": {}}),
-        lambda path: read_settled(path, "k"),
-        Settled("k"),
-    ),
-    "probes": (
-        sealed_object(probe.SCHEMA, {"cc /usr/bin/cc": {"stamp": "", "values": {"version": "", "identity": ""}}}),
-        lambda path: Toolchain(path, {})._kept,
-        {},
-    ),
-    "measurements": (
-        sealed_object(memory.SCHEMA, {"nvcc": {"a": {"peak_kib": 1, "seconds": 1.0, "cpu_seconds": 1.0}}}),
-        lambda path: Measurements(path).find("nvcc", "a"),
-        None,
-    ),
-    "JSON": (b"{}", lambda path: read_json(path, lambda document: document.raw, "mend it"), KernelwrightError),
-    "a trace": (b"{}", read_trace, KernelwrightError),
-}
-"""Reader -> what a link leads to, how it is read, and what is read in its place: nothing, or an error."""
-
-
-@pytest.mark.parametrize("kind", ["pipe", "link"])
-@pytest.mark.parametrize("reader", READERS)
-def test_every_record_is_read_by_that_function(tmp_path, reader, kind):
-    content, read, expected = READERS[reader]
-    put(tmp_path / "x.json", kind, content)
-    found = result_of(lambda: read(tmp_path / "x.json"))
-    if expected is KernelwrightError:
-        assert isinstance(found, KernelwrightError) and str(tmp_path / "x.json") in str(found)
-    else:
-        assert found == expected
-
-
-@pytest.mark.parametrize("kind", ["pipe", "link"])
-def test_so_is_the_record_of_a_definition(tmp_path, kind):
-    cache = _Cache(tmp_path, tmp_path / "records", "identity")
-    source, answer = tmp_path / "a.py", {"schema": 3, "file": "a.py", "kernels": []}
-    source.write_text("")
-    answer["dependencies"] = {"a.py": sha256_of(source)}
-    cache._store(source, {"identity": "identity", "record": answer, "later": {}})
-    assert cache.read(source) is not None
-    place = cache._place(source)
-    content = place.read_bytes()
-    place.unlink()
-    put(place, kind, content)
-    assert result_of(lambda: cache.read(source)) is None
 
 
 def test_digest_follows_links_and_waits_for_nobody(tmp_path):

@@ -79,16 +79,6 @@ def must_not_run(*given: Any) -> None:
 # --- Outputs
 
 
-def test_all_outputs_are_there_and_are_known_to_the_journal(run):
-    stage = a_stage(run, writing(a="1", b="2"))
-    assert executed(stage, run) is None and stage.published and not stage.cached
-    assert contents(stage) == {"a.out": "1", "b.out": "2"}
-    for path in stage.paths:
-        output = run.journal.output(path)
-        assert output is not None and output[1] == sha256_of(Path(path))
-    assert not any(run.scratch.iterdir())
-
-
 def test_a_stage_that_makes_one_output_of_two_has_made_none(run):
     stage = a_stage(run, writing(a="1"))
     told = executed(stage, run)
@@ -202,16 +192,6 @@ def test_what_a_package_can_do_without_may_fail_and_all_else_ends_the_build(part
     assert partial_run._counts()["failed"] == 1
 
 
-def test_a_stage_that_lacks_a_source_is_left_out_with_its_cause(partial_run):
-    first = a_stage(partial_run, raising(KernelwrightError("no", WHERE)), logs=partial_run.top / "failed")
-    executed(first, partial_run)
-    second = after(first, partial_run, must_not_run)
-    assert executed(second, partial_run) is None
-    assert partial_run.lacks(second.paths[0])
-    assert [gap["error"] for gap in partial_run.partial.behind(second.paths)] == ["no"]
-    assert {label for label, kind in KINDS.items() if kind.of_variant} == {"LOWER", "CUBIN", "PTX", "FATBIN"}
-
-
 def test_a_stage_that_goes_on_without_a_source_has_that_in_its_signature_and_is_not_kept(partial_run):
     first = a_stage(partial_run, raising(KernelwrightError("no", WHERE)), logs=partial_run.top / "failed")
     second = after(
@@ -234,39 +214,7 @@ def test_what_was_not_made_has_no_content_in_the_journal(partial_run):
     assert [partial_run.journal.output(path) for path in failing.paths] == [None, None]
 
 
-def test_the_manifest_names_no_folder_of_the_machine(partial_run):
-    secret = f"cannot read {partial_run.top}/kernels/a.h, {Path.home()}/include/b.h and /home/somebody/c.h\nand more"
-    stage = a_stage(partial_run, raising(KernelwrightError(secret, WHERE)), logs=partial_run.top / "failed")
-    executed(stage, partial_run)
-    (gap,) = partial_run.partial.gaps([stage])
-    assert gap["error"].startswith("cannot read kernels/a.h, ...") and "and more" not in gap["error"]
-    for word in (str(partial_run.top), str(Path.home()), "somebody"):
-        assert word not in str(gap)
-    (log,) = (partial_run.top / "failed").iterdir()
-    assert (
-        log.read_text().startswith("kernels/gemm.py:4 gemm/m-1 [nvcc]: cannot read ") and "and more" in log.read_text()
-    )
-
-
 # --- Outputs that somebody changed
-
-
-def test_outputs_that_are_not_what_was_built_are_removed_and_others_stay(run):
-    stage = a_stage(run, writing(a="1", b="2"))
-    publish(stage, run)
-    first, second = map(Path, stage.paths)
-    first.write_text("damaged")
-    run.add(a_stage(run, must_not_run))
-    assert not first.exists() and second.read_text() == "2"
-
-
-def test_outputs_of_a_killed_run_of_which_nothing_is_known_are_removed(run):
-    stage = a_stage(run, must_not_run)
-    for path in map(Path, stage.paths):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("half")
-    run.add(stage)
-    assert contents(stage) == {}
 
 
 @pytest.mark.parametrize("mode", ["help", "clean", "no_exec", "question"])
