@@ -75,7 +75,10 @@ def test_builds_that_are_killed_end_as_clean_ones(tmp_path: Path, drill: type[Dr
 
 @pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="clusters need the extra fleet")
 def test_builds_that_lose_their_cluster_end_as_clean_ones(tmp_path: Path) -> None:
-    """It takes long: each moment builds the library on a cluster, and once more to its end."""
+    """It takes long: each moment builds the library on a cluster, and once more to its end.
+
+    A scheduler that is lost is in ``tests/cluster``.
+    """
     (tmp_path / "project").mkdir()
-    victims = Counter(["worker SIGKILL", "scheduler SIGKILL", INTERRUPT])
+    victims = Counter(["worker SIGKILL", INTERRUPT])
     assert ShortClusterDrill(tmp_path / "project", **SMALL).strike(victims).moments == victims
