@@ -298,7 +298,7 @@ PLANTED = (
         "IMPORT",
         'IMPORT = re.compile(r"\\n[ \\t]*from (\\.+)([\\w.]*) import (\\([^)]*\\)|[^\\n#]*)")',
         'IMPORT = re.compile(r"\\n[ \\t]*from (\\.+)([\\w.]*) import ([^\\n#]*)")',
-        ("test_the_imports_of_a_module_are_those_that_python_sees",),
+        ("test_imports_of_every_form_are_followed_and_those_for_annotations_are_not",),
     ),
     Planted(
         "Kernels stay settled after a change of the launcher.",

@@ -102,6 +102,49 @@ def test_the_imports_of_a_module_are_those_that_python_sees():
         assert len(found - seen) <= 3, "lines of docstrings and templates may look like imports"
 
 
+IMPORTS = """
+from typing import TYPE_CHECKING
+
+from . import (
+    cc,
+    check as checks,
+)
+from ..core import errors, files  # modules
+from ..core.arch import (
+    is_ptx,
+)
+from .. import wheel
+
+if TYPE_CHECKING:
+    from . import kernel
+
+    from .context import Context
+
+
+def late() -> None:
+    from . import lower
+
+    if lower:
+        from .entry import make
+"""
+"""Imports of all the forms that our code has, and two for annotations only."""
+
+
+def test_imports_of_every_form_are_followed_and_those_for_annotations_are_not(tmp_path):
+    top = tmp_path / "kernelwright"
+    expected = {
+        *("stages/__init__.py", "stages/cc.py", "stages/check.py", "stages/lower.py", "stages/entry.py"),
+        *("core/__init__.py", "core/errors.py", "core/files.py", "core/arch.py", "__init__.py", "wheel/__init__.py"),
+    }
+    for name in (*expected, "stages/kernel.py", "stages/context.py"):
+        (top / name).parent.mkdir(parents=True, exist_ok=True)
+        (top / name).touch()
+    module = top / "stages" / "made.py"
+    module.write_text(IMPORTS)
+    found = {path for path in imported(module, top) if path is not None}
+    assert found == imported_by_syntax_tree(module) == {top / name for name in expected}
+
+
 @pytest.fixture
 def own_code(tmp_path, monkeypatch):
     """A copy of our sources, which the digests are made of."""
