@@ -7,7 +7,7 @@ import re
 import pytest
 from support.demand import Demand
 from support.project import CUBE, Project
-from support.tuned import BLOCKS
+from support.tuned import BLOCKS, SCALED
 
 
 @pytest.fixture
@@ -330,6 +330,20 @@ for nothing in (None, 7, lambda: 1, "text", np.ones(3)):
     with pytest.raises(kw.KernelwrightError, match="is no PrimFunc and no IRModule"):
         kw.compile(nothing)
 """,
+    )
+
+
+def test_of_a_space_only_the_first_points_are_compiled_without_being_asked_for(demand: Demand) -> None:
+    demand.project.write("kernels/scaled.py", SCALED)
+    demand.run(
+        """
+        scaled = kw.load("kernels/scaled.py").scaled
+        expected = [({"dtype": dtype, "block": 1},) for dtype in ("float32", "float64")]
+        assert [kernel.variants for kernel in scaled.par_compile()] == expected
+        with pytest.raises(TypeError) as error:
+            scaled(np.ones(3, "int8"))
+        assert str(error.value).count("expects:") == 2
+        """
     )
 
 
