@@ -319,6 +319,14 @@ def test_an_answer_comes_back_as_it_was_for_what_it_depends_on(tmp_path):
     assert known([*QUESTION, "another"], a="1", b="") is None
 
 
+@pytest.mark.parametrize("text", [b"[1]", b"1", b"{", b"\xff", b"[" * 9000])
+def test_an_answer_of_another_form_is_none(tmp_path, text):
+    cache(tmp_path).remember(QUESTION, {"is": 1}, {})
+    (entry,) = entries(tmp_path)
+    sealed(entry, {"files": [("answer.json", len(text))]}, text)
+    assert cache(tmp_path).recall(QUESTION, lambda name: "") is None
+
+
 def test_no_stage_has_the_key_of_an_answer(tmp_path):
     cache(tmp_path).remember([], {"is": 1}, {})
     assert fetched(tmp_path, key_of("answer.json", []), files=["answer.json"]) == (None, {})

@@ -109,11 +109,15 @@ class Walk(RuleBasedStateMachine):
     @rule(name=names, content=contents)
     def show(self, name: str, content: bytes) -> None:
         """Beside it there is a run that only shows something: it writes nothing."""
+        before = {path: path.read_bytes() for path in self.top.glob("journal/*")}
         shown = self.started(writable=False)
+        os.utime(self.path(name), ns=(1, 1))
+        shown.intact(str(self.path(name)))
         rewrite(self.path(name), content)
         shown.record([str(self.path(name))])
         shown.store("build", name, {"kind": "file", "bactsig": "shown"})
         shown.close()
+        assert {path: path.read_bytes() for path in self.top.glob("journal/*")} == before
 
     @rule(name=names, content=contents)
     def edit(self, name: str, content: bytes) -> None:

@@ -118,6 +118,13 @@ def test_a_file_is_trusted_when_its_next_change_must_have_another_time(
         assert trusted(tmp_path) == expected
 
 
+def test_a_file_from_the_future_is_not_trusted(tmp_path, file, at, monkeypatch):
+    now = file.stat().st_mtime_ns
+    stamped(tmp_path, monkeypatch, now + 10**15, now - 10**15)
+    at(now)
+    assert not trusted(tmp_path)
+
+
 def test_stamps_of_another_content_than_the_one_that_was_built_are_not_trusted(tmp_path, file, at):
     at(file.stat().st_ctime_ns + 2 * COARSE_NS)
     top, digest = str(tmp_path), sha256_of(file)

@@ -28,6 +28,7 @@ from kernelwright.ondemand.store import CacheError, KernelStore, cache_folder, c
 from kernelwright.package.manifest import sealed_document
 from kernelwright.runtime.loader import SCHEMA
 from kernelwright.state.entry import entry_key
+from kernelwright.state.own_folder import mark_own
 from support.disks import make_read_only, small_disk
 
 KEY = "ab" * 32
@@ -119,6 +120,14 @@ def test_the_first_one_stays_and_a_damaged_one_makes_way(tmp_path: Path) -> None
     folder.rename(tmp_path / "away")
     folder.write_text("a file in its place")
     assert find(store) is None and publish(store) == folder == find(store)
+
+
+def test_records_that_are_no_files_are_not_copied(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache/toolchain.json").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "cache/measurements.json")
+    mark_own(tmp_path / "cache")
+    assert list(KernelStore(tmp_path / "cache", writable=False).work.iterdir()) == []
 
 
 def test_a_manifest_that_reaches_out_of_its_folder_is_damage(tmp_path: Path) -> None:
@@ -360,6 +369,22 @@ def test_what_is_copied_from_a_cache_that_may_not_be_written_can_be_written(tmp_
     assert find(store) and not store.lasting and tmp_path not in publish(store, "other", OTHER).parents
 
 
+def test_a_disk_that_becomes_full_while_a_kernel_is_put_in_place_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = a_store(tmp_path)
+
+    def refuse(path: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    with store.scratch("scale") as scratch:
+        write_kernel(scratch)
+        monkeypatch.setattr(Path, "rename", refuse)
+        with pytest.raises(CacheError, match="No space left on device") as caught:
+            store.publish("scale", KEY, entry_key(KEY, {}), scratch)
+    assert "make room on the disk" in str(caught.value) and str(tmp_path) in str(caught.value)
+
+
 def test_a_disk_that_becomes_full_has_work_go_on_in_a_private_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -425,6 +450,14 @@ def test_failures_go_as_well_and_what_is_in_use_stays(tmp_path: Path) -> None:
     assert store.failures() == [] and old.exists(), "what was used last stays"
     store.prune(0)
     assert not old.exists() and used.exists(), "a kernel that was used a moment ago stays"
+
+
+def test_nothing_is_looked_at_if_nothing_was_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    age(publish(a_store(tmp_path)), 1000)
+    store = KernelStore(tmp_path / "cache", 1)
+    assert find(store, "scale", OTHER) is None
+    monkeypatch.setattr(store, "_items", None)
+    store.trim()
 
 
 def test_clearing_removes_what_is_ours_only(tmp_path: Path) -> None:
