@@ -197,27 +197,23 @@ class Cuda(Device):
 
     @property
     def capability(self) -> int | None:
-        """Its compute capability, 10 * major + minor."""
         import torch
 
         major, minor = torch.cuda.get_device_capability()
         return 10 * int(major) + int(minor)
 
     def stream(self) -> Any:
-        """A new stream of PyTorch, which does not wait for the default stream."""
         import torch
 
         return torch.cuda.Stream()
 
     def on(self, stream: Any) -> contextlib.AbstractContextManager[Any]:
-        """A block in which that stream is PyTorch's current one."""
         import torch
 
         context: contextlib.AbstractContextManager[Any] = torch.cuda.stream(stream)
         return context
 
     def sleep(self, stream: Any = None, cycles: int = SLEEP) -> None:
-        """Keep a stream busy for a while: the default one, a stream of PyTorch, or one given by its handle."""
         import torch
 
         if isinstance(stream, int):
@@ -226,7 +222,6 @@ class Cuda(Device):
             torch.cuda._sleep(cycles)
 
     def wait(self, stream: Any = None) -> None:
-        """Wait for a stream, or for everything."""
         import torch
 
         if stream is None:
@@ -275,7 +270,6 @@ class Cuda(Device):
 
     @contextlib.contextmanager
     def cupy_stream(self) -> Iterator[Any]:
-        """A block in which a new stream is CuPy's current one; its handle."""
         import cupy
 
         with cupy.cuda.Stream(non_blocking=True) as stream:

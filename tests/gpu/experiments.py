@@ -136,18 +136,18 @@ def current_stream(device: Device, backend: str, library: str) -> str:
     return verdict(device.values(z), 3)
 
 
-def given_stream_and_no_outputs(device: Device, backend: str, library: str) -> str:
-    """A stream is given and the outputs are left out, while the inputs come late on that stream."""
+def given_stream(device: Device, backend: str, library: str, leave_out: bool) -> str:
+    """A stream is given, with outputs or without, while the inputs come late on that stream."""
     saxpy = kernels_of(backend).saxpy
-    x = device.tensor(full(1))
+    x, z = device.tensor(full(1)), device.tensor(full(0))
     device.wait()
     stream = device.stream()
     with device.on(stream):
         device.sleep(stream)
         y = x * 2
     passed = [Plain(y), Plain(x)] if library == "plain" else [y, x]
-    made = saxpy(1.0, *passed, stream=stream)
-    return verdict(device.values(made), 3)
+    made = saxpy(1.0, *passed, *([] if leave_out else [z]), stream=stream)
+    return verdict(device.values(made if leave_out else z), 3)
 
 
 def life_of_inputs(device: Device, backend: str, library: str) -> str:
@@ -400,9 +400,13 @@ def _orders() -> dict[str, Experiment]:
             found[f"current stream, {backend}, {library}"] = Experiment(run, only_cuda=cuda)
     for backend in ("cython", "nvrtc"):
         for library in ("torch", "plain"):
-            run = functools.partial(given_stream_and_no_outputs, backend=backend, library=library)
+            run = functools.partial(given_stream, backend=backend, library=library, leave_out=True)
             expected = rf"{RIGHT}|ValueError: .*stream.*"
             found[f"a stream and no outputs, {backend}, {library}"] = Experiment(run, expected, backend == "nvrtc")
+        run = functools.partial(given_stream, backend=backend, library="torch", leave_out=False)
+        found[f"a stream and outputs, {backend}"] = Experiment(run, only_cuda=backend == "nvrtc")
+    run = functools.partial(current_stream, backend="torch", library="torch")
+    found["current stream, torch, torch"] = Experiment(run)
     return found
 
 

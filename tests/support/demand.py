@@ -15,7 +15,7 @@ from support.forked import starter
 from support.project import CALLING, WITHOUT_TORCH, Project
 
 READY = "from support import tvm_ready; tvm_ready.prepare(2)\n"
-"""The beginning of every fork."""
+"""The beginning of every fork: so many processes of its own are forks, too."""
 
 WITHOUT_TVM = """
 import sys
@@ -84,7 +84,7 @@ class Demand:
         return kept | own | dict(more or {})
 
     def run(
-        self, code: str, *, env: Mapping[str, str] | None = None, tvm: bool = True, ok: bool = True
+        self, code: str, *, env: Mapping[str, str] | None = None, tvm: bool = True, ok: bool = True, forks: int = 2
     ) -> subprocess.CompletedProcess[str]:
         """Run a program in a fork of a process that has imported NumPy and TVM; what it wrote to both streams.
 
@@ -92,8 +92,9 @@ class Demand:
             env: variables that it has besides.
             tvm: whether the program may import TVM itself. Its workers, and what measures, have it in any case.
             ok: whether it is expected to succeed.
+            forks: how many of the processes that it starts are forks with TVM as well; later ones import it.
         """
-        program = f"{READY}{'' if tvm else WITHOUT_TVM}{BEGIN}\n{textwrap.dedent(code)}"
+        program = f"{READY.replace('2', str(forks))}{'' if tvm else WITHOUT_TVM}{BEGIN}\n{textwrap.dedent(code)}"
         modules = ("support.tvm_ready", *CALLING)
         done = starter(*modules).run(program, env=self.environment(env), cwd=self.project.folder)
         text = f"{numbered(program)}\nended with {done.returncode}\n{done.stdout}\n{done.stderr}"

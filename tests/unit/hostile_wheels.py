@@ -371,6 +371,16 @@ def of_kernel(change: Callable[[dict[str, Any]], object]) -> Change:
     return lambda draft: change(draft.kernel)
 
 
+def has(**values: Any) -> Change:
+    """The manifest has other values of the kernel ``scale``."""
+    return of_kernel(lambda kernel: kernel.update(values))
+
+
+def of_unit(**values: Any) -> Change:
+    """The manifest says something else of the first unit of its first variant."""
+    return of_kernel(lambda kernel: kernel["variants"][0]["units"][0].update(values))
+
+
 def of_argument(number: int, **values: Any) -> Change:
     """The manifest says something else of an argument of the first variant."""
     return of_kernel(lambda kernel: kernel["variants"][0]["arguments"][number].update(values))
@@ -435,13 +445,9 @@ TAKEN = "would take the place of something else that programs import, or cannot 
 
 ARCHIVE: dict[str, tuple[Change, str]] = {
     "a .pth": (more("evil.pth"), "evil.pth is outside of demo_sm_80/"),
-    "a module": (more("evil.py"), "evil.py is outside of demo_sm_80/"),
-    "a package of others": (more("torch/__init__.py"), "torch/__init__.py is outside of demo_sm_80/"),
     "a longer name": (more("demo_sm_80x/__init__.py"), "demo_sm_80x/__init__.py is outside of demo_sm_80/"),
     "scripts": (more("demo_sm_80-1.0.data/scripts/pip", mode=0o100755), "demo_sm_80-1.0.data/scripts/pip is outside"),
     "a parent folder": (more("demo_sm_80/../torch/x.py"), "demo_sm_80/../torch/x.py has a part in its path"),
-    "a folder above": (more("../x.py"), "../x.py has a part in its path"),
-    "the same folder": (more("demo_sm_80/./x.py"), "demo_sm_80/./x.py has a part in its path"),
     "an empty part": (more("demo_sm_80//x.py"), "demo_sm_80//x.py has a part in its path"),
     "a blank": (more("demo_sm_80 /x.py"), "demo_sm_80 /x.py has a part in its path"),
     "an absolute path": (more("/tmp/x.py"), "/tmp/x.py has an absolute path"),
@@ -451,54 +457,31 @@ ARCHIVE: dict[str, tuple[Change, str]] = {
     "a composed character": (more("demo_sm_80/a\u0308.py"), "demo_sm_80/a\u0308.py has characters in its name"),
     "a name twice": (more("demo_sm_80/__init__.py"), "demo_sm_80/__init__.py is there twice"),
     "another case": (more("demo_sm_80/__INIT__.py"), "demo_sm_80/__INIT__.py is there twice, or differs from"),
-    "a file in a file": (
-        more("demo_sm_80/__init__.py/x"),
-        "demo_sm_80/__init__.py/x is in demo_sm_80/__init__.py, which",
-    ),
+    "a file in a file": (more("demo_sm_80/__init__.py/x"), "demo_sm_80/__init__.py/x is in demo_sm_80/__init__.py,"),
     "a folder": (more("demo_sm_80/more/", b"", 0o40755), "demo_sm_80/more/ is an entry for a folder"),
     "a link": (mode(0o120777), f"{CODE} is no regular file"),
-    "a pipe": (mode(0o10644), f"{CODE} is no regular file"),
     "setuid": (mode(0o104755), f"{CODE} has the permissions 4755"),
-    "setgid": (mode(0o102755), f"{CODE} has the permissions 2755"),
     "writable by all": (mode(0o100666), f"{CODE} has the permissions 0666"),
     "a file that the manifest does not list": (more("demo_sm_80/x.py"), "demo_sm_80/x.py is not in the manifest"),
-    "another .dist-info": (
-        more("evil-1.0.dist-info/METADATA"),
-        "and evil-1.0.dist-info, and by its name it should have",
-    ),
+    "another .dist-info": (more("evil-1.0.dist-info/METADATA"), "and evil-1.0.dist-info, and by its name it should"),
     "direct_url.json": (
         more(f"{INFO}/direct_url.json"),
         f"{INFO}/direct_url.json is no file that the wheel of a kernel",
     ),
     "a nested RECORD": (more(f"{INFO}/x/RECORD"), f"{INFO}/x/RECORD is no file that the wheel of a kernel"),
-    "a command": (
-        text(POINTS, b"", b"[console_scripts]\npip = demo_sm_80:x\n"),
-        "the entry point pip = demo_sm_80:x of the",
-    ),
-    "a command of others": (
-        text(POINTS, b"", b"[console_scripts]\npip = os:abort\n"),
-        "pip = os:abort of the group console_scripts",
-    ),
-    "a plugin": (
-        text(POINTS, b"", b"[pytest11]\nx = demo_sm_80\n"),
-        "the entry point x = demo_sm_80 of the group pytest11",
-    ),
-    "code of others": (
-        text(POINTS, b"", b"torch = torch\n"),
-        "torch = torch of the group kernelwright.device_code, which is",
-    ),
+    "a command": (text(POINTS, b"", b"[console_scripts]\npip = demo_sm_80:x\n"), "the entry point pip = demo_sm_80:x"),
+    "a command of others": (text(POINTS, b"", b"[console_scripts]\npip = os:abort\n"), "pip = os:abort of the group"),
+    "a plugin": (text(POINTS, b"", b"[pytest11]\nx = demo_sm_80\n"), "the entry point x = demo_sm_80 of the group"),
+    "code of others": (text(POINTS, b"", b"torch = torch\n"), "torch = torch of the group kernelwright.device_code,"),
     "a continued line": (text(POINTS, b"", b"  [x]\n"), "entry_points.txt has the line '  [x]'"),
     "a row of RECORD without a file": (
         lambda draft: draft.rows.append("demo_sm_80/gone.py,sha256=x,1"),
         "demo_sm_80/gone.py is in RECORD, and missing",
     ),
     "a row of RECORD twice": (lambda draft: draft.rows.append(f"{CODE},sha256=x,1"), f"{INFO}/RECORD has a file twice"),
-    "a digest in RECORD": (
-        record(lambda text: text.replace("sha256=", "sha256=x", 1)),
-        "is not the file that RECORD lists",
-    ),
+    "a digest in RECORD": (record(lambda text: text.replace("sha256=", "sha256=x", 1)), "is not the file that RECORD"),
     "a size in RECORD": (
-        record(lambda text: re.sub(r"(?m)^(demo.*)$", r"\g<1>0", text, count=1)),
+        record(lambda text: re.sub("(?m)^(demo.*)$", "\\g<1>0", text, count=1)),
         "is not the file that RECORD",
     ),
     "a RECORD that is damaged": (record(lambda text: text.replace(",", "\ry", 1)), "RECORD is damaged"),
@@ -527,66 +510,24 @@ DEVICE_CODE: dict[str, tuple[Change, str]] = {
     "code in its module": (put("__init__.py", b"import os\n"), "demo_sm_80/__init__.py is not what Kernelwright"),
     "no pin": (text("@METADATA", b"demo==1.0", b"demo>=1.0"), "it does not depend on version 1.0 of demo"),
     "no entry point": (text(POINTS, b"demo_sm_80 =", b"demo_sm_81 ="), "it has no entry point demo_sm_80 in"),
-    "a tag of a platform": (
-        text("@WHEEL", b"none-any", b"none-linux_x86_64"),
-        "WHEEL has the tags py3-none-linux_x86_64",
-    ),
-    "for a platform": (
-        text("@WHEEL", b"Purelib: true", b"Purelib: false"),
-        "WHEEL says that it is for a platform, and its",
-    ),
-    "a path of the machine": (
-        text("__init__.py", b"", b"/home/me/demo"),
-        "has a path of the machine that built it: /home/me/demo",
-    ),
-    "an unsealed manifest": (
-        sealed(lambda text: text.replace(b"sm_80", b"sm_90")),
-        "was altered, its content does not fit",
-    ),
+    "a tag of a platform": (text("@WHEEL", b"none-any", b"none-linux_x86_64"), "WHEEL has the tags"),
+    "for a platform": (text("@WHEEL", b"Purelib: true", b"Purelib: false"), "WHEEL says that it is for a platform,"),
+    "a path of the machine": (text("__init__.py", b"", b"/home/me/demo"), "has a path of the machine that built it:"),
+    "an unsealed manifest": (sealed(lambda text: text.replace(b"sm_80", b"sm_90")), "was altered, its content does"),
 }
 
 METADATA: dict[str, tuple[Change, str]] = {
-    "Wheel-Version 2.0": (
-        text("@WHEEL", b"Version: 1.0", b"Version: 2.0"),
-        "WHEEL has the Wheel-Version '2.0', and installers know 1.0",
-    ),
-    "Wheel-Version 1.9": (
-        text("@WHEEL", b"Version: 1.0", b"Version: 1.9"),
-        "WHEEL has the Wheel-Version '1.9', and installers know 1.0",
-    ),
-    "a tag of another Python": (
-        text("@WHEEL", b"Tag: py3-none-", b"Tag: cp312-cp312-"),
-        "WHEEL has the tags cp312-cp312-manylinux",
-    ),
-    "a tag of another ABI": (
-        text("@WHEEL", b"Tag: py3-none-", b"Tag: py3-abi3-"),
-        "WHEEL has the tags py3-abi3-manylinux",
-    ),
-    "a second tag": (
-        text("@WHEEL", b"", b"Tag: py3-none-any\n"),
-        "_x86_64, py3-none-any, and the name has py3-none-manylinux",
-    ),
-    "pure, with libraries": (
-        text("@WHEEL", b"Purelib: false", b"Purelib: true"),
-        "WHEEL says that it is for any platform, and its",
-    ),
-    "a field of WHEEL": (
-        text("@WHEEL", b"", b"Install-Hook: x\n"),
-        "WHEEL has the Install-Hook 'x', which no build writes",
-    ),
-    "a build number": (
-        text("@WHEEL", b"", b"Build: 7\n"),
-        "WHEEL has another build number than the name, which has none",
-    ),
+    "Wheel-Version 2.0": (text("@WHEEL", b"Version: 1.0", b"Version: 2.0"), "WHEEL has the Wheel-Version '2.0', and"),
+    "a tag of another Python": (text("@WHEEL", b"Tag: py3-none-", b"Tag: cp312-cp312-"), "WHEEL has the tags"),
+    "a second tag": (text("@WHEEL", b"", b"Tag: py3-none-any\n"), "_x86_64, py3-none-any, and the name has"),
+    "pure, with libraries": (text("@WHEEL", b"Purelib: false", b"Purelib: true"), "WHEEL says that it is for any"),
+    "a field of WHEEL": (text("@WHEEL", b"", b"Install-Hook: x\n"), "WHEEL has the Install-Hook 'x', which no build"),
+    "a build number": (text("@WHEEL", b"", b"Build: 7\n"), "WHEEL has another build number than the name, which has"),
     "METADATA in Latin-1": (text("@METADATA", b"", b"\nGr\xfc\xdfe\n"), "METADATA is no text in UTF-8"),
     "WHEEL in Latin-1": (text("@WHEEL", b"Generator: ", b"Generator: \xfc"), "WHEEL is no text in UTF-8"),
     "a requirement that is none": (
         text("@METADATA", b"Requires-Dist: ", b"Requires-Dist: no no no\nRequires-Dist: "),
         "'no no no' is invalid for 'requires-dist'",
-    ),
-    "a Python that is none": (
-        text("@METADATA", b"Requires-Dist: ", b"Requires-Python: soon\nRequires-Dist: "),
-        "'soon' is invalid for 'requires-python'",
     ),
     "a field of METADATA": (text("@METADATA", b"Version: 1.0", b"Version: 1.0\nEvil: 1"), "unrecognized field: 'evil'"),
     "a Metadata-Version of later": (
@@ -619,15 +560,13 @@ METADATA: dict[str, tuple[Change, str]] = {
 
 LIBRARIES: dict[str, tuple[Change, str]] = {
     "aarch64": (elf(machine=183), f"{LIB} is for Arm of 64 bits, and libraries are for x86-64"),
-    "RISC-V": (elf(machine=243), f"{LIB} is for RISC-V, and libraries are for x86-64"),
     "32 bits": (elf(bits=1), f"{LIB} is for a machine of 32 bits, and libraries are for x86-64"),
-    "i386": (elf(bits=1, machine=3), f"{LIB} is for a machine of 32 bits, and libraries are for x86-64"),
     "the other byte order": (elf(order=2), f"{LIB} is for a machine of 64 bits, the highest byte first, and libraries"),
     "a program": (elf(kind=2), f"{LIB} is no shared library of Linux"),
     "sections beyond its end": (elf(sections=1 << 40), f"{LIB} is cut off, or has a damaged header"),
     "no segments": (elf(segments=0), f"{LIB} has nothing that is loaded, or does not say"),
     "no magic": (
-        lambda draft: draft.put("_lib/scale.so", b"\0" + draft.files[LIB][1:]),
+        lambda draft: draft.put("_lib/scale.so", b"\x00" + draft.files[LIB][1:]),
         f"{LIB} is no library: it does not",
     ),
     "an empty library": (put("_lib/scale.so"), f"{LIB} is no library: it does not begin as an ELF file does"),
@@ -640,44 +579,23 @@ LIBRARIES: dict[str, tuple[Change, str]] = {
         lambda draft: draft.swap("backends/cython/_scale.abi3.so", "backends/cython/_add.abi3.so"),
         "demo/backends/cython/_scale.abi3.so is the module of another kernel",
     ),
-    "the library of another kernel": (
-        of_kernel(lambda kernel: kernel.update(library="_lib/add.so")),
-        "kernel scale has the library '_lib/add.so', and a build calls it _lib/scale.so",
-    ),
-    "a library elsewhere": (
-        of_kernel(lambda kernel: kernel.update(library="../evil.so")),
-        "kernel scale has the library '../evil.so', and a build calls it _lib/scale.so",
-    ),
+    "a library elsewhere": (has(library="../evil.so"), "kernel scale has the library '../evil.so', and a build calls"),
     "libraries for any platform": (
         lambda draft: draft.tag("any"),
         f"{LIB} is code for a CPU, and the name of the wheel says any platform",
     ),
-    "libraries of a newer system": (
-        lambda draft: draft.tag("manylinux_2_4_x86_64"),
-        "its libraries need manylinux_2_5_x86_64, its name says manylinux_2_4_x86_64",
-    ),
-    "another launcher": (
-        of_kernel(lambda kernel: kernel.update(launcher=LAUNCHER.replace("0123", "3210"))),
-        "kernel scale was not linked with '_lib/libkernelwright-3210",
-    ),
+    "libraries of a newer system": (lambda draft: draft.tag("manylinux_2_4_x86_64"), "its libraries need"),
+    "another launcher": (has(launcher=LAUNCHER.replace("0123", "3210")), "kernel scale was not linked with"),
     "an extension module beside a module": (put("__init__.abi3.so", b"\x7fELF"), f"demo/__init__.abi3.so {NO_FILE}"),
-    "a module beside a module": (put("evil.py", b"import os\n"), f"demo/evil.py {NO_FILE}"),
     "a package beside a module": (put("_runtime/loader/__init__.py"), f"demo/_runtime/loader/__init__.py {NO_FILE}"),
     "a library that no kernel has": (put("_lib/evil.so", b"\x7fELF"), f"demo/_lib/evil.so {NO_FILE}"),
-    "bytecode": (
-        put("__pycache__/__init__.cpython-312.pyc"),
-        "__init__.cpython-312.pyc is code that Python may run in place",
-    ),
+    "bytecode": (put("__pycache__/__init__.cpython-312.pyc"), "__init__.cpython-312.pyc is code that Python may run"),
     "no stub": (lambda draft: draft.take("__init__.pyi"), "demo/__init__.pyi is missing, which each build writes"),
     "another __init__.py": (
         text("__init__.py", b"", b"import evil\n"),
         f"demo/__init__.py is not what Kernelwright {VERSION} writes",
     ),
-    "another loader": (
-        text("_runtime/loader.py", b"", b"import evil\n"),
-        "demo/_runtime/loader.py is not what Kernelwright",
-    ),
-    "another stub": (text("__init__.pyi", b"", b"x: int\n"), "demo/__init__.pyi is not what Kernelwright"),
+    "another loader": (text("_runtime/loader.py", b"", b"import evil\n"), "demo/_runtime/loader.py is not what"),
 }
 
 MANIFEST: dict[str, tuple[Change, str]] = {
@@ -685,14 +603,7 @@ MANIFEST: dict[str, tuple[Change, str]] = {
     "no schema": (lambda draft: draft.document.pop("schema"), f"{NO_MANIFEST} has another schema than"),
     "no kernels": (listed(kernels={}), "its manifest lists no kernel"),
     "kernels that are a list": (listed(kernels=[]), f"{NO_MANIFEST} kernels is [], expected an object"),
-    "no variants": (
-        of_kernel(lambda kernel: kernel.update(variants=[])),
-        "describes kernel scale in a form that loaders refuse",
-    ),
-    "no documentation": (
-        of_kernel(lambda kernel: kernel.pop("doc")),
-        "describes kernel scale in a form that loaders refuse",
-    ),
+    "no variants": (has(variants=[]), "describes kernel scale in a form that loaders refuse"),
     "a key twice": (
         resealed(b'"schema": 3,', b'"schema": 3,\n "schema": 3,'),
         f"{NO_MANIFEST} is written in another way",
@@ -701,10 +612,7 @@ MANIFEST: dict[str, tuple[Change, str]] = {
     "a source of which nothing is known": (listed(source={"commit": ""}), f"{NO_MANIFEST} source.dirty is missing"),
     "a package that is a number": (listed(package=1), f"{NO_MANIFEST} package is 1, expected a string"),
     "a key of its own": (listed(evil=1), f"{NO_MANIFEST} evil is not expected"),
-    "a commit that is none": (
-        listed(source={"commit": "$(evil)", "dirty": False}),
-        "names the commit '$(evil)', which is none",
-    ),
+    "a commit that is none": (listed(source={"commit": "$(evil)", "dirty": False}), "names the commit '$(evil)',"),
     "a size that is a lie": (
         lambda draft: (draft.kept.add("py.typed"), draft.document["files"]["py.typed"].update(size=7)),
         "demo/py.typed is not the file that the manifest lists",
@@ -714,10 +622,7 @@ MANIFEST: dict[str, tuple[Change, str]] = {
         "demo/py.typed is not the file that the manifest lists",
     ),
     "a dtype that is a lie": (of_argument(0, dtype="int32"), SAYS),
-    "a dtype that there is not": (
-        of_argument(0, dtype="evil"),
-        "variant dtype-float32 has the dtype 'evil', which there is not",
-    ),
+    "a dtype that there is not": (of_argument(0, dtype="evil"), "variant dtype-float32 has the dtype 'evil', which"),
     "dtypes of two variants swapped": (
         of_kernel(
             lambda kernel: kernel.update(
@@ -735,11 +640,8 @@ MANIFEST: dict[str, tuple[Change, str]] = {
     "an argument with a key of its own": (of_argument(0, evil=1), "arguments[0].evil is not expected"),
     "an argument that is called otherwise": (of_argument(0, name="z"), SAYS),
     "an input that is said to be an output": (of_argument(0, output=True), SAYS),
-    "an output that is said to be an input": (of_kernel(lambda kernel: kernel.update(outputs=[])), SAYS),
-    "an output that there is not": (
-        of_kernel(lambda kernel: kernel.update(outputs=["z"])),
-        "kernel scale has no argument 'z'",
-    ),
+    "an output that is said to be an input": (has(outputs=[]), SAYS),
+    "an output that there is not": (has(outputs=["z"]), "kernel scale has no argument 'z'"),
     "a config that is a lie": (
         of_kernel(lambda kernel: kernel["variants"][0].update(config={"dtype": "float64"})),
         SAYS,
@@ -758,35 +660,16 @@ MANIFEST: dict[str, tuple[Change, str]] = {
         ),
         "kernel scale has no device code for sm_90",
     ),
-    "a kernel with a key of its own": (
-        of_kernel(lambda kernel: kernel.update(evil=1)),
-        "kernels.scale.evil is not expected",
-    ),
-    "resources of another arch": (
-        of_kernel(lambda kernel: kernel["variants"][0]["units"][0].update(resources={"sm_90": {}})),
-        "variant dtype-float32 uses resources of an arch that it has no code for",
-    ),
-    "a digest of a source that is none": (
-        of_kernel(lambda kernel: kernel["variants"][0]["units"][0].update(source_digest="evil")),
-        "variant dtype-float32 has a digest that is none",
-    ),
-    "a version of Kernelwright that is none": (
-        listed(kernelwright="evil"),
-        "names the version 'evil', which is none of",
-    ),
+    "a kernel with a key of its own": (has(evil=1), "kernels.scale.evil is not expected"),
+    "resources of another arch": (of_unit(resources={"sm_90": {}}), "variant dtype-float32 uses resources of an arch"),
+    "a digest of a source that is none": (of_unit(source_digest="evil"), "variant dtype-float32 has a digest that is"),
+    "a version of Kernelwright that is none": (listed(kernelwright="evil"), "names the version 'evil', which is none"),
     "archs of which the units know nothing": (
         of_kernel(lambda kernel: kernel["variants"][0]["archs"].append("sm_90a")),
         "variant dtype-float32 lists other archs than its units",
     ),
-    "a target that there is not": (
-        of_kernel(lambda kernel: kernel["variants"][0]["units"][0].update(target="vulkan")),
-        "has code of the target 'vulkan' for 'x86-64', which there is not",
-    ),
-    "a kernel called import os": (
-        kernel_called("import os"),
-        "its manifest lists the kernel 'import os', which is no name of one",
-    ),
-    "a kernel called __import__": (kernel_called("__import__"), "the kernel '__import__', which is no name of one"),
+    "a target that there is not": (of_unit(target="vulkan"), "has code of the target 'vulkan' for 'x86-64', which"),
+    "a kernel called import os": (kernel_called("import os"), "its manifest lists the kernel 'import os', which is"),
     "a kernel called manifest": (kernel_called("manifest"), "the kernel 'manifest', which is no name of one"),
     "a kernel of a path": (kernel_called("../evil"), "the kernel '../evil', which is no name of one"),
     "a kernel that another one is": (kernel_called("other"), "kernel other has the library '_lib/scale.so'"),
@@ -811,31 +694,15 @@ MANIFEST: dict[str, tuple[Change, str]] = {
         "describes the backend 'evil' in a form that loaders refuse",
     ),
     "no backend": (listed(backends={}), "its manifest describes no backend"),
-    "a backend of a kernel that there is not": (
-        of_kernel(lambda kernel: kernel.update(backends=["tvm_ffi", "evil"])),
-        "kernel scale has the backend 'evil', which the manifest does not describe",
-    ),
+    "a backend of a kernel that there is not": (has(backends=["tvm_ffi", "evil"]), "kernel scale has the backend"),
     "a kernel without library": (
         of_kernel(lambda kernel: (kernel.pop("library"), kernel.pop("launcher"))),
         "kernel scale has neither a library nor code in Python",
     ),
-    "a package elsewhere": (
-        listed(package="other"),
-        "demo/manifest.json is about the package other, which is in another folder",
-    ),
+    "a package elsewhere": (listed(package="other"), "demo/manifest.json is about the package other, which is in"),
     **{
         f"a package called {name}": (package_called(name), TAKEN)
-        for name in (
-            "requests",
-            "typing_extensions",
-            "torch",
-            "json",
-            "yaml",
-            "sitecustomize",
-            "pip",
-            "__pycache__",
-            "class",
-        )
+        for name in ("requests", "json", "sitecustomize", "__pycache__", "class")
     },
     "a package in one of others": (package_called("numpy.demo"), TAKEN),
 }
@@ -864,20 +731,13 @@ IMAGES: dict[str, tuple[Change, str]] = {
         "variant dtype-float32 has device code for other archs than it lists",
     ),
     "images elsewhere": (listed(device_code={"folder": "../other", "packages": {}}), "is not the device code for"),
-    "an image that no kernel has": (put("_images/evil.cubin", cubin(80)), f"demo/_images/evil.cubin {NO_FILE}"),
     "code of two kernels swapped": (
         lambda draft: draft.swap("backends/nvrtc/_scale.py", "backends/nvrtc/_add.py"),
         "demo/backends/nvrtc/_scale.py is not what the manifest says of kernel scale",
     ),
     "a library for any platform": (put("_lib/evil.so", b"\x7fELF"), f"demo/_lib/evil.so {NO_FILE}"),
-    "a dtype that Python code does not have": (
-        of_argument(0, dtype="int32"),
-        "demo/backends/nvrtc/_scale.py is not what the manifest",
-    ),
-    "a name for a platform": (
-        renamed("py3-none-manylinux_2_17_x86_64.whl"),
-        "and the name has py3-none-manylinux_2_17_x86_64",
-    ),
+    "a dtype that Python code does not have": (of_argument(0, dtype="int32"), "demo/backends/nvrtc/_scale.py is not"),
+    "a name for a platform": (renamed("py3-none-manylinux_2_17_x86_64.whl"), "and the name has"),
 }
 
 KINDS: dict[str, Kind] = {
