@@ -7,7 +7,6 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,74 +26,42 @@ def run_suite(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, dict[str, Any]]]:
-    """The table, and the JSON documents of a small run of the quick benchmarks."""
-    folder = tmp_path_factory.mktemp("benchmarks")
+def test_a_small_run_has_a_row_for_all_that_is_measured_and_judges_nothing(tmp_path: Path) -> None:
+    """It takes long: two benchmarks run once, with their peers."""
     only = [word for name in QUICK for word in ("--only", name)]
-    done = run_suite("--small", *only, "--work", str(folder / "work"), "--results", str(folder / "results"))
+    done = run_suite("--small", *only, "--work", str(tmp_path / "work"), "--results", str(tmp_path / "results"))
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout, {file.stem: json.loads(file.read_text()) for file in (folder / "results").iterdir()}
-
-
-def test_each_benchmark_writes_one_file_with_rows(small: tuple[str, dict[str, dict[str, Any]]]) -> None:
-    """It takes long: every benchmark runs once, with its peers."""
-    assert set(small[1]) == set(QUICK)
-    for name, document in small[1].items():
-        assert document["benchmark"] == name
-        assert document["rows"]
+    documents = {file.stem: json.loads(file.read_text()) for file in (tmp_path / "results").iterdir()}
+    assert set(documents) == set(QUICK) and " NO" not in done.stdout
+    for name, document in documents.items():
+        assert document["benchmark"] == name and document["rows"]
         for row in document["rows"]:
             assert set(row) == {"what", "unit", "ours", "peers", "ratio", "target", "met", "note"}
-            may_be_negative = any(
-                words in row["what"] for words in ("over an empty", "over the package", "exponent", "beyond that")
-            )
-            assert row["ours"] > 0 or may_be_negative
-            assert all(value > 0 for value in row["peers"].values())
-
-
-def test_a_file_describes_the_machine_and_does_not_name_it(small: tuple[str, dict[str, dict[str, Any]]]) -> None:
-    for document in small[1].values():
+            negative = ("over an empty", "over the package", "exponent", "beyond that")
+            assert row["ours"] > 0 or any(words in row["what"] for words in negative)
+            assert all(value > 0 for value in row["peers"].values()) and row["met"] is None
         assert {"cpu", "cores", "memory_gib", "system", "python", "versions"} <= set(document["machine"])
-        assert platform.node() not in document["machine"].values()
-
-
-def test_small_mode_judges_nothing(small: tuple[str, dict[str, dict[str, Any]]]) -> None:
-    rows = [row for document in small[1].values() for row in document["rows"]]
-    assert {row["met"] for row in rows} == {None}
-    assert " NO" not in small[0]
-
-
-def test_the_table_has_every_row_aligned_below_one_head(small: tuple[str, dict[str, dict[str, Any]]]) -> None:
-    head, _, *rest = small[0].splitlines()
+        assert platform.node() not in document["machine"].values(), "the machine is described, and not named"
+    head, _, *rest = done.stdout.splitlines()
     column = head.index("what")
     rows = [line for line in rest if line.startswith(QUICK)]
-    assert len(rows) == sum(len(document["rows"]) for document in small[1].values())
+    assert len(rows) == sum(len(document["rows"]) for document in documents.values())
     assert all(line[column - 2 : column] == "  " and line[column] != " " for line in rows)
-
-
-def test_a_missing_peer_is_named_with_the_remedy(small: tuple[str, dict[str, dict[str, Any]]]) -> None:
+    first = documents["null_build"]["rows"][0]
+    assert first["ratio"] > 0, "plain SCons is measured in the same run"
     try:
         find_ninja()
     except harness.Skip as reason:
-        assert f"skipped: null_build: {reason}" in small[0]
-        assert "pip install" in str(reason)
+        assert f"skipped: null_build: {reason}" in done.stdout and "pip install" in str(reason)
     else:
-        assert "ninja" in small[1]["null_build"]["rows"][0]["peers"]
+        assert "ninja" in first["peers"]
 
 
-def test_plain_scons_is_measured_in_the_same_run(small: tuple[str, dict[str, dict[str, Any]]]) -> None:
-    assert small[1]["null_build"]["rows"][0]["ratio"] > 0
-
-
-def test_list_names_all_benchmarks_and_runs_none() -> None:
+def test_names_are_listed_and_others_are_refused() -> None:
     done = run_suite("--list")
     assert [line.split()[0] for line in done.stdout.splitlines()] == [one.name for one in suite.BENCHMARKS]
-
-
-def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     done = run_suite("--only", "nope")
-    assert done.returncode == 2
-    assert "null_build" in done.stderr
+    assert done.returncode == 2 and "null_build" in done.stderr
 
 
 def test_rounds_are_interleaved_and_warm_ups_dropped() -> None:

@@ -8,7 +8,8 @@ import json
 import re
 import runpy
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +64,19 @@ def requirements(extra: str) -> dict[str, Requirement]:
     return {found.name: found for found in map(Requirement, listed)}
 
 
-def calls(name: str) -> Iterator[ast.Call]:
-    """All calls of a function or method of that name in the package."""
+@cache
+def all_calls() -> dict[str, list[ast.Call]]:
+    """Name of a function or method -> its calls in the package."""
+    found: dict[str, list[ast.Call]] = defaultdict(list)
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == name:
-                yield node
+            if isinstance(node, ast.Call):
+                found[getattr(node.func, "attr", getattr(node.func, "id", ""))].append(node)
+    return found
+
+
+def calls(name: str) -> list[ast.Call]:
+    return all_calls()[name]
 
 
 def require_written(name: str) -> dict[str, Any]:
@@ -101,20 +109,8 @@ def test_every_stage_that_is_made_is_in_the_table():
             path = PACKAGE / name.replace(".", "/")
             assert path.is_dir() or path.with_suffix(".py").is_file(), f"{kind.label}: {name}"
     names = {kind.module.removeprefix("stages.") for kind in MADE.values()}
-    helpers = {
-        "__init__",
-        "code",
-        "context",
-        "execution",
-        "included",
-        "kernel",
-        "partial",
-        "places",
-        "stage",
-        "stage_run",
-        "tools",
-        "tuning",
-    }
+    helpers = {"__init__", "code", "context", "execution", "included", "kernel", "partial", "places", "stage"}
+    helpers |= {"stage_run", "tools", "tuning"}
     assert names | helpers == {path.stem for path in (PACKAGE / "stages").glob("*.py")}, "one file for each stage"
 
 
@@ -135,54 +131,38 @@ def test_all_modules_that_are_code_of_no_stage_are_known_to_decide_nothing():
 DECIDING_NOTHING = {
     *("__main__.py", "build.py", "cli.py", "cuda.py", "cutedsl.py", "init.py", "tilelang.py", "triton.py"),
     # Their results are in the options: who the tools are, and our version.
-    *(
-        "toolchain/probe.py",
-        "core/answers.py",
-        "state/finished.py",
-        "core/version.py",
-        "core/pipeline.py",
-        # It is shipped as it is, and what is shipped is compared by its content.
-        "runtime/dlpack.py",
-    ),
-    *("remote/bazel.py", "remote/client.py", "remote/counts.py", "remote/objects.py", "remote/opening.py"),
-    *("remote/room.py", "remote/store.py", "state/cache.py", "state/own_folder.py", "state/remote_entries.py"),
-    *(
-        "scons/action.py",
-        "scons/ahead.py",
-        "scons/compat.py",
-        "scons/graph.py",
-        "scons/journal.py",
-        "scons/progress.py",
-        "scons/restored.py",
-        "scons/restorers.py",
-        "scons/run.py",
-    ),
-    *(
-        "scons/tool.py",
-        "stages/kernel.py",
-        "stages/partial.py",
-        "stages/tools.py",
-        "discover/configured.py",
-        "discover/selection.py",
-        "discover/tables.py",
-        "discover/tuned.py",
-        "define/tuning.py",
-        "core/located.py",
-        "wheel/sdist.py",
-    ),
-    *("core/shard.py", "state/shards.py", "wheel/diff.py", "worker/forkserver.py"),
-    *(
-        "state/journal.py",
-        "state/restorer.py",
-        "state/settled.py",
-        "state/shared.py",
-        "state/trace.py",
-        "state/tuning_result.py",
-    ),
+    *("toolchain/probe.py", "core/answers.py", "core/version.py"),
+    *("core/located.py", "core/pipeline.py", "core/shard.py", "define/tuning.py"),
+    *(f"discover/{name}.py" for name in ("configured", "selection", "tables", "tuned")),
+    *(f"remote/{name}.py" for name in ["bazel", "client", "counts", "objects", "opening", "room", "store"]),
+    # dlpack.py is shipped as it is, and what is shipped is compared by its content.
+    "runtime/dlpack.py",
     # Their text is among the options of PACKAGE.
-    *(f"runtime/{name}.py" for name in ("cython_kernel", "jax_kernel", "kernel")),
+    *(f"runtime/{name}_kernel.py" for name in ("cython", "jax", "torch")),
+    "runtime/kernel.py",
     *(f"runtime/cuda_core_{name}.py" for name in ("arrays", "device", "frameworks", "kernel", "memory")),
-    "runtime/torch_kernel.py",
+    *(
+        f"scons/{name}.py"
+        for name in [
+            "action",
+            "ahead",
+            "compat",
+            "graph",
+            "journal",
+            "progress",
+            "restored",
+            "restorers",
+            "run",
+            "tool",
+        ]
+    ),
+    *(f"stages/{name}.py" for name in ("kernel", "partial", "tools")),
+    *(
+        f"state/{name}.py"
+        for name in ["cache", "finished", "journal", "own_folder", "remote_entries", "restorer", "settled"]
+    ),
+    *(f"state/{name}.py" for name in ("shared", "shards", "trace", "tuning_result")),
+    *("wheel/diff.py", "wheel/sdist.py", "worker/forkserver.py"),
 }
 """Modules that no stage's signature has: what they do does not change what a stage makes out of its inputs, or it is in
 the options of the stage."""

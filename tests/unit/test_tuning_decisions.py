@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping
@@ -17,7 +16,6 @@ from kernelwright.define.tuning import Rule, TableDevice, TableFile, TunedConfig
 from kernelwright.ondemand.options import Options
 from kernelwright.runtime.tables import Rules
 from kernelwright.state.tuning_result import DEFAULT
-from kernelwright.tune import device as device_module
 from kernelwright.tune import tuner
 from kernelwright.tune.bench import Turn
 from kernelwright.tune.candidates import Candidate, Workshop, digest_of
@@ -26,10 +24,9 @@ from kernelwright.tune.contest import Contest
 from kernelwright.tune.decide import Timing, choose, rules_of
 from kernelwright.tune.device import Device, device_of, usable_cpus
 from kernelwright.tune.kept import FILE, Entry, Kept, Key
-from kernelwright.tune.lock import locked, place_of
+from kernelwright.tune.lock import place_of
 from kernelwright.tune.policy import Policy
 from kernelwright.tune.progress import Progress
-from kernelwright.tune.recheck import Regret, text_of
 from kernelwright.tune.sizes import combinations, read_seconds, read_sizes
 from kernelwright.tune.tuner import ConfigTuning, Tuned
 
@@ -45,38 +42,30 @@ def timing(*ratios: float) -> Timing:
 # One combination of sizes.
 
 
-def test_a_candidate_takes_the_place_of_the_default_if_it_is_three_percent_faster():
-    assert choose({0: ONE, 1: timing(0.97, 0.96, 0.97)}) == 1
-    assert choose({0: ONE, 1: timing(0.98, 0.98, 0.98)}) == DEFAULT
+EQUAL = {1: timing(0.81, 0.8, 0.82), 2: timing(0.8, 0.79, 0.81)}
+STANDS = {1: timing(0.82, 0.8, 0.81), 2: timing(0.79, 0.8, 0.8)}
 
 
-def test_a_candidate_has_to_be_faster_in_every_round():
-    assert choose({0: ONE, 1: timing(0.5, 0.5, 1.01)}) == DEFAULT
-
-
-def test_a_slow_minute_that_hits_both_changes_nothing():
-    assert choose({0: ONE, 1: Timing((8, 80, 8), (10, 100, 10))}) == 1
-    assert choose({0: ONE, 1: Timing((8, 80, 800), (10, 80, 1000))}) == DEFAULT
-
-
-def test_of_equal_candidates_the_simpler_one_is_chosen():
-    assert choose({0: ONE, 1: timing(0.81, 0.8, 0.82), 2: timing(0.8, 0.79, 0.81)}) == 1
-    assert choose({0: ONE, 1: timing(0.9, 0.9, 0.9), 2: timing(0.8, 0.79, 0.81)}) == 2
-
-
-def test_the_answer_that_stands_stays_unless_another_one_beats_it():
-    timings = {0: ONE, 1: timing(0.82, 0.8, 0.81), 2: timing(0.79, 0.8, 0.8)}
-    assert choose(timings, standing=2) == 2 and choose(timings, standing=1) == 1
-    assert choose({**timings, 3: timing(0.7, 0.71, 0.72)}, standing=2) == 3
-
-
-def test_an_answer_that_has_become_slower_than_the_default_goes():
-    assert choose({0: ONE, 1: timing(1.2, 1.2, 1.3)}, standing=1) == DEFAULT
-    assert choose({0: ONE, 1: timing(1.01, 1.0, 0.99)}, standing=1) == 1
-
-
-def test_an_answer_without_a_timing_counts_as_the_default():
-    assert choose({0: ONE, 2: timing(0.99, 0.99, 0.99)}, standing=1) == DEFAULT
+@pytest.mark.parametrize(
+    ("timings", "standing", "answer"),
+    [
+        pytest.param({1: timing(0.97, 0.96, 0.97)}, DEFAULT, 1, id="three per cent faster"),
+        pytest.param({1: timing(0.98, 0.98, 0.98)}, DEFAULT, DEFAULT, id="two per cent faster"),
+        pytest.param({1: timing(0.5, 0.5, 1.01)}, DEFAULT, DEFAULT, id="slower in one round"),
+        pytest.param({1: Timing((8, 80, 8), (10, 100, 10))}, DEFAULT, 1, id="a slow minute hits both"),
+        pytest.param({1: Timing((8, 80, 800), (10, 80, 1000))}, DEFAULT, DEFAULT, id="equal in one round"),
+        pytest.param(EQUAL, DEFAULT, 1, id="of equal ones the simpler one"),
+        pytest.param(EQUAL | {1: timing(0.9, 0.9, 0.9)}, DEFAULT, 2, id="the faster one"),
+        pytest.param(STANDS, 2, 2, id="what stands stays beside its equal"),
+        pytest.param(STANDS, 1, 1, id="and so does the other one"),
+        pytest.param({**STANDS, 3: timing(0.7, 0.71, 0.72)}, 2, 3, id="what stands is beaten"),
+        pytest.param({1: timing(1.2, 1.2, 1.3)}, 1, DEFAULT, id="what stands has become slower"),
+        pytest.param({1: timing(1.01, 1.0, 0.99)}, 1, 1, id="what stands is as fast as the default"),
+        pytest.param({2: timing(0.99, 0.99, 0.99)}, 1, DEFAULT, id="what stands has no timing"),
+    ],
+)
+def test_the_answer_at_some_sizes(timings: dict[int, Timing], standing: int, answer: int):
+    assert choose({0: ONE, **timings}, standing) == answer
 
 
 def test_what_was_disturbed_changes_no_answer():
@@ -89,41 +78,44 @@ def test_what_was_disturbed_changes_no_answer():
     assert choose({0: ONE, 1: Timing((9.0, 0.5, 0.5, 0.5), (1.0,) * 4, noisy=once)}) == 1
 
 
-def test_spread_and_ratio_are_those_of_the_rounds():
-    found = timing(0.5, 0.6, 0.4)
-    assert found.ratio == 0.5 and math.isclose(found.spread, 0.4)
-
-
 # Ranges of sizes.
 
 
-def test_neighbours_with_one_answer_merge_and_borders_are_geometric_means():
-    answers = [({"m": m}, answer) for m, answer in ((1, 0), (16, 0), (64, 2), (256, 2), (1024, 0))]
-    assert rules_of(answers) == Rules(("m",), ((32, 0), (512, 2), (None, 0)))
+SQUARE = [{"m": m, "k": k, "n": 8} for m in (1, 10, 100) for k in (1, 10, 100)]
 
 
-@pytest.mark.parametrize(("low", "high"), [(1, 2), (2, 3), (7, 8), (1000, 1001)])
+@pytest.mark.parametrize(
+    ("answers", "rules"),
+    [
+        (
+            [({"m": m}, answer) for m, answer in ((1, 0), (16, 0), (64, 2), (256, 2), (1024, 0))],
+            Rules(("m",), ((32, 0), (512, 2), (None, 0))),
+        ),
+        ([({"m": m}, 3) for m in (1, 16)], Rules((), ((None, 3),))),
+        ([({}, 1)], Rules((), ((None, 1),))),
+        (
+            [({"m": m, "k": k}, int(k > 10)) for m in (1, 100) for k in (4, 400)],
+            Rules(("k",), ((40, 0), (None, 1))),
+        ),
+        ([(at, int(at["m"] * at["k"] >= 100)) for at in SQUARE], Rules(("m", "k"), ((31, 0), (None, 1)))),
+        (
+            [(at, int(at["m"] * at["k"] >= 100 and at["m"] < 100)) for at in SQUARE],
+            Rules(("m", "k"), ((31, 0), (316, 1), (None, 0))),
+        ),
+    ],
+    ids=[
+        *("neighbours merge, and borders are geometric means", "one answer", "no size", "one symbol explains all"),
+        *("a product explains all", "of equal products most win"),
+    ],
+)
+def test_answers_become_ranges_of_sizes(answers: list[tuple[dict[str, int], int]], rules: Rules):
+    assert rules_of(answers) == rules
+
+
+@pytest.mark.parametrize(("low", "high"), [(1, 2), (7, 8), (1000, 1001)])
 def test_a_border_belongs_to_the_lower_size_and_not_to_the_higher_one(low: int, high: int):
     ((upto, _), _) = rules_of([({"m": low}, 0), ({"m": high}, 1)]).ranges
     assert low <= (upto or 0) < high
-
-
-def test_one_answer_needs_no_size():
-    assert rules_of([({"m": m}, 3) for m in (1, 16)]) == Rules((), ((None, 3),))
-    assert rules_of([({}, 1)]) == Rules((), ((None, 1),))
-
-
-def test_one_symbol_decides_if_it_explains_all_answers():
-    answers = [({"m": m, "k": k}, int(k > 10)) for m in (1, 100) for k in (4, 400)]
-    assert rules_of(answers) == Rules(("k",), ((40, 0), (None, 1)))
-
-
-def test_otherwise_the_product_of_the_symbols_decides_and_most_of_equal_products_win():
-    sizes = [{"m": m, "k": k, "n": 8} for m in (1, 10, 100) for k in (1, 10, 100)]
-    found = rules_of([(at, int(at["m"] * at["k"] >= 100)) for at in sizes])
-    assert found == Rules(("m", "k"), ((31, 0), (None, 1)))
-    found = rules_of([(at, int(at["m"] * at["k"] >= 100 and at["m"] < 100)) for at in sizes])
-    assert found.ranges == ((31, 0), (316, 1), (None, 0))
 
 
 # Sizes and times as users write them.
@@ -137,15 +129,11 @@ def test_sizes_are_lists_powers_or_steps():
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["m", "m=", "=1", "m=0", "m=-1", "m=1:2", "m=1:8:x1", "m=1:8:+0", "m=9:8:x2", "m=1:99999:+1", "m=1.5", "m-=1"],
+    "text", ["m", "m=", "=1", "m=0", "m=1:2", "m=1:8:x1", "m=1:8:+0", "m=9:8:x2", "m=1:99999:+1", "m=1.5", "m-=1"]
 )
 def test_other_sizes_are_refused_with_what_to_write(text: str):
     with pytest.raises(SettingsError, match="m=1:8192:x2"):
         read_sizes([text])
-
-
-def test_a_symbol_is_given_once():
     with pytest.raises(SettingsError):
         read_sizes(["m=1", "m=2"])
 
@@ -268,21 +256,13 @@ def test_what_fails_because_the_run_ends_leaves_no_log(tmp_path: Path):
     assert (tmp_path / "slow/log.txt").read_text() == "it is wrong\n"
 
 
-def test_a_candidate_that_is_far_slower_has_one_turn(tmp_path: Path):
-    bench = MadeUp({0: 10, 1: 21, 2: 9})
-    found = contest(bench, Kept(tmp_path), [], rounds=3).run(built(0, 1, 2), {}, math.inf)
-    assert bench.turns == [0, 1, 2, 0, 2, 0, 2] and len(found[1].us) == 1
-
-
-def test_a_candidate_that_fails_is_out_and_the_others_go_on(tmp_path: Path):
-    bench, out = MadeUp({0: 10, 1: CheckError("wrong"), 2: 9}), list[int]()
-    found = contest(bench, Kept(tmp_path), out, rounds=2).run(built(0, 1, 2), {}, math.inf)
-    assert out == [1] and found[1].failed == "wrong" and bench.turns == [0, 1, 2, 0, 2]
-
-
-def test_without_the_default_nothing_can_be_measured(tmp_path: Path):
+def test_a_candidate_that_fails_is_out_one_that_is_far_slower_has_one_turn_and_the_others_go_on(tmp_path: Path):
+    bench, out = MadeUp({0: 10, 1: CheckError("wrong"), 2: 9, 3: 21}), list[int]()
+    found = contest(bench, Kept(tmp_path), out, rounds=3).run(built(0, 1, 2, 3), {}, math.inf)
+    assert out == [1] and found[1].failed == "wrong" and bench.turns == [0, 1, 2, 3, 0, 2, 0, 2]
+    assert len(found[3].us) == 1
     with pytest.raises(CheckError):
-        contest(MadeUp({0: CheckError("no"), 1: 9}), Kept(tmp_path), []).run(built(0, 1), {}, math.inf)
+        contest(MadeUp({0: CheckError("no"), 1: 9}), Kept(tmp_path), []).run(built(0, 1), {"m": 1}, math.inf)
 
 
 def test_what_was_measured_is_not_measured_again_and_a_new_candidate_has_the_default_beside_it(tmp_path: Path):
@@ -299,12 +279,6 @@ def test_what_was_measured_is_not_measured_again_and_a_new_candidate_has_the_def
     anew = MadeUp({0: 10, 1: 9})
     contest(anew, Kept(tmp_path, anew=True), [], rounds=2).run(built(0, 1), {"m": 1}, math.inf)
     assert anew.turns == [0, 1, 0, 1]
-
-
-def test_only_the_default_is_measured_by_itself(tmp_path: Path):
-    bench = MadeUp({0: 10})
-    assert contest(bench, Kept(tmp_path), [], rounds=3).run(built(0), {}, math.inf)[0].us == (10,) * 3
-    assert bench.turns == [0] * 3
 
 
 def test_if_there_is_no_time_for_all_the_slower_half_is_left_out_after_each_round(tmp_path: Path):
@@ -390,22 +364,17 @@ def key(**fields: Any) -> Key:
     return Key(**{"config": {"m": 1}, "digest": "d", "default": "e", "sizes": {"n": 1}, "made_with": "w"} | fields)
 
 
-def test_a_line_that_was_cut_off_is_no_line_and_the_next_one_is_whole(tmp_path: Path):
+def test_lines_that_are_damaged_are_none_and_of_two_the_later_one_counts(tmp_path: Path):
     kept = Kept(tmp_path)
     kept.put(key(), Entry((1.5,), (2.0,)))
     with (tmp_path / FILE).open("a") as stream:
+        stream.write('\nnull\n[]\n{}\n{"us": [1]}\n\0\n{"config": 1, "digest": "d", "default": "e", "sizes": 3}\n')
         stream.write('{"config": {"m": 1}, "dig')
     Kept(tmp_path).put(key(digest="other"), Entry((3.0,), (2.0,)))
     again = Kept(tmp_path)
     assert again.get(key()) == Entry((1.5,), (2.0,)) and again.get(key(digest="other")) == Entry((3.0,), (2.0,))
-
-
-@pytest.mark.parametrize(
-    "line", ["", "null", "[]", "{}", '{"us": [1]}', "\0", '{"config": 1, "digest": "d", "default": "e", "sizes": 3}']
-)
-def test_damage_is_no_timing(tmp_path: Path, line: str):
-    (tmp_path / FILE).write_text(line + "\n")
-    assert not Kept(tmp_path).has_timings
+    again.put(key(), Entry(failed="it hangs"))
+    assert Kept(tmp_path).get(key()) == Entry(failed="it hangs")
 
 
 def test_a_failure_at_any_sizes_is_one_unless_a_later_line_says_otherwise(tmp_path: Path):
@@ -462,31 +431,6 @@ def test_timings_of_other_devices_tools_and_ways_to_measure_are_kept_apart(monke
     assert made_with(**{**gpu, "spec": "cuda:1"}) == made_with(**gpu), "an equal device"
 
 
-def test_a_gpu_is_named_with_the_version_of_its_driver(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(device_module, "answer_of", lambda *asked: b'["H100", 132, 90, 13000]')
-    monkeypatch.setattr(device_module, "_driver_version", lambda: "580.1, ")
-    assert device_of("cuda:1") == Device("cuda:1", "H100", 132, "580.1, CUDA 13.0", 90)
-
-
-def test_the_later_of_two_lines_counts_and_failures_are_kept_too(tmp_path: Path):
-    kept = Kept(tmp_path)
-    kept.put(key(), Entry((1.0,), (1.0,)))
-    kept.put(key(), Entry(failed="it hangs"))
-    assert Kept(tmp_path).get(key()) == Entry(failed="it hangs")
-
-
-def test_a_second_tuner_is_told_who_has_the_device(tmp_path: Path):
-    path = tmp_path / "cpu.lock"
-    with (
-        locked(path, "tuning gemm", False, print),
-        pytest.raises(SettingsError, match=r"process \d+, tuning gemm, since"),
-        locked(path, "tuning softmax", False, print),
-    ):
-        pass
-    with locked(path, "tuning softmax", False, print):
-        assert json.loads(path.read_text())["what"] == "tuning softmax"
-
-
 def test_the_folder_of_locks_is_this_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert place_of("cuda:1") == tmp_path / f"kernelwright-{os.getuid()}" / "tune-cuda-1.lock"
@@ -509,23 +453,8 @@ def test_the_cpu_is_named_as_the_system_names_it():
             device_of(spec)
 
 
-def test_the_answer_of_a_table_is_that_of_the_range():
-    rules = (Rule({"b": 1}, 10), Rule({"b": 2}))
-    config = TunedConfig({"dtype": "float32"}, ("m", "k"), rules)
-    table = TableFile("gemm", TableDevice("llvm", "x86-64-v3", "A", 2), {}, (config,))
-    assert table.of({"dtype": "float32"}) == config and table.of({"dtype": "float16"}) is None
-    assert config.answer({"m": 2, "k": 5}) == {"b": 1} and config.answer({"m": 2, "k": 6}) == {"b": 2}
-    assert config.answer({"m": 2}) is None
-
-
 def test_the_result_says_what_was_chosen_and_how_much_faster_it_is():
     candidates = tuple(Candidate(n, {"block": 32 * n}, {"block": 32 * n}, f"block-{n}") for n in range(2))
     entries = ({0: Entry((10, 11, 12), (10, 11, 12)), 1: Entry((5, 6, 5), (10, 11, 10))},)
     tuned = Tuned({"n": 4}, candidates, {}, ({"m": 16},), entries, {}, (1,), (), Rules((), ((None, 1),)))
     assert result_lines([tuned])[1].split() == ["n=4", "m=16", "block=32", "5", "10", "0.500", "0.091"]
-
-
-def test_a_regret_names_what_would_be_faster():
-    regret = Regret({"n": 4}, {"m": 1}, {"block": 1}, 0.9, 0.75, {"block": 2})
-    assert math.isclose(regret.regret, 0.2)
-    assert text_of(regret) == "n=4, m=1: block=1 takes 0.900 of the default's time, block=2 0.750: regret 20.0%"
