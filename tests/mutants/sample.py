@@ -84,17 +84,14 @@ TESTS_OF_KEYS = "stage_signatures|kernel_keys|stage_requests|assembly"
 
 @dataclass(frozen=True)
 class Mutant:
-    """A change, and how it is told from others: ``name`` stays while its function does.
-
-    Attributes:
-        tests: the names of those that have to find it; empty: any may.
-    """
+    """A change, and how it is told from others: ``name`` stays while its function does."""
 
     name: str
     change: Change
     line: int
     diff: str
     tests: tuple[str, ...] = ()
+    """The names of those that have to find it; empty: any may."""
 
     @property
     def folder(self) -> str:
@@ -429,7 +426,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--fast", action="store_true", help="with the tests only that are not marked as slow")
     parser.add_argument("--budget", type=float, default=90, help="seconds that the tests of one change may take")
     parser.add_argument("--json", type=Path, help="file of the outcomes, which is continued")
-    parser.add_argument("--goal", type=float, default=0, help="per cent that have to be found")
     parser.add_argument("--list", action="store_true", help="print the changes, and run nothing")
     parser.add_argument("--jobs", type=int, default=2, help="changes at a time")
     given = parser.parse_args(arguments)
@@ -457,7 +453,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = [outcomes[mutant.name] for mutant in mutants]
     for attribute in ("rule", "folder"):
         report(results, attribute)
-    return 0 if sum(o.result != "survived" for o in results) * 100 >= given.goal * len(results) else 1
+    return 0
 
 
 def tests_there(marked: str) -> set[str]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 # The browser reads commands from descriptor 3 and writes answers to descriptor 4.
@@ -33,27 +37,27 @@ SWITCHES = (
 )
 
 
-def find_browser() -> str | None:
-    """The browser's path, or None."""
-    return next((path for name in NAMES if (path := shutil.which(name))), None)
+BROWSER = next((path for name in NAMES if (path := shutil.which(name))), None)
+needs_browser = pytest.mark.skipif(BROWSER is None, reason=f"no {', '.join(NAMES)} on PATH")
+
+
+def rows_of(page: str, label: str) -> list[list[str]]:
+    """The texts of the cells of a table of a report, by row."""
+    body = page.split(f'aria-label="{html.escape(label)}"', 1)[1].split("<tbody>", 1)[1].split("</tbody>", 1)[0]
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", body, re.S)]
+    return [[html.unescape(re.sub(r"<[^>]*>", "", cell)) for cell in row] for row in cells]
 
 
 class Browser:
-    """One page in a browser of its own.
+    """One page, from a file, in a browser of its own; ``profile`` is an empty folder."""
 
-    Arguments:
-        browser: the executable.
-        page: the file to open.
-        profile: an empty folder.
-        width, height: of the window.
-    """
-
-    def __init__(self, browser: str, page: Path, profile: Path, width: int = 1280, height: int = 900) -> None:
+    def __init__(self, page: Path, profile: Path) -> None:
+        assert BROWSER
         commands, self._to = os.pipe()
         self._from, answers = os.pipe()
         arguments = [*SWITCHES, "--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank"]
         self._process = subprocess.Popen(
-            [sys.executable, "-c", START, str(commands), str(answers), browser, *arguments],
+            [sys.executable, "-c", START, str(commands), str(answers), BROWSER, *arguments],
             pass_fds=(commands, answers),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -66,7 +70,7 @@ class Browser:
         self._session: str | None = None
         self.events: list[dict[str, Any]] = []
         self._attach()
-        self.resize(width, height)
+        self.resize(1280, 900)
         self.open(page)
 
     def __enter__(self) -> Browser:

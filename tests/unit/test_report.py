@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Browser, find_browser
+from browser import Browser, needs_browser, rows_of
 from kernelwright.cli import main
 from kernelwright.core.pipeline import STAGES
 from kernelwright.package.manifest import BuiltPackage, PackagedKernel, make_manifest, sealed_manifest
@@ -139,13 +139,6 @@ def project(tmp_path: Path) -> Path:
 
 def page_of(folder: Path) -> str:
     return render(collect(folder, ["build"])).decode()
-
-
-def rows_of(page: str, label: str) -> list[list[str]]:
-    """The texts of a table's cells, by row."""
-    body = page.split(f'aria-label="{label}"', 1)[1].split("<tbody>", 1)[1].split("</tbody>", 1)[0]
-    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", body, re.S)]
-    return [[html.unescape(re.sub(r"<[^>]*>", "", cell)) for cell in row] for row in cells]
 
 
 # The command.
@@ -458,9 +451,6 @@ def test_stages_beyond_the_known_ones_share_two_colours():
 
 # In a browser.
 
-BROWSER = find_browser()
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium, chromium-browser or google-chrome on PATH")
-
 
 @pytest.fixture(scope="module")
 def built_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -475,8 +465,7 @@ def built_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def shared_browser(built_page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """A browser with that page; tests leave the page as they found it."""
-    assert BROWSER
-    with Browser(BROWSER, built_page, tmp_path_factory.mktemp("profile")) as browser:
+    with Browser(built_page, tmp_path_factory.mktemp("profile")) as browser:
         yield browser
 
 
@@ -574,14 +563,13 @@ def test_click_on_a_stage_hides_it(shared_browser: Browser):
 
 @needs_browser
 def test_timeline_of_thousands_of_steps_stays_small(tmp_path: Path):
-    assert BROWSER
     trace = Trace(start=0.0)
     for number in range(20_000):
         start = number // 4 * 0.01
         trace.span("CUBIN" if number % 3 else "LOWER", f"kernel_{number}/default sm_80", start, start + 0.01)
     trace.write(tmp_path / "build" / "trace.json", RunSummary(4, 4, 20_000, 0, 0, 0, 50.0))
     assert main(["report", str(tmp_path)]) == 0
-    with Browser(BROWSER, tmp_path / "build" / "report.html", tmp_path / "profile") as browser:
+    with Browser(tmp_path / "build" / "report.html", tmp_path / "profile") as browser:
         assert browser.complaints == []
         bars = browser.evaluate("document.querySelectorAll('#chart .bar').length")
         assert 4 * 100 < bars < 4 * 1280

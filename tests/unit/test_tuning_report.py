@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Browser, find_browser
+from browser import Browser, needs_browser, rows_of
 from kernelwright.cli import main
 from kernelwright.report.axes import ticks
 from kernelwright.report.data import collect
@@ -51,13 +51,6 @@ def page_of(folder: Path, *configs: ConfigResult) -> str:
     if configs:
         add_result(folder, result("k", *configs))
     return render(collect(folder, ["build"])).decode()
-
-
-def rows_of(page: str, label: str) -> list[list[str]]:
-    """The texts of a table's cells, by row."""
-    body = page.split(f'aria-label="{html.escape(label)}"', 1)[1].split("<tbody>", 1)[1].split("</tbody>", 1)[0]
-    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", body, re.S)]
-    return [[html.unescape(re.sub(r"<[^>]*>", "", cell)) for cell in row] for row in cells]
 
 
 def drawings(page: str, kind: str) -> list[str]:
@@ -460,9 +453,6 @@ def test_times_are_written_for_people():
 
 # In a browser.
 
-BROWSER = find_browser()
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium, chromium-browser or google-chrome on PATH")
-
 
 @pytest.fixture(scope="module")
 def built_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -478,8 +468,7 @@ def built_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def shared_browser(built_page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """A browser with that page; tests leave the page as they found it."""
-    assert BROWSER
-    with Browser(BROWSER, built_page, tmp_path_factory.mktemp("profile")) as browser:
+    with Browser(built_page, tmp_path_factory.mktemp("profile")) as browser:
         yield browser
 
 
