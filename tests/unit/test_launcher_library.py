@@ -97,7 +97,8 @@ def test_libraries_share_a_launcher_of_one_name_and_no_other(folder: Path, tmp_p
 
 def test_a_launcher_that_is_visible_to_all_takes_no_calls_of_other_libraries(folder: Path) -> None:
     """Something in the process may have loaded it so that its functions stand before those of any library."""
-    code = "import sys, ctypes, tvm_ffi\nctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)\ntvm_ffi.load_module(sys.argv[2])"
+    code = "import sys, ctypes\nsys.modules['torch'] = None\nimport tvm_ffi\n"  # which would import it, for seconds
+    code += "ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)\ntvm_ffi.load_module(sys.argv[2])"
     one = folder / f"one/libkernelwright-{'1' * 16}.so"
     command, environment = [sys.executable, "-c", code, one, folder / "two/inner.so"], {"LD_DEBUG": "bindings"}
     said = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=True).stderr
