@@ -136,25 +136,6 @@ def test_experiments_of_cuda_have_run_with_the_driver_that_stands_in(dry: tuple[
     assert "kernel 'staged'" in found["PTX only, too new, nvrtc"]["got"]
 
 
-def test_every_experiment_that_is_asked_for_is_there() -> None:
-    names = set(importlib.import_module("experiments").EXPERIMENTS)
-    backends = ("tvm_ffi", "cython", "nvrtc")
-    sizes = ("small", "over 48 kB shared", "workspace", "outputs left out")
-    graphs = {
-        f"capture, {first}, {what}, {backend}"
-        for first in ("preloaded", "first call")
-        for what in sizes
-        for backend in (*backends, "torch")
-    }
-    orders = {f"order of outputs, {b}, inputs of {kind}" for b in backends for kind in ("plain", "jax", "cupy")}
-    lives = {f"life of inputs, {b}, {library}" for b in backends for library in ("torch", "jax", "cupy")}
-    ptx = {f"PTX only, {how}, {b}" for how in ("cold", "warm", "damaged", "too new") for b in ("tvm_ffi", "nvrtc")}
-    contexts = ("no context", "a foreign context", "a new thread", "a fork after use", "a fork before the first use")
-    places = {f"{what}, {backend}" for what in contexts for backend in backends}
-    compilers = {"torch.compile, reduce-overhead, first call", "jax.jit, an input that is written, donated"}
-    assert graphs | orders | lives | ptx | places | compilers <= names
-
-
 def test_the_benchmark_has_rows_of_every_kernel_and_of_launches(dry: tuple[str, dict[str, Any], Path]) -> None:
     document = json.loads((dry[2] / "gpu.json").read_text())
     shown = " ".join(row["what"] for row in document["rows"])

@@ -10,6 +10,7 @@ and whatever does not have to be wrong is right: the digests of the manifest and
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import json
 import re
@@ -17,7 +18,7 @@ import subprocess
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -218,12 +219,12 @@ class Draft:
     folder: str
     files: dict[str, bytes]
     document: dict[str, Any]
-    modes: dict[str, int] = field(default_factory=dict)
-    more: list[tuple[str, bytes]] = field(default_factory=list)
-    rows: list[str] = field(default_factory=list)
+    modes: dict[str, int] = dataclasses.field(default_factory=dict)
+    more: list[tuple[str, bytes]] = dataclasses.field(default_factory=list)
+    rows: list[str] = dataclasses.field(default_factory=list)
     record: Callable[[str], str] = lambda text: text
     manifest: Callable[[bytes], bytes] = lambda text: text
-    kept: set[str] = field(default_factory=set)
+    kept: set[str] = dataclasses.field(default_factory=set)
 
     @property
     def info(self) -> str:
@@ -361,6 +362,29 @@ def text(path: str, old: bytes, new: bytes) -> Change:
     return lambda draft: draft.replace(path, old, new)
 
 
+def wheel(old: bytes, new: bytes) -> Change:
+    return text("@WHEEL", old, new)
+
+
+def metadata(old: bytes, new: bytes) -> Change:
+    return text("@METADATA", old, new)
+
+
+def field(line: bytes) -> Change:
+    """METADATA has a further field."""
+    return metadata(b"Requires-Dist: ", line + b"\nRequires-Dist: ")
+
+
+def points(more: bytes) -> Change:
+    """There are further entry points."""
+    return text("@entry_points.txt", b"", more)
+
+
+def loaded_by(module: str) -> Change:
+    """The manifest has a backend loaded by a further module."""
+    return lambda draft: draft.document["backends"]["tvm_ffi"]["modules"].insert(0, module)
+
+
 def listed(**values: Any) -> Change:
     """The manifest has other values."""
     return lambda draft: draft.document.update(values)
@@ -448,6 +472,7 @@ ARCHIVE: dict[str, tuple[Change, str]] = {
     "a longer name": (more("demo_sm_80x/__init__.py"), "demo_sm_80x/__init__.py is outside of demo_sm_80/"),
     "scripts": (more("demo_sm_80-1.0.data/scripts/pip", mode=0o100755), "demo_sm_80-1.0.data/scripts/pip is outside"),
     "a parent folder": (more("demo_sm_80/../torch/x.py"), "demo_sm_80/../torch/x.py has a part in its path"),
+    "the same folder": (more("demo_sm_80/./x.py"), "demo_sm_80/./x.py has a part in its path"),
     "an empty part": (more("demo_sm_80//x.py"), "demo_sm_80//x.py has a part in its path"),
     "a blank": (more("demo_sm_80 /x.py"), "demo_sm_80 /x.py has a part in its path"),
     "an absolute path": (more("/tmp/x.py"), "/tmp/x.py has an absolute path"),
@@ -461,19 +486,17 @@ ARCHIVE: dict[str, tuple[Change, str]] = {
     "a folder": (more("demo_sm_80/more/", b"", 0o40755), "demo_sm_80/more/ is an entry for a folder"),
     "a link": (mode(0o120777), f"{CODE} is no regular file"),
     "setuid": (mode(0o104755), f"{CODE} has the permissions 4755"),
+    "setgid": (mode(0o102755), f"{CODE} has the permissions 2755"),
     "writable by all": (mode(0o100666), f"{CODE} has the permissions 0666"),
     "a file that the manifest does not list": (more("demo_sm_80/x.py"), "demo_sm_80/x.py is not in the manifest"),
     "another .dist-info": (more("evil-1.0.dist-info/METADATA"), "and evil-1.0.dist-info, and by its name it should"),
-    "direct_url.json": (
-        more(f"{INFO}/direct_url.json"),
-        f"{INFO}/direct_url.json is no file that the wheel of a kernel",
-    ),
+    "direct_url.json": (more(f"{INFO}/direct_url.json"), f"{INFO}/direct_url.json is no file that the wheel of a"),
     "a nested RECORD": (more(f"{INFO}/x/RECORD"), f"{INFO}/x/RECORD is no file that the wheel of a kernel"),
-    "a command": (text(POINTS, b"", b"[console_scripts]\npip = demo_sm_80:x\n"), "the entry point pip = demo_sm_80:x"),
-    "a command of others": (text(POINTS, b"", b"[console_scripts]\npip = os:abort\n"), "pip = os:abort of the group"),
-    "a plugin": (text(POINTS, b"", b"[pytest11]\nx = demo_sm_80\n"), "the entry point x = demo_sm_80 of the group"),
-    "code of others": (text(POINTS, b"", b"torch = torch\n"), "torch = torch of the group kernelwright.device_code,"),
-    "a continued line": (text(POINTS, b"", b"  [x]\n"), "entry_points.txt has the line '  [x]'"),
+    "a command": (points(b"[console_scripts]\npip = demo_sm_80:x\n"), "the entry point pip = demo_sm_80:x"),
+    "a command of others": (points(b"[console_scripts]\npip = os:abort\n"), "pip = os:abort of the group"),
+    "a plugin": (points(b"[pytest11]\nx = demo_sm_80\n"), "the entry point x = demo_sm_80 of the group"),
+    "code of others": (points(b"torch = torch\n"), "torch = torch of the group kernelwright.device_code,"),
+    "a continued line": (points(b"  [x]\n"), "entry_points.txt has the line '  [x]'"),
     "a row of RECORD without a file": (
         lambda draft: draft.rows.append("demo_sm_80/gone.py,sha256=x,1"),
         "demo_sm_80/gone.py is in RECORD, and missing",
@@ -508,52 +531,40 @@ DEVICE_CODE: dict[str, tuple[Change, str]] = {
     "no code at all": (lambda draft: draft.take("scale/default/cuda/sm_80.cubin"), "it has no device code for sm_80"),
     "another module": (put("evil.py", b"import os\n"), f"demo_sm_80/evil.py {NO_FILE}"),
     "code in its module": (put("__init__.py", b"import os\n"), "demo_sm_80/__init__.py is not what Kernelwright"),
-    "no pin": (text("@METADATA", b"demo==1.0", b"demo>=1.0"), "it does not depend on version 1.0 of demo"),
+    "no pin": (metadata(b"demo==1.0", b"demo>=1.0"), "it does not depend on version 1.0 of demo"),
     "no entry point": (text(POINTS, b"demo_sm_80 =", b"demo_sm_81 ="), "it has no entry point demo_sm_80 in"),
-    "a tag of a platform": (text("@WHEEL", b"none-any", b"none-linux_x86_64"), "WHEEL has the tags"),
-    "for a platform": (text("@WHEEL", b"Purelib: true", b"Purelib: false"), "WHEEL says that it is for a platform,"),
+    "a tag of a platform": (wheel(b"none-any", b"none-linux_x86_64"), "WHEEL has the tags py3-none-linux_x86_64"),
+    "for a platform": (wheel(b"Purelib: true", b"Purelib: false"), "WHEEL says that it is for a platform,"),
     "a path of the machine": (text("__init__.py", b"", b"/home/me/demo"), "has a path of the machine that built it:"),
     "an unsealed manifest": (sealed(lambda text: text.replace(b"sm_80", b"sm_90")), "was altered, its content does"),
 }
 
 METADATA: dict[str, tuple[Change, str]] = {
-    "Wheel-Version 2.0": (text("@WHEEL", b"Version: 1.0", b"Version: 2.0"), "WHEEL has the Wheel-Version '2.0', and"),
-    "a tag of another Python": (text("@WHEEL", b"Tag: py3-none-", b"Tag: cp312-cp312-"), "WHEEL has the tags"),
-    "a second tag": (text("@WHEEL", b"", b"Tag: py3-none-any\n"), "_x86_64, py3-none-any, and the name has"),
-    "pure, with libraries": (text("@WHEEL", b"Purelib: false", b"Purelib: true"), "WHEEL says that it is for any"),
-    "a field of WHEEL": (text("@WHEEL", b"", b"Install-Hook: x\n"), "WHEEL has the Install-Hook 'x', which no build"),
-    "a build number": (text("@WHEEL", b"", b"Build: 7\n"), "WHEEL has another build number than the name, which has"),
-    "METADATA in Latin-1": (text("@METADATA", b"", b"\nGr\xfc\xdfe\n"), "METADATA is no text in UTF-8"),
-    "WHEEL in Latin-1": (text("@WHEEL", b"Generator: ", b"Generator: \xfc"), "WHEEL is no text in UTF-8"),
-    "a requirement that is none": (
-        text("@METADATA", b"Requires-Dist: ", b"Requires-Dist: no no no\nRequires-Dist: "),
-        "'no no no' is invalid for 'requires-dist'",
-    ),
-    "a field of METADATA": (text("@METADATA", b"Version: 1.0", b"Version: 1.0\nEvil: 1"), "unrecognized field: 'evil'"),
-    "a Metadata-Version of later": (
-        text("@METADATA", b"Metadata-Version: 2", b"Metadata-Version: 9"),
-        "'9.4' is not a valid",
-    ),
+    "Wheel-Version 2.0": (wheel(b"Version: 1.0", b"Version: 2.0"), "WHEEL has the Wheel-Version '2.0', and"),
+    "a tag of another Python": (wheel(b"Tag: py3-none-", b"Tag: cp312-cp312-"), "WHEEL has the tags cp312-cp312"),
+    "a second tag": (wheel(b"", b"Tag: py3-none-any\n"), "_x86_64, py3-none-any, and the name has"),
+    "pure, with libraries": (wheel(b"Purelib: false", b"Purelib: true"), "WHEEL says that it is for any"),
+    "a field of WHEEL": (wheel(b"", b"Install-Hook: x\n"), "WHEEL has the Install-Hook 'x', which no build"),
+    "a build number": (wheel(b"", b"Build: 7\n"), "WHEEL has another build number than the name, which has"),
+    "METADATA in Latin-1": (metadata(b"", b"\nGr\xfc\xdfe\n"), "METADATA is no text in UTF-8"),
+    "WHEEL in Latin-1": (wheel(b"Generator: ", b"Generator: \xfc"), "WHEEL is no text in UTF-8"),
+    "a requirement that is none": (field(b"Requires-Dist: no no no"), "'no no no' is invalid for 'requires-dist'"),
+    "a field of METADATA": (metadata(b"Version: 1.0", b"Version: 1.0\nEvil: 1"), "unrecognized field: 'evil'"),
+    "a Metadata-Version of later": (metadata(b"Metadata-Version: 2", b"Metadata-Version: 9"), "'9.4' is not a valid"),
     "a licence that is not there": (
-        text("@METADATA", b"Version: 1.0", b"Version: 1.0\nLicense-File: X"),
+        metadata(b"Version: 1.0", b"Version: 1.0\nLicense-File: X"),
         "METADATA lists other licences",
     ),
     "a licence that is not listed": (more("demo-1.0.dist-info/licenses/evil.py"), "METADATA lists other licences"),
-    "a requirement at an address": (
-        text("@METADATA", b"Requires-Dist: ", b"Requires-Dist: evil @ file:///evil\nRequires-Dist: "),
-        "depends on evil @ file:///evil",
-    ),
-    "no tvm-ffi": (text("@METADATA", b"apache-tvm-ffi", b"apache-tvm-fff"), "it does not depend on 'apache-tvm-ffi"),
-    "Name twice": (text("@METADATA", b"Name: ", b"name: requests\nName: "), "METADATA has 2 fields Name"),
-    "Version twice": (text("@METADATA", b"\nVersion: ", b"\nversion: 9.9\nVersion: "), "METADATA has 2 fields Version"),
+    "a requirement at an address": (field(b"Requires-Dist: evil @ file:///evil"), "depends on evil @ file:///evil"),
+    "no tvm-ffi": (metadata(b"apache-tvm-ffi", b"apache-tvm-fff"), "it does not depend on 'apache-tvm-ffi"),
+    "Name twice": (metadata(b"Name: ", b"name: requests\nName: "), "METADATA has 2 fields Name"),
+    "Version twice": (metadata(b"\nVersion: ", b"\nversion: 9.9\nVersion: "), "METADATA has 2 fields Version"),
     "a blank line before the name": (
-        text("@METADATA", b"Name: ", b"name: requests\n\nName: "),
+        metadata(b"Name: ", b"name: requests\n\nName: "),
         "METADATA has the name requests",
     ),
-    "Root-Is-Purelib twice": (
-        text("@WHEEL", b"Root-Is", b"root-is-purelib: false\nRoot-Is"),
-        "one field Root-Is-Purelib",
-    ),
+    "Root-Is-Purelib twice": (wheel(b"Root-Is", b"root-is-purelib: false\nRoot-Is"), "one field Root-Is-Purelib"),
     "the name of another Python": (renamed("cp312-cp312-manylinux_2_17_x86_64.whl"), "its name is not for py3-none"),
     "the name of another platform": (renamed("py3-none-win_amd64.whl"), "and the name has py3-none-win_amd64"),
 }
@@ -565,10 +576,7 @@ LIBRARIES: dict[str, tuple[Change, str]] = {
     "a program": (elf(kind=2), f"{LIB} is no shared library of Linux"),
     "sections beyond its end": (elf(sections=1 << 40), f"{LIB} is cut off, or has a damaged header"),
     "no segments": (elf(segments=0), f"{LIB} has nothing that is loaded, or does not say"),
-    "no magic": (
-        lambda draft: draft.put("_lib/scale.so", b"\x00" + draft.files[LIB][1:]),
-        f"{LIB} is no library: it does not",
-    ),
+    "no magic": (lambda draft: draft.put("_lib/scale.so", b"\x00" + draft.files[LIB][1:]), f"{LIB} is no library: it"),
     "an empty library": (put("_lib/scale.so"), f"{LIB} is no library: it does not begin as an ELF file does"),
     "a library that is cut off": (
         lambda draft: draft.put("_lib/scale.so", draft.files[LIB][:-100]),
@@ -580,11 +588,8 @@ LIBRARIES: dict[str, tuple[Change, str]] = {
         "demo/backends/cython/_scale.abi3.so is the module of another kernel",
     ),
     "a library elsewhere": (has(library="../evil.so"), "kernel scale has the library '../evil.so', and a build calls"),
-    "libraries for any platform": (
-        lambda draft: draft.tag("any"),
-        f"{LIB} is code for a CPU, and the name of the wheel says any platform",
-    ),
-    "libraries of a newer system": (lambda draft: draft.tag("manylinux_2_4_x86_64"), "its libraries need"),
+    "libraries for any platform": (lambda draft: draft.tag("any"), f"{LIB} is code for a CPU, and the name of the"),
+    "libraries of a newer system": (lambda draft: draft.tag("manylinux_2_4_x86_64"), "need manylinux_2_5_x86_64"),
     "another launcher": (has(launcher=LAUNCHER.replace("0123", "3210")), "kernel scale was not linked with"),
     "an extension module beside a module": (put("__init__.abi3.so", b"\x7fELF"), f"demo/__init__.abi3.so {NO_FILE}"),
     "a package beside a module": (put("_runtime/loader/__init__.py"), f"demo/_runtime/loader/__init__.py {NO_FILE}"),
@@ -595,6 +600,7 @@ LIBRARIES: dict[str, tuple[Change, str]] = {
         text("__init__.py", b"", b"import evil\n"),
         f"demo/__init__.py is not what Kernelwright {VERSION} writes",
     ),
+    "another stub": (text("__init__.pyi", b"", b"x: int\n"), "demo/__init__.pyi is not what Kernelwright"),
     "another loader": (text("_runtime/loader.py", b"", b"import evil\n"), "demo/_runtime/loader.py is not what"),
 }
 
@@ -604,10 +610,8 @@ MANIFEST: dict[str, tuple[Change, str]] = {
     "no kernels": (listed(kernels={}), "its manifest lists no kernel"),
     "kernels that are a list": (listed(kernels=[]), f"{NO_MANIFEST} kernels is [], expected an object"),
     "no variants": (has(variants=[]), "describes kernel scale in a form that loaders refuse"),
-    "a key twice": (
-        resealed(b'"schema": 3,', b'"schema": 3,\n "schema": 3,'),
-        f"{NO_MANIFEST} is written in another way",
-    ),
+    "no documentation": (of_kernel(lambda kernel: kernel.pop("doc")), "describes kernel scale in a form that loaders"),
+    "a key twice": (resealed(b'"schema": 3,', b'"schema": 3,\n "schema": 3,'), f"{NO_MANIFEST} is written in another"),
     "a number that is none": (resealed(b'"size": 0', b'"size": NaN'), f"{NO_MANIFEST} NaN is not a number"),
     "a source of which nothing is known": (listed(source={"commit": ""}), f"{NO_MANIFEST} source.dirty is missing"),
     "a package that is a number": (listed(package=1), f"{NO_MANIFEST} package is 1, expected a string"),
@@ -670,21 +674,13 @@ MANIFEST: dict[str, tuple[Change, str]] = {
     ),
     "a target that there is not": (of_unit(target="vulkan"), "has code of the target 'vulkan' for 'x86-64', which"),
     "a kernel called import os": (kernel_called("import os"), "its manifest lists the kernel 'import os', which is"),
+    "a kernel called __import__": (kernel_called("__import__"), "the kernel '__import__', which is no name of one"),
     "a kernel called manifest": (kernel_called("manifest"), "the kernel 'manifest', which is no name of one"),
     "a kernel of a path": (kernel_called("../evil"), "the kernel '../evil', which is no name of one"),
     "a kernel that another one is": (kernel_called("other"), "kernel other has the library '_lib/scale.so'"),
-    "a module of a backend elsewhere": (
-        lambda draft: draft.document["backends"]["tvm_ffi"]["modules"].insert(0, "../../evil.py"),
-        "describes the backend 'tvm_ffi' in a form that loaders refuse",
-    ),
-    "a module of a backend that there is not": (
-        lambda draft: draft.document["backends"]["tvm_ffi"]["modules"].insert(0, "evil.py"),
-        "its manifest has tvm_ffi loaded by 'evil.py', which is no module of the package",
-    ),
-    "a module of a backend that another one has": (
-        lambda draft: draft.document["backends"]["tvm_ffi"]["modules"].insert(0, "misses.py"),
-        "its manifest describes the backends in another way than a build",
-    ),
+    "a module of a backend elsewhere": (loaded_by("../../evil.py"), "describes the backend 'tvm_ffi' in a form that"),
+    "a module of a backend that there is not": (loaded_by("evil.py"), "its manifest has tvm_ffi loaded by 'evil.py',"),
+    "a module of a backend that another one has": (loaded_by("misses.py"), "its manifest describes the backends in"),
     "a need of a backend that is another one": (
         lambda draft: draft.document["backends"]["cython"].update(needs=[["evil.sub", "apache-tvm-ffi"]]),
         "its manifest describes the backends in another way than a build",
@@ -694,7 +690,7 @@ MANIFEST: dict[str, tuple[Change, str]] = {
         "describes the backend 'evil' in a form that loaders refuse",
     ),
     "no backend": (listed(backends={}), "its manifest describes no backend"),
-    "a backend of a kernel that there is not": (has(backends=["tvm_ffi", "evil"]), "kernel scale has the backend"),
+    "a backend of a kernel that there is not": (has(backends=["tvm_ffi", "evil"]), "has the backend 'evil'"),
     "a kernel without library": (
         of_kernel(lambda kernel: (kernel.pop("library"), kernel.pop("launcher"))),
         "kernel scale has neither a library nor code in Python",
@@ -702,7 +698,10 @@ MANIFEST: dict[str, tuple[Change, str]] = {
     "a package elsewhere": (listed(package="other"), "demo/manifest.json is about the package other, which is in"),
     **{
         f"a package called {name}": (package_called(name), TAKEN)
-        for name in ("requests", "json", "sitecustomize", "__pycache__", "class")
+        for name in (
+            *("requests", "typing_extensions", "torch", "json", "yaml"),
+            *("sitecustomize", "pip", "__pycache__", "class"),
+        )
     },
     "a package in one of others": (package_called("numpy.demo"), TAKEN),
 }

@@ -19,9 +19,8 @@ from kernelwright.package.manifest import BuiltPackage, PackagedKernel, make_man
 from kernelwright.report.data import collect
 from kernelwright.report.markup import duration, size
 from kernelwright.report.page import render
-from kernelwright.report.timeline import colours
 from kernelwright.runtime.loader import DIGEST_LINE
-from kernelwright.state.trace import RunSummary, Span, Trace
+from kernelwright.state.trace import RunSummary, Trace
 
 LABELS = [kind.label for kind in STAGES]
 SUMMARY = RunSummary(jobs=2, cores=2, built=6, reused=3, cached=2, failed=1, seconds=4.0)
@@ -150,9 +149,14 @@ def test_command_writes_the_page_into_the_build_folder(project: Path, capsys: py
     assert (project / "build" / "report.html").read_text().startswith("<!doctype html>")
 
 
-def test_folder_defaults_to_the_current_one(project: Path, monkeypatch: pytest.MonkeyPatch):
+def test_folder_defaults_to_the_current_one_and_packages_may_be_in_several(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     monkeypatch.chdir(project)
-    assert main(["report", "--output", "pages/index.html"]) == 0
+    add_package(project / "out", "extra")
+    packages = ["--packages", "build", "--packages", "out"]
+    assert main(["report", "--output", "pages/index.html", *packages]) == 0
+    assert "9 steps, 4 kernels" in capsys.readouterr().out
     assert (project / "pages" / "index.html").is_file()
     assert not (project / "build" / "report.html").exists()
 
@@ -321,14 +325,6 @@ def test_steps_have_a_bar_in_the_colour_of_their_stage_relative_to_the_slowest(p
     assert bars[:4] == [(cubin, "100.0%"), (cubin, "55.0%"), (link, "45.0%"), (lower, "35.0%")]
 
 
-def test_what_was_measured_as_nothing_is_not_unknown(tmp_path: Path):
-    trace = Trace(start=0.0)
-    trace.span("CC", "k", 0.0, 0.0, cpu_seconds=0.0, peak_kib=0)
-    trace.write(tmp_path / "build" / "trace.json", SUMMARY)
-    assert rows_of(page_of(tmp_path), "Slowest steps") == [["CC", "k", "0.00", "", "0.00", "0.0"]]
-    assert rows_of(page_of(tmp_path), "Stages and build cache")[0][-3:] == ["0.00", "0.00", "0.00"]
-
-
 def test_tables_sort_by_exact_values_and_zeros_are_faint(project: Path):
     page = page_of(project)
     device = page.split('aria-label="Device code"', 1)[1]
@@ -384,15 +380,6 @@ def test_what_a_partial_package_lacks_is_noted(project: Path):
     assert html.escape(text) in page_of(project)
 
 
-def test_packages_of_a_variant_dir(project: Path, capsys: pytest.CaptureFixture[str]):
-    add_package(project / "out", "extra")
-    assert main(["report", str(project), "--packages", "build", "--packages", "out"]) == 0
-    assert "9 steps, 4 kernels" in capsys.readouterr().out
-
-
-# Nothing on the page can act, or reach out.
-
-
 def test_package_without_code_of_a_kind_has_no_table_of_it(tmp_path: Path):
     entry = {**KERNELS["saxpy"], "variants": []}
     built = BuiltPackage(
@@ -418,13 +405,6 @@ def test_texts_of_the_user_are_escaped(project: Path):
     assert html.escape(f"part_2{EVIL}") in page
 
 
-def test_embedded_data_is_that_of_the_trace(project: Path):
-    data = json.loads(page_of(project).split('id="data">', 1)[1].split("</script>", 1)[0])
-    assert data["end"] == 4_000_000
-    assert [f"gemm/{EVIL} cuda", 0, 0.5, None] in [span[4:] for span in data["spans"]]
-    assert data["stages"][-1] == ["TUNE", 20]
-
-
 def test_name_with_bytes_that_are_not_utf8_can_be_written(tmp_path: Path):
     trace = Trace(start=0.0)
     trace.span("DISCOVER", "kernels/\udcff.py", 0.0, 1.0)
@@ -442,11 +422,6 @@ def test_page_refers_to_nothing_outside_and_its_policy_allows_only_its_own_style
     page = html.unescape(page).replace(EVIL, "").replace("http://www.w3.org/2000/svg", "")
     for reference in ("http:", "https:", "//cdn", "url(", "@import", " src=", " href=", "<link", "<iframe", "fetch("):
         assert reference not in page
-
-
-def test_stages_beyond_the_known_ones_share_two_colours():
-    spans = [Span(label, "x", 0, 1) for label in ("CHECK", "AAA", "LOWER", "BBB", "CCC")]
-    assert colours(spans) == {"LOWER": 2, "CHECK": 17, "AAA": 20, "BBB": 21, "CCC": 20}
 
 
 # In a browser.
@@ -540,7 +515,7 @@ def test_filter_shows_the_rows_with_all_words(shared_browser: Browser):
 
 
 @needs_browser
-def test_dragging_enlarges_and_a_double_click_restores(shared_browser: Browser):
+def test_dragging_enlarges_a_double_click_restores_and_a_click_on_a_stage_hides_it(shared_browser: Browser):
     everything = shared_browser.evaluate("document.querySelectorAll('#chart .bar').length")
     x, y = shared_browser.middle(f"#chart .bar.c{LABELS.index('LINK')}")
     shared_browser.mouse("mousePressed", x - 20, y, "left", 1)
@@ -551,14 +526,9 @@ def test_dragging_enlarges_and_a_double_click_restores(shared_browser: Browser):
     assert shared_browser.evaluate("document.querySelectorAll('#chart .selection').length") == 0
     shared_browser.evaluate("document.getElementById('chart').dispatchEvent(new MouseEvent('dblclick'))")
     assert shared_browser.evaluate("document.querySelectorAll('#chart .bar').length") == everything
-
-
-@needs_browser
-def test_click_on_a_stage_hides_it(shared_browser: Browser):
-    shared_browser.click(".legend button:nth-child(3)")
-    assert shared_browser.evaluate("document.querySelectorAll('#chart .bar.c4').length") == 0
-    shared_browser.click(".legend button:nth-child(3)")
-    assert shared_browser.evaluate("document.querySelectorAll('#chart .bar.c4').length") == 3
+    for hidden in (0, 3):
+        shared_browser.click(".legend button:nth-child(3)")
+        assert shared_browser.evaluate("document.querySelectorAll('#chart .bar.c4').length") == hidden
 
 
 @needs_browser
@@ -589,10 +559,6 @@ def test_timeline_is_redrawn_for_paper_and_keeps_its_size_on_screen(shared_brows
     shared_browser.emulate("dark", "print")
     assert shared_browser.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     shared_browser.emulate()
-
-
-@needs_browser
-def test_narrow_window_needs_no_sideways_scrolling(shared_browser: Browser):
     shared_browser.resize(420, 800)
-    assert shared_browser.evaluate("document.documentElement.scrollWidth") == 420
+    assert shared_browser.evaluate("document.documentElement.scrollWidth") == 420, "nothing is beyond a narrow window"
     shared_browser.resize(1280, 900)
