@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -285,6 +287,31 @@ class Project:
         assert "Traceback (most recent call last)" not in re.sub(r"^ {4}.*$", "", done.stdout, flags=re.M), done.stdout
         return Run(done.returncode, done.stdout)
 
+    def start(self, *arguments: str, command: tuple[str, ...] = (), **options: Any) -> subprocess.Popen[str]:
+        """Start ``scons`` in a process group of its own; ``command`` is what starts it."""
+        self.know_tools(*arguments)
+        with_streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True} | options
+        words = [*command, sys.executable, "-m", "SCons", *arguments]
+        return subprocess.Popen(
+            words,
+            cwd=self.folder,
+            env=self.variables(),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            # Whoever runs the tests in the background has it ignored, and so would this process.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            **with_streams,
+        )
+
+    def kernelwright(self, *arguments: str | Path, status: int = 0) -> str:
+        """What ``kernelwright`` prints in the project, in a fork; ``status`` is the one that it is expected to have."""
+        program = "import sys; from kernelwright.cli import main; sys.exit(main(sys.argv[1:]))"
+        done = starter("support.scons_start").run(
+            program, *arguments, env=self.variables(), path=[SITE_SCONS], cwd=self.folder, merged=True
+        )
+        assert done.returncode == status, done.stdout
+        return done.stdout
+
     def variables(self, env: dict[str, str] | None = None) -> dict[str, str]:
         """The environment of a run: that of the tests, with their C compiler, and what is given."""
         variables = {k: v for k, v in os.environ.items() if not k.startswith("KERNELWRIGHT_")}
@@ -367,6 +394,14 @@ class Project:
             )
         assert done.returncode == 0, done.stdout
         return done.stdout
+
+    def value(self, kernel: str = "scale", shape: tuple[int, ...] = (1,)) -> float:
+        """What a kernel of the built package ``demo`` makes out of ones."""
+        return float(
+            self.python(
+                f"import numpy as np, demo; print(np.from_dlpack(demo.{kernel}(np.ones({shape}, 'f4'))).flat[0])"
+            )
+        )
 
     def files(self, *under: str) -> dict[str, bytes]:
         """Content of every file below some folders, by relative path."""
