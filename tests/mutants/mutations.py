@@ -21,14 +21,9 @@ C_FILES = (".h", ".c")
 
 @dataclass(frozen=True)
 class Change:
-    """A part of a file that something else takes the place of.
+    """Some characters of a file that a text takes the place of; ``path`` is below `SOURCES`.
 
-    Attributes:
-        path: of the file, below `SOURCES`.
-        function: its qualified name; that of a class or a constant if it is in no function.
-        start, end: which characters of the file.
-        text: what takes their place.
-        rule: the kind of change.
+    ``function`` is a qualified name; that of a class or a constant if the place is in no function.
     """
 
     path: str
@@ -91,9 +86,8 @@ class Source:
                 yield Scope(prefix + node.name, node, ())
                 yield from self._scopes(node.body, f"{prefix}{node.name}.")
             elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value and not prefix:
-                yield Scope(
-                    ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target), node, (node,)
-                )
+                target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+                yield Scope(ast.unparse(target), node, (node,))
 
 
 def statements(body: Iterable[ast.stmt], functions: bool = False) -> Iterator[ast.stmt]:
@@ -167,8 +161,8 @@ def mutable(node: object, raised: bool = False) -> Iterator[tuple[object, bool]]
         return
     if isinstance(node, cst.Expr) and isinstance(node.value, cst.BaseString):
         return
-    called = node.func.attr if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) else None
-    called = node.func if isinstance(node, cst.Call) and called is None else called
+    called = getattr(node, "func", None) if isinstance(node, cst.Call) else None
+    called = called.attr if isinstance(called, cst.Attribute) else called
     name = called.value if isinstance(called, cst.Name) else ""
     raised = raised or isinstance(node, cst.Raise) or name.endswith("Error")
     if isinstance(node, cst.FormattedString) and raised:
@@ -262,12 +256,9 @@ def whole_statement(source: Source, scope: Scope, node: ast.stmt) -> Iterator[Ch
         called = ast.unparse(node.value.func).rpartition(".")[2]
         if QUIET.search(ast.unparse(node)):
             return
-        if called in ("fsync", "flush", "flock", "sync", "acquire"):
-            yield source.change(scope, node, "pass", "a lock or a flush is dropped")
-        elif NOTES.search(called):
-            yield source.change(scope, node, "pass", "a dependency or a note is dropped")
-        else:
-            yield source.change(scope, node, "pass", "a step is dropped")
+        is_lock = called in ("fsync", "flush", "flock", "sync", "acquire")
+        what = "a lock or a flush" if is_lock else "a dependency or a note" if NOTES.search(called) else "a step"
+        yield source.change(scope, node, "pass", f"{what} is dropped")
     if isinstance(node, ast.With):
         for item in node.items:
             if LOCKS.search(ast.unparse(item.context_expr)) and item.optional_vars is None:
@@ -306,12 +297,9 @@ def expression(source: Source, scope: Scope, node: ast.AST, is_test: bool) -> It
 
 def elements(source: Source, scope: Scope, node: ast.expr, rule: str) -> Iterator[Change]:
     """Each element of a tuple, a list or a dictionary replaced by nothing."""
-    if isinstance(node, ast.Tuple | ast.List) and len(node.elts) > 1 and isinstance(node.ctx, ast.Load):
-        for item in node.elts:
-            yield source.change(scope, item, "*()" if isinstance(item, ast.Starred) else "None", rule)
-    if isinstance(node, ast.Dict):
-        for item in node.values:
-            yield source.change(scope, item, "None", rule)
+    is_list = isinstance(node, ast.Tuple | ast.List) and len(node.elts) > 1 and isinstance(node.ctx, ast.Load)
+    for item in node.elts if is_list else node.values if isinstance(node, ast.Dict) else ():  # type: ignore[attr-defined]
+        yield source.change(scope, item, "*()" if isinstance(item, ast.Starred) else "None", rule)
 
 
 # ---- C ----
@@ -367,20 +355,14 @@ def c_changes(path: str, text: str, rules: bool) -> Iterator[Change]:
 
 
 def occurrences(function: str, old: str, new: str, texts: Mapping[str, str]) -> list[Change]:
-    """Where something is in the functions of a name, wherever these are, with what takes its place.
-
-    Arguments:
-        function: a qualified name in Python, or a name in C.
-        texts: path of each file -> what it has.
-    """
-    found = []
-    name = function.rpartition(".")[2]
-    for path, text in texts.items():
-        if old in text and name in text:
-            for start, end in spans(path, text, function):
-                places = re.finditer(re.escape(old), text[start:end])
-                found += [Change(path, function, start + p.start(), start + p.end(), new, "planted") for p in places]
-    return found
+    """Where something is in the functions of a (qualified) name in any of these files, with what takes its place."""
+    return [
+        Change(path, function, start + place.start(), start + place.end(), new, "planted")
+        for path, text in texts.items()
+        if old in text and function.rpartition(".")[2] in text
+        for start, end in spans(path, text, function)
+        for place in re.finditer(re.escape(old), text[start:end])
+    ]
 
 
 def spans(path: str, text: str, function: str) -> list[tuple[int, int]]:

@@ -154,20 +154,20 @@ def places(
     source: Source | None, path: str, text: str, in_keys: set[str] | None
 ) -> Iterator[tuple[str, str, Callable[[], list[Change]]]]:
     """Where a file may be changed: the rule, what the place is told by, and what gives the changes of it."""
-    if source is None:
-        of_lines: dict[str, list[Change]] = defaultdict(list)
-        for number, change in enumerate(c_changes(path, text, in_keys is not None)):
-            line = number if in_keys is not None else text.count("\n", 0, change.start)
-            of_lines[f"{line} {change.rule}"].append(change)
-        found = [change for changes in of_lines.values() for change in [changes]]
-    elif in_keys is not None:
-        found = [[change] for scope in source.scopes() for change in rule_changes(source, scope, in_keys)]
-    else:
+    if source and in_keys is None:
         for scope in source.scopes():
             for node in scope.statements:
                 key = f"{scope.name} {source.code(node).splitlines()[0]}"
                 yield "random", key, partial(random_changes, source, scope, node)
         return
+    if source:
+        found = [[change] for scope in source.scopes() for change in rule_changes(source, scope, in_keys or set())]
+    else:
+        of_lines: dict[tuple[int, str], list[Change]] = defaultdict(list)
+        for number, change in enumerate(c_changes(path, text, in_keys is not None)):
+            line = number if in_keys is not None else text.count("\n", 0, change.start)
+            of_lines[line, change.rule].append(change)
+        found = list(of_lines.values())
     for changes in found:
         first = changes[0]
         key = f"{first.function} {text[first.start : first.end]} {first.text} {first.rule}"
