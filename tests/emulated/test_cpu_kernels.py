@@ -55,18 +55,13 @@ def elementwise(function: Callable[[Any], Any], dtype: str, x: np.ndarray[Any, A
     return y[0]
 
 
-def test_the_exponential_is_good_to_two_units_in_the_last_place() -> None:
+def test_the_exponential_is_good_to_two_units_in_the_last_place_and_knows_no_numbers() -> None:
     kernels_in("softmax")
     from _common import exp
 
     x = np.linspace(-87, 88, 1 << 16, dtype=np.float32)
     exact = np.exp(x.astype(np.float64))
     assert np.max(np.abs(elementwise(exp, "float32", x) - exact) / exact) < 2**-22
-
-
-def test_the_exponential_of_what_is_no_number_or_too_large() -> None:
-    kernels_in("softmax")
-    from _common import exp
 
     x = np.array([np.nan, np.inf, 1e30, 89, 0, -0.0, -88.5, -1e30, -np.inf] + 7 * [1], np.float32)
     expected = [np.nan, np.inf, np.inf, np.inf, 1, 1, 0, 0, 0]
@@ -84,6 +79,7 @@ def test_the_nearest_integer_is_that_of_numpy_also_in_the_middle() -> None:
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_each_point_of_the_space_of_gemm_computes_every_row(arch: str) -> None:
+    """Each arch takes every second one."""
     runs_here(arch)
     (kernel,) = kernels_in("gemm")
     rng = np.random.default_rng(0)
@@ -91,9 +87,9 @@ def test_each_point_of_the_space_of_gemm_computes_every_row(arch: str) -> None:
     choice = next(one for one in kernel.choices if one.config == {"n": 1024, "k": 1024, "dtype": "float32"})
     candidates = choice.candidates("llvm")
     assert len(candidates) > 5
-    for config in candidates:
+    for config in candidates[ARCHS.index(arch) :: len(ARCHS)]:
         library = compiled("gemm", arch, **config)
-        for m in (1, 5, 17, 73, 150):
+        for m in (1, 17, 150):
             a, c = rng.standard_normal((m, 1024)).astype(np.float32), np.zeros((m, 1024), np.float32)
             called(library, a, b, c)
             np.testing.assert_allclose(c, a @ b, atol=1e-4, err_msg=str((config, m)))
@@ -109,8 +105,7 @@ def test_the_inner_loop_of_gemm_multiplies_and_adds_in_registers(arch: str, prod
     assert len(re.findall(r"vbroadcastss", loop)) == products // 2
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+@pytest.mark.parametrize(("arch", "dtype"), [("x86-64-v3", "float32"), ("x86-64-v4", "float32"), ("x86-64-v3", "int8")])
 def test_transpose_moves_every_element_at_all_edges(arch: str, dtype: str) -> None:
     runs_here(arch)
     library = compiled("transpose", arch, dtype=dtype, block=64)
@@ -120,7 +115,7 @@ def test_transpose_moves_every_element_at_all_edges(arch: str, dtype: str) -> No
         np.testing.assert_array_equal(y, x.T)
 
 
-@pytest.mark.parametrize("share", [4, 2, 1])
+@pytest.mark.parametrize("share", [4, 1])
 def test_decode_attention_ends_where_a_sequence_does(share: int) -> None:
     runs_here("x86-64-v3")
     (kernel,) = kernels_in("decode_attention")

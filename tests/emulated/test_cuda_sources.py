@@ -17,8 +17,8 @@ from kernelwright.cuda import Tensor, TensorMap
 from kernelwright.lower.cuda_parameters import TYPES
 from kernelwright.toolchain.nvcc import find_nvcc
 from kernelwright.toolchain.nvrtc import find_nvrtc
-from support.project import SCONSTRUCT, SITE_SCONS, Project
-from support.standin_calls import call, make_standin
+from support.project import SCONSTRUCT, Project
+from support.standin_calls import call, launches, make_standin
 
 SETTINGS = """\
 [tool.kernelwright]
@@ -223,14 +223,9 @@ def test_sizes_shared_memory_and_flags_of_a_launch_are_as_declared(built):
     assert launch.endswith("parameters 0x100 20000 1000")
     (described,) = signature(built, "tiles/default")["launches"]
     assert described["dependent"] is True
+    _, log = call(built, "demo.tiles(on_cuda(40000, 50000, data=0x100))", parameters="pli", capability=90)
+    assert launches(log)[0].endswith("parameters 0x100 8000000000 50000"), "a size of 64 bits is computed in 64 bits"
     assert "float32[m, n (a multiple of 4)]" in printed
-
-
-def test_a_size_of_64_bits_is_computed_in_64_bits(built):
-    code = "demo.tiles(on_cuda(40000, 50000, data=0x100))"
-    _, log = call(built, code, parameters="pli", capability=90)
-    (launch,) = [line for line in log if line.startswith("launch ")]
-    assert launch.endswith("parameters 0x100 8000000000 50000")
 
 
 def test_the_code_computes_what_its_author_wrote(built, tmp_path):
@@ -359,41 +354,24 @@ def test_a_map_that_no_driver_can_encode_is_an_error(changes, expected):
 # ---- what is built again
 
 
-def test_nothing_is_done_twice(project):
-    assert project.scons().stages == []
-
-
-def test_a_comment_in_a_header_runs_the_front_end_of_those_that_include_it_and_no_more(project):
-    with (project.folder / "kernels/csrc/as_float.cuh").open("a") as file:
-        file.write("// a comment\n")
-    assert project.scons().labels == {"PTX": 4}
-
-
-def test_an_edit_of_a_header_compiles_those_that_include_it(project):
-    project.replace("kernels/csrc/as_float.cuh", "* x;", "* x + 1;")
-    run = project.scons()
-    assert run.labels == {"PTX": 4, "CUBIN": 2, "WRAP": 2, "LINK": 1, "PACKAGE": 1}
-    assert "float16" not in " ".join(stage for stage in run.stages if stage.startswith("CUBIN"))
-
-
-def test_the_manifest_tells_code_of_another_header_from_what_it_was(project):
+def test_an_edit_runs_what_depends_on_it_and_no_more(project):
     def units() -> list[str]:
         manifest = json.loads((project.folder / "build/demo/manifest.json").read_text())
         variants = manifest["kernels"]["row_sum"]["variants"]
         return [unit["signature"] for variant in variants for unit in variant["units"]]
 
+    assert project.scons().stages == []
+    header = project.folder / "kernels/csrc/as_float.cuh"
+    header.write_text(header.read_text() + "// a comment\n")
+    assert project.scons().labels == {"PTX": 4}
     before = units()
     project.replace("kernels/csrc/as_float.cuh", "* x;", "* x + 1;")
-    project.scons()
-    assert [old == new for old, new in zip(before, units(), strict=True)] == [False, True]
-
-
-def test_an_edit_of_a_source_lowers_nothing(project):
+    run = project.scons()
+    assert run.labels == {"PTX": 4, "CUBIN": 2, "WRAP": 2, "LINK": 1, "PACKAGE": 1}
+    assert "float16" not in " ".join(stage for stage in run.stages if stage.startswith("CUBIN"))
+    assert [old == new for old, new in zip(before, units(), strict=True)] == [False, True], "as the manifest says"
     project.replace("kernels/csrc/reduce.cu", "* scale", "+ scale")
-    assert project.scons().labels == {"PTX": 4, "CUBIN": 4, "WRAP": 2, "LINK": 1, "PACKAGE": 1}
-
-
-def test_another_template_argument_is_another_function(project):
+    assert project.scons().labels == {"PTX": 4, "CUBIN": 4, "WRAP": 2, "LINK": 1, "PACKAGE": 1}, "nothing is lowered"
     project.replace("kernels/row_sum.py", ", 128,", ", 64,")
     project.replace("kernels/row_sum.py", "block=128", "block=64")
     run = project.scons()
@@ -435,30 +413,6 @@ def test_a_compiler_that_is_run_as_a_whole_gives_the_same_names(project):
     assert (
         "_ZN4rows3sumIfLi128ELi8EEEvPKT_Pfif" in (project.folder / "build/kernels/demo/row_sum/wrapper.c").read_text()
     )
-
-
-def test_a_header_is_a_dependency_of_what_is_compiled_on_demand(project):
-    code = """
-import kernelwright
-def product():
-    compiled = kernelwright.load("kernels/row_sum.py").row_sum.using(archs=["sm_90a"]).compile(dtype="float32")
-    return "mul.f32" in compiled.source("ptx")
-was = product()
-from pathlib import Path
-source = Path("kernels/csrc/reduce.cu")
-source.write_text(source.read_text().replace("* scale", "+ scale"))
-print(was, product())
-"""
-    env = {"PYTHONPATH": str(SITE_SCONS), "KERNELWRIGHT_CACHE_DIR": str(project.folder / "on-demand")}
-    assert project.python(code, env=env).strip() == "True False"
-
-
-def test_macros_may_have_any_name(project):
-    names = ["T", "N", "K", "P", "F", "I", "First", "Rest", "kw", "type", "kind", "count", "number", "bytes", "about"]
-    project.replace("kernels/tiles.py", '"THREADS": 64', f'"THREADS": 64, **dict.fromkeys({names}, "(another)")')
-    project.replace("kernels/tiles.py", ", long long bytes,", ", long long size,")
-    project.replace("kernels/tiles.py", "< bytes", "< size")
-    assert project.scons("build/kernels/demo/tiles/default/cuda/compute_90a.ptx").labels["PTX"] == 1
 
 
 # ---- what is compared
@@ -531,103 +485,140 @@ def test_types_are_compared_and_not_sizes(tmp_path):
 
 # ---- errors
 
-MISTAKES = {
-    "a file that is not there": (
-        ("csrc/reduce.cu", "csrc/reduced.cu"),
-        r"kernels/row_sum.py:7 row_sum/dtype-float32 \[lower\]: there is no file .csrc/reduced.cu. beside",
+NAMES = ["T", "N", "K", "P", "F", "I", "First", "Rest", "kw", "type", "kind", "count", "number", "bytes", "about"]
+
+MISTAKES = [
+    (
+        "a file that is not there",
+        [("csrc/reduce.cu", "csrc/reduced.cu")],
+        r"m\d+.py:7 m\d+/dtype-float32 \[lower\]: there is no file .csrc/reduced.cu. beside",
     ),
-    "a folder that is not there": (
-        ('"cuda", configs', '"cuda", includes=["inclde"], configs'),
-        r"kernels/row_sum.py:7 row_sum/dtype-float32 \[nvcc\]: includes names 'inclde', which is no folder beside",
+    (
+        "a folder that is not there",
+        [('"cuda", configs', '"cuda", includes=["inclde"], configs')],
+        r":7 m\d+/dtype-float32 \[nvcc\]: includes names 'inclde', which is no folder beside",
     ),
-    "a function that is not there": (("rows::sum<", "rows::total<"), r'device\.cu\(\d+\): error: .*"total"'),
-    "a template with too few arguments": (
-        (", 128, TILE>", ">"),
-        r"cannot determine which instance of function template",
+    ("a function that is not there", [("rows::sum<", "rows::total<")], r'device\.cu\(\d+\): error: .*"total"'),
+    (
+        "a template with too few arguments",
+        [(", 128, TILE>", ">")],
+        r"cannot determine which instance of function template(?s:.)*names no __global__ function",
     ),
-    "a template that cannot be instantiated": (
-        ('"float16": "__half"', '"float16": "int2"'),
+    (
+        "a function that only device code can call",
+        [("csrc/reduce.cu", "csrc/device.cu")],
+        r"\[wrap\]: .* has no kw_entry that points to a __glo.*\n(?s:.)*remedy: name a __global__ function",
+    ),
+    (
+        "a template that cannot be instantiated",
+        [("float32: float", "float32: int2")],
         r'reduce.cu\(8\): error: no instance of overloaded function "as_float"',
     ),
-    "too few parameters": (
-        ('        scale=Scalar("float32"),\n', ""),
+    (
+        "too few parameters",
+        [('        scale=Scalar("float32"),\n', "")],
         r"rows::sum<float, 128, TILE> has another number of parameters than 3: x, y, columns",
     ),
-    "another dtype": (
-        ('x=Tensor(dtype, "rows"', 'x=Tensor("int32", "rows"'),
+    (
+        "another dtype",
+        [('x=Tensor(dtype, "rows"', 'x=Tensor("int32", "rows"')],
         r"x is a tensor of int32, which parameter 1 of rows::sum<float, 128, TILE> does not take",
     ),
-    "another dtype of the same size": (
-        ('"rows", "columns")', '"rows", "columns") if dtype == "float32" else Tensor("bfloat16", "rows", "columns")'),
+    (
+        "another dtype of the same size",
+        [("float32: float", "float32: __half"), ("Tensor(dtype,", 'Tensor("bfloat16",')],
         r"x is a tensor of bfloat16, which parameter 1 of rows::sum<__half, 128, TILE> does not take; if its type is y",
     ),
-    "a type that holds nothing": (
-        ("block=128,", 'block=128, types={"rows::pair": "float"},'),
+    (
+        "a type that holds nothing",
+        [("block=128,", 'block=128, types={"rows::pair": "float"},')],
         r"types has 'rows::pair': 'float', which does not say what a type holds",
     ),
-    "another dtype of a size": (
-        ('columns=Size("columns")', 'columns=Size("columns", dtype="int64")'),
+    (
+        "another dtype of a size",
+        [('columns=Size("columns")', 'columns=Size("columns", dtype="int64")')],
         r"columns is a number of int64, which parameter 3 of rows::sum<float, 128, TILE> does not take",
     ),
-    "an input that is written": (
-        ('outputs=["y"]', "outputs=[]"),
+    (
+        "an input that is written",
+        [('outputs=["y"]', "outputs=[]")],
         r"parameter 2 of rows::sum<float, 128, TILE> may write to y: write written=True or written=False",
     ),
-    "an output that cannot be written": (
-        ('outputs=["y"]', 'outputs=["x", "y"]'),
+    (
+        "an output that cannot be written",
+        [('outputs=["y"]', 'outputs=["x", "y"]')],
         r"x is written, and parameter 1 of rows::sum<float, 128, TILE> points to constants",
     ),
-    "a grid that is no arithmetic": (('grid="rows"', 'grid="rows / 2"'), r"grid is '\(rows / 2\)', which is no arithm"),
-    "a grid of an unknown size": (('grid="rows"', 'grid="rowz"'), r"grid has the name 'rowz', which is in no shape"),
-    "a grid of four sizes": (('grid="rows"', "grid=(1, 2, 3, 4)"), r"grid has 4 sizes"),
-    "a grid that no integer of 32 bits has": (('grid="rows"', "grid=2**31"), r"the number 2147483648 .* is no int32"),
-    "a block of too many threads": (
-        ("block=128,", "block=(128, 9),"),
-        r"kernels/row_sum.py:7 row_sum/dtype-float32 \[lower\]: the launch has 1152 threads in a block, and 1024 are",
+    (
+        "a grid that is no arithmetic",
+        [('grid="rows"', 'grid="rows / 2"')],
+        r"grid is '\(rows / 2\)', which is no arithm",
     ),
-    "a block beyond the bounds of the function": (
-        ("block=128,", "block=(64, 4),"),
-        r"row_sum/dtype-float\d\d \[wrap\]: the launch has 256 threads in a block, and the function is for 128 at most",
+    ("a grid of an unknown size", [('grid="rows"', 'grid="rowz"')], r"grid has the name 'rowz', which is in no shape"),
+    ("a grid of four sizes", [('grid="rows"', "grid=(1, 2, 3, 4)")], r"grid has 4 sizes"),
+    ("a grid beyond 32 bits", [('grid="rows"', "grid=2**31")], r"the number 2147483648 .* is no int32"),
+    (
+        "a block of too many threads",
+        [("block=128,", "block=(128, 9),")],
+        r":7 m\d+/dtype-float32 \[lower\]: the launch has 1152 threads in a block, and 1024 are",
     ),
-    "code for a device linker": (
-        ('"cuda", configs', '"cuda", flags=["-rdc=true"], configs'),
+    (
+        "a block beyond the bounds of the function",
+        [("block=128,", "block=(64, 4),")],
+        r"\[wrap\]: the launch has 256 threads in a block, and the function is for 128 at most",
+    ),
+    (
+        "code for a device linker",
+        [('"cuda", configs', '"cuda", flags=["-rdc=true"], configs')],
         r"\[nvcc\]: its flags have -rdc=true, and there is no device linker\n  remedy: leave it out, and include what",
     ),
-    "a grid that is no size": (('grid="rows"', "grid=1.5"), r"grid is 1.5, which is no size"),
-    "a macro that is none": (
-        ("block=128,", 'block=128, defines={"a b": 1},'),
+    ("a grid that is no size", [('grid="rows"', "grid=1.5")], r"grid is 1.5, which is no size"),
+    (
+        "a macro that is none",
+        [("block=128,", 'block=128, defines={"a b": 1},')],
         r"defines has 'a b': 1, which is no mac",
     ),
-    "something else that is returned": (("return Source(", "return dict(source="), r"expected a Source"),
-    "the CPU as a target": (
-        ('"cuda", configs', '"cuda", targets=["llvm"], configs'),
+    (
+        "something else that is returned",
+        [("return Source(", "return dict(source="), ('reduce.cu",\n        f', 'reduce.cu", function=f')],
+        r"expected a Source",
+    ),
+    (
+        "the CPU as a target",
+        [('"cuda", configs', '"cuda", targets=["llvm"], configs')],
         r"cannot be built for the target",
     ),
-}
+]
+"""What is wrong, edits of ``row_sum``, and what is said."""
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_an_error_that_says_what_to_do(project, name):
-    (old, new), expected = MISTAKES[name]
-    project.replace("kernels/row_sum.py", old, new)
-    if name == "something else that is returned":
-        project.replace("kernels/row_sum.py", '"csrc/reduce.cu",\n        f"rows', '"csrc/reduce.cu", function=f"rows')
-    run = project.scons("-j1", ok=False)
-    assert re.search(expected, run.output), run.output
-    assert "remedy: " in run.output
-
-
-def test_a_function_that_is_not_there_is_one_mistake_and_not_one_of_each_argument(project):
-    project.replace("kernels/row_sum.py", ", 128, TILE>", ">")
-    output = project.scons("-j1", ok=False).output
-    assert "names no __global__ function" in output and "does not take" not in output, output
-    assert len(re.findall(r"device\.cu\(\d+\): error: ", output)) == 3, output
-
-
-def test_a_function_that_only_device_code_can_call_is_an_error(project):
-    project.replace("kernels/csrc/reduce.cu", "__global__ void __launch_bounds__(THREADS) sum(", "__device__ void sum(")
-    output = project.scons("-j1", ok=False).output
-    assert re.search(
-        r"row_sum.py:\d+ row_sum/dtype-float32 \[wrap\]: .* has no kw_entry that points to a __glo", output
+@pytest.fixture(scope="module")
+def mistakes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The error of each mistake, of one build that has all of them in files of their own, and one that is right."""
+    project = new_project(tmp_path_factory.mktemp("mistakes"))
+    project.replace("pyproject.toml", '["x86-64-v3", "sm_80", "sm_90a"]', '["sm_90a"]')
+    project.replace("pyproject.toml", '["tvm_ffi", "nvrtc"]', '["tvm_ffi"]')
+    # Macros may have any name.
+    project.replace("kernels/tiles.py", '"THREADS": 64', f'"THREADS": 64, **dict.fromkeys({NAMES}, "(another)")')
+    project.replace("kernels/tiles.py", ", long long bytes,", ", long long size,")
+    project.replace("kernels/tiles.py", "< bytes", "< size")
+    project.write(
+        "kernels/csrc/device.cu", REDUCE.replace("__global__ void __launch_bounds__(THREADS)", "__device__ void")
     )
-    assert "remedy: name a __global__ function" in output
+    (project.folder / "kernels/row_sum.py").unlink()
+    right = ROW_SUM.replace('["float32", "float16"]', '["float32"]').replace('"float32": "float"', "float32: float")
+    for number, (_, edits, _) in enumerate(MISTAKES):
+        text = right.replace("def row_sum", f"def m{number}")
+        for old, new in edits:
+            assert old in text, old
+            text = text.replace(old, new)
+        project.write(f"kernels/m{number}.py", re.sub(r"float32: (\w+)", r'"float32": "\1"', text))
+    run = project.scons("-k", "-j2", ok=False)
+    assert "LINK tiles" in run.stages
+    return {name: run.errors[f"m{number}"] for number, (name, _, _) in enumerate(MISTAKES)}
+
+
+@pytest.mark.parametrize(("name", "edits", "expected"), MISTAKES, ids=[name for name, _, _ in MISTAKES])
+def test_a_mistake_is_one_error_that_says_what_to_do(mistakes, name, edits, expected):
+    assert re.search(expected, mistakes[name]), mistakes[name]
+    assert "remedy: " in mistakes[name] and "does not take" not in mistakes["a template with too few arguments"]

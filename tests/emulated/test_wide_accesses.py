@@ -15,10 +15,9 @@ from kernelwright.toolchain.nvcc import find_nvcc
 from kernelwright.toolchain.nvdisasm import find_nvdisasm
 
 ROWS: dict[str, list[dict[str, Any]]] = {
-    "softmax": [{"columns": 1000, "dtype": "float16"}, {"columns": 4096, "dtype": "float32"}],
+    "softmax": [{"columns": 1000, "dtype": "float16"}],
     "rms_norm": [{"hidden": 4096, "dtype": "bfloat16"}],
     "layer_norm": [{"hidden": 1280, "dtype": "float32"}],
-    "swiglu": [{"hidden": 11008, "dtype": "float16"}],
 }
 """Kernel -> some of its configs. All memory accesses have 16 bytes."""
 

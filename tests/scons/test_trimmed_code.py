@@ -12,26 +12,15 @@ from kernelwright.toolchain.nvcc_steps import Steps, read_steps
 from kernelwright.toolchain.trimmed_source import TrimmedSource
 
 SOURCES = {
-    "half": """\
+    "half, tensor cores, and types of its own": """\
 #include <cuda_fp16.h>
-extern "C" __global__ void k(half *x, half2 *y) {
+#include <mma.h>
+extern "C" __global__ void k0(half *x, half2 *y) {
   x[0] = hexp(x[1]) + x[2] * __float2half(2.0f);
   y[0] = __hfma2(y[1], y[2], h2sqrt(y[3]));
   if (x[3] < x[4]) x[5] = __shfl_down_sync(0xffffffffu, x[6], 1);
 }
-""",
-    "bfloat16": """\
-#include <cuda_bf16.h>
-#include <cuda_fp8.h>
-extern "C" __global__ void k(__nv_bfloat16 *x, __nv_fp8_e4m3 *y, float *z) {
-  x[0] = __hmax(x[1], x[2]) - x[3];
-  z[0] = float(y[0]) + __bfloat162float(x[4]);
-  y[1] = __nv_fp8_e4m3(z[1]);
-}
-""",
-    "tensor cores": """\
-#include <mma.h>
-extern "C" __global__ void k(const half *a, const half *b, float *c) {
+extern "C" __global__ void k1(const half *a, const half *b, float *c) {
   using namespace nvcuda;
   wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> x;
   wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major> y;
@@ -42,13 +31,39 @@ extern "C" __global__ void k(const half *a, const half *b, float *c) {
   wmma::mma_sync(z, x, y, z);
   wmma::store_matrix_sync(c, z, 16, wmma::mem_row_major);
 }
+namespace mine {
+struct pair { half x; float y; __device__ pair operator+(pair o) const { return {x + o.x, y + o.y}; } };
+enum kind { first, second };
+__device__ inline bool operator<(const pair &a, const pair &b) { return a.x < b.x; }
+}
+using mine::pair;
+typedef struct { float4 v; } wide;
+extern "C" __global__ void k2(pair *x, wide *w) {
+  auto least = [&](pair a, pair b) { return a < b ? a : b; };
+  x[0] = least(x[1], x[2]) + x[mine::second];
+  w[0].v = make_float4(w[1].v.x, 0, 0, __ldg(&w[2].v).w);
+}
 """,
-    "groups of threads": """\
+    "bfloat16, groups of threads, and asserting": """\
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
 #include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
-extern "C" __global__ void k(int *x) {
+#include <cassert>
+#include <cstdio>
+extern "C" __global__ void k0(__nv_bfloat16 *x, __nv_fp8_e4m3 *y, float *z) {
+  x[0] = __hmax(x[1], x[2]) - x[3];
+  z[0] = float(y[0]) + __bfloat162float(x[4]);
+  y[1] = __nv_fp8_e4m3(z[1]);
+}
+extern "C" __global__ void k1(int *x) {
   auto tile = cooperative_groups::tiled_partition<32>(cooperative_groups::this_thread_block());
   x[threadIdx.x] = cooperative_groups::reduce(tile, x[threadIdx.x], cooperative_groups::plus<int>());
+}
+#define CHECKED(x) assert((x) > 0)
+extern "C" __global__ void k2(float *x) {
+  CHECKED(x[0]);
+  printf("%s %d %f\\n", __FILE__, __LINE__, x[0]);
 }
 """,
     "the standard library": """\
@@ -60,15 +75,6 @@ template <typename T> __device__ std::enable_if_t<std::is_integral_v<T>, T> f(T 
 extern "C" __global__ void k(float *x, int64_t *y) {
   x[0] = f(x[1]) + std::pow(x[2], 2.5f);
   y[0] = f(y[1]) + INT64_C(7);
-}
-""",
-    "printing and asserting": """\
-#include <cassert>
-#include <cstdio>
-#define CHECKED(x) assert((x) > 0)
-extern "C" __global__ void k(float *x) {
-  CHECKED(x[0]);
-  printf("%s %d %f\\n", __FILE__, __LINE__, x[0]);
 }
 """,
     "memory of the device": """\
@@ -84,21 +90,6 @@ extern "C" __global__ void k(float *x) {
   p[atomicAdd(&counter, 1) & 3] = 1;
   x[p[1]] = helper(x[0]) + shared[0] + tex1Dfetch<float>(0, 1);
   delete[] p;
-}
-""",
-    "types of its own": """\
-#include <cuda_fp16.h>
-namespace mine {
-struct pair { half x; float y; __device__ pair operator+(pair o) const { return {x + o.x, y + o.y}; } };
-enum kind { first, second };
-__device__ inline bool operator<(const pair &a, const pair &b) { return a.x < b.x; }
-}
-using mine::pair;
-typedef struct { float4 v; } wide;
-extern "C" __global__ void k(pair *x, wide *w) {
-  auto least = [&](pair a, pair b) { return a < b ? a : b; };
-  x[0] = least(x[1], x[2]) + x[mine::second];
-  w[0].v = make_float4(w[1].v.x, 0, 0, __ldg(&w[2].v).w);
 }
 """,
     "CUDA's own standard library": """\
@@ -153,6 +144,17 @@ using one = std::one;
 template <class T> __device__ float f(const T &x) { return x.v * 2; }
 extern "C" __global__ void k(one *x) { x[0].v = f(x[1]); }
 """,
+    "parts of a value": """\
+#include <utility>
+struct two { int a, b; };
+namespace std {
+template <> struct tuple_size<two> { static constexpr size_t value = 2; };
+template <size_t I> struct tuple_element<I, two> { using type = int; };
+}
+template <int I> __host__ __device__ int get(const two &x) { return I == 0 ? x.b : x.a; }
+#include <cuda_fp16.h>
+extern "C" __global__ void k(two *x) { auto [a, b] = x[0]; x[1].a = a; x[1].b = b + 1; }
+""",
     "several in one declaration": """\
 #include <cuda_fp16.h>
 constexpr int b = 3, d = 4;
@@ -167,30 +169,16 @@ __device__ float g(int x) { return x * 1'000; } __device__ float g(float x) { re
 }
 extern "C" __global__ void k(half *x) { using namespace mine; x[0] = f(x[1], mine::b + mine::d) + half(g(3)); }
 """,
-    "parts of a value": """\
-#include <utility>
-struct two { int a, b; };
-namespace std {
-template <> struct tuple_size<two> { static constexpr size_t value = 2; };
-template <size_t I> struct tuple_element<I, two> { using type = int; };
-}
-template <int I> __host__ __device__ int get(const two &x) { return I == 0 ? x.b : x.a; }
-#include <cuda_fp16.h>
-extern "C" __global__ void k(two *x) { auto [a, b] = x[0]; x[1].a = a; x[1].b = b + 1; }
-""",
-    "lines between headers": """\
+    "lines and operators between headers": """\
 #include <cassert>
 #include <cstdio>
-__device__ int f(int *x) { assert(x[0]); printf("%s", __FILE__); return __LINE__; }
-#include <cuda_fp16.h>
-extern "C" __global__ void k(int *x) { x[0] = f(x); }
-""",
-    "operators between headers": """\
 struct number { float v; __device__ operator float() const { return v; } };
 using other = number;
 __device__ number operator+(other a, other b) { return {a.v * 3 + b.v}; }
+__device__ int f(int *x) { assert(x[0]); printf("%s", __FILE__); return __LINE__; }
 #include <cuda_fp16.h>
-extern "C" __global__ void k(number *x) { x[0].v = x[1] + x[2]; }
+extern "C" __global__ void k0(number *x) { x[0].v = x[1] + x[2]; }
+extern "C" __global__ void k1(int *x) { x[0] = f(x); }
 """,
     "variables that look like functions": """\
 #include <cuda_fp16.h>
@@ -199,21 +187,14 @@ constexpr int three = 3;
 __device__ number place(three);
 extern "C" __global__ void k(int *x) { x[0] = 1; }
 """,
-    "a kernel that host code makes": """\
+    "what host code makes": """\
 template <typename T> __global__ void other(T *x) { x[0] = 1; }
 void host(float *x) { other<float><<<1, 1>>>(x); }
-extern "C" __global__ void k(float *x) { x[0] = 1; }
+extern "C" __global__ void k0(float *x) { x[0] = 1; }
+template <typename T> __device__ T shown = 1;
+void *place() { return &shown<float>; }
+extern "C" __global__ void k1(float *x) { x[0] = 1; }
 """,
-    "a variable that host code makes": """\
-template <typename T> __device__ T other = 1;
-void *host() { return &other<float>; }
-extern "C" __global__ void k(float *x) { x[0] = 1; }
-""",
-    "lines": """\
-#include <cstdio>
-extern "C" __global__ void k(float *x) { printf("%d %s", __builtin_LINE(), __builtin_FILE()); }
-""",
-    "nothing": 'extern "C" __global__ void k(float *x) { x[threadIdx.x] = 1; }\n',
 }
 
 
@@ -241,12 +222,8 @@ extern "C" __global__ void k(float *x) { printf("%s", __BASE_FILE__); }
 """Sources that need all of their headers, and all that is in them."""
 
 WITH_CODE_FOR_ARCHS = [
-    "half",
-    "bfloat16",
-    "tensor cores",
-    "groups of threads",
-    "memory of the device",
-    "CUDA's own standard library",
+    *("half, tensor cores, and types of its own", "bfloat16, groups of threads, and asserting"),
+    *("memory of the device", "CUDA's own standard library"),
 ]
 """Those whose headers have other text for other archs."""
 
@@ -288,16 +265,8 @@ def source_in(folder: Path, steps: Steps) -> TrimmedSource:
 
 def steps_of(folder: Path, arch: str) -> Steps:
     """What nvcc would run to make PTX of device.cu in a folder."""
-    command = [
-        find_nvcc("", {}),
-        "--dryrun",
-        "-std=c++17",
-        "-O3",
-        "-ptx",
-        f"-arch={arch}",
-        "-o",
-        f"{folder}/device.ptx",
-    ]
+    options = ["--dryrun", "-std=c++17", "-O3", "-ptx", f"-arch={arch}", "-o", f"{folder}/device.ptx"]
+    command = [find_nvcc("", {}), *options]
     environment = tool_environment() | {"TMPDIR": str(folder)}
     done = subprocess.run(
         [*command, "device.cu"], cwd=folder, env=environment, capture_output=True, text=True, check=True

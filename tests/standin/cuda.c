@@ -186,6 +186,9 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
     case 75: *value = capability / 10; return 0;
     case 76: *value = capability % 10; return 0;
     case 16: *value = number("STANDIN_COUNT", 100); return *value < 0;
+    case 10: *value = 32; return 0;
+    case 12: *value = 65536; return 0;
+    case 13: case 36: case 37: *value = 1000; return 0; /* clocks, and the width of memory */
     case 38: *value = 1 << 20; return 0;
     case 95: *value = 1; return 0;
     case 97: *value = number("STANDIN_SHARED", 101376); return 0;
@@ -614,7 +617,7 @@ int cuLibraryUnload(void *library) {
 
 /* Memory belongs to the first device, as the addresses of the tests are made up. */
 int cuPointerGetAttribute(void *value, int attribute, unsigned long long pointer) {
-  (void)pointer;
+  if (attribute == 3) return *(unsigned long long *)value = pointer, 0;
   if (attribute != 9) return 1;
   *(int *)value = 0;
   return 0;
@@ -673,3 +676,26 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, kernel *own, int bl
   *blocks = 1;
   return 0;
 }
+
+/* ---- modules, which Triton's own launcher loads ---- */
+
+int cuModuleLoadData(void **module, const void *code) { return cuLibraryLoadData(module, code, 0, 0, 0, 0, 0, 0); }
+
+int cuModuleGetFunction(kernel **result, void *module, const char *name) {
+  return cuLibraryGetKernel(result, module, name);
+}
+
+int cuModuleUnload(void *module) { return (void)module, 0; }
+
+int cuFuncGetAttribute(int *value, int attribute, kernel *own) {
+  if (attribute == 0) return *value = 1024, 0; /* the most threads of a block */
+  return cuKernelGetAttribute(value, attribute, own, 0);
+}
+
+int cuFuncSetAttribute(kernel *own, int attribute, int value) { return cuKernelSetAttribute(attribute, value, own, 0); }
+
+int cuFuncSetCacheConfig(kernel *own, int config) { return (void)own, (void)config, 0; }
+
+int cuCtxSetLimit(int limit, size_t value) { return (void)limit, (void)value, 0; }
+
+int cuCtxGetLimit(size_t *value, int limit) { return (void)limit, *value = 0, 0; }

@@ -220,6 +220,13 @@ class Run:
         return {label: labels.count(label) for label in sorted(set(labels))}
 
     @property
+    def errors(self) -> dict[str, str]:
+        """The only error of each kernel, with its place and its remedy."""
+        found = re.findall(r"^scons: \*\*\* \[\S+\] (\S+:\d+ (\w+)[/ ].*\n(?:  .*\n)*)", self.output, re.M)
+        assert len({name for _, name in found}) == len(found), self.output
+        return {name: text for text, name in found}
+
+    @property
     def counts(self) -> tuple[int, int, int]:
         """Built, reused and failed, from the last line."""
         pattern = r"kernelwright: (\d+) built(?: \(\d+ from the cache\))?, (\d+) reused, (\d+) failed in "

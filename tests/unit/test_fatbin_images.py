@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kernelwright.compilers import fatbin
 from kernelwright.compilers.fatbin import (
     CUBIN,
     ENTRY,
@@ -56,6 +57,7 @@ def container(*images: bytes) -> bytes:
 def test_a_mode_says_which_driver_it_needs(mode: str, cuda: int, said: str) -> None:
     assert needed_driver(mode) == cuda
     assert described(mode) == {"mode": mode, "cuda": said}
+    assert needed_driver("none") == 0
 
 
 class FakeTools:
@@ -140,11 +142,16 @@ def test_images_say_what_they_are_for() -> None:
     assert [*images_in(container())] == []
 
 
-def test_a_compressed_image_is_unpacked() -> None:
+def test_a_compressed_image_is_unpacked_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     content = b"a" * 230 + b"z" * 20
     packed = block.compress(content, store_size=False)
     made = image(CUBIN, 80, packed, flags=LZ4, packed=len(packed), size=len(content))
-    assert len(packed) < 50 and [*images_in(container(made))] == [PackedImage("sm_80", content)]
+    assert len(packed) < 50
+    monkeypatch.setattr(fatbin, "LARGEST", len(content))
+    assert [*images_in(container(made))] == [PackedImage("sm_80", content)]
+    monkeypatch.setattr(fatbin, "LARGEST", len(content) - 1)
+    with pytest.raises(ValueError, match="249 are the most that are unpacked"):
+        list(images_in(container(made)))
 
 
 @pytest.mark.parametrize(

@@ -51,12 +51,6 @@ def test_script_names_no_path_of_the_machine():
     assert "-arch=sm_90a --use_fast_math -o sm_90a.cubin device.cu" in text
 
 
-def test_virtual_arch_makes_ptx():
-    job = NvccJob("compute_80", (), Path(), Where())
-    assert job.output == "compute_80.ptx"
-    assert "-ptx" in job.arguments("nvcc", "cc", "o")
-
-
 @dataclass
 class FakeTools:
     """Notes what is run, and behaves like an nvcc that writes nothing but a report and a list of headers."""
@@ -172,11 +166,13 @@ def test_real_nvcc_reports_the_headers_of_the_project_and_makes_the_same_code(be
     assert code == plain, "to list headers changes nothing"
 
 
-@pytest.mark.parametrize("name", ["a#b.h", "a$b.h", "a$$b.h", "a:b.h", "a  b.h", "a%'(b).h", "é.h"])
-def test_odd_names_of_headers_are_read_well(bench, name):
-    (bench.folder / name).write_text("#define NOTHING\n")
-    (bench.folder / "all.h").write_text(f'#include "{name}"\n')
-    assert set(bench.compile("-include", "all.h")[0].headers) == {f"build/kernel/{name}", "build/kernel/all.h"}
+def test_odd_names_of_headers_are_read_well(bench):
+    names = ["a#b.h", "a$b.h", "a$$b.h", "a:b.h", "a  b.h", "a%'(b).h", "é.h"]
+    for name in names:
+        (bench.folder / name).write_text("#define NOTHING\n")
+    (bench.folder / "all.h").write_text("".join(f'#include "{name}"\n' for name in names))
+    found = bench.compile("-include", "all.h")[0].headers
+    assert set(found) == {f"build/kernel/{name}" for name in (*names, "all.h")}
 
 
 def test_a_header_whose_name_nvcc_spoils_is_an_error(bench):

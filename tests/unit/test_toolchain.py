@@ -138,7 +138,7 @@ def test_probe_is_kept_until_the_binary_changes(tmp_path):
     assert log.read_text() == runs
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"nvcc": 3}', '{"nvcc": {"stamp": 1}}'])
+@pytest.mark.parametrize("damage", ["", "{", '{"nvcc": 3}', '{"nvcc": {"stamp": 1}}'])
 def test_damaged_cache_is_a_miss(tmp_path, damage):
     nvcc = cuda(tmp_path / "cuda")
     expected = probe(tmp_path, nvcc)
@@ -164,10 +164,6 @@ def test_a_kept_result_of_another_form_is_a_miss(tmp_path, values):
     assert again.nvcc(str(nvcc), COMPILER) == expected and list(again.probed) == ["nvcc"]
 
 
-def test_identity_has_no_path_in_it(tmp_path):
-    assert probe(tmp_path, cuda(tmp_path / "a")).identity == probe(tmp_path, cuda(tmp_path / "b")).identity
-
-
 def test_parts_are_found_through_a_symlink_and_through_a_wrapper_script(tmp_path):
     nvcc = cuda(tmp_path / "cuda")
     assert [part.name for part in nvcc_parts(str(nvcc))] == ["nvcc", "ptxas", "cicc"]
@@ -180,30 +176,11 @@ def test_parts_are_found_through_a_symlink_and_through_a_wrapper_script(tmp_path
     assert nvcc_parts(str(wrapper)) == [wrapper, *expected]
 
 
-def test_version_skew_is_found_behind_a_wrapper(tmp_path):
-    nvcc = cuda(tmp_path / "cuda", cicc="13.5")
-    wrapper = script(
-        tmp_path / "wrapper", f'[ "$1" = --dryrun ] && echo \'#$ TOP={nvcc.parent}/..\' >&2\nexec {nvcc} "$@"'
-    )
-    with pytest.raises(ToolchainError, match="cicc of CUDA 13"):
-        probe(tmp_path, wrapper)
-
-
-def test_host_compiler_is_found_by_name_and_by_path():
-    cc = shutil.which("cc")
-    assert find_host_compiler("", dict(os.environ)) == cc
-    assert find_host_compiler(cc, {"PATH": ""}) == cc
-
-
 @pytest.mark.parametrize("setting", ["", "no-such-compiler"])
 def test_missing_host_compiler_is_named(setting, tmp_path):
     with pytest.raises(ToolchainError, match="is not on PATH") as caught:
         find_host_compiler(setting, {"PATH": str(tmp_path)})
     assert "gcc" in caught.value.remedy
-
-
-def test_record_of_an_installed_distribution():
-    assert find_record("apache_tvm_ffi").name == "RECORD"
 
 
 def test_missing_distribution_says_what_to_install(monkeypatch, tmp_path):
@@ -232,8 +209,15 @@ def test_identity_of_tvm_is_that_of_its_libraries_and_sources_on_every_python(tm
     assert probe_tvm(record("third", "cpython-313-x86_64-linux-gnu", "other")) != first
 
 
-@pytest.mark.parametrize("file", ["python/tvm/te.py", "lib/libtvm.so", "lib/libtvm.so.27", "include/tvm/ir.h"])
-@pytest.mark.parametrize("distribution", ["apache_tvm-0.27", "apache_tvm_ffi-0.1.15"])
+@pytest.mark.parametrize(
+    ("file", "distribution"),
+    [
+        ("python/tvm/te.py", "apache_tvm-0.27"),
+        ("lib/libtvm.so", "apache_tvm_ffi-0.1.15"),
+        ("lib/libtvm.so.27", "apache_tvm-0.27"),
+        ("include/tvm/ir.h", "apache_tvm_ffi-0.1.15"),
+    ],
+)
 def test_each_file_that_decides_what_is_lowered_is_in_the_identity_of_tvm(tmp_path, file, distribution):
     def records(digest):
         found = []
@@ -293,12 +277,9 @@ def test_identity_of_a_compiler_covers_what_it_does_not_say_of_itself(tmp_path):
     assert after.identity != before.identity
 
 
-def test_a_tool_that_answers_and_fails_is_an_error(tmp_path):
+def test_a_compiler_that_answers_and_fails_or_cannot_be_started_is_an_error(tmp_path):
     with pytest.raises(ToolchainError, match="cc ended with exit status 3"):
         host_compiler(tmp_path, status=3)
-
-
-def test_a_compiler_that_cannot_be_started_says_what_to_install(tmp_path):
     path = script(tmp_path / "cc", "")
     path.write_text("#!/no/such/interpreter\n")
     with pytest.raises(ToolchainError, match=f"{path} cannot be run: ") as caught:
@@ -383,13 +364,9 @@ def machine(tmp_path, monkeypatch):
     return Machine(tmp_path, monkeypatch)
 
 
-def test_another_build_folder_neither_probes_nor_reads_nvcc_again(machine):
-    assert machine.ask("one") == (1, 3)
-    assert machine.ask("two") == (0, 0)
-
-
 def test_the_same_contents_in_another_place_or_of_another_time_are_read_once_and_not_probed(machine):
-    machine.ask("one")
+    assert machine.ask("one") == (1, 3)
+    assert machine.ask("again") == (0, 0), "in another build folder"
     os.utime(machine.nvcc, (1, 1))
     assert machine.ask("two") == (0, 3) and machine.ask("three") == (0, 0)
     moved = machine.top / "elsewhere"
