@@ -252,7 +252,7 @@ def test_a_full_disk_is_an_error_wherever_it_fills_up_and_no_harm_afterwards(
             break
         assert "No space left on device" in run.output and f"({disk}/build" in run.output, run.output
         stages |= set(re.findall(r"^scons: \*\*\* \[.*\[(\w+)\]: the operating system said", run.output, re.M))
-    assert stages >= {"lower", "nvcc", "link", "assemble"}
+    assert len(stages) >= 3 and "assemble" in stages, stages
     subprocess.run(["mount", "-o", f"remount,size={used_kib(disk) + 200}k", disk], check=True)
     (disk / "build/kernels/demo/scale/dtype-float32/cuda/compute_80.ptx").unlink()
     run = small.scons("-j2", "CACHE_DIR=", ok=False)  # a compiler fills it

@@ -250,7 +250,7 @@ class Process:
     def __init__(self, folder: Path, driver: Path | None) -> None:
         self.folder = folder
         self._driver = driver or folder / "nothing"
-        self.log_file = folder / "log"
+        self.log_file = folder / f"log of {os.getpid()}"  # other processes of the tests have the same folder
         self.log: list[str] = []
 
     def run(self, code: str, **standin: object) -> str:

@@ -10,13 +10,15 @@ import os
 import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from kernelwright.core.files import LARGEST_RECORD, write_atomically
 from kernelwright.core.sealed import sealed_object
 from kernelwright.state import cache as cache_module
+from kernelwright.state import remote_entries
 from kernelwright.state.cache import STALE_S, BuildCache
-from kernelwright.state.entry import LARGEST_OUTPUTS, MOST_LISTS, SCHEMA, key_of
+from kernelwright.state.entry import AN_ANSWER, LARGEST_OUTPUTS, MOST_LISTS, SCHEMA, key_of
 
 KEY = key_of("signature", [("a.py", "digest")])
 FILES = ["a.cubin", "empty"]
@@ -330,3 +332,17 @@ def test_an_answer_of_another_form_is_none(tmp_path, text):
 def test_no_stage_has_the_key_of_an_answer(tmp_path):
     cache(tmp_path).remember([], {"is": 1}, {})
     assert fetched(tmp_path, key_of("answer.json", []), files=["answer.json"]) == (None, {})
+
+
+def test_so_many_names_of_others_are_looked_at_and_no_more_and_none_that_may_not_be_asked_for(monkeypatch):
+    lists = iter([["a", "b"], ["/home/x"], ["c", "d"], ["e"]])
+    monkeypatch.setattr(remote_entries, "MOST_NAMES", 4)
+    monkeypatch.setattr(
+        remote_entries, "fetched", lambda *asked: (b"", found) if (found := next(lists, None)) else None
+    )
+    remote = SimpleNamespace(may_ask=lambda name: not name.startswith("/"))
+    looked_at = [later for later, _ in remote_entries.slots(remote, "key", AN_ANSWER, str.upper)]
+    assert looked_at == [{"a": "A", "b": "B"}]
+    lists = iter([["a", "b"], ["c", "d"], ["e"]])
+    looked_at = [later for later, _ in remote_entries.slots(remote, "key", AN_ANSWER, str.upper)]
+    assert looked_at == [{"a": "A", "b": "B"}, {"c": "C", "d": "D"}]
