@@ -6,13 +6,12 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support.moments import Gate, rewrite, wait_for
+from support.moments import Gate, rewrite
 from support.project import ADD, SCALE, SCONSTRUCT, SITE_SCONS, Project
 
 SHOW_WORKERS = """
@@ -28,17 +27,6 @@ WorkerPool.call = counted
 atexit.register(lambda: print("workers started:", max(started, default=0)))
 """
 
-EVERYTHING = {"CC": 2, "CUBIN": 3, "GLIBC": 1, "LAUNCHER": 1, "LINK": 2, "LOWER": 6, "PACKAGE": 1, "PTX": 3, "WRAP": 2}
-
-
-def test_first_build_makes_everything_and_the_second_nothing(project):
-    first = project.scons("-j2")
-    assert first.labels == EVERYTHING
-    assert first.counts == (21, 0, 0)
-    second = project.scons("-j2")
-    assert second.stages == []
-    assert second.counts == (0, 19, 0)
-
 
 def test_null_build_starts_no_worker_and_imports_no_tvm(project):
     project.built("-j2")
@@ -53,74 +41,6 @@ def test_null_build_starts_no_worker_and_imports_no_tvm(project):
     assert re.search("workers started: [12]", project.scons("-j2").output), "the counter counts"
 
 
-def test_comment_lowers_that_file_again_and_stops_there(project):
-    project.built("-j2")
-    project.replace("kernels/scale.py", "    return main", "    # a comment\n    return main")
-    run = project.scons("-j2")
-    assert run.stages == [
-        "LOWER scale/dtype-float16 cuda",
-        "LOWER scale/dtype-float16 x86-64-v3",
-        "LOWER scale/dtype-float32 cuda",
-        "LOWER scale/dtype-float32 x86-64-v3",
-    ]
-
-
-def test_constant_rebuilds_that_kernel_only(project):
-    project.built("-j2")
-    project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(3.0")
-    run = project.scons("-j2")
-    assert run.labels == {"CUBIN": 2, "LINK": 1, "LOWER": 4, "PACKAGE": 1, "PTX": 2}
-    assert all("add_one" not in stage for stage in run.stages)
-    assert (
-        project.python("import numpy, demo; print(numpy.from_dlpack(demo.scale(numpy.ones(2, 'float32'))))")
-        == "[3. 3.]\n"
-    )
-
-
-def test_same_size_edit_within_a_second_is_seen(cpu_project):
-    cpu_project.built("-j2")
-    path = cpu_project.folder / "kernels/scale.py"
-    status = path.stat()
-    cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(7.0")
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert "LINK scale" in cpu_project.scons().stages
-
-
-def test_added_config_builds_that_variant_and_links(project):
-    project.built("-j2")
-    project.replace("kernels/scale.py", '"float16"]', '"float16", "float64"]')
-    run = project.scons("-j2")
-    built = [stage for stage in run.stages if not stage.startswith("LOWER")]
-    assert built == [
-        *("CC scale", "CUBIN scale/dtype-float64 sm_80", "LINK scale", "PACKAGE demo"),
-        *("PTX scale/dtype-float64 compute_80", "WRAP scale"),
-    ]
-    assert "LOWER scale/dtype-float64 cuda" in run.stages
-
-
-def test_removed_config_goes_from_the_build_folder(project):
-    project.built("-j2")
-    project.replace("kernels/scale.py", ', "float16"]', "]")
-    project.scons("-j2")
-    assert not (project.folder / "build/kernels/demo/scale/dtype-float16").exists()
-    assert project.python("import demo; print(demo.scale.variants)") == "({'dtype': 'float32'},)\n"
-
-
-def test_added_arch_compiles_for_that_arch_only(project):
-    project.built("-j2")
-    run = project.scons("-j2", "ARCHS=sm_80,sm_90a")
-    assert run.labels == {"CC": 2, "CUBIN": 3, "LINK": 2, "PACKAGE": 1, "PTX": 3, "WRAP": 2}
-    assert all("_90a" in stage for stage in run.stages if stage.startswith(("CUBIN", "PTX")))
-
-
-def test_ptx_that_a_cubin_is_made_from_serves_as_an_image_of_the_package(project):
-    project.built("-j2")
-    run = project.scons("-j2", "ARCHS=sm_80,compute_80")
-    assert run.labels == {"CC": 2, "LINK": 2, "PACKAGE": 1, "WRAP": 2}
-    run = project.scons("-j2", "ARCHS=compute_80")
-    assert run.labels == {"CC": 2, "LINK": 2, "PACKAGE": 1, "WRAP": 2}
-
-
 def test_ptx_that_did_not_change_is_not_assembled_again(project):
     project.built("-j2")
     # nvcc parses the function and leaves it out.
@@ -131,29 +51,6 @@ def test_ptx_that_did_not_change_is_not_assembled_again(project):
     assert project.scons("-j2", flags).labels == {"PTX": 3}
     project.write("kernels/more.h", "#define float4 double4\n")
     assert project.scons("-j2", flags).labels["PTX"] == 3
-
-
-def test_changed_helper_rebuilds_the_kernels_that_import_it(cpu_project):
-    project = cpu_project
-    project.write("kernels/lib/__init__.py", "")
-    project.write("kernels/lib/deep/__init__.py", "from .constants import FACTOR\n")
-    project.write("kernels/lib/deep/constants.py", "FACTOR = 2.0\n")
-    project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(FACTOR")
-    project.replace(
-        "kernels/scale.py", "from kernelwright import", "from lib.deep import FACTOR\nfrom kernelwright import"
-    )
-    project.scons("-j2")
-    project.write("kernels/lib/deep/constants.py", "FACTOR = 5.0\n")
-    run = project.scons("-j2")
-    assert run.labels == {"LINK": 1, "LOWER": 2, "PACKAGE": 1}
-    assert all("add_one" not in stage for stage in run.stages)
-
-
-def test_changed_flag_runs_nvcc_and_what_follows(project):
-    project.built("-j2")
-    # Line information changes every cubin; fast math would not change those of kernels as simple as these.
-    run = project.scons("-j2", "NVCC_FLAGS=-lineinfo")
-    assert run.labels == {"CUBIN": 3, "LINK": 2, "PACKAGE": 1, "PTX": 3}
 
 
 def test_another_nvcc_version_runs_nvcc_and_what_follows(project):
@@ -223,49 +120,10 @@ def built_project(built_folder):
     return Project(built_folder)
 
 
-def test_removed_definition_goes_with_its_artifacts_and_its_entry(cpu_project):
-    cpu_project.built("-j2")
-    (cpu_project.folder / "kernels/add_one.py").unlink()
-    run = cpu_project.scons("-j2")
-    assert run.stages == ["PACKAGE demo"]
-    assert not (cpu_project.folder / "build/demo/_lib/add_one.so").exists()
-    assert not (cpu_project.folder / "build/kernels/demo/add_one").exists()
-    assert "add_one" not in (cpu_project.folder / "build/demo/manifest.json").read_text()
-    assert "add_one" not in (cpu_project.folder / "build/demo/__init__.py").read_text()
-
-
-def test_explain_names_the_reason(cpu_project):
-    cpu_project.built("-j2")
-    cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(3.0")
-    run = cpu_project.scons("-j2", "--debug=explain")
-    assert "because `kernels/scale.py' changed" in run.output.replace("\n", " ").replace("  ", " ")
-
-
 def test_kernel_alias_builds_that_kernel_only(cpu_project):
     run = cpu_project.scons("-j2", "add_one")
     first = ["CC add_one", "GLIBC 2.28", "LAUNCHER launcher", "LINK add_one"]
     assert run.stages == [*first, "LOWER add_one/default x86-64-v3", "WRAP add_one"]
-
-
-def test_check_runs_again_only_after_a_change(cpu_project):
-    assert cpu_project.built("-j2", "check").labels["CHECK"] == 3
-    assert "CHECK" not in cpu_project.scons("-j2", "check").labels
-    cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(2.5")
-    run = cpu_project.scons("-j2", "check", ok=False)
-    assert "scale" in run.output and "float32" in run.output
-
-
-def test_clean_removes_everything(cpu_project):
-    cpu_project.built("-j2", "check")
-    cpu_project.scons("-c")
-    assert cpu_project.files("build") == {}
-
-
-def test_moved_tree_rebuilds_nothing(cpu_project, tmp_path):
-    cpu_project.built("-j2")
-    moved = tmp_path.parent / (tmp_path.name + "-moved")
-    cpu_project.folder.rename(moved)
-    assert Project(moved).scons("-j2").stages == []
 
 
 def test_same_bytes_for_any_jobs_and_folder(project, tmp_path_factory):
@@ -281,83 +139,11 @@ def test_same_bytes_for_any_jobs_and_folder(project, tmp_path_factory):
     assert project.files("build/kernels", "build/demo") == other.files("build/kernels", "build/demo")
 
 
-def value(project) -> str:
-    """What the built kernel makes out of 1."""
-    return project.python("import numpy, demo; print(numpy.from_dlpack(demo.scale(numpy.ones(1, 'f4'))))").strip()
-
-
-def test_edit_under_an_old_unchanged_time_is_seen(cpu_project):
-    path = cpu_project.folder / "kernels/scale.py"
-    os.utime(path, (978307200, 978307200))
-    cpu_project.scons("-j2")
-    cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(4.0")
-    os.utime(path, (978307200, 978307200))
-    cpu_project.scons("-j2")
-    assert value(cpu_project) == "[4.]"
-
-
 @pytest.fixture
 def gate(tmp_path_factory):
     """A gate for definitions, outside of the project."""
     with Gate(tmp_path_factory.mktemp("gate") / "gate") as gate:
         yield gate
-
-
-def start(project, *arguments: str) -> subprocess.Popen[str]:
-    """Start ``scons``."""
-    project.know_tools(*arguments)
-    return subprocess.Popen(
-        [sys.executable, "-m", "SCons", "-Q", *arguments],
-        cwd=project.folder,
-        env=project.variables(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
-def test_outputs_of_a_run_that_was_ended_are_not_taken_for_those_of_the_run_before(cpu_project, gate, ending):
-    cpu_project.built("-j2")
-    library = cpu_project.folder / "build/kernels/demo/scale/scale.so"
-    before = library.read_bytes()
-    cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(3.0")
-    stops = ADD.replace("add_one", "zz_stops").replace("    n = te", f"    {gate.python}\n    n = te")
-    cpu_project.write("kernels/zz_stops.py", stops)
-    process = start(cpu_project, "-j2")
-    gate.wait()
-    wait_for(lambda: library.exists() and library.read_bytes() != before, "the other kernel is not built")
-    process.send_signal(ending)
-    process.communicate()
-    assert process.returncode == (2 if ending == signal.SIGINT else -ending)
-    (cpu_project.folder / "kernels/zz_stops.py").unlink()
-    cpu_project.replace("kernels/scale.py", "T.cast(3.0", "T.cast(2.0")
-    cpu_project.scons("-j2")
-    assert value(cpu_project) == "[2.]"
-    assert cpu_project.scons("-j2").stages == []
-
-
-def test_changed_file_that_a_reference_reads_when_called_runs_the_check_again(cpu_project):
-    cpu_project.write("kernels/factor.txt", "2")
-    reference = "    from pathlib import Path\n    return x * int(Path(__file__).with_name('factor.txt').read_text())"
-    cpu_project.replace("kernels/scale.py", "    return x * 2", reference)
-    cpu_project.scons("-j2", "check")
-    assert cpu_project.scons("-j2", "check").stages == []
-    cpu_project.write("kernels/factor.txt", "5")
-    run = cpu_project.scons("-j2", "check", ok=False)
-    assert "scale/dtype-float" in run.output and "differs from the reference" in run.output
-
-
-def test_file_that_is_imported_inside_of_a_definition_is_a_dependency(cpu_project):
-    cpu_project.write("kernels/_lib.py", "FACTOR = 2.0\n")
-    cpu_project.replace("kernels/scale.py", "    @T.prim_func", "    from _lib import FACTOR\n\n    @T.prim_func")
-    cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(FACTOR")
-    cpu_project.scons("-j2")
-    assert cpu_project.scons("-j2").stages == []
-    cpu_project.write("kernels/_lib.py", "FACTOR = 6.0\n")
-    assert cpu_project.scons("-j2").labels == {"LINK": 1, "LOWER": 2, "PACKAGE": 1}
-    assert value(cpu_project) == "[6.]"
-    assert cpu_project.scons("-j2").stages == []
 
 
 def start_over(project, cache: str | None = None) -> None:
@@ -381,15 +167,6 @@ def test_build_cache_gives_back_what_was_built(project):
     assert project.scons("-j2").stages == []
 
 
-def test_reverted_edit_comes_from_the_cache(cpu_project):
-    cpu_project.built("-j2")
-    cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(3.0")
-    cpu_project.scons("-j2")
-    cpu_project.replace("kernels/scale.py", "T.cast(3.0", "T.cast(2.0")
-    assert cpu_project.scons("-j2").labels == {"CACHED": 3, "PACKAGE": 1}
-    assert value(cpu_project) == "[2.]"
-
-
 @pytest.fixture
 def cached_project(cpu_project):
     cpu_project.write("SConstruct", SCONSTRUCT.replace("package =", 'env.CacheDir("cache")\npackage ='))
@@ -411,57 +188,6 @@ def test_cache_can_be_left_out(cpu_project):
     assert not (cpu_project.folder / "build/.kernelwright/cache").exists()
 
 
-def test_damaged_cache_entry_is_a_miss(cpu_project):
-    cpu_project.built("-j2")
-    before = cpu_project.files("build/kernels", "build/demo")
-    start_over(cpu_project)
-    entries = [*(cpu_project.folder / "build/.kernelwright/cache").glob("??/*")]
-    assert len(entries) >= 10
-    for entry in entries:
-        content = bytearray(entry.read_bytes())
-        content[len(content) // 2] ^= 1
-        entry.write_bytes(content)
-    assert "CACHED" not in cpu_project.scons("-j2").labels
-    assert cpu_project.files("build/kernels", "build/demo") == before
-
-
-def test_cache_does_not_hide_what_is_imported_inside_of_a_definition(cached_project):
-    cached_project.write("kernels/lib.py", "FACTOR = 2.0\n")
-    cached_project.replace("kernels/scale.py", "    @T.prim_func", "    from lib import FACTOR\n\n    @T.prim_func")
-    cached_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(FACTOR")
-    cached_project.replace("SConstruct", 'env.Glob("kernels/*.py")', '["kernels/scale.py"]')
-    cached_project.scons("-j2")
-    start_over(cached_project, "cache")
-    cached_project.write("kernels/lib.py", "FACTOR = 5.0\n")
-    cached_project.scons("-j2")
-    assert value(cached_project) == "[5.]"
-
-
-def test_branches_whose_kernels_read_other_files_share_the_cache(cached_project):
-    """What is imported inside of a definition is known only after the lowering, and here it differs."""
-    cached_project.replace("kernels/scale.py", "    @T.prim_func", "    from lib import FACTOR\n\n    @T.prim_func")
-    cached_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(FACTOR")
-    cached_project.replace("SConstruct", 'env.Glob("kernels/*.py")', '["kernels/scale.py"]')
-    cached_project.write("kernels/left.py", "FACTOR = 3.0\n")
-    cached_project.write("kernels/right.py", "FACTOR = 4.0\n")
-
-    def switch(branch: str) -> dict[str, int]:
-        """Check a branch out into a fresh tree, and build it."""
-        cached_project.write("kernels/lib.py", f"from {branch} import FACTOR\n")
-        shutil.rmtree(cached_project.folder / "build", ignore_errors=True)
-        return cached_project.scons("-j2").labels
-
-    for branch in ("left", "right"):
-        assert switch(branch)["LOWER"] == 2
-    for branch, factor in (("left", 3), ("right", 4), ("left", 3), ("right", 4)):
-        assert switch(branch) == {"CACHED": 7, "PACKAGE": 1}
-        assert value(cached_project) == f"[{factor}.]"
-    # In a tree that was built before, too.
-    cached_project.write("kernels/lib.py", "from left import FACTOR\n")
-    assert cached_project.scons("-j2").labels == {"CACHED": 3, "PACKAGE": 1}
-    assert value(cached_project) == "[3.]"
-
-
 @pytest.mark.parametrize("setting", [".", "kernels", "notes"])
 def test_cache_in_a_folder_with_other_things_in_it_is_refused_and_nothing_goes(cpu_project, setting):
     cpu_project.write("py/precious.txt", "mine")
@@ -474,20 +200,6 @@ def test_cache_in_a_folder_with_other_things_in_it_is_refused_and_nothing_goes(c
     assert left == before
     cpu_project.scons("-c", f"CACHE_DIR={setting}")
     assert cpu_project.files("py", "notes") == dict.fromkeys(("py/precious.txt", "notes/ab/precious.txt"), b"mine")
-
-
-def test_second_scons_in_a_tree_waits_for_the_first(cpu_project, gate):
-    cpu_project.replace("kernels/add_one.py", "    n = te", f"    {gate.python}\n    n = te")
-    first = start(cpu_project)
-    gate.wait()
-    second = start(cpu_project)
-    said = [next(line for line in second.stdout if "another scons works in this tree, waiting" in line)]
-    assert first.poll() is None
-    gate.open()
-    first.communicate()
-    said += second.communicate()[0].splitlines()
-    assert (first.returncode, second.returncode) == (0, 0)
-    assert not [line for line in said if line.startswith("[ ")]
 
 
 def test_question_mode_removes_nothing(built_project):
@@ -532,42 +244,17 @@ def test_clean_tree_at_another_place_with_other_times_is_up_to_date(cpu_project,
     assert copy.scons("-j2").stages == []
 
 
-def test_new_module_that_an_import_would_find_first_is_noticed(cpu_project):
-    cpu_project.write("_lib.py", "FACTOR = 2.0\n")
-    cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(FACTOR")
-    cpu_project.replace("kernels/scale.py", "from kernelwright", "from _lib import FACTOR\nfrom kernelwright")
-    cpu_project.scons("-j2")
-    assert cpu_project.scons("-j2").stages == []
-    cpu_project.write("kernels/_lib.py", "FACTOR = 7.0\n")
-    cpu_project.scons("-j2")
-    assert value(cpu_project) == "[7.]"
-
-
-def test_new_file_that_a_glob_of_the_definition_matches_is_noticed(cpu_project):
-    cpu_project.write("kernels/tables/a.txt", "1")
-    glob = "    from pathlib import Path\n    count = len(list(Path(__file__).with_name('tables').glob('*.txt')))\n\n"
-    cpu_project.replace("kernels/scale.py", "    @T.prim_func", f"{glob}    @T.prim_func")
-    cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(2.0 * count")
-    cpu_project.scons("-j2")
-    assert cpu_project.scons("-j2").stages == []
-    cpu_project.write("kernels/tables/b.txt", "1")
-    cpu_project.scons("-j2")
-    assert value(cpu_project) == "[4.]"
-
-
-@pytest.mark.parametrize("edited", ["finished", "half-written"])
-def test_definition_edited_while_it_is_lowered_is_an_error_and_not_a_wrong_signature(cpu_project, gate, edited):
+def test_definition_that_is_written_while_it_is_lowered_is_an_error_and_not_a_wrong_signature(cpu_project, gate):
     cpu_project.replace("kernels/scale.py", "    @T.prim_func", f"    {gate.python}\n\n    @T.prim_func")
-    process = start(cpu_project, "scale")
+    process = cpu_project.start("scale")
     gate.wait()
     before = (cpu_project.folder / "kernels/scale.py").read_text()
-    now = before.replace("T.cast(2.0", "T.cast(9.0") if edited == "finished" else before[:200]
-    (cpu_project.folder / "kernels/scale.py").write_text(now)
+    (cpu_project.folder / "kernels/scale.py").write_text(before[:200])
     gate.open()
     seen = process.communicate()[0]
     cpu_project.write("kernels/scale.py", before)
     cpu_project.scons("-j2")
-    assert value(cpu_project) == "[2.]"
+    assert cpu_project.value() == 2
     assert process.returncode == 2 and "edited meanwhile" in seen
 
 
@@ -584,7 +271,7 @@ def test_strict_names_what_a_definition_reads_without_declaring_it(cpu_project):
     assert "kernels/factor.txt" in run.output and "reads" in run.output
     cpu_project.replace("kernels/scale.py", 'outputs=["y"])', 'outputs=["y"], reads=["factor.txt"])')
     cpu_project.scons("-j2", "--strict")
-    assert value(cpu_project) == "[2.]"
+    assert cpu_project.value() == 2
     assert cpu_project.scons("-j2", "--strict").stages == []
 
 
@@ -639,7 +326,7 @@ def test_a_run_that_does_not_make_the_package_leaves_it_as_it_is(cpu_project):
         assert "making it again" not in run.output
         assert cpu_project.files("build/demo") == before
     assert cpu_project.scons("-j2").labels == {"PACKAGE": 1}
-    assert value(cpu_project) == "[3.]"
+    assert cpu_project.value() == 3
     # A copy that was damaged or removed stays so until the package is asked for.
     copy = cpu_project.folder / "build/demo/_lib/scale.so"
     whole = copy.read_bytes()

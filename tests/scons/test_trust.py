@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -18,7 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -485,31 +484,6 @@ def test_record_with_one_wrong_letter_is_no_record(clean, tree, file, text):
     assert tree.build().stages == []
 
 
-def test_no_damaged_cache_entry_is_taken_and_each_is_replaced(clean, tree):
-    tree.build()
-    entries = sorted((tree.folder / STATE / "cache").glob("??/*"))
-    assert len(entries) > 2 * len(DAMAGES)
-    for number, entry in enumerate(entries):
-        damage(entry, DAMAGES[number % len(DAMAGES)])
-    tree.remove("build/kernels")
-    assert "CACHED" not in tree.build("-j2").labels
-    assert tree.outputs() == clean.outputs()
-    tree.remove("build/kernels")
-    assert tree.build().labels == {"CACHED": 9}
-    assert tree.outputs() == clean.outputs()
-
-
-def test_entry_of_another_key_is_a_miss(clean, tree):
-    edit(tree, "2.0", "3.0")
-    swap = [path for path in (tree.folder / STATE / "cache").glob("??/*") if b'"name":"scale.so"' in path.read_bytes()]
-    assert len(swap) == 2
-    contents = [path.read_bytes() for path in swap]
-    for path, content in zip(swap, reversed(contents), strict=True):
-        path.write_bytes(content)
-    assert "LINK scale" in tree.build().stages
-    assert tree.outputs() == expected(clean, "3.0")
-
-
 def test_entry_with_other_files_than_the_stage_is_a_miss_and_replaced(clean, tree):
     changed = 0
     for entry in (tree.folder / STATE / "cache").glob("??/*"):
@@ -599,36 +573,6 @@ def test_output_that_was_being_written_when_the_build_was_killed_is_not_there(cl
     assert not [*(tree.folder / STATE / "scratch").iterdir()]
 
 
-KILLED = """\
-import os, signal, sys
-left = [int(open("moment").read())]
-def kill(event, arguments):
-    if event == "os.rename":
-        left[0] -= 1
-        if left[0] == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-sys.addaudithook(kill)
-"""
-"""Beginning of a build file: has scons killed when it is about to give a file that it has written its name, as it does
-with each output and each record; which one, a file says."""
-
-
-def test_build_that_is_killed_again_and_again_ends_well(clean, tree):
-    tree.write("SConstruct", KILLED + SCONSTRUCT)
-    endings = []
-    for moment in itertools.accumulate(range(1, 100)):  # 1, 3, 6, 10, ..., until a build ends before that
-        tree.remove("build/demo", WORK)
-        tree.write("moment", str(moment))
-        run = tree.start("-j2")
-        output, _ = run.communicate(timeout=HANGS_AFTER_S)
-        endings.append(run.returncode)
-        if run.returncode != -signal.SIGKILL:
-            break
-    assert endings == [-signal.SIGKILL] * (len(endings) - 1) + [0] and len(endings) > 4, output
-    assert tree.outputs() == clean.outputs()
-    assert tree.build().stages == []
-
-
 def test_tool_that_succeeds_without_making_its_output_fails_the_build(clean, tree):
     tree.hook("nvcc", "exit 0\n")
     tree.remove(CUBIN)
@@ -696,129 +640,6 @@ def test_trees_that_share_a_cache_and_build_at_once_both_get_their_own(clean, tm
 
 
 # --- The system around the build
-
-
-@pytest.fixture
-def small_disk(clean: Tree, tmp_path: Path) -> Iterator[tuple[Tree, Callable[[int], None]]]:
-    """The sources on a disk of their own, and what sets its size in KiB."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a small disk")
-    top = tmp_path / "disk"
-    top.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "none", top], capture_output=True, text=True)
-    if done.returncode != 0:
-        pytest.skip(f"no small disk can be mounted: {done.stderr.strip()}")
-
-    def resize(kib: int) -> None:
-        subprocess.run(["mount", "-o", f"remount,size={kib}k", top], check=True)
-
-    try:
-        shutil.copytree(clean.folder, top, symlinks=True, dirs_exist_ok=True, ignore=shutil.ignore_patterns("build"))
-        yield Tree(top), resize
-    finally:
-        subprocess.run(["umount", "-l", top], check=True)
-
-
-def used_kib(tree: Tree) -> int:
-    status = os.statvfs(tree.folder)
-    return (status.f_blocks - status.f_bfree) * status.f_frsize // 1024
-
-
-def test_full_disk_is_an_error_wherever_it_fills_up_and_no_harm_afterwards(clean, small_disk):
-    tree, resize = small_disk
-    cache = f"CACHE_DIR={clean.folder / STATE / 'cache'}"
-    stages = set()
-    (tree.folder / STATE).mkdir(parents=True)
-    shutil.copy(clean.folder / STATE / "toolchain.json", tree.folder / STATE)
-    # What one run has made, the next one need not make, so that each fills the disk at another place.
-    start = used_kib(tree)
-    for kib in range(start + 16, start + 1000, 20):
-        resize(kib)
-        run = tree.attempt("--cache-readonly", cache)
-        if run.status == 0 and "No space left" not in run.output:
-            break
-        assert "No space left on device" in run.output and f"({tree.folder}/build" in run.output, run.output
-        stages |= set(re.findall(r"^scons: \*\*\* \[.*\[(\w+)\]: the operating system said", run.output, re.M))
-    assert stages >= {"lower", "nvcc", "link", "assemble"}
-    resize(64 << 10)
-    tree.build("--cache-readonly", cache)
-    assert tree.outputs() == clean.outputs()
-    assert tree.build("--cache-readonly", cache).stages == []
-
-
-def test_disk_that_a_compiler_fills_is_an_error_that_says_so(clean, small_disk):
-    tree, resize = small_disk
-    shutil.copytree(clean.folder / "build", tree.folder / "build", symlinks=True)
-    tree.build()
-    tree.remove(f"{CUDA}/compute_80.ptx")
-    resize(used_kib(tree) + 200)
-    run = tree.build("CACHE_DIR=", ok=False)
-    assert "No space left on device" in run.output
-    assert "remedy: make room on the disk" in run.output
-    resize(64 << 10)
-    tree.build("CACHE_DIR=")
-    assert tree.outputs() == clean.outputs()
-    assert tree.build("CACHE_DIR=").stages == []
-
-
-def obedient() -> tuple[str, ...]:
-    """A command prefix under which files' permissions count for root too."""
-    if os.geteuid() != 0:
-        return ()
-    drop = "-dac_override,-dac_read_search"
-    prefix = ("setpriv", f"--bounding-set={drop}", f"--inh-caps={drop}")
-    if shutil.which("setpriv") is None or subprocess.run([*prefix, "true"], check=False).returncode != 0:
-        pytest.skip("root's right to ignore permissions cannot be dropped")
-    return prefix
-
-
-def allow_writing(top: Path, allowed: bool) -> None:
-    for path in [top, *top.rglob("*")]:
-        path.chmod((0o755 if path.is_dir() else 0o644) if allowed else (0o555 if path.is_dir() else 0o444))
-
-
-@pytest.mark.parametrize("name", [STATE, CUDA])
-def test_folder_that_may_not_be_written_is_an_error_that_names_it(clean, tree, name):
-    tree.build()
-    edit(tree, "2.0", "3.0")
-    allow_writing(tree.folder / name, False)
-    run = tree.attempt(command=obedient())
-    assert run.status == 2
-    assert "Permission denied" in run.output and str(tree.folder / name) in run.output
-    allow_writing(tree.folder / name, True)
-    tree.build()
-    assert tree.outputs() == expected(clean, "3.0")
-
-
-def test_signatures_that_cannot_be_written_do_not_spoil_the_build_that_made_them(clean, tree):
-    tree.build()
-    edit(tree, "2.0", "3.0")
-    signatures = tree.folder / STATE / "journal"
-    allow_writing(signatures, False)
-    run = tree.attempt(command=obedient())
-    assert run.status == 0
-    assert re.search(rf"could not be kept: Permission denied \({re.escape(str(signatures))}/\w+.jsonl\)", run.output), (
-        run.output
-    )
-    assert tree.outputs() == expected(clean, "3.0")
-    allow_writing(signatures, True)
-    edit(tree, "3.0", "2.0")
-    tree.build()
-    assert tree.outputs() == clean.outputs()
-    assert tree.build().stages == []
-
-
-def test_definition_that_may_not_be_read_is_an_error_that_names_it(clean, tree):
-    tree.build()
-    path = tree.folder / "kernels/scale.py"
-    path.chmod(0)
-    run = tree.attempt(command=obedient())
-    assert run.status == 2
-    assert "kernels/scale.py [discover]" in run.output and "Permission denied" in run.output
-    assert "remedy: give yourself the right to read it: chmod u+r kernels/scale.py" in run.output
-    path.chmod(0o644)
-    tree.build()
-    assert tree.outputs() == clean.outputs()
 
 
 def test_edit_under_a_clock_that_was_set_back_is_seen(clean, tree):
