@@ -19,7 +19,6 @@ from kernelwright.library.launcher import LAUNCHER
 from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.runtime import cython_kernel
 from kernelwright.runtime import kernel as tvm_ffi_kernel
-from workers_project import Project
 
 from support.forked import starter
 from support.launcher_build import (
@@ -33,6 +32,7 @@ from support.launcher_build import (
     signature,
     tensor,
 )
+from support.workers_project import Project
 
 ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "kernels"

@@ -25,8 +25,8 @@ from kernelwright.stages.package import Assembly
 from kernelwright.stages.partial import Partial
 from kernelwright.stages.wheel import put_into
 from kernelwright.wheel.size_table import KernelSize
-from scons_tree import Inputs, graph_of, make_all, stages_of
 from support import moments
+from support.scons_tree import Inputs, graph_of, make_all, stages_of
 
 LIBRARY = "_lib/gemm.so"
 

@@ -26,7 +26,7 @@ from kernelwright.scons.run import FLUSH_S, INTERRUPTED_S, BuildRun
 from kernelwright.stages.package import remove_unknown
 from kernelwright.state.settled import Settled, read_settled
 from kernelwright.toolchain.distribution import Distribution
-from scons_tree import FILE, GEMM, TOOLS, Inputs, graph_of, make_all, new_graph, new_run, stages_of
+from support.scons_tree import FILE, GEMM, TOOLS, Inputs, graph_of, make_all, new_graph, new_run, stages_of
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from kernelwright.discover.tuned import choose, note_of, read_tables
 from kernelwright.library.files import UnitFiles, VariantFiles
 from kernelwright.runtime.tables import DeviceTable, Rules
 from kernelwright.stages.tuning import Tuning
-from scons_tree import GEMM
+from support.scons_tree import GEMM
 
 H100 = TableDevice("cuda", "sm_90a", "NVIDIA H100", 132)
 A100 = TableDevice("cuda", "sm_80", "NVIDIA A100", 108)

@@ -40,8 +40,8 @@ from support.extension_build import (
     places,
 )
 from support.launcher_build import OPTIMISED, FakeTensor, c_unit, plan, scalar, signature, tensor
+from support.workers_project import Project
 from test_glibc import compiler, stubs
-from workers_project import Project
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile_wheels import provider_wheel
 from kernelwright.cli import main
 from kernelwright.package.manifest import sealed_document
 from kernelwright.runtime.loader import SCHEMA
 from kernelwright.wheel import content
+from support.hostile_wheels import provider_wheel
 
 USED = ("registers", "spill_store_bytes", "spill_load_bytes")
 

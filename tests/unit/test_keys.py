@@ -55,9 +55,9 @@ from kernelwright.stages.stage_run import StageRun
 from kernelwright.state.entry import entry_key
 from kernelwright.toolchain.distribution import Distribution
 from kernelwright.toolchain.elsewhere import Elsewhere
-from scons_tree import ARCHS, FILE, GEMM, NVRTC, TOOLS, Inputs, graph_of, new_graph, stages_of
 from support.moments import wait_for
 from support.project import ROOT
+from support.scons_tree import ARCHS, FILE, GEMM, NVRTC, TOOLS, Inputs, graph_of, new_graph, stages_of
 from support.variations import variations
 
 # --- Requests: what decides in a dataclass is in its canonical form

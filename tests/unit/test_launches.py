@@ -16,7 +16,7 @@ from kernelwright.library.plan import LoweredUnit
 from support.kernel_library import covering
 from support.launched import driver_of
 from support.launchers import LAUNCHERS, Kernel, Process, Variant, make_package, plan_of
-from workers_project import Project
+from support.workers_project import Project
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from kernelwright.core.errors import DefinitionError, LoweringError
-from workers_project import Project
+from support.workers_project import Project
 
 HEAD = """\
 from kernelwright import grid, kernel

@@ -159,7 +159,7 @@ def test_names_that_a_file_may_have(name: str) -> None:
     ],
 )
 def test_a_file_that_an_installer_could_take_for_another_one_is_refused(listed: list[Member], said: str) -> None:
-    """More are in ``hostile_wheels.py``."""
+    """More are in ``support/hostile_wheels.py``."""
     (problem,) = problems(*listed)
     assert said in problem
 

@@ -14,7 +14,7 @@ from kernelwright.core.errors import ToolchainError, ToolError, Where
 from kernelwright.processes.runner import ToolResult, ToolRunner
 from kernelwright.toolchain.host_compiler import HostCompiler
 from kernelwright.toolchain.nvcc import Nvcc
-from real_nvcc import real_nvcc
+from support.real_nvcc import real_nvcc
 
 REPORT = """\
 ptxas info    : 0 bytes gmem

@@ -19,7 +19,7 @@ from kernelwright.toolchain.kept_headers import KeptHeaders
 from kernelwright.toolchain.nvcc import Nvcc
 from kernelwright.toolchain.nvcc_probe import compile_probe
 from kernelwright.toolchain.nvcc_steps import Steps, read_steps
-from real_nvcc import real_nvcc
+from support.real_nvcc import real_nvcc
 
 PTX = """\
 #$ _SPACE_=

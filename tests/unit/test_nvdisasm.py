@@ -19,7 +19,7 @@ from kernelwright.toolchain import nvdisasm as module
 from kernelwright.toolchain.cuda import in_wheels
 from kernelwright.toolchain.nvdisasm import find_nvdisasm
 from kernelwright.toolchain.probe import Toolchain
-from scons_tree import GEMM, TOOLS, Inputs, graph_of, stages_of
+from support.scons_tree import GEMM, TOOLS, Inputs, graph_of, stages_of
 
 ANSWER = "echo 'Cuda compilation tools, release 13.2, V13.2.78'"
 

@@ -15,7 +15,7 @@ from kernelwright.core import repository
 from kernelwright.core.dependencies import dependency_name, is_portable, may_be_asked, path_of, present_digest
 from kernelwright.core.project import Installation
 from kernelwright.core.project import Project as Names
-from workers_project import Project
+from support.workers_project import Project
 
 
 @pytest.fixture(scope="module")

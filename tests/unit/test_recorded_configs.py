@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from kernelwright.discover.selection import select
 from kernelwright.ondemand.record import note
-from scons_tree import GEMM, Inputs, new_graph, stages_of
-from workers_project import COPY, Project
+from support.scons_tree import GEMM, Inputs, new_graph, stages_of
+from support.workers_project import COPY, Project
 
 TEXT = COPY.format(name="k", factor="m").replace("import kernel", "import kernel, recorded").replace("k():", "k(m):")
 DECORATOR = '@kernel(configs=recorded("configs.json", default=[{"m": 1}]))'

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Browser, needs_browser, rows_of
 from kernelwright.cli import main
 from kernelwright.core.pipeline import STAGES
 from kernelwright.package.manifest import BuiltPackage, PackagedKernel, make_manifest, sealed_manifest
@@ -21,6 +20,7 @@ from kernelwright.report.markup import duration, size
 from kernelwright.report.page import render
 from kernelwright.runtime.loader import DIGEST_LINE
 from kernelwright.state.trace import RunSummary, Trace
+from support.browser import Browser, needs_browser, rows_of
 
 LABELS = [kind.label for kind in STAGES]
 SUMMARY = RunSummary(jobs=2, cores=2, built=6, reused=3, cached=2, failed=1, seconds=4.0)

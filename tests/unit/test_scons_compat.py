@@ -19,7 +19,7 @@ import SCons.SConsign
 import SCons.Script.Main
 import SCons.Taskmaster.Job
 from kernelwright.scons import compat
-from scons_tree import Inputs, graph_of
+from support.scons_tree import Inputs, graph_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "site_scons/kernelwright/scons"

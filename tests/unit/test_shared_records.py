@@ -17,7 +17,7 @@ from kernelwright.core.files import LARGEST_RECORD
 from kernelwright.discover.discovery import Discovery, discover, is_known
 from kernelwright.processes.pool import WorkerPool
 from kernelwright.state.cache import BuildCache
-from workers_project import Project
+from support.workers_project import Project
 
 TUNED = """\
 from kernelwright import grid, kernel

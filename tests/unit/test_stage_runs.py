@@ -27,7 +27,7 @@ from kernelwright.stages.partial import Partial
 from kernelwright.stages.stage import Stage
 from kernelwright.stages.stage_run import StageRun
 from kernelwright.state.cache import BuildCache
-from scons_tree import new_run
+from support.scons_tree import new_run
 
 WHERE = Where("gemm", "m-1", "nvcc", "kernels/gemm.py:4")
 

@@ -17,7 +17,7 @@ from kernelwright.processes import protocol
 from kernelwright.processes.pool import WorkerPool
 from kernelwright.processes.protocol import CheckRequest, DiscoverRequest, LowerRequest, Request
 from support.launcher_build import build, plan
-from workers_project import COPY, Project
+from support.workers_project import COPY, Project
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Browser, needs_browser, rows_of
 from kernelwright.cli import main
 from kernelwright.report.axes import ticks
 from kernelwright.report.data import collect
 from kernelwright.report.page import render
 from kernelwright.report.tuning_data import microseconds, short_time
 from kernelwright.state.tuning_result import ConfigResult, read_result
-from tuning_results import CPU, add_result, grid, result, tuned_config
+from support.browser import Browser, needs_browser, rows_of
+from support.tuning_results import CPU, add_result, grid, result, tuned_config
 
 EVIL = "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>&amp;\"'"
 POINTS = grid(block_m=[64, 16, 256], stages=[2, 3], block_n=[128])

@@ -17,7 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hostile_wheels import (
+from kernelwright.cli import verify
+from kernelwright.core.errors import KernelwrightError
+from kernelwright.wheel import verify as verify_module
+from kernelwright.wheel.archive import write_wheel
+from kernelwright.wheel.project import read_project
+from kernelwright.wheel.verify import gaps_of, verify_together, verify_wheel
+from support.hostile_wheels import (
     CODE,
     GOOD,
     KINDS,
@@ -29,12 +35,6 @@ from hostile_wheels import (
     pure_wheel,
     text,
 )
-from kernelwright.cli import verify
-from kernelwright.core.errors import KernelwrightError
-from kernelwright.wheel import verify as verify_module
-from kernelwright.wheel.archive import write_wheel
-from kernelwright.wheel.project import read_project
-from kernelwright.wheel.verify import gaps_of, verify_together, verify_wheel
 from support.project import SITE_SCONS
 
 NAME = "demo_sm_80-1.0-py3-none-any.whl"

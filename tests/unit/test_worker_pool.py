@@ -19,7 +19,7 @@ from kernelwright.processes import protocol
 from kernelwright.processes.pool import WorkerPool
 from kernelwright.processes.protocol import DevicesRequest, DiscoverRequest
 from support.moments import HANGS_AFTER_S, Gate, processes_of, wait_for, wait_until_gone
-from workers_project import Project
+from support.workers_project import Project
 
 SITE_SCONS = Path(protocol.__file__).parents[2]
 

@@ -21,7 +21,7 @@ from kernelwright.worker import check as check_module
 from kernelwright.worker.check import Check, barely_aligned, from_device, random_array, size_sets, to_device
 from support.launcher_build import build, plan
 from support.moments import HANGS_AFTER_S
-from workers_project import Project
+from support.workers_project import Project
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 

@@ -15,7 +15,7 @@ from kernelwright.core.errors import DefinitionError
 from kernelwright.core.files import dependency_digest
 from kernelwright.core.project import Project as Files
 from kernelwright.worker.patterns import pattern_files
-from workers_project import COPY, EMPTY, Project
+from support.workers_project import COPY, EMPTY, Project
 
 
 @pytest.fixture(scope="module")

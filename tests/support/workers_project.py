@@ -11,6 +11,7 @@ from kernelwright.define.unit import unit_symbol
 from kernelwright.processes.children import ForkServer
 from kernelwright.processes.pool import WorkerPool
 from kernelwright.processes.protocol import DiscoverRequest, LowerRequest
+
 from support.moments import HANGS_AFTER_S
 
 COPY = """\

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-FOLDER = Path(__file__).with_name("tvmscript")
+FOLDER = Path(__file__).parents[1] / "unit/tvmscript"
 
 HEAD = """\
 from tvm.script import ir as I, tirx as T
