@@ -24,7 +24,7 @@ cd {folder}; printf $PPID. > worker; printf $$. > tool; mkfifo all-there
 {ENDLESS} & printf $!. > child
 sh -c 'printf $$. > grandchild; {ENDLESS}; true' &
 {sys.executable} -I -S leave.py &
-cat all-there; """
+cat all-there; until [ -s grandchild ]; do sleep 0.01; done; """
 
 
 def number(path: Path) -> int:
