@@ -589,3 +589,23 @@ def test_equal_inputs_give_equal_bytes_in_any_process_folder_and_order(tmp_path:
     for contents in first.values():
         for name, content in contents.items():
             assert str(tmp_path).encode() not in content, name
+
+
+def test_messages_of_the_host_code_show_the_kernels_name(project: Project) -> None:
+    contents = lowered(project, "softmax", SOFTMAX, "cuda")["contents"]
+    assert b'"softmax(x: Tensor([n, 64], float32), y: Tensor([n, 64], float32))"' in contents["host.c"]
+    assert b"int32_t kw_softmax__default__cuda(void* self_handle" in contents["host.c"]
+    assert b"__tvm_ffi_softmax" not in contents["host.c"]
+
+
+def test_a_function_with_thread_bindings_is_left_as_written(project: Project) -> None:
+    result = lowered(project, "k", body(PLAIN.format(mode="", bind=LOOP)), "cuda")
+    assert result["schedule"] == "as written"
+    assert "threadIdx.x" in result["signature"]["device_kernels"][0]["launch"]
+
+
+def test_the_gpu_needs_the_alignment_of_its_vector_accesses(project: Project) -> None:
+    text = body(VECTORS.format(outer="T.thread_binding(16, thread='threadIdx.x')"))
+    result = lowered(project, "k", text, "cuda")
+    assert b"float4*" in result["contents"]["device.cu"]
+    assert [a.get("alignment") for a in result["signature"]["arguments"]] == [16, 16, 32]

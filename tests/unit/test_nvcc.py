@@ -212,3 +212,9 @@ def test_an_error_in_a_source_of_the_project_has_the_place_that_its_author_knows
     with pytest.raises(ToolError, match=r"\n    kernels/broken\.h\(2\): error") as caught:
         bench.compile("-I", "../../kernels", "-include", "broken.h")
     assert "-I ../../kernels" in str(caught.value), "the command is run in the folder of the source"
+
+
+def test_virtual_arch_makes_ptx():
+    job = NvccJob("compute_80", (), Path(), Where())
+    assert job.output == "compute_80.ptx"
+    assert "-ptx" in job.arguments("nvcc", "cc", "o")

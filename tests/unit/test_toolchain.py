@@ -416,3 +416,26 @@ class Says:
 
     def remember(self, question: object, answer: object, later: object, here: bool = False) -> None:
         pass
+
+
+def test_version_skew_is_found_behind_a_wrapper(tmp_path):
+    nvcc = cuda(tmp_path / "cuda", cicc="13.5")
+    wrapper = script(
+        tmp_path / "wrapper", f'[ "$1" = --dryrun ] && echo \'#$ TOP={nvcc.parent}/..\' >&2\nexec {nvcc} "$@"'
+    )
+    with pytest.raises(ToolchainError, match="cicc of CUDA 13"):
+        probe(tmp_path, wrapper)
+
+
+def test_identity_has_no_path_in_it(tmp_path):
+    assert probe(tmp_path, cuda(tmp_path / "a")).identity == probe(tmp_path, cuda(tmp_path / "b")).identity
+
+
+def test_record_of_an_installed_distribution():
+    assert find_record("apache_tvm_ffi").name == "RECORD"
+
+
+def test_host_compiler_is_found_by_name_and_by_path():
+    cc = shutil.which("cc")
+    assert find_host_compiler("", dict(os.environ)) == cc
+    assert find_host_compiler(cc, {"PATH": ""}) == cc

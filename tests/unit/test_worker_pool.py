@@ -333,11 +333,6 @@ def test_control_characters_that_a_definition_prints_or_raises_are_shown_escaped
 DRIVER = """
 #include "{standin}"
 __attribute__((constructor)) static void log(void) {{ setenv("STANDIN_LOG", "{folder}/log", 1); }}
-/* What TVM's CUDA runtime is linked with besides; a program that runs nothing does not call it. */
-int cuModuleLoadData(void) {{ return 801; }}
-int cuModuleUnload(void) {{ return 801; }}
-int cuModuleGetFunction(void) {{ return 801; }}
-int cuFuncSetAttribute(void) {{ return 801; }}
 """
 
 CUDART = "libcudart.so.13"
