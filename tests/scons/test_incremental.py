@@ -188,6 +188,18 @@ def test_cache_can_be_left_out(cpu_project):
     assert not (cpu_project.folder / "build/.kernelwright/cache").exists()
 
 
+def test_cache_does_not_hide_what_is_imported_inside_of_a_definition(cached_project):
+    cached_project.write("kernels/lib.py", "FACTOR = 2.0\n")
+    cached_project.replace("kernels/scale.py", "    @T.prim_func", "    from lib import FACTOR\n\n    @T.prim_func")
+    cached_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(FACTOR")
+    cached_project.replace("SConstruct", 'env.Glob("kernels/*.py")', '["kernels/scale.py"]')
+    cached_project.scons("-j2")
+    start_over(cached_project, "cache")
+    cached_project.write("kernels/lib.py", "FACTOR = 5.0\n")
+    cached_project.scons("-j2")
+    assert cached_project.value() == 5
+
+
 @pytest.mark.parametrize("setting", [".", "kernels", "notes"])
 def test_cache_in_a_folder_with_other_things_in_it_is_refused_and_nothing_goes(cpu_project, setting):
     cpu_project.write("py/precious.txt", "mine")
