@@ -475,6 +475,30 @@ assert sys.modules["kernels._one"].ONE == 1, "what the process has imported stay
 """
 
 
+OUTSIDE = """
+def factor(name):
+    text = getattr(kw.load(f"kernels/{name}.py"), name).lower(dtype="float32").script()
+    return next(number for number in "2345" if f"T.float32({number}" in text)
+
+sys.path[:0] = ["one", "three"]
+import helper
+from parts import f
+assert [factor(name) for name in ("one", "two", "three")] == ["2", "3", "4"], "of two of one name, each its own"
+Path("three/parts/f.py").write_text("F = 5")
+assert factor("three") == "5", "a package without __init__.py"
+assert (sys.modules["helper"], f.F) == (helper, 4), "what the process has imported stays"
+"""
+
+
+def test_modules_outside_of_the_project_are_read_anew_whatever_the_process_has_imported(demand: Demand) -> None:
+    top = Project(demand.project.folder / "project")
+    for name, module, number in (("one", "helper", 2), ("two", "helper", 3), ("three", "parts.f", 4)):
+        folder = demand.project.write(f"{name}/{module.replace('.', '/')}.py", f"F = {number}").parents["." in module]
+        body = f"import sys\nsys.path.insert(0, {str(folder)!r})\nfrom {module} import F\nfactor = F"
+        Demand(top).definition(name, body)
+    demand.run(f"from pathlib import Path\n{OUTSIDE}".replace("kernels/", "project/kernels/"))
+
+
 def test_an_edit_of_a_file_counts_at_the_next_call_and_gives_the_kernel_of_compile(ones: Demand) -> None:
     edits = [edit for row in EDITS for edit in EDITS[row]]
     ones.run(f"{WRITE}\nedits = {edits!r}\n{IN_A_PROCESS}")

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import DefinitionError, KernelwrightError, Where
+from ..core.project import Installation
 from ..define.kernel import Kernel
 from .build import LOCK_TIMEOUT_S
 from .definition import Compilable, shortened
@@ -144,8 +145,6 @@ def origin_in(path: Path, name: str, options: Options, root: Path | None = None)
 def _executed(path: Path, root: Path, files: Iterable[str]) -> Iterator[ModuleType]:
     """The module of a definition file, executed in this process; what is beside it can be imported meanwhile.
 
-    What this process has imported of the project is put aside meanwhile, because it may be older than its files.
-
     Arguments:
         files: those that the definition is made from, relative to the root.
     """
@@ -153,17 +152,9 @@ def _executed(path: Path, root: Path, files: Iterable[str]) -> Iterator[ModuleTy
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise DefinitionError(f"{path} is no Python file", Where(stage="lower", location=str(path)))
-    folders = [str(path.parent), str(root)]
-    places = [Path(os.path.relpath(root / file, folder)) for file in files for folder in folders]
-    tops = {place.parts[0].removesuffix(".py") for place in places}
-    beside = {os.path.realpath(root / file) for file in files if file.startswith(("/", "../")) and file.endswith(".py")}
-
-    def is_meant(module: str) -> bool:
-        return module.partition(".")[0] in tops or (bool(beside) and _file_of(module) in beside)
-
-    with _put_aside(is_meant), _from_source(root / file for file in files):
+    with _only_installed_modules(), _from_source(root / file for file in files):
         before = list(sys.path)
-        sys.path[:0] = dict.fromkeys(folders)
+        sys.path[:0] = dict.fromkeys([str(path.parent), str(root)])
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module  # TVMScript looks for the source of its functions through their module
         try:
@@ -173,21 +164,34 @@ def _executed(path: Path, root: Path, files: Iterable[str]) -> Iterator[ModuleTy
             sys.path[:] = before
 
 
-def _file_of(module: str) -> str | None:
-    """The real path of a module that is imported, if it has a file."""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return os.path.realpath(file) if isinstance(file, str) else None
-
-
 @contextlib.contextmanager
-def _put_aside(is_meant: Callable[[str], bool]) -> Iterator[None]:
-    """Have this process forget some modules, and what takes their place meanwhile afterwards."""
-    aside = {name: sys.modules.pop(name) for name in list(sys.modules) if is_meant(name)}
+def _only_installed_modules() -> Iterator[None]:
+    """Have this process forget the user's modules meanwhile, and what takes their place afterwards.
+
+    A module may be older than its file, or one of another project with the same name. As in a worker, it does not
+    matter whether a definition imports it at once or when it is called.
+    """
+    installation = Installation()
+
+    def is_users(name: str) -> bool:
+        module = sys.modules[name]
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str):
+            folders = getattr(module, "__path__", ())  # of a package without __init__.py
+            return type(folders).__name__ == "_NamespacePath" and not all(
+                installation.has(f"{each}/") for each in folders
+            )
+        if name == "__main__" or not file.endswith(".py") or installation.is_module_code(file):
+            return False
+        # Some modules have the name of a file that there is not, such as torch.ops.
+        return not installation.has(file) and os.path.isfile(file)  # noqa: PTH113
+
+    aside = {name: sys.modules.pop(name) for name in list(sys.modules) if is_users(name)}
     try:
         yield
     finally:
         for name in list(sys.modules):
-            if is_meant(name):
+            if is_users(name):
                 del sys.modules[name]
         sys.modules.update(aside)
 
