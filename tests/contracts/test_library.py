@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.kernel_library import BACKENDS, LIKE_OTHERS, build_kernel_library
+from support.contract import BACKENDS
+from support.kernel_library import LIKE_OTHERS, build_kernel_library
 from support.project import ROOT, SITE_SCONS, Project, Run
 
 KERNELS = {path.stem for path in (ROOT / "kernels").glob("[!_]*.py")}
@@ -58,8 +59,8 @@ def test_every_variant_is_checked_against_its_reference_at_awkward_sizes(library
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_all_kernels_agree_with_their_references(library: tuple[Project, Run], cases: Path, backend: str) -> None:
-    if importlib.util.find_spec(BACKENDS[backend]) is None:
-        pytest.skip(f"{BACKENDS[backend]} is not installed")
+    if importlib.util.find_spec(BACKENDS[backend].needs) is None:
+        pytest.skip(f"{BACKENDS[backend].needs} is not installed")
     package = str(library[0].folder / "build/demo")
     *wrong, last = child("tests/support/run_cases.py", package, backend, str(cases)).splitlines()
     assert wrong == []

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.disks import small_disk
 from support.moments import HANGS_AFTER_S, Gate, wait_for
 from support.project import ADD, SCALE, SCONSTRUCT, Project
 
@@ -214,17 +215,8 @@ def test_what_may_not_be_read_or_written_is_named_and_nothing_is_spoilt(cpu_proj
 
 @pytest.fixture
 def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A disk of its own."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a small disk")
-    top = tmp_path_factory.mktemp("disk")
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "none", top], capture_output=True, text=True)
-    if done.returncode != 0:
-        pytest.skip(f"no small disk can be mounted: {done.stderr.strip()}")
-    try:
-        yield top
-    finally:
-        subprocess.run(["umount", "-l", top], check=True)
+    with small_disk(tmp_path_factory.mktemp("disk") / "small", "64m") as folder:
+        yield folder
 
 
 def used_kib(top: Path) -> int:

@@ -9,8 +9,8 @@ same seed chooses the same changes of a function until that is edited.
 
 A change is looked at by the tests that execute its function: first by those that execute little else, and in all by as
 many as fit ``--budget``. It survives if all of these pass; what other tests would find does not count. Which tests
-execute what is noted once, by ``python tests/mutants/sample.py --record``, which runs all fast
-tests, in the folder ``build/mutants``; ``TESTS_OF`` says it of the code in C. Tests that run twice are noted twice.
+execute what is noted once, in the folder ``build/mutants``, by ``python tests/mutants/sample.py --record``, which runs
+all fast tests; ``TESTS_OF`` says it of the code in C. Tests that run twice are noted twice.
 
 With ``--json FILE`` the outcomes are written there, and what is in the file is not run again. Before, install mutmut,
 whose changes the random ones in Python are: ``pip install -e '.[mutants]'``.
@@ -41,7 +41,10 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from mutations import (
+    NO_BUILDS,
     SOURCES,
+    TESTS_OF,
+    TESTS_OF_KEYS,
     Change,
     Source,
     c_changes,
@@ -63,23 +66,8 @@ FIRST_S = 5
 """How long the tests of a change may take that run first; those that follow take four times as long, and so on."""
 START_S, BUILDS_S = 1, 6
 """What a file of tests takes before its first test; one whose tests build something."""
-NO_BUILDS = ("tests/unit/", "tests/contracts/", "tests/fuzz/")
-"""Where most tests build nothing; they come first."""
 PATIENCE = 8
 """How many times as long they may take. Then they are ended, which says nothing: the machine may be slow."""
-TESTS_OF = {
-    "library/launcher/threads.h": "launcher_threads|launcher|launches",
-    "library/launcher/workspace.h": "launcher_threads|launcher|launches",
-    "library/launcher/tables.h": "launchers_tables|launcher_tables|nvrtc_tables",
-    "library/launcher/tensormap.h": "launchers_tables|tensor_map|launcher",
-    "library/launcher/cutedsl.h": "cutedsl|launcher",
-    "library/launcher/xla.h": "jax",
-    "library/launcher/order.h": "order|launcher",
-    "library/launcher/python": "cython|order|torch|launchers",
-    "library/launcher": "launcher|order|emitted_variants",
-}
-"""Part of the code in C -> what is in the names of the files in `NO_BUILDS` that call it, the best first."""
-TESTS_OF_KEYS = "stage_signatures|kernel_keys|stage_requests|assembly"
 
 
 @dataclass(frozen=True)

@@ -194,6 +194,7 @@ class Backend:
     Arguments:
         name: the backend.
         module: what has to be importable where its kernels are called, and what to install for it.
+        needs: the module that has to be there to build and to call them.
         array: an array that it takes, with the content of one of NumPy.
         numpy: the content of what it returns.
         writes: whether outputs can be passed. JAX's are always new.
@@ -202,6 +203,7 @@ class Backend:
 
     name: str
     module: tuple[str, str]
+    needs: str
     array: Callable[[np.ndarray], Any]
     numpy: Callable[[Any], np.ndarray]
     writes: bool = True
@@ -217,13 +219,16 @@ def _in_jax(array: np.ndarray) -> Any:
 
 
 TVM_FFI = ("tvm_ffi", "pip install 'apache-tvm-ffi>=0.1.13,<0.2'")
+TORCH = ("torch", "pip install 'torch>=2.4'")
 BACKENDS = {
     backend.name: backend
     for backend in (
-        Backend("tvm_ffi", TVM_FFI, np.asarray, np.from_dlpack),
-        Backend("cython", TVM_FFI, np.asarray, np.asarray),
-        Backend("torch", ("torch", "pip install 'torch>=2.4'"), _in_torch, np.asarray, own_errors=(RuntimeError,)),
-        Backend("jax", ("jax_tvm_ffi", "pip install 'jax-tvm-ffi"), _in_jax, np.asarray, writes=False),
+        Backend("tvm_ffi", TVM_FFI, "tvm_ffi", np.asarray, np.from_dlpack),
+        Backend("cython", TVM_FFI, "Cython", np.asarray, np.asarray),
+        Backend(
+            "torch", ("torch", "pip install 'torch>=2.4'"), "torch", _in_torch, np.asarray, own_errors=(RuntimeError,)
+        ),
+        Backend("jax", ("jax_tvm_ffi", "pip install 'jax-tvm-ffi"), "jax_tvm_ffi", _in_jax, np.asarray, writes=False),
     )
 }
 """All that have CPU code: a new one is a line."""

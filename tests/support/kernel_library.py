@@ -8,10 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from support.contract import BACKENDS
 from support.project import ROOT, SCONSTRUCT, Project, Run
-
-BACKENDS = {"tvm_ffi": "tvm_ffi", "cython": "Cython", "torch": "torch", "jax": "jax_tvm_ffi"}
-"""Backend that has CPU code -> what has to be installed for it."""
 
 LIKE_OTHERS = ("cumsum", "gemm", "layer_norm", "rms_norm", "row_argmax", "row_sum", "swiglu", "top_k", "transpose")
 """Kernels whose arguments are of kinds that others have, too: an extension of each would take two seconds."""
@@ -19,7 +17,7 @@ LIKE_OTHERS = ("cumsum", "gemm", "layer_norm", "rms_norm", "row_argmax", "row_su
 
 def installed_backends() -> list[str]:
     """The backends for which there is everything here."""
-    return [name for name, module in BACKENDS.items() if importlib.util.find_spec(module) is not None]
+    return [name for name, backend in BACKENDS.items() if importlib.util.find_spec(backend.needs) is not None]
 
 
 def build_kernel_library(folder: Path) -> Run:
