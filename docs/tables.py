@@ -1,4 +1,4 @@
-"""Writes the tables that follow from the code, of settings and of stages: ``python docs/tables.py``."""
+"""Writes the tables that follow from the code, of settings, options and stages: ``python docs/tables.py``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 
 from kernelwright.core.pipeline import STAGES, StageKind
 from kernelwright.core.request import deciding
+from kernelwright.define.kernel_options import Declaration, OwnOptions, declared_options
 from kernelwright.define.setting_kinds import Setting
 from kernelwright.define.settings import SETTINGS, Settings
 from kernelwright.ondemand.options import OPTIONS, Option
 
 DOCS = Path(__file__).parent
-BEGIN = "<!-- written by docs/tables.py -->\n"
+BEGIN = "<!-- {}: written by docs/tables.py -->\n"
 END = "<!-- end of what is written -->\n"
 
 
@@ -47,10 +48,12 @@ def names(found: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in found)
 
 
-def with_table(page: str, table: str) -> str:
-    """A page with the table of today."""
-    before, rest = page.split(BEGIN)
-    return before + BEGIN + table + END + rest.split(END)[1]
+def with_tables(page: str, tables: Mapping[str, str]) -> str:
+    """A page with the tables of today, by what they are of."""
+    for name, table in tables.items():
+        before, rest = page.split(BEGIN.format(name))
+        page = before + BEGIN.format(name) + table + END + rest.split(END, 1)[1]
+    return page
 
 
 def variables_part(options: Mapping[str, Option]) -> str:
@@ -92,16 +95,25 @@ def deciding_in(request: type) -> Iterator[str]:
             yield name
 
 
-def tables() -> dict[str, str]:
-    """Name of a page -> its table."""
+def options_part(kind: type[OwnOptions]) -> str:
+    """The table of the arguments of a decorator; those of the classes that it builds on come last."""
+    of_class = {found.name: each for each in kind.__mro__ if is_dataclass(each) for found in fields(each)}
+    declared = declared_options(kind)
+    ordered = sorted(declared, key=lambda name: kind.__mro__.index(of_class[name]))
+    rows = [f"| `{n}` | {declared[n].word} | {declared[n].default} | {declared[n].help} |\n" for n in ordered]
+    return f"| argument | type | default | meaning |\n|---|---|---|---|\n{''.join(rows)}"
+
+
+def tables() -> dict[str, dict[str, str]]:
+    """Name of a page -> what a table is of -> that table."""
     return {
-        "reference.md": written_part(SETTINGS, Settings()),
-        "architecture.md": stages_part(STAGES),
-        "on-demand.md": variables_part(OPTIONS),
+        "reference.md": {"settings": written_part(SETTINGS, Settings()), "arguments": options_part(Declaration)},
+        "architecture.md": {"stages": stages_part(STAGES)},
+        "on-demand.md": {"variables": variables_part(OPTIONS)},
     }
 
 
 if __name__ == "__main__":
-    for name, table in tables().items():
+    for name, of_page in tables().items():
         page = DOCS / name
-        page.write_text(with_table(page.read_text(encoding="utf-8"), table), encoding="utf-8")
+        page.write_text(with_tables(page.read_text(encoding="utf-8"), of_page), encoding="utf-8")

@@ -6,7 +6,8 @@ from .core.errors import KernelwrightError
 from .core.version import VERSION
 
 if TYPE_CHECKING:
-    from .define.kernel import Kernel, Variant, grid
+    from .define.configs import Variant, grid
+    from .define.kernel import Kernel
     from .define.recorded import recorded
     from .ondemand.files import load
     from .ondemand.kernel import kernel
@@ -16,12 +17,12 @@ if TYPE_CHECKING:
 
 PLACES = {
     "Kernel": "define.kernel",
-    "Variant": "define.kernel",
+    "Variant": "define.configs",
     "clear_cache": "ondemand.project",
     "compile": "ondemand.programs",
     "disable_cache": "ondemand.project",
     "enable_cache": "ondemand.project",
-    "grid": "define.kernel",
+    "grid": "define.configs",
     "kernel": "ondemand.kernel",
     "load": "ondemand.files",
     "par_compile": "ondemand.programs",

@@ -24,7 +24,8 @@ from typing import Any
 
 import numpy as np
 from kernelwright.core.dtype import numpy_dtype
-from kernelwright.define.kernel import Kernel, Variant
+from kernelwright.define.configs import Variant
+from kernelwright.define.kernel import Kernel
 from kernelwright.define.unit import Unit, unit_symbol
 from kernelwright.library.plan import Launch, LoweredUnit, TensorMap
 from kernelwright.lower.tir import Tir

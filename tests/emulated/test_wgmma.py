@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from emulation import Comparison, Emulation, EmulationError, Lowered, kernels_in, lowered
 from kernelwright.core.errors import ToolchainError
-from kernelwright.define.kernel import Variant
+from kernelwright.define.configs import Variant
 from kernelwright.toolchain.nvcc import find_nvcc
 from kernelwright.toolchain.nvdisasm import find_nvdisasm
 

@@ -17,9 +17,10 @@ from kernelwright import grid, kernel
 from kernelwright.core.errors import DefinitionError
 from kernelwright.core.files import canonical_json, pretty_json
 from kernelwright.core.records import Record
-from kernelwright.define.kernel import MAX_SLUG, Kernel, slugs
+from kernelwright.define.configs import MAX_SLUG, slugs
+from kernelwright.define.kernel import Kernel
+from kernelwright.define.record import KernelRecord
 from kernelwright.define.settings import merge
-from kernelwright.discover.discovery import KernelRecord
 from kernelwright.package.manifest import BuiltPackage, PackagedKernel
 from kernelwright.package.stubs import make_stub
 

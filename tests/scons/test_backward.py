@@ -7,7 +7,7 @@ import shutil
 import pytest
 from kernelwright import grid, kernel
 from kernelwright.core.errors import DefinitionError, Where
-from kernelwright.define.kernel import require_gradient_names
+from kernelwright.define.outputs import require_gradient_names
 from support.project import CUBE, Project
 
 

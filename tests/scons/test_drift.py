@@ -17,7 +17,7 @@ import pytest
 from kernelwright import backends, kernel
 from kernelwright.cli import CACHE_ACTIONS, SHARED_ACTIONS, TOOLS
 from kernelwright.core.pipeline import KINDS, MEMORY_KIB, STAGES
-from kernelwright.define.kernel import RESERVED
+from kernelwright.define.names import RESERVED
 from kernelwright.define.program import VERSION as CUTEDSL
 from kernelwright.define.settings import SETTINGS, Settings
 from kernelwright.define.triton_program import VERSION as TRITON
@@ -83,7 +83,7 @@ def require_written(name: str) -> dict[str, Any]:
     """A page has the table that follows from the code; what the script that writes it is made of."""
     run = runpy.run_path(str(ROOT / "docs/tables.py"))
     page = doc(name)
-    assert run["with_table"](page, run["tables"]()[name]) == page, "run: python docs/tables.py"
+    assert run["with_tables"](page, run["tables"]()[name]) == page, "run: python docs/tables.py"
     return run
 
 

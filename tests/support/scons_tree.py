@@ -16,8 +16,8 @@ import SCons.Environment
 import SCons.Node
 import SCons.Node.Alias
 import SCons.Node.FS
+from kernelwright.define.record import DefinitionRecord, KernelRecord
 from kernelwright.define.settings import Settings
-from kernelwright.discover.discovery import DefinitionRecord, KernelRecord
 from kernelwright.discover.selection import select
 from kernelwright.scons import run as run_module
 from kernelwright.scons.graph import PackageGraph

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kernelwright.core.arch import target_of
 from kernelwright.core.errors import SettingsError
-from kernelwright.define.kernel import slugs
+from kernelwright.define.configs import slugs
 from kernelwright.define.space import Choice, targets_with_points, variants_of
 from kernelwright.define.tuning import Rule, TableDevice, TableFile, TunedConfig, TuningError, table_text
 from kernelwright.discover.selection import KernelSelection

@@ -17,8 +17,9 @@ from kernelwright.core.errors import DefinitionError, Where
 from kernelwright.core.files import sha256_of
 from kernelwright.core.records import Record
 from kernelwright.core.sealed import unsealed_object, write_sealed
+from kernelwright.define.record import DefinitionRecord, KernelRecord
 from kernelwright.discover import discovery
-from kernelwright.discover.discovery import DefinitionRecord, Discovery, KernelRecord, discover, remember_dependencies
+from kernelwright.discover.discovery import Discovery, discover, remember_dependencies
 from kernelwright.processes.pool import WorkerPool
 from kernelwright.processes.protocol import DiscoverRequest
 

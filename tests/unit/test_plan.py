@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from kernelwright.core.errors import DefinitionError, Where
+from kernelwright.define.record import KernelRecord
 from kernelwright.define.settings import Settings
-from kernelwright.discover.discovery import KernelRecord
 from kernelwright.discover.selection import require_archs, select
 
 ALLOWS_ALL = KernelRecord(

@@ -174,8 +174,14 @@ class Space:
             raise DefinitionError(message, self._where, "leave it out of configs, or out of tune")
 
 
-def space_of(tune: Any, targets: Sequence[str] | None, frontend: str, where: Where, preferred: Any = None) -> Space:
-    """The space of a kernel whose decorator has these arguments."""
+def space_of(
+    tune: Any, targets: Sequence[str] | None, frontend: str, where: Where, preferred: Any = None
+) -> Space | None:
+    """The space of a kernel whose decorator has these arguments; None: it has no tuning parameters."""
+    if tune is None:
+        if preferred is not None:
+            raise DefinitionError("preferred names points, and there is no tune that has any", where, "add tune")
+        return None
     possible = TARGETS_OF.get(frontend, TARGETS)
     allowed = [target for target in possible if targets is None or target in targets]
     return Space(tune, allowed or possible, where, preferred)  # a name that is no target is found by whoever selects
@@ -191,9 +197,9 @@ def variants_of(choices: Iterable[Choice]) -> list[dict[str, Any]]:
     return list(unique.values())
 
 
-def targets_with_points(choices: Sequence[Choice], targets: tuple[str, ...]) -> tuple[str, ...]:
+def targets_with_points(choices: Sequence[Choice], targets: Sequence[str]) -> tuple[str, ...]:
     """Those of some targets that a kernel with these choices has variants for; all, if it has no space."""
-    return tuple(target for target in targets if any(c.points.get(target) for c in choices)) if choices else targets
+    return tuple(target for target in targets if not choices or any(c.points.get(target) for c in choices))
 
 
 def callers_part(choices: Iterable[Choice], config: Mapping[str, Any]) -> dict[str, Any]:

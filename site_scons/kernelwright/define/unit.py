@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ..core.errors import Where
 from ..core.request import ASIDE
-from .kernel import Outputs, named_outputs
+from .outputs import Outputs, named_outputs
 from .pass_configs import PassConfigs
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from ..core.errors import DefinitionError, SettingsError, Where
 from ..core.files import read_record
+from ..define.configs import Variant
 from ..define.divisible import by_class, in_order
-from ..define.kernel import Variant
+from ..define.record import DefinitionRecord, KernelRecord
 from ..define.recorded import LARGEST, VARIABLE, Configs, config_text, damage, parse
 from ..define.space import Choice, callers_part, variants_of
 from ..define.unit import alike
-from .discovery import DefinitionRecord, KernelRecord
 
 
 class Configured:

@@ -11,7 +11,6 @@ import fcntl
 import hashlib
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,208 +18,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core.dependencies import is_portable, present_digest
-from ..core.errors import DefinitionError, KernelwrightError, Where, shown
+from ..core.converter import from_json, shape, to_json
+from ..core.dependencies import present_digest
+from ..core.errors import DefinitionError, KernelwrightError, Where
 from ..core.files import open_lock
-from ..core.records import Record, is_file_name
-from ..core.request import ASIDE
+from ..core.records import Record
 from ..core.sealed import read_sealed, write_sealed
-from ..core.surroundings import OUTSIDE, interpreter
-from ..define.kernel import Outputs, Variant, variant_of
-from ..define.pass_configs import PassConfigs, checked_pass_configs
-from ..define.space import Choice, Sizes, variants_of
+from ..core.surroundings import interpreter
+from ..define.record import DefinitionRecord, definition_record
 
 if TYPE_CHECKING:
     from ..core.answers import Answers
     from ..processes.pool import WorkerPool
 
-SCHEMA = 3
-"""Revision of a record's form, as workers give it."""
-
-FORMAT = f"discovery 4, records {SCHEMA}"
-"""Schema of the sealed files; another one is a miss."""
-
 Note = Callable[[str, float, float, bool], None]
 """Is told of a file that was executed: its name, from when to when (``time.monotonic()``), and whether that failed."""
-
-
-@dataclass(frozen=True)
-class KernelRecord:
-    """One kernel of a definition file.
-
-    Arguments:
-        name: the kernel's name.
-        doc: the definition's docstring, dedented.
-        location: ``path:line`` of the definition, relative to the project root.
-        configs: the configs in order; the first is the default.
-        slugs: the variants' slugs, in the order of the configs.
-        targets, archs, backends: restrictions of the package's settings; None keeps those.
-        outputs: names or positions of the arguments that callers may leave out.
-        flags: extra nvcc flags.
-        tolerance: largest accepted error in the check, or None for the default of the output's dtype.
-        reference: the names in the configs that the reference has parameters of; None: there is no reference.
-        takes_target: whether the definition depends on the target.
-        backward: name of the kernel that computes its gradients, or None.
-        frontend: what the definition is written in.
-        pass_configs: configs of TVM's passes.
-        choices: with a space of tuning parameters, the configs that callers can see and the points of each; the configs
-            are those of all candidates then.
-        has_cost: whether the definition estimates what candidates take.
-        per_arch: whether the definition is called for each CUDA arch.
-        sources, includes: see :class:`define.kernel.Kernel`.
-    """
-
-    name: str
-    doc: str
-    location: str = field(metadata=ASIDE)
-    configs: tuple[Mapping[str, Any], ...]
-    slugs: tuple[str, ...]
-    targets: tuple[str, ...] | None
-    archs: tuple[str, ...] | None
-    backends: tuple[str, ...] | None
-    outputs: Outputs
-    flags: tuple[str, ...]
-    tolerance: float | None
-    reference: tuple[str, ...] | None
-    takes_target: bool
-    backward: str | None = None
-    frontend: str = "tir"
-    pass_configs: PassConfigs = field(default_factory=dict)
-    choices: tuple[Choice, ...] = ()
-    has_cost: bool = False
-    per_arch: bool = False
-    sources: tuple[str, ...] = ()
-    includes: tuple[str, ...] = ()
-
-    @property
-    def sizes(self) -> Sizes:
-        """The sizes that are measured for the first choice; none, if the definition does not say."""
-        return self.choices[0].sizes if self.choices else {}
-
-    @property
-    def has_reference(self) -> bool:
-        """Whether the kernel can be checked."""
-        return self.reference is not None
-
-    @property
-    def listed(self) -> Iterator[tuple[Mapping[str, Any], str]]:
-        """Config and slug of each variant, in order."""
-        return zip(self.configs, self.slugs, strict=True)
-
-    def variant_of(self, config: Mapping[str, Any]) -> Variant:
-        """The variant of a config, be it listed or not; see :func:`define.kernel.variant_of`."""
-        return variant_of(self.name, self.configs, config)
-
-    @classmethod
-    def from_json(cls, value: Record) -> KernelRecord:
-        """The kernel in a JSON object.
-
-        Raises:
-            ValueError: the object has another form.
-        """
-
-        def restriction(name: str) -> tuple[str, ...] | None:
-            return tuple(value.texts(name)) if value.has(name) else None
-
-        record = cls(
-            value.text("name"),
-            value.text("doc"),
-            value.text("location"),
-            tuple(map(_config, value.records("configs"))),
-            tuple(value.texts("slugs")),
-            restriction("targets"),
-            restriction("archs"),
-            restriction("backends"),
-            tuple(value.texts_or_counts("outputs")),
-            tuple(value.texts("flags")),
-            value.number("tolerance", sys.float_info.max) if value.has("tolerance") else None,
-            restriction("reference"),
-            value.flag("takes_target"),
-            value.optional(value.text, "backward"),
-            value.text("frontend"),
-            _pass_configs(value.record("pass_configs")),
-            tuple(map(_choice, value.records("choices"))) if value.has("choices") else (),
-            value.has("has_cost") and value.flag("has_cost"),
-            value.has("per_arch") and value.flag("per_arch"),
-            *(tuple(value.texts(name)) if value.has(name) else () for name in ("sources", "includes")),
-        )
-        if not record.configs or len(record.configs) != len(record.slugs):
-            raise ValueError("a kernel needs one slug for each config")
-        # Folders get these names, whatever a definition has done to its objects after they were checked.
-        if not re.fullmatch(r"[A-Za-z]\w*", record.name, re.ASCII) or not all(map(is_file_name, record.slugs)):
-            raise ValueError(f"{shown((record.name, record.slugs))} are not the names of a kernel and its variants")
-        if len(set(record.slugs)) != len(record.slugs):
-            raise ValueError("two variants have one slug")
-        if record.choices and variants_of(record.choices) != list(record.configs):
-            raise ValueError("its configs are not those of its choices")
-        return record
-
-
-@dataclass(frozen=True)
-class DefinitionRecord:
-    """One definition file. What decides in it is what a kernel of it depends on, whatever other kernels there are.
-
-    Arguments:
-        file: path relative to the project root, with forward slashes.
-        dependencies: the files that decide what the definitions are, the file itself included, in sorted order: name
-            (see ``core.dependencies``) -> SHA-256 of the content that was executed.
-        kernels: the kernels in the order of their definition.
-        later: what single requests turned out to read besides, such as a function's own imports: name of the request ->
-            path -> SHA-256 of its present content.
-        recorded: the files that ``recorded()`` has configs from: path -> SHA-256. Which configs there are depends on
-            them, and what a variant is lowered to does not.
-        surroundings: what it depends on besides files of the project: name (see ``core.surroundings``) -> digest.
-        shared: whether this is all that it depends on, so that other trees can tell whether it is the same there.
-        untracked: what it did that no digest can tell, with the place.
-    """
-
-    file: str
-    dependencies: Mapping[str, str]
-    kernels: tuple[KernelRecord, ...] = field(metadata=ASIDE)
-    later: Mapping[str, Mapping[str, str]] = field(default_factory=dict, metadata=ASIDE)
-    recorded: Mapping[str, str] = field(default_factory=dict, metadata=ASIDE)
-    surroundings: Mapping[str, str] = field(default_factory=dict)
-    shared: bool = field(default=False, metadata=ASIDE)
-    untracked: tuple[str, ...] = field(default=(), metadata=ASIDE)
-
-    @property
-    def unnamed(self) -> list[str]:
-        """The files that it depends on and that have no name on other machines."""
-        return [name for name in self.dependencies if not is_portable(name)]
-
-    @property
-    def known(self) -> list[tuple[str, str]]:
-        """All that it depends on, with the digests."""
-        return [*self.dependencies.items(), *self.recorded.items(), *self.surroundings.items()]
-
-    def covers(self, name: str) -> bool:
-        """Whether it is known of something that the definition depends on it, before any of its functions is called."""
-        return name in self.dependencies or name in self.surroundings or (name == OUTSIDE and not self.shared)
-
-    @classmethod
-    def from_json(cls, value: Record) -> DefinitionRecord:
-        """The record in a JSON object.
-
-        Raises:
-            ValueError: the object has another form.
-        """
-        if value.count("schema") != SCHEMA:
-            raise ValueError("another schema")
-
-        def digests(name: str) -> dict[str, str]:
-            listed = value.record(name)
-            return {path: listed.text(path) for path in sorted(listed.raw)}
-
-        kernels = tuple(map(KernelRecord.from_json, value.records("kernels")))
-        recorded, surroundings = (digests(n) if value.has(n) else {} for n in ("recorded", "surroundings"))
-        shared = value.has("shared") and value.flag("shared")
-        untracked = tuple(value.texts("untracked")) if value.has("untracked") else ()
-        record = cls(
-            value.text("file"), digests("dependencies"), kernels, {}, recorded, surroundings, shared, untracked
-        )
-        if record.file not in record.dependencies:
-            raise ValueError("a definition that does not depend on its own file")
-        return record
 
 
 class Discovery(NamedTuple):
@@ -325,12 +137,12 @@ def _ask(workers: WorkerPool, cache: _Cache, path: Path, strict: bool) -> Defini
     try:
         answer = workers.call(DiscoverRequest(cache.name(path), strict))
         try:
-            record = DefinitionRecord.from_json(Record(answer, ""))
+            record = definition_record(answer)
         except ValueError as error:
             raise DefinitionError(f"a worker's record has a wrong form: {error}", Where(location=str(path))) from error
     except KernelwrightError as error:
         return error
-    return cache.write(path, answer, record)
+    return cache.write(path, record)
 
 
 def _duplicates(records: Sequence[DefinitionRecord], others: Mapping[str, str]) -> list[KernelwrightError]:
@@ -347,12 +159,27 @@ def _duplicates(records: Sequence[DefinitionRecord], others: Mapping[str, str]) 
     return errors
 
 
-class _Cache:
-    """The cached records, a sealed file for each definition file.
+@dataclass(frozen=True)
+class _Kept:
+    """What is kept of a definition file.
 
-    It has ``identity``, ``record``, and ``later``: for each request the names of files that only it reads. Those do not
-    make the record stale, since the kernels and their configs do not depend on them.
+    Arguments:
+        identity: what else the record depends on.
+        later: for each request the names of files that only it reads. Those do not make the record stale, since the
+            kernels and their configs do not depend on them.
     """
+
+    identity: str
+    record: DefinitionRecord
+    later: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+FORMAT = f"discovery {shape(_Kept)}"
+"""Schema of the sealed files; another one is a miss."""
+
+
+class _Cache:
+    """The cached records, a sealed file for each definition file."""
 
     def __init__(self, project_root: Path, folder: Path, identity: str, answers: Answers | None = None) -> None:
         self._root = project_root
@@ -374,24 +201,21 @@ class _Cache:
 
     def _read(self, path: Path) -> DefinitionRecord | None:
         """The record that an earlier run in this tree has kept."""
-        body = self._body(path)
-        if body is None or body["identity"] != self._identity:
+        kept = self._kept(path)
+        if kept is None or kept.identity != self._identity or not self._is_current(kept.record):
             return None
-        try:
-            record = DefinitionRecord.from_json(Record(body["record"], ""))
-        except ValueError:
-            return None
-        return self._with_later(record, body["later"]) if self._is_current(record) else None
+        return self._with_later(kept.record, kept.later)
 
     def _is_current(self, record: DefinitionRecord) -> bool:
         """Whether all that a record was made from is what it was."""
         return all(self._digest(name) == digest for name, digest in record.known)
 
-    def write(self, path: Path, answer: Mapping[str, Any], record: DefinitionRecord) -> DefinitionRecord:
+    def write(self, path: Path, record: DefinitionRecord) -> DefinitionRecord:
         """Keep a new record, and return it together with what lowerings of the old one have read."""
-        kept = self._keep(path, answer, record)
+        kept = self._keep(path, record)
         if self._answers is not None and record.shared:
-            self._answers.remember(self._question(path, record.dependencies[record.file]), answer, dict(record.known))
+            question = self._question(path, record.dependencies[record.file])
+            self._answers.remember(question, to_json(record), dict(record.known))
         return kept
 
     def _recall(self, path: Path) -> DefinitionRecord | None:
@@ -406,15 +230,15 @@ class _Cache:
 
         answer = self._answers.recall(question, compare)
         try:
-            record = None if answer is None else DefinitionRecord.from_json(answer)
+            record = None if answer is None else definition_record(answer.raw)
         except ValueError:
             return None
-        if answer is None or record is None or record.file != self.name(path):
+        if record is None or record.file != self.name(path):
             return None
         # What the record names was compared when it was looked for; another name is none that others may ask for.
         if not compared.issuperset(name for name, _ in record.known) or not self._is_current(record):
             return None
-        return self._keep(path, answer.raw, record)
+        return self._keep(path, record)
 
     @cached_property
     def _surroundings(self) -> list[Any]:
@@ -425,11 +249,12 @@ class _Cache:
         """What is asked of others: the digest is that of the definition file itself."""
         return ["discovery", FORMAT, self._identity, self._surroundings, self.name(path), digest]
 
-    def _keep(self, path: Path, answer: Mapping[str, Any], record: DefinitionRecord) -> DefinitionRecord:
+    def _keep(self, path: Path, record: DefinitionRecord) -> DefinitionRecord:
         """Keep a record for later runs in this tree."""
         with self._locked():
-            later = (self._body(path) or {"later": {}})["later"]
-            self._store(path, {"identity": self._identity, "record": dict(answer), "later": later})
+            before = self._kept(path)
+            later = before.later if before else {}
+            self._store(path, _Kept(self._identity, record, later))
         return self._with_later(record, later)
 
     def name(self, path: Path) -> str:
@@ -440,10 +265,10 @@ class _Cache:
         """Replace the files that a request reads in a kept record."""
         path = self._root / file
         with self._locked():
-            body = self._body(path)
-            if body is not None:
-                later = {name: listed for name, listed in body["later"].items() if name != request}
-                self._store(path, {**body, "later": later | ({request: sorted(names)} if names else {})})
+            kept = self._kept(path)
+            if kept is not None:
+                later = {name: listed for name, listed in kept.later.items() if name != request}
+                self._store(path, replace(kept, later=later | ({request: tuple(sorted(names))} if names else {})))
 
     def _with_later(self, record: DefinitionRecord, later: Mapping[str, Iterable[str]]) -> DefinitionRecord:
         # A file that has gone keeps its place, with another digest, so that the request is done again.
@@ -462,22 +287,18 @@ class _Cache:
             fcntl.flock(stream, fcntl.LOCK_EX)
             yield
 
-    def _store(self, path: Path, body: Mapping[str, Any]) -> None:
-        write_sealed(self._place(path), FORMAT, body)
+    def _store(self, path: Path, kept: _Kept) -> None:
+        write_sealed(self._place(path), FORMAT, to_json(kept))
 
-    def _body(self, path: Path) -> dict[str, Any] | None:
+    def _kept(self, path: Path) -> _Kept | None:
         """What is kept for a definition file; None: nothing, it is damaged, or it is of another file."""
 
-        def parse(document: Record) -> dict[str, Any]:
-            document.require_names("identity", "record", "later")
+        def parse(document: Record) -> _Kept:
+            kept = from_json(_Kept, document.raw)
             # The file may have been copied from another one's place.
-            if document.record("record").text("file") != self.name(path):
+            if kept.record.file != self.name(path):
                 raise ValueError("it is of another file")
-            later = document.record("later")
-            for request in later.raw:
-                later.texts(request)
-            document.text("identity")
-            return document.raw
+            return kept
 
         return read_sealed(self._place(path), FORMAT, parse)
 
@@ -494,25 +315,3 @@ class _Cache:
         if name not in self._digests:
             self._digests[name] = present_digest(self._root, name)
         return self._digests[name]
-
-
-def _config(value: Record) -> Mapping[str, Any]:
-    if not all(isinstance(item, (bool, int, float, str)) for item in value.raw.values()):
-        raise ValueError(f"{value.place} is {shown(value.raw)}, which is not a config")
-    return dict(value.raw)
-
-
-def _choice(value: Record) -> Choice:
-    points, sizes = value.record("points"), value.record("sizes")
-    of_target = {target: tuple(map(_config, points.records(target))) for target in points.raw}
-    listed = {symbol: tuple(sizes.counts(symbol)) for symbol in sizes.raw}
-    preferred = value.record("preferred") if value.has("preferred") else None
-    points_of = {arch: _config(preferred.record(arch)) for arch in preferred.raw} if preferred else {}
-    return Choice(_config(value.record("config")), of_target, listed, points_of)
-
-
-def _pass_configs(value: Record) -> PassConfigs:
-    try:
-        return checked_pass_configs(value.raw, Where())
-    except DefinitionError as error:
-        raise ValueError(error.message) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,10 +10,10 @@ from .. import backends
 from ..core.arch import TARGETS, source_groups, target_of
 from ..core.errors import DefinitionError, SettingsError, Where
 from ..core.request import ASIDE
-from ..define.kernel import Variant
+from ..define.configs import Variant
+from ..define.record import KernelRecord
 from ..define.settings import Settings
 from ..runtime.tables import DeviceTable
-from .discovery import KernelRecord
 
 if TYPE_CHECKING:
     from ..toolchain.nvcc import Nvcc
@@ -75,7 +75,7 @@ class KernelSelection:
         """The CUDA archs that a source is made for and those of them that a variant is compiled for, for each source
         of the variant."""
         wanted = self.archs_of(slug).get("cuda", ())
-        groups = source_groups(self.archs.get("cuda", ()), self.record.per_arch)
+        groups = source_groups(self.archs.get("cuda", ()), self.record.options.per_arch)
         pairs = [(group, tuple(arch for arch in wanted if arch in group)) for group in groups]
         return [pair for pair in pairs if pair[1]]
 
@@ -90,17 +90,17 @@ def select(record: KernelRecord, settings: Settings) -> KernelSelection:
             the package does not have; or a target of the kernel has no backend that can call it.
     """
     where = Where(record.name, stage="discover", location=record.location)
-    _known("target", record.targets or (), TARGETS, where)
-    _known("backend", record.backends or (), backends.names(), where)
+    _known("target", record.options.targets or (), TARGETS, where)
+    _known("backend", record.options.backends or (), backends.names(), where)
     restricted: dict[str, set[str]] = {}
-    for arch in record.archs or ():
+    for arch in record.options.archs or ():
         try:
             restricted.setdefault(target_of(arch), set()).add(arch)
         except SettingsError as error:
             raise DefinitionError(error.message, where, error.remedy) from error
     archs = {}
     for target in settings.targets:
-        if record.targets is None or target in record.targets:
+        if record.options.targets is None or target in record.options.targets:
             allowed = [a for a in settings.archs_of(target) if target not in restricted or a in restricted[target]]
             archs[target] = tuple(allowed)
     left_out = tuple(target for target, listed in archs.items() if not listed)
@@ -117,13 +117,13 @@ def select(record: KernelRecord, settings: Settings) -> KernelSelection:
 
 def _allowed(record: KernelRecord, settings: Settings, targets: tuple[str, ...], where: Where) -> tuple[str, ...]:
     """The package's backends or, of those that the kernel's decorator lists, the ones that the package has."""
-    if record.backends is None:
+    if record.options.backends is None:
         return settings.backends
     of_package = (*settings.backends, *backends.resolve(settings.backends, targets))
-    allowed = tuple(name for name in record.backends if name in of_package)
+    allowed = tuple(name for name in record.options.backends if name in of_package)
     if not allowed:
         remedy = f"add one of them to the package's backends, which are {', '.join(settings.backends)}"
-        raise DefinitionError(f"none of its backends {list(record.backends)} is built", where, remedy)
+        raise DefinitionError(f"none of its backends {list(record.options.backends)} is built", where, remedy)
     return allowed
 
 
@@ -133,14 +133,14 @@ def _calling(target: str) -> list[str]:
 
 def require_archs(record: KernelRecord, compiler: Nvcc | Nvrtc) -> None:
     """Raise a DefinitionError for a CUDA arch in a decorator that the CUDA compiler does not know."""
-    for arch in record.archs or ():
+    for arch in record.options.archs or ():
         if target_of(arch) == "cuda" and arch not in compiler.archs:
             where = Where(record.name, stage="discover", location=record.location)
             remedy = f"use some of {', '.join(compiler.archs)}"
             raise DefinitionError(f"{compiler.name} {compiler.version} does not know the arch {arch!r}", where, remedy)
 
 
-def _known(what: str, names: tuple[str, ...], valid: tuple[str, ...], where: Where) -> None:
+def _known(what: str, names: Sequence[str], valid: tuple[str, ...], where: Where) -> None:
     for name in names:
         if name not in valid:
             raise DefinitionError(f"unknown {what} {name!r}", where, f"the valid ones are {', '.join(valid)}")

@@ -15,11 +15,11 @@ from typing import Any
 from ..core.arch import target_of
 from ..core.errors import shown
 from ..core.files import read_record
+from ..define.record import KernelRecord
 from ..define.recorded import config_text
 from ..define.space import Choice
 from ..define.tuning import LARGEST, TableFile, TunedConfig, TuningError, parse_table, unreadable
 from ..runtime.tables import DeviceTable, Rules
-from .discovery import KernelRecord
 from .selection import KernelSelection
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..core.errors import printable
 from ..define.arguments import SCALARS
 from ..define.cuda_source import Source
-from ..define.kernel import is_name
+from ..define.names import is_name
 from ..lower.launch_limits import THREADS
 from .bounds import in_python
 from .function import Function, Parameter, TemplateParameter

@@ -6,11 +6,14 @@ A front end's module is imported when it is asked for, and TVM not before someth
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..core.errors import DefinitionError, Where, shown
 
 if TYPE_CHECKING:
+    from ..define.kernel import Kernel
+    from ..define.kernel_options import KernelOptions
     from .base import FrontEnd
 
 CLASSES = {
@@ -45,12 +48,8 @@ class Written(Protocol):
     """A kernel, or the record of one: what tells its front end."""
 
     @property
-    def frontend(self) -> str:
-        """The name of the front end."""
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The sources with host code of their own."""
+    def options(self) -> KernelOptions:
+        """What its decorator was given."""
 
 
 def of(kernel: Written, where: Where | None = None) -> FrontEnd:
@@ -59,8 +58,14 @@ def of(kernel: Written, where: Where | None = None) -> FrontEnd:
     Raises:
         DefinitionError: there is none.
     """
-    front_end = get(kernel.frontend, where)
-    return front_end.with_host_code() if kernel.sources else front_end
+    front_end = get(kernel.options.frontend, where)
+    return front_end.with_host_code() if kernel.options.sources else front_end
+
+
+def targets_of(kernel: Kernel) -> Sequence[str]:
+    """The targets that a kernel can be built for; a backward kernel follows the kernel whose gradients it computes."""
+    allowed = kernel.options.targets
+    return get((kernel.forward or kernel).options.frontend).targets if allowed is None else allowed
 
 
 def require_recognized(front_end: FrontEnd, returned: Any, where: Where) -> None:
@@ -86,4 +91,4 @@ def interpreter_variables() -> dict[str, str]:
     return {name: value for one in found if one is not None for name, value in one.variables.items()}
 
 
-__all__ = ["get", "interpreter_variables", "names", "of", "require_recognized"]
+__all__ = ["get", "interpreter_variables", "names", "of", "require_recognized", "targets_of"]

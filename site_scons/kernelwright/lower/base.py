@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..core.arch import TARGETS, image_file, is_ptx
 from ..core.errors import DefinitionError, Where
 from ..core.need import Interpreter, Need
-from ..define.sources import check_includes, check_sources
 
 if TYPE_CHECKING:
     from ..core.own_environment import OwnEnvironment
@@ -133,26 +132,24 @@ class FrontEnd:
 
     def check(self, kernel: Kernel, where: Where) -> None:
         """Raise a DefinitionError for what a kernel cannot have with this front end: targets, flags, pass configs."""
-        for target in kernel.targets or ():
+        for target in kernel.options.targets or ():
             if target in TARGETS and target not in self.targets:  # what is no target is found later, for all kernels
                 message = f"a definition in {self.name} cannot be built for the target {target!r}"
                 raise DefinitionError(message, where, f"use targets={list(self.targets)}, or leave it out")
-        if kernel.flags and self.compiles_device_code:
+        if kernel.options.flags and self.compiles_device_code:
             message = "flags are those of nvcc, which does not compile this kernel"
             raise DefinitionError(message, where, "leave flags out")
         self._check_sources(kernel, where)
-        self.require_pass_configs(kernel.pass_configs, where)
+        self.require_pass_configs(kernel.options.pass_configs, where)
 
     def _check_sources(self, kernel: Kernel, where: Where) -> None:
         for name in ("sources", "includes"):
-            if getattr(kernel, name) and not (self.includes_sources or self.has_host_code):
+            if getattr(kernel.options, name) and not (self.includes_sources or self.has_host_code):
                 message = f"{name} are files in CUDA C++, and this definition is written in {self.name}"
                 raise DefinitionError(message, where, f'leave {name} out, or use frontend="cuda"')
-        if kernel.sources and kernel.per_arch:
+        if kernel.options.sources and kernel.options.per_arch:
             message = "sources are compiled for all archs together, and per_arch asks for a definition of each"
             raise DefinitionError(message, where, "leave per_arch out; a source can ask for __CUDA_ARCH__")
-        check_sources(kernel.sources, where)
-        check_includes(kernel.includes, where)
 
     def with_host_code(self) -> FrontEnd:
         """The front end for definitions whose sources have host code of their own; by default there is none."""

@@ -29,7 +29,7 @@ from .session import Session
 from .store import LATER, CacheError
 
 if TYPE_CHECKING:
-    from ..discover.discovery import DefinitionRecord, KernelRecord
+    from ..define.record import DefinitionRecord, KernelRecord
     from ..discover.selection import KernelSelection
     from ..stages.context import Run
     from ..stages.kernel import KernelBuild
@@ -108,7 +108,7 @@ class Job:
     def made_with(self) -> MadeWith:
         """What it is compiled with."""
         used = sorted({name for selection in self.selections for name in selection.backends})
-        front_ends = [self.tools.data_of_front_end(selection.record.frontend) for selection in self.selections]
+        front_ends = [self.tools.data_of_front_end(selection.record.options.frontend) for selection in self.selections]
         return MadeWith(
             VERSION,
             loaded_code(),

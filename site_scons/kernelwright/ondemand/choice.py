@@ -13,7 +13,7 @@ from ..runtime.arch import suitable
 from .machine import Machine
 
 if TYPE_CHECKING:
-    from ..discover.discovery import KernelRecord
+    from ..define.record import KernelRecord
     from ..discover.selection import KernelSelection
 
 
@@ -38,7 +38,7 @@ def select_for(record: KernelRecord, settings: Settings, machine: Machine, given
         if not any(selection.archs.values()):
             raise _no_arch(record, settings)
         return selection
-    allowed = record.targets or settings.targets
+    allowed = record.options.targets or settings.targets
     targets = tuple(target for target in settings.targets if target in allowed)
     if not machine.cuda and "targets" not in given:
         targets = tuple(target for target in targets if target != "cuda")
@@ -70,8 +70,8 @@ def _best(archs: Sequence[str], capability: int) -> str:
 
 
 def _no_arch(record: KernelRecord, settings: Settings) -> SettingsError:
-    targets = " and ".join(record.targets or settings.targets)
-    restricted = f", and only for {', '.join(record.archs)}" if record.archs else ""
+    targets = " and ".join(record.options.targets or settings.targets)
+    restricted = f", and only for {', '.join(record.options.archs)}" if record.options.archs else ""
     return SettingsError(
         f"{record.name} is not compiled for any of the archs that were asked for: {', '.join(settings.archs)}",
         Where(record.name, stage="settings", location=record.location),

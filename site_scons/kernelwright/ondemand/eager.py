@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..core.errors import DefinitionError, EditedError, KernelwrightError
 from ..core.files import canonical_json
-from ..define.kernel import require_values
+from ..define.configs import require_values
 from ..define.recorded import config_text
 from ..runtime.arguments import Described, Signatures, Words
 from ..runtime.dtype import name_of_torch
@@ -20,7 +20,7 @@ from .reached import Doubt
 from .record import open_block
 
 if TYPE_CHECKING:
-    from ..discover.discovery import KernelRecord
+    from ..define.record import KernelRecord
     from .build import Job
     from .origin import Origin
     from .watched import Watch

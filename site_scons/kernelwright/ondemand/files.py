@@ -22,7 +22,7 @@ from .launcher import begin_launcher
 from .options import Options
 
 if TYPE_CHECKING:
-    from ..discover.discovery import DefinitionRecord
+    from ..define.record import DefinitionRecord
     from ..processes.pool import WorkerPool
     from .origin import Origin
     from .session import Session

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import DefinitionError, Where
-from ..define.kernel import Kernel
+from ..define.kernel import Kernel, decorator
+from ..define.kernel_options import Declaration
 from .definition import Compilable
 
 if TYPE_CHECKING:
@@ -110,4 +111,4 @@ def definition_file(kernel: Kernel) -> Path | None:
     return Path(path) if project_of(Path(path)) else None
 
 
-kernel = OnDemandKernel.declare
+kernel = decorator(OnDemandKernel, Declaration)

@@ -23,11 +23,11 @@ from .. import lower
 from ..core.arch import lowering_arch
 from ..core.errors import DefinitionError, Where, WorkerError, refused
 from ..core.request import digest
-from ..define.kernel import Config, Kernel
+from ..define.configs import Config
+from ..define.kernel import Kernel
 from ..define.pass_configs import PassConfigs
-from ..define.space import targets_with_points
+from ..define.record import DefinitionRecord, KernelRecord, record_of
 from ..define.unit import Unit, unit_symbol
-from ..discover.discovery import DefinitionRecord, KernelRecord
 from ..processes.protocol import LowerRequest
 from ..stages.context import KernelContext
 from .deep import deep_recursion, deeply
@@ -73,12 +73,12 @@ class Programs:
     def unit(self, slug: str, target: str, arch: str) -> Unit:
         """What is lowered for an arch."""
         kernel, config = self.kernel, self.configs[slug]
-        symbol = unit_symbol(kernel.name, slug, self.slugs, target, arch, kernel.per_arch)
+        symbol = unit_symbol(kernel.name, slug, self.slugs, target, arch, kernel.options.per_arch)
         return Unit(
-            *(kernel.name, slug, symbol, config, kernel.outputs, target, arch, kernel.location),
+            *(kernel.name, slug, symbol, config, kernel.options.outputs, target, arch, kernel.location),
             pass_configs=self.pass_configs,
             multiples=kernel.multiples(config),
-            per_arch=kernel.per_arch,
+            per_arch=kernel.options.per_arch,
         )
 
     def returned(self, unit: Unit) -> Any:
@@ -90,7 +90,7 @@ class Programs:
         import tvm_ffi
 
         front_end = lower.of(self.kernel, unit.where)
-        if front_end.compiles_device_code or front_end.header_folders or self.kernel.sources:
+        if front_end.compiles_device_code or front_end.header_folders or self.kernel.options.sources:
             raise _needs_a_file(front_end.name, unit.where)
         target = front_end.target(unit)
         try:
@@ -183,7 +183,7 @@ def origin_of(kernel: Kernel, options: Options, root: Path) -> Origin:
             declared.unlisted(config)
         configs = dict(zip(record.slugs, record.configs, strict=True))
         slugs = tuple(variant.slug for variant in declared.variants)
-        programs = Programs(declared, configs, slugs, record.pass_configs)
+        programs = Programs(declared, configs, slugs, record.options.pass_configs)
         made = programs.evaluated(selection)
         return partial(LiveContext, programs=programs, evaluated=made), {unit: one.digest for unit, one in made.items()}
 
@@ -199,29 +199,7 @@ def record_of_kernel(kernel: Kernel) -> KernelRecord:
     where = Where(kernel.name, location=kernel.location)
     front_end = lower.of(kernel, where)
     front_end.check(kernel, where)
-    return KernelRecord(
-        kernel.name,
-        kernel.doc,
-        kernel.location,
-        kernel.configs,
-        tuple(variant.slug for variant in kernel.variants),
-        targets_with_points(kernel.choices, front_end.targets if kernel.targets is None else kernel.targets),
-        kernel.archs,
-        kernel.backends,
-        kernel.outputs,
-        kernel.flags,
-        kernel.tolerance,
-        kernel.reference_takes,
-        kernel.takes_target,
-        None if kernel.backward_kernel is None else kernel.backward_kernel.name,
-        kernel.frontend,
-        kernel.pass_configs,
-        tuple(replace(choice, sizes=kernel.sizes_of(choice.config)) for choice in kernel.choices),
-        kernel.cost_function is not None,
-        kernel.per_arch,
-        kernel.sources,
-        kernel.includes,
-    )
+    return record_of(kernel, lower.targets_of(kernel), kernel.location, kernel.sizes_of)
 
 
 def definition_of(kernel: Kernel) -> DefinitionRecord:

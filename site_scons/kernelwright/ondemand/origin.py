@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.arch import TARGETS
 from ..core.errors import Where
+from ..define.configs import require_values, variant_of
 from ..define.divisible import is_class
-from ..define.kernel import require_values, variant_of
 from ..define.pass_configs import checked_pass_configs
 from ..define.space import Choice, Point, callers_part, targets_with_points
 from ..define.unit import alike
@@ -21,8 +21,8 @@ from .machine import REMEMBERED, machine
 from .options import effective
 
 if TYPE_CHECKING:
+    from ..define.record import DefinitionRecord, KernelRecord
     from ..define.settings import Settings
-    from ..discover.discovery import DefinitionRecord, KernelRecord
     from ..discover.selection import KernelSelection
     from .build import MakeContext
     from .options import Options
@@ -100,8 +100,8 @@ def alike_in_c(definition: DefinitionRecord, selection: KernelSelection) -> list
 def _selected(origin: Origin, record: KernelRecord, options: Options, tuned: bool = False) -> KernelSelection:
     """What is compiled of a kernel: for one backend, and without what a build says about the others."""
     if pass_configs := effective(os.environ, options).pass_configs:
-        merged = {**record.pass_configs, **pass_configs}
-        record = replace(record, pass_configs=checked_pass_configs(merged, origin.where))
+        merged = {**record.options.pass_configs, **pass_configs}
+        record = record.with_options(pass_configs=checked_pass_configs(merged, origin.where))
     selection = select_for(record, origin.settings, machine(origin.session.state / REMEMBERED), options.given)
     selection = replace(selection, backends=selection.backends[:1], left_out=(), unused=())
     return _chosen(origin, selection, tuned) if record.choices else selection
@@ -119,7 +119,7 @@ def _chosen(origin: Origin, selection: KernelSelection, tuned: bool) -> KernelSe
     chosen, slugs = found.selection, found.selection.record.slugs
     return replace(
         chosen,
-        record=replace(chosen.record, choices=(), targets=record.targets),
+        record=replace(chosen.record, choices=(), options=record.options),
         only={slug: only for slug, only in chosen.only.items() if only != chosen.archs},
         declared=chosen.declared if len(slugs) > 1 else None,
     )
@@ -157,8 +157,8 @@ def narrowed(record: KernelRecord, config: Mapping[str, Any]) -> KernelRecord:
     # The config itself goes before those that only begin like it: one without classes is for sizes of any kind.
     for choice in sorted(record.choices, key=lambda choice: _surplus(choice.config, config)):
         if _begins_like(choice.config, config):
-            targets = targets_with_points((choice,), record.targets or TARGETS)
-            return replace(record, choices=(choice,), targets=targets)
+            targets = targets_with_points((choice,), record.options.targets or TARGETS)
+            return replace(record, choices=(choice,)).with_options(targets=targets)
     for known, slug in sorted(record.listed, key=lambda pair: _surplus(pair[0], config)):
         if _begins_like(known, config):
             return _with_one(record, known, slug)
@@ -173,8 +173,8 @@ def _with_one(record: KernelRecord, config: Mapping[str, Any], slug: str) -> Ker
         return one
     targets = [t for choice in record.choices for t in choice.points if config in choice.candidates(t)]
     points: dict[str, tuple[Point, ...]] = dict.fromkeys(targets or TARGETS, ({},))
-    allowed = tuple(target for target in record.targets or TARGETS if target in points)
-    return replace(one, choices=(Choice(config, points),), targets=allowed)
+    allowed = tuple(target for target in record.options.targets or TARGETS if target in points)
+    return replace(one, choices=(Choice(config, points),)).with_options(targets=allowed)
 
 
 def _begins_like(known: Mapping[str, Any], config: Mapping[str, Any]) -> bool:

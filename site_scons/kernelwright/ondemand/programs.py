@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from ..core.errors import DefinitionError, Where, shown
-from ..define.kernel import MAX_NAME, is_name
+from ..define.names import MAX_NAME, is_name
 from .definition import listed
 from .kernel import OnDemandKernel
+from .kernel import kernel as declare
 from .options import Options
 from .parallel import compile_all
 
@@ -93,7 +94,7 @@ def _kernel(program: Any, outputs: Sequence[str | int], place: str, options: Map
 
     definition.__name__ = name
     try:
-        kernel: OnDemandKernel = OnDemandKernel.declare(outputs=outputs)(definition)
+        kernel: OnDemandKernel = declare(outputs=outputs)(definition)
     except DefinitionError as error:
         error.where = replace(error.where, location=where.location)
         raise

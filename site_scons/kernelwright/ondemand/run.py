@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import Where
-from ..discover.discovery import DefinitionRecord, remember_dependencies
+from ..define.record import DefinitionRecord
+from ..discover.discovery import remember_dependencies
 from ..processes.elsewhere import Elsewhere
 from ..processes.runner import RunsTools, ToolResult
 from ..state.journal import Journal

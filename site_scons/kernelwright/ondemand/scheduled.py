@@ -27,7 +27,7 @@ def scheduled_module(kernel: Kernel, job: Job) -> Any:
     variant = selection.variant_for(target)
     sources = selection.cuda_sources(variant.slug)
     arch = lowering_arch(sources[0][0]) if target == "cuda" else selection.archs["llvm"][0]
-    programs = Programs(kernel, {variant.slug: variant.config}, job.record.slugs, job.record.pass_configs)
+    programs = Programs(kernel, {variant.slug: variant.config}, job.record.slugs, job.record.options.pass_configs)
     unit = programs.unit(variant.slug, target, arch)
     with deep_recursion():
         returned = programs.returned(unit)

@@ -52,7 +52,7 @@ def source_of(job: Job, artifacts: Path, later: Mapping[str, str], kind: str = "
     try:
         if arch in archs.get("llvm", ()):
             return _read(folder / "llvm" / arch, kind, where)
-        unit = folder / "cuda" / (real_arch(arch) if job.record.per_arch else "")
+        unit = folder / "cuda" / (real_arch(arch) if job.record.options.per_arch else "")
         return _read(unit, kind, where) if kind in FILES else _made(job, unit, kind, arch, later)
     except (OSError, ValueError) as error:
         message = f"its files are no longer in the cache: {artifacts.parent} has gone, or is damaged"
@@ -80,7 +80,7 @@ def _made(job: Job, folder: Path, kind: str, arch: str, later: Mapping[str, str]
         return read_regular(folder / ptx).decode()
     if kind == "ptx" and "device.cu" not in there:
         where = Where(job.record.name, job.slug, "source", job.record.location)
-        message = f"this kernel has no PTX: {job.record.frontend} compiles its device code itself"
+        message = f"this kernel has no PTX: {job.record.options.frontend} compiles its device code itself"
         raise KernelwrightError(message, where, f"compile it for PTX, too: using(archs=[..., {virtual_arch(arch)!r}])")
     with job.session.store.scratch(job.record.name) as scratch:
         kernel = kernel_context(job, OnDemandRun(job.session, lambda text: None), scratch)

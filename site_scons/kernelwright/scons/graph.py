@@ -46,8 +46,8 @@ from .run import SHARD, BuildRun
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from ..define.record import DefinitionRecord, KernelRecord
     from ..discover.configured import Configured
-    from ..discover.discovery import DefinitionRecord, KernelRecord
     from ..discover.selection import KernelSelection
     from ..stages.kernel import KernelBuild
     from ..stages.launcher import CompiledLauncher
@@ -570,7 +570,7 @@ class PackageGraph:
                 elif not kernel.checks:
                     from ..stages.check import not_checked
 
-                    written = kernel.record.frontend
+                    written = kernel.record.options.frontend
                     why = not_checked(lower.get(written), self.tools.of_front_ends.get(written))
                     self._tell([f"kernelwright: {name} {why}"])
 
@@ -592,7 +592,9 @@ class PackageGraph:
             self._user_env.Ignore(node.dir, node)
         for name, build in self.unsettled.items():
             if not self._shown[name]:
-                self._tell([f"kernelwright: {name} has no IR to show: it is written in {build.record.frontend}"])
+                self._tell(
+                    [f"kernelwright: {name} has no IR to show: it is written in {build.record.options.frontend}"]
+                )
 
     def _add_tune(self) -> None:
         """Make ``tune`` a target: the command ``kernelwright tune`` for the definition files of the package.

@@ -33,7 +33,7 @@ from .progress import Progress
 if TYPE_CHECKING:
     from ..cluster.runner import ClusterRunner
     from ..core.answers import Answers
-    from ..discover.discovery import DefinitionRecord
+    from ..define.record import DefinitionRecord
     from ..processes.pool import WorkerPool
     from ..processes.protocol import Request
     from ..processes.runner import ToolRunner

@@ -107,7 +107,7 @@ def make(
     compiled = set(kernel.selection.compiled_archs("cuda"))
     is_for_some = library is not None and unit.target == "cuda" and set(unit.archs) != compiled
     asked = CheckRequest(
-        *(kernel.definition.file, record.name, slug, path, number, {}, device, record.tolerance),
+        *(kernel.definition.file, record.name, slug, path, number, {}, device, record.options.tolerance),
         strict=kernel.run.strict,
         listed=slug in kernel.listed_slugs,
         config=dict(variants[number].config),

@@ -15,8 +15,8 @@ from ..core.errors import DefinitionError, EditedError, ToolchainError, Where
 from ..core.surroundings import OUTSIDE, interpreter
 
 if TYPE_CHECKING:
+    from ..define.record import DefinitionRecord, KernelRecord
     from ..define.settings import Settings
-    from ..discover.discovery import DefinitionRecord, KernelRecord
     from ..discover.selection import KernelSelection
     from ..library.files import UnitFiles, VariantFiles
     from ..lower.base import FrontEnd
@@ -192,7 +192,7 @@ class KernelContext:
         """Flags of the CUDA compiler, if that compiles the kernel."""
         if self.front_end.compiles_device_code:
             return ()
-        return (*self.package.settings.nvcc_flags, *self.record.flags)
+        return (*self.package.settings.nvcc_flags, *self.record.options.flags)
 
     def flags_in(self, folder: Path) -> tuple[str, ...]:
         """The flags of a compiler that runs in a folder; the author's files are beside the definition."""
@@ -209,7 +209,7 @@ class KernelContext:
     @property
     def own_folders(self) -> dict[str, Path]:
         """The folders of headers in the project, by their names among ``includes``."""
-        return {name: self._beside / name for name in self.record.includes if not name.startswith(IN_PACKAGE)}
+        return {name: self._beside / name for name in self.record.options.includes if not name.startswith(IN_PACKAGE)}
 
     @cached_property
     def package_folders(self) -> dict[str, Path]:
@@ -220,13 +220,13 @@ class KernelContext:
         """
         from ..toolchain.package_folder import package_folder
 
-        names = [name for name in self.record.includes if name.startswith(IN_PACKAGE)]
+        names = [name for name in self.record.options.includes if name.startswith(IN_PACKAGE)]
         return {name: package_folder(name, self.where("settings")) for name in names}
 
     @property
     def portable_flags(self) -> tuple[str, ...]:
         """The flags for fingerprints and for scripts, with the names of folders in place of their paths."""
-        return (*(word for name in self.record.includes for word in ("-I", name)), *self.flags)
+        return (*(word for name in self.record.options.includes for word in ("-I", name)), *self.flags)
 
     @property
     def listed_slugs(self) -> list[str]:
@@ -236,11 +236,13 @@ class KernelContext:
     @cached_property
     def linked_names(self) -> tuple[str, ...]:
         """The kernels of its file that have sources with host code in common with it, directly or not; itself, too."""
-        names, sources = {self.name}, set(self.record.sources)
-        others = [found for found in self.definition.kernels if found.sources]
-        while more := [found for found in others if found.name not in names and not sources.isdisjoint(found.sources)]:
+        names, sources = {self.name}, set(self.record.options.sources)
+        others = [found for found in self.definition.kernels if found.options.sources]
+        while more := [
+            found for found in others if found.name not in names and not sources.isdisjoint(found.options.sources)
+        ]:
             names |= {found.name for found in more}
-            sources |= {source for found in more for source in found.sources}
+            sources |= {source for found in more for source in found.options.sources}
         return tuple(sorted(names)) if sources else ()
 
     def where(self, stage: str, slug: str | None = None) -> Where:

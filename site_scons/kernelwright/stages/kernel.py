@@ -11,7 +11,7 @@ from typing import Any
 from .. import backends
 from ..backends.base import Backend
 from ..core.arch import image_file, is_ptx, virtual_arch
-from ..discover.discovery import KernelRecord
+from ..define.record import KernelRecord
 from ..library.commands import LIBRARIES
 from ..library.files import UnitFiles, VariantFiles, images_of
 from ..package.assemble import IMAGES, library_of, product_of

@@ -118,7 +118,7 @@ def link(request: Linking, scratch: Path, stage: StageRun) -> None:
 def _runtime(kernel: KernelContext) -> str:
     """CUDA's runtime, for sources with host code of their own; empty: nothing of the kernel's needs it."""
     nvcc = kernel.tools.nvcc
-    return str(cuda_runtime(nvcc.path, kernel.where("link"))) if kernel.record.sources and nvcc else ""
+    return str(cuda_runtime(nvcc.path, kernel.where("link"))) if kernel.record.options.sources and nvcc else ""
 
 
 def _require_exported(variants: tuple[VariantFiles, ...], where: Where) -> None:

@@ -84,7 +84,7 @@ def folder_of(kernel: KernelContext, slug: str, target: str, archs: tuple[str, .
 
 def own_arch(kernel: KernelContext, target: str, archs: tuple[str, ...]) -> str:
     """The arch that a lowering is for, if others have one of their own; empty, if it is for all of the target."""
-    return arch_of(target, archs) if target == "llvm" or kernel.record.per_arch else ""
+    return arch_of(target, archs) if target == "llvm" or kernel.record.options.per_arch else ""
 
 
 def request_of(
@@ -92,14 +92,14 @@ def request_of(
 ) -> Lowering:
     """What a lowering makes, and of what."""
     record, arch, files = kernel.record, arch_of(target, archs), kernel.front_end.files(target, archs)
-    symbol = unit_symbol(record.name, slug, kernel.listed_slugs, target, arch, record.per_arch)
+    symbol = unit_symbol(record.name, slug, kernel.listed_slugs, target, arch, record.options.per_arch)
     asked = LowerRequest(
         *(kernel.definition.file, record.name, slug, symbol, dict(config), target),
         arch=arch,
         strict=kernel.run.strict,
         archs=tuple(files.images),
         listed=slug in kernel.listed_slugs,
-        pass_configs=record.pass_configs,
+        pass_configs=record.options.pass_configs,
         python=kernel.python,
     )
     return Lowering(asked, kernel.definition_identity, kernel.tools.lowerer, kernel.own_tool, files.names)

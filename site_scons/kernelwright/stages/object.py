@@ -69,9 +69,9 @@ def make_all(kernel: KernelContext, archs: Sequence[str]) -> list[Stage]:
         DefinitionError: there is no such package.
         SettingsError: there is no nvcc.
     """
-    names = [_name_of(source) for source in kernel.record.sources]
+    names = [_name_of(source) for source in kernel.record.options.sources]
     numbered = [f"{name}-{names[:n].count(name)}" if name in names[:n] else name for n, name in enumerate(names)]
-    return [_make(kernel, *both, tuple(archs)) for both in zip(kernel.record.sources, numbered, strict=True)]
+    return [_make(kernel, *both, tuple(archs)) for both in zip(kernel.record.options.sources, numbered, strict=True)]
 
 
 def _name_of(source: str) -> str:

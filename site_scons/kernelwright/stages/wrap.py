@@ -63,7 +63,7 @@ class Wrapping:
 def make(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Stage:
     """The stage that writes the wrapper of a kernel's library, and what embeds the images."""
     # Only what sources with host code of their own export may have arguments that are not declared.
-    asking = kernel.selection.backends if kernel.record.sources else ()
+    asking = kernel.selection.backends if kernel.record.options.sources else ()
     request = replace(_wrapping(kernel, variants), backends=asking)
     return _stage(kernel, request, kernel.name, write_library, files_in(kernel.folder, sources.FILES))
 
@@ -109,7 +109,7 @@ def _wrapping(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Wrap
         kernel=kernel.name,
         variants=variants,
         tuning=tuning_of(kernel.selection),
-        per_arch=kernel.record.per_arch,
+        per_arch=kernel.record.options.per_arch,
         meaning=kernel.record.reference or (),
         split=bool(kernel.package.images_in),
         compress=kernel.package.settings.compress,

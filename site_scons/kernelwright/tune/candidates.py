@@ -23,7 +23,7 @@ from ..ondemand.store import folder_name
 from ..processes.protocol import CheckRequest
 
 if TYPE_CHECKING:
-    from ..define.kernel import Config
+    from ..define.configs import Config
     from ..ondemand.build import Job
     from ..ondemand.options import Options
     from ..ondemand.origin import Origin
@@ -114,7 +114,7 @@ class Workshop:
         library = str(folder / "_lib" / f"{record.name}.so")
         file = self.origin.definition.file
         request = CheckRequest(
-            *(file, record.name, candidate.slug, library, 0, signature, self._device, record.tolerance),
+            *(file, record.name, candidate.slug, library, 0, signature, self._device, record.options.tolerance),
             listed=candidate.slug in record.slugs,
             config={} if candidate.slug in record.slugs else dict(candidate.config),
         )
@@ -151,7 +151,11 @@ def digest_of(module: bytes, later: Mapping[str, str], origin: Origin) -> str:
             names only.
     """
     record = origin.record
-    besides: list[Any] = [list(record.flags), dict(record.pass_configs), list(origin.settings.nvcc_flags)]
+    besides: list[Any] = [
+        list(record.options.flags),
+        dict(record.options.pass_configs),
+        list(origin.settings.nvcc_flags),
+    ]
     if _has_sources(origin):
         besides.append({name: digest for name, digest in later.items() if digest and is_portable(name)})
     return hashlib.sha256(module + canonical_json(besides).encode()).hexdigest()[:16]

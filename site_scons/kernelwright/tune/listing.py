@@ -67,7 +67,7 @@ def _stale_rules(table: TableFile, config: TunedConfig, choice: Choice) -> Itera
 def _stale_sources(table: TableFile, config: TunedConfig, choice: Choice, origin: Origin) -> Iterator[str]:
     """The variants that were measured with another source than they have now."""
     target, arch = table.device.target, table.device.arch
-    own = target == "llvm" or origin.record.per_arch
+    own = target == "llvm" or origin.record.options.per_arch
     archs = [arch] if own else list(origin.settings.archs_of("cuda")) or [arch]
     options = Options.read("tune", target=target, archs=archs, backend="tvm_ffi")
     points = choice.points.get(target, ())

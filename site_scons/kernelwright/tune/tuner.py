@@ -130,7 +130,7 @@ class Tuner:
             "policy": request.policy.text,
         }
         identity = [vars(device) | {"spec": ""}, self.arch, self.measured, tools]
-        if of_language := job.tools.data_of_front_end(self.origin.record.frontend):
+        if of_language := job.tools.data_of_front_end(self.origin.record.options.frontend):
             identity.append(of_language)
         if (cpus := usable_cpus()) < device.count and device.target == "llvm":
             # Other CPUs, other times: these are kept apart from those that were measured with all of them.

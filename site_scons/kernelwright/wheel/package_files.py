@@ -21,7 +21,7 @@ from ..core.errors import KernelwrightError, Where, shown
 from ..core.files import pretty_json
 from ..core.records import Record, decoded
 from ..core.version import VERSION
-from ..define.kernel import is_name
+from ..define.names import is_name
 from ..define.package_name import TAKEN, is_importable
 from ..library.commands import LIBRARIES
 from ..library.description import description_in

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from ..core.arch import arch_of_device
 from ..core.dtype import Dtype, bytes_of, numpy_dtype
 from ..core.errors import CheckError, DefinitionError, Where, shown
+from ..define.configs import Variant
 from ..define.divisible import rounded_up
-from ..define.kernel import Kernel, Variant
+from ..define.kernel import Kernel
 from ..processes.protocol import INTERPRETED, CheckRequest
 from ..runtime.arch import suitable
 from ..runtime.arguments import outputs_of

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import difflib
 import errno
 import importlib
 import importlib.util
-import inspect
 import linecache
 import os
 import posixpath
@@ -34,7 +32,8 @@ from ..core.dependencies import is_portable, present_digest
 from ..core.errors import DefinitionError, EditedError, KernelwrightError, Where
 from ..core.project import Installation, Project
 from ..core.surroundings import FOLDER, INSTALLED, OUTSIDE, PASSED_ON, VARIABLE, distributions_of, surrounding_digest
-from ..define.kernel import Kernel, Variant
+from ..define.configs import Variant
+from ..define.kernel import Kernel
 from .environment import Variables
 from .imports import ProjectFinder, ProjectLoader
 from .reads import ReadRecorder, Reads
@@ -261,7 +260,7 @@ class Definitions:
                     where = Where(kernel.name, location=self.project.location(kernel.location))
                     message = f"recorded() names {kernel.recorded!r}, which is outside of the project"
                     raise DefinitionError(message, where, "copy it into the project")
-            for pattern in kernel.reads:
+            for pattern in kernel.options.reads:
                 self._recorder.note_declared(self._declared_name(definition, kernel, pattern))
 
     def _declared_name(
@@ -421,12 +420,6 @@ def _remedy(error: BaseException) -> str | None:
                     otherwise = f"; {need.otherwise}" if need.otherwise else ""
                     return f"definitions in {name} need it: {need.install}{otherwise}"
         return "install it, or have the definition put its folder into sys.path: PYTHONPATH does not count here"
-    unknown = re.match(r"Kernel\.declare\(\) got an unexpected keyword argument '(\w+)'", _text(error))
-    if isinstance(error, TypeError) and unknown:
-        parameters = inspect.signature(Kernel.declare).parameters.values()
-        known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
-        near = difflib.get_close_matches(unknown[1], known, 1)
-        return f"{f'did you mean {near[0]}? ' if near else ''}the arguments of @kernel are {', '.join(known)}"
     return None
 
 

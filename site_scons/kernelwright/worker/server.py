@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import lower
+from ..core.converter import to_json
 from ..core.errors import (
     DefinitionError,
     EditedError,
@@ -37,9 +38,11 @@ from ..core.errors import (
     WorkerError,
     refused,
 )
-from ..define.kernel import Config, Kernel, Variant, require_gradient_names
+from ..define.configs import Config, Variant
+from ..define.kernel import Kernel
+from ..define.outputs import Arguments, require_gradient_names
 from ..define.pass_configs import checked_pass_configs
-from ..define.space import targets_with_points
+from ..define.record import DefinitionRecord, KernelRecord, record_of
 from ..define.unit import Unit
 from ..processes import protocol
 from ..processes.protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest, Request
@@ -111,42 +114,20 @@ class Server:
         # What they are made of may read files itself.
         kernels = [self._kernel_record(definition, kernel) for kernel in definition.kernels]
         declared = repr(kernels).encode(errors="backslashreplace")
-        return {
-            "schema": 3,
-            "file": definition.file,
-            "dependencies": definition.dependencies,
-            "recorded": definition.recorded,
-            "kernels": kernels,
-            "surroundings": self._definitions.surroundings_of(definition) | self._definitions.places_in([declared]),
-            "shared": self._definitions.is_shareable(definition),
-            "untracked": self._definitions.untracked(definition),
-        }
+        surroundings = self._definitions.surroundings_of(definition) | self._definitions.places_in([declared])
+        record = DefinitionRecord(
+            definition.file,
+            definition.dependencies,
+            tuple(kernels),
+            recorded=definition.recorded,
+            surroundings=surroundings,
+            shared=self._definitions.is_shareable(definition),
+            untracked=tuple(self._definitions.untracked(definition)),
+        )
+        answer: dict[str, Any] = to_json(record)
+        return answer
 
-    def _kernel_record(self, definition: Definition, kernel: Kernel) -> dict[str, Any]:
-        return {
-            "name": kernel.name,
-            "doc": kernel.doc,
-            "location": self._definitions.project.location(kernel.location),
-            "configs": [dict(config) for config in kernel.configs],
-            "slugs": [variant.slug for variant in kernel.variants],
-            "targets": _targets(kernel),
-            "archs": kernel.archs,
-            "backends": kernel.backends,
-            "outputs": kernel.outputs,
-            "flags": kernel.flags,
-            "tolerance": kernel.tolerance,
-            "reference": kernel.reference_takes,
-            "takes_target": kernel.takes_target,
-            "backward": None if kernel.backward_kernel is None else kernel.backward_kernel.name,
-            "frontend": kernel.frontend,
-            "pass_configs": dict(kernel.pass_configs),
-            **({"per_arch": True} if kernel.per_arch else {}),
-            **{name: listed for name in ("sources", "includes") if (listed := getattr(kernel, name))},
-        } | (self._space(definition, kernel) if kernel.choices else {})
-
-    def _space(self, definition: Definition, kernel: Kernel) -> dict[str, Any]:
-        """What the record of a kernel has besides, if that has a space of tuning parameters."""
-
+    def _kernel_record(self, definition: Definition, kernel: Kernel) -> KernelRecord:
         def sizes_of(config: Config) -> dict[str, tuple[int, ...]]:
             if kernel.sizes_function is None:
                 return {}
@@ -155,12 +136,8 @@ class Server:
             )
             return found
 
-        choices = [
-            {"config": choice.config, "points": choice.points, "sizes": sizes_of(choice.config)}
-            | ({"preferred": choice.preferred} if choice.preferred else {})
-            for choice in kernel.choices
-        ]
-        return {"choices": choices, "has_cost": kernel.cost_function is not None}
+        location = self._definitions.project.location(kernel.location) or kernel.location
+        return record_of(kernel, lower.targets_of(kernel), location, sizes_of)
 
     def _lower(self, request: LowerRequest, progress: Callable[[str], None]) -> dict[str, Any]:
         start, cpu_start = time.monotonic(), time.process_time()
@@ -224,10 +201,11 @@ class Server:
         forward = kernel.forward
         if forward is not None:
             config = kernel.config_of_forward(unit.config, unit.target)
-            of_forward = replace(unit, kernel=forward.name, outputs=forward.outputs, config=config)
+            of_forward = replace(unit, kernel=forward.name, outputs=forward.options.outputs, config=config)
             names = lower.of(forward).argument_names(self._returned(definition, forward, of_forward), of_forward)
             own = lower.of(kernel).argument_names(returned, unit)
-            require_gradient_names(kernel, own, names, unit.where)
+            of_kernel, of_gradients = (Arguments(k.options.outputs, n) for k, n in ((forward, names), (kernel, own)))
+            require_gradient_names(forward.name, of_kernel, of_gradients, unit.where)
 
     def _check(self, request: CheckRequest, progress: Callable[[str], None]) -> dict[str, Any]:
         from .check import Check
@@ -256,7 +234,7 @@ class Server:
 
     def _interpreted(self, definition: Definition, kernel: Kernel, unit: Unit) -> Callable[..., None]:
         """A function that runs a variant in the interpreter of its language. Errors are those of the definition."""
-        front_end, returned = lower.get(kernel.frontend), self._returned(definition, kernel, unit)
+        front_end, returned = lower.get(kernel.options.frontend), self._returned(definition, kernel, unit)
         run = front_end.interpreted(returned, unit)
 
         def call(*arguments: Any) -> None:
@@ -271,11 +249,11 @@ class Server:
         """What the definition declares of a unit. The contents of its files are in the key of every request."""
         location = self._definitions.project.location(kernel.location) or ""
         return Unit(
-            *(kernel.name, variant.slug, "", variant.config, kernel.outputs, target, arch, location),
+            *(kernel.name, variant.slug, "", variant.config, kernel.options.outputs, target, arch, location),
             multiples=kernel.multiples(variant.config),
             divisible=kernel.divisible,
             python=python,
-            per_arch=kernel.per_arch,
+            per_arch=kernel.options.per_arch,
         )
 
     def _variant_of(self, definition: Definition, request: LowerRequest | CheckRequest) -> tuple[Kernel, Variant]:
@@ -291,12 +269,6 @@ class Server:
         location = self._definitions.project.location(where.location) or asked.location
         error.where = Where(where.kernel or asked.kernel, where.variant or asked.variant, asked.stage, location)
         return error
-
-
-def _targets(kernel: Kernel) -> tuple[str, ...]:
-    """The targets that a kernel can be built for; a backward kernel follows the kernel whose gradients it computes."""
-    targets = lower.get((kernel.forward or kernel).frontend).targets if kernel.targets is None else kernel.targets
-    return targets_with_points(kernel.choices, targets)
 
 
 def load() -> dict[str, str] | KernelwrightError:

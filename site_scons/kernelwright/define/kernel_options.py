@@ -1,0 +1,323 @@
+"""The options of ``@kernel``. Each is declared once: its type, its default, how it is checked, and what it means.
+
+The decorator, the record that the build keeps of a kernel, the backward kernel's decorator, the messages and the table
+in ``docs/reference.md`` follow from that. A new option is one field here, and the code that uses it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, TypeVar
+
+from ..core.errors import DefinitionError, Where, is_text, shown
+from ..core.request import ASIDE
+from .pass_configs import PassConfigs, checked_pass_configs
+from .recorded import Recorded
+from .sources import check_includes, check_sources
+
+Some = TypeVar("Some", bound="OwnOptions")
+
+MAX_BITS = 64
+"""Largest integer in a config, in bits: it gets into names, JSON and messages."""
+
+
+class Option(NamedTuple):
+    """What is declared about an option, besides its type and its default.
+
+    Arguments:
+        word: what the docs call its type, in Markdown.
+        help: what it means, in Markdown.
+        checked: makes the value of what was given; called with the option's name, what was given and the place of the
+            definition. It raises a DefinitionError.
+        default: what holds if it is not given, in Markdown; empty: the default of the field.
+    """
+
+    word: str
+    help: str
+    checked: Callable[[str, Any, Where], Any]
+    default: str = "none"
+
+
+def option(word: str, meaning: str, checked: Callable[[str, Any, Where], Any], default: str = "none") -> dict[str, Any]:
+    """The metadata of a field that is an option; the arguments are those of :class:`Option`."""
+    return {"option": Option(word, meaning, checked, default)}
+
+
+def declared_options(kind: type[OwnOptions]) -> dict[str, Option]:
+    """Name -> what is declared about it, of all options that one of the classes here has."""
+    return {found.name: found.metadata["option"] for found in fields(kind)}
+
+
+def read_options(kind: type[Some], given: Mapping[str, Any], decorator: str, where: Where) -> Some:
+    """The checked options of what a decorator was given.
+
+    Arguments:
+        kind: which options it takes.
+        decorator: what it is called in messages, such as ``@kernel``.
+        where: the definition.
+
+    Raises:
+        DefinitionError: there is no such option, or a value is wrong.
+    """
+    known = declared_options(kind)
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            remedy = f"{hint}the arguments of {decorator} are {', '.join(known)}"
+            raise DefinitionError(f"{decorator} has no argument {name!r}", where, remedy)
+    return kind(**{name: known[name].checked(name, value, where) for name, value in given.items()})
+
+
+# ---- how they are checked ----
+
+
+def _as_given(name: str, value: Any, where: Where) -> Any:
+    """For what can only be checked together with the function and with other options."""
+    return value
+
+
+def _names(name: str, value: Any, where: Where) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    found = _texts(name, value, where)
+    if len(set(found)) != len(found):
+        raise DefinitionError(f"{name} lists an entry twice: {shown(found)}", where)
+    return found
+
+
+def _texts(name: str, value: Any, where: Where) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise DefinitionError(f"{name} is {shown(value)}, expected a list of strings", where, f"write {name}=[...]")
+    result = tuple(value)
+    bad = [item for item in result if not isinstance(item, str) or not is_text(item)]
+    if bad:
+        raise DefinitionError(f"{name} contains {shown(bad[0])}, expected strings", where)
+    return result
+
+
+def _outputs(name: str, value: Any, where: Where) -> tuple[str | int, ...]:
+    """Outputs as far as they can be checked before the arguments are known."""
+    if value is None:
+        return ()
+    remedy = 'write outputs=["y"], or outputs=[-1] for the last argument'
+    if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable):
+        message = f"outputs is {shown(value)}, expected a list of names or positions of arguments"
+        raise DefinitionError(message, where, remedy)
+    result = tuple(value)
+    for entry in result:
+        if not (type(entry) is int and entry.bit_length() <= MAX_BITS) and not (
+            isinstance(entry, str) and is_text(entry)
+        ):
+            message = f"outputs contains {shown(entry)}, expected the name or the position of an argument"
+            raise DefinitionError(message, where, remedy)
+    if len(set(result)) != len(result):
+        raise DefinitionError(f"outputs lists an entry twice: {shown(result)}", where)
+    return result
+
+
+def _reads(name: str, value: Any, where: Where) -> tuple[str, ...]:
+    patterns = _names(name, value, where) or ()
+    for pattern in patterns:
+        if not pattern.strip("/") or "\\" in pattern or "\0" in pattern:
+            raise DefinitionError(
+                f"reads contains {pattern!r}, expected a path, absolute or relative to that of the definition file",
+                where,
+                'write for example reads=["tuning.json", "tables/*.json"]',
+            )
+    return patterns
+
+
+def _pass_configs(name: str, value: Any, where: Where) -> PassConfigs:
+    return checked_pass_configs(value, where)
+
+
+def _flag(name: str, value: Any, where: Where) -> bool:
+    if not isinstance(value, bool):
+        raise DefinitionError(f"{name} is {shown(value)}, expected True or False", where)
+    return value
+
+
+def _tolerance(name: str, value: Any, where: Where) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= sys.float_info.max:
+        raise DefinitionError(f"tolerance is {shown(value)}, expected a number >= 0", where)
+    return float(value)
+
+
+def _sources(name: str, value: Any, where: Where) -> tuple[str, ...]:
+    found = _names(name, value, where) or ()
+    (check_sources if name == "sources" else check_includes)(found, where)
+    return found
+
+
+# ---- the options ----
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnOptions:
+    """The options that a kernel and its backward kernel have each for itself."""
+
+    outputs: Sequence[str | int] = field(
+        default=(),
+        metadata=option(
+            "list",
+            'Tensor arguments that callers may leave out, by name (`"y"`) or by position among all arguments (`0`, or '
+            "`-1` for the last). New ones are returned in this order, several as a tuple. Their sizes must follow from "
+            "sizes of inputs or from integer arguments. It is an error if the function only reads one of them.",
+            _outputs,
+        ),
+    )
+    per_arch: bool = field(
+        default=False,
+        metadata=option(
+            "bool",
+            "Call the definition once for each CUDA arch: **one source for each arch** below.",
+            _flag,
+            "`False`",
+        ),
+    )
+    flags: Sequence[str] = field(
+        default=(), metadata=option("list", "nvcc flags, after `nvcc_flags` of the package.", _texts)
+    )
+    pass_configs: PassConfigs = field(
+        default_factory=dict,
+        metadata=option("dict", "Configs of TVM's passes: **pass configs** below.", _pass_configs),
+    )
+    reads: Sequence[str] = field(
+        default=(),
+        metadata=ASIDE
+        | option(
+            "list",
+            "Data files that the definition, its reference or its inputs read: paths relative to the folder of the "
+            "definition file, or absolute ones. `*`, `?` and `[...]` match within a name, `**` matches any number of "
+            "folders; names that begin with a dot do not match. These files are dependencies, even if nothing is seen "
+            "to read them, and they may be absent. In strict mode, an absent file that the definition tries to open "
+            "has to be named in full. A pattern depends on all names in its folder, so give tables a folder of their "
+            "own.",
+            _reads,
+        ),
+    )
+    tolerance: float | None = field(
+        default=None,
+        metadata=option(
+            "number", "Largest error that the check accepts, see [below](#what-is-checked).", _tolerance, "by dtype"
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelOptions(OwnOptions):
+    """The options of a kernel; its backward kernel takes over those that it cannot have for itself."""
+
+    targets: Sequence[str] | None = field(
+        default=None, metadata=option("list", "Only these targets.", _names, "those of the package")
+    )
+    archs: Sequence[str] | None = field(
+        default=None,
+        metadata=option(
+            "list", "Only these archs, for the targets that they belong to.", _names, "those of the package"
+        ),
+    )
+    backends: Sequence[str] | None = field(
+        default=None, metadata=option("list", "Only these backends.", _names, "those of the package")
+    )
+    frontend: str = field(
+        default="tir",
+        metadata=option(
+            "string",
+            "What the definition is written in: `tir`, `cuda` for [CUDA C++](cuda-cpp.md), `cutedsl` for "
+            "[CuTe DSL](cutedsl.md), `triton` for [Triton](triton.md), or `tilelang` for [TileLang](tilelang.md).",
+            _as_given,
+            "`tir`",
+        ),
+    )
+    sources: Sequence[str] = field(
+        default=(),
+        metadata=option(
+            "list",
+            'With `frontend="cuda"`, sources with '
+            "[host code of their own](cuda-cpp.md#sources-with-their-own-host-code): paths relative to the folder of "
+            "the definition file, or `package:` and a path in an installed package.",
+            _sources,
+        ),
+    )
+    includes: Sequence[str] = field(
+        default=(),
+        metadata=option(
+            "list",
+            'With `frontend="cuda"`, [folders of headers](cuda-cpp.md#folders-of-headers): paths relative to the '
+            "folder of the definition file, or `package:` and a path in an installed package.",
+            _sources,
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackwardDeclaration(OwnOptions):
+    """All that ``.backward`` can be given."""
+
+    tune: Any = field(
+        default=None,
+        metadata=option(
+            "list of dicts, or a function",
+            "The [space](#tune) of tuning parameters: further parameters of the function, which callers do not see.",
+            _as_given,
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration(KernelOptions, BackwardDeclaration):
+    """All that ``@kernel`` can be given. What says which variants there are is used up when they are made."""
+
+    configs: Sequence[Mapping[str, Any]] | Recorded | None = field(
+        default=None,
+        metadata=option(
+            "list of dicts, or [`recorded(...)`](#recorded)",
+            "Keys are the function's parameters. Values are bool, int, float or str. A call tries the first config "
+            "first. A config may leave out a parameter that has a default.",
+            _as_given,
+            "one empty config",
+        ),
+    )
+    preferred: Any = field(
+        default=None,
+        metadata=option(
+            "dict, or a function",
+            "Arch → the point of the [space](#tune) that runs there if no tuning table says more: "
+            '`{"sm_90a": {"block_m": 128}}`.',
+            _as_given,
+        ),
+    )
+    divisible: Mapping[str, Sequence[int]] | None = field(
+        default=None,
+        metadata=option(
+            "dict",
+            '[Classes of sizes](#divisible): `{"m": [1, 16]}` makes a variant for each m that is a multiple of 16, and '
+            "one for all others.",
+            _as_given,
+        ),
+    )
+    specialize: str | None = field(
+        default=None,
+        metadata=option(
+            '`"auto"`',
+            "For [Triton](triton.md#specialisation): two variants of each config, one for data and rows that are "
+            "multiples of 16, and one for all calls.",
+            _as_given,
+        ),
+    )
+
+
+def kept(declared: OwnOptions, **others: Any) -> KernelOptions:
+    """The options of a declaration that a build is told, with others in place of some."""
+    names = {found.name for found in fields(declared)}
+    given = {found.name: getattr(declared, found.name) for found in fields(KernelOptions) if found.name in names}
+    return KernelOptions(**given | others)
