@@ -124,8 +124,8 @@ def kernels_in(name: str) -> list[Kernel]:
 def lowered(kernel: Kernel, variant: Variant, arch: str = "sm_80") -> Lowered:
     """Lower a variant for CUDA, as a build does."""
     slugs = [other.slug for other in kernel.variants]
-    symbol = unit_symbol(kernel.name, variant.slug, slugs, "cuda", arch, kernel.per_arch)
-    whose = (kernel.name, variant.slug, symbol, variant.config, kernel.outputs)
+    symbol = unit_symbol(kernel.name, variant.slug, slugs, "cuda", arch, kernel.options.per_arch)
+    whose = (kernel.name, variant.slug, symbol, variant.config, kernel.options.outputs)
     unit = Unit(*whose, "cuda", arch, kernel.location, multiples=kernel.multiples(variant.config))
     front_end = Tir()
     made = kernel.build(variant.config, front_end.target(unit))
@@ -325,7 +325,7 @@ class Comparison(Check):
 
     def __init__(self, lowered: Lowered, folder: Path) -> None:
         kernel, slug = lowered.kernel, lowered.variant.slug
-        request = CheckRequest("", kernel.name, slug, "", 0, lowered.signature, "cpu:0", kernel.tolerance)
+        request = CheckRequest("", kernel.name, slug, "", 0, lowered.signature, "cpu:0", kernel.options.tolerance)
         super().__init__(request, kernel, lowered.variant, lambda name, function: function(), lambda doing: None)
         self._emulation = Emulation(lowered.signature, lowered.source, folder)
 

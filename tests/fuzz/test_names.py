@@ -57,9 +57,9 @@ def require_usable(made: Kernel) -> None:
     require_slugs([variant.slug for variant in made.variants])
     record = record_of(made)
     assert [dict(config) for config in made.configs] == [dict(config) for config in record.configs]
-    text = pretty_json([record.doc, record.configs, record.outputs, record.flags])
+    text = pretty_json([record.doc, record.configs, record.options.outputs, record.options.flags])
     text.encode()
-    canonical_json([record.configs, record.doc, record.flags]).encode()
+    canonical_json([record.configs, record.doc, record.options.flags]).encode()
     json.loads(text, parse_constant=pytest.fail)  # JSON has no infinities, and Python's parser takes them
 
 

@@ -60,7 +60,7 @@ def cases(kernel: Kernel, built: dict[str, Any], index: int) -> list[dict[str, A
     # Of a space only some candidates are built.
     variant = next(variant for variant in kernel.variants if variant.slug == built["slug"])
     signature = {key: built[key] for key in ("arguments", "symbols", "multiples") if key in built}
-    request = CheckRequest("", kernel.name, variant.slug, "", index, signature, "cpu", kernel.tolerance)
+    request = CheckRequest("", kernel.name, variant.slug, "", index, signature, "cpu", kernel.options.tolerance)
     check = Check(request, kernel, variant, lambda what, function: function(), lambda doing: None)
     meta = described(kernel, built, index, check)
 

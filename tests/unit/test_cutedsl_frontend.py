@@ -112,7 +112,7 @@ def test_such_kernels_are_for_cuda_only() -> None:
     @kernel(frontend="cutedsl")
     def k() -> None: ...
 
-    front_end = get(k.frontend)
+    front_end = get(k.options.frontend)
     assert front_end.targets == ("cuda",)
     front_end.check(k, WHERE)
     with pytest.raises(DefinitionError, match="cannot be built for the target 'llvm'"):

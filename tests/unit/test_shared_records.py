@@ -162,7 +162,7 @@ def test_a_path_of_the_project_in_what_it_declares_counts_in_its_place_only(tmp_
     tree.write("kernels/k.py", text)
     with tree.pool:
         (kernel,) = tree.record("kernels/k.py").records[0].kernels
-    assert tree.hits("kernels/k.py") and str(tmp_path) in kernel.flags[0]
+    assert tree.hits("kernels/k.py") and str(tmp_path) in kernel.options.flags[0]
     other = Tree(tmp_path / "other" / "checkout", tmp_path / "cache")
     other.write("kernels/k.py", text)
     assert not other.hits("kernels/k.py")
