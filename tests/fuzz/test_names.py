@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from kernelwright import grid, kernel
+from kernelwright.core.converter import from_json, to_json
 from kernelwright.core.errors import DefinitionError
 from kernelwright.core.files import canonical_json, pretty_json
-from kernelwright.core.records import Record
 from kernelwright.define.configs import MAX_SLUG, slugs
 from kernelwright.define.kernel import Kernel
 from kernelwright.define.record import KernelRecord
+from kernelwright.define.record import record_of as record_of_kernel
 from kernelwright.define.settings import merge
 from kernelwright.package.manifest import BuiltPackage, PackagedKernel
 from kernelwright.package.stubs import make_stub
@@ -46,9 +47,8 @@ def definition(name: str, parameters: Any = (), doc: Any = None) -> Callable[...
 
 def record_of(made: Kernel) -> KernelRecord:
     """The kernel as the build gets it from a worker."""
-    fields = {name: getattr(made, name) for name in KernelRecord.__dataclass_fields__ if hasattr(made, name)}
-    fields |= {"slugs": [variant.slug for variant in made.variants], "reference": None, "backward": None}
-    return KernelRecord.from_json(Record(json.loads(json.dumps(fields)), ""))
+    record = record_of_kernel(made, made.options.targets or (), made.location, made.sizes_of)
+    return from_json(KernelRecord, json.loads(json.dumps(to_json(record))))
 
 
 def require_usable(made: Kernel) -> None:

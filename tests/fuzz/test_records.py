@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 from kernelwright.compilers.limits import check_limits, read_usage
 from kernelwright.core.errors import KernelwrightError, WorkerError
 from kernelwright.core.sealed import unsealed, unsealed_object
-from kernelwright.define.kernel import slugs
+from kernelwright.define.configs import slugs
+from kernelwright.define.kernel_options import KernelOptions
+from kernelwright.define.record import KernelRecord
 from kernelwright.define.space import Choice, variants_of
 from kernelwright.define.tuning import Rule, TableDevice, parse_table, table_text
 from kernelwright.discover import discovery
@@ -402,8 +404,11 @@ TABLE = {
 POINTS = ({"block": 8}, {"block": 16}, {"block": 32})
 CHOICES = tuple(Choice({"n": n}, {"llvm": POINTS}) for n in (1, 2))
 CONFIGS = tuple(variants_of(CHOICES))
-RECORD = discovery.KernelRecord(
-    *("gemm", "", "k.py:1", CONFIGS, tuple(slugs(CONFIGS)), ("llvm",), None, None, ("c",), (), None, False, False),
+RECORD = KernelRecord(
+    *("gemm", "", "k.py:1", CONFIGS, tuple(slugs(CONFIGS))),
+    KernelOptions(targets=("llvm",), outputs=("c",)),
+    None,
+    takes_target=False,
     choices=CHOICES,
 )
 

@@ -7,7 +7,7 @@ import shutil
 import pytest
 from kernelwright import grid, kernel
 from kernelwright.core.errors import DefinitionError, Where
-from kernelwright.define.outputs import require_gradient_names
+from kernelwright.define.outputs import Arguments, require_gradient_names
 from support.project import CUBE, Project
 
 
@@ -79,12 +79,17 @@ def test_arguments_are_found_by_their_names():
     scale = forward()
     made = define(scale, outputs=["grad_x", "grad_w"])
     where = Where("scale_backward", location="kernels/k.py:7")
-    require_gradient_names(made, ["grad_y", "x", "y", "n", "grad_w", "grad_x"], ["x", "w", "n", "y"], where)
+
+    def require(of_backward: list[str], of_forward: list[str]) -> None:
+        pair = (Arguments(k.options.outputs, n) for k, n in ((scale, of_forward), (made, of_backward)))
+        require_gradient_names("scale", *pair, where)
+
+    require(["grad_y", "x", "y", "n", "grad_w", "grad_x"], ["x", "w", "n", "y"])
     with pytest.raises(DefinitionError, match="argument 'dy' is no argument of scale") as caught:
-        require_gradient_names(made, ["dy", "grad_x", "grad_w"], ["x", "w", "y"], where)
+        require(["dy", "grad_x", "grad_w"], ["x", "w", "y"])
     assert caught.value.remedy == "call it like one of x, w, y, grad_y"
     with pytest.raises(DefinitionError, match="output 'grad_w' is the gradient of no input of scale"):
-        require_gradient_names(made, ["grad_y", "grad_x", "grad_w"], ["x", "y"], where)
+        require(["grad_y", "grad_x", "grad_w"], ["x", "y"])
 
 
 def test_wrong_name_of_an_argument_is_an_error_at_the_line_of_the_definition(project: Project):

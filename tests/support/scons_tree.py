@@ -16,6 +16,7 @@ import SCons.Environment
 import SCons.Node
 import SCons.Node.Alias
 import SCons.Node.FS
+from kernelwright.define.kernel_options import KernelOptions
 from kernelwright.define.record import DefinitionRecord, KernelRecord
 from kernelwright.define.settings import Settings
 from kernelwright.discover.selection import select
@@ -51,12 +52,7 @@ GEMM = KernelRecord(
     location=f"{FILE}:4",
     configs=({"m": 1}, {"m": 2}),
     slugs=("m-1", "m-2"),
-    targets=None,
-    archs=None,
-    backends=None,
-    outputs=("c",),
-    flags=(),
-    tolerance=None,
+    options=KernelOptions(outputs=("c",)),
     reference=(),
     takes_target=False,
 )

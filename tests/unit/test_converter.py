@@ -23,7 +23,7 @@ class Part:
 @dataclass(frozen=True)
 class Whole:
     parts: tuple[Part, ...]
-    named: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
+    named: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
     pair: tuple[int, str] = (0, "")
     share: Amount = 0.0
     last: Part | None = None
@@ -65,7 +65,7 @@ def test_what_is_written_is_read_back_equal(whole: Whole) -> None:
         ({"parts": [{"name": "ab"}]}, "parts[0].name is 'ab', expected a letter"),
         ({"parts": [{"name": "a", "size": True}]}, "parts[0].size is True, expected an integer"),
         ({"parts": [{"name": "a", "size": -1}]}, "parts[0].size is -1, expected an integer from 0 to 9007199254740992"),
-        ({"parts": [], "named": {"n": [1, None]}}, "named.n[1] is None, expected an integer or a string"),
+        ({"parts": [], "named": {"n": [1, None]}}, "named.n[1] is None, expected a string or an integer"),
         ({"parts": [], "pair": [1]}, "pair is [1], expected a list of 2"),
         ({"parts": [], "pair": [1, 2]}, "pair[1] is 2, expected a string"),
         ({"parts": [], "share": 10**400}, "share is 100000000000000000...0000000000000000000, expected a number"),

@@ -10,17 +10,10 @@ import re
 import pytest
 from kernelwright import grid, kernel
 from kernelwright.core.errors import DefinitionError, Where
-from kernelwright.define import kernel as declare
-from kernelwright.define.kernel import (
-    MAX_NAME,
-    MAX_SLUG,
-    RESERVED,
-    Variant,
-    named_outputs,
-    require_gradient_names,
-    slugs,
-    variant_of,
-)
+from kernelwright.define import configs as declare
+from kernelwright.define.configs import MAX_SLUG, Variant, slugs, variant_of
+from kernelwright.define.names import MAX_NAME, RESERVED
+from kernelwright.define.outputs import Arguments, named_outputs, require_gradient_names
 
 
 def test_grid_is_a_product_with_the_last_axis_fastest_of_which_the_filter_keeps_points():
@@ -70,9 +63,19 @@ def test_kernel_keeps_what_its_decorator_says():
         Variant("gemm", {"block": 64}, "block-64"),
         Variant("gemm", {"block": 32}, "block-32"),
     ]
-    assert (gemm.targets, gemm.archs, gemm.backends) == (("cuda",), ("sm_90a", "sm_80"), ("nvrtc", "tvm_ffi"))
-    assert (gemm.outputs, gemm.flags, gemm.tolerance) == (("c", -2), ("-Xptxas", "-v", "-Xptxas"), 1.0)
-    assert isinstance(gemm.tolerance, float) and gemm.frontend == "tir" and gemm.pass_configs == {}
+    assert (gemm.options.targets, gemm.options.archs, gemm.options.backends) == (
+        ("cuda",),
+        ("sm_90a", "sm_80"),
+        ("nvrtc", "tvm_ffi"),
+    )
+    assert (gemm.options.outputs, gemm.options.flags, gemm.options.tolerance) == (
+        ("c", -2),
+        ("-Xptxas", "-v", "-Xptxas"),
+        1.0,
+    )
+    assert (
+        isinstance(gemm.options.tolerance, float) and gemm.options.frontend == "tir" and gemm.options.pass_configs == {}
+    )
     assert gemm.location == f"{__file__}:{gemm.function.__code__.co_firstlineno}"
     assert (gemm.forward, gemm.backward_kernel, gemm.reference_function, gemm.inputs_function) == (None,) * 4
 
@@ -82,8 +85,13 @@ def test_kernel_without_restrictions_leaves_them_to_the_settings():
     def copy(target):
         """y = x"""
 
-    assert (copy.targets, copy.archs, copy.backends, copy.tolerance) == (None, None, None, None)
-    assert (copy.outputs, copy.flags, copy.reads, copy.doc) == ((), (), (), "y = x")
+    assert (copy.options.targets, copy.options.archs, copy.options.backends, copy.options.tolerance) == (
+        None,
+        None,
+        None,
+        None,
+    )
+    assert (copy.options.outputs, copy.options.flags, copy.options.reads, copy.doc) == ((), (), (), "y = x")
     assert [v.slug for v in copy.variants] == ["default"] and copy.takes_target
 
 
@@ -109,10 +117,10 @@ def test_pass_configs_are_a_copy_in_a_fixed_order():
     def backward(): ...
 
     ordered = [("a", -(2**63) + 1), ("b", {"y": "text", "z": 1}), ("c", True), ("d", 0.5)]
-    assert list(scale.pass_configs.items()) == ordered and list(scale.pass_configs["b"]) == ["y", "z"]
+    assert list(scale.options.pass_configs.items()) == ordered and list(scale.options.pass_configs["b"]) == ["y", "z"]
     given["b"]["z"] = 2
-    assert scale.pass_configs["b"]["z"] == 1
-    assert backward.pass_configs == {"a": 2}, "those of the forward kernel are its own"
+    assert scale.options.pass_configs["b"]["z"] == 1
+    assert backward.options.pass_configs == {"a": 2}, "those of the forward kernel are its own"
 
 
 def test_backward_kernel_is_built_as_its_forward_kernel():
@@ -123,9 +131,14 @@ def test_backward_kernel_is_built_as_its_forward_kernel():
     def _(block): ...
 
     assert _ is scale.backward_kernel and _.forward is scale
-    assert (_.name, _.configs, _.frontend) == ("scale_backward", scale.configs, "tir")
-    assert (_.targets, _.archs, _.backends) == (("cuda",), ("sm_80",), ("nvrtc",))
-    assert (_.outputs, _.flags, _.tolerance, _.reads) == (("grad_x", -1), ("-v",), 0.5, ("a.json",))
+    assert (_.name, _.configs, _.options.frontend) == ("scale_backward", scale.configs, "tir")
+    assert (_.options.targets, _.options.archs, _.options.backends) == (("cuda",), ("sm_80",), ("nvrtc",))
+    assert (_.options.outputs, _.options.flags, _.options.tolerance, _.options.reads) == (
+        ("grad_x", -1),
+        ("-v",),
+        0.5,
+        ("a.json",),
+    )
     assert _.location == f"{__file__}:{_.function.__code__.co_firstlineno}" != scale.location
     with pytest.raises(DefinitionError, match=re.escape(f"has a backward kernel already, at {_.location}")):
         scale.backward(outputs=["grad_x"])(_.function)
@@ -185,14 +198,13 @@ def test_arguments_of_a_backward_kernel_are_those_that_autograd_has(outputs, arg
     @scale.backward(outputs=outputs)
     def backward(): ...
 
-    where = Where("scale_backward", location="k.py:3")
+    where, of_forward = Where("scale_backward", location="k.py:3"), Arguments(["y"], ["x", "w", "y"])
     if message is None:
-        require_gradient_names(backward, arguments, ["x", "w", "y"], where)
+        require_gradient_names("scale", of_forward, Arguments(backward.options.outputs, arguments), where)
     else:
         with pytest.raises(DefinitionError, match=re.escape(message)) as caught:
-            require_gradient_names(backward, arguments, ["x", "w", "y"], where)
+            require_gradient_names("scale", of_forward, Arguments(backward.options.outputs, arguments), where)
         assert caught.value.where == where and caught.value.remedy
-    require_gradient_names(scale, ["anything"], ["x"], where)
 
 
 @pytest.mark.parametrize(
@@ -290,7 +302,7 @@ def test_values_at_their_limits_are_taken():
     )
     def gemm(block): ...
 
-    assert len(gemm.configs) == 4 and gemm.outputs == (0, 2**63) and gemm.tolerance == 0.0
+    assert len(gemm.configs) == 4 and gemm.options.outputs == (0, 2**63) and gemm.options.tolerance == 0.0
 
 
 def test_definition_has_named_parameters_only():

@@ -7,17 +7,18 @@ import os
 import re
 import threading
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from kernelwright.core.converter import from_json, to_json
 from kernelwright.core.errors import DefinitionError, Where
 from kernelwright.core.files import sha256_of
-from kernelwright.core.records import Record
 from kernelwright.core.sealed import unsealed_object, write_sealed
-from kernelwright.define.record import DefinitionRecord, KernelRecord
+from kernelwright.define.kernel_options import KernelOptions
+from kernelwright.define.record import DefinitionRecord, KernelRecord, definition_record
 from kernelwright.discover import discovery
 from kernelwright.discover.discovery import Discovery, discover, remember_dependencies
 from kernelwright.processes.pool import WorkerPool
@@ -55,7 +56,7 @@ class Answers:
         files = {file: self.folder / file for file in (request.file, *self.imports.get(request.file, ()))}
         dependencies = {file: sha256_of(path) if path.exists() else "" for file, path in files.items()}
         kernel = {**GOOD_KERNEL, "name": name, "location": f"{request.file}:1"}
-        return answer or {"schema": 3, "file": request.file, "dependencies": dependencies, "kernels": [kernel]}
+        return answer or {"file": request.file, "dependencies": dependencies, "kernels": [kernel]}
 
     def close(self) -> None:
         self.closed = True
@@ -166,9 +167,8 @@ def test_files_that_only_a_request_reads_are_known_from_then_on(tmp_path: Path) 
 def record_of(folder: Path) -> DefinitionRecord:
     """A definition file with a kept record, which no worker has made."""
     (folder / "k.py").write_text("")
-    answer = {"schema": 3, "file": "k.py", "dependencies": {"k.py": sha256_of(folder / "k.py")}, "kernels": []}
-    record = DefinitionRecord.from_json(Record(answer, ""))
-    discovery._Cache(folder, folder / "cache", "").write(folder / "k.py", answer, record)
+    answer = {"file": "k.py", "dependencies": {"k.py": sha256_of(folder / "k.py")}, "kernels": []}
+    discovery._Cache(folder, folder / "cache", "").write(folder / "k.py", definition_record(answer))
     return kept_record(folder)
 
 
@@ -195,7 +195,7 @@ def test_what_threads_note_at_once_is_all_kept(tmp_path: Path, monkeypatch: pyte
         remember_dependencies(record, tmp_path, place, request, {f"{request}.txt": "1"})
         settled.release()
 
-    read: Callable[..., Any] = discovery._Cache._body
+    read: Callable[..., Any] = discovery._Cache._kept
 
     def read_while_all_others_come(cache: Any, path: Path) -> Any:
         body = read(cache, path)
@@ -209,7 +209,7 @@ def test_what_threads_note_at_once_is_all_kept(tmp_path: Path, monkeypatch: pyte
 
     locks = SimpleNamespace(flock=flock, LOCK_EX=fcntl.LOCK_EX, LOCK_SH=fcntl.LOCK_SH)
     monkeypatch.setattr(discovery, "fcntl", locks)
-    monkeypatch.setattr(discovery._Cache, "_body", read_while_all_others_come)
+    monkeypatch.setattr(discovery._Cache, "_kept", read_while_all_others_come)
     note(requests[0])
     for thread in threads:
         thread.join(120)
@@ -255,7 +255,7 @@ def test_workers_are_asked_for_paths_below_the_project_and_steps_are_noted(tmp_p
 def test_an_answer_of_another_form_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     (error,) = ask(tmp_path, Answers(tmp_path, one={"schema": 1}), "one.py").errors
     assert isinstance(error, DefinitionError) and error.where.location == str(tmp_path / "one.py")
-    assert error.message == "a worker's record has a wrong form: another schema"
+    assert error.message == "a worker's record has a wrong form: schema is not expected"
 
 
 def test_workers_end_when_the_user_does(tmp_path: Path) -> None:
@@ -276,17 +276,13 @@ def test_records_have_readable_names_and_never_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "later", [[], {"one": "a.py"}, {"one": [1]}, {"one": None}, None], ids=["list", "text", "number", "null", "absent"]
+    "later", [[], {"one": "a.py"}, {"one": [1]}, {"one": None}], ids=["list", "text", "number", "null"]
 )
 def test_a_record_whose_further_files_have_another_form_is_a_miss(tmp_path: Path, later: object) -> None:
     ask(tmp_path, Answers(tmp_path), "one.py")
     (path,) = (tmp_path / "cache").glob("*.record")
     body = unsealed_object(path.read_bytes(), discovery.FORMAT).raw
-    assert set(body) == {"identity", "record", "later"} and body["later"] == {}
-    body["later"] = later
-    if later is None:
-        del body["later"]
-    write_sealed(path, discovery.FORMAT, body)
+    write_sealed(path, discovery.FORMAT, {**body, "later": later})
     pool = Answers(tmp_path)
     assert len(ask(tmp_path, pool, "one.py").records) == len(pool.requests) == 1
 
@@ -302,53 +298,49 @@ def test_a_record_that_was_copied_from_another_file_is_a_miss(tmp_path: Path) ->
     assert pool.asked == ["two.py"] and record.file == "two.py" and record.kernels[0].name == "two"
 
 
-GOOD_KERNEL = {
+GOOD_KERNEL: dict[str, Any] = {
     "name": "k",
     "doc": "",
     "location": "k.py:1",
     "configs": [{"m": 1}],
     "slugs": ["m-1"],
-    "targets": None,
-    "archs": None,
-    "backends": None,
-    "outputs": ["y"],
-    "flags": [],
-    "tolerance": None,
+    "options": {"outputs": ["y"]},
     "reference": None,
     "takes_target": False,
-    "frontend": "tir",
-    "pass_configs": {},
 }
 
 
 def test_a_kernel_record_has_every_value_in_its_place() -> None:
-    full = {
-        **GOOD_KERNEL,
-        "doc": "text",
-        "configs": [{"m": 1, "x": 0.5}, {"m": True, "x": "a"}],
-        "slugs": ["m-1", "m-2"],
+    options = {
         "targets": ["cuda"],
         "archs": [],
         "backends": ["jax", "torch"],
         "outputs": ["y", -1],
         "flags": ["-v"],
         "tolerance": 1,
-        "reference": ["k"],
-        "backward": "k_backward",
         "frontend": "cutedsl",
         "pass_configs": {"a": 1, "b": {"c": True}},
         "sources": ["a.cu"],
         "includes": ["package:b/include"],
     }
-    assert KernelRecord.from_json(Record({**GOOD_KERNEL, "name": "Gemm_2Z"}, "")).name == "Gemm_2Z"
-    record = KernelRecord.from_json(Record(full, ""))
-    tuples = {name: tuple(value) for name, value in full.items() if isinstance(value, list)}
-    assert asdict(record) == {**full, **tuples, "choices": (), "has_cost": False, "per_arch": False}
-    assert isinstance(record.tolerance, float)
-    bare = KernelRecord.from_json(Record(GOOD_KERNEL, ""))
-    assert (bare.targets, bare.archs, bare.backends, bare.tolerance, bare.backward) == (None,) * 5
-    assert (bare.has_reference, bare.takes_target, bare.frontend) == (False, False, "tir")
+    full = {
+        **GOOD_KERNEL,
+        "name": "Gemm_2Z",
+        "doc": "text",
+        "configs": [{"m": 1, "x": 0.5}, {"m": True, "x": "a"}],
+        "slugs": ["m-1", "m-2"],
+        "options": options,
+        "reference": ["k"],
+        "backward": "k_backward",
+    }
+    record = from_json(KernelRecord, full)
+    assert to_json(record) == {**full, "options": {**options, "tolerance": 1.0}}
+    assert isinstance(record.options.tolerance, float) and record.options.outputs == ("y", -1)
+    bare = from_json(KernelRecord, GOOD_KERNEL)
+    assert (bare.options, bare.has_reference) == (KernelOptions(outputs=("y",)), False)
 
+
+FIELDS = {found.name for found in fields(KernelRecord)}
 
 MALFORMED: dict[str, list[object]] = {
     "name": [3, "a-b", "größe"],
@@ -366,10 +358,9 @@ MALFORMED: dict[str, list[object]] = {
     "frontend": [None],
     "pass_configs": [None, {"a": [1]}],
 }
-"""Field of a kernel -> values of another form."""
+"""Field of a kernel, or option -> values of another form."""
 
 MALFORMED_FILE: dict[str, list[object]] = {
-    "schema": [1],
     "file": [None],
     "dependencies": [{}, {"k.py": 1}, ["k.py"]],
     "kernels": [[{}], ["k"], None, [{**GOOD_KERNEL, "slugs": ["m-1", "m-1"], "configs": [{"m": 1}, {"m": 2}]}]],
@@ -378,12 +369,12 @@ MALFORMED_FILE: dict[str, list[object]] = {
 
 @pytest.mark.parametrize(
     ("field", "wrong"),
-    [(name, value) for fields in (MALFORMED, MALFORMED_FILE) for name, values in fields.items() for value in values],
+    [(name, value) for table in (MALFORMED, MALFORMED_FILE) for name, values in table.items() for value in values],
 )
 def test_a_malformed_record_is_refused(field: str, wrong: object) -> None:
-    good = {"schema": 3, "file": "k.py", "dependencies": {"k.py": "0", "a.py": "1"}, "kernels": [GOOD_KERNEL]}
-    record = DefinitionRecord.from_json(Record(good, ""))
-    assert list(record.dependencies) == ["a.py", "k.py"] and record.kernels[0].outputs == ("y",)
-    bad = {**good, field: wrong} if field in good else {**good, "kernels": [{**GOOD_KERNEL, field: wrong}]}
+    good = {"file": "k.py", "dependencies": {"k.py": "0", "a.py": "1"}, "kernels": [GOOD_KERNEL]}
+    assert definition_record(good).kernels[0].options.outputs == ("y",)
+    kernel = {**GOOD_KERNEL, field: wrong} if field in FIELDS else {**GOOD_KERNEL, "options": {field: wrong}}
+    bad = {**good, field: wrong} if field in good else {**good, "kernels": [kernel]}
     with pytest.raises(ValueError):
-        DefinitionRecord.from_json(Record(bad, ""))
+        definition_record(bad)

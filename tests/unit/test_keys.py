@@ -31,11 +31,11 @@ from kernelwright.core.files import canonical_json
 from kernelwright.core.need import Need
 from kernelwright.core.pipeline import KINDS, LISTINGS
 from kernelwright.core.request import ASIDE, canonical, deciding, digest
-from kernelwright.define.kernel import slugs
+from kernelwright.define.configs import slugs
+from kernelwright.define.record import DefinitionRecord, KernelRecord
 from kernelwright.define.settings import Settings, affecting
 from kernelwright.define.space import Choice, variants_of
 from kernelwright.define.tuning import Rule, TableDevice, TableFile, TunedConfig
-from kernelwright.discover.discovery import DefinitionRecord, KernelRecord
 from kernelwright.discover.selection import KernelSelection, select
 from kernelwright.discover.tuned import choose
 from kernelwright.library.files import UnitFiles
@@ -119,9 +119,11 @@ def test_what_has_no_canonical_form_is_an_error(wrong: object) -> None:
 BASE = Inputs(Settings(package="demo", backends=("tvm_ffi", "cython"), compress="size"), listings=LISTINGS)
 WITH_NVRTC = replace(BASE, settings=replace(BASE.settings, cuda_compiler="nvrtc"), tools=replace(TOOLS, nvrtc=NVRTC))
 OWN_FORMAT = replace(BASE, settings=replace(BASE.settings, backends=("nvrtc",), targets=("cuda",), compress="none"))
-TUNED = replace(GEMM, pass_configs={"tirx.disable_vectorize": True})
-CUDA = replace(GEMM, frontend="cuda", targets=("cuda",), includes=("headers", "package:kernelwright/library"))
-OWN = replace(CUDA, sources=("own.cu", "package:kernelwright/library/own.cu"), configs=({},), slugs=("default",))
+TUNED = GEMM.with_options(pass_configs={"tirx.disable_vectorize": True})
+CUDA = GEMM.with_options(frontend="cuda", targets=("cuda",), includes=("headers", "package:kernelwright/library"))
+OWN = replace(CUDA, configs=({},), slugs=("default",)).with_options(
+    sources=("own.cu", "package:kernelwright/library/own.cu")
+)
 
 TREES: dict[str, Inputs] = {
     "TIR": replace(BASE, kernel=TUNED, settings=replace(BASE.settings, dump_ir="yes")),
@@ -129,9 +131,9 @@ TREES: dict[str, Inputs] = {
     "no library": OWN_FORMAT,
     "CUDA C++": replace(BASE, kernel=CUDA),
     "host code of its own": replace(BASE, kernel=OWN, settings=replace(BASE.settings, backends=("tvm_ffi",))),
-    "Triton": replace(BASE, kernel=replace(GEMM, frontend="triton", targets=("cuda",), per_arch=True)),
-    "TileLang": replace(BASE, kernel=replace(GEMM, frontend="tilelang", targets=("cuda",))),
-    "CuTe DSL": replace(BASE, kernel=replace(GEMM, frontend="cutedsl", targets=("cuda",))),
+    "Triton": replace(BASE, kernel=GEMM.with_options(frontend="triton", targets=("cuda",), per_arch=True)),
+    "TileLang": replace(BASE, kernel=GEMM.with_options(frontend="tilelang", targets=("cuda",))),
+    "CuTe DSL": replace(BASE, kernel=GEMM.with_options(frontend="cutedsl", targets=("cuda",))),
 }
 """A package with one kernel for each way to compile."""
 
@@ -291,6 +293,11 @@ def kernel(**fields: Any) -> Change:
     return lambda inputs: replace(inputs, kernel=replace(inputs.kernel, **fields))
 
 
+def option(**fields: Any) -> Change:
+    """Options of the kernel are others."""
+    return lambda inputs: replace(inputs, kernel=inputs.kernel.with_options(**fields))
+
+
 def signatures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inputs: Inputs) -> dict[str, str]:
     graph = graph_of(tmp_path, monkeypatch, inputs)
     return {name: stage.fingerprint for name, stage in stages_of(graph).items()}
@@ -320,7 +327,7 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
     "nvdisasm": (lambda inputs: replace(inputs, nvdisasm=replace(inputs.nvdisasm, identity="other")), {"SASS"}),
     "the version of CUDA": (tool("nvcc", version="13.1.0"), {*WRAPS, "CUBIN", "PTX", "FATBIN", "LINK", "PACKAGE"}),
     "flags": (setting(nvcc_flags=("-lineinfo",)), {"CUBIN", "PTX", "LINK"}),
-    "flags of the kernel": (kernel(flags=("-lineinfo",)), {"CUBIN", "PTX", "LINK"}),
+    "flags of the kernel": (option(flags=("-lineinfo",)), {"CUBIN", "PTX", "LINK"}),
     "the limit of registers": (setting(max_registers=0), {"LINK"}),
     "the limit of spills": (setting(max_spills=0), {"LINK"}),
     "the compression": (setting(compress="speed"), {*WRAPS, "FATBIN", "PACKAGE"}),
@@ -338,9 +345,9 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
         lambda inputs: replace(inputs, surroundings={"/installed/einops": "5" * 64}),
         {"LOWER", "CHECK"},
     ),
-    "the configs of passes": (kernel(pass_configs={"tirx.disable_vectorize": True}), {"LOWER"}),
+    "the configs of passes": (option(pass_configs={"tirx.disable_vectorize": True}), {"LOWER"}),
     "the docstring": (kernel(doc="The product."), {"LINK"}),
-    "the tolerance": (kernel(tolerance=0.5), {"CHECK"}),
+    "the tolerance": (option(tolerance=0.5), {"CHECK"}),
     "the backward kernel": (kernel(backward="gemm_backward"), {"LINK"}),
     "strictness": (lambda inputs: replace(inputs, strict=True), {"LOWER", "CHECK"}),
 }
@@ -453,7 +460,7 @@ def test_without_a_gpu_a_check_depends_on_the_interpreter_and_not_on_the_library
         graph.add_kernel(inputs.definition, select(inputs.kernel, inputs.settings))
         return {name: stage for name, stage in stages_of(graph).items() if stage.label == "CHECK"}
 
-    inputs = replace(kernel(frontend="triton", targets=("cuda",))(BASE), listings=())
+    inputs = replace(option(frontend="triton", targets=("cuda",))(BASE), listings=())
     monkeypatch.setattr(Need, "is_installed", property(lambda need: True))
     (name, stage), _ = checks("1").items()
     assert name == "CHECK gemm/m-1 interpreted"
@@ -705,7 +712,7 @@ def test_a_key_is_of_the_job_and_of_what_it_is_made_with(monkeypatch: pytest.Mon
     assert first != key_with(replace(TOOLS, lowerer=replace(TOOLS.lowerer, identity="another")))
     assert first != key_with(replace(TOOLS), replace(JOB, settings=replace(JOB.settings, compress="size")))
     backward = replace(
-        JOB, backward=replace(SELECTED, record=replace(WITH_SPACE, frontend="triton"), backends=("torch",))
+        JOB, backward=replace(SELECTED, record=WITH_SPACE.with_options(frontend="triton"), backends=("torch",))
     )
     assert key_with(replace(TOOLS), triton="2") == first, "it is in another language"
     assert key_with(replace(TOOLS), backward, "2") != key_with(replace(TOOLS), backward)

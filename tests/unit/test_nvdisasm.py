@@ -133,7 +133,7 @@ def test_code_for_the_cpu_and_ptx_have_none(tmp_path: Path, monkeypatch: pytest.
 def test_a_kernel_whose_front_end_compiles_device_code_has_no_ptx_of_its_cubins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inputs = replace(BOTH, kernel=replace(GEMM, frontend="cutedsl"))
+    inputs = replace(BOTH, kernel=GEMM.with_options(frontend="cutedsl"))
     assert {name.split()[0] for name in listed(tmp_path, monkeypatch, inputs)} == {"SASS"}
 
 

@@ -8,19 +8,20 @@ from typing import Any
 
 import pytest
 from kernelwright.core.errors import DefinitionError, Where
+from kernelwright.define.kernel_options import KernelOptions
 from kernelwright.define.record import KernelRecord
 from kernelwright.define.settings import Settings
 from kernelwright.discover.selection import require_archs, select
 
 ALLOWS_ALL = KernelRecord(
-    "gemm", "", "kernels/gemm.py:7", ({},), ("default",), None, None, None, ("y",), (), None, False, False
+    "gemm", "", "kernels/gemm.py:7", ({},), ("default",), KernelOptions(outputs=("y",)), None, takes_target=False
 )
 SETTINGS = Settings(archs=("x86-64-v3", "x86-64", "sm_80", "compute_80"), backends=("tvm_ffi", "nvrtc"))
 WHERE = Where("gemm", stage="discover", location="kernels/gemm.py:7")
 
 
 def allows(**restrictions: Any) -> KernelRecord:
-    return replace(ALLOWS_ALL, **restrictions)
+    return ALLOWS_ALL.with_options(**restrictions)
 
 
 CPU, CUDA, BOTH = ("x86-64-v3", "x86-64"), ("sm_80", "compute_80"), ("tvm_ffi", "nvrtc")

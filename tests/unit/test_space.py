@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from kernelwright import grid, kernel
 from kernelwright.core.errors import DefinitionError
-from kernelwright.core.records import Record
-from kernelwright.define import kernel as declare
+from kernelwright.define import configs as declare
 from kernelwright.define.kernel import Kernel
+from kernelwright.define.record import KernelRecord, definition_record
 from kernelwright.define.space import Choice
-from kernelwright.discover.discovery import KernelRecord
 from test_discovery import GOOD_KERNEL
 
 
@@ -196,16 +195,20 @@ RECORD: dict[str, Any] = {
 }
 
 
+def read(record: dict[str, Any]) -> KernelRecord:
+    """The record of a kernel, as a build reads it."""
+    document = {"file": "k.py", "dependencies": {"k.py": "0"}, "kernels": [record]}
+    return definition_record(document).kernels[0]
+
+
 def test_a_record_has_the_choices() -> None:
-    record = KernelRecord.from_json(Record(RECORD, ""))
+    record = read(RECORD)
     assert record.choices == (Choice({"n": 1}, {"llvm": ({"block": 8}, {"block": 16})}, {"m": (1, 2)}),)
     assert record.sizes == {"m": (1, 2)} and record.has_cost
     (choice,) = RECORD["choices"]
-    preferring = KernelRecord.from_json(
-        Record({**RECORD, "choices": [{**choice, "preferred": {"sm_90a": {"block": 16}}}]}, "")
-    )
+    preferring = read({**RECORD, "choices": [{**choice, "preferred": {"sm_90a": {"block": 16}}}]})
     assert preferring.choices == (replace(record.choices[0], preferred={"sm_90a": {"block": 16}}),)
-    plain = KernelRecord.from_json(Record({k: v for k, v in RECORD.items() if k not in ("choices", "has_cost")}, ""))
+    plain = read({k: v for k, v in RECORD.items() if k not in ("choices", "has_cost")})
     assert (plain.choices, plain.sizes, plain.has_cost) == ((), {}, False)
 
 
@@ -223,4 +226,4 @@ def test_a_record_has_the_choices() -> None:
 )
 def test_a_record_with_malformed_choices_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
-        KernelRecord.from_json(Record({**RECORD, **change}, ""))
+        read({**RECORD, **change})

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from kernelwright.core.errors import CheckError, KernelwrightError, SettingsError, Where
+from kernelwright.define.kernel_options import KernelOptions
 from kernelwright.define.space import Choice
 from kernelwright.define.tuning import Rule, TableDevice, TableFile, TunedConfig
 from kernelwright.ondemand.options import Options
@@ -398,7 +399,8 @@ def test_a_timing_is_for_all_that_it_depends_on(tmp_path: Path, other: dict[str,
 
 def test_the_digest_of_a_candidate_is_of_all_that_its_code_is_made_from():
     def digest(module: bytes = b"m", flags: str = "", passes: int = 0, package: str = "", **later: str) -> str:
-        record = SimpleNamespace(frontend="cuda", flags=(flags,), pass_configs={"a": passes}, sources=(), backends=())
+        options = KernelOptions(frontend="cuda", flags=(flags,), pass_configs={"a": passes})
+        record = SimpleNamespace(options=options)
         origin: Any = SimpleNamespace(record=record, settings=SimpleNamespace(nvcc_flags=(package,)))
         return digest_of(module, later, origin)
 
@@ -413,7 +415,7 @@ def test_timings_of_other_devices_tools_and_ways_to_measure_are_kept_apart(monke
         data = {"tvm": {"tvm": "0.27", "identity": tvm}, "host_compiler": {"version": "gcc 12"}}
         tools = SimpleNamespace(data=data, data_of_front_end=lambda name: {"identity": language} if language else {})
         choice = Choice({}, {"llvm": ({},), "cuda": ({},)})
-        record = SimpleNamespace(name="gemm", frontend="triton", choices=[choice])
+        record = SimpleNamespace(name="gemm", options=KernelOptions(frontend="triton"), choices=[choice])
         selection = SimpleNamespace(compiled=None, archs={"llvm": ("x86-64-v3",), "cuda": ("sm_90a",)})
         monkeypatch.setattr(tuner, "usable_cpus", lambda: cpus)
         monkeypatch.setattr(tuner, "origin_in", lambda *given: SimpleNamespace(record=record))

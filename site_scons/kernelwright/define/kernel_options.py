@@ -10,14 +10,16 @@ import difflib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
+from ..core.converter import that
 from ..core.errors import DefinitionError, Where, is_text, shown
 from ..core.request import ASIDE
 from .pass_configs import PassConfigs, checked_pass_configs
 from .recorded import Recorded
 from .sources import check_includes, check_sources
 
+Tolerance = Annotated[float, that("a number >= 0", lambda value: value >= 0)]
 Some = TypeVar("Some", bound="OwnOptions")
 
 MAX_BITS = 64
@@ -204,7 +206,7 @@ class OwnOptions:
             _reads,
         ),
     )
-    tolerance: float | None = field(
+    tolerance: Tolerance | None = field(
         default=None,
         metadata=option(
             "number", "Largest error that the check accepts, see [below](#what-is-checked).", _tolerance, "by dtype"

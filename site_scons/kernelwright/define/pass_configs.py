@@ -8,7 +8,8 @@ from typing import Any
 
 from ..core.errors import DefinitionError, Where, is_text, shown
 
-PassConfigs = Mapping[str, Any]
+Plain = bool | int | float | str
+PassConfigs = Mapping[str, Plain | Mapping[str, Plain]]
 """Name of a config -> bool, int, float or str; or, where TVM expects an object, a dict of its fields."""
 
 MAX_BITS = 63

@@ -58,12 +58,6 @@ class KernelRecord:
     choices: tuple[Choice, ...] = ()
     has_cost: bool = False
 
-    def __post_init__(self) -> None:
-        if not self.configs or len(self.configs) != len(self.slugs):
-            raise ValueError("a kernel needs one slug for each config")
-        if len(set(self.slugs)) != len(self.slugs):
-            raise ValueError("two variants have one slug")
-
     @property
     def sizes(self) -> Sizes:
         """The sizes that are measured for the first choice; none, if the definition does not say."""
@@ -164,6 +158,8 @@ def definition_record(value: Any) -> DefinitionRecord:
     if record.file not in record.dependencies:
         raise ValueError("a definition that does not depend on its own file")
     for kernel in record.kernels:
+        if not kernel.configs or len(kernel.configs) != len(kernel.slugs) or len(set(kernel.slugs)) < len(kernel.slugs):
+            raise ValueError(f"the configs of {shown(kernel.name)} have not one slug each")
         if kernel.choices and variants_of(kernel.choices) != list(kernel.configs):
             raise ValueError(f"the configs of {shown(kernel.name)} are not those of its choices")
     return record

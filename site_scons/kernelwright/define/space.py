@@ -15,7 +15,8 @@ from typing import Any
 from ..core.arch import TARGETS, target_of
 from ..core.errors import DefinitionError, SettingsError, Where, shown
 
-Point = Mapping[str, Any]
+Plain = bool | int | float | str
+Point = Mapping[str, Plain]
 """A set of values of the tuning parameters: ``{"block_m": 64, "stages": 3}``."""
 
 Sizes = Mapping[str, tuple[int, ...]]
@@ -47,7 +48,7 @@ class Choice:
         preferred: arch -> the point that runs as code for this arch where no table says more.
     """
 
-    config: Mapping[str, Any]
+    config: Mapping[str, Plain]
     points: Mapping[str, tuple[Point, ...]]
     sizes: Sizes = field(default_factory=dict)
     preferred: Mapping[str, Point] = field(default_factory=dict)
