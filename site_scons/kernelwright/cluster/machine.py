@@ -8,7 +8,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..compilers.shared import shared_compiler, shared_nvcc, shared_nvrtc
@@ -161,13 +161,13 @@ class Machine:
             with self._runner(key) as runner:
                 runner.timeout_s = request.timeout_s
                 result = runner.attempt(run, request.kind, request.subject)
-            if result["in_time"] and result["status"] != 0 and (missing := lacked(result)):
+            if result.in_time and result.status != 0 and (missing := lacked(result)):
                 raise ToolchainError(f"the worker lacks {missing}")
             files = _made(Path(top), request.outputs)
         self._tool(request.tool)  # it may have been upgraded while it ran
-        ended = f"status {result['status']}" if result["in_time"] else "too late"
-        self._note(f"{request.kind} of {request.subject}: {ended} in {result['seconds']:.2f} s")
-        return Answer({**result, "output": stand_ins.put(result["output"])}, files)
+        ended = f"status {result.status}" if result.in_time else "too late"
+        self._note(f"{request.kind} of {request.subject}: {ended} in {result.seconds:.2f} s")
+        return Answer(replace(result, output=stand_ins.put(result.output)), files)
 
     def _tool(self, identity: str) -> SharedTool:
         """A tool as it is now; raises a ToolchainError if it is not the one with this identity any more."""

@@ -24,8 +24,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.converter import from_json, to_json
 from ..core.records import Record, decoded
 from ..core.version import VERSION
+from ..processes.protocol import MOST_SECONDS, ToolRun
 
 REQUEST = "kernelwright action 1"
 ANSWER = "kernelwright result 1"
@@ -34,8 +36,6 @@ ANSWER = "kernelwright result 1"
 LARGEST_FILE = 1 << 28
 """Bytes that a file may have: a few bytes can stand for any number of them."""
 
-MOST_SECONDS = 1 << 31
-MOST_KIB = (1 << 50) - 1
 
 FOLDER, SCRATCH = "folder", "scratch"
 """Where a run's files are: its working folder, and its folder for temporary files."""
@@ -116,14 +116,14 @@ class Answer:
         problem: why there was no run.
     """
 
-    run: Mapping[str, Any] | None
+    run: ToolRun | None
     files: Mapping[str, bytes]
     problem: str = ""
 
     def encode(self) -> bytes:
         """The answer as bytes."""
         files = _files_to_json(self.files)
-        return _encoded({"schema": ANSWER, "run": self.run, "files": files, "problem": self.problem})
+        return _encoded({"schema": ANSWER, "run": to_json(self.run), "files": files, "problem": self.problem})
 
     @classmethod
     def decode(cls, data: bytes, outputs: Sequence[str]) -> Answer:
@@ -139,25 +139,16 @@ class Answer:
         files = _files_of(record, "files")
         if unknown := sorted(files.keys() - set(outputs)):
             raise ValueError(f"it has a file {unknown[0]!r}, which the action does not make")
-        run = _run_of(record.record("run")) if record.has("run") else None
+        run = _run_of(record.raw["run"]) if record.has("run") else None
         if run is None and not record.text("problem"):
             raise ValueError("it has neither a run nor a problem")
         return cls(run, files, record.text("problem"))
 
 
-def _run_of(record: Record) -> dict[str, Any]:
-    status = record.raw.get("status")
-    if not isinstance(status, int) or isinstance(status, bool) or not -256 < status < 256:
-        raise ValueError(f"the status is {status!r}")
-    record.text("output").encode()  # raises a ValueError for half of a character, which no file can hold
-    return {
-        "status": status,
-        "in_time": record.flag("in_time"),
-        "output": record.text("output"),
-        "seconds": record.number("seconds", MOST_SECONDS),
-        "cpu_seconds": record.number("cpu_seconds", MOST_SECONDS),
-        "peak_kib": record.count("peak_kib", MOST_KIB),
-    }
+def _run_of(value: Any) -> ToolRun:
+    run = from_json(ToolRun, value)
+    run.output.encode()  # raises a ValueError for half of a character, which no file can hold
+    return run
 
 
 class StandIns:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from ..core.errors import LONGEST_SHOWN, KernelwrightError, ToolchainError, Where, WorkerError, printable
 from ..processes.elsewhere import Elsewhere, SharedTool
 from ..processes.environment import place_for_shell
+from ..processes.protocol import ToolRun
 from ..processes.runner import ToolResult, ToolRunner, judged
 from .messages import FOLDER, SCRATCH, Answer, Request, StandIns
 
@@ -249,7 +250,7 @@ class _Action:
     stand_ins: StandIns
     tool: SharedTool
 
-    def answer(self, data: bytes, where: Where) -> Mapping[str, object]:
+    def answer(self, data: bytes, where: Where) -> ToolRun:
         """Write the files of an answer, and say how the run ended.
 
         Raises:
@@ -258,8 +259,8 @@ class _Action:
         """
         try:
             answer = Answer.decode(data, self.request.outputs)
-            run = None if answer.run is None else {**answer.run, "output": self.stand_ins.undo(answer.run["output"])}
-            if run is not None and run["status"] == 0 and run["in_time"] and len(answer.files) < len(self.places):
+            run = None if answer.run is None else replace(answer.run, output=self.stand_ins.undo(answer.run.output))
+            if run is not None and run.status == 0 and run.in_time and len(answer.files) < len(self.places):
                 raise ValueError("a file is missing that the action makes")
         except ValueError as error:
             raise ToolchainError(

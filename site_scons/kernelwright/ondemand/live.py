@@ -28,7 +28,7 @@ from ..define.kernel import Kernel
 from ..define.pass_configs import PassConfigs
 from ..define.record import DefinitionRecord, KernelRecord, record_of
 from ..define.unit import Unit, unit_symbol
-from ..processes.protocol import LowerRequest
+from ..processes.protocol import LowerRequest, LowerResult
 from ..stages.context import KernelContext
 from .deep import deep_recursion, deeply
 from .options import settings_for
@@ -126,7 +126,7 @@ class Programs:
             text, structure = deeply(lambda: (returned.script(show_meta=True), tvm_ffi.structural_hash(returned)))
             return Evaluated(returned, digest([unit, text, str(structure)]))
 
-    def lower(self, request: LowerRequest, program: Any) -> dict[str, Any]:
+    def lower(self, request: LowerRequest, program: Any) -> LowerResult:
         """Do what a worker would do, with a program that the definition has returned."""
         start = time.process_time()
         with LOCK, deep_recursion(), _without_compiling():
@@ -139,7 +139,8 @@ class Programs:
                 (Path(request.out) / name).write_bytes(content)
         except OSError as error:
             raise refused(error, unit.where, request.out) from error
-        return {"dependencies": {}, "cpu_seconds": round(time.process_time() - start, 4)}
+        seconds = round(time.process_time() - start, 4)
+        return LowerResult(tuple(sorted(lowered.files)), lowered.schedule, seconds, seconds, {})
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ class LiveContext(KernelContext):
         """The programs, in place of the definition's files."""
         return {"programs": {unit: one.digest for unit, one in self.evaluated.items()}}
 
-    def call(self, request: Any, where: Where) -> dict[str, Any]:
+    def call(self, request: Any, where: Where) -> LowerResult:
         """See :meth:`KernelContext.call`: the answer is made here."""
         if not isinstance(request, LowerRequest):
             raise WorkerError(f"no operation for {request!r}", where)

@@ -386,10 +386,9 @@ class _Worker:
         if answer.error is not None:
             self.reusable = self.answered = True
             raise answer.error
-        result = {name: value for name, value in answer.result.items() if name != "retiring"}
-        protocol.require_result(request, result)
+        result = protocol.result_of(request, answer.result)
         self.answered = True
-        self.reusable = not answer.result.get("retiring", False)
+        self.reusable = not answer.retiring
         return result
 
     def end(self) -> None:

@@ -24,15 +24,15 @@ Nothing here imports TVM, NumPy or SCons.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from functools import cache
-from types import UnionType
-from typing import Any, ClassVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar
 
 from ..core import errors
+from ..core.converter import from_json, that, to_json
 from ..core.errors import LONGEST_SHOWN, KernelwrightError, Where, WorkerError, shown
 from ..core.request import ASIDE
+from ..define.record import DefinitionRecord
 
 VERSION = 1
 """Revision of this protocol; both sides must have the same."""
@@ -211,9 +211,6 @@ class DevicesRequest:
 class ToolRequest:
     """Run a compiler in a runner process (see ``tools``; the workers that have TVM do not know this operation).
 
-    The result has ``status`` (exit status, or minus the signal), ``in_time`` (false: it was ended), ``output`` (both
-    streams together), ``seconds``, ``cpu_seconds`` and ``peak_kib`` (the largest of its processes).
-
     Arguments:
         command: the executable's path and its arguments.
         folder: the folder that it runs in.
@@ -244,63 +241,113 @@ Definition = tuple[str, bool, str] | None
 whether strictly, and the kind of device, if that changes what the process lowers: with ``cuda`` it has loaded TVM's
 CUDA runtime, and ``INTERPRETED`` definitions cannot be compiled. None: nothing."""
 
-_Form = Callable[[Any], bool]
+MOST_SECONDS = 1 << 31
+MOST_KIB = (1 << 50) - 1
+"""No run takes more; sums of them are exact."""
+
+Seconds = Annotated[float, that("seconds", lambda value: 0 <= value <= MOST_SECONDS)]
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+@dataclass(frozen=True)
+class LowerResult:
+    """What came of a :class:`LowerRequest`.
+
+    Arguments:
+        files: the names of the files that were written.
+        schedule: what scheduled the code, for people.
+        seconds, cpu_seconds: what it took.
+        dependencies: all that was read, with the digests.
+        untracked: what was done that no digest can tell, with the place.
+    """
+
+    files: tuple[str, ...]
+    schedule: str
+    seconds: Seconds
+    cpu_seconds: Seconds
+    dependencies: Mapping[str, str]
+    untracked: tuple[str, ...] = ()
 
 
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+@dataclass(frozen=True)
+class CheckResult:
+    """What came of a :class:`CheckRequest`.
+
+    Arguments:
+        cases: how many calls were compared; none, if the variant is for other archs only.
+        worst_error: as ``compare`` defines it.
+        sizes: the size variables of each case.
+        device: where it ran.
+        dependencies: all that was read, with the digests.
+    """
+
+    cases: int
+    worst_error: float
+    sizes: tuple[Mapping[str, int], ...]
+    device: str
+    dependencies: Mapping[str, str] = field(default_factory=dict)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, float) or _is_integer(value)
+@dataclass(frozen=True)
+class MeasureResult:
+    """What came of a :class:`MeasureRequest`.
+
+    Arguments:
+        us: microseconds of a call by each batch.
+        warm_us: the same with warm caches; none, where they always are.
+        clock_mhz: the clock of the device; 0: unknown.
+        disturbed: the part of the batches in which a thread waited for a CPU.
+    """
+
+    us: tuple[float, ...]
+    warm_us: tuple[float, ...]
+    clock_mhz: int
+    disturbed: float
 
 
-def _is_list_of(form: _Form) -> _Form:
-    return lambda value: isinstance(value, list) and all(map(form, value))
+@dataclass(frozen=True)
+class CostResult:
+    """What a definition estimates of each candidate of a :class:`CostRequest`."""
+
+    costs: tuple[float, ...]
 
 
-def _is_object_of(form: _Form) -> _Form:
-    return lambda value: isinstance(value, dict) and all(map(form, value.values()))
+@dataclass(frozen=True)
+class DevicesResult:
+    """The archs of this machine's GPUs."""
+
+    cuda: tuple[str, ...]
 
 
-RESULTS: Mapping[str, Mapping[str, _Form]] = {
-    LowerRequest.op: {
-        "files": _is_list_of(_is_text),
-        "schedule": _is_text,
-        "seconds": _is_number,
-        "cpu_seconds": _is_number,
-        "dependencies": _is_object_of(_is_text),
-        "untracked": _is_list_of(_is_text),
-    },
-    CheckRequest.op: {
-        "cases": _is_integer,
-        "worst_error": _is_number,
-        "sizes": _is_list_of(_is_object_of(_is_integer)),
-        "device": _is_text,
-        "dependencies": _is_object_of(_is_text),
-    },
-    MeasureRequest.op: {
-        "us": _is_list_of(_is_number),
-        "warm_us": _is_list_of(_is_number),
-        "clock_mhz": _is_integer,
-        "disturbed": _is_number,
-    },
-    CostRequest.op: {"costs": _is_list_of(_is_number)},
-    DevicesRequest.op: {"cuda": _is_list_of(_is_text)},
-    ToolRequest.op: {
-        "status": _is_integer,
-        "in_time": lambda value: isinstance(value, bool),
-        "output": _is_text,
-        "seconds": _is_number,
-        "cpu_seconds": _is_number,
-        "peak_kib": _is_integer,
-    },
+@dataclass(frozen=True)
+class ToolRun:
+    """How a tool ended.
+
+    Arguments:
+        status: exit status, or minus the signal.
+        in_time: false: it was ended.
+        output: both streams together.
+        seconds, cpu_seconds: what it took.
+        peak_kib: the memory of the largest of its processes.
+    """
+
+    status: Annotated[int, that("an exit status", lambda value: -256 < value < 256)]
+    in_time: bool
+    output: str
+    seconds: Seconds
+    cpu_seconds: Seconds
+    peak_kib: Annotated[int, that("KiB", lambda value: 0 <= value <= MOST_KIB)]
+
+
+RESULTS: Mapping[str, Any] = {
+    DiscoverRequest.op: DefinitionRecord,
+    LowerRequest.op: LowerResult,
+    CheckRequest.op: CheckResult,
+    MeasureRequest.op: MeasureResult,
+    CostRequest.op: CostResult,
+    DevicesRequest.op: DevicesResult,
+    ToolRequest.op: ToolRun,
 }
-"""Operation -> the fields of its result, and what each of them is; that of discovery is read as a DefinitionRecord."""
+"""Operation -> the type of its result."""
 
 
 @dataclass(frozen=True)
@@ -332,6 +379,7 @@ class Answer:
     id: int
     result: Mapping[str, Any] = field(default_factory=dict)
     error: KernelwrightError | None = None
+    retiring: bool = False
 
 
 def definition_of(request: Request) -> Definition:
@@ -344,29 +392,27 @@ def definition_of(request: Request) -> Definition:
     return request.file, request.strict, kind if kind in ("cuda", INTERPRETED) else ""
 
 
-def require_result(request: Request, result: Mapping[str, Any]) -> None:
-    """See that a result has the form that its request asks for.
+def result_of(request: Request, result: Mapping[str, Any]) -> Any:
+    """The result of a request, of the type that :data:`RESULTS` has for it.
 
     Raises:
-        WorkerError: it has another one.
+        WorkerError: it has another form.
     """
-    forms = RESULTS.get(request.op)
-    if forms is None:
-        return
-    wrong = sorted(n for n in forms.keys() | result.keys() if n not in forms or not forms[n](result.get(n)))
-    if wrong:
+    try:
+        return from_json(RESULTS[request.op], result)
+    except ValueError as error:
         raise WorkerError(
-            f"the result of a {request.op} request has a wrong form: {', '.join(wrong)[:LONGEST_SHOWN]}",
+            f"the result of a {request.op} request has a wrong form: {str(error)[:LONGEST_SHOWN]}",
             request.where,
             "a definition may have written to a file descriptor that it did not open; "
             "otherwise report this as a defect of Kernelwright",
             shown(dict(result)),
-        )
+        ) from error
 
 
 def encode_request(number: int, request: Request) -> bytes:
     """One line for a request."""
-    return _line({"id": number, "op": request.op, **asdict(request)})
+    return _line({"id": number, "op": request.op, **to_json(request)})
 
 
 def decode_request(line: bytes) -> tuple[int, Request]:
@@ -380,33 +426,10 @@ def decode_request(line: bytes) -> tuple[int, Request]:
     kind: Any = REQUESTS.get(str(message.pop("op", None)))
     if kind is None:
         raise _nonsense("a request with an unknown op", line)
-    forms = _forms(kind)
-    if set(message) != forms.keys():
-        raise _nonsense(f"a {kind.op} request without exactly the fields {sorted(forms)}", line)
-    for name, value in message.items():
-        if not _fits(value, forms[name]):
-            raise _nonsense(f"a {kind.op} request whose {name} is {shown(value)}", line)
-    values: dict[str, Any] = {n: tuple(v) if get_origin(forms[n]) is tuple else v for n, v in message.items()}
-    return number, kind(**values)
-
-
-@cache
-def _forms(kind: type[Any]) -> dict[str, Any]:
-    """The types of the fields of a request."""
-    hints = get_type_hints(kind)
-    return {found.name: hints[found.name] for found in fields(kind)}
-
-
-def _fits(value: Any, form: Any) -> bool:
-    """Whether a value in JSON is of the type of a field; isinstance would take True for a number."""
-    kind, inner = get_origin(form) or form, get_args(form)
-    if kind is UnionType:
-        return any(_fits(value, one) for one in inner)
-    if kind is Mapping:
-        return isinstance(value, dict) and all(_fits(item, inner[1]) for item in value.values())
-    if kind in (Sequence, tuple):
-        return isinstance(value, list) and all(_fits(item, inner[0]) for item in value)
-    return kind is Any or type(value) is kind or (kind is float and type(value) is int)
+    try:
+        return number, from_json(kind, message)
+    except ValueError as error:
+        raise _nonsense(f"a {kind.op} request in which {error}", line) from error
 
 
 def encode_hello(versions: Mapping[str, str]) -> bytes:
@@ -442,9 +465,9 @@ def encode_progress(number: int, doing: str) -> bytes:
     return _line({"id": number, "progress": doing})
 
 
-def encode_result(number: int, result: Mapping[str, Any]) -> bytes:
-    """One line for the result of a request."""
-    return _line({"id": number, "ok": True, "result": dict(result)})
+def encode_result(number: int, result: Any, retiring: bool = False) -> bytes:
+    """One line for the result of a request; ``retiring``: the worker ends after it."""
+    return _line({"id": number, "ok": True, "result": to_json(result)} | ({"retiring": True} if retiring else {}))
 
 
 def encode_error(number: int, error: KernelwrightError) -> bytes:
@@ -470,7 +493,7 @@ def decode_answer(line: bytes) -> Progress | Answer | Spent:
     if message.get("spent") is True:
         return Spent(number)
     if message.get("ok") is True and isinstance(message.get("result"), dict):
-        return Answer(number, message["result"])
+        return Answer(number, message["result"], retiring=message.get("retiring") is True)
     if message.get("ok") is False:
         return Answer(number, error=error_from_json(message.get("error"), line))
     raise _nonsense("neither progress nor an answer", line)

@@ -11,10 +11,10 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..core.errors import KernelwrightError, ToolError, Where
 from . import tool_process as tools
@@ -22,7 +22,7 @@ from .elsewhere import Elsewhere
 from .environment import place_for_shell, tool_environment
 from .memory import MemoryGovernor
 from .pool import OUT_OF_MEMORY, WorkerKind, WorkerPool
-from .protocol import ToolRequest
+from .protocol import ToolRequest, ToolRun
 
 RUNNER = WorkerKind(
     "the process that runs compilers",
@@ -159,7 +159,7 @@ class ToolRunner:
         request = ToolRequest(list(command), str(folder), environment, self.timeout_s, where)
         return judged(command, self.attempt(request, kind, subject), request.timeout_s, where, remedy, called)
 
-    def attempt(self, request: ToolRequest, kind: str, subject: str) -> dict[str, Any]:
+    def attempt(self, request: ToolRequest, kind: str, subject: str) -> ToolRun:
         """Run a tool when there is memory for it, and say how it ended: the result of a :class:`ToolRequest`.
 
         Raises:
@@ -167,10 +167,10 @@ class ToolRunner:
             WorkerError: the process that runs it died, or the build is ending.
         """
         with self._governor.reserve(kind, subject):
-            answer = self._pool.call(request)
+            answer: ToolRun = self._pool.call(request)
         # Only of a run that succeeded: one that found an error in its input ended early.
-        if answer["in_time"] and answer["status"] == 0:
-            self._governor.learn(kind, subject, answer["peak_kib"], answer["seconds"], answer["cpu_seconds"])
+        if answer.in_time and answer.status == 0:
+            self._governor.learn(kind, subject, answer.peak_kib, answer.seconds, answer.cpu_seconds)
         return answer
 
     def save(self) -> None:
@@ -183,7 +183,7 @@ class ToolRunner:
 
 
 def judged(
-    command: Sequence[str], answer: Mapping[str, Any], timeout_s: float, where: Where, remedy: str, called: str = ""
+    command: Sequence[str], answer: ToolRun, timeout_s: float, where: Where, remedy: str, called: str = ""
 ) -> ToolResult:
     """What a run of a tool gave, or the error that it ended with; the arguments are those of :meth:`ToolRunner.run`.
 
@@ -191,11 +191,11 @@ def judged(
         answer: the result of a :class:`ToolRequest`.
         timeout_s: seconds that the run had.
     """
-    if not answer["in_time"]:
-        raise _late(command, timeout_s, answer["output"], where, called)
-    if answer["status"] != 0:
+    if not answer.in_time:
+        raise _late(command, timeout_s, answer.output, where, called)
+    if answer.status != 0:
         raise _failure(command, answer, where, remedy, called)
-    return ToolResult(answer["output"], answer["seconds"], answer["cpu_seconds"], answer["peak_kib"])
+    return ToolResult(answer.output, answer.seconds, answer.cpu_seconds, answer.peak_kib)
 
 
 def _late(command: Sequence[str], timeout_s: float, output: str, where: Where, called: str) -> KernelwrightError:
@@ -208,18 +208,18 @@ def _late(command: Sequence[str], timeout_s: float, output: str, where: Where, c
     )
 
 
-def _failure(command: Sequence[str], answer: Mapping[str, Any], where: Where, remedy: str, called: str) -> ToolError:
+def _failure(command: Sequence[str], answer: ToolRun, where: Where, remedy: str, called: str) -> ToolError:
     """The error of a tool that failed; one that was killed, or had no room, says nothing about its input."""
     remedies = {
         MEMORY: f"{OUT_OF_MEMORY}; or set memory_limit lower, or nvcc_memory higher",
         DISK: "make room on the disk, and try again",
     }
     chosen = remedies.get(lacked(answer), remedy)
-    return ToolError(command, answer["status"], answer["output"], where, chosen, called)
+    return ToolError(command, answer.status, answer.output, where, chosen, called)
 
 
-def lacked(answer: Mapping[str, Any]) -> str:
+def lacked(answer: ToolRun) -> str:
     """What a machine lacked, ``MEMORY`` or ``DISK``, if a tool failed for that reason and not for its input."""
-    if answer["status"] == -9 or KILLED.search(answer["output"]):
+    if answer.status == -9 or KILLED.search(answer.output):
         return MEMORY
-    return DISK if os.strerror(errno.ENOSPC) in answer["output"] else ""
+    return DISK if os.strerror(errno.ENOSPC) in answer.output else ""

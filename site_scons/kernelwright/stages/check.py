@@ -6,7 +6,7 @@ Where there is no GPU, the interpreter of the definition's language runs it, if 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,5 +128,6 @@ def check(request: Checking, scratch: Path, stage: StageRun) -> None:
     asked = request.asked
     number = [variant.slug for variant in stage.whole(request.variants)].index(asked.slug)
     signature = request.unit.read_signature()
-    result = stage.asked(replace(asked, variant_index=number, signature=signature))
+    result = asdict(stage.asked(replace(asked, variant_index=number, signature=signature)))
+    del result["dependencies"]
     (scratch / next(iter(stage.stage.outputs))).write_text(pretty_json(result))

@@ -297,16 +297,16 @@ class KernelContext:
             self._require_environment()
         known, top = self.definition.dependencies, self.run.top
         try:
-            result: dict[str, Any] = self.run.pool.call(request)
+            result = self.run.pool.call(request)
         except DefinitionError:
             # It may have read a file of which the editor had written the first half.
             self._require_unedited({name: present_digest(top, name) for name in known}, where)
             raise
-        self._require_unedited(result["dependencies"], where)
+        self._require_unedited(result.dependencies, where)
         cache = self.run.cache
         is_sent = cache is not None and cache.remote is not None
-        unnamed = [name for name in result["dependencies"] if name != OUTSIDE and not is_portable(name)]
-        for line in told(self.definition.file, result.get("untracked", ()), unnamed if is_sent else ()):
+        unnamed = [name for name in result.dependencies if name != OUTSIDE and not is_portable(name)]
+        for line in told(self.definition.file, getattr(result, "untracked", ()), unnamed if is_sent else ()):
             self.run.note_once(line)
         return result
 

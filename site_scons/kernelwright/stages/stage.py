@@ -79,7 +79,7 @@ class Stage:
     late: Callable[[], Any] | None = None
     later: Mapping[str, str] = field(default_factory=dict)
     note: Callable[[Mapping[str, str]], Mapping[str, str]] | None = None
-    ask: Callable[[Any, Where], dict[str, Any]] | None = None
+    ask: Callable[[Any, Where], Any] | None = None
     cacheable: bool = True
     here: bool = False
     archs: tuple[str, ...] = ()

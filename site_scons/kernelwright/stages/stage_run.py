@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -89,7 +88,7 @@ class StageRun:
         for note in done.notes:
             self.run.note_once(f"kernelwright: {note}")
 
-    def asked(self, request: Any) -> Mapping[str, Any]:
+    def asked(self, request: Any) -> Any:
         """What a worker answers to a request. The files that it depends on are remembered.
 
         Raises:
@@ -98,6 +97,6 @@ class StageRun:
         if self.stage.ask is None:
             raise KernelwrightError(f"{self.stage.label} has nobody to ask", self.where, "report this as a defect")
         result = self.stage.ask(request, self.where)
-        self.stage.remember(result.pop("dependencies"))
-        self.stage.measured.cpu_seconds = result.get("cpu_seconds")
+        self.stage.remember(result.dependencies)
+        self.stage.measured.cpu_seconds = getattr(result, "cpu_seconds", None)
         return result

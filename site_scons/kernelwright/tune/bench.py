@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..core.errors import KernelwrightError
 from ..processes.pool import WorkerKind, WorkerPool
-from ..processes.protocol import CostRequest, MeasureRequest
+from ..processes.protocol import CostRequest, CostResult, MeasureRequest, MeasureResult
 from .candidates import Built
 from .policy import Policy
 
@@ -88,8 +88,8 @@ class Bench:
         Raises:
             KernelwrightError: it raises an error, or returns no numbers.
         """
-        found: list[float] = self._process().call(request)["costs"]
-        return found
+        found: CostResult = self._process().call(request)
+        return list(found.costs)
 
     def _process(self) -> WorkerPool:
         if self._pool is None:
@@ -103,12 +103,10 @@ class Bench:
         )
         self._seen.add(built.request.library)
         start = time.monotonic()
-        found = self._process().call(request)
+        found: MeasureResult = self._process().call(request)
         self.seconds.append(time.monotonic() - start)
-        self.disturbed.append(found["disturbed"])
-        return Turn(
-            *(min(found["us"]), min(found["warm_us"], default=0.0), found["clock_mhz"]), noisy=found["disturbed"] >= 1
-        )
+        self.disturbed.append(found.disturbed)
+        return Turn(*(min(found.us), min(found.warm_us, default=0.0), found.clock_mhz), noisy=found.disturbed >= 1)
 
     def renew(self) -> None:
         """End the process; the next turn starts a new one. Whoever asks for turns does so at the end, too."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.errors import CheckError, KernelwrightError
-from ..processes.protocol import CostRequest, MeasureRequest, Request
+from ..processes.protocol import CostRequest, CostResult, MeasureRequest, MeasureResult, Request
 from ..worker.definitions import Definitions
 from ..worker.environment import variables_of
 from ..worker.server import Server, load, serve
@@ -105,7 +105,7 @@ class Bench:
         self._expected: dict[str, Values] = {}
         self._turns: dict[str, Turn] = {}
 
-    def measure(self, request: MeasureRequest, check: Check, has_reference: bool) -> dict[str, Any]:
+    def measure(self, request: MeasureRequest, check: Check, has_reference: bool) -> MeasureResult:
         """The result of a request; ``check`` is that of its variant."""
         sizes = (request.file, request.kernel, sorted(request.sizes.items()))
         if sizes != self._sizes:
@@ -113,12 +113,12 @@ class Bench:
         if request.library not in self._turns:
             self._turns[request.library] = self._prepared(request, check, has_reference)
         found, disturbed = self._turns[request.library].batches(request.batches)
-        return {
-            "disturbed": disturbed,
-            "us": [1e6 * seconds for seconds, _ in found],
-            "warm_us": [1e6 * warm for _, warm in found if warm is not None],
-            "clock_mhz": self._clock.clock_mhz(),
-        }
+        return MeasureResult(
+            tuple(1e6 * seconds for seconds, _ in found),
+            tuple(1e6 * warm for _, warm in found if warm is not None),
+            self._clock.clock_mhz(),
+            disturbed,
+        )
 
     def _prepared(self, request: MeasureRequest, check: Check, has_reference: bool) -> Turn:
         """A variant that was called, compared and warmed up."""
@@ -179,21 +179,21 @@ class MeasuringServer(Server):
 
     _bench: Bench | None = None
 
-    def _do(self, request: Request, progress: Callable[[str], None]) -> dict[str, Any]:
+    def _do(self, request: Request, progress: Callable[[str], None]) -> Any:
         if isinstance(request, MeasureRequest):
             return self._measure(request)
         return self._costs(request) if isinstance(request, CostRequest) else super()._do(request, progress)
 
-    def _costs(self, request: CostRequest) -> dict[str, Any]:
+    def _costs(self, request: CostRequest) -> CostResult:
         definition = self._definitions.load(request.file, request.strict)
         kernel = definition.kernel(request.kernel)
 
         def costs() -> list[float]:
             return [kernel.cost_of(config, request.sizes, request.target) for config in request.configs]
 
-        return {"costs": self._definitions.call(definition, kernel, "cost", costs)}
+        return CostResult(tuple(self._definitions.call(definition, kernel, "cost", costs)))
 
-    def _measure(self, request: MeasureRequest) -> dict[str, Any]:
+    def _measure(self, request: MeasureRequest) -> MeasureResult:
         definition = self._definitions.load(request.file, request.strict)
         kernel, variant = self._variant_of(definition, request)
 

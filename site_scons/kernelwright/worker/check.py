@@ -23,7 +23,7 @@ from ..core.errors import CheckError, DefinitionError, Where, shown
 from ..define.configs import Variant
 from ..define.divisible import rounded_up
 from ..define.kernel import Kernel
-from ..processes.protocol import INTERPRETED, CheckRequest
+from ..processes.protocol import INTERPRETED, CheckRequest, CheckResult
 from ..runtime.arch import suitable
 from ..runtime.arguments import outputs_of
 from ..runtime.interface import plain_number
@@ -96,12 +96,8 @@ class Check:
         kind, _, index = ("cpu" if request.device == INTERPRETED else request.device).partition(":")
         self._device = tvm.device(kind, int(index or 0))
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> CheckResult:
         """Check all sizes.
-
-        Returns:
-            ``cases``, the number of calls compared; ``worst_error``, as ``compare`` defines it; ``sizes``, the
-            size variables of each case; ``device``. There is no case if the variant is for other archs only.
 
         Raises:
             CheckError: the kernel has no reference, or does not agree with it.
@@ -114,11 +110,11 @@ class Check:
             raise CheckError(f"this machine has no device {self._request.device}")
         is_for_some = self._request.archs and self._interpreted is None
         if is_for_some and not suitable(self._request.archs.split(","), _capability(self._device)):
-            return {"cases": 0, "worst_error": 0.0, "sizes": [], "device": self._request.device}
+            return CheckResult(0, 0.0, (), self._request.device)
         strided = [argument["name"] for argument in self._arguments if "strides" in argument]
         if strided and self._request.device.startswith("cuda"):
             print(f"{self._kernel.name} is not checked on {self._request.device}: {strided[0]} has declared strides")
-            return {"cases": 0, "worst_error": 0.0, "sizes": [], "device": self._request.device}
+            return CheckResult(0, 0.0, (), self._request.device)
         function = self.function()
         worst = 0.0
         checked: list[dict[str, int]] = []
@@ -133,7 +129,7 @@ class Check:
         if not checked:
             raise self._nothing_checked()
         cases = len(checked) + self._leaves_out
-        return {"cases": cases, "worst_error": worst, "sizes": checked, "device": self._request.device}
+        return CheckResult(cases, worst, tuple(checked), self._request.device)
 
     @property
     def _outputs(self) -> list[str]:

@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import lower
-from ..core.converter import to_json
 from ..core.errors import (
     DefinitionError,
     EditedError,
@@ -45,7 +44,16 @@ from ..define.pass_configs import checked_pass_configs
 from ..define.record import DefinitionRecord, KernelRecord, record_of
 from ..define.unit import Unit
 from ..processes import protocol
-from ..processes.protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest, Request
+from ..processes.protocol import (
+    CheckRequest,
+    CheckResult,
+    DevicesRequest,
+    DevicesResult,
+    DiscoverRequest,
+    LowerRequest,
+    LowerResult,
+    Request,
+)
 from .definitions import Definition, Definitions, SpentError
 
 if TYPE_CHECKING:
@@ -90,13 +98,13 @@ class Server:
         except Exception as error:  # a defect of ours must not look like a death
             self._send(protocol.encode_error(number, _defect(error, request)))
         else:
-            retiring = {"retiring": True} if peak_memory_kib() > MEMORY_LIMIT_KIB else {}
-            self._send(protocol.encode_result(number, {**result, **retiring}))
+            self._send(protocol.encode_result(number, result, retiring=peak_memory_kib() > MEMORY_LIMIT_KIB))
         self._answered += 1
         if self._answered % COLLECT_EVERY == 0:
             gc.collect()
 
-    def _do(self, request: Request, progress: Callable[[str], None]) -> dict[str, Any]:
+    def _do(self, request: Request, progress: Callable[[str], None]) -> Any:
+        """The result of a request, of the type that ``RESULTS`` has for it."""
         if isinstance(request, DiscoverRequest):
             return self._discover(request)
         if isinstance(request, LowerRequest):
@@ -106,16 +114,16 @@ class Server:
         if isinstance(request, DevicesRequest):
             from .check import devices
 
-            return {"cuda": devices()}
+            return DevicesResult(tuple(devices()))
         raise WorkerError(f"no operation for {request!r}")
 
-    def _discover(self, request: DiscoverRequest) -> dict[str, Any]:
+    def _discover(self, request: DiscoverRequest) -> DefinitionRecord:
         definition = self._definitions.load(request.file, request.strict, configs=True)
         # What they are made of may read files itself.
         kernels = [self._kernel_record(definition, kernel) for kernel in definition.kernels]
         declared = repr(kernels).encode(errors="backslashreplace")
         surroundings = self._definitions.surroundings_of(definition) | self._definitions.places_in([declared])
-        record = DefinitionRecord(
+        return DefinitionRecord(
             definition.file,
             definition.dependencies,
             tuple(kernels),
@@ -124,8 +132,6 @@ class Server:
             shared=self._definitions.is_shareable(definition),
             untracked=tuple(self._definitions.untracked(definition)),
         )
-        answer: dict[str, Any] = to_json(record)
-        return answer
 
     def _kernel_record(self, definition: Definition, kernel: Kernel) -> KernelRecord:
         def sizes_of(config: Config) -> dict[str, tuple[int, ...]]:
@@ -139,7 +145,7 @@ class Server:
         location = self._definitions.project.location(kernel.location) or kernel.location
         return record_of(kernel, lower.targets_of(kernel), location, sizes_of)
 
-    def _lower(self, request: LowerRequest, progress: Callable[[str], None]) -> dict[str, Any]:
+    def _lower(self, request: LowerRequest, progress: Callable[[str], None]) -> LowerResult:
         start, cpu_start = time.monotonic(), time.process_time()
         progress("executing the definition")
         definition = self._definitions.load(request.file, request.strict)
@@ -161,14 +167,14 @@ class Server:
                 (Path(request.out) / name).write_bytes(content)
         except OSError as error:
             raise refused(error, place=request.out) from error
-        return {
-            "files": sorted(lowered.files),
-            "schedule": lowered.schedule,
-            "seconds": round(time.monotonic() - start, 4),
-            "cpu_seconds": round(time.process_time() - cpu_start, 4),
-            "dependencies": self._definitions.seen_by(definition) | self._definitions.places_in(lowered.files.values()),
-            "untracked": self._definitions.untracked(definition),
-        }
+        return LowerResult(
+            tuple(sorted(lowered.files)),
+            lowered.schedule,
+            round(time.monotonic() - start, 4),
+            round(time.process_time() - cpu_start, 4),
+            self._definitions.seen_by(definition) | self._definitions.places_in(lowered.files.values()),
+            tuple(self._definitions.untracked(definition)),
+        )
 
     def _run_front_end(
         self, definition: Definition, kernel: Kernel, unit: Unit, progress: Callable[[str], None]
@@ -207,7 +213,7 @@ class Server:
             of_kernel, of_gradients = (Arguments(k.options.outputs, n) for k, n in ((forward, names), (kernel, own)))
             require_gradient_names(forward.name, of_kernel, of_gradients, unit.where)
 
-    def _check(self, request: CheckRequest, progress: Callable[[str], None]) -> dict[str, Any]:
+    def _check(self, request: CheckRequest, progress: Callable[[str], None]) -> CheckResult:
         from .check import Check
 
         progress("executing the definition")
@@ -229,8 +235,8 @@ class Server:
             if function is None or not _is_caused_by(error, NotImplementedError):
                 raise
             print(f"{kernel.name}/{variant.slug} is not checked, as the interpreter cannot run it: {error.message}")
-            result = {"cases": 0, "worst_error": 0.0, "sizes": [], "device": request.device}
-        return {**result, "dependencies": definition.dependencies}
+            result = CheckResult(0, 0.0, (), request.device)
+        return replace(result, dependencies=definition.dependencies)
 
     def _interpreted(self, definition: Definition, kernel: Kernel, unit: Unit) -> Callable[..., None]:
         """A function that runs a variant in the interpreter of its language. Errors are those of the definition."""
