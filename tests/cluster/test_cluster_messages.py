@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from kernelwright.cluster.messages import ANSWER, REQUEST, Answer, Request, StandIns, resource
 from kernelwright.core.version import VERSION
+from kernelwright.processes.protocol import ToolRun
 
 RUN = {"status": 0, "in_time": True, "output": "well", "seconds": 0.1, "cpu_seconds": 0.1, "peak_kib": 5}
 REQUESTED = Request(("@CC@", "-c", "a.c"), {"folder/a.c": b"int a;"}, ("scratch/a.o",), 60.0, "f00d", "cc", "add_one")
@@ -27,7 +28,7 @@ def answer(**other: Any) -> dict[str, Any]:
 
 def test_messages_come_back_as_they_were():
     assert Request.decode(REQUESTED.encode()) == REQUESTED
-    said = Answer(RUN, {"scratch/a.o": bytes(range(256))})
+    said = Answer(ToolRun(**RUN), {"scratch/a.o": bytes(range(256))})
     assert Answer.decode(said.encode(), ["scratch/a.o"]) == said
     assert Answer.decode(json.dumps(answer()).encode(), ["scratch/a.o"]).files == {"scratch/a.o": b"ELF"}
 

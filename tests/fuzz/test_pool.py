@@ -18,7 +18,7 @@ from kernelwright.core.errors import CheckError, KernelwrightError, WorkerError
 from kernelwright.processes import pool as pool_module
 from kernelwright.processes import protocol
 from kernelwright.processes.pool import WorkerPool
-from kernelwright.processes.protocol import CheckRequest, Request
+from kernelwright.processes.protocol import CheckRequest, CheckResult, Request
 from support.moments import HANGS_AFTER_S, Clock, wait_for
 
 from .harness import FACTOR, THOROUGH
@@ -131,8 +131,8 @@ class Call(threading.Thread):
         super().__init__(daemon=True)
         self.request = CheckRequest(file, "k", f"s{number}", "/lib.so", number, {}, "cpu", None)
         self.order, self._pool = order, pool
-        self.outcome: dict[str, Any] | KernelwrightError | None = None
-        self.expected: dict[str, Any] | str | None = None
+        self.outcome: CheckResult | KernelwrightError | None = None
+        self.expected: CheckResult | str | None = None
 
     def run(self) -> None:
         try:
@@ -141,9 +141,9 @@ class Call(threading.Thread):
             self.outcome = error
 
 
-def result_of(request: Request) -> dict[str, Any]:
+def result_of(request: Request) -> CheckResult:
     """An answer that no other request has."""
-    return {"cases": request.variant_index, "worst_error": 0.0, "sizes": [], "device": "cpu", "dependencies": {}}
+    return CheckResult(request.variant_index, 0.0, (), "cpu")
 
 
 class PoolWalk(RuleBasedStateMachine):
@@ -216,7 +216,7 @@ class PoolWalk(RuleBasedStateMachine):
             return next(call for call in self.calls if call.request == process.request)
         return process.caller if isinstance(process.caller, Call) and process.state == STARTING else None
 
-    def expect(self, process: Simulated, what: dict[str, Any] | str) -> None:
+    def expect(self, process: Simulated, what: CheckResult | str) -> None:
         if (call := self.call_of(process)) is not None:
             call.expected = what
 
@@ -235,8 +235,7 @@ class PoolWalk(RuleBasedStateMachine):
                 line = protocol.encode_error(process.id, error)
                 self.expect(process, error.message)
             else:
-                retiring = {"retiring": True} if how == "retiring" else {}
-                line = protocol.encode_result(process.id, result_of(request) | retiring)
+                line = protocol.encode_result(process.id, result_of(request), retiring=how == "retiring")
                 self.expect(process, result_of(request))
             process.is_spoiled = how == "retiring"
             process.send(line, IDLE, printed)
@@ -327,7 +326,7 @@ class PoolWalk(RuleBasedStateMachine):
             self.require_outcome(call)
 
     def require_outcome(self, call: Call) -> None:
-        if isinstance(call.outcome, dict):
+        if isinstance(call.outcome, CheckResult):
             assert call.outcome == call.expected == result_of(call.request)
             assert self.printed[call.request.variant_index] == f"of {call.request.variant_index}"
             return

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 import textwrap
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
+from kernelwright.core.converter import to_json
 from kernelwright.define.unit import unit_symbol
 from kernelwright.processes.children import ForkServer
 from kernelwright.processes.pool import WorkerPool
@@ -84,7 +86,7 @@ class Project:
         other.pool._fork_server = cast(ForkServer, Lent(self.pool._fork_server))
 
     def discover(self, file: str) -> dict[str, Any]:
-        return self.pool.call(DiscoverRequest(file))
+        return to_json(self.pool.call(DiscoverRequest(file)))
 
     def lower(
         self,
@@ -103,4 +105,4 @@ class Project:
         symbol = unit_symbol(kernel, slug, (), target, arch, False)
         whole = {"symbol": symbol, "config": config or {}, "target": target, "arch": arch, "out": str(out), **more}
         result = self.pool.call(LowerRequest(file, kernel, slug, **whole))
-        return {**result, "contents": {name: (out / name).read_bytes() for name in result["files"]}}
+        return {**asdict(result), "contents": {name: (out / name).read_bytes() for name in result.files}}

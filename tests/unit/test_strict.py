@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kernelwright.core.converter import to_json
 from kernelwright.core.errors import DefinitionError, WorkerError
 from kernelwright.library.plan import LoweredUnit
 from kernelwright.processes import protocol
@@ -312,11 +313,11 @@ def test_the_kernel_library_is_strict(tmp_path: Path) -> None:
     with WorkerPool(1, ROOT) as pool:
         for path in paths:
             file = f"kernels/{path.name}"
-            kernel = pool.call(DiscoverRequest(file, strict=True))["kernels"][0]
+            kernel = to_json(pool.call(DiscoverRequest(file, strict=True)))["kernels"][0]
             name, slug, config, out = kernel["name"], kernel["slugs"][0], kernel["configs"][0], tmp_path / file
             out.mkdir(parents=True)
             known = (file, name, slug, "kw_k", config, "llvm", "x86-64-v3", str(out))
-            assert pool.call(LowerRequest(*known, strict=True))["files"]
+            assert pool.call(LowerRequest(*known, strict=True)).files
 
 
 @pytest.mark.parametrize("value", ["1", "null", '"yes"'])

@@ -16,7 +16,7 @@ from kernelwright.core.dtype import Dtype, numpy_dtype
 from kernelwright.core.errors import CheckError, DefinitionError, Where, WorkerError
 from kernelwright.library.plan import LoweredUnit
 from kernelwright.processes import pool as pool_module
-from kernelwright.processes.protocol import CheckRequest
+from kernelwright.processes.protocol import CheckRequest, CheckResult
 from kernelwright.worker import check as check_module
 from kernelwright.worker.check import Check, barely_aligned, from_device, random_array, size_sets, to_device
 from support.launcher_build import build, plan
@@ -98,7 +98,7 @@ def test_what_tvms_rules_schedule_for_the_cpu_is_right(project: Project, kernel:
     (project.folder / "host.o").write_bytes(result["contents"]["host.o"])
     library = build(project.folder, plan(kernel, LoweredUnit.from_json(signature, "host.o"), outputs=["y"]))
     request = CheckRequest("kernels/te.py", kernel, "default", str(library), 0, signature, "cpu", 1e-4)
-    assert project.pool.call(request)["cases"] == 7
+    assert project.pool.call(request).cases == 7
 
 
 BUILT: dict[tuple[str, ...], tuple[dict[str, Any], bytes]] = {}
@@ -143,10 +143,10 @@ def check(
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8"])
 def test_a_right_kernel_passes_for_all_sizes_and_with_its_outputs_left_out(project: Project, dtype: str) -> None:
     result = check(project, dtype=dtype)
-    assert result["sizes"] == [{"n": 33}, {"n": 1}, {"n": 130}, {"n": 7}, {"n": 0}, {"n": 2053}]
-    assert result["cases"] == 7 and result["device"] == "cpu"
-    assert result["worst_error"] <= 1e-2
-    assert set(result["dependencies"]) == {"kernels/scale.py"}
+    assert list(result.sizes) == [{"n": 33}, {"n": 1}, {"n": 130}, {"n": 7}, {"n": 0}, {"n": 2053}]
+    assert result.cases == 7 and result.device == "cpu"
+    assert result.worst_error <= 1e-2
+    assert set(result.dependencies) == {"kernels/scale.py"}
 
 
 def test_a_mistake_that_only_long_rows_show_is_seen(project: Project) -> None:
@@ -175,7 +175,7 @@ ADD = "y[vi, vj] = y[vi, vj] + alpha * x[vi, vj]"
 
 
 def test_an_argument_that_is_updated_in_place_is_compared(project: Project) -> None:
-    assert check(project, IN_PLACE, statement=ADD, output="")["cases"] == 6
+    assert check(project, IN_PLACE, statement=ADD, output="").cases == 6
     with pytest.raises(CheckError, match="y differs"):
         check(project, IN_PLACE, statement="y[vi, vj] = alpha * x[vi, vj]", output="")
 
@@ -251,7 +251,7 @@ def test_a_kernel_that_asks_for_aligned_arrays_gets_them(project: Project) -> No
     for where in ("x", "y"):
         text = SCALE.replace(f"{where}: {buffer}", f"{where}: {buffer[:-1]}, align=128)")
         assert text != SCALE
-        assert check(project, definition=text)["cases"] == 7
+        assert check(project, definition=text).cases == 7
 
 
 def prepared(
@@ -279,7 +279,7 @@ def checked(
     dtype: str = "float32",
     tolerance: float | None = None,
     left_out: Callable[[Any], Any] | None = None,
-) -> dict[str, Any]:
+) -> CheckResult:
     """The check of a kernel that computes ``value``, or ``left_out`` if its output is left out."""
     check = prepared(["n"], ["n"], reference, dtype)
     check._request = replace(check._request, tolerance=tolerance)
@@ -314,14 +314,14 @@ def test_the_tolerance_decides() -> None:
 
     with pytest.raises(CheckError, match="differs"):
         checked(close, lambda x: x)
-    assert 1e-5 < checked(close, lambda x: x, tolerance=0.01)["worst_error"] < 0.01
-    assert 0 < checked(rounded, lambda x: x)["worst_error"] < 1e-6
+    assert 1e-5 < checked(close, lambda x: x, tolerance=0.01).worst_error < 0.01
+    assert 0 < checked(rounded, lambda x: x).worst_error < 1e-6
     with pytest.raises(CheckError, match="differs"):
         checked(rounded, lambda x: x, tolerance=0.0)
 
 
 def test_what_a_kernel_allocates_itself_is_compared_too() -> None:
-    assert checked(lambda x: 2 * x, lambda x: 2 * x)["cases"] == 7
+    assert checked(lambda x: 2 * x, lambda x: 2 * x).cases == 7
     with pytest.raises(CheckError, match="y differs from the reference at n=33"):
         checked(lambda x: 2 * x, lambda x: 2 * x, left_out=lambda x: 3 * x)
 
