@@ -154,8 +154,10 @@ class WorkerPool:
         with self._change:
             return len(self._all)
 
-    def call(self, request: Request) -> dict[str, Any]:
-        """Have a worker do a request, and return the result; blocks until there is a free worker and it has answered.
+    def call(self, request: Request) -> Any:
+        """Have a worker do a request, and return the result, of the type that ``RESULTS`` has for it.
+
+        It blocks until there is a free worker and that has answered.
 
         Raises:
             DefinitionError, LoweringError, CheckError: what the worker found wrong.
@@ -367,7 +369,7 @@ class _Worker:
         self.versions = hello.versions
         self.reusable = True
 
-    def call(self, request: Request, timeout_s: float) -> dict[str, Any] | None:
+    def call(self, request: Request, timeout_s: float) -> Any | None:
         """Send a request and wait for its answer; None: a new worker has to do it.
 
         Only an answer, good or bad, leaves the worker reusable, and a good one not if the worker retires.

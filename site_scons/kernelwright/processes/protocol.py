@@ -277,7 +277,7 @@ class CheckResult:
         worst_error: as ``compare`` defines it.
         sizes: the size variables of each case.
         device: where it ran.
-        dependencies: all that was read, with the digests.
+        dependencies, untracked: as of a :class:`LowerResult`; nothing is made, so nothing need be said of the latter.
     """
 
     cases: int
@@ -285,6 +285,7 @@ class CheckResult:
     sizes: tuple[Mapping[str, int], ...]
     device: str
     dependencies: Mapping[str, str] = field(default_factory=dict)
+    untracked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -286,8 +286,8 @@ class KernelContext:
         stage.ask = self.call
         return stage
 
-    def call(self, request: LowerRequest | CheckRequest, where: Where) -> dict[str, Any]:
-        """Have a worker answer a request.
+    def call(self, request: LowerRequest | CheckRequest, where: Where) -> Any:
+        """Have a worker answer a request; the result is of the type that ``RESULTS`` has for it.
 
         Raises:
             DefinitionError: the worker says so.
@@ -306,7 +306,7 @@ class KernelContext:
         cache = self.run.cache
         is_sent = cache is not None and cache.remote is not None
         unnamed = [name for name in result.dependencies if name != OUTSIDE and not is_portable(name)]
-        for line in told(self.definition.file, getattr(result, "untracked", ()), unnamed if is_sent else ()):
+        for line in told(self.definition.file, result.untracked, unnamed if is_sent else ()):
             self.run.note_once(line)
         return result
 
