@@ -154,7 +154,11 @@ def record_of(
 
 def definition_record(value: Any) -> DefinitionRecord:
     """The record in JSON data. Raises ValueError for data of another form."""
-    record = from_json(DefinitionRecord, value)
+    return checked(from_json(DefinitionRecord, value))
+
+
+def checked(record: DefinitionRecord) -> DefinitionRecord:
+    """The same record. Raises ValueError if parts of it do not fit together."""
     if record.file not in record.dependencies:
         raise ValueError("a definition that does not depend on its own file")
     for kernel in record.kernels:

@@ -25,7 +25,7 @@ from ..core.files import open_lock
 from ..core.records import Record
 from ..core.sealed import read_sealed, write_sealed
 from ..core.surroundings import interpreter
-from ..define.record import DefinitionRecord, definition_record
+from ..define.record import DefinitionRecord, checked, definition_record
 
 if TYPE_CHECKING:
     from ..core.answers import Answers
@@ -135,9 +135,9 @@ def _ask(workers: WorkerPool, cache: _Cache, path: Path, strict: bool) -> Defini
     from ..processes.protocol import DiscoverRequest
 
     try:
-        answer = workers.call(DiscoverRequest(cache.name(path), strict))
+        answer: DefinitionRecord = workers.call(DiscoverRequest(cache.name(path), strict))
         try:
-            record = definition_record(answer)
+            record = checked(answer)
         except ValueError as error:
             raise DefinitionError(f"a worker's record has a wrong form: {error}", Where(location=str(path))) from error
     except KernelwrightError as error:
