@@ -18,11 +18,11 @@ from kernelwright.core.errors import DefinitionError, Where
 from kernelwright.core.files import sha256_of
 from kernelwright.core.sealed import unsealed_object, write_sealed
 from kernelwright.define.kernel_options import KernelOptions
-from kernelwright.define.record import DefinitionRecord, KernelRecord, definition_record
+from kernelwright.define.record import DefinitionRecord, KernelRecord
 from kernelwright.discover import discovery
 from kernelwright.discover.discovery import Discovery, discover, remember_dependencies
 from kernelwright.processes.pool import WorkerPool
-from kernelwright.processes.protocol import DiscoverRequest
+from kernelwright.processes.protocol import DiscoverRequest, result_of
 
 
 class Answers:
@@ -56,7 +56,8 @@ class Answers:
         files = {file: self.folder / file for file in (request.file, *self.imports.get(request.file, ()))}
         dependencies = {file: sha256_of(path) if path.exists() else "" for file, path in files.items()}
         kernel = {**GOOD_KERNEL, "name": name, "location": f"{request.file}:1"}
-        return answer or {"file": request.file, "dependencies": dependencies, "kernels": [kernel]}
+        made = {"file": request.file, "dependencies": dependencies, "kernels": [kernel]}
+        return result_of(request, made if answer is None else answer)
 
     def close(self) -> None:
         self.closed = True
@@ -168,7 +169,7 @@ def record_of(folder: Path) -> DefinitionRecord:
     """A definition file with a kept record, which no worker has made."""
     (folder / "k.py").write_text("")
     answer = {"file": "k.py", "dependencies": {"k.py": sha256_of(folder / "k.py")}, "kernels": []}
-    discovery._Cache(folder, folder / "cache", "").write(folder / "k.py", definition_record(answer))
+    discovery._Cache(folder, folder / "cache", "").write(folder / "k.py", from_json(DefinitionRecord, answer))
     return kept_record(folder)
 
 
@@ -254,8 +255,8 @@ def test_workers_are_asked_for_paths_below_the_project_and_steps_are_noted(tmp_p
 
 def test_an_answer_of_another_form_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     (error,) = ask(tmp_path, Answers(tmp_path, one={"schema": 1}), "one.py").errors
-    assert isinstance(error, DefinitionError) and error.where.location == str(tmp_path / "one.py")
-    assert error.message == "a worker's record has a wrong form: schema is not expected"
+    assert error.where == Where(stage="discover", location="one.py")
+    assert error.message == "the result of a discover request has a wrong form: schema is not expected"
 
 
 def test_workers_end_when_the_user_does(tmp_path: Path) -> None:
@@ -373,8 +374,8 @@ MALFORMED_FILE: dict[str, list[object]] = {
 )
 def test_a_malformed_record_is_refused(field: str, wrong: object) -> None:
     good = {"file": "k.py", "dependencies": {"k.py": "0", "a.py": "1"}, "kernels": [GOOD_KERNEL]}
-    assert definition_record(good).kernels[0].options.outputs == ("y",)
+    assert from_json(DefinitionRecord, good).kernels[0].options.outputs == ("y",)
     kernel = {**GOOD_KERNEL, field: wrong} if field in FIELDS else {**GOOD_KERNEL, "options": {field: wrong}}
     bad = {**good, field: wrong} if field in good else {**good, "kernels": [kernel]}
     with pytest.raises(ValueError):
-        definition_record(bad)
+        from_json(DefinitionRecord, bad)

@@ -25,7 +25,7 @@ from ..core.files import open_lock
 from ..core.records import Record
 from ..core.sealed import read_sealed, write_sealed
 from ..core.surroundings import interpreter
-from ..define.record import DefinitionRecord, checked, definition_record
+from ..define.record import DefinitionRecord
 
 if TYPE_CHECKING:
     from ..core.answers import Answers
@@ -135,11 +135,7 @@ def _ask(workers: WorkerPool, cache: _Cache, path: Path, strict: bool) -> Defini
     from ..processes.protocol import DiscoverRequest
 
     try:
-        answer: DefinitionRecord = workers.call(DiscoverRequest(cache.name(path), strict))
-        try:
-            record = checked(answer)
-        except ValueError as error:
-            raise DefinitionError(f"a worker's record has a wrong form: {error}", Where(location=str(path))) from error
+        record: DefinitionRecord = workers.call(DiscoverRequest(cache.name(path), strict))
     except KernelwrightError as error:
         return error
     return cache.write(path, record)
@@ -230,7 +226,7 @@ class _Cache:
 
         answer = self._answers.recall(question, compare)
         try:
-            record = None if answer is None else definition_record(answer.raw)
+            record = None if answer is None else from_json(DefinitionRecord, answer.raw)
         except ValueError:
             return None
         if record is None or record.file != self.name(path):

@@ -245,7 +245,9 @@ MOST_SECONDS = 1 << 31
 MOST_KIB = (1 << 50) - 1
 """No run takes more; sums of them are exact."""
 
+# Here and not in a dataclass: there, a lambda would look for names in the class.
 Seconds = Annotated[float, that("seconds", lambda value: 0 <= value <= MOST_SECONDS)]
+Kib = Annotated[int, that("KiB", lambda value: 0 <= value <= MOST_KIB)]
 
 
 @dataclass(frozen=True)
@@ -336,7 +338,7 @@ class ToolRun:
     output: str
     seconds: Seconds
     cpu_seconds: Seconds
-    peak_kib: Annotated[int, that("KiB", lambda value: 0 <= value <= MOST_KIB)]
+    peak_kib: Kib
 
 
 RESULTS: Mapping[str, Any] = {
