@@ -10,11 +10,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from kernelwright.compilers.nvcc import NvccJob
-from kernelwright.compilers.nvrtc import WIDE_SHARED, HeaderStore, NvrtcJob, header_options
 from kernelwright.core.arch import is_ptx
 from kernelwright.core.errors import Where
+from kernelwright.toolchain.nvcc_run import NvccJob
 from kernelwright.toolchain.nvrtc import compiler_process
+from kernelwright.toolchain.nvrtc_run import WIDE_SHARED, HeaderStore, NvrtcJob, header_options
 from kernelwright.toolchain.probe import Toolchain
 
 NVCCS = {"nvcc": (), "nvcc with 64-bit addresses of shared memory": ("-Xcudafe", WIDE_SHARED)}

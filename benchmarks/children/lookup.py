@@ -12,7 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from kernelwright.library.commands import (
+from kernelwright.backends.commands import (
     ToolPaths,
     compile_command,
     compile_flags,
@@ -22,9 +22,9 @@ from kernelwright.library.commands import (
     launcher_map,
     link_command,
 )
-from kernelwright.library.launcher import LAUNCHER
-from kernelwright.library.plan import Argument, KernelPlan, LoweredUnit, VariantPlan
-from kernelwright.library.sources import emit
+from kernelwright.backends.launcher import LAUNCHER
+from kernelwright.backends.plan import Argument, KernelPlan, LoweredUnit, VariantPlan
+from kernelwright.backends.sources import emit
 from kernelwright.runtime.tables import DeviceTable, Rules
 
 SOURCE = Path(__file__).resolve().parent.parent / "lookup.c"

@@ -27,13 +27,13 @@ from . import backends
 from .core.errors import KernelwrightError, SettingsError, ToolError, Where, is_text, printable, shown
 from .core.files import pretty_json
 from .define.settings import COMMAND_LINE, SETTINGS, Settings, merge, read_document, read_pyproject
+from .package import WHEEL_LIST
+from .package.archive import write_wheel
 from .package.assemble import provider_package
-from .wheel import WHEEL_LIST
-from .wheel.archive import write_wheel
-from .wheel.platform import require_platform
-from .wheel.project import Project, provider_project, read_project
-from .wheel.sdist import choose_files, read_files, words_for
-from .wheel.source import RECORD, find_source
+from .package.platform import require_platform
+from .package.project import Project, provider_project, read_project
+from .package.sdist import choose_files, read_files, words_for
+from .package.source import RECORD, find_source
 
 EDITABLE = "build/editable"
 """Folder with links to the packages of a project, and nothing else that could be imported."""

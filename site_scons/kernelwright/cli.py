@@ -12,16 +12,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .compilers.fatbin import find_fatbinary
+from .backends.launcher import LAUNCHER
+from .backends.own_code import cuda_runtime
 from .core.dependencies import IN_PACKAGE
 from .core.errors import KernelwrightError, ToolchainError, Where, printable
 from .core.own_environment import OwnEnvironment
 from .core.version import VERSION
-from .define import tilelang_program, triton_program
 from .define.settings import Settings, read_pyproject
-from .library.launcher import LAUNCHER
-from .library.own_code import cuda_runtime
+from .frontends.tilelang import program as tilelang_program
+from .frontends.triton import program as triton_program
 from .toolchain.elsewhere import Elsewhere
+from .toolchain.fatbin import find_fatbinary
 from .toolchain.nvrtc import PROGRAM
 from .toolchain.package_folder import package_folder
 from .toolchain.probe import Toolchain
@@ -310,7 +311,7 @@ def _percent(text: str) -> float:
 def diff(options: argparse.Namespace) -> int:
     """Print what differs between two wheels, or packages; exit status 1 if something is gone, or has grown too much."""
     # Imported here, because the other commands do not need it.
-    from .wheel.diff import Limits, compare, read_package
+    from .package.diff import Limits, compare, read_package
 
     try:
         old, new = (read_package(Path(place)) for place in (options.old, options.new))
@@ -376,8 +377,8 @@ def verify(wheels: Sequence[Path], own_points: bool = False, partial: bool = Fal
         own_points: whether they may have entry points that refer to their own package.
     """
     # Imported here, because the other commands do not need it.
+    from .package.verify import gaps_of, verify_together, verify_wheel
     from .runtime.loader import gap_text
-    from .wheel.verify import gaps_of, verify_together, verify_wheel
 
     found: dict[Path, list[str]] = {}
     errors: list[KernelwrightError] = []

@@ -1,6 +1,6 @@
 """What a definition in NVIDIA's CuTe DSL imports."""
 
 from .define.arguments import Scalar, Tensor
-from .define.program import Program
+from .frontends.cutedsl.program import Program
 
 __all__ = ["Program", "Scalar", "Tensor"]

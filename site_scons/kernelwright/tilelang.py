@@ -1,5 +1,5 @@
 """What a definition in TileLang imports."""
 
-from .define.tilelang_program import Program
+from .frontends.tilelang.program import Program
 
 __all__ = ["Program"]

@@ -2,6 +2,6 @@
 
 from .define.arguments import Scalar, Tensor
 from .define.sizes import Size, ceildiv
-from .define.triton_program import Program, configs_of
+from .frontends.triton.program import Program, configs_of
 
 __all__ = ["Program", "Scalar", "Size", "Tensor", "ceildiv", "configs_of"]

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from kernelwright import kernel
 from kernelwright.core.errors import DefinitionError, Where
-from kernelwright.define.cuda_source import Source
-from kernelwright.define.exported import Exported
-from kernelwright.define.program import Program, Tensor
 from kernelwright.define.settings import TARGETS
 from kernelwright.define.unit import Unit, unit_symbol
-from kernelwright.lower import get, names, require_recognized
+from kernelwright.frontends import get, names, require_recognized
+from kernelwright.frontends.cuda.exported import Exported
+from kernelwright.frontends.cuda.source import Source
+from kernelwright.frontends.cutedsl.program import Program, Tensor
 from support.project import SITE_SCONS
 
 WHERE = Where("k", "default", "lower", "k.py:3")

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from kernelwright.core.errors import SettingsError
+from kernelwright.define.tables import tables_in
 from kernelwright.define.tuning import TableDevice, TunedConfig
-from kernelwright.discover.tables import tables_in
 from kernelwright.ondemand.record import note
 from kernelwright.tune.device import device_of
 from support.demand import Demand

@@ -20,9 +20,9 @@ import pytest
 from kernelwright.cluster.machine import Machine
 from kernelwright.cluster.runner import ClusterRunner, Offer
 from kernelwright.core.errors import KernelwrightError, Where, WorkerError
-from kernelwright.define import tilelang_program
 from kernelwright.define.unit import Unit
-from kernelwright.lower.other_process import asked, process_of
+from kernelwright.frontends.other_process import asked, process_of
+from kernelwright.frontends.tilelang import program as tilelang_program
 from kernelwright.processes import pool as pool_module
 from kernelwright.processes import runner as runner_module
 from kernelwright.processes import tool_process
@@ -168,7 +168,7 @@ SERVING = """\
 import subprocess, sys
 from types import SimpleNamespace
 sys.path.insert(0, {site_scons!r})
-from kernelwright.lower.serving import Failure, Message, serve
+from kernelwright.frontends.serving import Failure, Message, serve
 
 def answer(request):
     script = ["/bin/sh", "-c", request.values["script"]]
@@ -202,7 +202,7 @@ class OtherEnvironment:
     def do(self, script: str) -> str:
         values = {"root": str(self.folder), "script": script}
         with self._lock:  # a worker has one, and asks it one thing after the other
-            answer = asked(tilelang_program.ENVIRONMENT, "tilelang_worker", values, self.unit).values
+            answer = asked(tilelang_program.ENVIRONMENT, "tilelang.worker", values, self.unit).values
         if "error" in answer:
             raise KernelwrightError(answer["error"]["message"], self.unit.where)
         return str(answer["result"]["printed"])

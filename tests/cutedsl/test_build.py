@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from elftools.elf.elffile import ELFFile
-from kernelwright.define.program import NEED
+from kernelwright.frontends.cutedsl.program import NEED
 from support.project import SCONSTRUCT, Project
 from support.ptx import Kernel
 from support.standin_calls import call, launches, make_standin, started

@@ -26,9 +26,9 @@ from crash import ROOT, Drill, DrillError, is_of_stage
 
 sys.path.append(str(ROOT / "site_scons"))
 
-from kernelwright.remote.objects import decompressed
 from kernelwright.state.cache import BuildCache
 from kernelwright.state.entry import ENTRY
+from kernelwright.state.remote_objects import decompressed
 
 
 class RemoteDrill(Drill):

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from kernelwright.compilers.nvcc import resource_usage
 from kernelwright.core.arch import image_file
+from kernelwright.toolchain.nvcc_run import resource_usage
 from kernelwright.toolchain.probe import Toolchain
 
 

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from kernelwright.backends.plan import Launch, LoweredUnit, TensorMap
 from kernelwright.core.dtype import numpy_dtype
 from kernelwright.define.configs import Variant
 from kernelwright.define.kernel import Kernel
 from kernelwright.define.unit import Unit, unit_symbol
-from kernelwright.library.plan import Launch, LoweredUnit, TensorMap
-from kernelwright.lower.tir import Tir
+from kernelwright.frontends.tir.front_end import Tir
 from kernelwright.processes.protocol import CheckRequest
 from kernelwright.runtime.cuda_core_device import truncdiv, truncmod
 from kernelwright.worker.check import Check, barely_aligned

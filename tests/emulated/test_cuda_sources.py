@@ -14,7 +14,7 @@ import pytest
 from emulation import Emulation
 from kernelwright.core.errors import DefinitionError, ToolchainError, Where
 from kernelwright.cuda import Tensor, TensorMap
-from kernelwright.lower.cuda_parameters import TYPES
+from kernelwright.frontends.cuda.parameters import TYPES
 from kernelwright.toolchain.nvcc import find_nvcc
 from kernelwright.toolchain.nvrtc import find_nvrtc
 from support.project import SCONSTRUCT, Project

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 from emulation import Emulation
-from kernelwright.define.program import NEED as CUTEDSL
-from kernelwright.define.tilelang_program import NEED as TILELANG
-from kernelwright.define.triton_program import INTERPRETER
-from kernelwright.define.triton_program import NEED as TRITON
+from kernelwright.frontends.cutedsl.program import NEED as CUTEDSL
+from kernelwright.frontends.tilelang.program import NEED as TILELANG
+from kernelwright.frontends.triton.program import INTERPRETER
+from kernelwright.frontends.triton.program import NEED as TRITON
 from support.environments import NEEDED, environment
 from support.project import ROOT, SITE_SCONS, Project
 

@@ -7,7 +7,7 @@ import zipfile
 
 import pytest
 from kernelwright.define.tuning import Rule, TableDevice, TunedConfig
-from kernelwright.wheel.verify import verify_together, verify_wheel
+from kernelwright.package.verify import verify_together, verify_wheel
 from support.project import SCONSTRUCT, Project
 from support.standin_calls import call, make_standin
 from support.tuned import table

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 from emulation import Emulation
-from kernelwright.lower.tir import Tir
-from kernelwright.lower.unit import Unit
+from kernelwright.frontends.tir.front_end import Tir
+from kernelwright.frontends.unit import Unit
 from support.project import SCONSTRUCT, Project
 from support.standin_calls import call, launches, make_standin
 from tvm.script import tirx as T

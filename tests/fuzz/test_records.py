@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 import SCons.Script  # noqa: F401 (the journal needs SCons's globals)
 from hypothesis import strategies as st
-from kernelwright.compilers.limits import check_limits, read_usage
+from kernelwright.backends import sources as library
+from kernelwright.backends.plan import KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.core.errors import KernelwrightError, WorkerError
 from kernelwright.core.sealed import unsealed, unsealed_object
 from kernelwright.define.configs import slugs
@@ -24,15 +25,13 @@ from kernelwright.define.kernel_options import KernelOptions
 from kernelwright.define.record import KernelRecord
 from kernelwright.define.space import Choice, variants_of
 from kernelwright.define.tuning import Rule, TableDevice, parse_table, table_text
-from kernelwright.discover import discovery
-from kernelwright.discover.selection import KernelSelection
-from kernelwright.discover.tuned import choose
-from kernelwright.library import sources as library
-from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.processes import memory
 from kernelwright.processes.memory import Measurements, MemoryGovernor
 from kernelwright.report import make_report
 from kernelwright.scons.journal import entry_from_json
+from kernelwright.stages import discovery
+from kernelwright.stages.selection import KernelSelection
+from kernelwright.stages.tuned import choose
 from kernelwright.state import entry as cache_entry
 from kernelwright.state import settled as settled_kernels
 from kernelwright.state.cache import BuildCache
@@ -51,6 +50,7 @@ from kernelwright.toolchain import kept_headers
 from kernelwright.toolchain import probe as toolchain
 from kernelwright.toolchain.host_compiler import HostCompiler
 from kernelwright.toolchain.kept_headers import KeptHeaders
+from kernelwright.toolchain.limits import check_limits, read_usage
 from kernelwright.toolchain.trimming import read_headers
 from kernelwright.toolchain.tvm import Lowerer
 from support.project import Project

@@ -56,15 +56,15 @@ ALLOWED = {
     ("runtime/cython_kernel.py", "exec_module"): "loads a compiled module, whose digest was compared",
     ("runtime/cython_kernel.py", "import_module"): "imports NumPy, PyTorch or JAX: the names are written there",
     ("runtime/loader.py", "import_module"): "imports modules of the package that the manifest lists with their digests",
-    ("lower/__init__.py", "import_module"): "imports one of our own front ends",
+    ("frontends/__init__.py", "import_module"): "imports one of our own front ends",
     ("__init__.py", "import_module"): "imports our own modules by the names that are written there",
     ("ondemand/files.py", "exec_module"): "executes a definition file, for lower(), which gives an object of TVM",
     ("ondemand/reached.py", "compile"): "tells the names in what may be an annotation; it is not executed",
     ("ondemand/loaded.py", "import_module"): "imports our own modules of the runtime that a manifest lists",
-    ("lower/serving.py", "exec_module"): "executes a source of a definition, as the worker does with that",
-    ("lower/start_worker.py", "exec_module"): "executes our own package, in another environment",
-    ("lower/start_worker.py", "import_module"): "imports one of our own modules, which our own code names",
-    ("lower/tir_lowering.py", "import_module"): "a module of TVM that an attribute of the same name hides",
+    ("frontends/serving.py", "exec_module"): "executes a source of a definition, as the worker does with that",
+    ("frontends/start_worker.py", "exec_module"): "executes our own package, in another environment",
+    ("frontends/start_worker.py", "import_module"): "imports one of our own modules, which our own code names",
+    ("frontends/tir/lowering.py", "import_module"): "a module of TVM that an attribute of the same name hides",
 }
 """What looks like the execution of data, and why it is not, or is the module's job: (file, function) -> reason."""
 
@@ -149,7 +149,7 @@ def test_every_exception_to_the_rules_is_still_needed() -> None:
 
 def test_a_library_loads_the_driver_and_nothing_else() -> None:
     """The launcher is compiled into every kernel library."""
-    sources = sorted((SITE_SCONS / "kernelwright/library/launcher").glob("*.h"))
+    sources = sorted((SITE_SCONS / "kernelwright/backends/launcher").glob("*.h"))
     text = "\n".join(path.read_text() for path in sources)
     found = re.findall(
         r"(?<![\w.>])(system|popen|exec[vl]\w*|posix_spawn\w*|v?fork|socket|connect|open|fopen|creat)\(", text

@@ -21,15 +21,15 @@ C_FILES = (".h", ".c")
 NO_BUILDS = ("tests/unit/", "tests/contracts/", "tests/fuzz/")
 """Where most tests build nothing; they come first."""
 TESTS_OF = {
-    "library/launcher/threads.h": "launcher_threads|launcher|launches",
-    "library/launcher/workspace.h": "launcher_threads|launcher|launches",
-    "library/launcher/tables.h": "launchers_tables|launcher_tables",
-    "library/launcher/tensormap.h": "launchers_tables|tensor_map|launcher",
-    "library/launcher/cutedsl.h": "cutedsl|launcher",
-    "library/launcher/xla.h": "jax",
-    "library/launcher/order.h": "order|launcher",
-    "library/launcher/python": "cython|order|torch|launchers",
-    "library/launcher": "launcher|order|emitted_variants",
+    "backends/launcher/threads.h": "launcher_threads|launcher|launches",
+    "backends/launcher/workspace.h": "launcher_threads|launcher|launches",
+    "backends/launcher/tables.h": "launchers_tables|launcher_tables",
+    "backends/launcher/tensormap.h": "launchers_tables|tensor_map|launcher",
+    "backends/launcher/cutedsl.h": "cutedsl|launcher",
+    "backends/launcher/xla.h": "jax",
+    "backends/launcher/order.h": "order|launcher",
+    "backends/launcher/python": "cython|order|torch|launchers",
+    "backends/launcher": "launcher|order|emitted_variants",
 }
 """Part of the code in C -> what is in the names of the files in `NO_BUILDS` that call it, the best first."""
 TESTS_OF_KEYS = "keys|stage_code|assembly"

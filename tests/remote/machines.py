@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from kernelwright.define.settings import Settings
-from kernelwright.remote.client import RemoteCache
-from kernelwright.remote.opening import open_remote
 from kernelwright.state.cache import BuildCache
 from kernelwright.state.entry import key_of
+from kernelwright.state.remote_client import RemoteCache
+from kernelwright.state.remote_opening import open_remote
 
 KEY = key_of("a stage", [("device.cu", "0" * 64)])
 OTHER = key_of("another stage", [])

@@ -8,7 +8,7 @@ import pytest
 from kernelwright.core.errors import SettingsError
 from kernelwright.define.remote_address import SIGNING_KEY, TOKEN
 from kernelwright.define.settings import Settings, merge
-from kernelwright.remote.opening import open_remote
+from kernelwright.state.remote_opening import open_remote
 
 
 def check(address: str) -> None:
@@ -98,7 +98,7 @@ def test_a_file_of_certificates_that_is_missing_is_an_error(tmp_path: Path) -> N
 
 def test_keys_that_are_none_are_refused_and_not_shown(tmp_path: Path) -> None:
     pytest.importorskip("cryptography", reason="cryptography is not installed: pip install 'kernelwright[signed]'")
-    from kernelwright.remote.objects import new_keys
+    from kernelwright.state.remote_objects import new_keys
 
     with pytest.raises(SettingsError, match="remote_key is no key"):
         opened(tmp_path, str(tmp_path), {}, remote_key="short")

@@ -18,15 +18,14 @@ from pathlib import Path
 import pytest
 from kernelwright.core.errors import SettingsError
 from kernelwright.define.settings import Settings
-from kernelwright.remote import client, store
-from kernelwright.remote.bazel import action_result, digest_in
-from kernelwright.remote.client import RemoteCache, place_of
-from kernelwright.remote.objects import SIGNING_KEY, Seal, decompressed, new_keys
-from kernelwright.remote.opening import open_remote
-from kernelwright.state import cache, shared
+from kernelwright.state import cache, remote_client, remote_store, shared
 from kernelwright.state.cache import BuildCache
 from kernelwright.state.entry import ANSWER, Wanted, entry_key, entry_with, key_of
+from kernelwright.state.remote_bazel import action_result, digest_in
+from kernelwright.state.remote_client import RemoteCache, place_of
 from kernelwright.state.remote_entries import Compressed, send_list
+from kernelwright.state.remote_objects import SIGNING_KEY, Seal, decompressed, new_keys
+from kernelwright.state.remote_opening import open_remote
 
 from remote.machines import FILES, KEY, OTHER, Machine, fill, machine
 from remote.servers import Faulty, faulty, reply, status
@@ -94,7 +93,7 @@ def test_objects_of_a_folder_that_may_not_be_read_are_said(tmp_path: Path, monke
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     with machine(tmp_path / "two", str(tmp_path / "shared")) as reader:
-        monkeypatch.setattr(store, "read_record", refuse)
+        monkeypatch.setattr(remote_store, "read_record", refuse)
         assert [reader.fetched(key) for key in (KEY, OTHER, KEY)] == [None] * 3
         monkeypatch.setattr(Path, "stat", refuse)
         assert reader.remote.has("ab" * 32) is None
@@ -108,7 +107,7 @@ def test_an_object_that_unpacks_to_more_than_any_entry_is_a_miss(
     tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(tmp_path / "one", server.address)
-    monkeypatch.setattr("kernelwright.remote.objects.LARGEST_RECORD", 1000)
+    monkeypatch.setattr("kernelwright.state.remote_objects.LARGEST_RECORD", 1000)
     with machine(tmp_path / "two", server.address, remote_mode="read") as reader:
         assert reader.fetched() is None and "larger than any entry" in reader.said[0]
 
@@ -174,13 +173,13 @@ def page(handler: BaseHTTPRequestHandler) -> bool:
 
 OFF = ["is off for this run"]
 FAULTS = {
-    **{str(code): (status(code), 2 * client.MOST_FAILURES, OFF) for code in (500, 503, 429)},
-    "dies": (die, 2 * client.MOST_FAILURES, OFF),
-    "nonsense": (talk_nonsense, 2 * client.MOST_FAILURES, OFF),
+    **{str(code): (status(code), 2 * remote_client.MOST_FAILURES, OFF) for code in (500, 503, 429)},
+    "dies": (die, 2 * remote_client.MOST_FAILURES, OFF),
+    "nonsense": (talk_nonsense, 2 * remote_client.MOST_FAILURES, OFF),
     "401": (status(401), 1, ["401"]),
     "403, which is a miss in S3": (status(403), 20, []),
     "500 now and then": (failing_first(), 40, []),
-    "a page for all": (page, client.MOST_DAMAGED, ["damaged object", "off for this run: 10 of its"]),
+    "a page for all": (page, remote_client.MOST_DAMAGED, ["damaged object", "off for this run: 10 of its"]),
 }
 """How a server fails -> its answer, how often it is asked for 20 stages, and what is said."""
 
@@ -220,8 +219,8 @@ def test_a_server_that_hangs_costs_one_wait(
 ) -> None:
     """A build asks many things at once, and some one after the other, because one decides what is asked next."""
     for limit in ("FIRST_READ_S", "READ_S", "WHOLE_S"):
-        monkeypatch.setattr(store, limit, 1)
-    monkeypatch.setattr(client, "HANGS_S", 0.9)
+        monkeypatch.setattr(remote_store, limit, 1)
+    monkeypatch.setattr(remote_client, "HANGS_S", 0.9)
     server.answer = lambda handler: len(server.asked) > answered and answer(handler)
     with machine(tmp_path / "one", server.address) as one:
         if ahead:
@@ -236,14 +235,14 @@ def test_a_server_that_answers_too_slowly_is_off(
     tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(tmp_path / "two", server.address)
-    monkeypatch.setattr(client, "SLOW_S", 0.0)
-    monkeypatch.setattr(client, "SLOW_RATE", 1e12)
+    monkeypatch.setattr(remote_client, "SLOW_S", 0.0)
+    monkeypatch.setattr(remote_client, "SLOW_RATE", 1e12)
     with machine(tmp_path / "one", server.address, remote_mode="read") as one:
         assert one.fetched() == FILES, "what has come is used"
         for number in range(10):
             one.fetched(key_of(str(number), []))
-        assert "it is too slow" in one.said[0] and one.remote.counts.misses == client.MOST_FAILURES - 1
-        assert len(server.asked) == 1 + client.MOST_FAILURES
+        assert "it is too slow" in one.said[0] and one.remote.counts.misses == remote_client.MOST_FAILURES - 1
+        assert len(server.asked) == 1 + remote_client.MOST_FAILURES
 
 
 def large(begin: bytes, size: int, sent: list[int]) -> Callable[[BaseHTTPRequestHandler], bool]:
@@ -268,7 +267,7 @@ def test_of_large_answers_that_are_no_objects_the_begin_is_read(tmp_path: Path, 
     sent: list[int] = []
     server.answer = large(b"<html>", 200 << 20, sent)
     with machine(tmp_path / "one", server.address) as one:
-        ask_many(one, 2 * client.MOST_DAMAGED)
+        ask_many(one, 2 * remote_client.MOST_DAMAGED)
         assert one.remote.is_off and "objects are damaged" in one.said[-1]
     assert max(sent) < 32 << 20, "what the system holds on the way"
 
@@ -276,7 +275,7 @@ def test_of_large_answers_that_are_no_objects_the_begin_is_read(tmp_path: Path, 
 def test_a_server_with_much_damage_is_off_before_there_are_many_of_it(
     tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "MOST_DAMAGED_BYTES", 3 << 20)
+    monkeypatch.setattr(remote_client, "MOST_DAMAGED_BYTES", 3 << 20)
     server.answer = large(zlib.compress(b"")[:2], 2 << 20, [])
     with machine(tmp_path / "one", server.address) as one:
         assert [one.fetched(key_of(str(number), [])) for number in range(5)] == [None] * 5
@@ -326,7 +325,9 @@ def test_a_store_that_takes_nothing_is_read_on(tmp_path: Path, server: Faulty, c
             one.store(key=key_of(str(number), []))
         assert one.fetched() == FILES
     writes = [line for line in server.asked if line.startswith("PUT")][1:]
-    most = 2 * (client.MOST_FAILURES + client.WRITERS)  # all writers may be at it when the last failure counts
+    most = 2 * (
+        remote_client.MOST_FAILURES + remote_client.WRITERS
+    )  # all writers may be at it when the last failure counts
     assert len(writes) <= most < 2 * 30, "it was not asked again and again"
     assert len(one.said) == 1 and ("403" if code == 403 else str(code)) in one.said[0]
 
@@ -393,8 +394,8 @@ def test_nobody_waits_for_a_cache_that_went_off_before_it_was_asked(tmp_path: Pa
 def test_a_push_leaves_nothing_out_or_says_so(
     tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(client, "MOST_WAITING", 2)
-    monkeypatch.setattr(client, "WRITERS", 1)
+    monkeypatch.setattr(remote_client, "MOST_WAITING", 2)
+    monkeypatch.setattr(remote_client, "WRITERS", 1)
     monkeypatch.setenv("KERNELWRIGHT_REMOTE_CACHE", server.address)
     monkeypatch.chdir(tmp_path)
     one = Machine(tmp_path, str(tmp_path / "other"))
@@ -424,7 +425,7 @@ def test_a_push_leaves_nothing_out_or_says_so(
 def test_a_number_of_a_result_has_64_bits() -> None:
     result = action_result("a" * 64, 1 << 63)
     assert digest_in(result) == "a" * 64
-    with pytest.raises(store.Unreachable, match="no ActionResult"):
+    with pytest.raises(remote_store.Unreachable, match="no ActionResult"):
         digest_in(result + b"\x18" + b"\x80" * 10 + b"\x01")
 
 
@@ -648,13 +649,13 @@ def test_whoever_waits_for_an_answer_is_told_whatever_goes_wrong(
         raise OSError(5, "Input/output error")
 
     with machine(tmp_path / "two", server.address, remote_mode="read") as two:
-        two.remote.ask_ahead([fail] * 2 * client.READERS)
+        two.remote.ask_ahead([fail] * 2 * remote_client.READERS)
         two.cache.recall_compressed_ahead([["what"]], lambda name: "1")
         found: list[object] = []
         asking = threading.Thread(target=lambda: found.append(two.cache.take_compressed(["what"])), daemon=True)
         asking.start()
         asking.join(20)
-        assert len(found) == 1 and found[0] is not None and len(shown) == 2 * client.READERS
+        assert len(found) == 1 and found[0] is not None and len(shown) == 2 * remote_client.READERS
         with monkeypatch.context() as patched:
             patched.setattr(Path, "stat", fail)
             assert not two.cache.has(KEY, lambda name: ""), "what cannot be told is not there"
@@ -667,10 +668,10 @@ class Weighed:
         self.sizes, self.lock = sizes, threading.Lock()
         self.there, self.most, self.read = 0, 0, list[int]()
 
-    def get(self, name: str, may_read: store.MayRead) -> bytes | None:
+    def get(self, name: str, may_read: remote_store.MayRead) -> bytes | None:
         size = self.sizes[int(name.rpartition("/")[2])]
         if not may_read(size):
-            raise store.NoRoomError(size)
+            raise remote_store.NoRoomError(size)
         with self.lock:
             self.read.append(size)
             self.there += size
@@ -687,9 +688,9 @@ class Weighed:
 
 
 def test_large_answers_together_have_no_more_bytes_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "ROOM", 100)
-    monkeypatch.setattr(client, "most_expected", lambda size: 0)
-    monkeypatch.setattr(client, "decompressed", lambda data, limit: decompressed(data))
+    monkeypatch.setattr(remote_client, "ROOM", 100)
+    monkeypatch.setattr(remote_client, "most_expected", lambda size: 0)
+    monkeypatch.setattr(remote_client, "decompressed", lambda data, limit: decompressed(data))
     sizes = [30, 70, 100, 250, 10, 60] * 8
     weighed = Weighed(*sizes)
     remote = RemoteCache(weighed, Seal(), False, pytest.fail)
@@ -702,7 +703,7 @@ def test_large_answers_together_have_no_more_bytes_than_there_is_room_for(monkey
 
 def test_the_end_of_a_build_ends_the_wait_for_room() -> None:
     remote, begun, found = (
-        RemoteCache(Weighed(client.ROOM), Seal(), False, pytest.fail),
+        RemoteCache(Weighed(remote_client.ROOM), Seal(), False, pytest.fail),
         threading.Event(),
         list[object](),
     )
@@ -727,8 +728,8 @@ def test_where_there_is_hardly_any_room_everything_comes_all_the_same(
     files = {**FILES, "a.cubin": bytes(2 << 20)}  # of which zlib makes 2 kB
     fill(tmp_path / "one", address, {"helper.py": ""}, files)
     has_answer(tmp_path / "one", address)
-    monkeypatch.setattr(client, "ROOM", 1)
-    monkeypatch.setattr(store, "SMALL", 10)
+    monkeypatch.setattr(remote_client, "ROOM", 1)
+    monkeypatch.setattr(remote_store, "SMALL", 10)
     with machine(tmp_path / "two", address, remote_mode="read") as two:
         two.cache.recall_compressed_ahead([["what"]], lambda name: "1")
         two.cache.fetch_ahead(KEY, FILES, lambda name: "", lambda found: None)

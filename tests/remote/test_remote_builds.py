@@ -44,7 +44,7 @@ restored.BATCH = restored.WORTH_A_PROCESS = 1
 DISTURB = """\
 import time
 from pathlib import Path
-from kernelwright.remote import client
+from kernelwright.state import client
 from kernelwright.state import finished, journal
 
 restore, finish = finished.restore, client._Threads.finish

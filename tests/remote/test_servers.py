@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from kernelwright.core.errors import SettingsError
 from kernelwright.define.remote_address import TOKEN
-from kernelwright.remote import bazel
-from kernelwright.remote.bazel import BazelStore, _fields
-from kernelwright.remote.store import ObjectStore
+from kernelwright.state import remote_bazel
 from kernelwright.state.entry import key_of
+from kernelwright.state.remote_bazel import BazelStore, _fields
+from kernelwright.state.remote_store import ObjectStore
 from support.disks import small_disk
 
 from remote.machines import FILES, OTHER, Machine, fill, machine
@@ -157,7 +157,7 @@ def test_bazel_takes_what_is_stored_in_its_layout(tmp_path: Path, monkeypatch: p
         assert store.get(result.name) == b"Bazel\n"
         # What we store as the result of the same action is what Bazel takes.
         file = dict(_fields(dict(_fields(result.read_bytes()))[2]))
-        monkeypatch.setattr(bazel, "OUTPUT", file[1].decode())
+        monkeypatch.setattr(remote_bazel, "OUTPUT", file[1].decode())
         result.unlink()
         assert store.put(result.name, b"ours\n")
         assert bazel_build(project, tmp_path / "second", server.address) == "ours\n"

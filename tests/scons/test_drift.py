@@ -18,9 +18,9 @@ from kernelwright import backends, kernel
 from kernelwright.cli import CACHE_ACTIONS, SHARED_ACTIONS, TOOLS
 from kernelwright.core.pipeline import KINDS, MEMORY_KIB, STAGES
 from kernelwright.define.names import RESERVED
-from kernelwright.define.program import VERSION as CUTEDSL
 from kernelwright.define.settings import SETTINGS, Settings
-from kernelwright.define.triton_program import VERSION as TRITON
+from kernelwright.frontends.cutedsl.program import VERSION as CUTEDSL
+from kernelwright.frontends.triton.program import VERSION as TRITON
 from kernelwright.ondemand.options import INTERNAL, OTHERS, VARIABLES
 from kernelwright.report.timeline import COLOURS, colour_rules
 from kernelwright.runtime.loader import SCHEMA
@@ -162,7 +162,7 @@ DECIDING_NOTHING = {
         for name in ["cache", "finished", "journal", "own_folder", "remote_entries", "restorer", "settled"]
     ),
     *(f"state/{name}.py" for name in ("shared", "shards", "trace", "tuning_result")),
-    *("wheel/diff.py", "wheel/sdist.py", "worker/forkserver.py"),
+    *("package/diff.py", "package/sdist.py", "worker/forkserver.py"),
 }
 """Modules that no stage's signature has: what they do does not change what a stage makes out of its inputs, or it is in
 the options of the stage."""
@@ -235,7 +235,7 @@ def test_the_docs_list_every_tolerance():
 
 
 def test_the_docs_list_every_variable_of_the_environment():
-    sources = [p.read_text() for p in (PACKAGE / "library/launcher").rglob("*.h")]
+    sources = [p.read_text() for p in (PACKAGE / "backends/launcher").rglob("*.h")]
     found = [name for text in sources for name in re.findall(r'"(KERNELWRIGHT_\w+)"', text)]
     documented = set(first_cells(section("reference.md", "## Environment variables")))
     assert found and set(found) <= documented

@@ -231,7 +231,7 @@ def processes_in(folder: Path) -> list[int]:
 
 STOPPED = """\
 import sys
-from kernelwright.compilers import nvrtc
+from kernelwright.toolchain import nvrtc
 nvrtc.compiler_process = lambda: [sys.executable, {program!r}]
 """
 """Beginning of a build file: runs another program in place of the one that runs NVRTC."""

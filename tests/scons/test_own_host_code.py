@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from kernelwright.wheel.device_code import device_archs
+from kernelwright.package.device_code import device_archs
 from support.project import ROOT, SCONSTRUCT, SITE_SCONS, Project
 from support.standin_calls import call, make_standin
 

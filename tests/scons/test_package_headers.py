@@ -94,8 +94,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def built(site: Path) -> Project:
     """A project that was built with the packages as they are at first."""
+    from kernelwright.backends.own_code import cuda_runtime
     from kernelwright.core.errors import Where
-    from kernelwright.library.own_code import cuda_runtime
     from kernelwright.toolchain.nvcc import find_nvcc
 
     shutil.copy(cuda_runtime(find_nvcc("", {}), Where()), site / "acme_headers/runtime.a")

@@ -15,7 +15,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from kernelwright.remote.objects import decompressed
+from kernelwright.state.remote_objects import decompressed
 from support.environments import own_wheel
 from support.project import SCONSTRUCT, Project
 

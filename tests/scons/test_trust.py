@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from kernelwright.compilers.glibc import LIBRARIES
 from kernelwright.core.sealed import sealed, sealed_object, unsealed_object, write_sealed
 from kernelwright.state.entry import SCHEMA
 from kernelwright.state.journal import SEPARATOR
+from kernelwright.toolchain.glibc import LIBRARIES
 from kernelwright.toolchain.host_compiler import find_host_compiler
 from kernelwright.toolchain.nvcc import find_nvcc
 from support.moments import ENDLESS, HANGS_AFTER_S, Gate, processes_of, rewrite, wait_for

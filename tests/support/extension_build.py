@@ -13,10 +13,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from kernelwright.backends.commands import ToolPaths
 from kernelwright.backends.cython import Cython
-from kernelwright.library.commands import ToolPaths
-from kernelwright.library.launcher import LAUNCHER
-from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
+from kernelwright.backends.launcher import LAUNCHER
+from kernelwright.backends.plan import KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.runtime import cython_kernel
 from kernelwright.runtime import kernel as tvm_ffi_kernel
 

@@ -22,17 +22,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernelwright.backends.description import description_in
 from kernelwright.core.files import pretty_json
 from kernelwright.core.records import Record
 from kernelwright.core.version import VERSION
-from kernelwright.library.description import description_in
+from kernelwright.package.archive import ANY, write_wheel
 from kernelwright.package.assemble import assemble
+from kernelwright.package.content import BuiltFiles, Image, package_files, provider_files, read_built
 from kernelwright.package.manifest import BuiltPackage, PackagedKernel, sealed_document
-from kernelwright.wheel.archive import ANY, write_wheel
-from kernelwright.wheel.content import BuiltFiles, Image, package_files, provider_files, read_built
-from kernelwright.wheel.platform import UNTAGGED, platform_tag
-from kernelwright.wheel.project import provider_project, read_project
-from kernelwright.wheel.source import Source
+from kernelwright.package.platform import UNTAGGED, platform_tag
+from kernelwright.package.project import provider_project, read_project
+from kernelwright.package.source import Source
 
 TIME = 1_700_000_000
 SOURCE = Source("a" * 40, False, TIME)

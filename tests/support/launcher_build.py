@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from kernelwright.library.commands import (
+from kernelwright.backends.commands import (
     ToolPaths,
     compile_command,
     compile_flags,
@@ -19,9 +19,9 @@ from kernelwright.library.commands import (
     launcher_map,
     link_command,
 )
-from kernelwright.library.launcher import LAUNCHER, launcher_sources
-from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
-from kernelwright.library.sources import emit
+from kernelwright.backends.launcher import LAUNCHER, launcher_sources
+from kernelwright.backends.plan import KernelPlan, LoweredUnit, VariantPlan
+from kernelwright.backends.sources import emit
 
 
 def include_folders() -> list[str]:

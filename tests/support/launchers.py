@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 from kernelwright import backends, runtime
+from kernelwright.backends.plan import KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.define.unit import Unit
-from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.runtime.arguments import outputs_of
 
 from .forked import starter
@@ -52,8 +52,8 @@ class Variant:
         cls, kernel: str, defined: Any, *, slug: str = "default", config: Any = None, outputs: Any = (), **more: Any
     ) -> Variant:
         """That of a PrimFunc or a DeclaredLaunch."""
-        from kernelwright.lower.declared_launch import DeclaredLaunch, lower_launch
-        from kernelwright.lower.tir import Tir
+        from kernelwright.frontends.declared_launch import DeclaredLaunch, lower_launch
+        from kernelwright.frontends.tir.front_end import Tir
 
         symbol = f"kw_{kernel}__{slug}__cuda"
         unit = Unit(kernel, slug, symbol, config or {}, tuple(outputs), "cuda", "sm_90", f"{kernel}.py:1")

@@ -339,7 +339,7 @@ class Project:
 
     def _find_tools(self, folder: Path, compiler: str) -> None:
         """Write what the tools are and, for the C compiler of the tests, what CUDA's headers leave."""
-        from kernelwright import lower
+        from kernelwright import frontends
         from kernelwright.core.errors import KernelwrightError
         from kernelwright.define.settings import Settings
         from kernelwright.toolchain.probe import Toolchain
@@ -347,8 +347,8 @@ class Project:
         tools = Toolchain(folder / "toolchain.json", {"PATH": f"{self.shared}/bin:{os.environ['PATH']}"})
         with contextlib.suppress(KernelwrightError):  # whoever needs what is missing is told so
             tools.lowerer()
-            for name in lower.names():
-                lower.get(name).tool(tools, Settings())
+            for name in frontends.names():
+                frontends.get(name).tool(tools, Settings())
             tools.nvcc("", tools.host_compiler(compiler))
             if not compiler:
                 with tempfile.TemporaryDirectory(dir=self.shared) as top:

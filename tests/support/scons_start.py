@@ -20,13 +20,13 @@ from support import tvm_ready
 import SCons.Platform.posix
 import SCons.Script  # (after what workers have imported)
 import SCons.Tool
-from kernelwright import backends, discover, stages
+from kernelwright import backends, stages
 from kernelwright.core.pipeline import KINDS
 from kernelwright.scons import graph, tool
 from kernelwright.stages.code import code_digest, loaded_code
 
 # What builds import, and SCons for the environment that it makes folders with.
-for package in (SCons.Tool, backends, discover, stages):
+for package in (SCons.Tool, backends, stages, stages):
     for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
         importlib.import_module(found.name)
 

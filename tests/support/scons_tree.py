@@ -19,11 +19,11 @@ import SCons.Node.FS
 from kernelwright.define.kernel_options import KernelOptions
 from kernelwright.define.record import DefinitionRecord, KernelRecord
 from kernelwright.define.settings import Settings
-from kernelwright.discover.selection import select
 from kernelwright.scons import run as run_module
 from kernelwright.scons.graph import PackageGraph
 from kernelwright.scons.run import BuildRun
 from kernelwright.stages.execution import publish
+from kernelwright.stages.selection import select
 from kernelwright.stages.stage import Stage
 from kernelwright.stages.stage_run import StageRun
 from kernelwright.stages.tools import Tools

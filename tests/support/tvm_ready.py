@@ -43,7 +43,7 @@ assert not isinstance(server.load(), Exception), server.load()
 def _lower_once() -> None:
     """Have Python's ``inspect``, TVM's parser and LLVM fill the tables that each worker would fill anew."""
     from kernelwright.define.unit import Unit
-    from kernelwright.lower.tir import Tir
+    from kernelwright.frontends.tir.front_end import Tir
     from tvm import te
     from tvm.script import tirx as T
 
@@ -88,7 +88,7 @@ class _HostCode:
 def _remember_host_code() -> None:
     """Give the lowering of TIR a ``codegen_build`` that remembers."""
     import tvm
-    from kernelwright.lower import tir_lowering
+    from kernelwright.frontends.tir import lowering as tir_lowering
 
     build = importlib.import_module("tvm.tirx.build")
 

@@ -212,7 +212,7 @@ def hook(project: Project, code: str) -> subprocess.CompletedProcess[str]:
 
 def with_kernelwright(code: str, *arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """A run of a program, in a fork of a process that has imported Kernelwright and what it needs for wheels."""
-    prepared = starter("kernelwright.cli", "kernelwright.build", "kernelwright.wheel.verify", "auditwheel.wheel_abi")
+    prepared = starter("kernelwright.cli", "kernelwright.build", "kernelwright.package.verify", "auditwheel.wheel_abi")
     variables = os.environ | build_environment()
     return prepared.run(code, *map(str, arguments), env=variables, cwd=cwd or Path.cwd(), merged=True)
 

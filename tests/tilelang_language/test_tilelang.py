@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kernelwright.define.tilelang_program import NEED, VERSION
+from kernelwright.frontends.tilelang.program import NEED, VERSION
 from support.project import ROOT, SCONSTRUCT, Project
 from support.ptx import Kernel
 from support.standin_calls import call, launches, make_standin, started

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from kernelwright.core.errors import DefinitionError, KernelwrightError, LoweringError, ToolchainError
-from kernelwright.define.tilelang_program import NEED, Program
 from kernelwright.define.unit import Unit
-from kernelwright.lower.tilelang_lowering import lower
+from kernelwright.frontends.tilelang.lowering import lower
+from kernelwright.frontends.tilelang.program import NEED, Program
 
 PYTHON = os.environ.get("KERNELWRIGHT_TILELANG_PYTHON", "")
 needs_tilelang = pytest.mark.skipif(not PYTHON, reason=f"no KERNELWRIGHT_TILELANG_PYTHON with {NEED.requirement}")

@@ -7,7 +7,7 @@ import re
 from importlib.metadata import PackageNotFoundError, version
 
 import pytest
-from kernelwright.define.triton_program import INTERPRETER
+from kernelwright.frontends.triton.program import INTERPRETER
 from support.project import SCONSTRUCT, Project
 
 try:

@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from kernelwright.define.triton_program import NEED
+from kernelwright.frontends.triton.program import NEED
 from support.project import SCONSTRUCT, Project
 
 HERE = importlib.util.find_spec("triton") is not None

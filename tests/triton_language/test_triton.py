@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from elftools.elf.elffile import ELFFile
-from kernelwright.define.triton_program import NEED
+from kernelwright.frontends.triton.program import NEED
 from support.project import ROOT, SCONSTRUCT, SITE_SCONS, Project
 from support.ptx import Kernel
 from support.standin_calls import call, launches, make_standin, started

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.lower.tir_alignment import element_alignment, relaxed, required_alignment
-from kernelwright.lower.tir_lowering import target_for
-from kernelwright.lower.tir_signature import _written_buffers
+from kernelwright.frontends.tir.alignment import element_alignment, relaxed, required_alignment
+from kernelwright.frontends.tir.lowering import target_for
+from kernelwright.frontends.tir.signature import _written_buffers
 
 FUNCTION = """
 from tvm.script import tirx as T

@@ -17,6 +17,7 @@ import SCons.Script.Main
 from kernelwright.core.errors import KernelwrightError, Where
 from kernelwright.core.files import sha256_of
 from kernelwright.define.settings import Settings
+from kernelwright.package.size_table import KernelSize
 from kernelwright.scons.action import StageAction
 from kernelwright.scons.graph import PackageGraph
 from kernelwright.scons.progress import Progress
@@ -24,7 +25,6 @@ from kernelwright.stages import wheel as wheel_module
 from kernelwright.stages.package import Assembly
 from kernelwright.stages.partial import Partial
 from kernelwright.stages.wheel import put_into
-from kernelwright.wheel.size_table import KernelSize
 from support import moments
 from support.scons_tree import Inputs, graph_of, make_all, stages_of
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from kernelwright import backends
+from kernelwright.backends.plan import KernelPlan, LoweredUnit
 from kernelwright.core.errors import KernelwrightError, SettingsError
-from kernelwright.library.plan import KernelPlan, LoweredUnit
 from support.launcher_build import plan, signature, tensor
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from kernelwright import build
 from kernelwright.core.errors import KernelwrightError, SettingsError, ToolError, Where
-from kernelwright.wheel import WHEEL_LIST
+from kernelwright.package import WHEEL_LIST
 
 PYPROJECT = """\
 [project]

@@ -18,12 +18,12 @@ import SCons.Script
 from kernelwright.core.errors import KernelwrightError, SettingsError, Where
 from kernelwright.core.files import open_lock
 from kernelwright.define.settings import Settings
-from kernelwright.discover import discovery
-from kernelwright.remote.counts import Counts
 from kernelwright.scons import graph as graph_module
 from kernelwright.scons.graph import PackageGraph
 from kernelwright.scons.run import FLUSH_S, INTERRUPTED_S, BuildRun
+from kernelwright.stages import discovery
 from kernelwright.stages.package import remove_unknown
+from kernelwright.state.counts import Counts
 from kernelwright.state.settled import Settled, read_settled
 from kernelwright.toolchain.distribution import Distribution
 from support.scons_tree import FILE, GEMM, TOOLS, Inputs, graph_of, make_all, new_graph, new_run, stages_of

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kernelwright.backends.files import UnitFiles, VariantFiles
 from kernelwright.core.arch import target_of
 from kernelwright.core.errors import SettingsError
 from kernelwright.define.configs import slugs
 from kernelwright.define.space import Choice, targets_with_points, variants_of
+from kernelwright.define.tables import tables_in
 from kernelwright.define.tuning import Rule, TableDevice, TableFile, TunedConfig, TuningError, table_text
-from kernelwright.discover.selection import KernelSelection
-from kernelwright.discover.tables import tables_in
-from kernelwright.discover.tuned import choose, note_of, read_tables
-from kernelwright.library.files import UnitFiles, VariantFiles
 from kernelwright.runtime.tables import DeviceTable, Rules
+from kernelwright.stages.selection import KernelSelection
+from kernelwright.stages.tuned import choose, note_of, read_tables
 from kernelwright.stages.tuning import Tuning
 from support.scons_tree import GEMM
 

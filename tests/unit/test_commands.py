@@ -14,9 +14,9 @@ from kernelwright import cli
 from kernelwright.cli import LONGEST_PROBLEM, MOST_PROBLEMS, TOOLS, doctor, main, print_tool
 from kernelwright.core.errors import KernelwrightError, SettingsError, ToolchainError, Where
 from kernelwright.init import HIDDEN, TEMPLATE, make_project
+from kernelwright.package import verify as verify_module
 from kernelwright.toolchain.distribution import Distribution
 from kernelwright.toolchain.elsewhere import Elsewhere
-from kernelwright.wheel import verify as verify_module
 
 if sys.version_info >= (3, 11):
     import tomllib

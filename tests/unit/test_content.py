@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from kernelwright.core.errors import KernelwrightError
 from kernelwright.core.version import VERSION
+from kernelwright.package.content import BuiltFiles, provider_files, read_built
 from kernelwright.package.manifest import sealed_document
+from kernelwright.package.project import Project
+from kernelwright.package.source import Source
 from kernelwright.runtime.loader import SCHEMA
-from kernelwright.wheel.content import BuiltFiles, provider_files, read_built
-from kernelwright.wheel.project import Project
-from kernelwright.wheel.source import Source
 
 PROJECT = Project("acme_demo", "Acme-Demo", "1.0", b"", "", {}, ())
 SOURCE = Source("a" * 40, True, 0)

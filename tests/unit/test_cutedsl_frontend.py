@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from kernelwright import kernel
 from kernelwright.core.errors import DefinitionError, LoweringError, ToolchainError, Where
-from kernelwright.define.program import NEED, Program, Scalar, Tensor
 from kernelwright.define.unit import Unit
-from kernelwright.lower import cutedsl_compiler, get, require_recognized
-from kernelwright.lower.cubin import usage_of
+from kernelwright.frontends import get, require_recognized
+from kernelwright.frontends.cubin import usage_of
+from kernelwright.frontends.cutedsl import compiler as cutedsl_compiler
+from kernelwright.frontends.cutedsl.program import NEED, Program, Scalar, Tensor
 
 UNIT = Unit("k", "default", "kw_k__default__cuda", {}, ("y",), "cuda", "sm_80", "k.py:3", ("sm_80", "compute_90"))
 WHERE = Where("k", "default", "lower", "k.py:3")

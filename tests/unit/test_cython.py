@@ -24,8 +24,8 @@ import numpy as np
 import pytest
 import tvm_ffi
 from kernelwright.backends.cython import RESERVED, Cython, check_headers
+from kernelwright.backends.plan import LoweredUnit
 from kernelwright.core.errors import ToolchainError
-from kernelwright.library.plan import LoweredUnit
 from kernelwright.runtime import cython_kernel
 from support.extension_build import (
     STANDIN,

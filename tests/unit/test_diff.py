@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from kernelwright.cli import main
+from kernelwright.package import content
 from kernelwright.package.manifest import sealed_document
 from kernelwright.runtime.loader import SCHEMA
-from kernelwright.wheel import content
 from support.hostile_wheels import provider_wheel
 
 USED = ("registers", "spill_store_bytes", "spill_load_bytes")

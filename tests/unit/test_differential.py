@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
+from kernelwright.backends.plan import LoweredUnit
 from kernelwright.core.dtype import Dtype
 from kernelwright.core.errors import DefinitionError, Where
-from kernelwright.library.plan import LoweredUnit
-from kernelwright.lower.tir import Tir
-from kernelwright.lower.tir_lowering import target_for
-from kernelwright.lower.unit import Unit
+from kernelwright.frontends.tir.front_end import Tir
+from kernelwright.frontends.tir.lowering import target_for
+from kernelwright.frontends.unit import Unit
 from support.differential_functions import Array, Function, functions, zeros
 from support.launcher_build import FakeTensor, build, plan
 from tvm.ir.transform import PassContext

@@ -19,10 +19,10 @@ from kernelwright.core.files import sha256_of
 from kernelwright.core.sealed import unsealed_object, write_sealed
 from kernelwright.define.kernel_options import KernelOptions
 from kernelwright.define.record import DefinitionRecord, KernelRecord
-from kernelwright.discover import discovery
-from kernelwright.discover.discovery import Discovery, discover, remember_dependencies
 from kernelwright.processes.pool import WorkerPool
 from kernelwright.processes.protocol import DiscoverRequest, result_of
+from kernelwright.stages import discovery
+from kernelwright.stages.discovery import Discovery, discover, remember_dependencies
 
 
 class Answers:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from kernelwright import backends
+from kernelwright.backends import wrapper as library
 from kernelwright.core.dtype import CODES, Dtype, alignment_of, bytes_of, numpy_dtype
 from kernelwright.core.errors import KernelwrightError, Where
-from kernelwright.library import wrapper as library
 from kernelwright.runtime import dlpack
 from kernelwright.runtime.dtype import dtype_name, name_of_torch, torch_dtype
 from support.launcher_build import signature, tensor
@@ -52,7 +52,7 @@ def cuda_data(dtype: str, **more: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("dtype", "alignment"), ALIGNMENTS.items())
 def test_library_module_and_lowering_agree_about_the_alignment(dtype: str, alignment: int) -> None:
-    from kernelwright.lower.tir_alignment import element_alignment
+    from kernelwright.frontends.tir.alignment import element_alignment
     from tvm import tirx
 
     (unit,) = plan_of([cuda_data(dtype)]).units
@@ -104,7 +104,7 @@ def main(x: T.Buffer((64,), "{dtype}"), y: T.Buffer((64,), "{dtype}")):
 def test_the_demand_of_code_for_the_gpu_counts_bits(dtype: str, step: int, alignment: int, tmp_path: Any) -> None:
     import linecache
 
-    from kernelwright.lower.tir_alignment import required_alignment
+    from kernelwright.frontends.tir.alignment import required_alignment
 
     loop = f"T.vectorized({step})" if step > 1 else "range(1)"
     source = PACKED.format(dtype=dtype, step=step, blocks=64 // step, loop=loop)

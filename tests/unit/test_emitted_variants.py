@@ -6,10 +6,10 @@ import re
 from typing import Any
 
 import pytest
+from kernelwright.backends import sources as library
+from kernelwright.backends.plan import Argument, LoweredUnit
 from kernelwright.backends.torch import parameters_of
 from kernelwright.core.errors import KernelwrightError
-from kernelwright.library import sources as library
-from kernelwright.library.plan import Argument, LoweredUnit
 from support.launcher_build import plan, signature, tensor
 
 

@@ -17,12 +17,12 @@ LOOKS |= {"partition", "rpartition", "split", "match", "search", "fullmatch", "f
 """Methods that look into a text, or change it by what is in it."""
 
 ALLOWED = {
-    "lower/cutedsl_compiler.py _compile_error": "CuTe DSL tells the user's line in its text only",
-    "lower/triton_compiler.py _Compiler.require_written": "Triton raises one class, and tells this in words only",
+    "frontends/cutedsl/compiler.py _compile_error": "CuTe DSL tells the user's line in its text only",
+    "frontends/triton/compiler.py _Compiler.require_written": "Triton raises one class, and tells this in words only",
     "cluster/dask_client.py DaskEngine._gone_if_closed": "its argument is no text, but the bytes that a worker sent",
     "scons/run.py BuildRun.text_of": "it asks whether the very same was shown before, whatever it says",
     "runtime/cuda_core_device.py Cuda.call": "cuda.core tells the driver's error in its text only",
-    "wheel/project.py _words": "it shows a library's text, with the table that was read; nothing hangs on it",
+    "package/project.py _words": "it shows a library's text, with the table that was read; nothing hangs on it",
     "ondemand/build.py _move_places": "what compilers printed names files in a folder that has moved since; shown only",
 }
 """Functions that look into the words of an error all the same -> the reason."""

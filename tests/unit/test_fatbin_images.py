@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.compilers import fatbin
-from kernelwright.compilers.fatbin import (
+from kernelwright.core.errors import SettingsError, ToolchainError, Where
+from kernelwright.processes.runner import ToolResult
+from kernelwright.toolchain import fatbin
+from kernelwright.toolchain.fatbin import (
     CUBIN,
     ENTRY,
     LARGEST,
@@ -26,8 +28,6 @@ from kernelwright.compilers.fatbin import (
     pack,
     unpacked_lz4,
 )
-from kernelwright.core.errors import SettingsError, ToolchainError, Where
-from kernelwright.processes.runner import ToolResult
 from kernelwright.toolchain.nvcc import Nvcc
 from lz4 import block
 

@@ -17,7 +17,7 @@ from support.project import ROOT, SITE_SCONS
 
 PACKAGE = SITE_SCONS / "kernelwright"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "template" not in path.relative_to(PACKAGE).parts)
-OUTSIDE = {"SCons": {"scons"}, "tvm": {"lower", "worker"}, "clang": {"importer"}}
+OUTSIDE = {"SCons": {"scons"}, "tvm": {"frontends", "worker"}, "clang": {"importer"}}
 """A package of others -> the folders that may import it."""
 
 

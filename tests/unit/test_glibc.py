@@ -9,10 +9,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from kernelwright.compilers.glibc import LIBRARIES, Symbol, chosen_symbols, make_stubs, version_script
 from kernelwright.core.errors import ToolchainError, Where
 from kernelwright.processes.memory import Measurements, MemoryGovernor
 from kernelwright.processes.runner import ToolRunner
+from kernelwright.toolchain.glibc import LIBRARIES, Symbol, chosen_symbols, make_stubs, version_script
 from kernelwright.toolchain.host_compiler import HostCompiler, find_host_compiler
 
 PROGRAM = """

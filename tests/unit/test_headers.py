@@ -10,7 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-from kernelwright.compilers.headers import (
+from kernelwright.core.dependencies import EDITED
+from kernelwright.core.errors import ToolchainError, Where
+from kernelwright.stages.included import included
+from kernelwright.toolchain.headers import (
     Search,
     can_include,
     headers_in,
@@ -19,10 +22,7 @@ from kernelwright.compilers.headers import (
     parse_dependencies,
     sought_in_vain,
 )
-from kernelwright.compilers.nvcc import NvccJob
-from kernelwright.core.dependencies import EDITED
-from kernelwright.core.errors import ToolchainError, Where
-from kernelwright.stages.included import included
+from kernelwright.toolchain.nvcc_run import NvccJob
 
 
 @pytest.mark.parametrize(

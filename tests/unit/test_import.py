@@ -10,7 +10,7 @@ import pytest
 from kernelwright.cli import main
 from kernelwright.core.errors import DefinitionError, KernelwrightError, SettingsError, ToolchainError
 from kernelwright.define import kernel as kernels
-from kernelwright.define.cuda_source import DTYPES
+from kernelwright.frontends.cuda.source import DTYPES
 from kernelwright.importer import parser
 from kernelwright.importer.command import import_source
 from kernelwright.importer.function import Parameter

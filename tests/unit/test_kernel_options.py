@@ -24,7 +24,7 @@ from kernelwright import KernelwrightError, kernel
 from kernelwright.core.converter import from_json, shape, to_json
 from kernelwright.core.request import digest
 from kernelwright.define.record import KernelRecord, record_of
-from kernelwright.lower import targets_of
+from kernelwright.frontends import targets_of
 
 
 def record(**options):

@@ -22,9 +22,9 @@ import pytest
 pytest.importorskip("SCons")
 pytest.importorskip("Cython")
 
-from kernelwright import backends, lower
+from kernelwright import backends, frontends
 from kernelwright.backends import cython
-from kernelwright.compilers.nvcc import CompiledCode
+from kernelwright.backends.files import UnitFiles
 from kernelwright.core.dependencies import EDITED
 from kernelwright.core.errors import KernelwrightError, Where
 from kernelwright.core.files import canonical_json
@@ -36,9 +36,6 @@ from kernelwright.define.record import DefinitionRecord, KernelRecord
 from kernelwright.define.settings import Settings, affecting
 from kernelwright.define.space import Choice, variants_of
 from kernelwright.define.tuning import Rule, TableDevice, TableFile, TunedConfig
-from kernelwright.discover.selection import KernelSelection, select
-from kernelwright.discover.tuned import choose
-from kernelwright.library.files import UnitFiles
 from kernelwright.ondemand import build
 from kernelwright.ondemand.build import Job, MadeWith, key_of_made, read_by
 from kernelwright.ondemand.origin import alike_in_c
@@ -50,11 +47,14 @@ from kernelwright.stages import cc, commands, context, discover, ext, launcher, 
 from kernelwright.stages import stage as stage_module
 from kernelwright.stages.check import not_checked
 from kernelwright.stages.code import code_digest
+from kernelwright.stages.selection import KernelSelection, select
 from kernelwright.stages.stage import Stage
 from kernelwright.stages.stage_run import StageRun
+from kernelwright.stages.tuned import choose
 from kernelwright.state.entry import entry_key
 from kernelwright.toolchain.distribution import Distribution
 from kernelwright.toolchain.elsewhere import Elsewhere
+from kernelwright.toolchain.nvcc_run import CompiledCode
 from support.moments import wait_for
 from support.project import ROOT
 from support.scons_tree import ARCHS, FILE, GEMM, NVRTC, TOOLS, Inputs, graph_of, new_graph, stages_of
@@ -122,7 +122,7 @@ OWN_FORMAT = replace(BASE, settings=replace(BASE.settings, backends=("nvrtc",), 
 TUNED = GEMM.with_options(pass_configs={"tirx.disable_vectorize": True})
 CUDA = GEMM.with_options(frontend="cuda", targets=("cuda",), includes=("headers", "package:kernelwright/library"))
 OWN = replace(CUDA, configs=({},), slugs=("default",)).with_options(
-    sources=("own.cu", "package:kernelwright/library/own.cu")
+    sources=("own.cu", "package:kernelwright/backends/own.cu")
 )
 
 TREES: dict[str, Inputs] = {
@@ -471,10 +471,10 @@ def test_without_a_gpu_a_check_depends_on_the_interpreter_and_not_on_the_library
     assert checks("1") == {}
     (tmp_path / "site/numpy").mkdir(parents=True)
     here, there = Distribution("3.9.0", "1"), Elsewhere("3.9.0", "1", "tri/bin/python", str(tmp_path / "site/triton"))
-    what = {"here": not_checked(lower.get("triton"), here), "there": not_checked(lower.get("triton"), there)}
+    what = {"here": not_checked(frontends.get("triton"), here), "there": not_checked(frontends.get("triton"), there)}
     assert what["here"].endswith("; Triton's interpreter can run it: pip install torch")
     assert what["there"].endswith("can run it: tri/bin/python -m pip install 'triton==3.9.*' torch")
-    assert not_checked(lower.get("cutedsl"), None).endswith("so it is not checked")
+    assert not_checked(frontends.get("cutedsl"), None).endswith("so it is not checked")
 
 
 @pytest.mark.parametrize(

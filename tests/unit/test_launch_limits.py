@@ -9,7 +9,7 @@ from kernelwright.core.arch import shared_memory
 from kernelwright.core.entry_name import ENTRY
 from kernelwright.core.errors import LoweringError
 from kernelwright.define.unit import Unit
-from kernelwright.lower.launch_limits import require_within_limits
+from kernelwright.frontends.launch_limits import require_within_limits
 
 Launch = dict[str, Any]
 

@@ -576,8 +576,8 @@ for shape in [(4, 4), (0, 8), (0, 4), (2, 7)]:
 def test_launcher_and_wrapper_compile_without_warnings(compiler: str, tmp_path: Path) -> None:
     if not shutil.which(compiler):
         pytest.skip(f"{compiler} is not installed")
-    from kernelwright.library.commands import compile_flags
-    from kernelwright.library.launcher import LAUNCHER
+    from kernelwright.backends.commands import compile_flags
+    from kernelwright.backends.launcher import LAUNCHER
 
     table = 'static const kw_kernel kw_this = {.name = "k", .outline = "x", .num_arguments = 1};\n'
     text = f'#define KW_LLVM\n#include "kernelwright.h"\n{table}#include "exports.h"\nKW_EXPORT_KERNEL(k)\n'

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm_ffi
+from kernelwright.backends.plan import LoweredUnit
 from kernelwright.cuda import Tensor
-from kernelwright.library.plan import LoweredUnit
 from support.launched import ARCHS, declared, scale, two_steps
 from support.launcher_build import FakeTensor, build, c_unit, plan, scalar, signature, tensor
 from support.launchers import Machine, Variant, host_of, make_driver, plan_of

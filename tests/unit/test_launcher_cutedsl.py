@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import tvm_ffi
-from kernelwright.library import sources as kernel_library
-from kernelwright.library.launcher import LAUNCHER
-from kernelwright.library.plan import LoweredUnit
-from kernelwright.lower.cutedsl_compiler import ANSWERED, HOST
+from kernelwright.backends import sources as kernel_library
+from kernelwright.backends.launcher import LAUNCHER
+from kernelwright.backends.plan import LoweredUnit
+from kernelwright.frontends.cutedsl.compiler import ANSWERED, HOST
 from support.launcher_build import FakeTensor, compile_and_link, include_folders, plan, signature, tensor
 from test_launcher_cuda import Machine, folder, machine  # noqa: F401 (fixtures)
 

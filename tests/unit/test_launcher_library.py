@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm_ffi
+from kernelwright.backends.commands import include_flags
+from kernelwright.backends.launcher import LAUNCHER, interface_sources, launcher_sources
+from kernelwright.backends.sources import emit
+from kernelwright.backends.wrapper import MAX_ARGUMENTS
 from kernelwright.core.errors import KernelwrightError
 from kernelwright.define.settings import Settings
-from kernelwright.library.commands import include_flags
-from kernelwright.library.launcher import LAUNCHER, interface_sources, launcher_sources
-from kernelwright.library.sources import emit
-from kernelwright.library.wrapper import MAX_ARGUMENTS
 from kernelwright.ondemand.launcher import attempt_stage
 from kernelwright.stages import launcher
 from kernelwright.stages.context import Context

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm_ffi
+from kernelwright.backends.plan import KernelPlan, LoweredUnit
+from kernelwright.backends.sources import emit
 from kernelwright.core.errors import KernelwrightError
-from kernelwright.library.plan import KernelPlan, LoweredUnit
-from kernelwright.library.sources import emit
 from kernelwright.runtime.arguments import Described, Signatures
 from kernelwright.runtime.tables import DeviceTable, Rules, Tuned, table_for
 from support.forked import starter

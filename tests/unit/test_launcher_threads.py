@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm_ffi
-from kernelwright.library.launcher import LAUNCHER
+from kernelwright.backends.launcher import LAUNCHER
 from support.forked import starter
 from support.launcher_build import MEET, OPTIMISED, build, c_unit, include_folders, plan, scalar, signature, tensor
 from support.moments import held

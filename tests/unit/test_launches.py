@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from kernelwright import backends
+from kernelwright.backends.plan import LoweredUnit
 from kernelwright.core.errors import KernelwrightError
-from kernelwright.library.plan import LoweredUnit
 from support.kernel_library import covering
 from support.launched import driver_of
 from support.launchers import LAUNCHERS, Kernel, Process, Variant, make_package, plan_of

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from elftools.elf.elffile import ELFFile
 from kernelwright.backends import get
+from kernelwright.backends import sources as library
+from kernelwright.backends.c_text import size_expression, symbols_of
+from kernelwright.backends.commands import ToolPaths
+from kernelwright.backends.plan import KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.core.errors import KernelwrightError
-from kernelwright.library import sources as library
-from kernelwright.library.c_text import size_expression, symbols_of
-from kernelwright.library.commands import ToolPaths
-from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.runtime.tables import DeviceTable, Rules
 from kernelwright.toolchain.cuda import cuda_version
 from support.launcher_build import plan, scalar, signature, tensor

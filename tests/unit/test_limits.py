@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.compilers.limits import LimitError, check_limits, read_usage
 from kernelwright.core.errors import KernelwrightError, Where
+from kernelwright.toolchain.limits import LimitError, check_limits, read_usage
 
 WHERE = Where("gemm", "block_m-64", "nvcc", "kernels/gemm.py:7")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.compilers.limits import USED
+from kernelwright.backends.files import UnitFiles, VariantFiles
 from kernelwright.core.errors import KernelwrightError
-from kernelwright.library.files import UnitFiles, VariantFiles
+from kernelwright.package.content import with_source
 from kernelwright.package.manifest import (
     BuiltPackage,
     EntrySource,
@@ -21,9 +21,9 @@ from kernelwright.package.manifest import (
     sealed_document,
     sealed_manifest,
 )
+from kernelwright.package.source import Source
 from kernelwright.runtime.loader import DIGEST_LINE, SCHEMA
-from kernelwright.wheel.content import with_source
-from kernelwright.wheel.source import Source
+from kernelwright.toolchain.limits import USED
 
 TRAPS = '{ "tools": 1,\n "tools": {}, "device_code": }\n }'
 """Text that looks like JSON in a docstring."""

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kernelwright.wheel import members
-from kernelwright.wheel.members import (
+from kernelwright.package import members
+from kernelwright.package.members import (
     DEFLATED,
     EXPANSION,
     FREE,

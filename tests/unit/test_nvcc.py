@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.compilers.nvcc import CompiledCode, NvccJob, compile_device_code, resource_usage, script
 from kernelwright.core.errors import ToolchainError, ToolError, Where
 from kernelwright.processes.runner import ToolResult, ToolRunner
 from kernelwright.toolchain.host_compiler import HostCompiler
 from kernelwright.toolchain.nvcc import Nvcc
+from kernelwright.toolchain.nvcc_run import CompiledCode, NvccJob, compile_device_code, resource_usage, script
 from support.real_nvcc import real_nvcc
 
 REPORT = """\

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from kernelwright.compilers.nvcc import CompiledCode, NvccJob, compile_device_code
-from kernelwright.compilers.nvcc_steps import KnownSteps, can_part, compile_by_steps
 from kernelwright.core.arch import is_ptx, virtual_arch
 from kernelwright.core.errors import KernelwrightError, ToolError, Where
 from kernelwright.processes.runner import ToolRunner
@@ -18,7 +16,9 @@ from kernelwright.toolchain.host_compiler import HostCompiler
 from kernelwright.toolchain.kept_headers import KeptHeaders
 from kernelwright.toolchain.nvcc import Nvcc
 from kernelwright.toolchain.nvcc_probe import compile_probe
+from kernelwright.toolchain.nvcc_run import CompiledCode, NvccJob, compile_device_code
 from kernelwright.toolchain.nvcc_steps import Steps, read_steps
+from kernelwright.toolchain.nvcc_steps_run import KnownSteps, can_part, compile_by_steps
 from support.real_nvcc import real_nvcc
 
 PTX = """\

@@ -15,18 +15,25 @@ from pathlib import Path
 
 import pytest
 from elftools.elf.elffile import ELFFile
-from kernelwright.compilers import nvrtc as nvrtc_module
-from kernelwright.compilers.headers import included_files
-from kernelwright.compilers.nvcc import CompiledCode, NvccJob, compile_device_code, resource_usage
-from kernelwright.compilers.nvrtc import HeaderStore, NvrtcJob, compile_with_nvrtc, head_lines, require_flags, script
 from kernelwright.core.errors import KernelwrightError, SettingsError, ToolchainError, ToolError, Where
 from kernelwright.processes.memory import Measurements, MemoryGovernor
 from kernelwright.processes.runner import ToolResult, ToolRunner
 from kernelwright.toolchain import nvrtc as nvrtc_library
 from kernelwright.toolchain import nvrtc_compile
+from kernelwright.toolchain import nvrtc_run as nvrtc_module
+from kernelwright.toolchain.headers import included_files
 from kernelwright.toolchain.host_compiler import HostCompiler, find_host_compiler
 from kernelwright.toolchain.nvcc import Nvcc, find_nvcc
+from kernelwright.toolchain.nvcc_run import CompiledCode, NvccJob, compile_device_code, resource_usage
 from kernelwright.toolchain.nvrtc import Nvrtc, compiler_process, find_nvrtc, include_beside
+from kernelwright.toolchain.nvrtc_run import (
+    HeaderStore,
+    NvrtcJob,
+    compile_with_nvrtc,
+    head_lines,
+    require_flags,
+    script,
+)
 from kernelwright.toolchain.probe import Toolchain
 from support.moments import Gate, wait_for
 

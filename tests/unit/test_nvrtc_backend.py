@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from kernelwright import backends
+from kernelwright.backends import launcher
+from kernelwright.backends.plan import HostCheck, KernelPlan, LoweredUnit
 from kernelwright.core.errors import KernelwrightError
-from kernelwright.define.cuda_source import DTYPES
-from kernelwright.library import launcher
-from kernelwright.library.plan import HostCheck, KernelPlan, LoweredUnit
+from kernelwright.frontends.cuda.source import DTYPES
 from kernelwright.runtime import cuda_core_tensor_maps
 from kernelwright.runtime.cuda_core_arrays import Array
 from kernelwright.runtime.cuda_core_device import LaunchError, int8, truncdiv, truncmod, uint16

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm_ffi
+from kernelwright.backends.plan import KernelPlan
 from kernelwright.cuda import Scalar, Tensor
-from kernelwright.library.plan import KernelPlan
 from kernelwright.runtime import cython_kernel
 from kernelwright.runtime import kernel as tvm_ffi_kernel
 from support.extension_build import Built, Loader, OnCuda, build_both, build_scale

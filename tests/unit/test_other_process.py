@@ -15,13 +15,15 @@ from pathlib import Path
 import pytest
 from kernelwright.core.errors import DefinitionError, ToolchainError, Where
 from kernelwright.core.need import Need
-from kernelwright.define import tilelang_program, triton_program
-from kernelwright.define.triton_program import Program, Size, Tensor
 from kernelwright.define.unit import Unit
-from kernelwright.lower import other_process, triton_elsewhere
-from kernelwright.lower.other_process import process_of
-from kernelwright.lower.raised import line_of
-from kernelwright.lower.serving import Message, read_message, write_message
+from kernelwright.frontends import other_process
+from kernelwright.frontends.other_process import process_of
+from kernelwright.frontends.raised import line_of
+from kernelwright.frontends.serving import Message, read_message, write_message
+from kernelwright.frontends.tilelang import program as tilelang_program
+from kernelwright.frontends.triton import elsewhere as triton_elsewhere
+from kernelwright.frontends.triton import program as triton_program
+from kernelwright.frontends.triton.program import Program, Size, Tensor
 from kernelwright.toolchain.distribution import Distribution
 from kernelwright.toolchain.elsewhere import Elsewhere
 from kernelwright.toolchain.probe import Toolchain
@@ -29,7 +31,7 @@ from kernelwright.worker.definitions import _remedy
 
 USE = """
 import json, sys
-from kernelwright.lower.serving import Reads, executed
+from kernelwright.frontends.serving import Reads, executed
 root, file = sys.argv[1:]
 sys.prefix = root.rpartition("/")[0]  # as that of an image whose Python is in /usr and whose project is in /usr/src
 reads = Reads(root)
@@ -127,7 +129,7 @@ echo '{"result": {}}'
     python.chmod(0o755)
 
     def process() -> other_process.OtherProcess:
-        return process_of(tilelang_program.ENVIRONMENT, str(python), "tilelang_worker")
+        return process_of(tilelang_program.ENVIRONMENT, str(python), "tilelang.worker")
 
     first = process()
     with pytest.raises(ToolchainError, match="the process of TileLang ended with exit status 9") as caught:
@@ -177,11 +179,11 @@ def test_a_compiler_whose_files_are_not_those_that_a_build_compares_is_an_error(
     before = tmp_path / "env/lib/python3.0/site-packages"
     shutil.copytree(site, before)
     with pytest.raises(ToolchainError) as caught:
-        process_of(triton_program.ENVIRONMENT, str(python), "triton_worker")
+        process_of(triton_program.ENVIRONMENT, str(python), "triton.worker")
     compared = f"imports Triton from {site}/triton, and a build compares the files in {before}/triton"
     assert f"triton_python is '{python}', which {compared}" in caught.value.message
     shutil.rmtree(before.parent)
-    process_of(triton_program.ENVIRONMENT, str(python), "triton_worker")
+    process_of(triton_program.ENVIRONMENT, str(python), "triton.worker")
 
 
 def test_a_definition_that_imports_triton_where_it_is_not_is_told_to_name_the_source():

@@ -11,7 +11,7 @@ from kernelwright.core.errors import DefinitionError, Where
 from kernelwright.define.kernel_options import KernelOptions
 from kernelwright.define.record import KernelRecord
 from kernelwright.define.settings import Settings
-from kernelwright.discover.selection import require_archs, select
+from kernelwright.stages.selection import require_archs, select
 
 ALLOWS_ALL = KernelRecord(
     "gemm", "", "kernels/gemm.py:7", ({},), ("default",), KernelOptions(outputs=("y",)), None, takes_target=False

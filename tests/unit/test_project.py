@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from kernelwright.core.errors import SettingsError, shown
-from kernelwright.wheel.project import Project, provider_project, read_project
-from kernelwright.wheel.source import find_source
-from kernelwright.wheel.version import WHERE, version_of
+from kernelwright.package.project import Project, provider_project, read_project
+from kernelwright.package.source import find_source
+from kernelwright.package.version import WHERE, version_of
 
 
 def read(folder: Path, **fields: Any) -> Project:

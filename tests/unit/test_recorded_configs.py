@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kernelwright.discover.selection import select
 from kernelwright.ondemand.record import note
+from kernelwright.stages.selection import select
 from support.scons_tree import GEMM, Inputs, new_graph, stages_of
 from support.workers_project import COPY, Project
 

@@ -14,8 +14,8 @@ import pytest
 from kernelwright.core import surroundings
 from kernelwright.core.dependencies import present_digest
 from kernelwright.core.files import LARGEST_RECORD
-from kernelwright.discover.discovery import Discovery, discover, is_known
 from kernelwright.processes.pool import WorkerPool
+from kernelwright.stages.discovery import Discovery, discover, is_known
 from kernelwright.state.cache import BuildCache
 from support.workers_project import Project
 

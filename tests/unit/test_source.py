@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 from kernelwright.core.errors import KernelwrightError, SettingsError
-from kernelwright.wheel import git as git_module
-from kernelwright.wheel.git import repository_of
-from kernelwright.wheel.sdist import choose_files, read_files
-from kernelwright.wheel.source import FIRST_ZIP_TIME, RECORD, Source, find_source
-from kernelwright.wheel.version import version_of
+from kernelwright.package import git as git_module
+from kernelwright.package.git import repository_of
+from kernelwright.package.sdist import choose_files, read_files
+from kernelwright.package.source import FIRST_ZIP_TIME, RECORD, Source, find_source
+from kernelwright.package.version import version_of
 from packaging.version import Version
 from support.project import SITE_SCONS
 

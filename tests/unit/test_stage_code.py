@@ -15,43 +15,45 @@ LABELS = [label for label, kind in KINDS.items() if kind.module]
 
 EXECUTION = "define/kernel core/files worker/definitions worker/imports worker/patterns core/project worker/reads"
 EXECUTION += " worker/server worker/strict"
-DEVICE_COMPILERS = "compilers/headers compilers/nvcc compilers/nvrtc processes/environment stages/device"
-DEVICE_COMPILERS += " compilers/nvcc_steps toolchain/ask toolchain/cuda toolchain/nvcc toolchain/nvcc_steps"
+DEVICE_COMPILERS = "toolchain/headers toolchain/nvcc_run toolchain/nvrtc_run processes/environment stages/device"
+DEVICE_COMPILERS += " toolchain/nvcc_steps_run toolchain/ask toolchain/cuda toolchain/nvcc toolchain/nvcc_steps"
 DEVICE_COMPILERS += " toolchain/nvrtc toolchain/nvrtc_compile"
 
 DECIDING = {
-    "DISCOVER": f"discover/discovery {EXECUTION}",
-    "LOWER": f"define/program core/dtype lower {EXECUTION} stages/lower",
+    "DISCOVER": f"stages/discovery {EXECUTION}",
+    "LOWER": f"frontends/cutedsl/program core/dtype frontends {EXECUTION} stages/lower",
     "CUBIN": DEVICE_COMPILERS,
     "PTX": DEVICE_COMPILERS,
-    "OBJECT": "compilers/host_code compilers/headers compilers/nvcc library/own_code stages/context stages/object "
+    "OBJECT": "toolchain/host_code toolchain/headers toolchain/nvcc_run backends/own_code stages/context stages/object "
     "toolchain/nvcc_steps",
-    "FATBIN": "compilers/fatbin compilers/nvcc stages/fatbin",
-    "SASS": "compilers/sass stages/sass",
-    "WRAP": "backends core/dtype compilers/fatbin library stages/wrap stages/context",
-    "GLIBC": "compilers/glibc stages/glibc",
-    "LAUNCHER": "library/commands library/launcher compilers/nvcc stages/launcher stages/places",
-    "CC": "library/commands library/launcher compilers/nvcc stages/cc stages/places",
-    "EXT": "backends compilers/nvcc stages/ext stages/places",
-    "ENTRY": "core/files compilers/limits package/manifest stages/entry",
-    "LINK": "core/files compilers/limits compilers/nvcc library/commands library/own_code package/manifest stages/link "
-    "stages/entry",
-    "PACKAGE": "backends compilers/fatbin core/files package stages/package",
-    "WHEEL": "compilers/fatbin core/files package stages/wheel wheel/archive wheel/content wheel/verify",
+    "FATBIN": "toolchain/fatbin toolchain/nvcc_run stages/fatbin",
+    "SASS": "toolchain/sass stages/sass",
+    "WRAP": "backends core/dtype toolchain/fatbin stages/wrap stages/context",
+    "GLIBC": "toolchain/glibc stages/glibc",
+    "LAUNCHER": "backends/commands backends/launcher toolchain/nvcc_run stages/launcher stages/places",
+    "CC": "backends/commands backends/launcher toolchain/nvcc_run stages/cc stages/places",
+    "EXT": "backends toolchain/nvcc_run stages/ext stages/places",
+    "ENTRY": "core/files toolchain/limits package/manifest stages/entry",
+    "LINK": "core/files toolchain/limits toolchain/nvcc_run backends/commands backends/own_code package/manifest "
+    "stages/link stages/entry",
+    "PACKAGE": "backends toolchain/fatbin core/files package/assemble package/manifest package/stubs stages/package",
+    "WHEEL": "toolchain/fatbin core/files package/assemble package/manifest package/archive package/content "
+    "package/verify stages/wheel",
     "COMMANDS": "stages/commands core/files",
-    "IR": f"define/program core/dtype lower {EXECUTION} stages/lower stages/ir stages/execution",
+    "IR": f"frontends/cutedsl/program core/dtype frontends {EXECUTION} stages/lower stages/ir stages/execution",
     "CHECK": f"worker/compare stages/check runtime/size worker/check {EXECUTION}",
 }
 """Modules that decide what each stage makes, written by hand: the digest has to have these. A folder stands for all
 modules in it."""
 
 STRANGERS = {
-    "LOWER": "backends wheel package compilers report state/settled stages/cc stages/device stages/ir scons",
-    "CUBIN": "lower worker wheel report stages/lower stages/cc scons",
-    "CC": "lower worker wheel report stages/lower stages/device scons",
-    "SASS": "lower worker wheel report stages/lower stages/device backends scons",
-    "LINK": "lower worker wheel report stages/lower stages/device scons",
-    "PACKAGE": "lower worker report stages/lower stages/ir stages/device scons",
+    "LOWER": "backends package toolchain/nvcc_run toolchain/fatbin toolchain/headers report state/settled "
+    "stages/cc stages/device stages/ir scons",
+    "CUBIN": "frontends worker package/archive report stages/lower stages/cc scons",
+    "CC": "frontends worker package/archive report stages/lower stages/device scons",
+    "SASS": "frontends worker package/archive report stages/lower stages/device backends scons",
+    "LINK": "frontends worker package/archive report stages/lower stages/device scons",
+    "PACKAGE": "frontends worker report stages/lower stages/ir stages/device scons",
 }
 """Modules that have nothing to do with a stage: an edit of them must not run it again."""
 
@@ -113,7 +115,7 @@ from ..core import errors, files  # modules
 from ..core.arch import (
     is_ptx,
 )
-from .. import wheel
+from .. import package
 
 if TYPE_CHECKING:
     from . import kernel
@@ -134,7 +136,7 @@ def test_imports_of_every_form_are_followed_and_those_for_annotations_are_not(tm
     top = tmp_path / "kernelwright"
     expected = {
         *("stages/__init__.py", "stages/cc.py", "stages/check.py", "stages/lower.py", "stages/entry.py"),
-        *("core/__init__.py", "core/errors.py", "core/files.py", "core/arch.py", "__init__.py", "wheel/__init__.py"),
+        *("core/__init__.py", "core/errors.py", "core/files.py", "core/arch.py", "__init__.py", "package/__init__.py"),
     }
     for name in (*expected, "stages/kernel.py", "stages/context.py"):
         (top / name).parent.mkdir(parents=True, exist_ok=True)
@@ -176,7 +178,8 @@ def test_an_edit_of_any_module_that_decides_what_a_stage_makes_changes_its_diges
 
 
 @pytest.mark.parametrize(
-    "name", ["library/launcher/" + file for file in ("cuda.h", "exports.map", "python/kernel.pxi")] + ["scons/graph.py"]
+    "name",
+    ["backends/launcher/" + file for file in ("cuda.h", "exports.map", "python/kernel.pxi")] + ["scons/graph.py"],
 )
 def test_an_edit_of_the_launcher_or_of_any_module_has_every_kernel_looked_at(own_code, name):
     before = code_module.own_code()

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kernelwright.backends.plan import LoweredUnit
 from kernelwright.core.converter import to_json
 from kernelwright.core.errors import DefinitionError, WorkerError
-from kernelwright.library.plan import LoweredUnit
 from kernelwright.processes import protocol
 from kernelwright.processes.pool import WorkerPool
 from kernelwright.processes.protocol import CheckRequest, DiscoverRequest, LowerRequest, Request

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 from kernelwright.cli import setting_of
-from kernelwright.compilers.nvcc import NvccJob, ToolHeaders, script
 from kernelwright.core.errors import Where
 from kernelwright.define.arguments import Scalar, Tensor
 from kernelwright.define.sizes import Size
 from kernelwright.define.unit import Unit
-from kernelwright.lower.declared_launch import DeclaredLaunch, EncodedMap, Given, lower_launches
+from kernelwright.frontends.declared_launch import DeclaredLaunch, EncodedMap, Given, lower_launches
 from kernelwright.toolchain.elsewhere import TILELANG, Elsewhere
 from kernelwright.toolchain.nvcc import Nvcc
+from kernelwright.toolchain.nvcc_run import NvccJob, ToolHeaders, script
 from kernelwright.toolchain.probe import Toolchain
 
 TEMPLATES = TILELANG.headers

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import tvm
-from kernelwright.lower import tir_parser
+from kernelwright.frontends.tir import parser as tir_parser
 from tvm.script import tirx as T
 from tvm.script.parser.core import diagnostics, doc
 from tvm.script.parser.core.diagnostics import Source

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from kernelwright.backends.plan import LoweredUnit, TensorMap
 from kernelwright.define.unit import Unit
-from kernelwright.library.plan import LoweredUnit, TensorMap
-from kernelwright.lower.tir import Tir
+from kernelwright.frontends.tir.front_end import Tir
 
 
 def doubled(dtype: str = "float16", stores: bool = False) -> Any:

@@ -12,12 +12,12 @@ from kernelwright import kernel
 from kernelwright.core.errors import DefinitionError, ToolchainError, Where
 from kernelwright.define.divisible import ALL
 from kernelwright.define.sizes import Size
-from kernelwright.define.triton_program import Program
 from kernelwright.define.unit import Unit
-from kernelwright.lower import get, require_recognized
-from kernelwright.lower.triton_compiler import ARCHS, _require_release
-from kernelwright.lower.triton_heuristics import divisor_of, resolved
-from kernelwright.lower.triton_lowering import _source
+from kernelwright.frontends import get, require_recognized
+from kernelwright.frontends.triton.compiler import ARCHS, _require_release
+from kernelwright.frontends.triton.heuristics import divisor_of, resolved
+from kernelwright.frontends.triton.lowering import _source
+from kernelwright.frontends.triton.program import Program
 from kernelwright.triton import Scalar, Tensor, ceildiv, configs_of
 
 WHERE = Where("k", "default", "lower", "k.py:1")

@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 from kernelwright.cli import verify
 from kernelwright.core.errors import KernelwrightError
-from kernelwright.wheel import verify as verify_module
-from kernelwright.wheel.archive import write_wheel
-from kernelwright.wheel.project import read_project
-from kernelwright.wheel.verify import gaps_of, verify_together, verify_wheel
+from kernelwright.package import verify as verify_module
+from kernelwright.package.archive import write_wheel
+from kernelwright.package.project import read_project
+from kernelwright.package.verify import gaps_of, verify_together, verify_wheel
 from support.hostile_wheels import (
     CODE,
     GOOD,
@@ -309,8 +309,8 @@ BOUNDED = """
 import re, resource, sys
 from pathlib import Path
 from kernelwright.core.errors import KernelwrightError
-from kernelwright.compilers.fatbin import unpacked_lz4
-from kernelwright.wheel.verify import verify_wheel
+from kernelwright.toolchain.fatbin import unpacked_lz4
+from kernelwright.package.verify import verify_wheel
 used = int(re.search(r"VmSize:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) << 10
 resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20),) * 2)
 try:

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.compilers.fatbin import CUBIN, PTX
 from kernelwright.core.records import Record
-from kernelwright.wheel.device_code import arch_problems, device_archs, image_problem, library_problem
-from kernelwright.wheel.package_files import Content, split_problems
-from kernelwright.wheel.project import read_project
+from kernelwright.package.device_code import arch_problems, device_archs, image_problem, library_problem
+from kernelwright.package.package_files import Content, split_problems
+from kernelwright.package.project import read_project
+from kernelwright.toolchain.fatbin import CUBIN, PTX
 from test_fatbin_images import A, container, image
 
 PTX_CODE = b"//\n.version 8.0\n.target %s\n.address_size 64\n"

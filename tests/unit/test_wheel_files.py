@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 from kernelwright.core.errors import KernelwrightError
+from kernelwright.package import platform
+from kernelwright.package.archive import write_wheel
+from kernelwright.package.content import BuiltFiles, package_files, provider_files, read_built
 from kernelwright.package.manifest import sealed_document
-from kernelwright.wheel import platform
-from kernelwright.wheel.archive import write_wheel
-from kernelwright.wheel.content import BuiltFiles, package_files, provider_files, read_built
-from kernelwright.wheel.project import Project, distribution_of, provider_project, read_project
-from kernelwright.wheel.source import Source
+from kernelwright.package.project import Project, distribution_of, provider_project, read_project
+from kernelwright.package.source import Source
 
 SOURCE = Source("a" * 40, False, 1_700_000_000)
 TIME = 1_700_000_000

@@ -49,7 +49,7 @@ def fresh(shared: Project) -> Fresh:
 def test_importing_the_client_side_imports_neither_tvm_nor_numpy_nor_scons() -> None:
     code = """
         import sys
-        import kernelwright.discover.discovery, kernelwright.processes.pool, kernelwright.processes.protocol
+        import kernelwright.stages.discovery, kernelwright.processes.pool, kernelwright.processes.protocol
         bad = {"tvm", "tvm_ffi", "numpy", "SCons"} & set(sys.modules)
         assert not bad, bad
     """

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from kernelwright import kernel
+from kernelwright.backends.plan import LoweredUnit
 from kernelwright.core.dtype import Dtype, numpy_dtype
 from kernelwright.core.errors import CheckError, DefinitionError, Where, WorkerError
-from kernelwright.library.plan import LoweredUnit
 from kernelwright.processes import pool as pool_module
 from kernelwright.processes.protocol import CheckRequest, CheckResult
 from kernelwright.worker import check as check_module

@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from kernelwright.compilers.fatbin import MAGIC, find_fatbinary, images_in
 from kernelwright.core.errors import ToolchainError
+from kernelwright.package.device_code import arch_problems, device_archs
+from kernelwright.toolchain.fatbin import MAGIC, find_fatbinary, images_in
 from kernelwright.toolchain.nvcc import Nvcc, find_nvcc
-from kernelwright.wheel.device_code import arch_problems, device_archs
 from support.project import Project
 from support.wheels import (
     Machine,

@@ -11,8 +11,8 @@ from ..core.errors import ToolchainError, Where
 from ..core.need import Need
 
 if TYPE_CHECKING:
-    from ..library.commands import ToolPaths
-    from ..library.plan import KernelPlan
+    from .commands import ToolPaths
+    from .plan import KernelPlan
 
 
 class Backend:

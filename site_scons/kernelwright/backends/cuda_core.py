@@ -16,7 +16,10 @@ from typing import Any
 from ..core.dtype import Dtype, number_kind
 from ..core.errors import KernelwrightError, Where, shown
 from ..core.need import Need
-from ..library.plan import (
+from ..runtime.cuda_core_tensor_maps import DTYPES
+from ..runtime.size import FUNCTIONS, OPERATORS
+from .base import Backend
+from .plan import (
     IDENTIFIER,
     REBUILD,
     Argument,
@@ -27,9 +30,6 @@ from ..library.plan import (
     TensorMap,
     VariantPlan,
 )
-from ..runtime.cuda_core_tensor_maps import DTYPES
-from ..runtime.size import FUNCTIONS, OPERATORS
-from .base import Backend
 
 HELPERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
 CONVERSIONS = {**{name: name for name in HELPERS}, "bool": "bool_"}

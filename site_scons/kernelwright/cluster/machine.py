@@ -11,16 +11,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..compilers.shared import shared_compiler, shared_nvcc, shared_nvrtc
+from ..backends.launcher import LAUNCHER, interface_sources
 from ..core.errors import KernelwrightError, ToolchainError, Where, WorkerError
 from ..core.files import digest_of
-from ..library.launcher import LAUNCHER, interface_sources
 from ..processes.elsewhere import SharedTool
 from ..processes.environment import tool_environment
 from ..processes.memory import Measurements, MemoryGovernor, default_budget_kib
 from ..processes.protocol import ToolRequest
 from ..processes.runner import ToolRunner, lacked
 from ..toolchain.probe import Toolchain
+from ..toolchain.shared import shared_compiler, shared_nvcc, shared_nvrtc
 from ..toolchain.tvm import tvm_ffi_includes
 from .messages import FOLDER, SCRATCH, Answer, Request, StandIns
 

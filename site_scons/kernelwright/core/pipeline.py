@@ -58,7 +58,7 @@ STAGES = (
         "Failure",
         "nothing: with `-k`, it fails in place of a definition file that cannot be executed",
         module="stages.discover",
-        also=("discover.discovery", "worker.server", "lower"),
+        also=("stages.discovery", "worker.server", "frontends"),
         of_kernel=True,
     ),
     StageKind(
@@ -69,7 +69,7 @@ STAGES = (
         "`module.tir`, `signature.json`; `host.o`, or `host.c` and `device.cu` (with TileLang `flags.json`); or what "
         "[CuTe DSL](cutedsl.md#what-is-built) or [Triton](triton.md#what-is-built) makes",
         module="stages.lower",
-        also=("worker.server", "lower"),
+        also=("worker.server", "frontends"),
         of_variant=True,
     ),
     StageKind(
@@ -218,7 +218,7 @@ STAGES = (
         "Checking",
         "`<slug>.<cpu, cuda or interpreted>.json`",
         module="stages.check",
-        also=("worker.server", "lower"),
+        also=("worker.server", "frontends"),
     ),
     StageKind(
         "SASS",
@@ -236,7 +236,7 @@ STAGES = (
         "Lowering",
         "`ir/index.txt`; beside it, a file for each pass",
         module="stages.ir",
-        also=("worker.server", "lower"),
+        also=("worker.server", "frontends"),
     ),
 )
 """All stages in the order of the pipeline, the probing of tools first, and last what only looks at it."""

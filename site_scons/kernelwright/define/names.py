@@ -74,8 +74,8 @@ def function_where(function: Any, decorator: str) -> Where:
 
 
 def caller() -> Where:
-    """The nearest frame outside of this folder: the user's line."""
-    frame, here = inspect.currentframe(), str(Path(__file__).parent)
+    """The nearest frame outside of our code: the user's line."""
+    frame, here = inspect.currentframe(), str(Path(__file__).parents[1])
     while frame is not None and frame.f_code.co_filename.startswith(here):
         frame = frame.f_back
     return Where(stage="discover", location=f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else None)

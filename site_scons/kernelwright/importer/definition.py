@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from ..core.errors import printable
 from ..define.arguments import SCALARS
-from ..define.cuda_source import Source
 from ..define.names import is_name
-from ..lower.launch_limits import THREADS
+from ..frontends.cuda.source import Source
+from ..frontends.launch_limits import THREADS
 from .bounds import in_python
 from .function import Function, Parameter, TemplateParameter
 from .types import OF_NAMES, dtype_of, number_bytes, template_index, vector_dtype

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import backends
-from .. import lower as front_ends
+from .. import frontends as front_ends
 from ..core.dependencies import EDITED, present_digest
 from ..core.errors import KernelwrightError
 from ..core.files import sha256_of
@@ -30,9 +30,9 @@ from .store import LATER, CacheError
 
 if TYPE_CHECKING:
     from ..define.record import DefinitionRecord, KernelRecord
-    from ..discover.selection import KernelSelection
     from ..stages.context import Run
     from ..stages.kernel import KernelBuild
+    from ..stages.selection import KernelSelection
     from ..stages.stage import Stage
 
 LOCK_TIMEOUT_S = 600.0
@@ -328,7 +328,7 @@ def _compress(job: Job) -> Mapping[str, Any]:
     mode = job.settings.compress
     if mode == "none" or not job.tools.nvcc:
         return {}
-    from ..compilers.fatbin import described
+    from ..toolchain.fatbin import described
 
     return described(mode)
 

@@ -14,7 +14,7 @@ from .machine import Machine
 
 if TYPE_CHECKING:
     from ..define.record import KernelRecord
-    from ..discover.selection import KernelSelection
+    from ..stages.selection import KernelSelection
 
 
 def select_for(record: KernelRecord, settings: Settings, machine: Machine, given: frozenset[str]) -> KernelSelection:
@@ -31,7 +31,7 @@ def select_for(record: KernelRecord, settings: Settings, machine: Machine, given
         DefinitionError: the kernel's decorator does not fit the settings.
         SettingsError: there is no device that the kernel could run on, and no arch was named.
     """
-    from ..discover.selection import select
+    from ..stages.selection import select
 
     if "archs" in given:
         selection = select(record, settings)

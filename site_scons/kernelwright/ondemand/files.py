@@ -271,7 +271,7 @@ def _discovered(
     path: Path, root: Path, session: Session, identity: str, pool: Callable[[], WorkerPool]
 ) -> DefinitionRecord:
     """The record of a definition file. Raises a KernelwrightError if the file has an error."""
-    from ..discover.discovery import discover
+    from ..stages.discovery import discover
 
     records, errors = discover([path], root, session.discovery, pool, identity)
     if errors:

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .. import lower
+from .. import frontends
 from ..core.arch import lowering_arch
 from ..core.errors import DefinitionError, Where, WorkerError, refused
 from ..core.request import digest
@@ -36,7 +36,7 @@ from .origin import Origin
 from .project import session_for
 
 if TYPE_CHECKING:
-    from ..discover.selection import KernelSelection
+    from ..stages.selection import KernelSelection
     from .build import MakeContext
     from .options import Options
 
@@ -85,11 +85,11 @@ class Programs:
         """What the definition returns for a unit.
 
         Raises:
-            DefinitionError: it raised something, or returned what its front end does not lower.
+            DefinitionError: it raised something, or returned what its front end does not frontends.
         """
         import tvm_ffi
 
-        front_end = lower.of(self.kernel, unit.where)
+        front_end = frontends.of(self.kernel, unit.where)
         if front_end.compiles_device_code or front_end.header_folders or self.kernel.options.sources:
             raise _needs_a_file(front_end.name, unit.where)
         target = front_end.target(unit)
@@ -97,7 +97,7 @@ class Programs:
             returned = self.kernel.build(unit.config, target)
         except (Exception, SystemExit) as error:  # user code may raise anything
             raise _error(error, unit.where) from error
-        lower.require_recognized(front_end, returned, unit.where)
+        frontends.require_recognized(front_end, returned, unit.where)
         if not isinstance(returned, tvm_ffi.Object):
             raise _needs_a_file(front_end.name, unit.where)
         front_end.require_pass_configs(unit.pass_configs, unit.where)
@@ -132,7 +132,7 @@ class Programs:
         with LOCK, deep_recursion(), _without_compiling():
             unit = self.unit(request.slug, request.target, request.arch)
             unit = replace(unit, symbol=request.symbol, pass_configs=request.pass_configs, ir=request.ir)
-            front_end = lower.of(self.kernel)
+            front_end = frontends.of(self.kernel)
             lowered = deeply(lambda: front_end.lower(program, unit, lambda doing: None))
         try:
             for name, content in lowered.files.items():
@@ -198,9 +198,9 @@ def record_of_kernel(kernel: Kernel) -> KernelRecord:
         DefinitionError: there is no such front end, or the kernel does not fit it.
     """
     where = Where(kernel.name, location=kernel.location)
-    front_end = lower.of(kernel, where)
+    front_end = frontends.of(kernel, where)
     front_end.check(kernel, where)
-    return record_of(kernel, lower.targets_of(kernel), kernel.location, kernel.sizes_of)
+    return record_of(kernel, frontends.targets_of(kernel), kernel.location, kernel.sizes_of)
 
 
 def definition_of(kernel: Kernel) -> DefinitionRecord:

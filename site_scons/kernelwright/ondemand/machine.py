@@ -29,10 +29,10 @@ LEVELS = (
 table (X86TargetParser.cpp). A name is there only if the operating system saves the registers, too."""
 
 CAP = "KERNELWRIGHT_CPU_LEVEL"
-"""The variable with which a user lowers the level that kernels run on; see ``library/launcher/cpu.h``."""
+"""The variable with which a user lowers the level that kernels run on; see ``backends/launcher/cpu.h``."""
 
 DRIVER = "KERNELWRIGHT_CUDA_DRIVER"
-"""The variable that names another CUDA driver than the installed one; see ``library/launcher/cuda.h``."""
+"""The variable that names another CUDA driver than the installed one; see ``backends/launcher/cuda.h``."""
 
 DEVICE_FILES = ("/dev/nvidiactl", "/dev/dxg")
 """What is there if a driver is loaded: the second one under Windows."""

@@ -23,7 +23,7 @@ from .options import effective
 if TYPE_CHECKING:
     from ..define.record import DefinitionRecord, KernelRecord
     from ..define.settings import Settings
-    from ..discover.selection import KernelSelection
+    from ..stages.selection import KernelSelection
     from .build import MakeContext
     from .options import Options
     from .session import Session
@@ -109,7 +109,7 @@ def _selected(origin: Origin, record: KernelRecord, options: Options, tuned: boo
 
 def _chosen(origin: Origin, selection: KernelSelection, tuned: bool) -> KernelSelection:
     """The variants of a kernel with a space that are compiled. What is asked for in two ways is selected in one."""
-    from ..discover.tuned import choose, note_of, read_tables
+    from ..stages.tuned import choose, note_of, read_tables
 
     record = next(known for known in origin.definition.kernels if known.name == selection.record.name)
     names = tables_of(origin, record) if tuned else ()
@@ -127,7 +127,7 @@ def _chosen(origin: Origin, selection: KernelSelection, tuned: bool) -> KernelSe
 
 def tables_of(origin: Origin, record: KernelRecord) -> tuple[str, ...]:
     """The files of the tuning tables of a kernel; a kernel that is in no file of a project has none."""
-    from ..discover.tables import tables_in
+    from ..define.tables import tables_in
 
     if not record.choices or not origin.definition.dependencies:
         return ()

@@ -106,7 +106,7 @@ def _kernel(program: Any, outputs: Sequence[str | int], place: str, options: Map
 
 def _name(program: Any, where: Where) -> str:
     """The name of the program's function, if a kernel can have that."""
-    from ..lower import get
+    from ..frontends import get
 
     if not get("tir").recognizes(program):
         remedy = "pass what @T.prim_func or te.create_prim_func made; definitions have a method compile of their own"

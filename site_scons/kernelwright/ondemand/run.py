@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import Where
 from ..define.record import DefinitionRecord
-from ..discover.discovery import remember_dependencies
 from ..processes.elsewhere import Elsewhere
 from ..processes.runner import RunsTools, ToolResult
+from ..stages.discovery import remember_dependencies
 from ..state.journal import Journal
 
 if TYPE_CHECKING:

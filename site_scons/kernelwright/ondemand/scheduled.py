@@ -18,7 +18,7 @@ def scheduled_module(kernel: Kernel, job: Job) -> Any:
         DefinitionError: the definition is wrong.
         LoweringError: no schedule can be found.
     """
-    from ..lower.tir_lowering import scheduled
+    from ..frontends.tir.lowering import scheduled
     from .deep import deep_recursion, deeply
     from .live import Programs
 

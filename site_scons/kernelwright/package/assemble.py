@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..backends import get
-from ..library.commands import LIBRARIES
+from ..backends.commands import LIBRARIES
 
 if TYPE_CHECKING:
     from ..backends.base import Backend

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from ..backends import get
+from ..backends.files import UnitFiles, VariantFiles, usages_of
 from ..core.errors import KernelwrightError, Where, shown
 from ..core.files import canonical_json, digest_of, pretty_json, sha256_of
 from ..core.request import ASIDE
-from ..library.files import UnitFiles, VariantFiles, usages_of
 from ..runtime.arguments import outputs_of
 from ..runtime.loader import DIGEST_LINE, SCHEMA
 from ..runtime.tables import DeviceTable
@@ -40,7 +40,7 @@ class EntrySource:
         backward: name of the kernel that computes its gradients; None: there is none.
         images_below: the folder that names of device images are relative to, if the library does not hold them.
         own_tools: those tools that not all kernels of a package are made with, which its units name.
-        declared, tables, tabled, meaning: as of a plan; see :class:`library.plan.KernelPlan`.
+        declared, tables, tabled, meaning: as of a plan; see :class:`backends.plan.KernelPlan`.
         frontend: what its definition is written in.
     """
 

@@ -1,6 +1,6 @@
 """Why a kernel refuses a call, for programs: the words of an error are for people, and nothing hangs on them.
 
-The kernel's library tells it as the error's extra context in TVM-FFI (``library/launcher/error.h``), the extension
+The kernel's library tells it as the error's extra context in TVM-FFI (``backends/launcher/error.h``), the extension
 modules and Python code as the attribute ``refusal`` of the exception. Only the standard library is imported here.
 """
 

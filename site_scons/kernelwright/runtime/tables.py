@@ -1,6 +1,6 @@
 """Tuning tables as a package has them: on which device which variant runs for which sizes.
 
-The same tables are in the library of a kernel, where ``library/launcher/tables.h`` looks them up. This module serves
+The same tables are in the library of a kernel, where ``backends/launcher/tables.h`` looks them up. This module serves
 what has no library: the backend ``nvrtc``.
 """
 
@@ -135,7 +135,7 @@ class Tuned:
         return self.table.rules.get(self.declared) if self.table else None
 
     def reason(self, symbols: Mapping[str, Any], chosen: int, slugs: Sequence[str]) -> str:
-        """Why a variant runs, in the words of ``library/launcher/tables.h``.
+        """Why a variant runs, in the words of ``backends/launcher/tables.h``.
 
         Arguments:
             symbols: the sizes of the call.

@@ -21,7 +21,7 @@ import SCons.Errors
 import SCons.Script
 import SCons.Util
 
-from .. import backends, lower
+from .. import backends, frontends
 from ..core.arch import image_file
 from ..core.dependencies import is_portable, present_digest
 from ..core.errors import DefinitionError, KernelwrightError, SettingsError, Where
@@ -31,7 +31,7 @@ from ..core.shard import shard_of
 from ..core.surroundings import OUTSIDE
 from ..core.version import VERSION
 from ..define.settings import Settings, affecting
-from ..discover.tables import tables_in
+from ..define.tables import tables_in
 from ..stages import commands
 from ..stages.code import code_digest, own_code
 from ..stages.context import Context, KernelContext, told
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ..define.record import DefinitionRecord, KernelRecord
-    from ..discover.configured import Configured
-    from ..discover.selection import KernelSelection
+    from ..stages.configured import Configured
     from ..stages.kernel import KernelBuild
     from ..stages.launcher import CompiledLauncher
+    from ..stages.selection import KernelSelection
     from ..toolchain.tvm import Lowerer
     from .restored import RestoredKernels
 
@@ -169,7 +169,7 @@ class PackageGraph:
         if not any(backend.versioned for backend in backends_of(self.context, parts)):
             return ""
         from ..define.settings import read_document
-        from ..wheel.version import version_of
+        from ..package.version import version_of
 
         return version_of(self.run.top, read_document(self.run.top / "pyproject.toml"))
 
@@ -261,7 +261,7 @@ class PackageGraph:
         """The configs in the file that the setting names, if it names one."""
         if not self.settings.configs:
             return None
-        from ..discover.configured import Configured
+        from ..stages.configured import Configured
 
         return Configured(self.run.top, self.settings.configs)
 
@@ -336,7 +336,7 @@ class PackageGraph:
     def _none_restored(self) -> RestoredKernels:
         """What takes kernels out of the build cache as a whole; it has none yet."""
         # Imported here, because a run with nothing to do does not need it.
-        from ..library.commands import LIBRARIES
+        from ..backends.commands import LIBRARIES
         from .restored import RestoredKernels
 
         shared = (self.context.glibc, LIBRARIES)
@@ -352,7 +352,7 @@ class PackageGraph:
 
         TVM takes a second to import, which the probes of the tools take as well, and compiling the launcher.
         """
-        from ..discover.discovery import is_known
+        from ..stages.discovery import is_known
 
         self.run.require_cache()
         # One answer has to do: where it is in the cache, so are most of the others, with what is finished.
@@ -376,8 +376,8 @@ class PackageGraph:
 
         Kernels of these files that are settled themselves stay so.
         """
-        from ..discover.discovery import discover
-        from ..discover.selection import require_archs, select
+        from ..stages.discovery import discover
+        from ..stages.selection import require_archs, select
 
         self.run.require_cache()
         identity = self._identity(self.tools.lowerer)
@@ -434,7 +434,7 @@ class PackageGraph:
         names = self._tables.get(declared.name, ())
         if not declared.choices and not names:
             return selection
-        from ..discover import tuned
+        from ..stages import tuned
 
         read = tuned.read_tables(self.run.top, names)
         found.tables.update(read.digests)
@@ -461,7 +461,7 @@ class PackageGraph:
         """Make the nodes of a kernel."""
         from ..stages import ir, kernel
 
-        context = KernelContext(self.context, definition, selection, lower.of(selection.record))
+        context = KernelContext(self.context, definition, selection, frontends.of(selection.record))
         build = kernel.make(context, self.glibc_stage, self.launcher_stage, self._listings)
         shown = ir.make_all(context) if self._showing else []
         for stage in (*build.stages, *build.checks, *build.listings, *shown):
@@ -571,7 +571,7 @@ class PackageGraph:
                     from ..stages.check import not_checked
 
                     written = kernel.record.options.frontend
-                    why = not_checked(lower.get(written), self.tools.of_front_ends.get(written))
+                    why = not_checked(frontends.get(written), self.tools.of_front_ends.get(written))
                     self._tell([f"kernelwright: {name} {why}"])
 
     def _add_listing(self, ending: str) -> None:
@@ -585,7 +585,7 @@ class PackageGraph:
                 self._tell([f"kernelwright: {name} has no device code of which there is a .{ending}"])
 
     def _alias_ir(self) -> None:
-        """Make ``ir`` a target: the IR of all kernels that TVM's passes lower."""
+        """Make ``ir`` a target: the IR of all kernels that TVM's passes frontends."""
         nodes = [self.run.node_of(stage) for shown in self._shown.values() for stage in shown]
         self._user_env.Alias(IR, [*nodes, *self._failing])
         for node in nodes if not self._shows_always else ():

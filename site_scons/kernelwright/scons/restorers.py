@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ..remote.counts import Counts
 from ..state.cache import Work
+from ..state.counts import Counts
 from ..state.remote_entries import Compressed
 from ..state.restorer import Restored, Wanted, batch_line
 

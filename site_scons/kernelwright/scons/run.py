@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from ..processes.pool import WorkerPool
     from ..processes.protocol import Request
     from ..processes.runner import ToolRunner
-    from ..remote.client import RemoteCache
-    from ..remote.counts import Counts
     from ..stages.partial import Partial
     from ..state.cache import BuildCache
+    from ..state.counts import Counts
+    from ..state.remote_client import RemoteCache
     from ..state.shards import Merged
     from ..state.trace import Trace
 
@@ -151,7 +151,7 @@ class BuildRun:
         """The remote cache, if the settings name one."""
         if not self.has_remote:
             return None
-        from ..remote.opening import open_remote
+        from ..state.remote_opening import open_remote
 
         return open_remote(self._settings, self.top, os.environ, self._warn)
 
@@ -378,7 +378,7 @@ class BuildRun:
     def remember(self, definition: DefinitionRecord, request: str, dependencies: Mapping[str, str]) -> dict[str, str]:
         """Note the files that a request turned out to depend on; those that the definition's own record lacks."""
         # Imported here, because most runs discover nothing.
-        from ..discover.discovery import remember_dependencies
+        from ..stages.discovery import remember_dependencies
 
         return remember_dependencies(definition, self.top, self.discovery, request, dependencies)
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..compilers.nvcc import shell_script
-from ..compilers.shared import shared_compiler
+from ..backends import commands, sources
+from ..backends.commands import ToolPaths
+from ..backends.files import VariantFiles, units_of
+from ..backends.launcher import interface_sources
 from ..core.files import digest_of
 from ..core.request import ASIDE
-from ..library import commands, sources
-from ..library.commands import ToolPaths
-from ..library.files import VariantFiles, units_of
-from ..library.launcher import interface_sources
 from ..processes.elsewhere import Elsewhere
 from ..toolchain.host_compiler import HostCompiler
+from ..toolchain.nvcc_run import shell_script
+from ..toolchain.shared import shared_compiler
 from .commands import command_of
 from .context import KernelContext, whole
 from .places import SYMBOLIC_PLACES, real_places

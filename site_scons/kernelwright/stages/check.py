@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..backends.files import UnitFiles, VariantFiles
 from ..core.files import pretty_json
 from ..core.need import Interpreter
 from ..core.request import ASIDE
-from ..library.files import UnitFiles, VariantFiles
-from ..lower.base import FrontEnd
+from ..frontends.base import FrontEnd
 from ..processes.protocol import INTERPRETED, CheckRequest
 from .context import KernelContext, made
 from .stage import Stage, files_in

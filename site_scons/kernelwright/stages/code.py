@@ -70,7 +70,7 @@ def code_of(label: str, package: Path) -> set[Path]:
     todo = [module_file(f"{package}/{kind.module.replace('.', '/')}")]
     for name in kind.also:
         path = package / name.replace(".", "/")
-        todo += path.glob("*.py") if path.is_dir() else [module_file(str(path))]
+        todo += path.rglob("*.py") if path.is_dir() else [module_file(str(path))]
     modules: set[Path] = set()
     left_out = {package / name for name in NO_CODE}
     while todo:

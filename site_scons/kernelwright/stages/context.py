@@ -15,11 +15,10 @@ from ..core.errors import DefinitionError, EditedError, ToolchainError, Where
 from ..core.surroundings import OUTSIDE, interpreter
 
 if TYPE_CHECKING:
+    from ..backends.files import UnitFiles, VariantFiles
     from ..define.record import DefinitionRecord, KernelRecord
     from ..define.settings import Settings
-    from ..discover.selection import KernelSelection
-    from ..library.files import UnitFiles, VariantFiles
-    from ..lower.base import FrontEnd
+    from ..frontends.base import FrontEnd
     from ..processes.pool import WorkerPool
     from ..processes.protocol import CheckRequest, LowerRequest
     from ..processes.runner import RunsTools
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from ..toolchain.distribution import Distribution
     from ..toolchain.elsewhere import Elsewhere
     from .partial import Partial
+    from .selection import KernelSelection
     from .stage import Stage
     from .tools import Tools
 

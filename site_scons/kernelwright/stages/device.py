@@ -9,7 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic
 
-from ..compilers.nvcc import (
+from ..core.arch import is_ptx, virtual_arch
+from ..core.errors import DefinitionError, SettingsError
+from ..core.request import ASIDE
+from ..toolchain.host_compiler import HostCompiler
+from ..toolchain.kept_headers import KeptHeaders
+from ..toolchain.nvcc import Nvcc
+from ..toolchain.nvcc_run import (
     CompiledCode,
     Job,
     NvccJob,
@@ -19,13 +25,7 @@ from ..compilers.nvcc import (
     compile_device_code,
     stand_in,
 )
-from ..compilers.nvcc_steps import KnownSteps, can_part, compile_by_steps
-from ..core.arch import is_ptx, virtual_arch
-from ..core.errors import DefinitionError, SettingsError
-from ..core.request import ASIDE
-from ..toolchain.host_compiler import HostCompiler
-from ..toolchain.kept_headers import KeptHeaders
-from ..toolchain.nvcc import Nvcc
+from ..toolchain.nvcc_steps_run import KnownSteps, can_part, compile_by_steps
 from .code import code_digest
 from .commands import command_of
 from .context import KernelContext, require_folders, require_no_device_linker
@@ -34,10 +34,10 @@ from .stage import Stage, files_in
 from .stage_run import StageRun
 
 if TYPE_CHECKING:
-    from ..compilers.nvrtc import HeaderStore, NvrtcJob  # noqa: F401 (it is the argument of a base class)
     from ..toolchain.distribution import Distribution
     from ..toolchain.elsewhere import Elsewhere
     from ..toolchain.nvrtc import Nvrtc
+    from ..toolchain.nvrtc_run import HeaderStore, NvrtcJob  # noqa: F401 (it is the argument of a base class)
 
 
 def make_all(kernel: KernelContext, slug: str, source: str, archs: Sequence[str]) -> dict[str, Stage]:
@@ -216,7 +216,7 @@ def compile_by_nvcc(request: NvccCompilation, scratch: Path, stage: StageRun) ->
 
 def compile_by_nvrtc(request: NvrtcCompilation, scratch: Path, stage: StageRun) -> None:
     """Have NVRTC compile the source."""
-    from ..compilers.nvrtc import compile_with_nvrtc
+    from ..toolchain.nvrtc_run import compile_with_nvrtc
 
     job, begun = request.real, time.time_ns()
     require_folders(request.folders, job.where)
@@ -248,8 +248,8 @@ def _with_nvrtc(
     kernel: KernelContext, arch: str, folder: Path, slug: str, shipped: bool
 ) -> tuple[NvrtcCompilation, Callable[..., None]]:
     # Imported here, because few builds use it.
-    from ..compilers.nvrtc import HeaderStore, NvrtcJob
     from ..core.quantity import parse_size
+    from ..toolchain.nvrtc_run import HeaderStore, NvrtcJob
 
     nvrtc, size, where = kernel.tools.nvrtc, kernel.package.settings.pch_size, kernel.where("nvrtc", slug)
     if nvrtc is None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..compilers.limits import check_limits as check_usage
+from ..backends.commands import LIBRARIES
+from ..backends.files import VariantFiles, images_of, units_of, usages_of
 from ..core.errors import Where
 from ..core.request import ASIDE
 from ..core.version import VERSION
-from ..library.commands import LIBRARIES
-from ..library.files import VariantFiles, images_of, units_of, usages_of
 from ..package.assemble import library_of
 from ..package.manifest import EntrySource, make_entry
+from ..toolchain.limits import check_limits as check_usage
 from .context import KernelContext, whole
 from .stage import Stage, files_in
 from .stage_run import StageRun
@@ -25,7 +25,7 @@ class Entry:
 
     Arguments:
         source: what it is made from; of that, the variants, the launcher and the tuning are those that were made.
-        limits: the most registers and spills; see :func:`compilers.limits.check_limits`.
+        limits: the most registers and spills; see :func:`toolchain.limits.check_limits`.
         images_in: where the device images are (:attr:`Context.images_in`).
         compiler: the stage that an error about a limit names.
     """

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from .. import backends
 from ..backends.base import Backend
-from ..compilers.nvcc import shell_script
+from ..backends.commands import ToolPaths
 from ..core.files import digest_of
 from ..core.request import ASIDE
-from ..library.commands import ToolPaths
 from ..toolchain.host_compiler import HostCompiler
+from ..toolchain.nvcc_run import shell_script
 from .context import KernelContext
 from .places import SYMBOLIC_PLACES, real_places
 from .stage import Stage, files_in

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..compilers.fatbin import PackJob, pack
 from ..core.errors import SettingsError
 from ..core.request import ASIDE
+from ..toolchain.fatbin import PackJob, pack
 from ..toolchain.nvcc import Nvcc
 from .context import KernelContext
 from .stage import Stage, files_in

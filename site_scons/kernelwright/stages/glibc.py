@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..compilers.glibc import LIBRARIES, make_stubs
 from ..core.errors import Where
+from ..toolchain.glibc import LIBRARIES, make_stubs
 from ..toolchain.host_compiler import HostCompiler
 from .context import Context
 from .stage import Stage, files_in

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..compilers.headers import sought_in_vain
-from ..compilers.host_code import ObjectJob
-from ..compilers.nvcc import DeviceJob
 from ..core.dependencies import EDITED, dependency_name, path_of, present_digest
+from ..toolchain.headers import sought_in_vain
+from ..toolchain.host_code import ObjectJob
+from ..toolchain.nvcc_run import DeviceJob
 
 
 def included(

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..core.errors import DefinitionError
 from ..core.files import sha256_of
-from ..lower.unit import IR_INDEX
+from ..frontends.unit import IR_INDEX
 from . import lower
 from .context import KernelContext
 from .execution import move

@@ -10,10 +10,10 @@ from typing import Any
 
 from .. import backends
 from ..backends.base import Backend
+from ..backends.commands import LIBRARIES
+from ..backends.files import UnitFiles, VariantFiles, images_of
 from ..core.arch import image_file, is_ptx, virtual_arch
 from ..define.record import KernelRecord
-from ..library.commands import LIBRARIES
-from ..library.files import UnitFiles, VariantFiles, images_of
 from ..package.assemble import IMAGES, library_of, product_of
 from . import cc, check, device, entry, ext, fatbin, link, lower, sass, wrap
 from . import object as object_files

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Thread
 
-from ..compilers.nvcc import shell_script
+from ..backends.commands import LIBRARIES, ToolPaths, launcher_commands, launcher_library, launcher_map
+from ..backends.launcher import launcher_sources
 from ..core.errors import Where
 from ..core.files import digest_of, scratch_folder
 from ..core.request import ASIDE, digest
-from ..library.commands import LIBRARIES, ToolPaths, launcher_commands, launcher_library, launcher_map
-from ..library.launcher import launcher_sources
 from ..processes.runner import ToolResult, together
 from ..toolchain.host_compiler import HostCompiler
+from ..toolchain.nvcc_run import shell_script
 from .context import Context, Run
 from .places import SYMBOLIC_PLACES, real_places
 from .stage import Stage, files_in

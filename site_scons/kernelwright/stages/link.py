@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..compilers.nvcc import shell_script, stand_in
+from ..backends.commands import LIBRARIES, ToolPaths, link_command
+from ..backends.files import VariantFiles, images_of, objects_of
+from ..backends.launcher import LINKER_MAP
+from ..backends.own_code import cuda_runtime, driver_functions, driver_text, exported_functions, undefined_functions
 from ..core.dependencies import installed_name
 from ..core.errors import DefinitionError, LoweringError, Where
 from ..core.files import digest_of, sha256_of
 from ..core.request import ASIDE
-from ..library.commands import LIBRARIES, ToolPaths, link_command
-from ..library.files import VariantFiles, images_of, objects_of
-from ..library.launcher import LINKER_MAP
-from ..library.own_code import cuda_runtime, driver_functions, driver_text, exported_functions, undefined_functions
 from ..toolchain.host_compiler import HostCompiler
+from ..toolchain.nvcc_run import shell_script, stand_in
 from ..toolchain.tvm import tvm_ffi_library
 from . import entry
 from .commands import command_of

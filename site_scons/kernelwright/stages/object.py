@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..compilers.host_code import ObjectJob, compile_object
-from ..compilers.nvcc import stand_in
+from ..backends.own_code import renaming
 from ..core.dependencies import IN_PACKAGE
 from ..core.errors import DefinitionError, SettingsError, Where
 from ..core.request import ASIDE
-from ..library.own_code import renaming
+from ..toolchain.host_code import ObjectJob, compile_object
 from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.nvcc import Nvcc
+from ..toolchain.nvcc_run import stand_in
 from ..toolchain.package_folder import package_folder
 from ..toolchain.tvm import tvm_ffi_includes
 from .commands import command_of

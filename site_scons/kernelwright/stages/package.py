@@ -13,12 +13,12 @@ from typing import Any
 
 from .. import backends
 from ..backends.base import Backend
+from ..backends.commands import LIBRARIES
 from ..core.errors import KernelwrightError, Where
 from ..core.files import Stamp, digest_of, file_stamp, lasting_stamp, sha256_of
 from ..core.request import ASIDE
 from ..core.version import VERSION
 from ..define.settings import Settings
-from ..library.commands import LIBRARIES
 from ..package.assemble import IMAGES, outputs, provider_package, runtime_sources
 from .context import Context
 from .execution import move
@@ -171,7 +171,7 @@ class Assembly:
         if mode == "none" or not self._context.tools.nvcc:
             return {}
         # Imported here, because a build with nothing to do needs none of it.
-        from ..compilers.fatbin import described
+        from ..toolchain.fatbin import described
 
         return described(mode)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 import sysconfig
 
-from ..compilers.nvcc import stand_in
-from ..library.commands import ToolPaths
-from ..library.launcher import LAUNCHER
+from ..backends.commands import ToolPaths
+from ..backends.launcher import LAUNCHER
 from ..toolchain.host_compiler import HostCompiler
+from ..toolchain.nvcc_run import stand_in
 from ..toolchain.tvm import tvm_ffi_includes
 
 SYMBOLIC_PLACES = ToolPaths(

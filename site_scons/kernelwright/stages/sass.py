@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..compilers.sass import SassJob, disassemble
 from ..toolchain.nvdisasm import Nvdisasm
+from ..toolchain.sass import SassJob, disassemble
 from .context import KernelContext
 from .stage import Stage, files_in
 from .stage_run import StageRun

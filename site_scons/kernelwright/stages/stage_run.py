@@ -11,10 +11,10 @@ from ..core.errors import KernelwrightError, Where
 from .context import whole
 
 if TYPE_CHECKING:
-    from ..compilers.nvcc import CompiledCode
-    from ..library.files import VariantFiles
+    from ..backends.files import VariantFiles
     from ..processes.elsewhere import Elsewhere
     from ..processes.runner import RunsTools, ToolResult
+    from ..toolchain.nvcc_run import CompiledCode
     from .context import Run
     from .stage import Stage
 

@@ -6,16 +6,16 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from .. import lower
+from .. import frontends
 from ..core.errors import SettingsError, ToolchainError, Where
 
 if TYPE_CHECKING:
-    from ..compilers.nvcc_steps import KnownSteps
     from ..define.settings import Settings
     from ..toolchain.distribution import Distribution
     from ..toolchain.elsewhere import Elsewhere
     from ..toolchain.host_compiler import HostCompiler
     from ..toolchain.nvcc import Nvcc
+    from ..toolchain.nvcc_steps_run import KnownSteps
     from ..toolchain.nvdisasm import Nvdisasm
     from ..toolchain.nvrtc import Nvrtc
     from ..toolchain.probe import Toolchain
@@ -45,14 +45,14 @@ class Tools:
     @cached_property
     def of_front_ends(self) -> dict[str, Distribution | Elsewhere]:
         """The tools that front ends run besides TVM, by the name of the front end."""
-        tools = {name: self.of_front_end(name) for name in lower.names()}
+        tools = {name: self.of_front_end(name) for name in frontends.names()}
         return {name: tool for name, tool in tools.items() if tool is not None}
 
     def of_front_end(self, name: str) -> Distribution | Elsewhere | None:
         """The tool that a front end runs besides TVM; None: it runs none."""
         if self.chain is None or self.settings is None:
             raise ToolchainError("the tools of front ends were not looked for", Where(stage="settings"))
-        return lower.get(name).tool(self.chain, self.settings)
+        return frontends.get(name).tool(self.chain, self.settings)
 
     def data_of_front_end(self, name: str) -> dict[str, Any]:
         """What is known of that tool, without paths."""
@@ -62,7 +62,7 @@ class Tools:
     @cached_property
     def steps(self) -> KnownSteps:
         """The programs that nvcc runs, as far as they were asked for."""
-        from ..compilers.nvcc_steps import KnownSteps
+        from ..toolchain.nvcc_steps_run import KnownSteps
 
         return KnownSteps()
 
@@ -73,7 +73,7 @@ class Tools:
         Raises:
             KernelwrightError: there is none, or it is too old.
         """
-        from ..compilers.fatbin import find_fatbinary
+        from ..toolchain.fatbin import find_fatbinary
 
         return find_fatbinary(self.nvcc) if self.nvcc is not None else ""
 

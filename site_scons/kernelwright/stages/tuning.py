@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from ..backends.files import VariantFiles
+from ..backends.plan import KernelPlan
 from ..core.errors import KernelwrightError, Where
 from ..core.request import ASIDE
-from ..library.files import VariantFiles
-from ..library.plan import KernelPlan
 from ..runtime.tables import DeviceTable, Rules
 
 if TYPE_CHECKING:
-    from ..discover.selection import KernelSelection
+    from .selection import KernelSelection
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """The tuning of a kernel; the fields besides ``slugs`` are as of :class:`discover.selection.KernelSelection`.
+    """The tuning of a kernel; the fields besides ``slugs`` are as of :class:`stages.selection.KernelSelection`.
 
     Arguments:
         slugs: of all variants, whose numbers the tables have; empty: the kernel has no space.

@@ -20,16 +20,16 @@ from ..core.quantity import parse_size
 from ..core.records import Record, read_json
 from ..core.request import ASIDE
 from ..core.version import VERSION
+from ..package import WHEEL_LIST
 from ..package.assemble import provider_package
-from ..wheel import WHEEL_LIST
-from ..wheel.size_table import kernel_sizes, size_table
+from ..package.size_table import kernel_sizes, size_table
 from .stage import Stage, files_in
 from .stage_run import StageRun
 
 if TYPE_CHECKING:
-    from ..wheel.content import BuiltFiles
-    from ..wheel.project import Project
-    from ..wheel.source import Source
+    from ..package.content import BuiltFiles
+    from ..package.project import Project
+    from ..package.source import Source
     from .context import Context
 
 NAME = "wheel"
@@ -141,7 +141,7 @@ def _require_no_less(wheels: Mapping[Path, Path]) -> None:
 
 def _is_whole(wheel: Path) -> bool | None:
     """Whether a wheel lacks nothing because its build had errors; None: it cannot be read."""
-    from ..wheel.verify import gaps_of, manifest_of
+    from ..package.verify import gaps_of, manifest_of
 
     try:
         return bool(manifest_of(wheel).raw) and not gaps_of(wheel)
@@ -193,9 +193,9 @@ def make(context: Context, definitions: Sequence[str], manifest: str, outside: S
         KernelwrightError: pyproject.toml does not describe a wheel.
     """
     from ..define.settings import read_document
-    from ..wheel.platform import require_platform
-    from ..wheel.project import provider_project, read_project
-    from ..wheel.source import find_source
+    from ..package.platform import require_platform
+    from ..package.project import provider_project, read_project
+    from ..package.source import find_source
 
     require_platform()
     top, settings = context.run.top, context.settings
@@ -220,7 +220,7 @@ def make(context: Context, definitions: Sequence[str], manifest: str, outside: S
 
 def write(request: Wheels, scratch: Path, stage: StageRun) -> None:
     """Write the wheels, look into them, and note their names."""
-    from ..wheel.content import read_built
+    from ..package.content import read_built
 
     built = read_built(request.folder, request.package)
     wheels = {MAIN: _write_main(scratch, request, built)}
@@ -235,9 +235,9 @@ def write(request: Wheels, scratch: Path, stage: StageRun) -> None:
 
 def _write_main(scratch: Path, request: Wheels, built: BuiltFiles) -> Path:
     """Write the wheel of a package, with the platform tag that its libraries need."""
-    from ..wheel.archive import ANY, wheel_name, write_wheel
-    from ..wheel.content import package_files
-    from ..wheel.platform import UNTAGGED, platform_tag
+    from ..package.archive import ANY, wheel_name, write_wheel
+    from ..package.content import package_files
+    from ..package.platform import UNTAGGED, platform_tag
 
     project, source = request.project, request.source
     files = package_files(built, project, source)
@@ -251,8 +251,8 @@ def _write_main(scratch: Path, request: Wheels, built: BuiltFiles) -> Path:
 
 def _write_provider(scratch: Path, request: Wheels, built: BuiltFiles, arch: str) -> Path:
     """Write the wheel with the device code of an arch."""
-    from ..wheel.archive import ANY, wheel_name, write_wheel
-    from ..wheel.content import provider_files
+    from ..package.archive import ANY, wheel_name, write_wheel
+    from ..package.content import provider_files
 
     provider, source = request.providers[arch], request.source
     path = scratch / wheel_name(provider, ANY)
@@ -262,7 +262,7 @@ def _write_provider(scratch: Path, request: Wheels, built: BuiltFiles, arch: str
 
 def _check(wheels: Mapping[str, Path], request: Wheels, stage: StageRun) -> None:
     """Raise a KernelwrightError if a wheel is not right or too large, or if they do not fit together."""
-    from ..wheel.verify import verify_together, verify_wheel
+    from ..package.verify import verify_together, verify_wheel
 
     private, where = private_folders(stage.run.top), stage.where
     found = {path.name: verify_wheel(path, private, own_points=True) for path in wheels.values()}

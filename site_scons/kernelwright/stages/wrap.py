@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from .. import backends
+from ..backends import sources
 from ..backends.base import Backend
-from ..compilers.fatbin import needed_driver
+from ..backends.description import description_of
+from ..backends.files import UnitFiles, VariantFiles, images_of, units_of
+from ..backends.plan import KernelPlan, LoweredUnit, VariantPlan, with_strictest_alignment
 from ..core.entry_name import ENTRY, entry_name, thread_bounds
 from ..core.errors import DefinitionError, LoweringError, Where
 from ..core.files import digest_of
 from ..core.request import ASIDE
-from ..library import sources
-from ..library.description import description_of
-from ..library.files import UnitFiles, VariantFiles, images_of, units_of
-from ..library.plan import KernelPlan, LoweredUnit, VariantPlan, with_strictest_alignment
 from ..runtime.loader import gaps_text
 from ..toolchain.cuda import cuda_version
+from ..toolchain.fatbin import needed_driver
 from .context import KernelContext, whole
 from .stage import Stage, files_in
 from .stage_run import StageRun
@@ -38,7 +38,7 @@ class Wrapping:
         split: whether the device images are somewhere else than in the library.
         compress: the mode of the compression of device code.
         toolkit: the CUDA version of the compiler that makes the images.
-        linked, meaning: see :class:`library.plan.KernelPlan`.
+        linked, meaning: see :class:`backends.plan.KernelPlan`.
         backend: what is written for; empty: the library.
         backends: those that call the library, if its arguments may not be declared.
         headers: digest of the backend's headers: some of its files are copies of those that all kernels have in common.

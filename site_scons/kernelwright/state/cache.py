@@ -8,7 +8,7 @@ the digests of these files. Entries of stages that read no such files need no li
 What a build found out and no stage made, such as what a tool says of itself, is kept in the same way: as the one file
 of an entry whose key is made of the question.
 
-Behind the folder there may be a remote cache (``remote.client``), which has the same entries under the same names
+Behind the folder there may be a remote cache (``state.remote_client``), which has the same entries under the same names
 (``state.remote_entries``). An entry (``state.entry``) that does not fit what its line says is removed and counts as a
 miss, so nothing that happens to a cache can get into an output.
 """
@@ -31,8 +31,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..core.dependencies import is_portable
 from ..core.files import LARGEST_RECORD, SCRATCH, held_folder, read_record, write_atomically
 from ..core.records import Record, decoded
-from ..remote.counts import Counts
-from ..remote.objects import LargerError, decompressed, most_expected
+from .counts import Counts
 from .entry import (
     AN_ANSWER,
     ANSWER,
@@ -59,9 +58,10 @@ from .entry import (
 )
 from .own_folder import mark_own, require_own
 from .remote_entries import Compressed, fetched, find_compressed, from_afar, send_list, slots
+from .remote_objects import LargerError, decompressed, most_expected
 
 if TYPE_CHECKING:
-    from ..remote.client import RemoteCache
+    from .remote_client import RemoteCache
 
 Parsed = TypeVar("Parsed")
 

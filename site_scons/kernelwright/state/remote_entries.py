@@ -27,7 +27,7 @@ from .entry import (
 )
 
 if TYPE_CHECKING:
-    from ..remote.client import RemoteCache
+    from .remote_client import RemoteCache
 
 Parsed = TypeVar("Parsed")
 
@@ -39,7 +39,7 @@ class Compressed:
     Arguments:
         key: of the question.
         later: what it turned out to depend on, with the digests.
-        data: what ``remote.objects.decompressed`` takes.
+        data: what ``state.remote_objects.decompressed`` takes.
     """
 
     key: str

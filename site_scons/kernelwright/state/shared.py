@@ -14,8 +14,8 @@ from ..core.errors import KernelwrightError, SettingsError, Where, printable
 from ..core.quantity import parse_size
 from ..define.remote_address import SIGNING_KEY
 from ..define.settings import Settings, environment_layer, merge, read_pyproject
-from ..remote.opening import open_remote
 from .cache import BuildCache
+from .remote_opening import open_remote
 from .trace import CACHES, read_trace
 
 PUSH_S = 3600.0
@@ -94,7 +94,7 @@ def _stats(top: Path, settings: Settings) -> int:
 
 
 def _keys() -> int:
-    from ..remote.objects import new_keys
+    from .remote_objects import new_keys
 
     try:
         public, private = new_keys()

@@ -20,7 +20,7 @@ from typing import Any
 from ..core.files import write_atomically
 from ..core.records import Record, read_json
 from ..core.version import VERSION
-from ..remote.counts import Counts
+from .counts import Counts
 
 SCHEMA = 1
 """Revision of what ``otherData`` and the events' ``args`` hold."""

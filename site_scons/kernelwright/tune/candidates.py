@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import lower as front_ends
+from .. import frontends as front_ends
 from ..core.dependencies import is_portable
 from ..core.errors import KernelwrightError
 from ..core.files import canonical_json, write_atomically

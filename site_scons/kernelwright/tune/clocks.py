@@ -28,7 +28,7 @@ ALIGNMENT = 64
 """Arrays on the CPU are aligned to so many bytes, as those of PyTorch are."""
 
 POOL_THREADS = "kernelwright"
-"""The name of the threads of the libraries' pool; see ``library/launcher/threads.h``."""
+"""The name of the threads of the libraries' pool; see ``backends/launcher/threads.h``."""
 
 
 SETTLE_S = 0.0001

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import KernelwrightError, SettingsError, Where, shown
-from ..discover.tables import tables_in
+from ..define.tables import tables_in
 from ..ondemand.files import origin_in, record_of
 from ..ondemand.machine import cuda_devices
 from ..ondemand.options import Options

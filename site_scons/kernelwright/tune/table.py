@@ -10,6 +10,7 @@ from statistics import median
 
 from ..core.errors import KernelwrightError, SettingsError, Where
 from ..core.files import write_atomically
+from ..define.tables import tables_in
 from ..define.tuning import (
     Evidence,
     Rule,
@@ -21,7 +22,6 @@ from ..define.tuning import (
     read_table,
     table_text,
 )
-from ..discover.tables import tables_in
 from ..state.tuning_result import (
     DEFAULT,
     FAILED,

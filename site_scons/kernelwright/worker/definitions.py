@@ -27,7 +27,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .. import lower
+from .. import frontends
 from ..core.dependencies import is_portable, present_digest
 from ..core.errors import DefinitionError, EditedError, KernelwrightError, Where
 from ..core.project import Installation, Project
@@ -319,7 +319,7 @@ class Definitions:
                 )
             places[kernel.name] = location
             where = Where(kernel.name, location=location)
-            lower.of(kernel, where).check(kernel, where)
+            frontends.of(kernel, where).check(kernel, where)
 
     @contextlib.contextmanager
     def _recording(self, definition: Definition) -> Iterator[None]:
@@ -414,8 +414,8 @@ def _remedy(error: BaseException) -> str | None:
         return str(error.remedy)
     if isinstance(error, ModuleNotFoundError):
         absent = str(error.name).partition(".")[0]
-        for name in lower.names():
-            for need in lower.get(name).needs:
+        for name in frontends.names():
+            for need in frontends.get(name).needs:
                 if need.module == absent:
                     otherwise = f"; {need.otherwise}" if need.otherwise else ""
                     return f"definitions in {name} need it: {need.install}{otherwise}"

@@ -27,7 +27,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import lower
+from .. import frontends
 from ..core.errors import (
     DefinitionError,
     EditedError,
@@ -57,7 +57,7 @@ from ..processes.protocol import (
 from .definitions import Definition, Definitions, SpentError
 
 if TYPE_CHECKING:
-    from ..lower.unit import LoweredKernel
+    from ..frontends.unit import LoweredKernel
 
 MEMORY_LIMIT_KIB = 3 * 1024 * 1024
 """A worker whose memory has grown beyond this asks to be replaced."""
@@ -143,7 +143,7 @@ class Server:
             return found
 
         location = self._definitions.project.location(kernel.location) or kernel.location
-        return record_of(kernel, lower.targets_of(kernel), location, sizes_of)
+        return record_of(kernel, frontends.targets_of(kernel), location, sizes_of)
 
     def _lower(self, request: LowerRequest, progress: Callable[[str], None]) -> LowerResult:
         start, cpu_start = time.monotonic(), time.process_time()
@@ -180,7 +180,7 @@ class Server:
         self, definition: Definition, kernel: Kernel, unit: Unit, progress: Callable[[str], None]
     ) -> LoweredKernel:
         """Call the definition, and lower what it returns."""
-        front_end = lower.of(kernel)
+        front_end = frontends.of(kernel)
         front_end.require_pass_configs(unit.pass_configs, unit.where)
         returned = self._returned(definition, kernel, unit)
         if kernel.forward is not None:
@@ -196,10 +196,10 @@ class Server:
 
     def _returned(self, definition: Definition, kernel: Kernel, unit: Unit) -> Any:
         """What the definition of a kernel returns, if its front end can lower that."""
-        front_end = lower.of(kernel)
+        front_end = frontends.of(kernel)
         target = front_end.target(unit)
         returned = self._definitions.call(definition, kernel, "definition", lambda: kernel.build(unit.config, target))
-        lower.require_recognized(front_end, returned, unit.where)
+        frontends.require_recognized(front_end, returned, unit.where)
         return returned
 
     def _check_backward(self, definition: Definition, kernel: Kernel, returned: Any, unit: Unit) -> None:
@@ -208,8 +208,8 @@ class Server:
         if forward is not None:
             config = kernel.config_of_forward(unit.config, unit.target)
             of_forward = replace(unit, kernel=forward.name, outputs=forward.options.outputs, config=config)
-            names = lower.of(forward).argument_names(self._returned(definition, forward, of_forward), of_forward)
-            own = lower.of(kernel).argument_names(returned, unit)
+            names = frontends.of(forward).argument_names(self._returned(definition, forward, of_forward), of_forward)
+            own = frontends.of(kernel).argument_names(returned, unit)
             of_kernel, of_gradients = (Arguments(k.options.outputs, n) for k, n in ((forward, names), (kernel, own)))
             require_gradient_names(forward.name, of_kernel, of_gradients, unit.where)
 
@@ -218,7 +218,7 @@ class Server:
 
         progress("executing the definition")
         if request.device == protocol.INTERPRETED:
-            os.environ.update(lower.interpreter_variables())
+            os.environ.update(frontends.interpreter_variables())
         definition = self._definitions.load(request.file, request.strict)
         kernel, variant = self._variant_of(definition, request)
 
@@ -240,7 +240,7 @@ class Server:
 
     def _interpreted(self, definition: Definition, kernel: Kernel, unit: Unit) -> Callable[..., None]:
         """A function that runs a variant in the interpreter of its language. Errors are those of the definition."""
-        front_end, returned = lower.get(kernel.options.frontend), self._returned(definition, kernel, unit)
+        front_end, returned = frontends.get(kernel.options.frontend), self._returned(definition, kernel, unit)
         run = front_end.interpreted(returned, unit)
 
         def call(*arguments: Any) -> None:
@@ -362,8 +362,8 @@ def _versions() -> dict[str, str]:
             _load_libraries()
             import tvm  # noqa: F401 (so that workers, which are forks of this process, have it)
 
-            for name in lower.names():
-                lower.get(name).load()
+            for name in frontends.names():
+                frontends.get(name).load()
             from . import check  # noqa: F401 (what workers import themselves costs each of them its time)
     except Exception as error:  # a broken installation fails in many ways, a library that does not load among them
         raise ToolchainError(

@@ -4,7 +4,7 @@ import cutlass
 from cutlass import cute
 from cutlass.cute.nvgpu import cpasync
 from kernelwright import kernel
-from kernelwright.define.program import Program, Tensor
+from kernelwright.frontends.cutedsl.program import Program, Tensor
 
 COLUMNS = 64
 THREADS = 128

@@ -3,7 +3,7 @@
 import cutlass
 from cutlass import cute
 from kernelwright import grid, kernel
-from kernelwright.define.program import Program, Tensor
+from kernelwright.frontends.cutedsl.program import Program, Tensor
 
 THREADS = 256
 ACROSS = 16  # threads along each side of a tile

@@ -3,7 +3,7 @@
 import cutlass
 from cutlass import cute
 from kernelwright import grid, kernel
-from kernelwright.define.program import Program, Scalar, Tensor
+from kernelwright.frontends.cutedsl.program import Program, Scalar, Tensor
 
 THREADS = 256
 

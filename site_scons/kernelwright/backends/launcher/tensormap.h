@@ -1,0 +1,93 @@
+/* Tensor maps, by which the copy engine of a GPU (TMA) finds its way in an array. Host code calls what makes one for each
+ * launch, and passes it to a device function by value.
+ *
+ * Host code in C has plain memory for them (frontends/tir/tensor_maps.py), of which the aligned part is used. */
+#ifndef KW_TENSORMAP_H
+#define KW_TENSORMAP_H
+
+/* CUtensorMap (cuda.h). */
+#define KW_TENSOR_MAP_BYTES 128
+#define KW_TENSOR_MAP_ALIGNMENT 64
+
+#define KW_MAX_TENSOR_MAP_RANK 5
+
+/* The aligned part of the memory that host code has for a tensor map. */
+KW_FUNCTION void *kw_tensor_map_in(void *memory) {
+  return (void *)(((uintptr_t)memory + KW_TENSOR_MAP_ALIGNMENT - 1) & ~(uintptr_t)(KW_TENSOR_MAP_ALIGNMENT - 1));
+}
+
+static const char kw_encode_handle __attribute__((unused)) = 0;
+
+/* CUtensorMapDataType of a dtype; -1: there is none. Copies do not look at integers, so their sign does not matter, and
+ * other elements of a byte are integers to them. */
+KW_FUNCTION int kw_tensor_map_dtype(const char *dtype) {
+  static const struct {
+    const char *name;
+    int value;
+  } known[] = {{"float16", 6}, {"bfloat16", 9}, {"float32", 7}, {"float64", 8}, {"uint8", 0},  {"int8", 0},
+               {"uint16", 1},  {"int16", 1},    {"uint32", 2},  {"int32", 3},   {"uint64", 4}, {"int64", 5},
+               {"bool", 0},    {"float8_e4m3fn", 0}, {"float8_e5m2", 0}};
+  for (size_t i = 0; i < sizeof known / sizeof *known; ++i)
+    if (!strcmp(known[i].name, dtype)) return known[i].value;
+  return -1;
+}
+
+/* A tensor map as host code asks for it. */
+typedef struct kw_tensor_map {
+  void *to;
+  const char *dtype;
+  uint32_t rank;
+  void *data;
+  uint64_t sizes[KW_MAX_TENSOR_MAP_RANK], strides[KW_MAX_TENSOR_MAP_RANK];
+  uint32_t box[KW_MAX_TENSOR_MAP_RANK], steps[KW_MAX_TENSOR_MAP_RANK];
+  int interleave, swizzle, promotion, fill;
+} kw_tensor_map;
+
+/* Reads the arguments of runtime.cuTensorMapEncodeTiled (TVM 0.27): those of cuTensorMapEncodeTiled, with its arrays
+ * one number after the other. */
+KW_FUNCTION int kw_read_tensor_map(kw_tensor_map *map, const TVMFFIAny *a, int32_t count) {
+  int64_t rank = count > 4 ? a[2].v_int64 : 0;
+  if (rank < 1 || rank > KW_MAX_TENSOR_MAP_RANK || count != 7 + 4 * rank || a[1].type_index != kTVMFFIRawStr)
+    return kw_raise("RuntimeError", "the host code makes a tensor map of %d dimensions with %d arguments", (int)rank,
+                    count);
+  map->to = kw_tensor_map_in(a[0].v_ptr), map->dtype = a[1].v_c_str, map->rank = (uint32_t)rank, map->data = a[3].v_ptr;
+  a += 4;
+  for (int i = 0; i < rank; ++i) map->sizes[i] = (uint64_t)a++->v_int64;
+  for (int i = 1; i < rank; ++i) map->strides[i - 1] = (uint64_t)a++->v_int64;
+  for (int i = 0; i < rank; ++i) map->box[i] = (uint32_t)a++->v_int64;
+  for (int i = 0; i < rank; ++i) map->steps[i] = (uint32_t)a++->v_int64;
+  map->interleave = (int)a[0].v_int64, map->swizzle = (int)a[1].v_int64;
+  map->promotion = (int)a[2].v_int64, map->fill = (int)a[3].v_int64;
+  return 0;
+}
+
+KW_COLD int kw_raise_tensor_map(CUresult status, const kw_tensor_map *map) {
+  kw_text text = {0};
+  for (uint32_t i = map->rank; i--;) kw_append(&text, "%s%" PRIu64, text.used ? ", " : "", map->sizes[i]);
+  return kw_raise_cuda(status, "making a tensor map of %s[%s] at %p", map->dtype, text.data, map->data);
+}
+
+/* Without elements there is nothing to copy, and the driver refuses. No launch has blocks then, or none that copy. */
+KW_FUNCTION bool kw_maps_nothing(const kw_tensor_map *map) {
+  for (uint32_t i = 0; i < map->rank; ++i)
+    if (!map->sizes[i]) return true;
+  return false;
+}
+
+KW_FUNCTION int kw_encode_tensor_map(const TVMFFIAny *arguments, int32_t count) {
+  kw_tensor_map map = {0};
+  bool pushed;
+  if (kw_read_tensor_map(&map, arguments, count)) return -1;
+  memset(map.to, 0, KW_TENSOR_MAP_BYTES);
+  if (kw_maps_nothing(&map)) return 0;
+  int dtype = kw_tensor_map_dtype(map.dtype);
+  if (dtype < 0) return kw_raise("RuntimeError", "there are no tensor maps of %s", map.dtype);
+  const kw_device *device = kw_get_device(kw_now.device);
+  if (!device || kw_enter(device, NULL, &pushed)) return -1;
+  CUresult status = kw_cuda.encode_tiled(map.to, dtype, map.rank, map.data, map.sizes, map.strides, map.box, map.steps,
+                                         map.interleave, map.swizzle, map.promotion, map.fill);
+  kw_leave(pushed);
+  return status ? kw_raise_tensor_map(status, &map) : 0;
+}
+
+#endif

@@ -1,0 +1,218 @@
+/* The tables that a wrapper consists of. They are constant data; what is learnt at run time is where they point. */
+#ifndef KW_TYPES_H
+#define KW_TYPES_H
+
+#define KW_CALL_ARGUMENTS 120 /* the most that backends/wrapper.py allows */
+
+/* Packed function as TVM generates it: arguments and result are TVMFFIAny. */
+typedef int32_t (*kw_entry)(void *self, void *arguments, int32_t count, void *result);
+
+typedef enum { KW_TENSOR, KW_INT, KW_FLOAT, KW_BOOL, KW_POINTER } kw_kind;
+
+/* A dimension that may have any size. One that has to be a multiple of a number is that number, negative. */
+#define KW_ANY (-1)
+
+/* One argument as one lowering of the kernel expects it. */
+typedef struct kw_argument {
+  const char *name;
+  const char *text; /* for messages, such as "float16[m, 4096]" */
+  kw_kind kind;
+  bool output;
+  bool strided; /* its strides are declared, and the host code compares them; otherwise it has to be compact */
+  DLDataType dtype;
+  int32_t ndim;
+  uint32_t alignment; /* of a tensor's data, in bytes */
+  const int64_t *shape;
+} kw_argument;
+
+struct kw_call;
+
+/* What a lowering expects of all arguments. */
+typedef struct kw_signature {
+  const kw_argument *arguments;
+  bool int32_sizes; /* the kernel computes with int32 sizes, so tensors have at most KW_INT32_LIMIT elements */
+  /* Computes the dimensions of all outputs, one after the other, from the inputs of a call that matches. */
+  void (*output_shapes)(const struct kw_call *call, int64_t *dims);
+  /* Computes the declared strides of an argument. What only strides tell is as the caller has it. */
+  void (*strides)(const struct kw_call *call, int32_t argument, int64_t *strides);
+  /* Whether the sizes of a call that matches fit each other; null: host code sees to it, since no other variant could
+   * have been meant. */
+  bool (*fits)(const struct kw_call *call);
+} kw_signature;
+
+/* One CPU build of a variant. */
+typedef struct kw_cpu_unit {
+  const char *arch;
+  int level; /* 1 for x86-64 up to 4 for x86-64-v4 */
+  kw_entry entry;
+} kw_cpu_unit;
+
+/* Machine code or PTX of all device functions of a variant, for one arch. */
+typedef struct kw_image {
+  const char *arch;
+  const void *data; /* null: it is in a file */
+  int capability;   /* 10 * major + minor */
+  bool ptx;
+  char suffix;      /* 'a': this capability only, 'f': its family, or 0 */
+  const char *file; /* if it is in a file: its path relative to the build folder of the package */
+  const char *symbol; /* what its only function is called, if that depends on the arch; or null: by the function's name */
+  /* Of a variant with several sources, the one that it is made from: device code, and host code. Otherwise null. */
+  const struct kw_module *source;
+  kw_entry entry;
+} kw_image;
+
+/* Launch arguments: where the integers that follow a device function's own arguments go. */
+enum { KW_GRID = 0, KW_BLOCK = 3, KW_CLUSTER = 6, KW_PREFERRED_CLUSTER = 9, KW_DIMS = 12, KW_SHARED = 12, KW_SLOTS };
+
+/* A device function. */
+typedef struct kw_function {
+  const char *name;
+  const char *alias; /* what the host code calls it; null: by its name */
+  const struct kw_module *module;
+  const char *parameters; /* one letter each: p pointer, i integer or bool, d float64, f float32, h float16,
+                          * t tensor map */
+  const uint8_t *slots;   /* one of KW_GRID + 0..2, ..., KW_SHARED for each launch argument */
+  uint8_t num_parameters;
+  uint8_t num_slots;
+  bool clusters;
+  bool cooperative;
+  bool dependent; /* programmatic dependent launch */
+} kw_function;
+
+#define KW_MAX_DEVICES 64
+
+/* The device code of one variant, or of one of its sources, and where there is room for what has been loaded of it. Of
+ * a variant with several sources, the module of the variant has the images of all, and nothing else is in it. */
+typedef struct kw_module {
+  const char *variant;
+  const kw_image *images;
+  const kw_function *functions;
+  struct kw_loaded *_Atomic *loaded; /* for each of KW_MAX_DEVICES, published once complete */
+  void **libraries;                  /* CUlibrary of each image, guarded by kw_cuda_lock */
+  int num_images;
+  int num_functions; /* 0: host code of the author's launches them, and the images are not loaded here */
+} kw_module;
+
+/* One variant; a target that it was not built for has a null signature. */
+typedef struct kw_variant {
+  const char *slug;
+  const kw_signature *cpu_signature;
+  const kw_cpu_unit *cpu_units; /* highest level first */
+  int num_cpu_units;
+  const kw_signature *cuda_signature;
+  kw_entry cuda_entry; /* null: that of the image that suits the device best */
+  kw_entry own; /* host code of the author's, which does the work when cuda_entry has checked the arguments; or null */
+  const kw_module *module;
+  const int32_t *rivals; /* numbers of variants behind it that differ in meaning and may fit the same arrays, then -1 */
+  uint32_t tabled; /* bits by DLDeviceType: there it only runs where a table says so, though it is declared elsewhere */
+} kw_variant;
+
+/* ---- tuning tables, which tables.h looks up ---- */
+
+/* What a device is called, and how many multiprocessors or processors it has. What nobody could say is empty, or 0. */
+typedef struct kw_identity {
+  int count;
+  char name[256];
+} kw_identity;
+
+/* Where a call has a size: the number of an argument, and of a dimension; -1 if the argument itself is the size. */
+typedef struct kw_size {
+  int32_t argument;
+  int32_t axis;
+} kw_size;
+
+/* The variant for sizes up to that; the last of several ranges has no end, which is INT64_MAX. */
+typedef struct kw_range {
+  int64_t upto;
+  int32_t variant;
+} kw_range;
+
+/* What takes the place of one declared variant: by the product of some sizes. Without ranges nothing does. */
+typedef struct kw_rules {
+  const char *by; /* for messages, such as "m * n" */
+  const kw_size *sizes;
+  const kw_range *ranges;
+  int32_t num_sizes;
+  int32_t num_ranges;
+} kw_rules;
+
+/* The table of one device. */
+typedef struct kw_table {
+  DLDeviceType device;
+  const char *arch; /* of the code that was measured */
+  const char *name; /* empty: what the definition prefers, on devices without a table of their own */
+  int count;
+  const kw_rules *rules; /* one for each declared variant */
+} kw_table;
+
+/* Which table counts is found once for each declared variant: on the CPU, and behind that on each GPU. */
+#define KW_TABLE_PLACES (1 + KW_MAX_DEVICES)
+
+typedef struct kw_tuning {
+  const kw_table *tables;
+  int32_t num_tables;
+  const kw_table *_Atomic *found; /* by place and declared variant; null: not looked for yet */
+} kw_tuning;
+
+typedef struct kw_kernel {
+  const char *name;    /* every error message starts with it */
+  const char *outline; /* "a, b, [c]": the arguments, outputs in brackets */
+  const char *built;   /* "llvm (x86-64-v3), cuda (sm_80, sm_90a)" */
+  const kw_argument *arguments; /* those of some lowering: names, kinds and outputs are the same in all of them */
+  int32_t num_arguments;
+  int32_t num_outputs;
+  const int32_t *returned; /* the numbers of the outputs among the arguments, as new ones are returned; null: in order */
+  int32_t num_dims; /* of all outputs together */
+  int32_t toolkit;  /* the CUDA version of the compiler that made the device code: 1000 * major + 10 * minor; 0: unknown */
+  int32_t driver;   /* the CUDA version that a driver must be for to read compressed images; 0: any will do */
+  const kw_variant *variants;
+  int32_t num_variants;
+  int32_t num_declared; /* those behind them are not compared with a call, and run where a table says so; 0: all are */
+  const kw_tuning *tuning; /* null: there are no tables */
+  _Atomic(TVMFFIObjectHandle) *provider; /* room for what finds images that are in files; null: the library has them */
+  const char *gaps; /* of a partial package: what failed and is not there; otherwise null */
+} kw_kernel;
+
+/* A call in progress: the caller's arguments, laid out by argument position. An output that the caller left out has
+ * null in both arrays. */
+typedef struct kw_call {
+  const kw_kernel *kernel;
+  const TVMFFIAny *passed;
+  const struct kw_before *before; /* what the thread was at */
+  bool complete;  /* outputs were passed */
+  bool adapted; /* the host code is shown some tensor, passed or new, in another way: it has no elements, or an offset,
+                 * or declared strides that do not matter for a size of 1; or a number; known once it has been checked */
+  DLDevice device;
+  const TVMFFIAny *values[KW_CALL_ARGUMENTS];
+  TVMFFIAny numbers[KW_CALL_ARGUMENTS]; /* in place of numbers that host code cannot take as they are; see numbers.h */
+  const DLTensor *tensors[KW_CALL_ARGUMENTS];
+} kw_call;
+
+/* The tensor in a value, or null: either an FFI tensor object, or a plain DLTensor that lives as long as the call. */
+KW_FUNCTION const DLTensor *kw_tensor_of(const TVMFFIAny *value) {
+  if (value->type_index == kTVMFFITensor) return (const DLTensor *)((const char *)value->v_ptr + sizeof(TVMFFIObject));
+  return value->type_index == kTVMFFIDLTensorPtr ? value->v_ptr : NULL;
+}
+
+/* The data of an image that is in the objects of sources with host code of their own: CUDA's runtime in them loads it. */
+#define KW_IN_OBJECTS ""
+
+/* A stride of a tensor in elements; 0 without a tensor. */
+static inline int64_t kw_stride(const DLTensor *tensor, int32_t axis) {
+  int64_t stride = 1;
+  if (!tensor || tensor->strides) return tensor ? tensor->strides[axis] : 0;
+  for (int32_t i = axis + 1; i < tensor->ndim; ++i) stride *= tensor->shape[i];
+  return stride;
+}
+
+/* Names an image of device code, which images.s embeds. */
+#define KW_IMAGE(symbol) extern const unsigned char symbol[] KW_HIDDEN
+
+/* Around generated host code, whose style is not ours to warn about. */
+#define KW_HOST_BEGIN                                                                                            \
+  _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wunused-variable\"")                         \
+      _Pragma("GCC diagnostic ignored \"-Wunused-parameter\"") _Pragma("GCC diagnostic ignored \"-Wtype-limits\"") \
+          _Pragma("GCC diagnostic ignored \"-Wsign-compare\"") _Pragma("GCC diagnostic ignored \"-Wparentheses\"")
+#define KW_HOST_END _Pragma("GCC diagnostic pop")
+
+#endif

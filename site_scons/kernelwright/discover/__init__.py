@@ -1,1 +1,0 @@
-"""Which kernels the definition files declare, and which variants of them a package gets."""

@@ -1,0 +1,87 @@
+"""Front ends, the languages of definitions. Each has a folder, with a subclass of ``FrontEnd`` in ``front_end.py``.
+
+That module is imported when it is asked for, and TVM not before something is lowered, which workers do.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..core.errors import DefinitionError, Where, shown
+
+if TYPE_CHECKING:
+    from ..define.kernel import Kernel
+    from ..define.kernel_options import KernelOptions
+    from .base import FrontEnd
+
+FOLDERS = ("tir", "cuda", "cutedsl", "triton", "tilelang")
+"""The folders here, which have the names of the front ends; the default comes first."""
+
+
+def names() -> tuple[str, ...]:
+    """The names of the front ends, the default first."""
+    return FOLDERS
+
+
+def get(name: str, where: Where | None = None) -> FrontEnd:
+    """The front end of that name.
+
+    Raises:
+        DefinitionError: there is none; the message lists the names.
+    """
+    if not isinstance(name, str) or name not in FOLDERS:
+        raise DefinitionError(f"frontend is {shown(name)}", where, f"use one of {', '.join(names())}")
+    front_end: FrontEnd = importlib.import_module(f".{name}.front_end", __name__).FRONT_END
+    return front_end
+
+
+class Written(Protocol):
+    """A kernel, or the record of one: what tells its front end."""
+
+    @property
+    def options(self) -> KernelOptions:
+        """What its decorator was given."""
+
+
+def of(kernel: Written, where: Where | None = None) -> FrontEnd:
+    """The front end of a kernel: the one of that name, or what stands in for it if sources have their own host code.
+
+    Raises:
+        DefinitionError: there is none.
+    """
+    front_end = get(kernel.options.frontend, where)
+    return front_end.with_host_code() if kernel.options.sources else front_end
+
+
+def targets_of(kernel: Kernel) -> Sequence[str]:
+    """The targets that a kernel can be built for; a backward kernel follows the kernel whose gradients it computes."""
+    allowed = kernel.options.targets
+    return get((kernel.forward or kernel).options.frontend).targets if allowed is None else allowed
+
+
+def require_recognized(front_end: FrontEnd, returned: Any, where: Where) -> None:
+    """Raise a DefinitionError if a definition returned something else than its front end lowers."""
+    if front_end.recognizes(returned):
+        return
+    remedy = front_end.remedy
+    if returned is None:
+        remedy = f"end the definition with a return statement: {remedy}"
+    for name in names():
+        # A Source is of the front end "cuda" whether or not the decorator has the sources of an Exported.
+        if name != front_end.name and get(name).recognizes(returned):
+            remedy = f'declare it with @kernel(frontend="{name}", ...)'
+    kind = (
+        "None" if returned is None else f"an object of type {type(returned).__module__}.{type(returned).__qualname__}"
+    )
+    raise DefinitionError(f"the definition returned {kind}, expected {front_end.expects}", where, remedy)
+
+
+def interpreter_variables() -> dict[str, str]:
+    """The variables of the environment with which definitions can be interpreted."""
+    found = [get(name).interpreter for name in names()]
+    return {name: value for one in found if one is not None for name, value in one.variables.items()}
+
+
+__all__ = ["get", "interpreter_variables", "names", "of", "require_recognized", "targets_of"]

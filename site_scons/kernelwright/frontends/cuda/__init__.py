@@ -1,0 +1,1 @@
+"""CUDA C++: definitions name device functions, or sources with host code of their own."""

@@ -1,0 +1,189 @@
+"""Text in CUDA C++ that has the compiler compare the parameters of a function with the arguments of a definition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...core.dtype import Dtype, bytes_of
+from ...core.entry_name import ALIGNMENTS
+from ...core.errors import Where
+from ...define.arguments import Tensor
+from ..declared_launch import dtype_of
+from ..unit import Unit
+from .source import DTYPES, TENSOR_MAP, Source
+from .tensor_map import TensorMap
+
+NUMBERS = {
+    **{"double": "float64", "float": "float32", "bool": "bool"},
+    **{"signed char": "int8", "short": "int16", "int": "int32", "long": "int64", "long long": "int64"},
+    **{"unsigned char": "uint8", "unsigned short": "uint16", "unsigned": "uint32"},
+    **{"unsigned long": "uint64", "unsigned long long": "uint64"},
+}
+"""What plain numbers of C++ are."""
+
+CLASSES = {
+    **{"__half": "float16", "__nv_bfloat16": "bfloat16"},
+    **{f"__nv_fp8{count}_e4m3": "float8_e4m3fn" for count in ("", "x2", "x4")},
+    **{f"__nv_fp8{count}_e5m2": "float8_e5m2" for count in ("", "x2", "x4")},
+}
+"""What classes of CUDA's headers hold. Those such as float4 and __half2 are known by their members x, y, z and w."""
+
+_FUNCTION = """\
+template <int kw_I, class... kw_P> struct kw_nth { using kw_type = void; };
+template <class kw_First, class... kw_Rest> struct kw_nth<0, kw_First, kw_Rest...> { using kw_type = kw_First; };
+template <int kw_I, class kw_First, class... kw_Rest>
+struct kw_nth<kw_I, kw_First, kw_Rest...> : kw_nth<kw_I - 1, kw_Rest...> {};
+
+template <class kw_F> struct kw_function_of {
+  static constexpr int kw_count = -1;
+  template <int kw_I> using kw_parameter = void;
+};
+template <class... kw_P> struct kw_function_of<void (*)(kw_P...)> {
+  static constexpr int kw_count = sizeof...(kw_P);
+  template <int kw_I> using kw_parameter = typename kw_nth<kw_I, kw_P...>::kw_type;
+};
+"""
+
+_HELD = """\
+template <class kw_T> struct kw_plain { using kw_type = kw_T; };
+template <class kw_T> struct kw_plain<const kw_T> : kw_plain<kw_T> {};
+template <class kw_T> struct kw_plain<volatile kw_T> : kw_plain<kw_T> {};
+template <class kw_T> struct kw_plain<const volatile kw_T> : kw_plain<kw_T> {};
+template <class kw_T, decltype(sizeof(0)) kw_N> struct kw_plain<kw_T[kw_N]> : kw_plain<kw_T> {};
+template <class kw_T, decltype(sizeof(0)) kw_N> struct kw_plain<const kw_T[kw_N]> : kw_plain<kw_T> {};
+
+template <class kw_T, bool kw_E = __is_enum(kw_T)> struct kw_scalar : kw_number<kw_T> {};
+template <class kw_T> struct kw_scalar<kw_T, true> : kw_number<__underlying_type(kw_T)> {};
+
+template <class kw_A, class kw_B> constexpr bool kw_same = false;
+template <class kw_A> constexpr bool kw_same<kw_A, kw_A> = true;
+template <class kw_T> struct kw_void { using kw_type = void; };
+{members}
+template <class kw_T, class kw_E, int kw_N> constexpr bool kw_has_only =
+    kw_N >= 1 && kw_N <= 4 && sizeof(kw_T) == kw_N * sizeof(kw_E) &&
+    (kw_N < 2 || kw_same<typename kw_y<kw_T>::kw_type, kw_E>) &&
+    (kw_N < 3 || kw_same<typename kw_z<kw_T>::kw_type, kw_E>) &&
+    (kw_N < 4 || kw_same<typename kw_w<kw_T>::kw_type, kw_E>);
+template <class kw_T, class kw_E> constexpr bool kw_is_vector =
+    kw_has_only<kw_T, kw_E, sizeof(kw_T) / sizeof(kw_E)>;
+template <class kw_T> constexpr bool kw_is_vector<kw_T, void> = false;
+
+template <class kw_T, bool kw_V = kw_is_vector<kw_T, typename kw_x<kw_T>::kw_type>>
+struct kw_held : kw_scalar<kw_T> {};
+template <class kw_T> struct kw_held<kw_T, true> : kw_held<typename kw_x<kw_T>::kw_type> {};
+template <class kw_T, kw_dtype kw_D> constexpr bool kw_own = false;
+"""
+
+_MEMBER = """\
+template <class kw_T, class = void> struct kw_{0} {{ using kw_type = void; }};
+template <class kw_T> struct kw_{0}<kw_T, typename kw_void<decltype(kw_T::{0})>::kw_type> {{
+  using kw_type = decltype(kw_T::{0});
+}};
+"""
+
+_FITS = """\
+constexpr bool kw_fits(kw_dtype kw_found, kw_dtype kw_wanted) {
+  return kw_found == kw_wanted || kw_found == kw_dtype::kw_any ||
+         (kw_found == kw_dtype::kw_byte && (kw_wanted == kw_dtype::kw_int8 || kw_wanted == kw_dtype::kw_uint8)) ||
+         ((kw_found == kw_dtype::kw_byte || kw_found == kw_dtype::kw_uint8) && kw_wanted == kw_dtype::kw_bool) ||
+         (kw_found == kw_dtype::kw_address && (kw_wanted == kw_dtype::kw_int64 || kw_wanted == kw_dtype::kw_uint64));
+}
+
+template <class kw_T, kw_dtype kw_D> constexpr bool kw_is_number = kw_fits(kw_scalar<kw_T>::kw_is, kw_D);
+template <class kw_T, kw_dtype kw_D> constexpr bool kw_is_number<kw_T *, kw_D> = false;
+
+template <class kw_T, kw_dtype kw_D> constexpr bool kw_is_tensor = false;
+template <kw_dtype kw_D> constexpr bool kw_is_tensor<void, kw_D> = true;
+template <class kw_T, kw_dtype kw_D> constexpr bool kw_is_tensor<kw_T *, kw_D> =
+    kw_fits(kw_held<typename kw_plain<kw_T>::kw_type>::kw_is, kw_D) || kw_own<typename kw_plain<kw_T>::kw_type, kw_D>;
+
+template <class kw_T> constexpr bool kw_is_tensor_map = kw_own<kw_T, kw_dtype::kw_tensor_map>;
+template <> constexpr bool kw_is_tensor_map<void> = true;
+template <> constexpr bool kw_is_tensor_map<CUtensorMap_st> = true;
+
+template <class kw_T> constexpr bool kw_is_writable = true;
+template <class kw_T> constexpr bool kw_is_writable<const kw_T *> = false;
+template <class kw_T> constexpr bool kw_is_read_only = false;
+template <> constexpr bool kw_is_read_only<void> = true;
+template <class kw_T> constexpr bool kw_is_read_only<const kw_T *> = true;
+
+constexpr unsigned char kw_log2(decltype(sizeof(0)) kw_n) { return kw_n < 2 ? 0 : 1 + kw_log2(kw_n / 2); }
+template <class kw_T, class = void> struct kw_alignment { static constexpr unsigned char kw_value = 0; };
+template <class kw_T> struct kw_alignment<kw_T *, typename kw_void<decltype(sizeof(kw_T))>::kw_type> {
+  static constexpr unsigned char kw_value = kw_log2(alignof(kw_T));
+};
+template <> struct kw_alignment<void *, void> : kw_alignment<void> {};
+template <> struct kw_alignment<const void *, void> : kw_alignment<void> {};
+"""
+
+
+def _types() -> str:
+    names = ["other", "any", "byte", "address", TENSOR_MAP, *DTYPES]
+    numbers = {**NUMBERS, "char": "byte", "void": "any", **CLASSES}
+    return "\n".join(
+        [
+            _FUNCTION,
+            f"enum class kw_dtype {{ {', '.join(f'kw_{name}' for name in names)} }};",
+            "template <kw_dtype kw_D> struct kw_is_one { static constexpr kw_dtype kw_is = kw_D; };",
+            "template <class kw_T> struct kw_number : kw_is_one<kw_dtype::kw_other> {};",
+            "template <class kw_T> struct kw_number<kw_T *> : kw_is_one<kw_dtype::kw_address> {};",
+            *(f"struct {name};" for name in (*CLASSES, "CUtensorMap_st")),
+            *(f"template <> struct kw_number<{t}> : kw_is_one<kw_dtype::kw_{d}> {{}};" for t, d in numbers.items()),
+            _HELD.replace("{members}\n", "".join(map(_MEMBER.format, "xyzw"))),
+            _FITS,
+        ]
+    )
+
+
+TYPES = _types()
+"""What a function's parameters are, for the comparison with the arguments. A missing one counts as right: their number
+is compared, too. So do those of a name that is no function, or none that can be launched, which has -1 of them: each
+comparison would be several errors behind the one that matters. All names begin with ``kw_``, because the source may
+have macros of other names, such as ``N`` and ``T``; none is x, y, z or w, which are members of CUDA's own variables."""
+
+
+def comparisons(source: Source, unit: Unit) -> Iterator[str]:
+    """Comparisons of a function's parameters with the arguments, and what the types of these ask for."""
+    function, count = source.function.replace('"', "'"), len(source.arguments)
+    listed = ", ".join(source.arguments)
+    yield from (_own(name, dtype) for name, dtype in source.types.items())
+    yield _assertion("kw_function::kw_count >= 0", f"{function} names no __global__ function")
+    yield _assertion(
+        f"kw_function::kw_count < 0 || kw_function::kw_count == {count}",
+        f"{function} has another number of parameters than {count}: {listed}",
+    )
+    for number, (name, value) in enumerate(source.arguments.items()):
+        parameter, place = _parameter(number), f"parameter {number + 1} of {function}"
+        if isinstance(value, TensorMap):
+            yield _assertion(f"kw_is_tensor_map<{parameter}>", f"{name} is a tensor map, which {place} does not take")
+            continue
+        what, dtype = "tensor" if isinstance(value, Tensor) else "number", dtype_of(value)
+        own = "; if its type is your own, say in types what it holds" if isinstance(value, Tensor) else ""
+        message = f"{name} is a {what} of {dtype}, which {place} does not take{own}"
+        yield _assertion(f"kw_is_{what}<{parameter}, kw_dtype::kw_{dtype}>", message)
+        if isinstance(value, Tensor):
+            yield from _written(name, value, name in unit.outputs, parameter, place)
+    asked = [f"kw_alignment<{_parameter(n)}>::kw_value" for n, v in enumerate(source.arguments) if v in source.declared]
+    yield f'extern "C" __device__ unsigned char {ALIGNMENTS}[] = {{{", ".join(asked)}}};'
+
+
+def _own(name: str, dtype: str) -> str:
+    """What a type of the author's holds."""
+    size = 128 if dtype == TENSOR_MAP else bytes_of(Dtype.parse(dtype, Where()).bits)
+    return f"template <> constexpr bool kw_own<{name}, kw_dtype::kw_{dtype}> = sizeof({name}) % {size} == 0;"
+
+
+def _parameter(number: int) -> str:
+    return f"kw_function::kw_parameter<{number}>"
+
+
+def _written(name: str, value: Tensor, is_output: bool, parameter: str, place: str) -> Iterator[str]:
+    if value.written or is_output:
+        yield _assertion(f"kw_is_writable<{parameter}>", f"{name} is written, and {place} points to constants")
+    elif value.written is None:
+        remedy = "write written=True or written=False, or const in the source"
+        yield _assertion(f"kw_is_read_only<{parameter}>", f"{place} may write to {name}: {remedy}")
+
+
+def _assertion(condition: str, message: str) -> str:
+    return f'static_assert({condition}, "{message}");'

@@ -1,0 +1,124 @@
+"""What a definition in CUDA C++ returns: a source, a function in it, its arguments, and how it is launched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike
+
+from ...core.errors import DefinitionError, Where, shown
+from ...define.arguments import Declared, Scalar, Tensor, check_arguments
+from ...define.sizes import Size, Sizes, check_axes, check_size, on_axes
+from .tensor_map import TensorMap
+
+DTYPES = (
+    *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
+    *("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"),
+)
+"""The dtypes of tensors."""
+
+TENSOR_MAP = "tensor_map"
+"""What a type of the author's may be besides: a CUtensorMap by another name."""
+
+MACRO = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+Passed = Tensor | Scalar | TensorMap | Size | int
+"""What a parameter of a function can get."""
+
+
+class Source(Declared):
+    """A device function in CUDA C++ with its arguments and its launch.
+
+    Arguments:
+        source: the path of a ``.cu`` file, relative to that of the definition; or the source itself, in several lines.
+        function: the function, as C++ names it: ``saxpy``, or an instance of a template: ``row_sum<float, 256>``.
+        grid, block: the launch in blocks and in threads: a size, or up to three for x, y and z.
+        shared: dynamic shared memory of a block, in bytes.
+        cluster: blocks in a cluster: a size, or up to three; None: a launch without clusters.
+        cooperative: whether all blocks run at once, so that they can wait for each other.
+        dependent: whether the launch may begin before the one before it has ended; the function has to wait for it with
+            ``cudaGridDependencySynchronize``.
+        defines: macros that are defined before the source: name -> value.
+        types: what types of the source's own hold: ``{"cutlass::half_t": "float16"}``; ``"tensor_map"`` for a map.
+        arguments: for each parameter of the function, in order: a :class:`Tensor` or a :class:`Scalar`, which becomes
+            an argument of the kernel; a :class:`TensorMap`, which makes its tensor one; or a :class:`Size` or an
+            integer, which callers do not pass.
+    """
+
+    def __init__(
+        self,
+        source: str | PathLike[str],
+        function: str,
+        *,
+        grid: Sizes | Sequence[Sizes],
+        block: Sizes | Sequence[Sizes],
+        shared: Sizes = 0,
+        cluster: Sizes | Sequence[Sizes] | None = None,
+        cooperative: bool = False,
+        dependent: bool = False,
+        defines: Mapping[str, bool | int | float | str] | None = None,
+        types: Mapping[str, str] | None = None,
+        **arguments: Passed,
+    ) -> None:
+        self.source = source
+        self.function = function
+        self.grid, self.block, self.shared, self.cluster = grid, block, shared, cluster
+        self.cooperative, self.dependent = cooperative, dependent
+        self.defines = dict(defines or {})
+        self.types = types or {}
+        self.arguments = arguments
+
+    @property
+    def declared(self) -> dict[str, Tensor | Scalar]:
+        """Those that are arguments of the kernel."""
+        return declared_in(self.arguments)
+
+    @property
+    def text(self) -> str | None:
+        """The source, if it is given itself; None: it is in a file."""
+        return self.source if isinstance(self.source, str) and "\n" in self.source else None
+
+    def launch(self) -> Iterator[tuple[str, Sizes]]:
+        """What is launched, as TVM names it: ``blockIdx.x`` and the size, and so on."""
+        yield from on_axes("blockIdx", self.grid)
+        yield from on_axes("threadIdx", self.block)
+        yield from on_axes("clusterCtaIdx", self.cluster)
+
+    def check(self, outputs: Sequence[str], where: Where) -> None:
+        """Raise a DefinitionError for what cannot be."""
+        if not isinstance(self.function, str) or not self.function.strip():
+            message = f"function is {shown(self.function)}, expected the name of a device function"
+            raise DefinitionError(message, where, 'write, for example, function="row_sum<float, 256>"')
+        for name, value in self.arguments.items():
+            if isinstance(value, TensorMap):
+                value.check(name, where)
+        check_arguments(self.declared, outputs, DTYPES, where)
+        names = self.told_sizes
+        for name, value in self.arguments.items():
+            if name not in self.declared:
+                check_size(value, names, f"argument {name!r}", where)
+        for what in ("grid", "block", "cluster"):
+            if what != "cluster" or self.cluster is not None:
+                check_axes(getattr(self, what), names, what, where)
+        check_size(self.shared, names, "shared", where)
+        self._check_words(where)
+
+    def _check_words(self, where: Where) -> None:
+        """Raise a DefinitionError for macros and types that cannot be."""
+        for macro, text in self.defines.items():
+            if not isinstance(macro, str) or not MACRO.fullmatch(macro) or "\n" in str(text):
+                message = f"defines has {shown(macro)}: {shown(text)}, which is no macro"
+                raise DefinitionError(
+                    message, where, "give each an identifier of C as its name, and a value in one line"
+                )
+        for name, dtype in self.types.items() if isinstance(self.types, Mapping) else [(self.types, None)]:
+            if not isinstance(name, str) or not name.strip() or "\n" in name or dtype not in (*DTYPES, TENSOR_MAP):
+                message = f"types has {shown(name)}: {shown(dtype)}, which does not say what a type holds"
+                remedy = f"give each type, as C++ names it, one of {', '.join(DTYPES)} or {TENSOR_MAP}"
+                raise DefinitionError(message, where, remedy)
+
+
+def declared_in(passed: Mapping[str, object]) -> dict[str, Tensor | Scalar]:
+    """The arguments of a kernel among what its function is passed."""
+    found = {name: value.tensor if isinstance(value, TensorMap) else value for name, value in passed.items()}
+    return {name: value for name, value in found.items() if isinstance(value, (Tensor, Scalar))}

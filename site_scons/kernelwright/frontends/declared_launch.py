@@ -1,0 +1,362 @@
+"""Host code for a device function whose arguments and launch a definition declares: TVM makes it of TIR."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tvm
+from tvm import sym, tirx
+from tvm.script import tirx as T
+from tvm.tirx import op as operations
+
+from ..core.dtype import Dtype, bytes_of
+from ..core.errors import DefinitionError, Where
+from ..define.arguments import Scalar, Tensor, multiples_of
+from ..define.sizes import Size, Sizes, text_of, unbracketed
+from ..runtime.dtype import integer_range
+from ..runtime.size import translate
+from .cuda.source import Passed as Declared
+from .cuda.source import declared_in
+from .cuda.tensor_map import FILLS, PROMOTIONS, SWIZZLES, UNIT, TensorMap
+from .tir.lowering import lower_host
+from .tir.signature import Argument, arguments_of
+from .unit import LoweredKernel, Unit
+
+OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": tirx.Add,
+    "-": tirx.Sub,
+    "*": tirx.Mul,
+    "//": tirx.FloorDiv,
+    "%": tirx.FloorMod,
+    "min": tirx.Min,
+    "max": tirx.Max,
+}
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Temporary device memory, which a launch gets a pointer to.
+
+    Arguments:
+        factors: the number of bytes is their product, so that each is an int32, and it need not be one.
+    """
+
+    factors: Sequence[Sizes]
+
+
+@dataclass(frozen=True)
+class Given:
+    """An argument of the kernel, which a launch passes on, whatever its parameter is called."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class EncodedMap:
+    """A tensor map as the driver is asked for it, with the arguments of cuTensorMapEncodeTiled (cuda.h).
+
+    Arguments:
+        tensor: the argument of the kernel that it is of.
+        dtype: that of its elements.
+        sizes: of the tensor, the innermost dimension first.
+        strides: of its dimensions but the innermost, in bytes.
+        box, steps: how many elements a copy has, and how far they are apart.
+        interleave, swizzle, promotion, fill: the numbers of the modes.
+    """
+
+    tensor: str
+    dtype: str
+    sizes: Sequence[Sizes]
+    strides: Sequence[Sizes]
+    box: Sequence[int]
+    steps: Sequence[int]
+    interleave: int
+    swizzle: int
+    promotion: int
+    fill: int
+
+    @classmethod
+    def of(cls, name: str, value: TensorMap) -> EncodedMap:
+        """That of a map in a definition, of the argument of that name."""
+        element = bytes_of(Dtype.parse(value.tensor.dtype, Where()).bits)
+        # The driver wants the innermost dimension first, and the strides of the others in bytes.
+        shape = [str(size) for size in reversed(value.tensor.shape)]
+        strides = [" * ".join([str(element), *shape[: axis + 1]]) for axis in range(len(shape) - 1)]
+        lists = shape, strides, tuple(reversed(value.box)), (1,) * len(shape)
+        modes = 0, SWIZZLES[value.swizzle], PROMOTIONS[value.promotion], FILLS[value.fill]
+        return cls(name, value.tensor.dtype, *lists, *modes)
+
+
+Passed = Declared | Workspace | Given | EncodedMap
+"""What a parameter of a device function gets."""
+
+
+@dataclass(frozen=True)
+class DeclaredLaunch:
+    """The launch of a device function.
+
+    Arguments:
+        function: what the host code calls it.
+        passed: its parameters, in order: tensors, maps of tensors and scalars, which are arguments of the kernel;
+            sizes and workspaces.
+        sizes: what is launched, by TVM's names: ``blockIdx.x``, ``threadIdx.x``, ``clusterCtaIdx.x`` and so on.
+        shared: dynamic shared memory of a block, in bytes.
+        cooperative, dependent: flags of the launch.
+    """
+
+    function: str
+    passed: Mapping[str, Passed]
+    sizes: Sequence[tuple[str, Sizes]]
+    shared: Sizes = 0
+    cooperative: bool = False
+    dependent: bool = False
+
+    @property
+    def arguments(self) -> dict[str, Tensor | Scalar]:
+        """The arguments of the kernel."""
+        return declared_in(self.passed)
+
+    @property
+    def mapped(self) -> dict[str, EncodedMap]:
+        """The tensor maps among its parameters."""
+        maps = {name: EncodedMap.of(name, v) if isinstance(v, TensorMap) else v for name, v in self.passed.items()}
+        return {name: value for name, value in maps.items() if isinstance(value, EncodedMap)}
+
+    @property
+    def names(self) -> list[str]:
+        """TVM's launch parameters."""
+        # The first is how TVM 0.27 spells it.
+        flags = {
+            "tirx.use_programtic_dependent_launch": self.dependent,
+            "tirx.use_cooperative_launch": self.cooperative,
+        }
+        named = [name for name, _ in self.sizes] + [flag for flag, is_set in flags.items() if is_set]
+        return named + (["tirx.use_dyn_shared_memory"] if self.shared != 0 else [])
+
+
+def dtype_of(value: Declared) -> str:
+    """The dtype of what is passed; a plain integer is an int32."""
+    if isinstance(value, TensorMap):
+        return value.tensor.dtype
+    return "int32" if isinstance(value, int) else value.dtype
+
+
+def lower_launch(launch: DeclaredLaunch, unit: Unit) -> LoweredKernel:
+    """Make the files of a unit that launches one device function, but for its device code.
+
+    Raises:
+        DefinitionError: the arguments cannot be those of a kernel.
+        LoweringError: TVM cannot make the host code.
+    """
+    return lower_launches(launch.arguments, [launch], unit)
+
+
+def lower_launches(
+    declared: Mapping[str, Tensor | Scalar], launches: Sequence[DeclaredLaunch], unit: Unit, sizes: str = "int32"
+) -> LoweredKernel:
+    """As :func:`lower_launch`, for several launches, one after the other.
+
+    Arguments:
+        declared: the arguments of the kernel, in order.
+        sizes: the dtype of the sizes that callers choose.
+    """
+    unit = replace(unit, multiples=multiples_of(declared.values(), unit.multiples))
+    host = _Host(declared, sizes, unit.where)
+    function = host.function(launches)
+    mapped = {value.tensor for launch in launches for value in launch.mapped.values()}
+    arguments = [
+        _declared(found, declared[found.name], UNIT if found.name in mapped else 1, unit.where)
+        for found in arguments_of(function, unit)
+    ]
+    kernels = [{"name": each.function, "params": host.parameters(each), "launch": each.names} for each in launches]
+    return lower_host(function, arguments, kernels, unit)
+
+
+def lower_checks(declared: Mapping[str, Tensor | Scalar], unit: Unit) -> LoweredKernel:
+    """As :func:`lower_launches`, without launches: the host code compares a call with the arguments, and that is all.
+
+    Sizes have 64 bits, because who does the work computes with them as they like.
+    """
+    return lower_launches(declared, (), unit, "int64")
+
+
+def _declared(argument: Argument, value: Tensor | Scalar, least: int, where: Where) -> Argument:
+    """An argument with what the definition says of it and TIR cannot know.
+
+    Arguments:
+        least: bytes to which its data is aligned in any case.
+    """
+    if isinstance(value, Scalar):
+        return argument
+    element = Dtype.parse(value.dtype, where).alignment
+    alignment = max(value.alignment or 1, least)
+    written = bool(value.written) or argument.output
+    return replace(argument, written=written, alignment=alignment if alignment > element else None)
+
+
+class _Host:
+    """Makes the function in TIR.
+
+    Arguments:
+        declared: its arguments.
+        sizes: the dtype of the sizes that callers choose.
+        where: the definition, for errors.
+    """
+
+    def __init__(self, declared: Mapping[str, Tensor | Scalar], sizes: str, where: Where) -> None:
+        self._declared = declared
+        self._where = where
+        self._size_dtype = sizes
+        self._sizes: dict[str, Any] = {}
+        self._checks: list[Any] = []
+        self._analyzer = sym.Analyzer()
+        self._parameters = {name: self._parameter(name, value) for name, value in declared.items()}
+
+    def function(self, launches: Sequence[DeclaredLaunch]) -> tirx.PrimFunc:
+        """The function."""
+        launched = [statement for launch in launches for statement in self._launch(launch)]
+        statements = [*self._checks, *launched] or [tirx.Evaluate(0)]
+        body = tirx.SeqStmt(statements) if len(statements) > 1 else statements[0]
+        return tirx.PrimFunc(list(self._parameters.values()), body).with_attr("s_tir", True)
+
+    def parameters(self, launch: DeclaredLaunch) -> list[str]:
+        """What the parameters of a device function are, as ``signature.json`` has them."""
+        return [self._kind(value) for value in launch.passed.values()]
+
+    def _kind(self, value: Passed) -> str:
+        if isinstance(value, Given):
+            return self._kind(self._declared[value.name])
+        if isinstance(value, (TensorMap, EncodedMap)):
+            return "tensor_map"
+        return "handle" if isinstance(value, (Tensor, Workspace)) else dtype_of(value)
+
+    def _launch(self, launch: DeclaredLaunch) -> list[Any]:
+        """The statements of a launch: what it allocates, the tensor maps, and the launch itself."""
+        workspaces = {name: self._workspace(v) for name, v in launch.passed.items() if isinstance(v, Workspace)}
+        maps = {name: tirx.Var(f"{name}_map", T.handle("tensormap").ty) for name in launch.mapped}
+        memory = {**{name: buffer.data for name, buffer in workspaces.items()}, **maps}
+        passed = [memory[n] if n in memory else self._passed(n, v) for n, v in launch.passed.items()]
+        sizes = [self._number(size) for _, size in launch.sizes]
+        shared = [self._number(launch.shared)] if launch.shared != 0 else []
+        call = operations.call_ffi_kernel(launch.function, *passed, *sizes, *shared, launch_params=launch.names)
+        encoded = [statement for name, value in launch.mapped.items() for statement in self._map(maps[name], value)]
+        return [*map(tirx.AllocBuffer, workspaces.values()), *encoded, tirx.Evaluate(call)]
+
+    def _parameter(self, name: str, value: Tensor | Scalar) -> Any:
+        if isinstance(value, Scalar):
+            return tirx.Var(name, value.dtype)
+        return tirx.decl_buffer([self._size(size) for size in value.shape], value.dtype, name)
+
+    def _workspace(self, workspace: Workspace) -> Any:
+        shape = [self._number(factor, "int64") for factor in workspace.factors]
+        return tirx.decl_buffer(shape, "uint8", "workspace")
+
+    def _size(self, size: int | str) -> Any:
+        if isinstance(size, int):
+            return size
+        if size not in self._sizes:
+            self._sizes[size] = tirx.Var(size, self._size_dtype)
+            most = tirx.IntImm(self._size_dtype, integer_range(self._size_dtype)[1])
+            self._analyzer.bind(self._sizes[size], tvm.ir.Range(0, most))
+        return self._sizes[size]
+
+    def _passed(self, name: str, value: Passed) -> Any:
+        if isinstance(value, (Size, int)):
+            return self._parameter_number(name, value, dtype_of(value))
+        parameter = self._parameters[value.name if isinstance(value, Given) else name]
+        return parameter.data if tirx.buffer.is_buffer_var(parameter) else parameter
+
+    def _map(self, made: Any, value: EncodedMap) -> list[Any]:
+        """What makes a tensor map, before the launch."""
+        numbers = [self._number(size, "int64") for size in (*value.sizes, *value.strides)]
+        call = operations.tensormap_encode_tiled(
+            *(made, self._parameters[value.tensor].data, *numbers, *value.box, *value.steps),
+            descriptor_dtype=value.dtype,
+            rank=len(value.sizes),
+            interleave=value.interleave,
+            swizzle=value.swizzle,
+            l2_promotion=value.promotion,
+            oob_fill=value.fill,
+        )
+        return [tirx.Bind(made, operations.tvm_stack_alloca("tensormap", 1)), tirx.Evaluate(call)]
+
+    def _parameter_number(self, name: str, size: Sizes, dtype: str) -> Any:
+        """A number that a parameter gets; in front of the launches is what refuses one that its dtype cannot hold."""
+        number = self._number(size, dtype)
+        if "int" not in dtype:
+            return number
+        low, high = _range(dtype)
+        bound = self._analyzer.const_int_bound(number)
+        if isinstance(number, tirx.IntImm) and not low <= int(number.value) <= high:
+            message = f"argument {name!r} is {int(number.value)}, which does not fit {dtype}"
+            raise DefinitionError(message, self._where, 'give it a wider dtype: Size(..., dtype="int64")')
+        problem = f"{name!r} is {unbracketed(text_of(size))}, which does not fit {dtype} in this call"
+        if bound.min_value < low:
+            self._require(tirx.GE(number, _int64(low)), problem)
+        if bound.max_value > high:
+            self._require(tirx.LE(number, _int64(high)), problem)
+        return number
+
+    def _number(self, size: Sizes, dtype: str = "int32") -> Any:
+        """A size. It is computed in 64 bits whatever gets it, so that nothing wraps around.
+
+        Arguments:
+            dtype: what its numbers have to fit. TileLang passes a number that is no integer as a size, too.
+        """
+        computed = "int64" if "int" in dtype else dtype
+
+        def symbol(name: str) -> Any:
+            variable = self._sizes[name] if name in self._sizes else self._parameters[name]
+            return variable if str(variable.ty.dtype) == computed else tirx.Cast(computed, variable)
+
+        def literal(number: int) -> Any:
+            low, high = _range(dtype)
+            if low <= number <= high:
+                return _int64(number)
+            message = f"the number {number} in the size {text_of(size)} is no {dtype}"
+            raise DefinitionError(message, self._where, f"write numbers from {low} to {high}")
+
+        def operation(name: str, operands: list[Any]) -> Any:
+            if name in ("//", "%"):
+                self._require_divisor(operands[1], size)
+            return _operation(name, operands)
+
+        return self._analyzer.simplify(translate(text_of(size), literal, symbol, operation))
+
+    def _require_divisor(self, divisor: Any, size: Sizes) -> None:
+        """Have calls refused in which a divisor is 0, which ends a process that computes in C."""
+        bound = self._analyzer.const_int_bound(divisor)
+        if bound.min_value == bound.max_value == 0:
+            remedy = "divide by a number, or by a size that is not 0"
+            raise DefinitionError(f"the size {unbracketed(text_of(size))} divides by 0", self._where, remedy)
+        if bound.min_value <= 0 <= bound.max_value:
+            self._require(
+                tirx.NE(divisor, _int64(0)), f"the size {unbracketed(text_of(size))} divides by 0 in this call"
+            )
+
+    def _require(self, passes: Any, problem: str) -> None:
+        message = f"kernel '{self._where.kernel}': {problem}\n  remedy: pass other sizes and numbers"
+        # TVM 0.27 documents another order of these arguments.
+        check = tirx.AssertStmt(passes, tvm.ir.StringImm("ValueError"), [tvm.ir.StringImm(message)])
+        self._checks.append(check)
+
+
+def _range(dtype: str) -> tuple[int, int]:
+    """The least and the greatest number of a dtype that int64 has as well."""
+    low, high = integer_range(dtype)
+    return low, min(high, integer_range("int64")[1])
+
+
+def _int64(number: int) -> Any:
+    return tirx.IntImm("int64", number)
+
+
+def _operation(name: str, operands: list[Any]) -> Any:
+    first, *rest = operands
+    if not rest:
+        return -first
+    for operand in rest:
+        first = OPERATIONS[name](first, operand)
+    return first

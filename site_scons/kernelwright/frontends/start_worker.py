@@ -1,0 +1,31 @@
+"""Starts a module of ours where Kernelwright is not installed: ``python start_worker.py NAME PIPE``."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    """Run the module of that name in this folder.
+
+    No folder of ours may be where imports look: this one has modules with the names of others, such as ``triton``, and
+    the one around the package can be that of all packages that are installed beside TVM.
+    """
+    sys.path[:] = [folder for folder in sys.path if folder != __file__.rpartition("/")[0]]
+    package = Path(__file__).parents[1]
+    places = [str(package)]
+    spec = importlib.util.spec_from_file_location(
+        "kernelwright", package / "__init__.py", submodule_search_locations=places
+    )
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["kernelwright"] = module
+        spec.loader.exec_module(module)
+    importlib.import_module(f"kernelwright.frontends.{sys.argv[1]}").main()
+
+
+if __name__ == "__main__":
+    main()

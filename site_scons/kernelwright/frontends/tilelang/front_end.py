@@ -1,0 +1,57 @@
+"""The TileLang front end: a definition names a function, of which TileLang makes CUDA source in its environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..base import FrontEnd, HeaderFolders, LoweredFiles
+from .program import ENVIRONMENT, Program
+
+if TYPE_CHECKING:
+    from ...define.settings import Settings
+    from ...toolchain.elsewhere import Elsewhere
+    from ...toolchain.probe import Toolchain
+    from ..unit import LoweredKernel, Unit
+
+
+class TileLangProgram(FrontEnd):
+    """A function of TileLang with its values. TVM makes the host code, and a CUDA compiler the device code."""
+
+    name = "tilelang"
+    own_environment = ENVIRONMENT
+    targets = ("cuda",)
+    header_folders = HeaderFolders(("src", "3rdparty/cutlass/include"), "c++20")
+    expects = "a Program"
+    remedy = 'return kernelwright.tilelang.Program("file.py", "function", M=1024, ...)'
+
+    def tool(self, toolchain: Toolchain, settings: Settings) -> Elsewhere:
+        """See :meth:`FrontEnd.tool`."""
+        return toolchain.tilelang(settings.tilelang_python)
+
+    def files(self, target: str, archs: tuple[str, ...]) -> LoweredFiles:
+        """See :meth:`FrontEnd.files`."""
+        return LoweredFiles("module.tir", ("host.c",), "device.cu", flags="flags.json")
+
+    def load(self) -> None:
+        """See :meth:`FrontEnd.load`."""
+        from . import lowering  # noqa: F401
+
+    def recognizes(self, returned: Any) -> bool:
+        """See :meth:`FrontEnd.recognizes`."""
+        return isinstance(returned, Program)
+
+    def argument_names(self, returned: Program, unit: Unit) -> list[str]:
+        """See :meth:`FrontEnd.argument_names`."""
+        from .lowering import argument_names
+
+        return argument_names(returned, unit)
+
+    def lower(self, returned: Program, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
+        """See :meth:`FrontEnd.lower`."""
+        from .lowering import lower
+
+        return lower(returned, unit, progress)
+
+
+FRONT_END = TileLangProgram()

@@ -1,0 +1,56 @@
+"""What a definition in TileLang returns: a source, a function in it, and the values that the function is compiled for.
+
+TileLang is installed in another environment than Kernelwright, because the two need different releases of tvm-ffi. So
+the definition only names the source, and a process of that environment imports it.
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import Any
+
+from ...core.errors import DefinitionError, Where, shown
+from ...core.need import Need
+from ...core.own_environment import OwnEnvironment
+from ..named_source import check_source, is_plain
+
+VERSION = "0.1.15"
+"""The release of TileLang that the front end is written for: what its lowering returns is not documented."""
+
+NEED = Need("tilelang", f"tilelang=={VERSION}")
+
+ENVIRONMENT = OwnEnvironment("TileLang", NEED, VERSION, "tilelang_python")
+"""Where it is installed."""
+
+DTYPES = (
+    *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
+    *("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"),
+)
+"""The dtypes of tensors."""
+
+
+class Program:
+    """A function of TileLang, and the values that it is called with to make a kernel.
+
+    Its tensors and its launch are those of the source. The outputs are those of ``outputs=`` of ``@kernel``, which have
+    to be the function's own: ``out_idx``, or the tensors that it returns.
+
+    Arguments:
+        source: the path of a Python file, relative to that of the definition.
+        function: the name of a function in it that is decorated with ``@tilelang.jit``.
+        arguments: the values, by the names of the function's parameters, and of its ``T.const`` sizes.
+    """
+
+    def __init__(self, source: str | PathLike[str], function: str, /, **arguments: Any) -> None:
+        self.source = source
+        self.function = function
+        self.arguments = arguments
+
+    def check(self, where: Where) -> None:
+        """Raise a DefinitionError for what cannot be."""
+        check_source(self.source, self.function, 'Program("matmul.py", "matmul", M=1024)', where)
+        for name, value in self.arguments.items():
+            if not is_plain(value):
+                message = f"argument {name!r} of the Program is {shown(value)}, which cannot be passed to a process"
+                remedy = "use numbers, texts, None, and lists and dictionaries of these; a dtype is a text: 'float16'"
+                raise DefinitionError(message, where, remedy)

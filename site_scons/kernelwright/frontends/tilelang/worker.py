@@ -1,0 +1,378 @@
+"""Lowers functions of TileLang: a module that runs in an environment which has TileLang, and not Kernelwright.
+
+What it is asked and answers is in :mod:`.serving`. Written for TileLang 0.1.15.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import traceback
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, cast
+
+from ..serving import Failure, Message, executed, require_function, serve
+
+INFIX = {
+    **{"Add": "+", "Sub": "-", "Mul": "*", "FloorDiv": "//", "FloorMod": "%"},
+    # Sizes are not negative, so rounding towards zero and rounding down are the same.
+    **{"Div": "//", "Mod": "%"},
+}
+FUNCTIONS = {"Min": "min", "Max": "max"}
+"""TVM's operations -> what expressions of sizes have."""
+
+ENCODE = "__tvm_tensormap_create_tiled"
+"""What host code calls to make a tensor map."""
+
+DATA_TYPES = ("uint8", "uint16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64", "bfloat16")
+"""The dtypes of tensor maps by their number (CUtensorMapDataType in cuda.h)."""
+
+CLUSTER = {f"tir.cluster_dim_{axis}": f"clusterCtaIdx.{axis}" for axis in "xyz"}
+"""Launch parameters that TileLang names in another way than TVM."""
+
+READS_MAP = re.compile(r"tl\.(tma_load|prefetch_tma)")
+"""Operations that only read the tensor of a tensor map."""
+
+FEATURES = {
+    "__tvm_tensormap_create_im2col": "a tensor map for convolutions (T.im2col)",
+    "__tvm_cuda_stream_set_access_policy_window": "a policy of the level 2 cache (T.annotate_l2_hit_ratio)",
+}
+"""What host code calls for features that launches of Kernelwright do not have."""
+
+
+def main() -> None:
+    """Serve requests until stdin ends."""
+    serve(_load, lambda request: Message(_lower(dict(request.values))))
+
+
+def _load() -> ModuleType:
+    import tilelang
+
+    return cast("ModuleType", tilelang)
+
+
+def _lower(request: dict[str, Any]) -> dict[str, Any]:
+    """What the function of a request is lowered to."""
+    compiled = _Function(_function_of(request), request)
+    host, device, source = compiled.lower(request["arch"])
+    reader = _HostReader(compiled.function, device)
+    reader.read(host)
+    tensors, names = reader.arguments(), [argument["name"] for argument in reader.arguments()]
+    return {
+        "name": request["function"],
+        "arguments": tensors,
+        "outputs": [names[index] for index in compiled.outputs],
+        "maps": reader.maps,
+        "launches": reader.launches,
+        "source": source,
+        "module": f"{compiled.function.script()}\n",
+        "flags": compiled.flags,
+    }
+
+
+def _function_of(request: dict[str, Any]) -> Any:
+    """The function that a request names, in its source, which is executed."""
+    from tilelang.jit import JITImpl
+
+    def is_jit(value: Any) -> bool:
+        return isinstance(getattr(value, "jit_impl", value), JITImpl)  # with @tilelang.autotune
+
+    module = executed(request["file"], request["root"])
+    function = require_function(module, request["function"], is_jit, "@tilelang.jit", request["root"])
+    return getattr(function, "jit_impl", function)
+
+
+class _Function:
+    """A function of TileLang with its values.
+
+    Attributes:
+        function: its TIR.
+        outputs: the positions of its outputs.
+        flags: flags of the CUDA compiler.
+    """
+
+    def __init__(self, jit: Any, request: dict[str, Any]) -> None:
+        from tilelang.jit.kernel import normalize_pass_configs
+
+        target = _target(request["arch"])
+        jit.target = target  # what a decorator says is of the machine that runs it
+        self.function = _called(jit, request["arguments"])
+        attributes = dict(self.function.attrs or {})
+        self._configs = normalize_pass_configs(
+            {**dict(attributes.get("tilelang_pass_configs", {})), **dict(jit.pass_configs or {})}
+        )
+        wanted = attributes.get("tilelang_out_idx", jit.out_idx)
+        count = len(self.function.params)
+        listed = [] if wanted is None else [wanted] if isinstance(wanted, int) else list(wanted)
+        self.outputs = [int(index) % count for index in listed]
+        listed_flags = [*attributes.get("tilelang_compile_flags", ()), *_listed(jit.compile_flags)]
+        self.flags = list(self._flags(map(str, listed_flags)))
+
+    def _flags(self, flags: Iterator[str]) -> Iterator[str]:
+        """The flags that TileLang would give nvcc, besides its own folders and the standard of C++."""
+        from tilelang.transform import PassConfigKey as Key
+
+        configs = self._configs
+        for flag in [*_listed(configs.get(Key.TL_DEVICE_COMPILE_FLAGS)), *flags]:
+            yield from shlex.split(str(flag))
+        if configs.get(Key.TL_ENABLE_FAST_MATH):
+            yield "--use_fast_math"
+        level = configs.get(Key.TL_PTXAS_REGISTER_USAGE_LEVEL)
+        if level is not None:
+            yield f"--ptxas-options=--register-usage-level={int(level)}"
+
+    def lower(self, arch: str) -> tuple[Any, Any, str]:
+        """The host function in TIR, the device functions in TIR, and their CUDA source."""
+        from tilelang.backend.module import create_backend_context
+        from tilelang.engine.lower import device_codegen_without_compile, lower_to_host_device_ir
+        from tilelang.instrumentation import compile_pass_instrumentation, instrument_current_pass_context
+        from tilelang.transform import PassContext
+
+        target = _target(arch)
+        with PassContext(opt_level=3, config=self._configs), target:
+            context = create_backend_context(target, None, "tvm_ffi")
+            with compile_pass_instrumentation(name="kernelwright"), instrument_current_pass_context():
+                host, device, *_ = lower_to_host_device_ir(self.function, context)
+                source = device_codegen_without_compile(device, context).inspect_source()
+        functions = [value for _, value in host.functions.items()]
+        if len(functions) != 1:
+            raise Failure("unsupported", "its host code calls functions of its own")
+        return functions[0], device, source
+
+
+def _called(jit: Any, values: dict[str, Any]) -> Any:
+    """The TIR that a function makes of its values."""
+    try:
+        return jit.get_tir(**values)
+    except (TypeError, ValueError) as error:
+        # Where no line of the author's has run, it is the call that is wrong.
+        if any(
+            frame.filename == jit.func.orig_func.__code__.co_filename
+            for frame in traceback.extract_tb(error.__traceback__)
+        ):
+            raise
+        raise Failure("values", str(error).strip()) from error
+
+
+def _target(arch: str) -> Any:
+    from tvm.target import Target
+
+    return Target({"kind": "cuda", "arch": arch})
+
+
+def _listed(value: Any) -> list[Any]:
+    return [] if value is None else [value] if isinstance(value, str) else list(value)
+
+
+class _HostReader:
+    """Reads what the host code of a function does: the tensor maps that it makes, and the launches.
+
+    Arguments:
+        function: the function before it was lowered.
+        device: the module of device functions.
+    """
+
+    def __init__(self, function: Any, device: Any) -> None:
+        self._function = function
+        self._device = {str(f.attrs["global_symbol"]): f for _, f in device.functions.items()}
+        self._started = False
+        self._known: dict[str, Any] = {}
+        self._written: set[str] = set()
+        self.maps: list[dict[str, Any]] = []
+        self.launches: list[dict[str, Any]] = []
+        self._tensors = {str(buffer.data.name): str(buffer.name) for _, buffer in function.buffer_map.items()}
+
+    def read(self, host: Any) -> None:
+        """Read the host function, as ``MakePackedAPI`` makes it."""
+        self._visit(host.body)
+        if not self.launches:
+            raise Failure("unsupported", "its host code launches no device function")
+
+    def arguments(self) -> list[dict[str, Any]]:
+        """The arguments, in the order of a call."""
+        return [self._argument(parameter) for parameter in self._function.params]
+
+    def _argument(self, parameter: Any) -> dict[str, Any]:
+        buffer = self._function.buffer_map.get(parameter)
+        if buffer is None:
+            if str(parameter.dtype) == "handle":
+                message = f"argument {parameter.name!r} is a plain pointer: give it a shape and a dtype with T.Tensor"
+                raise Failure("unsupported", message)
+            return {"name": str(parameter.name), "dtype": str(parameter.dtype), "shape": None}
+        name = str(buffer.name)
+        _require_compact(buffer)
+        shape = [_size(size, _plain) for size in buffer.shape]
+        return {"name": name, "dtype": str(buffer.dtype), "shape": shape, "written": name in self._written}
+
+    def _visit(self, node: Any) -> None:
+        kind = type(node).__name__
+        if kind == "SeqStmt":
+            for item in node.seq:
+                self._visit(item)
+        elif kind in ("Bind", "LetStmt"):
+            self._bind(node.var, node.value)
+            self._visit_body(node)
+        elif kind == "Evaluate":
+            self._evaluate(node.value)
+        elif kind in ("AttrStmt", "DeclBuffer", "AssertStmt"):
+            self._visit_body(node)
+        elif self._started and kind != "Return":
+            raise Failure("unsupported", f"its host code has a {kind}: {_first_line(node)}")
+
+    def _visit_body(self, node: Any) -> None:
+        body = getattr(node, "body", None)
+        if body is not None:
+            self._visit(body)
+
+    def _bind(self, variable: Any, value: Any) -> None:
+        if not self._started:
+            return
+        if _name_of(value) == "tirx.tvm_stack_alloca":
+            self._known[str(variable.name)] = {"map": len(self.maps)}
+            self.maps.append({})
+        else:
+            self._known[str(variable.name)] = {"size": self._text(value)}
+
+    def _evaluate(self, call: Any) -> None:
+        if _name_of(call) not in ("tirx.tvm_call_packed", "tirx.call_packed"):
+            if self._started and type(call).__name__ != "IntImm" and _name_of(call) != "tirx.ret":
+                raise Failure("unsupported", f"its host code calls {_first_line(call)}")
+            return
+        name, *arguments = call.args
+        callee = str(getattr(name, "value", name))
+        if callee == "__tvm_set_device":
+            self._started = True
+        elif callee == ENCODE:
+            self._encode(arguments)
+        elif callee in self._device:
+            self._launch(callee, arguments)
+        else:
+            raise Failure("unsupported", f"it uses {FEATURES.get(callee, f'what host code calls {callee} for')}")
+
+    def _encode(self, arguments: list[Any]) -> None:
+        """Note a tensor map, whose place among the others is known: the arguments of cuTensorMapEncodeTiled."""
+        place = self._known[str(arguments[0].name)]["map"]
+        dtype, rank, tensor = int(arguments[1]), int(arguments[2]), self._tensor(arguments[3])
+        if dtype >= len(DATA_TYPES) or tensor is None:
+            raise Failure("unsupported", f"it makes a tensor map in a way of its own: {_first_line(arguments[3])}")
+        values = iter(map(self._text, arguments[4:]))
+        # It gives the stride of the innermost dimension, too, which is that of an element.
+        lists = {name: [next(values) for _ in range(rank)] for name in ("sizes", "strides", "box", "steps")}
+        modes = dict(zip(("interleave", "swizzle", "promotion", "fill"), map(int, values), strict=True))
+        lists["strides"] = lists["strides"][1:]
+        whole = {name: [int(number) for number in lists[name]] for name in ("box", "steps")}
+        self.maps[place] = {"tensor": tensor, "dtype": DATA_TYPES[dtype], **lists, **whole, **modes}
+
+    def _launch(self, callee: str, arguments: list[Any]) -> None:
+        function = self._device[callee]
+        attributes, count = dict(function.attrs), len(function.params)
+        passed = [self._passed(value, str(p.dtype)) for value, p in zip(arguments, function.params, strict=False)]
+        tags = [str(tag) for tag in attributes["tirx.kernel_launch_params"]]
+        sizes = dict(zip(tags, map(self._text, arguments[count:]), strict=True))
+        self._note_written(function, passed)
+        self.launches.append(
+            {
+                "function": callee,
+                "passed": passed,
+                "shared": sizes.pop("tirx.use_dyn_shared_memory", "0"),
+                "sizes": {CLUSTER.get(tag, tag): size for tag, size in sizes.items()},
+                "cooperative": bool(int(attributes.get("use_cooperative_groups", 0))),
+                "dependent": bool(int(attributes.get("has_cuda_pdl_sync", 0))),
+            }
+        )
+
+    def _passed(self, value: Any, dtype: str) -> dict[str, Any]:
+        """What a parameter gets: a tensor, a map, or a number."""
+        known = self._known.get(str(getattr(value, "name", "")), {})
+        if "map" in known:
+            return dict(known)
+        tensor = self._tensor(value)
+        if tensor is not None:
+            return {"tensor": tensor}
+        if dtype == "handle":
+            raise Failure("unsupported", f"its host code passes the pointer {_first_line(value)}")
+        return {"size": self._text(value), "dtype": dtype}
+
+    def _tensor(self, value: Any) -> str | None:
+        """The tensor whose data a pointer is to."""
+        return self._tensors.get(str(value.name)) if type(value).__name__ == "Var" else None
+
+    def _note_written(self, function: Any, passed: list[dict[str, Any]]) -> None:
+        """Note the tensors that a device function may write."""
+        from tvm.tirx.stmt_functor import post_order_visit
+
+        read_only = {int(index) for index in function.attrs.get("tl.readonly_param_indices", ())}
+        stored: set[str] = set()
+
+        def visit(node: Any) -> None:
+            if type(node).__name__ == "Call" and not READS_MAP.match(_name_of(node)):
+                stored.update(str(value.name) for value in node.args if type(value).__name__ == "Var")
+
+        post_order_visit(function.body, visit)
+        for index, (parameter, value) in enumerate(zip(function.params, passed, strict=True)):
+            if "tensor" in value and index not in read_only:
+                self._written.add(value["tensor"])
+            if "map" in value and str(parameter.name) in stored:
+                self._written.add(self.maps[value["map"]]["tensor"])
+
+    def _text(self, node: Any) -> str:
+        def name_of(variable: Any) -> str:
+            known = self._known.get(str(variable.name))
+            return _plain(variable) if known is None else str(known["size"])
+
+        return _size(node, name_of)
+
+
+def _require_compact(buffer: Any) -> None:
+    """Raise a Failure for a tensor with gaps or another order of its dimensions."""
+    expected = "1"
+    texts = [_size(size, _plain) for size in buffer.shape]
+    for size, stride in zip(reversed(texts), reversed([_size(s, _plain) for s in buffer.strides]), strict=False):
+        if _product(stride) != _product(expected):
+            message = f"argument {buffer.name!r} has strides of its own ({', '.join(map(str, buffer.strides))})"
+            raise Failure("unsupported", f"{message}: launches pass tensors in row-major order without gaps")
+        expected = f"({expected} * {size})"
+
+
+def _product(text: str) -> list[str]:
+    """The factors of a product of sizes, with the numbers among them as one."""
+    factors = [factor for factor in re.split(r"[ ()*]+", text) if factor]
+    number = 1
+    for factor in factors:
+        number *= int(factor) if factor.isdigit() else 1
+    return [str(number), *sorted(factor for factor in factors if not factor.isdigit())]
+
+
+def _plain(variable: Any) -> str:
+    return str(variable.name)
+
+
+def _size(node: Any, name_of: Callable[[Any], str]) -> str:
+    """A number as an expression over sizes, in brackets if it is more than a name or an integer."""
+    kind = type(node).__name__
+    if isinstance(node, int):
+        return str(node)
+    if kind == "IntImm":
+        return str(int(node.value))
+    if kind == "Var":
+        return name_of(node)
+    if kind == "Cast":
+        return _size(node.value, name_of)
+    if kind in INFIX:
+        return f"({_size(node.a, name_of)} {INFIX[kind]} {_size(node.b, name_of)})"
+    if kind in FUNCTIONS:
+        return f"{FUNCTIONS[kind]}({_size(node.a, name_of)}, {_size(node.b, name_of)})"
+    if _name_of(node) in ("tirx.shift_left", "tirx.shift_right") and type(node.args[1]).__name__ == "IntImm":
+        operator = "*" if _name_of(node).endswith("left") else "//"
+        return f"({_size(node.args[0], name_of)} {operator} {1 << int(node.args[1].value)})"
+    raise Failure("unsupported", f"its host code computes {_first_line(node)}, which is no arithmetic of sizes")
+
+
+def _name_of(call: Any) -> str:
+    return str(getattr(getattr(call, "op", None), "name", ""))
+
+
+def _first_line(node: Any) -> str:
+    lines = [line for line in str(node).strip().splitlines() if not line.startswith("#")]
+    return (lines or [type(node).__name__])[0].strip()[:200]

@@ -1,0 +1,81 @@
+"""The TIR front end: a definition returns a function of TVM, and TVM makes host code and CUDA source of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..base import FrontEnd
+
+if TYPE_CHECKING:
+    from ...core.errors import Where
+    from ...define.pass_configs import PassConfigs
+    from ..unit import LoweredKernel, Unit
+
+
+class Tir(FrontEnd):
+    """A TVM PrimFunc, or an IRModule with one entry function."""
+
+    name = "tir"
+    has_passes = True
+    expects = "a PrimFunc or an IRModule"
+    remedy = "return a function made with @T.prim_func or te.create_prim_func, or a module made with @I.ir_module"
+
+    def load(self) -> None:
+        """See :meth:`FrontEnd.load`."""
+        from . import dump, lowering, passes  # noqa: F401
+        from .parser import make_parser_faster
+
+        make_parser_faster()
+
+    def require_pass_configs(self, pass_configs: PassConfigs, where: Where) -> None:
+        """See :meth:`FrontEnd.require_pass_configs`; TVM knows which there are."""
+        if pass_configs:
+            from .passes import require_pass_configs
+
+            require_pass_configs(pass_configs, where)
+
+    def recognizes(self, returned: Any) -> bool:
+        """See :meth:`FrontEnd.recognizes`."""
+        from tvm import IRModule, tirx
+
+        return isinstance(returned, (tirx.PrimFunc, IRModule))
+
+    def target(self, unit: Unit) -> Any:
+        """The ``tvm.target.Target``; see :meth:`FrontEnd.target`."""
+        from .lowering import target_for
+
+        return target_for(unit.target, unit.arch, unit)
+
+    def argument_names(self, returned: Any, unit: Unit) -> list[str]:
+        """See :meth:`FrontEnd.argument_names`."""
+        from .lowering import argument_names
+
+        return argument_names(returned, unit)
+
+    def lower(self, returned: Any, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
+        """See :meth:`FrontEnd.lower`."""
+        from .lowering import lower
+        from .passes import pass_context
+
+        if unit.ir:
+            return self._show(returned, unit, progress)
+        with pass_context(unit.pass_configs):
+            return lower(returned, unit, self.target(unit), progress)
+
+    def _show(self, returned: Any, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
+        """As :meth:`lower`, with the IR after each pass in a folder."""
+        from .dump import IrDump
+        from .lowering import lower
+        from .passes import pass_context
+
+        dump = IrDump(Path(unit.ir))
+        dump.write("definition", returned)
+        with pass_context(unit.pass_configs, (dump.instrument(),)):
+            lowered = lower(returned, unit, self.target(unit), dump.noting(progress))
+        dump.finish(unit)
+        return lowered
+
+
+FRONT_END = Tir()

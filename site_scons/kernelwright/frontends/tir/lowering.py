@@ -1,0 +1,366 @@
+"""Lowers a TVM PrimFunc or IRModule: it is scheduled if it has to be, and becomes host and device code.
+
+Written for TVM 0.27, whose lowering functions are called one by one: its own ``build`` would compile the device code
+for the machine that it runs on.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.target import Target
+
+from ...core.arch import real_arch
+from ...core.errors import DefinitionError, LoweringError
+from ...core.files import pretty_json
+from ..launch_limits import require_within_limits
+from ..unit import LoweredKernel, Unit, returned_in
+from .alignment import relaxed
+from .launch import launches_of
+from .multiples import asserted, assumed
+from .numbers import in_passed_dtypes
+from .pipeline import passes_for, require_one_order
+from .schedule import AS_WRITTEN, BLOCK, candidates, has_blocks, is_bound_to_threads
+from .signature import Argument, arguments_of, require_written, stride_symbols_of, symbols_of, with_alignments
+from .tensor_maps import in_plain_memory, is_pointer, with_type
+
+TRIPLES = ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu")
+"""LLVM targets of the CPU archs: the first that knows an arch is used."""
+
+MAX_MESSAGE = 6000
+"""Longest text in characters that is shown of an exception of TVM."""
+
+PACKED_CALL = 1
+"""Value of the attribute ``calling_conv`` of a function with the packed signature (``CallingConv::kCPackedFunc``)."""
+
+
+@dataclass(frozen=True)
+class _Code:
+    """Generated code by file name, the signatures of the device functions in it, and the host module it is from."""
+
+    files: dict[str, bytes]
+    device_kernels: list[dict[str, Any]]
+    host: tvm.IRModule
+
+
+def target_for(target: str, arch: str, unit: Unit | None = None) -> Target:
+    """The TVM target of an arch.
+
+    Raises:
+        LoweringError: LLVM does not know the arch (it would only warn, and generate code for another).
+    """
+    if target == "cuda":
+        return Target({"kind": "cuda", "arch": real_arch(arch)})
+    known: list[str] = []
+    for triple in TRIPLES:
+        # "generic" exists everywhere; with the arch itself LLVM would warn about those that it does not know.
+        probe = Target({"kind": "llvm", "mtriple": triple, "mcpu": "generic"})
+        names = [str(name) for name in tvm.get_global_func("target.llvm_get_cpu_archlist")(probe)]
+        if arch in names:
+            return Target({"kind": "llvm", "mtriple": triple, "mcpu": arch})
+        known += names
+    close = get_close_matches(arch, known, 3) or ["x86-64-v3"]
+    where = unit.where if unit else None
+    raise LoweringError(f"LLVM knows no CPU arch {arch!r}", where, f"did you mean {' or '.join(close)}?")
+
+
+def lower(
+    definition: tirx.PrimFunc | tvm.IRModule, unit: Unit, target: Target, progress: Callable[[str], None]
+) -> LoweredKernel:
+    """Lower what a definition returned.
+
+    Arguments:
+        definition: what the definition returned; an IRModule has one entry function.
+        unit: what is being lowered.
+        target: the result of :func:`target_for`.
+        progress: called with what is about to be done.
+
+    Raises:
+        DefinitionError: its arguments do not fit its decorator.
+        LoweringError: no schedule could be found, or TVM cannot lower the function.
+    """
+    module, name = _entry_module(definition, unit)
+    module = _assuming(module, name, unit)
+    arguments = arguments_of(module[name], unit)
+    require_written(arguments, unit)
+    require_one_order(module, unit)
+    symbols = symbols_of(arguments, unit)
+    failures: list[str] = []
+    for rule, scheduled in _scheduled(module, name, unit, target, progress, failures):
+        progress(f"lowering ({rule})")
+        try:
+            code = _generate(scheduled, name, unit, target)
+        except Exception as error:  # TVM's passes raise errors of any type
+            if rule == AS_WRITTEN:
+                raise _lowering_error(error, unit) from error
+            failures.append(f"{rule}: its result cannot be lowered: {_first_line(error)}")
+            continue
+        aligned = with_alignments(arguments, scheduled[name], unit.target == "cuda")
+        signature = _signature(unit, rule, aligned, symbols, code.device_kernels)
+        if unit.target == "cuda":
+            signature |= launches_of(code.host, module[name], arguments, code.device_kernels)
+            require_within_limits(signature["launches"] or (), unit)
+        signature = dict(sorted(signature.items()))
+        files = {"module.tir": _script(scheduled), "signature.json": pretty_json(signature).encode()}
+        return LoweredKernel(files | code.files, rule)
+    raise _unscheduled(module[name], unit, failures)
+
+
+def lower_host(
+    function: tirx.PrimFunc, arguments: list[Argument], device_kernels: list[dict[str, Any]], unit: Unit
+) -> LoweredKernel:
+    """Lower a function that launches device functions which it does not have: their code is made in another way.
+
+    Arguments:
+        function: its body has ``T.call_ffi_kernel``.
+        arguments: its arguments.
+        device_kernels: what it launches, as ``signature.json`` has it.
+        unit: what is being lowered, for CUDA.
+
+    Raises:
+        DefinitionError: its arguments do not fit its decorator.
+        LoweringError: TVM cannot lower it.
+    """
+    module = tvm.IRModule({unit.kernel: function.with_attr("global_symbol", unit.kernel)})
+    symbols = symbols_of(arguments, unit)
+    try:
+        code = _generate(module, unit.kernel, unit, target_for(unit.target, unit.arch, unit))
+    except Exception as error:  # TVM's passes raise errors of any type
+        raise _lowering_error(error, unit) from error
+    signature = _signature(unit, AS_WRITTEN, arguments, symbols, device_kernels)
+    signature |= launches_of(code.host, function, arguments, device_kernels)
+    require_within_limits(signature["launches"] or (), unit)
+    files = {"module.tir": _script(module), "signature.json": pretty_json(dict(sorted(signature.items()))).encode()}
+    return LoweredKernel(files | code.files, AS_WRITTEN)
+
+
+def scheduled(definition: tirx.PrimFunc | tvm.IRModule, unit: Unit) -> tvm.IRModule:
+    """What a definition returned as a module whose entry is scheduled, by the first rule that fits.
+
+    Raises:
+        DefinitionError: the definition is wrong.
+        LoweringError: no rule fits.
+    """
+    module, name = _entry_module(definition, unit)
+    module = _assuming(module, name, unit)
+    failures: list[str] = []
+    target = target_for(unit.target, unit.arch, unit)
+    for _, made in _scheduled(module, name, unit, target, lambda doing: None, failures):
+        return made
+    raise _unscheduled(module[name], unit, failures)
+
+
+def argument_names(definition: tirx.PrimFunc | tvm.IRModule, unit: Unit) -> list[str]:
+    """The names of the arguments of what a definition returned.
+
+    Raises:
+        DefinitionError: a parameter is of another kind.
+    """
+    module, name = _entry_module(definition, unit)
+    return [argument.name for argument in arguments_of(module[name], unit)]
+
+
+def _assuming(module: tvm.IRModule, name: str, unit: Unit) -> tvm.IRModule:
+    """The module with what is known of the entry's sizes."""
+    if not unit.multiples:
+        return module
+    return _replaced(module, name, assumed(module[name], unit.multiples, unit))
+
+
+def _entry_module(definition: tirx.PrimFunc | tvm.IRModule, unit: Unit) -> tuple[tvm.IRModule, str]:
+    """The definition as a module in which only the entry is public and has the kernel's name, and that name."""
+    if isinstance(definition, tirx.PrimFunc):
+        function = definition.with_attr("global_symbol", unit.kernel)
+        return tvm.IRModule({unit.kernel: function}), unit.kernel
+    return _with_one_entry(definition, unit)
+
+
+def _with_one_entry(module: tvm.IRModule, unit: Unit) -> tuple[tvm.IRModule, str]:
+    functions = {var.name_hint: function for var, function in module.functions_items()}
+    for name, function in functions.items():
+        if not isinstance(function, tirx.PrimFunc):
+            raise DefinitionError(f"{name} in the IRModule is a {type(function).__name__}, not a PrimFunc", unit.where)
+    public = [name for name, function in functions.items() if "global_symbol" in function.attrs]
+    if len(public) > 1 and "main" in public:
+        public = ["main"]
+    if len(public) != 1 and len(functions) == 1:
+        public = list(functions)
+    if len(public) != 1:
+        listed = ", ".join(sorted(public)) or "none"
+        raise DefinitionError(
+            f"the IRModule must have one entry function, but its public functions are: {listed}",
+            unit.where,
+            "call the entry main, and mark the others with @T.prim_func(private=True)",
+        )
+    entry = public[0]
+    for var, function in module.functions_items():
+        if var.name_hint == entry:
+            module[var] = function.with_attr("global_symbol", unit.kernel)
+        elif "global_symbol" in function.attrs:
+            module[var] = function.without_attr("global_symbol")
+    return module, entry
+
+
+def _scheduled(
+    module: tvm.IRModule,
+    name: str,
+    unit: Unit,
+    target: Target,
+    progress: Callable[[str], None],
+    failures: list[str],
+) -> Iterator[tuple[str, tvm.IRModule]]:
+    """The module with its entry scheduled, in the ways worth trying, each with the name of what scheduled it."""
+    for rule, function in candidates(module[name], target, progress, failures):
+        if target.kind.name == "cuda" and not is_bound_to_threads(function):
+            failures.append(f"{rule}: it made no thread bindings")
+            continue
+        yield rule, _replaced(module, name, function.with_attr("global_symbol", unit.kernel))
+
+
+def _replaced(module: tvm.IRModule, name: str, function: tirx.PrimFunc) -> tvm.IRModule:
+    """A copy of a module with another function of that name."""
+    functions = dict(module.functions_items())
+    functions[module.get_global_var(name)] = function
+    return tvm.IRModule(functions, attrs=module.attrs)
+
+
+def _generate(module: tvm.IRModule, name: str, unit: Unit, target: Target) -> _Code:
+    """Run TVM's passes, split host from device, and generate code for both."""
+    build = importlib.import_module("tvm.tirx.build")  # the attribute of that name is a function
+    host_target = Target({"kind": "c"}) if unit.target == "cuda" else target
+    if unit.multiples:
+        module = _replaced(module, name, asserted(module[name], unit.multiples, unit))
+    if unit.target == "llvm":
+        module = _replaced(module, name, relaxed(module[name]))
+    module = _replaced(module, name, in_passed_dtypes(module[name]))
+    passes, finish_host, finish_device = passes_for(module)
+    bound = tirx.transform.BindTarget(target.with_host(host_target))(module)
+    split, devices = build.split_host_device_mods(passes(bound))
+    host = _with_symbol(finish_host()(in_plain_memory(split)), unit.symbol)
+    compiled = build.codegen_build(host, host_target)
+    if unit.target != "cuda":
+        return _Code({"host.o": _object_code(compiled)}, [], split)
+    code = {"host.c": compiled.inspect_source().encode()}
+    if not devices:  # it launches what is not made here
+        return _Code(code, [], split)
+    files, device_kernels = _device_code(devices, finish_device, build.codegen_build)
+    return _Code(code | files, device_kernels, split)
+
+
+def _device_code(
+    devices: Any, finish: Callable[[], Any], codegen: Callable[..., Any]
+) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
+    if len(devices) != 1:
+        raise ValueError(f"expected device code for one target, got it for {len(devices)}")
+    ((device_target, device),) = devices.items()
+    device = finish()(device)
+    source = with_type(codegen(device, device_target).inspect_source())
+    return {"device.cu": source.encode()}, _device_kernels(device, source)
+
+
+def _with_symbol(host: tvm.IRModule, symbol: str) -> tvm.IRModule:
+    """The host module with its packed function renamed."""
+    functions = {}
+    for var, function in host.functions_items():
+        if int(function.attrs.get("calling_conv", 0)) == PACKED_CALL:
+            function = function.with_attr("global_symbol", symbol)
+            # For a module's only function LLVM would emit __tvm_ffi_main as well, in each of a kernel's objects.
+            if "tirx.is_entry_func" in function.attrs:
+                function = function.without_attr("tirx.is_entry_func")
+        functions[var] = function
+    return tvm.IRModule(functions, attrs=host.attrs)
+
+
+def _object_code(compiled: Any) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="kernelwright-") as folder:
+        path = Path(folder) / "host.o"
+        compiled.write_to_file(str(path), "o")
+        return path.read_bytes()
+
+
+def _device_kernels(device: tvm.IRModule, source: str) -> list[dict[str, Any]]:
+    """Name, parameters and launch parameters of each function that the host launches, in the order of the source."""
+    kernels = []
+    for function in device.functions.values():
+        if "tirx.kernel_launch_params" not in function.attrs:
+            continue
+        name = str(function.attrs["global_symbol"])
+        params = [_kind(parameter.ty) for parameter in function.params]
+        launch = [str(tag) for tag in function.attrs["tirx.kernel_launch_params"]]
+        kernels.append({"name": name, "params": params, "launch": launch})
+    return sorted(kernels, key=lambda kernel: re.search(rf"\b{kernel['name']}\(", source).start())  # type: ignore[union-attr]
+
+
+def _kind(kind: Any) -> str:
+    """What a parameter of a device function is: a dtype, ``handle`` or ``tensor_map``."""
+    if isinstance(kind, tvm.ir.PrimType):
+        return str(kind.dtype)
+    return "tensor_map" if is_pointer(kind) else "handle"
+
+
+def _signature(
+    unit: Unit, rule: str, arguments: list[Argument], symbols: dict[str, str], device_kernels: list[dict[str, Any]]
+) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        **returned_in(unit, [argument.name for argument in arguments]),
+        "kernel": unit.kernel,
+        "slug": unit.slug,
+        "config": dict(unit.config),
+        "target": unit.target,
+        "arch": unit.arch,
+        "entry": unit.symbol,
+        "arguments": [argument.to_json() for argument in arguments],
+        "symbols": symbols,
+        **({"stride_symbols": strides} if (strides := stride_symbols_of(arguments)) else {}),
+        **({"multiples": dict(unit.multiples)} if unit.multiples else {}),
+        "device_kernels": device_kernels,
+        "schedule": rule,
+    }
+
+
+def _script(module: tvm.IRModule) -> bytes:
+    """The scheduled functions as TVMScript."""
+    functions = list(module.functions.values())
+    text: str = functions[0].script() if len(functions) == 1 else module.script()
+    return (text.rstrip() + "\n").encode()
+
+
+def _unscheduled(function: tirx.PrimFunc, unit: Unit, failures: list[str]) -> LoweringError:
+    """The error for a function that is not scheduled, and that no rule could schedule."""
+    if not has_blocks(function):
+        return LoweringError(
+            "the function is written as plain loops: its body needs blocks with axes, or loops bound to threads",
+            unit.where,
+            "put the innermost statements into a block, as the example does, so that TVM's rules can schedule them; or "
+            'bind the loops by hand: for i in T.thread_binding(256, thread="threadIdx.x")',
+            BLOCK,
+        )
+    return LoweringError(
+        "the function has no thread bindings, and none of TVM's rules could schedule it for the GPU",
+        unit.where,
+        "schedule it by hand: with T.thread_binding in TVMScript, or with tvm.s_tir.Schedule",
+        "\n".join(failures),
+    )
+
+
+def _lowering_error(error: Exception, unit: Unit) -> LoweringError:
+    text = f"{type(error).__name__}: {error}".strip()
+    return LoweringError(
+        f"TVM cannot lower the function for {unit.target} ({unit.arch}): {_first_line(error)}",
+        unit.where,
+        detail=text if len(text) <= MAX_MESSAGE else text[:MAX_MESSAGE] + "\n[cut]",
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__).strip()[:300]

@@ -1,0 +1,1 @@
+"""Triton: definitions return functions of Triton, with their arguments and launches."""

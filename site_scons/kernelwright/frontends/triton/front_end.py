@@ -1,0 +1,81 @@
+"""The Triton front end: a definition returns a Program, which Triton compiles; TVM makes the host code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ..base import FrontEnd, LoweredFiles
+from .program import ENVIRONMENT, INTERPRETER, NEED, Program
+
+if TYPE_CHECKING:
+    from ...define.settings import Settings
+    from ...toolchain.distribution import Distribution
+    from ...toolchain.elsewhere import Elsewhere
+    from ...toolchain.probe import Toolchain
+    from ..unit import LoweredKernel, Unit
+
+
+class TritonProgram(FrontEnd):
+    """A function of Triton with its arguments and its launch."""
+
+    name = "triton"
+    targets = ("cuda",)
+    needs = (NEED,)
+    own_environment = ENVIRONMENT
+    compiles_device_code = True
+    interpreter = INTERPRETER
+    expects = "a Program"
+    remedy = "return kernelwright.triton.Program(function, x=Tensor(...), grid=..., ...)"
+
+    def tool(self, toolchain: Toolchain, settings: Settings) -> Distribution | Elsewhere:
+        """See :meth:`FrontEnd.tool`."""
+        return toolchain.triton(settings.triton_python)
+
+    def files(self, target: str, archs: tuple[str, ...]) -> LoweredFiles:
+        """See :meth:`FrontEnd.files`."""
+        return LoweredFiles.with_images("module.ttir", ("host.c",), archs)
+
+    def load(self) -> None:
+        """See :meth:`FrontEnd.load`; Triton itself is imported by the definitions that use it."""
+        from . import lowering  # noqa: F401
+
+    def recognizes(self, returned: Any) -> bool:
+        """See :meth:`FrontEnd.recognizes`."""
+        return isinstance(returned, Program)
+
+    def argument_names(self, returned: Program, unit: Unit) -> list[str]:
+        """See :meth:`FrontEnd.argument_names`."""
+        return list(returned.declared)
+
+    def calls_definition(self, returned: Program) -> bool:
+        """See :meth:`FrontEnd.calls_definition`; a source that is only named is executed by another process."""
+        return returned.source is None
+
+    def interpreted(self, returned: Program, unit: Unit) -> Callable[..., Mapping[str, str | None]]:
+        """See :meth:`FrontEnd.interpreted`."""
+        if returned.source is not None:
+            from .elsewhere import interpreted_elsewhere
+
+            return interpreted_elsewhere(returned, unit)
+        if INTERPRETER.missing:
+            return _not_interpreted
+        from .interpreter import interpreted
+
+        return interpreted(returned, unit)
+
+    def lower(self, returned: Program, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
+        """See :meth:`FrontEnd.lower`."""
+        from .lowering import lower
+
+        return lower(returned, unit, progress)
+
+
+def _not_interpreted(*_: Any) -> NoReturn:
+    """With an environment of Triton's own, the build looks there for what the interpreter needs."""
+    raise NotImplementedError(
+        f"the function is one of this environment, where the interpreter lacks {INTERPRETER.missing}"
+    )
+
+
+FRONT_END = TritonProgram()

@@ -1,0 +1,210 @@
+"""Values that ``@triton.heuristics`` computes: Triton does so for each call, and here it has to be before there is one.
+
+A heuristic gets the constants of a Program as they are, and in place of a size an object that knows what the variant
+knows: what the size is a multiple of, and that it is no multiple of what an earlier variant is for.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from ...core.errors import DefinitionError, Where
+from ...define.arguments import Scalar, Tensor, multiples_of
+from ...define.divisible import ALL
+from ...define.sizes import Size, text_of
+from ...runtime.size import translate
+from ..raised import line_of
+from ..unit import Unit
+from .program import Program
+
+
+class UnknownError(Exception):
+    """A heuristic asks for what only a call tells.
+
+    Arguments:
+        what: what it asks for.
+        remedy: how a variant can know it; empty: it cannot.
+    """
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(what)
+        self.remedy = remedy
+
+
+def divisor_of(size: Size, multiples: Mapping[str, int]) -> int:
+    """What a size is a multiple of, as far as its terms tell; 0 if it is 0."""
+
+    def operation(name: str, operands: list[int]) -> int:
+        if name == "*":
+            return math.prod(operands)
+        return math.gcd(*operands) if name != "//" else 1
+
+    return translate(text_of(size), abs, lambda name: multiples.get(name, 1), operation)
+
+
+OPERATIONS = (
+    *("bool", "int", "index", "float", "iter", "getitem", "neg", "eq", "ne", "lt", "le", "gt", "ge", "hash"),
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "and", "pow"),
+    *("radd", "rsub", "rmul", "rtruediv", "rfloordiv", "rmod", "rand", "rpow"),
+)
+"""What can be done with a number."""
+
+
+class _Unknown:
+    """Something that has a value in each call. It is not None, and nothing else is known."""
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        self._error = UnknownError(what, remedy)
+
+    def _fail(self, *_: Any) -> NoReturn:
+        raise self._error
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise UnknownError(f"{name} of {self._error}")
+
+
+for _operation in OPERATIONS:
+    setattr(_Unknown, f"__{_operation}__", _Unknown._fail)
+
+
+class _Rest(_Unknown):
+    """A remainder that is not 0."""
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __eq__(self, other: object) -> bool:
+        return self._is_other(other, False)
+
+    def __ne__(self, other: object) -> bool:
+        return self._is_other(other, True)
+
+    def __hash__(self) -> int:
+        self._fail()
+
+    def _is_other(self, other: object, answer: bool) -> bool:
+        return answer if type(other) is int and other == 0 else self._fail()
+
+
+class _Size(_Unknown):
+    """A size.
+
+    Arguments:
+        text: its expression.
+        divisor: what it is a multiple of.
+        others: what it is no multiple of.
+    """
+
+    def __init__(self, text: str, divisor: int, others: Sequence[int]) -> None:
+        super().__init__(f"the size {text}")
+        self._text, self._divisor, self._others = text, divisor, others
+
+    def __mod__(self, number: Any) -> Any:
+        if type(number) is not int or number < 1:
+            self._fail()
+        if self._divisor % number == 0:
+            return 0
+        what = f"whether {self._text} is a multiple of {number}"
+        remedy = f'declare @kernel(divisible={{"{self._text}": [{number}, 1]}}), which makes a variant for each'
+        return (_Rest if any(number % other == 0 for other in self._others) else _Unknown)(what, remedy)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What a variant knows of sizes: what each name is a multiple of, and no multiple of."""
+
+    multiples: Mapping[str, int]
+    others: Mapping[str, Sequence[int]]
+
+    def of(self, name: str, value: Any) -> Any:
+        """What a heuristic gets for an argument of a Program."""
+        if isinstance(value, Size):
+            text = text_of(value)
+            return _Size(text, divisor_of(value, self.multiples), self.others.get(text, ()))
+        return _Unknown(f"the argument {name}") if isinstance(value, (Tensor, Scalar)) else value
+
+
+def specialized(program: Program, unit: Unit, outputs: Sequence[str]) -> Program:
+    """A program as a variant of ``specialize="auto"`` has it: for aligned data and whole rows, or as it is."""
+    step = unit.multiples.get(ALL, 1)
+    return program if step == 1 else program.specialized(step, outputs)
+
+
+def resolved(program: Program, unit: Unit, outputs: Sequence[str]) -> Program:
+    """A program whose function has no heuristics, with the values that they compute where it gives none itself.
+
+    Arguments:
+        program: as the definition returned it.
+        unit: the variant.
+        outputs: the names of the outputs.
+
+    Raises:
+        DefinitionError: a heuristic needs what only a call tells, or fails.
+    """
+    from triton.runtime.autotuner import Autotuner, Heuristics
+
+    made = copy.copy(specialized(program, unit, outputs))
+    heuristics: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
+    while isinstance(made.function, (Autotuner, Heuristics)):
+        if isinstance(made.function, Heuristics):
+            heuristics |= {name: rule for name, rule in made.function.values.items() if name not in heuristics}
+        made.function = made.function.fn
+    if heuristics:
+        known = _known(made, unit)
+        values = _defaults(made.function) | {name: known.of(name, value) for name, value in made.arguments.items()}
+        for name, rule in heuristics.items():
+            if name not in made.arguments:
+                values[name] = _value(name, rule, values, unit.where)
+                made = made.with_value(name, values[name])
+    # As Triton does it for a call: what is a parameter, too, gets what was given for the launch.
+    told = {name: made.options[name] for name in _parameters(made.function) if name in made.options}
+    made.arguments = {**told, **made.arguments}
+    return made
+
+
+def _known(program: Program, unit: Unit) -> _Known:
+    multiples = multiples_of(program.declared.values(), unit.multiples)
+    # The general variant of ``specialize`` is none of these: it also gets multiples of 16, if data is not aligned.
+    classes = {name: numbers for name, numbers in unit.divisible.items() if name != ALL}
+    others = {name: [n for n in numbers if n > multiples.get(name, 1)] for name, numbers in classes.items()}
+    return _Known(multiples, others)
+
+
+def _parameters(function: Any) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a function; none if it is no function."""
+    function = getattr(function, "fn", function)
+    return inspect.signature(function).parameters if inspect.isfunction(function) else {}
+
+
+def _defaults(function: Any) -> dict[str, Any]:
+    """The parameters of a function that have a default."""
+    found = _parameters(function).values()
+    return {parameter.name: parameter.default for parameter in found if parameter.default is not parameter.empty}
+
+
+def _value(name: str, rule: Callable[[Mapping[str, Any]], Any], values: Mapping[str, Any], where: Where) -> Any:
+    """What a heuristic computes."""
+    remedy = f"give {name} to the Program, from keys of the config if it differs between variants"
+    try:
+        value = rule(dict(values))
+    except UnknownError as error:
+        message = f"the heuristic {name!r} of @triton.heuristics needs {error}, which only a call tells"
+        remedy = f"{error.remedy}; or {remedy}" if error.remedy else remedy
+        raise DefinitionError(message, _at(error, where), remedy) from error
+    except Exception as error:  # it is the user's code
+        message = f"the heuristic {name!r} of @triton.heuristics raised {type(error).__name__}: {error}"
+        raise DefinitionError(message, _at(error, where), remedy) from error
+    if isinstance(value, _Unknown):
+        message = f"the heuristic {name!r} of @triton.heuristics is {value._error}, which only a call tells"
+        raise DefinitionError(message, where, remedy)
+    return value
+
+
+def _at(error: BaseException, where: Where) -> Where:
+    """The line of the heuristic."""
+    return Where(where.kernel, where.variant, where.stage, line_of(error, "triton") or where.location)

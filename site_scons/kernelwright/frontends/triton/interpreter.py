@@ -1,0 +1,188 @@
+"""Runs a Program on the CPU with Triton's interpreter, so that it can be compared with a reference without a GPU.
+
+Written for Triton 3.9, which reads ``TRITON_INTERPRET`` when ``@triton.jit`` decorates a function: that has to be set
+before the definition is executed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+import triton.language as tl
+from torch.utils.dlpack import from_dlpack
+from triton.language.extra import libdevice
+from triton.runtime.errors import InterpreterError
+from triton.runtime.interpreter import (
+    GridExecutor,
+    InterpretedFunction,
+    InterpreterBuilder,
+    ReduceScanOpInterface,
+    TensorHandle,
+    interpreter_builder,
+)
+
+from ...core.errors import DefinitionError, Where
+from ...define.arguments import Scalar, Tensor
+from ...define.sizes import Size, text_of
+from ...runtime.size import Size as Computed
+from ..unit import Unit
+from .heuristics import resolved
+from .program import DTYPES, Program
+
+
+def interpreted(program: Program, unit: Unit) -> Callable[..., Mapping[str, str | None]]:
+    """A function that runs a program, and gets NumPy arrays, tensors of tvm-ffi and numbers: all arguments, in order.
+
+    It may get tensors of PyTorch, too. It returns the files that another process used, of which there are none.
+
+    Arguments:
+        program: what the definition returned.
+        unit: the variant.
+
+    Raises:
+        DefinitionError: its function is none of Triton's, or a heuristic needs what only a call tells.
+    """
+    program = resolved(program, unit, unit.named(list(program.declared)))
+    function = _function_of(program, unit.where)
+    for operation in ("binary_op", "unary_op", "create_dot", "create_fma", "create_clampf"):
+        _mend_bfloat16(operation)
+    _mend_reductions()
+    _mend_libdevice()
+
+    def run(*arguments: Any) -> Mapping[str, str | None]:
+        given = dict(zip(program.declared, arguments, strict=True))
+        symbols = _symbols(program, given)
+        passed = {name: _passed(value, given.get(name), symbols) for name, value in program.arguments.items()}
+        grid = tuple(int(_value(size, symbols)) for _, size in program.blocks)
+        executor = GridExecutor(function.rewrite(), function.arg_names, grid)
+        # All others are as the function shall see them: it would take integers for int32, and constants for numbers.
+        executor.constexprs = [name for name in function.arg_names if not isinstance(passed.get(name), torch.Tensor)]
+        try:
+            executor(**passed)
+        except InterpreterError as error:
+            raise _origin(error) from None
+        return {}
+
+    return run
+
+
+@cache
+def _mend_bfloat16(operation: str) -> None:
+    """Have the interpreter compute in float32 where it gets bfloat16; this process does nothing else.
+
+    Triton 3.9 keeps such numbers as the uint16 of their bits, and computes with these.
+    """
+    plain = getattr(InterpreterBuilder, operation)
+
+    def mended(builder: InterpreterBuilder, *operands: Any) -> Any:
+        is_narrow = [isinstance(one, TensorHandle) and one.dtype.scalar == tl.bfloat16 for one in operands]
+        pairs = zip(operands, is_narrow, strict=True)
+        made = plain(builder, *(builder.cast_impl(one, tl.float32) if narrow else one for one, narrow in pairs))
+        # The result has the type of the first operand, and a product of matrices that of what it is added to.
+        wanted = is_narrow[2 if operation == "create_dot" else 0]
+        return builder.cast_impl(made, tl.bfloat16) if wanted and made.data.dtype == np.float32 else made
+
+    setattr(InterpreterBuilder, operation, mended)
+
+
+@cache
+def _mend_reductions() -> None:
+    """The same for reductions and scans, such as ``tl.sum``, which are no operations of the builder."""
+    plain = ReduceScanOpInterface.apply
+
+    def mended(self: ReduceScanOpInterface, given: Any) -> Any:
+        tensors = given if isinstance(given, tuple) else (given,)
+        is_narrow = [one.dtype == tl.bfloat16 for one in tensors]
+        pairs = zip(tensors, is_narrow, strict=True)
+        made = plain(self, tuple(_cast(one, tl.float32) if narrow else one for one, narrow in pairs))
+        pairs = zip(made, is_narrow, strict=False)
+        results = tuple(_cast(one, tl.bfloat16) if narrow else one for one, narrow in pairs)
+        return results if isinstance(given, tuple) else results[0]
+
+    ReduceScanOpInterface.apply = mended
+
+
+def _cast(tensor: tl.tensor, dtype: tl.dtype) -> tl.tensor:
+    kind = tl.block_type(dtype, tensor.type.shape) if tensor.type.is_block() else dtype
+    return tl.tensor(interpreter_builder.cast_impl(tensor.handle, dtype), kind)
+
+
+@cache
+def _mend_libdevice() -> None:
+    """Have functions of libdevice say that the interpreter lacks them.
+
+    Those that are the same for all devices only have a name and no body until Triton compiles, so they return None. A
+    definition has imported them already, by any name: the functions themselves are changed.
+    """
+    for function in vars(libdevice).values():
+        if inspect.isfunction(function):
+            function.__code__ = _lacking.__code__
+
+
+def _lacking(*_: Any) -> None:
+    raise NotImplementedError("libdevice not supported in interpreter mode")
+
+
+def _origin(error: BaseException) -> BaseException:
+    """What was raised in the function itself, or in one that it calls: its traceback has the line."""
+    while isinstance(error, InterpreterError) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _function_of(program: Program, where: Where) -> InterpretedFunction[Any]:
+    function = program.function
+    if not isinstance(function, InterpretedFunction):
+        message = f"the Program's function is of type {type(function).__module__}.{type(function).__qualname__}"
+        raise DefinitionError(message, where, "pass a function that is decorated with @triton.jit")
+    return function
+
+
+def _symbols(program: Program, given: Mapping[str, Any]) -> dict[str, int]:
+    """The sizes that the arguments of a call tell."""
+    symbols: dict[str, int] = {}
+    for name, value in program.declared.items():
+        if isinstance(value, Tensor):
+            pairs = zip(value.shape, given[name].shape, strict=True)
+            symbols |= {size: int(number) for size, number in pairs if isinstance(size, str)}
+        elif "int" in value.dtype:
+            symbols[name] = int(given[name])
+    return symbols
+
+
+def _value(size: Any, symbols: Mapping[str, int]) -> int:
+    value: int = Computed(text_of(size)).value(symbols)
+    return value
+
+
+def _passed(value: Any, given: Any, symbols: Mapping[str, int]) -> Any:
+    """What a parameter of the function gets."""
+    if isinstance(value, Tensor):
+        return _tensor(given)
+    if isinstance(value, Size):
+        return _number(_value(value, symbols), value.dtype)
+    return _number(given, value.dtype) if isinstance(value, Scalar) else value
+
+
+def tensor_of(memory: bytearray | bytes, dtype: str, shape: Sequence[int]) -> torch.Tensor:
+    """A tensor in some memory."""
+    kind = getattr(torch, dtype)
+    return torch.frombuffer(memory, dtype=kind).reshape(shape) if memory else torch.empty(shape, dtype=kind)
+
+
+def _tensor(array: Any) -> torch.Tensor:
+    """A tensor in the memory of an array; those of dtypes that NumPy lacks come as tensors of tvm-ffi."""
+    if isinstance(array, torch.Tensor):
+        return array
+    return torch.from_numpy(array) if isinstance(array, np.ndarray) else from_dlpack(array)
+
+
+def _number(value: Any, dtype: str) -> tl.tensor:
+    """A number of a type, which the interpreter by itself has for int32 only."""
+    kind = tl.str_to_ty(DTYPES[dtype], None)
+    return tl.tensor(TensorHandle(np.array([value], dtype), kind), kind)

@@ -1,0 +1,145 @@
+"""Lowers a Program: Triton makes device code for each arch, and TVM the host code that launches it.
+
+Written for Triton 3.9. What its launcher passes and sets besides the arguments is in its ``backends/nvidia/driver.c``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...core.arch import SHARED_MEMORY, arch_order, image_file, is_ptx, real_arch
+from ...core.errors import LoweringError
+from ...core.files import canonical_json, pretty_json
+from ...define.divisible import ALL
+from ...define.sizes import Size, Sizes, text_of
+from ..cubin import usage_of, with_spills
+from ..declared_launch import DeclaredLaunch, Workspace, lower_launch
+from ..unit import LoweredKernel, Unit
+from .compiler import Compiled, compiled
+from .elsewhere import asked_for
+from .heuristics import specialized
+from .program import Program
+
+GLOBAL_SCRATCH, PROFILE_SCRATCH = "global scratch", "profile scratch"
+"""The parameters of each device function behind the visible ones: pointers to memory, if it asks for some."""
+
+NULL = Size(0, "uint64")
+"""A pointer to no memory."""
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What Triton made.
+
+    Arguments:
+        options: of the launch and the compilation, those that heuristics chose among them.
+        results: for each arch.
+        read: as ``LoweredKernel.read``.
+    """
+
+    options: Mapping[str, Any]
+    results: Sequence[Compiled]
+    read: Mapping[str, str | None]
+
+
+def lower(program: Program, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
+    """Compile what a definition returned, for all archs of ``unit``.
+
+    Arguments:
+        program: what the definition returned.
+        unit: what is being lowered.
+        progress: called with what is about to be done.
+
+    Raises:
+        DefinitionError: its arguments do not fit.
+        LoweringError: Triton cannot compile it, or it needs what a launch of ours does not have.
+        ToolchainError: Triton is not installed, or another release of it.
+    """
+    outputs = unit.named(list(program.declared))
+    program.check(outputs, unit.where)
+    unit = replace(unit, outputs=outputs)
+    made = _made_elsewhere(program, unit, progress) if program.source else _made_here(program, unit, progress)
+    program = specialized(program, unit, outputs).with_options(made.options)
+    # What is left are multiples of sizes.
+    unit = replace(unit, multiples={n: m for n, m in unit.multiples.items() if n != ALL})
+    progress("making host code")
+    lowered = lower_launch(_launch(program, made.results, unit), unit)
+    files = {name: lowered.files[name] for name in ("signature.json", "host.c")}
+    return replace(lowered, files=files | _files(program, unit, made.results), read=made.read)
+
+
+def _made_here(program: Program, unit: Unit, progress: Callable[[str], None]) -> _Made:
+    options, results = compiled(program, unit, progress)
+    return _Made(options, results, {})
+
+
+def _made_elsewhere(program: Program, unit: Unit, progress: Callable[[str], None]) -> _Made:
+    progress(f"compiling for {', '.join(unit.archs)} (Triton)")
+    answer = asked_for(program, unit)
+    results = [
+        Compiled(**values, cubin=bytes(part))
+        for values, part in zip(answer.values["result"]["compiled"], answer.parts, strict=True)
+    ]
+    return _Made(answer.values["result"]["options"], results, answer.values["files"])
+
+
+def _launch(program: Program, results: Sequence[Compiled], unit: Unit) -> DeclaredLaunch:
+    """The launch, which has to be one for all archs; shared memory is that of the arch that needs the most.
+
+    Raises:
+        LoweringError: it differs, or there is too little shared memory.
+    """
+    main = results[0]
+    for other in results:
+        if (other.name, other.threads) != (main.name, main.threads):
+            message = f"Triton launches {other.threads} threads for {other.arch}, {main.threads} for {main.arch}"
+            remedy = "give each arch a launch of its own: @kernel(per_arch=True)"
+            raise LoweringError(message, unit.where, remedy)
+    most = max(results, key=lambda result: result.shared)
+    for result in results:
+        if most.shared > SHARED_MEMORY[result.arch] * 1024:
+            raise LoweringError(
+                f"the code for {most.arch} needs {most.shared} bytes of shared memory in a block, and {result.arch} "
+                f"has {SHARED_MEMORY[result.arch] * 1024}; there is one launch for all archs",
+                unit.where,
+                "make num_stages or the blocks smaller, or give each arch a launch of its own: @kernel(per_arch=True)",
+            )
+    options, sizes = program.options, list(program.launch(main.threads))
+    return DeclaredLaunch(
+        main.name,
+        {**program.passed, GLOBAL_SCRATCH: _scratch(sizes, results), PROFILE_SCRATCH: NULL},
+        sizes,
+        most.shared,
+        options["launch_cooperative_grid"],
+        options["launch_pdl"],
+    )
+
+
+def _scratch(sizes: Sequence[tuple[str, Sizes]], results: Sequence[Compiled]) -> Size | Workspace:
+    """What the device function gets as global memory for its blocks: as much as the arch needs that needs the most."""
+    most = max(result.scratch for result in results)
+    return Workspace([*(size for name, size in sizes if name.startswith("blockIdx")), most]) if most else NULL
+
+
+def _files(program: Program, unit: Unit, listed: Sequence[Compiled]) -> dict[str, bytes]:
+    results = {result.arch: result for result in listed}
+    files = {"module.ttir": _source(program, listed).encode()}
+    for arch in unit.archs:
+        result = results[real_arch(arch)]
+        files[image_file(arch)] = result.ptx.encode() if is_ptx(arch) else result.cubin
+        if not is_ptx(arch):
+            usage = with_spills(usage_of(result.cubin, arch_order(arch)[0]), result.report)
+            files[f"{arch}.json"] = pretty_json({"schema": 1, "arch": arch, "kernels": usage}).encode()
+    return files
+
+
+def _source(program: Program, results: Iterable[Compiled]) -> str:
+    """Triton's IR, once for all archs that have the same, behind what decides besides: the options and the grid."""
+    archs: dict[str, list[str]] = {}
+    for result in results:
+        archs.setdefault(result.source, []).append(result.arch)
+    blocks = {name: text_of(size) for name, size in program.blocks}
+    head = f"// {canonical_json({**program.options, **blocks})}\n"
+    return head + "".join(f"// ---- for {', '.join(names)} ----\n{source}" for source, names in archs.items())

@@ -1,0 +1,277 @@
+"""What a definition in Triton returns: a function, the arguments of the kernel that it becomes, and its launch.
+
+Nothing here imports Triton, so that its absence can be explained.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+from ...core.errors import DefinitionError, Where, shown
+from ...core.need import Interpreter, Need
+from ...core.own_environment import OwnEnvironment
+from ...define.arguments import Declared, Scalar, Tensor, check_arguments
+from ...define.sizes import Size, Sizes, check_axes, check_size, names_in, on_axes, text_of
+from ..named_source import check_source
+
+VERSION = "3.9"
+"""The releases of Triton that the front end is written for: hidden parameters and the launch are not documented."""
+
+EXAMPLE = 'Program("softmax.py", "softmax_kernel", x=Tensor(...), ..., grid=...)'
+"""How a definition is written that does not import Triton."""
+
+SETTING = "triton_python"
+
+NEED = Need(
+    "triton",
+    f"triton=={VERSION}.*",
+    f"if Triton is in the environment that {SETTING} names, leave the import out and name the source and the "
+    f"function: {EXAMPLE}",
+)
+"""What definitions in Triton import, unless they name a source."""
+
+ENVIRONMENT = OwnEnvironment("Triton", NEED, VERSION, SETTING, f"{NEED.install}, or ")
+"""Where it is installed, if not beside TVM."""
+
+INTERPRETER = Interpreter("Triton", (NEED, Need("torch", "torch"), Need("numpy", "numpy")), {"TRITON_INTERPRET": "1"})
+"""Triton's own. It wants tensors of PyTorch, on the CPU."""
+
+DTYPES = {
+    "float64": "fp64",
+    "float32": "fp32",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "fp8e4nv",
+    "float8_e5m2": "fp8e5",
+    "int64": "i64",
+    "int32": "i32",
+    "int16": "i16",
+    "int8": "i8",
+    "uint64": "u64",
+    "uint32": "u32",
+    "uint16": "u16",
+    "uint8": "u8",
+    "bool": "u1",
+}
+"""A dtype -> its name in signatures of Triton."""
+
+OPTIONAL = {"num_ctas": 1, "maxnreg": None}
+"""Options in configs of ``@triton.autotune`` that most leave alone, and what they are then."""
+
+PLAIN = (bool, int, float, str, type(None))
+"""The types of constants that a process can be told."""
+
+MOST_WARPS = 32
+"""Warps in a block, of which CUDA has 1024 threads."""
+
+MOST_CTAS = 8
+"""Blocks in a cluster that every device with clusters allows."""
+
+
+class Program(Declared):
+    """A function of Triton with the arguments that it is compiled for, and its launch.
+
+    Arguments:
+        function: a function decorated with ``@triton.jit``. It may have ``@triton.autotune``, too, whose configs count
+            only where :func:`configs_of` asks for them. Or the path of the Python file that has the function, relative
+            to the file of the definition: a process imports it, in the environment of ``triton_python`` if that is set.
+        name: that of the function in the file; only with a path.
+        grid: how many programs are launched: a size, or up to three for x, y and z.
+        num_warps, num_stages, num_ctas, maxnreg, enable_fp_fusion: as Triton has them.
+        launch_cooperative_grid: whether all programs run at once.
+        launch_pdl: whether the launch may begin before the one before it has ended; the function has to wait for it
+            with ``gdc_wait``.
+        arguments: for parameters of the function, by name and in their order: a :class:`Tensor` or a :class:`Scalar`,
+            which becomes an argument of the kernel; a :class:`Size`, which callers do not pass; or a plain value, for
+            which the code is compiled. Parameters with a default can be left out.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any] | str | PathLike[str],
+        name: str | None = None,
+        /,
+        *,
+        grid: Sizes | Sequence[Sizes],
+        num_warps: int = 4,
+        num_stages: int = 3,
+        num_ctas: int = 1,
+        maxnreg: int | None = None,
+        enable_fp_fusion: bool = True,
+        launch_cooperative_grid: bool = False,
+        launch_pdl: bool = False,
+        **arguments: Tensor | Scalar | Size | Any,
+    ) -> None:
+        self.source = function if isinstance(function, (str, PathLike)) else None
+        self.function: Any = function if self.source is None else name
+        self._name = name
+        self.grid = grid
+        self.num_ctas = num_ctas
+        self.options: dict[str, Any] = {
+            "num_warps": num_warps,
+            "num_stages": num_stages,
+            "num_ctas": num_ctas,
+            "maxnreg": maxnreg,
+            "enable_fp_fusion": enable_fp_fusion,
+            "launch_cooperative_grid": launch_cooperative_grid,
+            "launch_pdl": launch_pdl,
+        }
+        # As Triton does it for a call: code for an integer that is 1 does not read it.
+        self.arguments = {name: 1 if _is_one(value) else value for name, value in arguments.items()}
+
+    @property
+    def passed(self) -> dict[str, Tensor | Scalar | Size]:
+        """What the device function gets; the other arguments are constants in its code."""
+        return {name: value for name, value in self.arguments.items() if isinstance(value, (Tensor, Scalar, Size))}
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """What the code is compiled for."""
+        return {name: value for name, value in self.arguments.items() if name not in self.passed}
+
+    def specialized(self, step: int, outputs: Sequence[str]) -> Program:
+        """The same for data that is aligned to a number of bytes, and rows whose length is a multiple of it.
+
+        Of the sizes that the function gets, these are the last ones in shapes. Then all strides are multiples, too.
+
+        Arguments:
+            step: the number.
+            outputs: the names of the outputs, whose sizes a call need not tell.
+        """
+        rows, made = self.rows(outputs), copy.copy(self)
+        tensors = {name: value for name, value in self.declared.items() if isinstance(value, Tensor)}
+        made.arguments = {
+            **self.arguments,
+            **{name: tensor.specialized(step, rows) for name, tensor in tensors.items()},
+        }
+        return made
+
+    def rows(self, outputs: Sequence[str]) -> set[str]:
+        """The last sizes of shapes, of those that the function gets and that a call tells."""
+        tensors = {name: value for name, value in self.declared.items() if isinstance(value, Tensor)}
+        told = {size for name, tensor in tensors.items() if name not in outputs for size in tensor.shape}
+        used = {size for value in self.arguments.values() if isinstance(value, Size) for size in names_in(value)}
+        last = (tensor.shape[-1] for tensor in tensors.values() if tensor.shape)
+        return {size for size in last if isinstance(size, str) and size in told & used}
+
+    def with_value(self, name: str, value: Any) -> Program:
+        """The same with one more constant, or another option of the launch."""
+        if name in self.options:
+            return self.with_options({**self.options, name: value})
+        made = copy.copy(self)
+        made.arguments = {**self.arguments, name: value}
+        return made
+
+    def with_options(self, options: Mapping[str, Any]) -> Program:
+        """The same with other options."""
+        made = copy.copy(self)
+        made.options = dict(options)
+        made.num_ctas = made.options["num_ctas"]
+        return made
+
+    @property
+    def blocks(self) -> list[tuple[str, Sizes]]:
+        """The programs along each axis, by TVM's names of the axes."""
+        return list(on_axes("blockIdx", self.grid))
+
+    def launch(self, threads: int) -> Iterator[tuple[str, Sizes]]:
+        """What is launched, as TVM names it. A program of several blocks is a cluster along x.
+
+        Arguments:
+            threads: of a block, as Triton compiled it.
+        """
+        (x_name, x), *others = self.blocks
+        yield x_name, x if self.num_ctas == 1 else Size(text_of(x)) * self.num_ctas
+        yield from others
+        yield "threadIdx.x", threads
+        if self.num_ctas != 1:
+            yield "clusterCtaIdx.x", self.num_ctas
+
+    def check(self, outputs: Sequence[str], where: Where) -> None:
+        """Raise a DefinitionError for what cannot be."""
+        self._check_function(where)
+        check_arguments(self.declared, outputs, tuple(DTYPES), where)
+        check_axes(self.grid, self.told_sizes, "grid", where)
+        for name, value in self.arguments.items():
+            if isinstance(value, Size):
+                check_size(value, self.told_sizes, f"argument {name!r}", where)
+        for name, most in (("num_warps", MOST_WARPS), ("num_stages", None), ("num_ctas", MOST_CTAS)):
+            _check_number(name, self.options[name], most, where)
+        if self.options["maxnreg"] is not None:
+            _check_number("maxnreg", self.options["maxnreg"], None, where)
+
+    def _check_function(self, where: Where) -> None:
+        """Raise a DefinitionError for a source without a name, or what a process cannot be told."""
+        for name, value in self.arguments.items():
+            if type(value).__name__ in ("TensorDescriptor", "TensorMap"):  # Triton's, or that of CUDA C++
+                message = f"the argument {name!r} is a tensor descriptor (TMA), which launches here cannot pass"
+                remedy = "pass a Tensor, and call tl.make_tensor_descriptor in the function"
+                raise DefinitionError(message, where, remedy)
+        if self.source is None:
+            if self._name is not None:
+                message = f"the Program gets the name {shown(self._name)} besides a function"
+                raise DefinitionError(message, where, f"leave it out, or name a source: {EXAMPLE}")
+            return
+        check_source(self.source, self.function, EXAMPLE, where)
+        for name, value in self.constants.items():
+            if type(value) not in PLAIN:
+                message = f"argument {name!r} of the Program is {shown(value)}, which cannot be passed to a process"
+                remedy = (
+                    "use a number, a text or None; for a dtype or a function, put a function with @triton.jit into "
+                    "the source that calls the other one with it"
+                )
+                raise DefinitionError(message, where, remedy)
+
+
+def _is_one(value: Any) -> bool:
+    return isinstance(value, Size) and text_of(value) == "1"
+
+
+def configs_of(function: Any, name: str | None = None, /) -> list[dict[str, Any]]:
+    """The configs of a function with ``@triton.autotune``, as points for ``tune=`` of ``@kernel``: each once, in order.
+
+    A point has the values of a config, ``num_warps`` and ``num_stages``; ``num_ctas`` and ``maxnreg`` where one config
+    says something of them. Hooks that prune configs or prepare a measurement are not called.
+
+    Raises:
+        DefinitionError: the function has no configs, or one of them has a hook or IR of its own.
+    """
+    where, inner = Where(stage="discover"), function
+    if isinstance(function, (str, PathLike)):
+        message = f"configs_of got {shown(function)}, and only a process of Triton's imports a source"
+        remedy = "write the points into a file of their own, which the source and the definition import, for tune="
+        raise DefinitionError(message, where, remedy)
+    while not hasattr(inner, "configs") and hasattr(inner, "fn"):
+        inner = inner.fn  # other decorators may be outside
+    configs = getattr(inner, "configs", None)
+    if not isinstance(configs, list):
+        message = f"configs_of got {shown(function)}, which has no configs"
+        raise DefinitionError(message, where, "pass a function that is decorated with @triton.autotune")
+    for config in configs:
+        if config.pre_hook is not None or config.ir_override is not None:
+            message = f"the config {config} of @triton.autotune has a pre_hook or an ir_override, which no build runs"
+            raise DefinitionError(message, where, "leave it out, or list the points by hand: tune=grid(...)")
+    optional = [name for name, usual in OPTIONAL.items() if any(getattr(c, name) != usual for c in configs)]
+    found: list[dict[str, Any]] = []
+    for config in configs:
+        names = ["num_warps", "num_stages", *optional]
+        point = {
+            **config.kwargs,
+            **{name: getattr(config, name) for name in names if getattr(config, name) is not None},
+        }
+        if point not in found:
+            found.append(point)
+    return found
+
+
+def _check_number(name: str, value: Any, most: int | None, where: Where) -> None:
+    """Raise a DefinitionError unless an option is a positive integer, and a power of two where there is a limit."""
+    is_right = type(value) is int and value > 0
+    if is_right and most is not None:
+        is_right = value <= most and not value & (value - 1)
+    if not is_right:
+        expected = "a positive integer" if most is None else f"a power of two up to {most}"
+        raise DefinitionError(f"{name} is {shown(value)}, expected {expected}", where)

@@ -1,0 +1,161 @@
+"""The code in the files of a wheel: which machines it is for, by its headers, against what a manifest says."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import struct
+from collections.abc import Iterator
+
+from ..core.arch import CPU_LEVELS, is_ptx, real_arch, without_suffix
+from ..toolchain.fatbin import MAGIC, fatbin_ranges, images_in
+
+CUDA = 190
+"""ELF's number of NVIDIA's machine code (EM_CUDA)."""
+
+X86_64 = 62
+"""And that of the processors that libraries are for (EM_X86_64)."""
+
+MACHINES = {3: "x86 of 32 bits", 40: "Arm of 32 bits", 183: "Arm of 64 bits", CUDA: "a GPU", 243: "RISC-V"}
+"""Further numbers, for messages."""
+
+HEADER = struct.Struct("<4s4B8x2HI3QI6H")
+"""The header of an ELF file of 64 bits: mark, class, byte order, version, ABI, type, machine, version, entry point,
+places of the tables of segments and of sections, flags, size of the header; size and number of segments, and of
+sections; and the number of the section with their names (elf.h, Elf64_Ehdr)."""
+
+SEGMENT = struct.Struct("<2I6Q")
+"""A segment: type, flags, place in the file, two addresses, sizes in the file and in memory, alignment (Elf64_Phdr)."""
+
+LOAD, DYNAMIC = 1, 2
+"""Types of segments that a library has (PT_LOAD, PT_DYNAMIC)."""
+
+ELF = b"\x7fELF"
+ONLY = "and libraries are for x86-64"
+SHARED = 3
+ABIS = (0, 3)
+"""What a library of Linux has there: its type (ET_DYN), and an ABI (ELFOSABI_SYSV, ELFOSABI_GNU)."""
+
+BEGINS = {".cubin": ELF, ".fatbin": MAGIC}
+"""What files of device code begin with."""
+
+PTX = re.compile(rb"\.version [0-9.]+\s+\.target (sm_[0-9]+[af]?)")
+CPU_BUILDS = re.compile(rb"llvm \((x86[a-z0-9-]+(?:, x86[a-z0-9-]+)*)\)")
+"""What a library says of itself in messages."""
+
+
+def library_problem(content: bytes) -> str:
+    """Why a file is no library that an x86-64 of Linux can load; empty: it is one, as far as its header tells."""
+    if not content.startswith(ELF) or len(content) < HEADER.size or not {*content[4:6]} <= {1, 2}:
+        return "is no library: it does not begin as an ELF file does"
+    _, bits, order, version, abi, kind, machine, again, _, segments, sections, _, size, *counts = HEADER.unpack_from(
+        content
+    )
+    segment, segment_count, section, section_count, _ = counts
+    if (bits, order) != (2, 1):
+        return f"is for a machine of {32 * bits} bits{', the highest byte first' if order == 2 else ''}, {ONLY}"
+    if machine != X86_64:
+        return f"is for {MACHINES.get(machine, f'the machine number {machine}')}, {ONLY}"
+    if kind != SHARED or abi not in ABIS or (version, again, size) != (1, 1, HEADER.size):
+        return "is no shared library of Linux"
+    tables = ((segments, segment, segment_count, SEGMENT.size), (sections, section, section_count, 64))
+    if any(count and (each != of or place + each * count > len(content)) for place, each, count, of in tables):
+        return "is cut off, or has a damaged header"
+    found = [SEGMENT.unpack_from(content, segments + number * SEGMENT.size) for number in range(segment_count)]
+    if {DYNAMIC, LOAD} - {kind for kind, *_ in found}:
+        return "has nothing that is loaded, or does not say what it needs"
+    if not all(_is_loadable(len(content), *sizes) for kind, _, *sizes in found if kind in (DYNAMIC, LOAD)):
+        return "is cut off, or has damaged segments"
+    return ""
+
+
+def _is_loadable(length: int, offset: int, address: int, _: int, size: int, in_memory: int, alignment: int) -> bool:
+    """Whether the dynamic linker takes a segment; the last values are as in a :data:`SEGMENT`."""
+    aligned = alignment.bit_count() <= 1 and (address - offset) % max(alignment, 1) == 0
+    return aligned and size <= in_memory < 1 << 40 and offset + size <= length
+
+
+def image_problem(name: str, arch: str, content: bytes) -> str:
+    """Why a file is not device code for an arch; empty: it is."""
+    suffix = f".{name.rpartition('.')[2]}"
+    if not content.startswith(BEGINS.get(suffix, b"")) or (suffix == ".ptx" and ELF in content):
+        return f"does not begin as a file of device code called {suffix} does"
+    try:
+        found = set(device_archs(content))
+    except ValueError as error:
+        return f"is damaged: {error}"
+    if found != {claim(arch, suffix == ".fatbin")}:
+        return f"has code for {', '.join(sorted(found)) or 'no arch'}"
+    return ""
+
+
+def own_code_problems(kernel: str, claimed: set[str], library: bytes) -> Iterator[str]:
+    """As :func:`arch_problems`, of a library whose sources have host code of their own, and need no device code.
+
+    nvcc puts it into fatbins, which such a library holds in any package.
+    """
+    with contextlib.suppress(ValueError):  # damaged code is found below
+        if not list(device_archs(library)):
+            return
+    yield from arch_problems(kernel, claimed, library, exact=True)
+
+
+def claim(arch: str, exact: bool) -> str:
+    """An arch as :func:`device_archs` has it; only fatbins tell ``sm_90a`` from ``sm_90``."""
+    named = real_arch(arch if exact else without_suffix(arch))
+    return f"ptx {named}" if is_ptx(arch) else named
+
+
+def arch_problems(kernel: str, claimed: set[str], library: bytes, exact: bool = False) -> Iterator[str]:
+    """The code in a library is for the archs that the manifest says, and for no others.
+
+    Arguments:
+        exact: the device code is in fatbins.
+    """
+    wanted = {claim(arch, exact) for arch in claimed if arch not in CPU_LEVELS}
+    try:
+        found = set(device_archs(library))
+    except ValueError as error:
+        yield f"kernel {kernel} has damaged device code: {error}"
+        return
+    for arch in sorted(wanted - found):
+        yield f"kernel {kernel} has no device code for {arch}, which the manifest lists"
+    for arch in sorted(found - wanted):
+        yield f"kernel {kernel} has device code for {arch}, which the manifest does not list"
+    built = CPU_BUILDS.search(library)
+    levels = set(built[1].decode().split(", ")) if built else set()
+    for level in sorted(levels ^ {arch for arch in claimed if arch in CPU_LEVELS}):
+        yield f"kernel {kernel} {'has' if level in levels else 'lacks'} code for {level}, unlike the manifest"
+
+
+def device_archs(data: bytes) -> Iterator[str]:
+    """The archs of the device code in a library or another file: ``sm_90`` for a cubin, ``ptx sm_80`` for PTX.
+
+    A cubin does not tell sm_90 from sm_90a: the number is all that the flags of its header have. A fatbin does. What is
+    in a fatbin must be for the same arch as the fatbin says, as far as this Python can decompress it.
+
+    Raises:
+        ValueError: a fatbin is damaged, or has other code in it than its header says.
+    """
+    begin = 0
+    for start, end in fatbin_ranges(data):
+        yield from _bare_archs(data[begin:start])
+        for image in images_in(data[start:end]):
+            inside = set(_bare_archs(image.content)) if image.content is not None else None
+            if inside is not None and inside != {claim(image.arch, False)}:
+                raise ValueError(f"a fatbin for {image.arch} has code for {', '.join(inside) or 'no arch'} in it")
+            yield claim(image.arch, True)
+        begin = end
+    yield from _bare_archs(data[begin:])
+
+
+def _bare_archs(data: bytes) -> Iterator[str]:
+    """The archs of cubins and PTX that are in no fatbin."""
+    for match in re.finditer(rb"\x7fELF\x02\x01", data):
+        header = data[match.start() : match.start() + 64]
+        if int.from_bytes(header[18:20], "little") == CUDA:
+            flags = int.from_bytes(header[48:52], "little")
+            # The ABI of CUDA 13 has the number in the second byte, older ones in the first.
+            yield f"sm_{flags >> 8 & 0xFF if header[8] >= 8 else flags & 0xFF}"
+    for target in PTX.finditer(data):
+        yield f"ptx {without_suffix(target[1].decode())}"

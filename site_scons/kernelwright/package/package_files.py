@@ -1,0 +1,411 @@
+"""What the manifest in a wheel says, against the files: a build writes just these, and what they have in them fits.
+
+The loader of a package checks what it is about to use. Here everything is checked, before anything is installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from .. import backends
+from ..backends.commands import LIBRARIES
+from ..backends.description import description_in
+from ..backends.plan import argument_of
+from ..core.arch import CPU_LEVELS, TARGETS, CudaArch
+from ..core.dtype import Dtype
+from ..core.errors import KernelwrightError, Where, shown
+from ..core.files import pretty_json
+from ..core.records import Record, decoded
+from ..core.version import VERSION
+from ..define.names import is_name
+from ..define.package_name import TAKEN, is_importable
+from ..runtime.loader import DamageError, is_backend, is_entry, manifest_in
+from ..runtime.provider import GROUP
+from .assemble import IMAGES, generated, library_of, outputs, product_of, provider_package
+from .content import PROVIDER_INIT, listed_images
+from .described import described, fields, requirements
+from .device_code import arch_problems, image_problem, library_problem, own_code_problems
+from .manifest import BuiltPackage, PackagedKernel, described_backends, sealed_document
+from .project import extra_of
+
+MANIFEST = "manifest.json"
+
+LAUNCHER = re.compile(rf"{LIBRARIES}/libkernelwright-[0-9a-f]{{16}}\.so")
+RELEASE = re.compile(r"\d+(\.\d+)*((a|b|rc|\.dev|\.post)\d+)*")
+DIGEST = re.compile(r"[0-9a-f]{64}")
+COMMIT = re.compile(r"([0-9a-f]{40}|[0-9a-f]{64})?")
+RUNTIME_MODULE = re.compile(r"_runtime/[a-z_]+\.py")
+"""Modules that load kernels. Which ones there are depends on the version of Kernelwright that has built the wheel."""
+
+CODE_FILE = re.compile(r".+\.(?:cubin|fatbin|ptx)")
+
+OF_PACKAGE = (
+    *("schema", "package", "version", "kernelwright", "source", "tools", "backends", "compress", "device_code"),
+    *("missing", "kernels", "files", "digest"),
+)
+OF_KERNEL = (
+    *("backends", "doc", "frontend", "library", "launcher", "opaque", "outputs", "backward", "meaning", "declared"),
+    "tables",
+    "variants",
+)
+OF_VARIANT = ("slug", "config", "archs", "tabled", "exported", "arguments", "symbols", "multiples", "units")
+OF_ARGUMENT = ("name", "kind", "dtype", "shape", "output", "written", "alignment", "strides")
+OF_UNIT = ("target", "archs", "source_arch", "schedule", "source_digest", "signature", "resources", "images", "tools")
+OF_PROVIDER = ("schema", "package", "arch", "version", "kernelwright", "source", "files", "digest")
+"""What there is in the manifest of a package: of it, and of its kernels and their parts; and in that of device code."""
+
+
+class Content(NamedTuple):
+    """The files of a package in a wheel, and what its manifest says.
+
+    Arguments:
+        document: the manifest.
+        folder: of the package in the wheel, with a slash at its end.
+        files: all of the wheel: path -> content.
+    """
+
+    document: Record
+    folder: str
+    files: Mapping[str, bytes]
+
+    @property
+    def inside(self) -> set[str]:
+        """The paths of the package's files, relative to it."""
+        return {name.removeprefix(self.folder) for name in self.files if name.startswith(self.folder)}
+
+    def file(self, path: str) -> bytes:
+        """The content of a file of the package; empty: there is none."""
+        return self.files.get(self.folder + path, b"")
+
+    @property
+    def split(self) -> bool:
+        """Whether its device code is in other wheels."""
+        return self.in_files and bool(self.document.record("device_code").mapping("packages"))
+
+    @property
+    def in_files(self) -> bool:
+        """Whether libraries do not hold its device code."""
+        return self.document.has("device_code")
+
+
+def content_of(manifest: str, files: Mapping[str, bytes]) -> Content:
+    """The content of a wheel with that manifest.
+
+    Raises:
+        ValueError: the loader of the package would refuse the manifest, or no build writes it so.
+    """
+    text = files[manifest]
+    try:
+        manifest_in(text, PurePosixPath(manifest))
+    except DamageError as error:
+        raise ValueError(error.problem.removeprefix(f"{manifest}: ")) from error
+    document = Record(decoded(text), "")
+    if sealed_document(document.raw).encode() != text:
+        raise ValueError("is written in another way than a build writes it, such as with a key twice")
+    return Content(document, manifest.removesuffix(MANIFEST), files)
+
+
+def file_problems(content: Content) -> Iterator[str]:
+    """The files are those that the manifest lists."""
+    document, folder = content.document, content.folder
+    listed = document.record("files")
+    for path in sorted(listed.raw):
+        data, entry = content.files.get(folder + path), listed.record(path)
+        digest, size = entry.text("sha256"), entry.count("size")
+        if data is None:
+            yield f"{folder}{path} is in the manifest, and missing"
+        elif hashlib.sha256(data).hexdigest() != digest or len(data) != size:
+            yield f"{folder}{path} is not the file that the manifest lists"
+    for path in sorted(content.inside - listed.raw.keys() - {MANIFEST}):
+        yield f"{folder}{path} is not in the manifest"
+
+
+def package_problems(content: Content) -> Iterator[str]:
+    """What is wrong with a package, or with device code of one arch, whose files are those that its manifest lists.
+
+    Raises:
+        ValueError: something in the manifest has another form than a build writes.
+    """
+    document = content.document
+    is_provider = document.has("arch")
+    document.require_names(*(OF_PROVIDER if is_provider else OF_PACKAGE))
+    source = document.record("source")
+    source.require_names("commit", "dirty")
+    if not COMMIT.fullmatch(source.text("commit")) or not isinstance(source.flag("dirty"), bool):
+        yield f"its manifest names the commit {shown(source.text('commit'))}, which is none of git's"
+    if not RELEASE.fullmatch(document.text("kernelwright")):
+        yield f"its manifest names the version {shown(document.text('kernelwright'))}, which is none of Kernelwright's"
+    yield from _name_problems(content)
+    if is_provider:
+        yield from _provider_problems(content)
+        return
+    _ = document.mapping("tools")
+    problems = list(_kernel_problems(content))
+    problems += [*_backend_problems(content), *_surplus(content, _expected(content))]
+    problems += [*_image_problems(content)] if content.in_files and not content.split else []
+    problems += [*split_problems(content)] if content.split else []
+    yield from problems or _text_problems(content)
+
+
+def _name_problems(content: Content) -> Iterator[str]:
+    """The folder is that of the package which the manifest is about, and no other package is replaced."""
+    document, folder = content.document, content.folder
+    package = document.text("package")
+    own = provider_package(package, document.text("arch")) if document.has("arch") else package
+    if folder != f"{own.replace('.', '/')}/":
+        yield f"{folder}{MANIFEST} is about the package {own}, which is in another folder"
+    if folder.partition("/")[0] in TAKEN or not is_importable(folder.rstrip("/").replace("/", ".")):
+        yield f"{folder} would take the place of something else that programs import, or cannot be imported"
+
+
+# ---- kernels
+
+
+def _kernel_problems(content: Content) -> Iterator[str]:
+    """Each kernel is what the manifest says, and has a library, or Python code, of its own that says the same."""
+    kernels, libraries = content.document.record("kernels"), set[str]()
+    if not kernels.raw:
+        yield "its manifest lists no kernel"
+    for name, kernel in content.document.members("kernels"):
+        if not is_name(name):
+            yield f"its manifest lists the kernel {shown(name)}, which is no name of one"
+        elif not is_entry(kernel.raw):
+            yield f"its manifest describes kernel {name} in a form that loaders refuse"
+        else:
+            yield from _form_problems(name, kernel, content)
+            yield from _library_problems(name, kernel, content)
+            yield from _code_problems(name, kernel, content)
+        library = kernel.text("library") if kernel.has("library") else ""
+        if library and library in libraries:
+            yield f"kernel {name} has the library of another kernel"
+        libraries |= {library}
+
+
+def _form_problems(name: str, kernel: Record, content: Content) -> Iterator[str]:
+    """What the manifest says of a kernel is possible."""
+    kernel.require_names(*OF_KERNEL)
+    variants = kernel.records("variants")
+    arguments = {argument_of(item).name for variant in variants for item in variant.records("arguments")}
+    if unknown := {*kernel.texts("outputs")} - arguments:
+        yield f"kernel {name} has no argument {shown(min(unknown))}, which the manifest lists as an output"
+    if unknown := {*kernel.texts("backends")} - content.document.record("backends").raw.keys():
+        yield f"kernel {name} has the backend {shown(min(unknown))}, which the manifest does not describe"
+    if len({variant.text("slug") for variant in variants}) != len(variants):
+        yield f"kernel {name} has two variants of one name"
+    for variant in variants:
+        subject = f"kernel {name}, variant {variant.text('slug')}"
+        yield from (f"{subject} {problem}" for problem in _variant_problems(variant, content.in_files))
+
+
+def _variant_problems(variant: Record, in_files: bool) -> Iterator[str]:
+    """The archs and dtypes of a variant are ones that there are; ``in_files``: its device code has to be in files."""
+    variant.require_names(*OF_VARIANT)
+    units = variant.records("units")
+    if [arch for unit in units for arch in unit.texts("archs")] != variant.texts("archs"):
+        yield "lists other archs than its units"
+    for unit in units:
+        unit.require_names(*OF_UNIT)
+        target, archs, _ = unit.text("target"), unit.texts("archs"), unit.text("schedule")
+        if not all(DIGEST.fullmatch(unit.text(name)) for name in ("source_digest", "signature")):
+            yield "has a digest that is none"
+        if any(arch not in archs for arch, _ in unit.members("resources")):
+            yield "uses resources of an arch that it has no code for"
+        if in_files and target == "cuda" and list(unit.record("images").raw) != archs:
+            yield "has device code for other archs than it lists"
+        known = (arch in CPU_LEVELS if target == "llvm" else CudaArch.of(arch) for arch in archs)
+        if target not in TARGETS or not archs or not all(known):
+            yield f"has code of the target {shown(target)} for {shown(', '.join(archs))}, which there is not"
+    for argument in variant.records("arguments"):
+        argument.require_names(*OF_ARGUMENT)
+        _ = argument.flag("written")
+    for dtype in sorted({argument_of(item).dtype for item in variant.records("arguments")}):
+        if not _is_dtype(dtype):
+            yield f"has the dtype {shown(dtype)}, which there is not"
+
+
+def _is_dtype(text: str) -> bool:
+    try:
+        return bool(Dtype.parse(text, Where()))
+    except KernelwrightError:
+        return False
+
+
+def _library_problems(name: str, kernel: Record, content: Content) -> Iterator[str]:
+    """A kernel's library, and what its backends have made, are its own, and are described by the manifest."""
+    said = description_in(name, kernel).encode()
+    listed = [content.folder + product_of(backend, f"_{name}.py") for backend in kernel.texts("backends")]
+    telling = {path: content.files[path] for path in listed if path in content.files}
+    if kernel.has("library"):
+        path = kernel.text("library")
+        library = telling[content.folder + path] = content.file(path)
+        if path != library_of(name):
+            yield f"kernel {name} has the library {shown(path)}, and a build calls it {library_of(name)}"
+        launcher = kernel.text("launcher") if kernel.has("launcher") else ""
+        if not LAUNCHER.fullmatch(launcher) or PurePosixPath(launcher).name.encode() not in library:
+            yield f"kernel {name} was not linked with {shown(launcher)}, which the manifest lists"
+    elif not telling:
+        yield f"kernel {name} has neither a library nor code in Python"
+    for path, data in telling.items():
+        if said not in data:
+            yield f"{path} is not what the manifest says of kernel {name}, its variants, arguments and sizes"
+
+
+def _code_problems(name: str, kernel: Record, content: Content) -> Iterator[str]:
+    """The code in the library of a kernel is for the archs that the manifest says."""
+    library = content.file(kernel.text("library")) if kernel.has("library") else b""
+    variants = kernel.records("variants")
+    claimed = {arch for variant in variants for arch in variant.texts("archs")}
+    if any(variant.has("exported") for variant in variants):
+        yield from own_code_problems(name, claimed, library)
+        return
+    if content.in_files:
+        claimed = {arch for arch in claimed if arch in CPU_LEVELS}
+    yield from arch_problems(name, claimed, library, content.document.has("compress"))
+
+
+# ---- backends and files
+
+
+def _backend_problems(content: Content) -> Iterator[str]:
+    """Each backend is described as loaders need it, and what the default one needs is installed with the package."""
+    described_by, installed = content.document.record("backends"), requirements(content.files)
+    if not described_by.raw:
+        yield "its manifest describes no backend"
+    for name in described_by.raw:
+        if name not in backends.names() or not is_backend(described_by.raw[name]):
+            yield f"its manifest describes the backend {shown(name)} in a form that loaders refuse"
+            continue
+        for module in described_by.record(name).texts("modules"):
+            if not RUNTIME_MODULE.fullmatch(f"_runtime/{module}") or not content.file(f"_runtime/{module}"):
+                yield f"its manifest has {name} loaded by {shown(module)}, which is no module of the package"
+        first = name == next(iter(described_by.raw))
+        for _, need in described_by.raw[name]["needs"] if first else ():
+            if _distribution(need) not in installed:
+                yield f"it does not depend on {shown(need)}, which the backend {name} needs"
+
+
+def _distribution(requirement: str) -> str:
+    try:
+        return canonicalize_name(Requirement(requirement).name)
+    except InvalidRequirement:
+        return ""
+
+
+def _expected(content: Content) -> set[str]:
+    """The files that a build has in a package, but for modules of ``_runtime``."""
+    document = content.document
+    chosen = [backends.get(name) for name in document.record("backends").raw if name in backends.names()]
+    expected = {path for path in outputs(chosen, content.in_files) if not RUNTIME_MODULE.fullmatch(path)}
+    for name, kernel in document.members("kernels"):
+        expected |= {kernel.text(key) for key in ("library", "launcher") if kernel.has(key)}
+        called = kernel.texts("backends")
+        expected |= {product_of(b.name, file) for b in chosen if b.name in called for file in b.products(name)}
+    if content.in_files and not content.split:
+        expected |= {f"{IMAGES}/{image.file}" for image in listed_images(document)}
+    return expected | {"_runtime/__init__.py", "_runtime/loader.py"}
+
+
+def _surplus(content: Content, expected: set[str]) -> Iterator[str]:
+    """A package has all files that a build writes, and no others; libraries are such."""
+    for path in sorted(content.inside - expected):
+        if not RUNTIME_MODULE.fullmatch(path):
+            yield f"{content.folder}{path} is no file that a build has in a package"
+    for path in sorted(expected - content.inside):
+        yield f"{content.folder}{path} is missing, which each build writes"
+    for path in sorted(path for path in content.inside & expected if path.endswith(".so")):
+        if problem := library_problem(content.file(path)):
+            yield f"{content.folder}{path} {problem}"
+        entry = f"PyInit_{path.rpartition('/')[2].partition('.')[0]}"
+        if path.endswith(".abi3.so") and entry.encode() not in content.file(path):
+            yield f"{content.folder}{path} is the module of another kernel"
+
+
+def _text_problems(content: Content) -> Iterator[str]:
+    """The texts of a package are those that a build writes; told only if this Kernelwright has the same version."""
+    document = content.document
+    if document.text("kernelwright") != VERSION:
+        return
+    described_by = document.record("backends").raw
+    if described_by != described_backends(described_by):
+        yield "its manifest describes the backends in another way than a build"
+    for path, text in generated(_rebuilt(document)).items():
+        if content.file(path) != text.encode():
+            message = "was altered, or written by another state of Kernelwright"
+            yield f"{content.folder}{path} is not what Kernelwright {VERSION} writes: it {message}"
+
+
+def _rebuilt(document: Record) -> BuiltPackage:
+    """What a package was made of, as far as its texts depend on it."""
+    packaged = []
+    for name, kernel in document.members("kernels"):
+        entry = pretty_json({key: value for key, value in kernel.raw.items() if key != "backends"})
+        packaged.append(PackagedKernel(name, entry, tuple(kernel.texts("backends")), {}))
+    return BuiltPackage(
+        name=document.text("package"),
+        version=VERSION,
+        tools={},
+        backends=tuple(document.record("backends").raw),
+        kernels=tuple(packaged),
+        device_code=document.record("device_code").raw if document.has("device_code") else {},
+        project=document.text("version") if document.has("version") else "",
+    )
+
+
+# ---- device code in files
+
+
+def _provider_problems(content: Content) -> Iterator[str]:
+    """Every file of device code is for the arch that the wheel is for, and the wheel can be found and is pinned."""
+    document, folder = content.document, content.folder
+    package, arch, version = document.text("package"), document.text("arch"), document.text("version")
+    codes = {path for path in content.inside if CODE_FILE.fullmatch(path)}
+    yield from _surplus(content, {*codes, "__init__.py", MANIFEST})
+    if not codes:
+        yield f"it has no device code for {arch}"
+    for path in sorted(codes):
+        if problem := image_problem(path, arch, content.file(path)):
+            yield f"{folder}{path} {problem}, and the wheel is for {arch}"
+    init = PROVIDER_INIT.format(package=package, arch=arch).encode()
+    if document.text("kernelwright") == VERSION and content.file("__init__.py") != init:
+        yield f"{folder}__init__.py is not what Kernelwright {VERSION} writes"
+    own = folder.rstrip("/").replace("/", ".")
+    points = described(content.files, "entry_points.txt").splitlines()
+    if f"[{GROUP}]" not in points or f"{own} = {own}" not in points:
+        yield f"it has no entry point {own} in the group {GROUP}, so its device code would not be found"
+    needs = fields(content.files, "METADATA", "Requires-Dist")
+    if not any(re.fullmatch(rf"\S+=={re.escape(version)}", need) for need in needs):
+        yield f"it does not depend on version {version} of {package}, to which it belongs"
+
+
+def _image_problems(content: Content) -> Iterator[str]:
+    """Every file of device code is there, and for the arch that the manifest says."""
+    place, files = content.document.record("device_code").text("folder"), content.document.record("files")
+    for image in listed_images(content.document):
+        path = f"{place}/{image.file}"
+        listed = {"sha256": image.sha256, "size": image.size}
+        if place != IMAGES or files.raw.get(path) != listed:
+            yield f"{content.folder}{path} is not the device code for {image.arch} that the manifest lists"
+        elif problem := image_problem(path, image.arch, content.file(path)):
+            yield f"{content.folder}{path} {problem}, and the manifest says {image.arch}"
+
+
+def split_problems(content: Content) -> Iterator[str]:
+    """A package without device code says where to get that of each arch, and has extras that do."""
+    document = content.document
+    place = document.record("device_code")
+    version, packages, wheels = place.text("version"), place.record("packages"), place.record("wheels")
+    needs, extras = (fields(content.files, "METADATA", field) for field in ("Requires-Dist", "Provides-Extra"))
+    for arch in sorted({image.arch for image in listed_images(document)}):
+        extra = extra_of(arch)
+        pin = f'{wheels.text(arch)}=={version}; extra == "{extra}"'
+        if packages.text(arch) != provider_package(document.text("package"), arch):
+            yield f"its manifest has the code for {arch} in {shown(packages.text(arch))}, which is no part of it"
+        if extra not in extras or pin not in needs:
+            yield f"it has no extra {extra} that installs {wheels.text(arch)}=={version}, which has its code for {arch}"

@@ -1,0 +1,271 @@
+"""Stores of objects: a folder, an HTTP server, S3, GCS or Azure. An object has a name and never changes.
+
+obstore does what is special about each of them. Errors become three of our own, and their texts say what happened in
+our words: those of obstore would show addresses, and for Azure what is signed in them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..core.files import LARGEST_RECORD, read_record
+from ..define.remote_address import is_safe_for_secrets, scheme_of
+from .remote_objects import may_be_object
+
+CONNECT_S = 2
+"""Seconds that a connection may take."""
+
+READ_S = 10
+"""Seconds in which something has to come."""
+
+FIRST_READ_S = 3
+"""The same as long as a server has never answered: one that hangs must not cost more than a few seconds."""
+
+WHOLE_S = 30
+"""Seconds that a request may take, however much comes."""
+
+DIRECTLY = {"proxy_url": "http://127.0.0.1:9", "proxy_excludes": "*,0.0.0.0/0,::/0"}
+"""Options of obstore that keep requests from proxies, also from one that the environment names: it is for no host."""
+
+SMALL = 1 << 20
+"""Bytes that are read whatever they are, and whatever else is being read."""
+
+TOO_LARGE = "it is too large"
+
+
+class Unreachable(Exception):
+    """A request failed: no connection, no answer in time, an answer that broke off, or a server with a problem of its
+    own."""
+
+
+class Refused(Exception):
+    """A server does not let us do that (403)."""
+
+
+class Unknown(Exception):
+    """A server does not know us (401): no token, a wrong one, or one that has expired."""
+
+
+class NoRoomError(Exception):
+    """An object of so many bytes is not read now."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.size = size
+
+
+MayRead = Callable[[int], bool]
+"""Whether so many bytes may be read now; asked for what is larger than :data:`SMALL`."""
+
+
+class Store(Protocol):
+    """A store of objects. Safe to use from several threads."""
+
+    def get(self, name: str, may_read: MayRead) -> bytes | None:
+        """The content of an object; None: there is none. Raises Unreachable, Refused, Unknown or NoRoomError."""
+
+    def put(self, name: str, data: bytes) -> bool:
+        """Write an object that is not there yet; whether it was written. Raises Unreachable, Refused or Unknown."""
+
+    def has(self, name: str) -> bool:
+        """Whether there is an object of that name. Raises Unreachable, Refused or Unknown."""
+
+
+class FolderStore:
+    """A folder, perhaps of a network's file system. Nothing but objects is ever written into it.
+
+    Arguments:
+        folder: where the objects are; it is made when the first one is written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def problem(self, writes: bool) -> str:
+        """Why it cannot be used; empty: it can. Who writes makes the folder, and others have nothing to read then."""
+        try:
+            if stat.S_ISDIR(self._folder.stat().st_mode):
+                return ""
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                return f"{self._folder} cannot be used: {error.strerror}; mend that, or remote_cache"
+        if os.path.lexists(self._folder):
+            return f"{self._folder} is no folder; name a folder in remote_cache"
+        return "" if writes else f"there is no folder {self._folder}; mount or make it, or mend remote_cache"
+
+    def get(self, name: str, may_read: MayRead) -> bytes | None:
+        """See :class:`Store`."""
+        try:
+            with contextlib.suppress(OSError):  # whose reason the next line tells
+                _require_room((self._folder / name).stat().st_size, may_read)
+            return read_record(self._folder / name)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            # Not Refused: that is how S3 tells of what is missing, and here somebody has to change the rights.
+            raise Unreachable(error.strerror or "it cannot be used") from error
+
+    def put(self, name: str, data: bytes) -> bool:
+        """See :class:`Store`."""
+        path = self._folder / name
+        scratch = path.with_name(f".scratch-{os.getpid()}-{os.urandom(8).hex()}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                scratch.write_bytes(data)
+                os.link(scratch, path)
+            finally:
+                scratch.unlink(missing_ok=True)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise _of_system(error) from error
+        return True
+
+    def has(self, name: str) -> bool:
+        """See :class:`Store`."""
+        try:
+            return stat.S_ISREG((self._folder / name).stat().st_mode)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise _of_system(error) from error
+
+
+class ObjectStore:
+    """A store on a network, through obstore.
+
+    Arguments:
+        address: of the store; checked by ``check_address``.
+        headers: of each request to an HTTP server, such as ``authorization``.
+        certificates: a PEM text with further authorities that servers' certificates may be signed by; empty: none.
+    """
+
+    def __init__(self, address: str, headers: Mapping[str, str], certificates: str) -> None:
+        import obstore.store  # Imported here: only a build with a store on a network needs it.
+
+        self._is_http = scheme_of(address) in ("http", "https")
+        make = obstore.store.HTTPStore.from_url if self._is_http else obstore.store.from_url
+        options: dict[str, Any] = {"connect_timeout": f"{CONNECT_S}s", "allow_http": True}
+        options |= {"root_certificate": certificates} if certificates else {}
+        # What is not encrypted, a token among it, stays on the machine: `http_proxy` may name another one.
+        options |= DIRECTLY if scheme_of(address) == "http" and is_safe_for_secrets(address) else {}
+
+        def connected(read_s: int, more: Mapping[str, str], whole_s: int = WHOLE_S) -> Any:
+            times = {"read_timeout": f"{read_s}s", "timeout": f"{whole_s}s"}
+            given = {**options, **times, "default_headers": {**headers, **more}}
+            return make(address, client_options=given, retry_config={"max_retries": 0})
+
+        # A server that knows no preconditions writes the object again, with the same meaning.
+        once = {"if-none-match": "*"} if self._is_http else {}
+        # A server that sends a byte now and then is always in time, but never done.
+        self._first = connected(FIRST_READ_S, {}, 2 * FIRST_READ_S)
+        self._reader = connected(READ_S, {})
+        self._writer = connected(READ_S, once)
+        self._answered = False
+
+    def get(self, name: str, may_read: MayRead) -> bytes | None:
+        """See :class:`Store`."""
+        with self._translated() as found:
+            result = (self._reader if self._answered else self._first).get(name)
+            if result.meta["size"] > LARGEST_RECORD:
+                raise Unreachable(TOO_LARGE)
+            _require_room(result.meta["size"], may_read)
+            found.data = _content(result)
+        return found.data
+
+    def put(self, name: str, data: bytes) -> bool:
+        """See :class:`Store`."""
+        mode = {} if self._is_http else {"mode": "create"}
+        with self._translated() as found:
+            try:
+                self._writer.put(name, data, use_multipart=False, **mode)
+            except FileNotFoundError:
+                raise Unreachable("the server has no folder or bucket for it") from None
+            found.written = True
+        return found.written
+
+    def has(self, name: str) -> bool:
+        """See :class:`Store`."""
+        with self._translated() as found:
+            self._reader.head(name)
+            found.written = True
+        return found.written
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[_Found]:
+        """Turn the errors of obstore into ours; a missing object, and one that exists already, are none."""
+        from obstore import exceptions
+
+        try:
+            yield _Found()
+        except (FileNotFoundError, exceptions.NotFoundError):
+            pass
+        except (exceptions.AlreadyExistsError, exceptions.PreconditionError, exceptions.NotModifiedError):
+            pass
+        except exceptions.UnauthenticatedError as error:
+            raise Unknown from error
+        except exceptions.PermissionDeniedError as error:
+            raise Refused from error
+        except (exceptions.BaseError, OSError) as error:
+            raise Unreachable(_in_words(str(error))) from error
+        self._answered = True
+
+
+@dataclass
+class _Found:
+    """What a request found: the content; whether it wrote, or saw, the object."""
+
+    data: bytes | None = None
+    written: bool = False
+
+
+def _require_room(size: int, may_read: MayRead) -> None:
+    if size > SMALL and not may_read(size):
+        raise NoRoomError(size)
+
+
+def _content(result: Any) -> bytes:
+    """What a server sends. Of what is large and begins as no object does, no more is read than its begin."""
+    if result.meta["size"] <= SMALL:
+        return bytes(result.bytes())
+    chunks = list[bytes]()
+    for chunk in result.stream(min_chunk_size=SMALL):
+        chunks.append(bytes(chunk))
+        if not may_be_object(chunks[0]):
+            break
+    return b"".join(chunks)
+
+
+def _of_system(error: OSError) -> Exception:
+    return Refused() if isinstance(error, PermissionError) else Unreachable(error.strerror or "it cannot be used")
+
+
+def _in_words(text: str) -> str:
+    """What went wrong, without anything of the text that may be a secret."""
+    status = re.search(r"status code: (\d{3})", text)
+    if status:
+        return f"the server answers with status {status[1]}"
+    for sign, words in WORDS.items():
+        if sign in text:
+            return words
+    return "the connection fails"
+
+
+WORDS = {
+    "onnection refused": "nobody answers there",
+    "dns error": "the name of the server is not known",
+    "ertificate": "its certificate is not trusted; remote_ca names the authority that has signed it",
+    "TimedOut": "it does not answer in time",
+    "timed out": "it does not answer in time",
+    "Content-Length": "the server does not say how large its objects are",
+    "body error": "an answer broke off",
+}
+"""Part of an error of obstore -> what it means."""

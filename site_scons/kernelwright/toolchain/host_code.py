@@ -1,0 +1,189 @@
+"""Compiles sources that have host code of their own: nvcc makes an object of each, with device code of all archs in it.
+
+What nvcc itself makes differs from run to run and from folder to folder: it numbers temporary files by its process,
+and makes names of the folder's path. So the programs that it would run are run with fixed names and no folder.
+Whatever goes wrong on the way, nvcc is run, and its error is the one that counts.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..core.arch import is_ptx, virtual_arch
+from ..core.errors import ToolError, Where
+from ..core.files import pretty_json
+from ..core.request import ASIDE
+from ..processes.environment import place_for_shell
+from ..processes.runner import RunsTools, ToolResult
+from .headers import headers_in, options_files
+from .host_compiler import HostCompiler
+from .nvcc import Nvcc
+from .nvcc_run import HERE, CompiledCode, as_dependencies, resource_usage, shell_script, stand_in
+from .nvcc_steps import EXPORTED, LINE, TEMPORARY, VARIABLE, program_of
+
+PROGRAMS = {"cudafe++", "cicc", "ptxas", "fatbinary", "rm"}
+"""The programs besides the host compiler that nvcc runs for an object."""
+
+LISTING = "headers-{}.d"
+"""Names of the lists of headers that runs of the preprocessor leave."""
+
+SOURCE = re.compile(
+    r'(?<= --orig_src_path_name ")(?:\\.|[^"\\])*(?=")|(?<= --orig_src_file_name ")/(?:\\.|[^"\\])*(?=")'
+)
+"""The path of the source, of which cudafe++ and cicc make names of what is in this file only."""
+
+PER_ARCH = re.compile(r"(?=Compiling entry function '[^']*' for '(sm_\w+)')")
+"""What ptxas begins its report of a function with."""
+
+
+@dataclass(frozen=True)
+class ObjectJob:
+    """One source that becomes an object.
+
+    Arguments:
+        source: path of the source, relative to the folder.
+        name: the name of the object, without its ending.
+        archs: what device code is made for: ``sm_90a`` for a cubin, ``compute_80`` for PTX.
+        flags: flags of nvcc.
+        folder: the project's folder, in which the programs run.
+        where: the place for error messages.
+        known: folders of headers that something else stands for, which are no dependencies, and their names.
+        packages: folders in installed packages, and their names. ``__FILE__`` has the names of both kinds of folders.
+        up: the folder of the project, relative to that of the outputs. Kernels of a package that have a source in
+            common have it in common, too.
+    """
+
+    source: str
+    name: str
+    archs: tuple[str, ...]
+    flags: tuple[str, ...]
+    folder: Path = field(metadata=ASIDE)
+    where: Where = field(metadata=ASIDE)
+    known: Mapping[str, str] = field(default_factory=dict, metadata=ASIDE)
+    packages: Mapping[str, str] = field(default_factory=dict, metadata=ASIDE)
+    up: str = "."
+
+    @property
+    def outputs(self) -> tuple[str, str, str]:
+        """Names of the files that a run leaves: with what ptxas reported, and the script."""
+        return f"{self.name}.o", f"{self.name}.json", f"compile_{self.name}.sh"
+
+    def arguments(self, nvcc: str, host_compiler: str, output: str) -> list[str]:
+        """The command, with the given executables and output file."""
+        codes = [f"arch={virtual_arch(arch)},code={arch}" for arch in self.archs]
+        targets = [word for code in codes for word in ("-gencode", code)]
+        fixed = ["-ccbin", host_compiler, "-std=c++17", "-O3", "-Xcompiler", "-fPIC", "-Xptxas", "-v"]
+        return [nvcc, "-c", *fixed, *targets, *self.flags, "-o", output, self.source]
+
+
+def compile_object(
+    job: ObjectJob,
+    nvcc: Nvcc,
+    host_compiler: HostCompiler,
+    scratch: Path,
+    tools: RunsTools,
+    by_hand: ObjectJob,
+) -> CompiledCode:
+    """Compile a source, and leave the object, what ptxas reported (JSON) and the command (a script) in ``scratch``.
+
+    Arguments:
+        by_hand: the same as the script has it, without paths of this machine.
+
+    Raises:
+        KernelwrightError: as :meth:`ToolRunner.run`; the message has what nvcc says, with file and line.
+    """
+    place = place_for_shell(scratch, job.folder)
+    command = job.arguments(nvcc.path, host_compiler.path, f"{place}/{job.name}.o")
+    subject, note = f"{job.where.kernel} {job.source}", ""
+
+    def run(command: Sequence[str]) -> ToolResult:
+        remedy = f"mend {job.source}, or the flags"
+        return tools.run(command, job.folder, scratch, job.where, remedy, kind="nvcc", subject=subject)
+
+    try:
+        dry = run([command[0], "--dryrun", *command[1:]])
+        result = run(["/bin/sh", "-c", shell_text(dry.output, job, place)])
+    except (ValueError, ToolError) as error:
+        listing = place_for_shell(scratch / LISTING.format(0), job.folder)
+        result = run([*command, "-MD", "-MF", listing, "-MT", "object"])
+        what = str(error) if isinstance(error, ValueError) else "the programs that it runs failed by themselves"
+        note = f"nvcc is run as a whole for {job.source}, and what it makes differs from run to run: {what}"
+    report = {"schema": 1, "archs": usage_by_arch(result.output, job.archs)}
+    (scratch / f"{job.name}.json").write_text(pretty_json(report), encoding="utf-8")
+    script = by_hand.arguments(stand_in("NVCC"), stand_in("CC"), f"{stand_in(HERE)}/{job.name}.o")
+    (scratch / f"compile_{job.name}.sh").write_text(shell_script(f"nvcc {nvcc.version}", job.up, script))
+    headers = _headers(job, nvcc, host_compiler, scratch, tools.project_root)
+    return CompiledCode(result, headers, (note,) if note else ())
+
+
+def shell_text(dry_run: str, job: ObjectJob, scratch: str) -> str:
+    """What a shell runs in place of nvcc, in the folder of the project.
+
+    Arguments:
+        dry_run: what ``nvcc --dryrun`` printed.
+        scratch: the folder for temporary files, as nvcc was given it.
+
+    Raises:
+        ValueError: nvcc would run other programs than are known.
+    """
+    variables, commands = [], []
+    for line in LINE.findall(dry_run):
+        if variable := VARIABLE.fullmatch(line):
+            variables += [f"export {variable[1]}={shlex.quote(variable[2])}; "] if variable[1] in EXPORTED else []
+        elif program_of(line) != "rm":
+            commands.append(line)
+    if not commands:
+        raise ValueError("its dry run shows no programs")
+    host = program_of(commands[0])
+    unknown = {program_of(line) for line in commands} - PROGRAMS - {host}
+    if unknown:
+        raise ValueError(f"it would run {', '.join(sorted(unknown))}")
+    fixed = (_fixed(line, number, job, scratch, host) for number, line in enumerate(commands))
+    return "".join(variables) + " && ".join(fixed)
+
+
+def _fixed(command: str, number: int, job: ObjectJob, scratch: str, host: str) -> str:
+    """A command with names that are the same in each run and folder."""
+    command = TEMPORARY.sub(lambda match: f"kw_{match[1]}_", command)
+    command = SOURCE.sub(job.name, command)
+    if program_of(command) != host:
+        return command
+    folders = {**job.known, **job.packages}
+    maps = " ".join(shlex.quote(f"-fmacro-prefix-map={path}={name}") for path, name in folders.items())
+    listing = f"-MD -MF {shlex.quote(f'{scratch}/{LISTING.format(number)}')} -MT object"
+    if " -E " in command:
+        return command.replace(" -E ", f" -E {maps} {listing} ", 1)
+    seed = f"-frandom-seed={shlex.quote(job.name)}"
+    if "cudafe1.cpp" not in command:  # C++ without device code, which is compiled in one go
+        return command.replace(" -c ", f" -c {seed} {maps} {listing} ", 1)
+    # The object has the name of the file that it is compiled from, which must not be that of the scratch folder.
+    inside = command.replace(f'"{scratch}/', '"').replace(" -c ", f" -c {seed} ", 1)
+    return f"(cd {shlex.quote(scratch)} && {inside})"
+
+
+def usage_by_arch(output: str, archs: Sequence[str]) -> dict[str, dict[str, dict[str, int]]]:
+    """What each device function uses, arch by arch, from the output of ``ptxas -v``."""
+    usage: dict[str, dict[str, dict[str, int]]] = {arch: {} for arch in archs if not is_ptx(arch)}
+    parts = PER_ARCH.split(output)
+    for arch, part in zip(parts[1::2], parts[2::2], strict=True):
+        usage.setdefault(arch, {}).update(resource_usage(part))
+    return usage
+
+
+def _headers(
+    job: ObjectJob, nvcc: Nvcc, host_compiler: HostCompiler, scratch: Path, project_root: Path
+) -> tuple[str, ...]:
+    """The files that were read, the source among them, but for those that something else stands for."""
+    listed = set(_listed(job, nvcc, host_compiler, scratch)) | set(options_files(job.flags, job.folder))
+    tops = tuple(f"{folder}/" for folder in job.known)
+    own = {path for path in listed if not str(path).startswith(tops)}
+    return as_dependencies(own, project_root, job.packages)
+
+
+def _listed(job: ObjectJob, nvcc: Nvcc, host_compiler: HostCompiler, scratch: Path) -> Iterator[Path]:
+    for listing in sorted(scratch.glob(LISTING.format("*"))):
+        yield from headers_in(listing, job.folder, nvcc.path, host_compiler.path, job.where, job.packages)

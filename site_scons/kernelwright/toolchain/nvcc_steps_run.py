@@ -1,0 +1,194 @@
+"""Compiles CUDA source with the programs that nvcc runs, and without nvcc: PTX by the front end, cubins by ptxas.
+
+That makes the same files in less time: PTX is made once for all archs that need it, and ptxas runs only if it changed.
+``toolchain/nvcc_probe.py`` has seen that this nvcc allows it. Whatever goes wrong on the way, nvcc itself is run then,
+and its error is the one that counts.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.arch import is_ptx, virtual_arch
+from ..core.errors import ToolError
+from ..processes.elsewhere import Elsewhere
+from ..processes.environment import place_for_shell
+from ..processes.runner import RunsTools, ToolResult, together
+from .headers import can_include
+from .host_compiler import HostCompiler
+from .kept_headers import KeptHeaders
+from .nvcc import Nvcc
+from .nvcc_run import LISTING, CompiledCode, NvccJob, compile_device_code, headers_of, write_results
+from .nvcc_steps import Steps, read_steps
+from .plain_flags import can_trim, has_debug_information
+from .shared import shared_nvcc
+from .trimmed import KnownHeaders, compile_trimmed
+
+WITH_VALUE = {
+    *("-D", "--define-macro", "-U", "--undefine-macro", "-I", "--include-path", "-isystem", "--system-include"),
+    *("-include", "--pre-include", "-std", "--std", "-O", "--optimize", "-maxrregcount", "--maxrregcount"),
+    *("-Xptxas", "--ptxas-options", "-Xcompiler", "--compiler-options", "-Xcudafe", "--cudafe-options"),
+    *("-ftz", "--ftz", "-prec-sqrt", "--prec-sqrt", "-prec-div", "--prec-div", "-fmad", "--fmad"),
+    *("-dopt", "--dopt", "-Ofc", "--Ofast-compile", "-split-compile", "--split-compile", "-rdc"),
+    *("--relocatable-device-code", "-Werror", "--Werror", "-diag-error", "--diag-error", "-diag-suppress"),
+    *("--diag-suppress", "-diag-warn", "--diag-warn", "-opt-info", "--optimization-info"),
+    *("-device-stack-protector", "--device-stack-protector", "-static-global-template-stub"),
+}
+"""Flags of nvcc, with a value behind ``=`` or in the next word, with which a cubin is what ptxas makes of the PTX."""
+
+WITHOUT_VALUE = {
+    *("-G", "--device-debug", "-g", "--debug", "-lineinfo", "--generate-line-info", "-use_fast_math"),
+    *("--use_fast_math", "-extra-device-vectorization", "--extra-device-vectorization", "-restrict", "--restrict"),
+    *("-w", "--disable-warnings", "-res-usage", "--resource-usage", "-err-no", "--display-error-number"),
+    *("-no-err-no", "--no-display-error-number", "-Wno-deprecated-gpu-targets", "--expt-relaxed-constexpr"),
+    *("-expt-relaxed-constexpr", "--extended-lambda", "-extended-lambda", "-ewp", "--extensible-whole-program"),
+    "-m64",
+}
+"""Such flags without a value."""
+
+JOINED = re.compile(r"-[DUI].+|-O[0-3]")
+"""Such flags with the value in the same word."""
+
+OPTIONS_FILES = re.compile(r"(?:^|[,=])(?:@|-optf|--options-file)")
+"""Files with more flags, which may be any."""
+
+
+def can_part(flags: Sequence[str]) -> bool:
+    """Whether a cubin that nvcc makes with these flags is what ptxas makes of its PTX."""
+    words = iter(flags)
+    for word in words:
+        name, _, value = word.partition("=")
+        if word in WITH_VALUE:
+            value = next(words, "")
+        elif name not in WITH_VALUE and word not in WITHOUT_VALUE and not JOINED.fullmatch(word):
+            return False
+        if OPTIONS_FILES.search(value):
+            return False
+    return True
+
+
+class KnownSteps:
+    """What nvcc runs, asked for once for each arch and flags. Several threads may ask at a time."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], Steps] = {}
+        self.headers = KnownHeaders()
+
+    def of(self, job: NvccJob, nvcc: Nvcc, host_compiler: HostCompiler, scratch: Path, tools: RunsTools) -> Steps:
+        """The steps of a job.
+
+        Raises:
+            ToolError: the dry run failed.
+            ValueError: it cannot be read.
+        """
+        place, folder = place_for_shell(scratch, job.folder), "" if job.has_portable_names else str(job.folder)
+        key = (nvcc.path, host_compiler.path, job.arch, job.headers, *job.flags)
+        known = self._known.get(key)
+        if known is not None:
+            return known.moved(folder, place)
+        arguments = job.arguments(nvcc.path, host_compiler.path, f"{place}/{job.output}")
+        arguments.insert(1, "--dryrun")
+        done = tools.run(arguments, job.folder, scratch, job.where, "", kind="nvcc", subject=f"steps for {job.arch}")
+        steps = read_steps(done.output, "ptx" if is_ptx(job.arch) else "cubin", place)
+        steps = steps.moved(folder, place)
+        if not can_include(job.flags):  # what flags name may be relative to the folder
+            self._known[key] = steps
+        return steps
+
+
+def compile_by_steps(
+    job: NvccJob,
+    nvcc: Nvcc,
+    host_compiler: HostCompiler,
+    known: KnownSteps,
+    kept: KeptHeaders,
+    scratch: Path,
+    tools: RunsTools,
+    subject: str,
+    *,
+    shipped: bool,
+) -> CompiledCode:
+    """As :func:`compile_device_code`, without nvcc; a cubin is made of the PTX of its virtual arch in the same folder.
+
+    Arguments:
+        known: what nvcc would run.
+        kept: headers that builds have read.
+        shipped: whether the output is used itself, and not only for cubins.
+    """
+    try:
+        steps = known.of(job, nvcc, host_compiler, scratch, tools)
+        result = _result(
+            *(job, nvcc, host_compiler, steps, known.headers, kept, scratch, tools), subject, shipped=shipped
+        )
+    except ValueError as error:
+        reason = f"its dry run for {job.arch} cannot be read: {error}"
+    except ToolError as error:
+        reason = f"what it runs for {job.arch} ended with exit status {error.status}"
+    else:
+        write_results(job, nvcc, result.output, scratch)
+        includes = is_ptx(job.arch) and can_include(job.flags)
+        headers = headers_of(job, scratch, nvcc, host_compiler, tools.project_root) if includes else ()
+        return CompiledCode(result, headers)
+    done = compile_device_code(job, nvcc, host_compiler, scratch, tools, subject)
+    return CompiledCode(done.result, done.headers, (f"nvcc is run as a whole: {reason}",))
+
+
+def _result(
+    job: NvccJob,
+    nvcc: Nvcc,
+    host_compiler: HostCompiler,
+    steps: Steps,
+    known: KnownHeaders,
+    kept: KeptHeaders,
+    scratch: Path,
+    tools: RunsTools,
+    subject: str,
+    *,
+    shipped: bool,
+) -> ToolResult:
+    """Run what makes the output."""
+
+    tool = shared_nvcc(nvcc, host_compiler)
+
+    def read(command: Sequence[str]) -> ToolResult:
+        return _run(job, command, scratch, tools, subject, None)
+
+    def translate(command: Sequence[str]) -> ToolResult:
+        # What was preprocessed has all that is read, so another machine can do it.
+        files = (job.folder / steps.preprocessed,), (job.folder / steps.ptx,)
+        needs = None if has_debug_information(job.flags) else Elsewhere(tool, *files)
+        return _run(job, command, scratch, tools, subject, needs)
+
+    if not is_ptx(job.arch):
+        ptx = f"{virtual_arch(job.arch)}.ptx"
+        needs = Elsewhere(tool, (job.folder / ptx,), (scratch / job.output,))
+        return _run(job, steps.assembling(ptx), scratch, tools, subject, needs)
+    if can_trim(job.flags):
+        results = compile_trimmed(job, steps, known, kept, scratch, read, translate, checked=shipped)
+        if results:
+            return together(results)
+    return together([read(_reading(job, steps, scratch)), translate(steps.translating(checked=shipped))])
+
+
+def _reading(job: NvccJob, steps: Steps, scratch: Path) -> list[str]:
+    if not can_include(job.flags):
+        return steps.reading()
+    listing = place_for_shell(scratch / LISTING, job.folder)
+    return steps.reading(f"-MD -MF {shlex.quote(listing)} -MT device")
+
+
+def _run(
+    job: NvccJob, command: Sequence[str], scratch: Path, tools: RunsTools, subject: str, elsewhere: Elsewhere | None
+) -> ToolResult:
+    # It is a shell that is run, and the user has asked for nvcc.
+    return tools.run(
+        *(command, job.folder, scratch, job.where, ""),
+        kind="nvcc",
+        subject=subject,
+        elsewhere=elsewhere,
+        called="nvcc",
+    )
