@@ -428,7 +428,7 @@ PLANTED = (
     Planted(
         "An edit of a definition forgets what its lowerings read.",
         "_Cache._keep",
-        'later = (self._body(path) or {"later": {}})["later"]',
+        "later = before.later if before else {}",
         "later: dict[str, Any] = {}",
         ("test_files_that_only_a_request_reads_are_known_from_then_on",),
     ),

@@ -18,16 +18,16 @@ def blocks(section: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", section, re.S)
 
 
-def extended(folder: Path, modules: dict[str, str], table: str, registration: str) -> Path:
-    """A copy of Kernelwright with new modules, and with one more row in the table ``CLASSES`` of one of its modules."""
+def extended(folder: Path, modules: dict[str, str], module: str, old: str, new: str) -> Path:
+    """A copy of Kernelwright with more modules, in one of which a text is replaced that it has once."""
     copy = folder / "extended"
     shutil.copytree(SITE_SCONS, copy, ignore=shutil.ignore_patterns("__pycache__"))
     for name, text in modules.items():
+        (copy / "kernelwright" / name).parent.mkdir(exist_ok=True)
         (copy / "kernelwright" / name).write_text(text)
-    path = copy / "kernelwright" / table
-    text, count = re.subn(r"^(CLASSES = .*?)[}]$", rf"\1{registration}}}", path.read_text(), flags=re.M | re.S)
-    assert count == 1
-    path.write_text(text)
+    path = copy / "kernelwright" / module
+    assert path.read_text().count(old) == 1
+    path.write_text(path.read_text().replace(old, new))
     return copy
 
 
@@ -38,7 +38,7 @@ def test_the_backend_of_the_documentation_builds_and_runs(cpu_project: Project, 
     cpu_project.replace("SConstruct", '"demo"', '"acme_kernels"')
     backend, loading, registration, use = blocks(BACKEND, "python")
     modules = {"backends/keyword.py": backend, "runtime/keyword_kernel.py": loading}
-    copy = extended(tmp_path, modules, "backends/__init__.py", registration)
+    copy = extended(tmp_path, modules, "backends/__init__.py", "\nCLASSES = {\n", f"\nCLASSES = {{\n{registration}")
     (shown,) = blocks(BACKEND, "text")
     command, *lines = shown.splitlines()
     run = cpu_project.scons(*command.split()[2:], env={"PYTHONPATH": str(copy)})
@@ -55,8 +55,9 @@ def test_the_backend_of_the_documentation_builds_and_runs(cpu_project: Project, 
 
 
 def test_the_front_end_of_the_documentation_builds_and_runs(cpu_project: Project, tmp_path: Path) -> None:
-    front_end, registration, definition = blocks(FRONT_END, "python")
-    copy = extended(tmp_path, {"lower/te.py": front_end}, "lower/__init__.py", registration)
+    front_end, definition = blocks(FRONT_END, "python")
+    modules = {"frontends/te/front_end.py": front_end}
+    copy = extended(tmp_path, modules, "frontends/__init__.py", '"tilelang")', '"tilelang", "te")')
     shutil.rmtree(cpu_project.folder / "kernels")
     cpu_project.write("kernels/add.py", definition)
     assert cpu_project.scons(env={"PYTHONPATH": str(copy)}).labels["LOWER"] == 1

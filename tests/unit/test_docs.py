@@ -56,7 +56,7 @@ def test_the_site_builds_without_a_warning_and_has_every_page_and_interface(tmp_
         *("build.build_wheel", "build.build_editable", "build.build_sdist"),
         *(f"runtime.loader.Loader.{name}" for name in ("manifest", "preload", "set_num_threads", "num_threads")),
         *(f"runtime.kernel.Kernel.{name}" for name in ("__call__", "variant", "devices", "supported", "function")),
-        *("backends.base.Backend", "backends.base.Backend.emit", "library.plan.KernelPlan"),
+        *("backends.base.Backend", "backends.base.Backend.emit", "backends.plan.KernelPlan"),
     }
     for address in re.findall(r'(?:src|href)="(\w+://[^"]+)"', (tmp_path / "tutorial.html").read_text()):
         assert not re.search(r"\.(js|css|woff2?)\b", address), "a page loads nothing from elsewhere"
