@@ -128,7 +128,7 @@ def test_the_object_exports_the_entry_and_nothing_that_clashes_with_other_varian
 
 def test_an_unscheduled_function_is_scheduled_for_the_gpu(project: Project) -> None:
     result = lowered(project, "softmax", SOFTMAX, "cuda")
-    assert result["files"] == ["device.cu", "host.c", "module.tir", "signature.json"]
+    assert result["files"] == ("device.cu", "host.c", "module.tir", "signature.json")
     assert result["schedule"] == result["signature"]["schedule"] == "dlight.gpu.GeneralReduction"
     (kernel,) = result["signature"]["device_kernels"]
     assert kernel == {

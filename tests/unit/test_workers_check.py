@@ -157,7 +157,7 @@ def test_a_mistake_that_only_long_rows_show_is_seen(project: Project) -> None:
 def test_what_the_reference_reads_when_it_is_called_is_a_dependency(project: Project) -> None:
     project.write("kernels/factors.py", "ONE = 1\n")
     more = REFERENCE.replace("return x", "import factors\n    return factors.ONE * x")
-    assert {"kernels/scale.py", "kernels/factors.py"} <= set(check(project, more)["dependencies"])
+    assert {"kernels/scale.py", "kernels/factors.py"} <= set(check(project, more).dependencies)
 
 
 def test_a_wrong_value_names_sizes_argument_index_and_both_values(project: Project) -> None:
@@ -198,7 +198,7 @@ def _(alpha, x, *, dtype):
     return x * np.float32(2)
 """
     )
-    assert check(project, more)["sizes"] == [{"n": 33}, {"n": 1}, {"n": 7}]
+    assert check(project, more).sizes == ({"n": 33}, {"n": 1}, {"n": 7})
 
 
 def test_inputs_that_are_not_given_are_those_of_kernels_without_an_inputs_function() -> None:
@@ -465,7 +465,7 @@ def test_a_variant_for_one_arch_is_not_compared_on_a_gpu_of_another(
         with pytest.raises(Exception, match=r"/no/such\.so"):
             check.run()
     else:
-        assert check.run() == {"cases": 0, "worst_error": 0.0, "sizes": [], "device": "cuda:0"}
+        assert check.run() == CheckResult(0, 0.0, (), "cuda:0")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 from kernelwright.core.errors import DefinitionError
 from kernelwright.core.files import dependency_digest
 from kernelwright.core.project import Project as Files
+from kernelwright.processes.protocol import DiscoverRequest
 from kernelwright.worker.patterns import pattern_files
 from support.workers_project import COPY, EMPTY, Project
 
@@ -63,28 +64,25 @@ def test_the_record_says_everything_that_the_decorator_was_told(project: Project
     def _(x, m):
         return x
     '''
-    record = project.discover(str(project.write("kernels/k.py", text)))
-    (kernel,) = record["kernels"]
-    assert kernel["location"].startswith("kernels/k.py:")
-    assert (record["schema"], record["file"], list(record["dependencies"])) == (3, "kernels/k.py", ["kernels/k.py"])
-    assert kernel["configs"] == [{"m": 1, "t": "a b"}, {"m": 2, "t": "a b"}]
-    assert len(set(kernel["slugs"])) == 2
+    record = project.pool.call(DiscoverRequest(str(project.write("kernels/k.py", text))))
+    (kernel,) = record.kernels
+    assert kernel.location.startswith("kernels/k.py:")
+    assert (record.file, list(record.dependencies)) == ("kernels/k.py", ["kernels/k.py"])
+    assert kernel.configs == ({"m": 1, "t": "a b"}, {"m": 2, "t": "a b"})
+    assert len(set(kernel.slugs)) == 2
+    assert (kernel.name, kernel.doc, kernel.backward) == ("k", "First line.\n\nMore.", None)
+    assert (kernel.reference, kernel.takes_target) == (("m",), True)
     expected = {
-        "name": "k",
-        "doc": "First line.\n\nMore.",
-        "targets": ["cuda"],
-        "archs": ["sm_80"],
-        "backends": ["tvm_ffi"],
-        "outputs": ["y"],
-        "flags": ["-O1"],
+        "targets": ("cuda",),
+        "archs": ("sm_80",),
+        "backends": ("tvm_ffi",),
+        "outputs": ("y",),
+        "flags": ("-O1",),
         "tolerance": 0.5,
-        "reference": ["m"],
-        "takes_target": True,
-        "backward": None,
         "frontend": "tir",
         "pass_configs": {},
     }
-    assert {key: kernel[key] for key in expected} == expected
+    assert {key: getattr(kernel.options, key) for key in expected} == expected
 
 
 CUTEDSL = """
@@ -101,13 +99,13 @@ def gradient():
 
 
 def test_a_kernel_and_its_backward_kernel_are_for_the_targets_of_the_front_end(project: Project) -> None:
-    record = project.discover(str(project.write("kernels/k.py", CUTEDSL)))
-    assert [(kernel["name"], kernel["targets"]) for kernel in record["kernels"]] == [
-        ("k", ["cuda"]),
-        ("k_backward", ["cuda"]),
+    record = project.pool.call(DiscoverRequest(str(project.write("kernels/k.py", CUTEDSL))))
+    assert [(kernel.name, kernel.options.targets) for kernel in record.kernels] == [
+        ("k", ("cuda",)),
+        ("k_backward", ("cuda",)),
     ]
-    (other,) = project.discover(project.empty("other"))["kernels"]
-    assert other["targets"] == ["llvm", "cuda"]
+    (other,) = project.pool.call(DiscoverRequest(project.empty("other"))).kernels
+    assert other.options.targets == ("llvm", "cuda")
 
 
 @pytest.mark.parametrize(
@@ -576,9 +574,9 @@ KERNEL = "from kernelwright import kernel\n"
             f"{KERNEL}@kernel(output=['y'])\ndef k(): ...\n",
             "bad.py:2",
             "output",
-            "did you mean outputs? the arguments of @kernel are configs, ",
+            "did you mean outputs? the arguments of @kernel are outputs, ",
         ),
-        (f"{KERNEL}@kernel(q=['y'])\ndef k(): ...\n", "bad.py:2", "q", "the arguments of @kernel are configs, "),
+        (f"{KERNEL}@kernel(q=['y'])\ndef k(): ...\n", "bad.py:2", "q", "the arguments of @kernel are outputs, "),
         (f"{KERNEL}@kernel(reads=['../tables'])\ndef k(): ...\n", "bad.py:2", "which is a folder", '"../tables/**"'),
         ("x = '\udcff'\n", "bad.py:1", "SyntaxError", ""),
     ],
