@@ -21,7 +21,8 @@ from typing import Any
 
 def lower_file(project: Path, requests: Sequence[Mapping[str, Any]]) -> list[float]:
     """Execute a definition file, and do the lowerings of it; their seconds."""
-    from kernelwright.processes.protocol import DiscoverRequest, LowerRequest, encode_request
+    from kernelwright.processes.messages import encode
+    from kernelwright.processes.protocol import DiscoverRequest, LowerRequest
     from kernelwright.worker.definitions import Definitions
     from kernelwright.worker.environment import Variables
     from kernelwright.worker.server import Server
@@ -30,10 +31,10 @@ def lower_file(project: Path, requests: Sequence[Mapping[str, Any]]) -> list[flo
     server = Server(Definitions(project, Variables()), lambda line: answers.append(json.loads(line)))
 
     def ask(request: DiscoverRequest | LowerRequest) -> dict[str, Any]:
-        server.answer(encode_request(1, request))
-        if not answers[-1].get("ok"):
+        server.answer(encode(1, request))
+        if "result" not in answers[-1]:
             raise SystemExit(json.dumps(answers[-1], indent=1))
-        return dict(answers[-1]["result"])
+        return dict(answers[-1]["result"]["value"])
 
     ask(DiscoverRequest(requests[0]["file"]))
     seconds = []
@@ -48,7 +49,7 @@ def main() -> None:
     """Import TVM, lower, and print the times."""
     project, requests = Path(sys.argv[1]), Path(sys.argv[2])
     start = time.perf_counter()
-    from kernelwright.worker.server import load
+    from kernelwright.worker.tvm_import import load
 
     # As the workers do: where PyTorch is installed, importing TVM alone loads that too, in three times the time.
     if isinstance(loaded := load(), Exception):

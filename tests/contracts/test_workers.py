@@ -23,9 +23,9 @@ from kernelwright.core.errors import KernelwrightError, Where, WorkerError
 from kernelwright.define.unit import Unit
 from kernelwright.frontends.other_process import asked, process_of
 from kernelwright.frontends.tilelang import program as tilelang_program
-from kernelwright.processes import pool as pool_module
 from kernelwright.processes import runner as runner_module
 from kernelwright.processes import tool_process
+from kernelwright.processes import worker as worker_module
 from kernelwright.processes.children import ForkServer
 from kernelwright.processes.elsewhere import Elsewhere, SharedTool
 from kernelwright.processes.memory import Measurements, MemoryGovernor
@@ -35,7 +35,7 @@ from kernelwright.processes.runner import ToolRunner
 from support.family import family, number, require_gone
 from support.moments import ENDLESS, HANGS_AFTER_S, Clock, Gate, processes_of, wait_for, wait_until_gone
 
-SITE_SCONS = Path(pool_module.__file__).parents[2]
+SITE_SCONS = Path(worker_module.__file__).parents[2]
 PLACES = 3
 """How many requests may be worked on at the same time."""
 
@@ -230,10 +230,10 @@ def forking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Fo
 @pytest.fixture
 def works(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Works]:
     """What works for the build."""
-    monkeypatch.setattr(pool_module, "REAP_S", HANGS_AFTER_S)
+    monkeypatch.setattr(worker_module, "REAP_S", HANGS_AFTER_S)
     if request.param is Definitions:
         clock = Clock()
-        monkeypatch.setattr(pool_module, "time", clock)
+        monkeypatch.setattr(worker_module, "time", clock)
         made = Definitions(*request.getfixturevalue("forking"), clock)
     elif request.param is OtherEnvironment:
         made = OtherEnvironment(tmp_path)

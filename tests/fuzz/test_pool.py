@@ -15,10 +15,10 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from kernelwright.core.errors import CheckError, KernelwrightError, WorkerError
-from kernelwright.processes import pool as pool_module
-from kernelwright.processes import protocol
+from kernelwright.processes import worker as worker_module
+from kernelwright.processes.messages import REVISION, Failed, Hello, Progress, Result, Spent, decode, encode
 from kernelwright.processes.pool import WorkerPool
-from kernelwright.processes.protocol import CheckRequest, CheckResult, Request
+from kernelwright.processes.protocol import CheckRequest, CheckResult
 from support.moments import HANGS_AFTER_S, Clock, wait_for
 
 from .harness import FACTOR, THOROUGH
@@ -113,7 +113,7 @@ class Simulated:
                 return
             if b"\n" in self._buffer:
                 line, _, self._buffer = self._buffer.partition(b"\n")
-                self.id, self.request = protocol.decode_request(line)
+                self.id, self.request = decode(line, {"check": CheckRequest})
                 self.files.add(self.request.file)
                 self.state, self.doing = BUSY, "working on check"
 
@@ -141,7 +141,7 @@ class Call(threading.Thread):
             self.outcome = error
 
 
-def result_of(request: Request) -> CheckResult:
+def result_of(request: CheckRequest) -> CheckResult:
     """An answer that no other request has."""
     return CheckResult(request.variant_index, 0.0, (), "cpu")
 
@@ -153,8 +153,8 @@ class PoolWalk(RuleBasedStateMachine):
         super().__init__()
         self.patch = pytest.MonkeyPatch()
         self.clock = Clock()
-        self.patch.setattr(pool_module, "time", self.clock)
-        self.patch.setattr(pool_module, "LOOK_S", 0.005)
+        self.patch.setattr(worker_module, "time", self.clock)
+        self.patch.setattr(worker_module, "LOOK_S", 0.005)
         self.before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
         self.printed: dict[int, str] = {}
         self.pool = WorkerPool(PLACES, Path("/"), 1e6, on_output=self._note)
@@ -222,7 +222,7 @@ class PoolWalk(RuleBasedStateMachine):
 
     def greets(self, number: int, files: Sequence[str]) -> None:
         if process := self.chosen(number, STARTING):
-            process.send(protocol.encode_hello({"python": "3"}), IDLE)
+            process.send(encode(0, Hello({"python": "3"}, REVISION)), IDLE)
             if not isinstance(process.caller, Call):
                 process.caller.join(HANGS_AFTER_S)
             self.settle()
@@ -232,10 +232,10 @@ class PoolWalk(RuleBasedStateMachine):
             request, printed = process.request, f"of {process.request.variant_index}"
             if how == "wrong":
                 error = CheckError(f"wrong {request.variant_index}", request.where)
-                line = protocol.encode_error(process.id, error)
+                line = encode(process.id, Failed.of(error))
                 self.expect(process, error.message)
             else:
-                line = protocol.encode_result(process.id, result_of(request), retiring=how == "retiring")
+                line = encode(process.id, Result(result_of(request), retiring=how == "retiring"))
                 self.expect(process, result_of(request))
             process.is_spoiled = how == "retiring"
             process.send(line, IDLE, printed)
@@ -248,19 +248,19 @@ class PoolWalk(RuleBasedStateMachine):
                 self.expect(process, "a worker that has executed nothing refused its first request")
             else:
                 self.call_of(process).order = next(self.orders)  # it stands in line again
-            process.send(protocol.encode_spent(process.id), IDLE)
+            process.send(encode(process.id, Spent()), IDLE)
             self.settle()
 
     def answers_nonsense(self, number: int, files: Sequence[str], how: str) -> None:
         if process := self.chosen(number, BUSY):
             line, said = {
                 "another request's": (
-                    protocol.encode_result(process.id + 7, result_of(process.request)),
+                    encode(process.id + 7, Result(result_of(process.request))),
                     f"a worker answered request {process.id + 7} instead of {process.id}",
                 ),
                 "nonsense": (b"nonsense\n", "expected a message of the worker protocol"),
                 "of a wrong form": (
-                    protocol.encode_result(process.id, {}),
+                    encode(process.id, Result({})),
                     "the result of a check request has a wrong form",
                 ),
             }[how]
@@ -272,7 +272,7 @@ class PoolWalk(RuleBasedStateMachine):
     def makes_progress(self, number: int, files: Sequence[str]) -> None:
         if process := self.chosen(number, BUSY):
             process.doing = f"running step {next(self.numbers)}"
-            process.send(protocol.encode_progress(process.id, process.doing), BUSY)
+            process.send(encode(process.id, Progress(process.doing)), BUSY)
             time.sleep(0.01)  # the model cannot see whether it was read; if not, only the words of an error differ
 
     def dies(self, number: int, files: Sequence[str], holding: bool = False) -> None:

@@ -10,11 +10,23 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from kernelwright.core.converter import to_json
+from kernelwright.core.converter import from_json, to_json
 from kernelwright.core.errors import KernelwrightError, LoweringError, Where, WorkerError
-from kernelwright.processes import pool as pool_module
 from kernelwright.processes import protocol
-from kernelwright.processes.pool import WorkerKind, WorkerPool
+from kernelwright.processes import worker as worker_module
+from kernelwright.processes.messages import (
+    ANSWERS,
+    REVISION,
+    Failed,
+    Hello,
+    Progress,
+    Result,
+    Spent,
+    decode,
+    decode_greeting,
+    encode,
+)
+from kernelwright.processes.pool import WorkerPool
 from kernelwright.processes.protocol import (
     CheckRequest,
     CostRequest,
@@ -26,6 +38,7 @@ from kernelwright.processes.protocol import (
     MeasureRequest,
 )
 from kernelwright.processes.tool_process import _members as members_of_session
+from kernelwright.processes.worker import WorkerKind
 from support.moments import ENDLESS, HANGS_AFTER_S, Clock, running, wait_for
 
 from .harness import fuzz
@@ -43,15 +56,16 @@ REQUESTS = [
     DevicesRequest(),
 ]
 ERROR = LoweringError("bad", Where("k", "v", "lower", "kernels/k.py:3"), "do this", "line 1\nline 2")
-ANSWERS = [
-    protocol.encode_progress(1, "scheduling"),
-    protocol.encode_result(1, LowerResult(("host.o",), "", 1.0, 1.0, {"kernels/a.py": "0"})),
-    protocol.encode_error(1, ERROR),
-    protocol.encode_spent(1),
-    protocol.encode_hello({"python": "3.11.2", "tvm": "0.27.0"}),
-    protocol.encode_failed_hello(ERROR),
+ANSWER_LINES = [
+    encode(1, Progress("scheduling")),
+    encode(1, Result(LowerResult(("host.o",), "", 1.0, 1.0, {"kernels/a.py": "0"}))),
+    encode(1, Failed.of(ERROR)),
+    encode(1, Spent()),
+    encode(0, Hello({"python": "3.11.2", "tvm": "0.27.0"}, REVISION)),
+    encode(0, Failed.of(ERROR)),
 ]
-REQUEST_LINES = [protocol.encode_request(1, request) for request in REQUESTS]
+REQUEST_LINES = [encode(1, request) for request in REQUESTS]
+KINDS = {request.op: type(request) for request in REQUESTS}
 ODD_LINES = [
     nested(100_000),
     nested(930),
@@ -91,36 +105,50 @@ def require_shown(error: KernelwrightError) -> None:
 
 @pytest.mark.parametrize("request_", REQUESTS)
 def test_a_request_survives_the_wire(request_: Any) -> None:
-    line = protocol.encode_request(5, request_)
-    assert line.count(b"\n") == 1 and protocol.decode_request(line) == (5, request_)
+    line = encode(5, request_)
+    assert line.count(b"\n") == 1 and decode(line, KINDS) == (5, request_)
 
 
 def test_an_error_survives_the_wire() -> None:
-    answer = protocol.decode_answer(protocol.encode_error(7, ERROR))
-    assert isinstance(answer, protocol.Answer) and type(answer.error) is LoweringError
+    number, answer = decode(encode(7, Failed.of(ERROR)), ANSWERS)
+    assert number == 7 and type(answer.error) is LoweringError
     assert str(answer.error) == str(ERROR)
+
+
+def decode_request(line: bytes) -> tuple[int, Any]:
+    return decode(line, KINDS)
+
+
+def decode_answer(line: bytes) -> tuple[int, Any]:
+    return decode(line, ANSWERS)
 
 
 BAD_REQUESTS = [
     b"",
     b"nonsense",
     b"[1]",
-    b'{"op":"discover","file":"a"}',
-    b'{"id":1,"op":"destroy"}',
-    b'{"id":1,"op":"discover"}',
-    b'{"id":1,"op":"discover","file":3}',
-    b'{"id":1,"op":"discover","file":"a","more":1}',
-    b'{"id":true,"op":"devices"}',
+    b'{"discover":{"file":"a"}}',
+    b'{"id":1,"destroy":{}}',
+    b'{"id":1,"discover":{}}',
+    b'{"id":1,"discover":{"file":3}}',
+    b'{"id":1,"discover":{"file":"a","more":1}}',
+    b'{"id":1,"discover":{"file":"a"},"devices":{}}',
+    b'{"id":true,"devices":{}}',
 ]
-BAD_ANSWERS = [b'{"id":1}', b'{"id":1,"ok":true}', b'{"id":1,"ok":false,"error":{"message":3}}', b"\xff\xfe"]
+BAD_ANSWERS = [
+    b'{"id":1}',
+    b'{"id":1,"result":{}}',
+    b'{"id":1,"error":{"kind":"WorkerError","message":3}}',
+    b"\xff\xfe",
+]
 
 
 @pytest.mark.parametrize(
     ("decode", "line", "message"),
     [
-        *((protocol.decode_request, line, "expected a message of the worker protocol") for line in BAD_REQUESTS),
-        *((protocol.decode_answer, line, "") for line in BAD_ANSWERS),
-        (protocol.decode_hello, b'{"hello": 999, "versions": {}}', "version"),
+        *((decode_request, line, "expected a message of the worker protocol") for line in BAD_REQUESTS),
+        *((decode_answer, line, "") for line in BAD_ANSWERS),
+        (decode_greeting, b'{"id": 0, "hello": {"revision": 999, "versions": {}}}', "version"),
     ],
 )
 def test_a_line_that_does_not_fit_is_a_worker_error(decode: Callable[[bytes], Any], line: bytes, message: str) -> None:
@@ -131,51 +159,51 @@ def test_a_line_that_does_not_fit_is_a_worker_error(decode: Callable[[bytes], An
 @fuzz(300, line=lines(REQUEST_LINES))
 def test_requests_of_any_form(line: bytes) -> None:
     try:
-        number, request = protocol.decode_request(line)
+        number, request = decode(line, KINDS)
     except WorkerError as error:
         require_shown(error)
     else:
         assert isinstance(number, int)
-        assert protocol.decode_request(protocol.encode_request(number, request)) == (number, request)
+        assert decode(encode(number, request), KINDS) == (number, request)
         assert isinstance(str(request.where), str)
 
 
-@fuzz(300, line=lines(ANSWERS))
+@fuzz(300, line=lines(ANSWER_LINES))
 def test_answers_of_any_form(line: bytes) -> None:
     try:
-        message = protocol.decode_answer(line)
+        _, message = decode(line, ANSWERS)
     except WorkerError as error:
         require_shown(error)
     else:
-        assert isinstance(message, (protocol.Progress, protocol.Answer, protocol.Spent))
-        if isinstance(message, protocol.Answer) and message.error is not None:
+        assert isinstance(message, (Progress, Result, Failed, Spent))
+        if isinstance(message, Failed):
             require_shown(message.error)
 
 
-@fuzz(300, line=lines(ANSWERS))
+@fuzz(300, line=lines(ANSWER_LINES))
 def test_greetings_of_any_form(line: bytes) -> None:
     try:
-        assert all(isinstance(version, str) for version in protocol.decode_hello(line).versions.values())
+        assert all(isinstance(version, str) for version in decode_greeting(line).versions.values())
     except KernelwrightError as error:
         require_shown(error)
 
 
-@fuzz(300, value=json_values | restructured(protocol.error_to_json(ERROR)))
+@fuzz(300, value=json_values | restructured(to_json(Failed.of(ERROR))))
 def test_errors_of_any_form(value: Any) -> None:
     try:
-        error = protocol.error_from_json(value, b"the line")
-    except WorkerError as nonsense:
-        error = nonsense
+        error = from_json(Failed, value).error
+    except ValueError:
+        return
     require_shown(error)
 
 
 @fuzz(200, message=st.text(), detail=st.none() | st.text(), location=st.none() | st.text())
 def test_errors_of_any_text_survive_the_wire(message: str, detail: str | None, location: str | None) -> None:
     error = LoweringError(message, Where("k", location=location), None, detail)
-    line = protocol.encode_error(3, error)
+    line = encode(3, Failed.of(error))
     assert line.count(b"\n") == 1 and line.isascii()
-    answer = protocol.decode_answer(line)
-    assert isinstance(answer, protocol.Answer) and str(answer.error) == str(error)
+    _, answer = decode(line, ANSWERS)
+    assert str(answer.error) == str(error)
 
 
 # ---- a real pool, and a process that talks nonsense
@@ -197,8 +225,8 @@ ENDS = {
     "crashes": "kill -11 $$",
     "repeats": 'while :; do cat "$0/answer" || exit; done',
 }
-GREETING = protocol.encode_hello({"python": "3"})
-GOOD = protocol.encode_result(1, {"cuda": []})
+GREETING = encode(0, Hello({"python": "3"}, REVISION))
+GOOD = encode(1, Result({"cuda": []}))
 
 
 def wait_until_gone(session: int) -> None:
@@ -254,8 +282,8 @@ def call(
             WorkerPool(1, folder, timeout_s, python="/bin/sh", kind=FAKE) as pool,
         ):
             if until is not None:
-                patch.setattr(pool_module, "time", Ending(folder / until))
-                patch.setattr(pool_module, "LOOK_S", 0.01)
+                patch.setattr(worker_module, "time", Ending(folder / until))
+                patch.setattr(worker_module, "LOOK_S", 0.01)
             return pool.call(request)
     except KernelwrightError as error:
         require_shown(error)
@@ -269,8 +297,8 @@ def call(
 @fuzz(
     45,
     factor=15,
-    greeting=st.just(GREETING) | st.just(GREETING) | lines(ANSWERS),
-    answer=st.lists(lines(ANSWERS), max_size=3).map(b"".join)
+    greeting=st.just(GREETING) | st.just(GREETING) | lines(ANSWER_LINES),
+    answer=st.lists(lines(ANSWER_LINES), max_size=3).map(b"".join)
     | st.just(GOOD)
     | st.integers(0, 40).map(lambda n: GOOD[:n]),
     end=st.sampled_from(["exits", "exits", "fails", "dies", "crashes"]),
@@ -306,9 +334,7 @@ def wrong_results() -> Iterator[tuple[Any, dict[str, Any]]]:
     for request in REQUESTS:
         good = RESULTS[request.op]
         optional = {
-            each.name
-            for each in fields(protocol.RESULTS[request.op])
-            if (each.default, each.default_factory) != (MISSING, MISSING)
+            each.name for each in fields(request.result) if (each.default, each.default_factory) != (MISSING, MISSING)
         }
         yield request, {}
         yield request, good | {"more": 1}
@@ -333,21 +359,13 @@ def test_a_result_of_a_wrong_form_is_an_error_with_its_place(request_: Any, resu
     assert caught.value.where == request_.where
 
 
-def test_progress_without_end_is_ended_at_the_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, note = Clock(), pool_module._Worker._note
-
-    def noted(worker: Any, progress: protocol.Progress) -> None:
-        clock.step = 10.0  # from the first progress on, time passes with each look at the clock
-        note(worker, progress)
-
-    monkeypatch.setattr(pool_module, "time", clock)
-    monkeypatch.setattr(pool_module._Worker, "_note", noted)
-    got = call(tmp_path, GREETING, ANSWERS[0] * 500, "repeats", REQUESTS[0])
+def test_progress_without_end_is_ended_at_the_time_limit(tmp_path: Path) -> None:
+    got = call(tmp_path, GREETING, ANSWER_LINES[0] * 500, "repeats", REQUESTS[0], until="answered")
     assert isinstance(got, WorkerError) and f"took longer than {HANGS_AFTER_S:g} s while scheduling" in str(got)
 
 
 def test_a_line_without_end_is_ended_at_some_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "LONGEST_LINE", 1 << 20)
+    monkeypatch.setattr(worker_module, "LONGEST_LINE", 1 << 20)
     got = call(tmp_path, GREETING, b"x" * 100_000, "repeats", REQUESTS[0])
     assert isinstance(got, WorkerError) and "a line of more than" in str(got)
 

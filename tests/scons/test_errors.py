@@ -25,7 +25,7 @@ DEFINITIONS = {
     ),
     "unknown decorator argument": (
         PRELUDE + "@kernel(output=['y'])\ndef bad():" + GOOD_BODY,
-        ["kernels/bad.py:4", "unexpected keyword argument 'output'"],
+        ["kernels/bad.py:4", "@kernel has no argument 'output'"],
     ),
     "config key that is no parameter": (
         PRELUDE + "@kernel(configs=[{'block': 1}])\ndef bad():" + GOOD_BODY,
@@ -70,7 +70,7 @@ def test_bad_definition(cpu_project, case):
     (cpu_project.folder / "kernels/bad.py").write_text(text)
     # How a worker has died is known only once the system says so, however late that is.
     cpu_project.write(
-        "SConstruct", f"from kernelwright.processes import pool\npool.REAP_S = {HANGS_AFTER_S}\n{SCONSTRUCT}"
+        "SConstruct", f"from kernelwright.processes import worker\nworker.REAP_S = {HANGS_AFTER_S}\n{SCONSTRUCT}"
     )
     run = cpu_project.scons("-j2", ok=False)
     assert run.status == 2
@@ -239,8 +239,8 @@ def test_worker_timeout_is_an_error_that_names_the_setting(cpu_project, tmp_path
     # Much time passes at the moment at which the endless loop begins.
     clock = f"""\
 import os, time, types
-from kernelwright.processes import pool
-pool.time = types.SimpleNamespace(monotonic=lambda: time.monotonic() + 1000 * os.path.exists({str(begun)!r}))
+from kernelwright.processes import worker
+worker.time = types.SimpleNamespace(monotonic=lambda: time.monotonic() + 1000 * os.path.exists({str(begun)!r}))
 """
     cpu_project.write("SConstruct", clock + SCONSTRUCT)
     run = cpu_project.scons("bad", "WORKER_TIMEOUT=400", ok=False)

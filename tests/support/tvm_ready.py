@@ -29,7 +29,7 @@ from typing import IO, Any, NoReturn
 from kernelwright.ondemand import kernel  # noqa: F401 (for definitions, which import it first)
 from kernelwright.processes import children
 from kernelwright.tune import measure  # noqa: F401 (one of FORKED, and so is the next one)
-from kernelwright.worker import forkserver, server  # noqa: F401
+from kernelwright.worker import forkserver, server, tvm_import  # noqa: F401
 
 OBJECTS = os.environ.get("OBJECTS_OF_TESTS", "")
 """A folder for what LLVM has made; empty: nothing is kept."""
@@ -37,7 +37,7 @@ OBJECTS = os.environ.get("OBJECTS_OF_TESTS", "")
 FORKED = ("kernelwright.worker.forkserver", "kernelwright.tune.measure")
 """What imports TVM before it does anything else."""
 
-assert not isinstance(server.load(), Exception), server.load()
+assert not isinstance(tvm_import.load(), Exception), tvm_import.load()
 
 
 def _lower_once() -> None:

@@ -16,16 +16,16 @@ from pathlib import Path
 
 import pytest
 from kernelwright.core.errors import KernelwrightError, ToolchainError, ToolError, Where
-from kernelwright.processes import pool as pool_module
-from kernelwright.processes import protocol
+from kernelwright.processes import messages
 from kernelwright.processes import runner as runner_module
 from kernelwright.processes import tool_process as tools
+from kernelwright.processes import worker as worker_module
 from kernelwright.processes.memory import Measurements, MemoryGovernor
 from kernelwright.processes.runner import ToolResult, ToolRunner
 from support.family import family, number, require_gone
 from support.moments import ENDLESS, HANGS_AFTER_S, Clock, Gate, wait_for
 
-SITE_SCONS = Path(protocol.__file__).parents[2]
+SITE_SCONS = Path(messages.__file__).parents[2]
 WHERE = Where("gemm", "m-64", "nvcc", "kernels/gemm.py:3")
 PYTHON = [sys.executable, "-I", "-S", "-c"]
 GIB = 1 << 20
@@ -184,7 +184,7 @@ def test_a_build_that_was_started_with_sigchld_ignored_runs_tools(tmp_path: Path
 
 def test_a_runner_that_does_not_answer_is_ended(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(pool_module, "time", clock)
+    monkeypatch.setattr(worker_module, "time", clock)
     thread, errors = bench.in_thread(family(bench.folder) + "wait")
     number(bench.folder / "other-group")
     os.kill(number(bench.folder / "worker"), signal.SIGSTOP)
@@ -216,7 +216,7 @@ def test_a_runner_that_does_not_lead_a_session_harms_nobody() -> None:
 
 
 def test_a_runner_speaks_the_workers_protocol_and_imports_next_to_nothing() -> None:
-    assert tools.HELLO == protocol.VERSION
+    assert tools.REVISION == messages.REVISION
     tree = ast.parse(Path(tools.__file__).read_text())
     imported = {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
     assert imported == {"json", "os", "select", "signal", "sys", "time"}

@@ -14,7 +14,7 @@ import pytest
 from kernelwright.backends.plan import LoweredUnit
 from kernelwright.core.converter import to_json
 from kernelwright.core.errors import DefinitionError, WorkerError
-from kernelwright.processes import protocol
+from kernelwright.processes.messages import decode
 from kernelwright.processes.pool import WorkerPool
 from kernelwright.processes.protocol import CheckRequest, DiscoverRequest, LowerRequest, Request
 from support.launcher_build import build, plan
@@ -322,7 +322,7 @@ def test_the_kernel_library_is_strict(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", ["1", "null", '"yes"'])
 def test_strict_is_true_or_false_on_the_wire(value: str) -> None:
-    line = '{"id":1,"op":"discover","file":"a","strict":%s}'
-    assert protocol.decode_request((line % "true").encode()) == (1, DiscoverRequest("a", strict=True))
+    line, kinds = '{"id":1,"discover":{"file":"a","strict":%s}}', {"discover": DiscoverRequest}
+    assert decode((line % "true").encode(), kinds) == (1, DiscoverRequest("a", strict=True))
     with pytest.raises(WorkerError):
-        protocol.decode_request((line % value).encode())
+        decode((line % value).encode(), kinds)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from kernelwright.core.errors import DefinitionError, KernelwrightError, Where, WorkerError
-from kernelwright.processes import pool as pool_module
 from kernelwright.processes import protocol
+from kernelwright.processes import worker as worker_module
 from kernelwright.processes.pool import WorkerPool
 from kernelwright.processes.protocol import DevicesRequest, DiscoverRequest
 from support.moments import HANGS_AFTER_S, Gate, processes_of, wait_for, wait_until_gone
@@ -120,7 +120,7 @@ def test_prints_do_not_disturb_the_protocol_and_are_handed_on(shared: Project) -
     print("to stderr", file=sys.stderr)
     os.write(1, b"raw\\n")
     os.system("echo from a child")
-    print('{"id": 1, "ok": true, "result": {}}')
+    print('{"id": 1, "result": {"value": {}}}')
     assert sys.stdin.read() == ""
     """
     assert shared.discover(shared.empty("noisy", top))["kernels"][0]["name"] == "noisy"
@@ -148,7 +148,7 @@ def test_a_dying_worker_is_one_clear_error_and_the_next_call_works(
     shared: Project, crash: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "closerange" not in crash:  # it does not end by itself
-        monkeypatch.setattr(pool_module, "REAP_S", HANGS_AFTER_S)
+        monkeypatch.setattr(worker_module, "REAP_S", HANGS_AFTER_S)
     file = shared.empty("crashing", body=f"{crash}\nreturn None")
     shared.discover(file)
     with pytest.raises(WorkerError) as caught:
@@ -232,7 +232,7 @@ def test_closing_the_pool_ends_workers_without_a_fork_server(tmp_path: Path) -> 
 
 
 def test_a_worker_that_cannot_import_tvm_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "REAP_S", HANGS_AFTER_S)
+    monkeypatch.setattr(worker_module, "REAP_S", HANGS_AFTER_S)
     broken = tmp_path / "python"
     broken.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     broken.chmod(0o755)
@@ -391,8 +391,9 @@ def test_a_driver_and_a_toolkit_do_not_change_what_is_lowered(tmp_path: Path, dr
 def test_what_is_missing_for_a_check_on_a_gpu_is_said(driver: Path, missing: str, remedy: str) -> None:
     code = """
         import sys
-        from kernelwright.worker import server
-        assert isinstance(server.load(), dict)
+        from kernelwright.processes.messages import Hello
+        from kernelwright.worker import tvm_import
+        assert isinstance(tvm_import.load(), Hello)
         from kernelwright.worker import check
         sys.path.clear()
         try:

@@ -15,7 +15,7 @@ from kernelwright import kernel
 from kernelwright.backends.plan import LoweredUnit
 from kernelwright.core.dtype import Dtype, numpy_dtype
 from kernelwright.core.errors import CheckError, DefinitionError, Where, WorkerError
-from kernelwright.processes import pool as pool_module
+from kernelwright.processes import worker as worker_module
 from kernelwright.processes.protocol import CheckRequest, CheckResult
 from kernelwright.worker import check as check_module
 from kernelwright.worker.check import Check, barely_aligned, from_device, random_array, size_sets, to_device
@@ -445,7 +445,7 @@ def test_an_error_of_the_library_is_shown_with_the_sizes(project: Project) -> No
 
 
 def test_a_kernel_that_crashes_is_one_error(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "REAP_S", HANGS_AFTER_S)
+    monkeypatch.setattr(worker_module, "REAP_S", HANGS_AFTER_S)
     file = project.copy("after")
     with pytest.raises(WorkerError, match=r"was ended by SIG(SEGV|BUS) while running it with n=33") as caught:
         check(project, statement="y[vi * 100000000, vj] = alpha * x[vi, vj]")

@@ -34,9 +34,10 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import IO, Any, NamedTuple
 
+from ..core.converter import to_json
 from ..core.errors import KernelwrightError
 from ..core.project import Installation, Project, callers, culprit_of
-from ..processes.protocol import error_to_json
+from ..processes.messages import Failed
 
 
 class Message(NamedTuple):
@@ -134,7 +135,7 @@ def _answer(request: Message, answer: Callable[[Message], Message]) -> Message:
     except Failure as failure:
         values = {"error": failure.answer}
     except KernelwrightError as error:
-        values = {"raised": error_to_json(error)}
+        values = {"raised": to_json(Failed.of(error))}
     except BaseException as error:  # it runs the author's code, and errors of compilers have many types
         values = {"error": failure_of(error, root).answer}
     reads.note_modules()

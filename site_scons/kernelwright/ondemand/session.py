@@ -141,7 +141,7 @@ class Session:
         """The finished stages, and behind them those of the project's own builds."""
         return self.store.stages(self.root, self.settings.cache_dir)
 
-    def _show_output(self, request: Request, text: str) -> None:
+    def _show_output(self, request: Request[Any], text: str) -> None:
         """Show what a definition printed."""
         import sys
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import socket
 import subprocess
 import tempfile
@@ -16,7 +17,8 @@ from typing import IO, Protocol
 
 from .tool_process import end_session
 
-_PACKAGE_PARENT = Path(__file__).resolve().parents[2]
+PACKAGE_PARENT = Path(__file__).resolve().parents[2]
+"""Where our package is imported from."""
 
 POLL_S = 0.005
 """Seconds between two looks at a process that is about to end."""
@@ -59,6 +61,8 @@ class Spawned:
         command: the program and its arguments.
         environment: its environment.
         log: descriptor that its stderr goes to.
+        inner: whether it stays in the session of this process, and ends with it. Then it answers on a pipe of its own,
+            whose number is its last argument: what an environment prints at its start would be taken for an answer.
 
     Raises:
         OSError: it cannot be started.
@@ -67,21 +71,27 @@ class Spawned:
     startup_log = None
     server: ForkServer | None = None
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: int) -> None:
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: int, inner: bool = False) -> None:
         self._lock = threading.Lock()
-        self._process = subprocess.Popen(
-            command,
-            cwd=_PACKAGE_PARENT,
-            env=dict(environment),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            bufsize=0,
-            start_new_session=True,
-        )
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self.stdin, self.stdout = self._process.stdin, self._process.stdout
+        self._inner = inner
+        their_stdin, self.stdin = _pipe()
+        self.stdout, answers = _pipe()
         os.set_blocking(self.stdin.fileno(), False)
+        with their_stdin, answers:
+            try:
+                self._process = subprocess.Popen(
+                    [*command, str(answers.fileno())] if inner else command,
+                    cwd=None if inner else PACKAGE_PARENT,
+                    env=dict(environment),
+                    stdin=their_stdin,
+                    stdout=log if inner else answers,
+                    stderr=log,
+                    pass_fds=(answers.fileno(),) if inner else (),
+                    start_new_session=not inner,
+                )
+            except BaseException:
+                self.close()
+                raise
 
     def end(self) -> None:
         """Kill the process and everything that it started; may be called from any thread."""
@@ -89,6 +99,8 @@ class Spawned:
             # The session's number is the process id, which stays ours until the process was waited for.
             if self._process.returncode is None:
                 end_session(self._process.pid)
+                if self._inner:
+                    os.kill(self._process.pid, signal.SIGKILL)
 
     def reap(self, timeout_s: float | None) -> int | None:
         """Exit status, or None if the process has not ended in time; what it has left running is killed."""
@@ -141,7 +153,7 @@ class ForkServer:
         try:
             self._process = subprocess.Popen(
                 command,
-                cwd=_PACKAGE_PARENT,
+                cwd=PACKAGE_PARENT,
                 env=dict(environment),
                 stdin=theirs.fileno(),
                 stdout=self.log,

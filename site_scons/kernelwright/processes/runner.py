@@ -21,8 +21,9 @@ from . import tool_process as tools
 from .elsewhere import Elsewhere
 from .environment import place_for_shell, tool_environment
 from .memory import MemoryGovernor
-from .pool import OUT_OF_MEMORY, WorkerKind, WorkerPool
+from .pool import WorkerPool
 from .protocol import ToolRequest, ToolRun
+from .worker import OUT_OF_MEMORY, WorkerKind
 
 RUNNER = WorkerKind(
     "the process that runs compilers",
@@ -167,7 +168,7 @@ class ToolRunner:
             WorkerError: the process that runs it died, or the build is ending.
         """
         with self._governor.reserve(kind, subject):
-            answer: ToolRun = self._pool.call(request)
+            answer = self._pool.call(request)
         # Only of a run that succeeded: one that found an error in its input ended early.
         if answer.in_time and answer.status == 0:
             self._governor.learn(kind, subject, answer.peak_kib, answer.seconds, answer.cpu_seconds)

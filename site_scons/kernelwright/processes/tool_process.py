@@ -1,6 +1,6 @@
-"""The runner process: ``python -I -S -B tools.py``, which runs compilers for the build, one at a time.
+"""The runner process: ``python -I -S -B tool_process.py``, which runs compilers for the build, one at a time.
 
-It speaks the protocol of the workers (see ``protocol``), knows the operation ``tool`` only, and ends when its stdin
+It speaks the protocol of the workers (see ``messages``), knows the request ``tool`` only, and ends when its stdin
 does, also while a tool runs: so no nvcc, cicc or ptxas outlives the build, however that ended. It is run as a file and
 imports a few small modules only, because starting it must cost next to nothing; the package would take 20 ms to import.
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, NoReturn
 
-HELLO = 1
-"""The revision of the protocol, as ``protocol.VERSION``, which would have to be imported."""
+REVISION = 2
+"""The revision of the protocol (see ``messages``); both sides must have the same."""
 
 OUTPUT_LIMIT = 8 << 20
 """Bytes of a process's output that are kept from its beginning, and as many from its end."""
@@ -114,12 +114,13 @@ class Runner:
 
     def serve(self) -> NoReturn:
         """Greet, and answer until stdin ends."""
-        send({"hello": HELLO, "versions": {"python": sys.version.split()[0]}})
+        send(0, "hello", versions={"python": sys.version.split()[0]}, revision=REVISION)
         while True:
             while b"\n" not in self._buffer:
                 self._receive()
             line, _, self._buffer = self._buffer.partition(b"\n")
-            self._answer(json.loads(line))
+            message = json.loads(line)
+            self._answer(message["id"], message["tool"])
 
     def _receive(self) -> None:
         """Take what the build has sent; end here and now if the build is gone."""
@@ -129,15 +130,15 @@ class Runner:
             os._exit(0)
         self._buffer += block
 
-    def _answer(self, request: dict[str, Any]) -> None:
+    def _answer(self, number: int, request: dict[str, Any]) -> None:
         name = request["command"][0].rpartition("/")[2]
-        send({"id": request["id"], "progress": f"running {name}"})
+        send(number, "progress", doing=f"running {name}")
         try:
             result = self._run(request)
         except (OSError, ValueError) as error:
-            send({"id": request["id"], "ok": False, "error": _not_run(name, request, error)})
+            send(number, "error", **_not_run(name, request, error))
         else:
-            send({"id": request["id"], "ok": True, "result": result})
+            send(number, "result", value=result)
 
     def _run(self, request: dict[str, Any]) -> dict[str, Any]:
         """Run the tool of a request, and see to it that nothing of it is left."""
@@ -222,19 +223,22 @@ def _drain(pipe: int, output: Output) -> None:
 def _not_run(name: str, request: dict[str, Any], error: Exception) -> dict[str, Any]:
     """The error for a tool that cannot be started, as JSON."""
     return {
-        "type": "ToolchainError",
+        "kind": "ToolchainError",
         "message": f"{name} cannot be run: {error}",
-        "where": {key: value for key, value in request["where"].items() if value is not None},
+        "where": request["where"],
         "remedy": "was it removed meanwhile? See to it that it is there and executable, and try again",
-        "detail": None,
     }
 
 
-def send(message: dict[str, Any]) -> None:
-    """Write one line to the build."""
-    line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
+def send(number: int, name: str, /, **fields: Any) -> None:
+    """Write a message to the build: one line."""
+    write(1, json.dumps({"id": number, name: fields}, separators=(",", ":")).encode() + b"\n")
+
+
+def write(descriptor: int, line: bytes) -> None:
+    """Write all of a line to a pipe."""
     while line:
-        line = line[os.write(1, line) :]
+        line = line[os.write(descriptor, line) :]
 
 
 if __name__ == "__main__":

@@ -458,7 +458,7 @@ class BuildRun:
         made = [node for stage in self.stages for node in self.nodes_of(stage) if stage.label not in ON_REQUEST]
         return [made_node for made_node in made if made_node.is_under(node)] if compat.is_folder(node) else [node]
 
-    def _show_output(self, request: Request, text: str) -> None:
+    def _show_output(self, request: Request[Any], text: str) -> None:
         """Show what a definition printed."""
         # One note, since it may have millions of lines.
         self.progress.note("\n".join(f"{request.where}: {line}" for line in text.splitlines()))

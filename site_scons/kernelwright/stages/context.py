@@ -287,7 +287,7 @@ class KernelContext:
         return stage
 
     def call(self, request: LowerRequest | CheckRequest, where: Where) -> Any:
-        """Have a worker answer a request; the result is of the type that ``RESULTS`` has for it.
+        """Have a worker answer a request; the result is of the type that the request has.
 
         Raises:
             DefinitionError: the worker says so.
@@ -297,7 +297,7 @@ class KernelContext:
             self._require_environment()
         known, top = self.definition.dependencies, self.run.top
         try:
-            result = self.run.pool.call(request)
+            result: Any = self.run.pool.call(request)
         except DefinitionError:
             # It may have read a file of which the editor had written the first half.
             self._require_unedited({name: present_digest(top, name) for name in known}, where)

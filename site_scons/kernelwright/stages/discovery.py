@@ -135,7 +135,7 @@ def _ask(workers: WorkerPool, cache: _Cache, path: Path, strict: bool) -> Defini
     from ..processes.protocol import DiscoverRequest
 
     try:
-        record: DefinitionRecord = workers.call(DiscoverRequest(cache.name(path), strict))
+        record = workers.call(DiscoverRequest(cache.name(path), strict=strict))
     except KernelwrightError as error:
         return error
     return cache.write(path, record)

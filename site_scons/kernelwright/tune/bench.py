@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import KernelwrightError
-from ..processes.pool import WorkerKind, WorkerPool
-from ..processes.protocol import CostRequest, CostResult, MeasureRequest, MeasureResult
+from ..processes.pool import WorkerPool
+from ..processes.protocol import CostRequest, MeasureRequest
+from ..processes.worker import WorkerKind
 from .candidates import Built
 from .policy import Policy
 
@@ -88,8 +89,7 @@ class Bench:
         Raises:
             KernelwrightError: it raises an error, or returns no numbers.
         """
-        found: CostResult = self._process().call(request)
-        return list(found.costs)
+        return list(self._process().call(request).costs)
 
     def _process(self) -> WorkerPool:
         if self._pool is None:
@@ -103,7 +103,7 @@ class Bench:
         )
         self._seen.add(built.request.library)
         start = time.monotonic()
-        found: MeasureResult = self._process().call(request)
+        found = self._process().call(request)
         self.seconds.append(time.monotonic() - start)
         self.disturbed.append(found.disturbed)
         return Turn(*(min(found.us), min(found.warm_us, default=0.0), found.clock_mhz), noisy=found.disturbed >= 1)

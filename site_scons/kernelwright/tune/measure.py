@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.errors import CheckError, KernelwrightError
-from ..processes.protocol import CostRequest, CostResult, MeasureRequest, MeasureResult, Request
+from ..processes.protocol import CostRequest, CostResult, MeasureRequest, MeasureResult
+from ..processes.serving import Progress, Send
 from ..worker.definitions import Definitions
 from ..worker.environment import variables_of
-from ..worker.server import Server, load, serve
+from ..worker.server import Server, serve
+from ..worker.tvm_import import load
 from .sizes import size_text
 
 # What imports TVM is imported only after `load`, which keeps PyTorch out of it.
@@ -177,14 +179,12 @@ def _layout(signature: Mapping[str, Any]) -> str:
 class MeasuringServer(Server):
     """Answers requests as a worker does, and those to measure."""
 
-    _bench: Bench | None = None
+    def __init__(self, definitions: Definitions, send: Send) -> None:
+        super().__init__(definitions, send)
+        self._bench: Bench | None = None
+        self.operations |= {MeasureRequest: self._measure, CostRequest: self._costs}
 
-    def _do(self, request: Request, progress: Callable[[str], None]) -> Any:
-        if isinstance(request, MeasureRequest):
-            return self._measure(request)
-        return self._costs(request) if isinstance(request, CostRequest) else super()._do(request, progress)
-
-    def _costs(self, request: CostRequest) -> CostResult:
+    def _costs(self, request: CostRequest, progress: Progress) -> CostResult:
         definition = self._definitions.load(request.file, request.strict)
         kernel = definition.kernel(request.kernel)
 
@@ -193,7 +193,7 @@ class MeasuringServer(Server):
 
         return CostResult(tuple(self._definitions.call(definition, kernel, "cost", costs)))
 
-    def _measure(self, request: MeasureRequest) -> MeasureResult:
+    def _measure(self, request: MeasureRequest, progress: Progress) -> MeasureResult:
         definition = self._definitions.load(request.file, request.strict)
         kernel, variant = self._variant_of(definition, request)
 

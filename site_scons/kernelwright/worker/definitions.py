@@ -34,14 +34,11 @@ from ..core.project import Installation, Project
 from ..core.surroundings import FOLDER, INSTALLED, OUTSIDE, PASSED_ON, VARIABLE, distributions_of, surrounding_digest
 from ..define.configs import Variant
 from ..define.kernel import Kernel
+from ..processes.serving import SpentError
 from .environment import Variables
 from .imports import ProjectFinder, ProjectLoader
 from .reads import ReadRecorder, Reads
 from .strict import Strict
-
-
-class SpentError(Exception):
-    """This process has executed another definition file, or an older text of this one: ask a new process."""
 
 
 @dataclass
@@ -468,4 +465,4 @@ def repeated_definitions(path: str, names: set[str]) -> Iterator[tuple[str, str]
             seen[node.name] = f"{path}:{node.decorator_list[0].lineno}"
 
 
-__all__ = ["Definition", "Definitions", "Project", "SpentError"]
+__all__ = ["Definition", "Definitions", "Project"]

@@ -28,8 +28,9 @@ from pathlib import Path
 
 from ..core.errors import KernelwrightError
 from ..processes.children import POLL_S, born
+from ..processes.messages import Hello
 from ..processes.tool_process import end_session
-from . import server
+from . import server, tvm_import
 from .definitions import Definitions
 from .environment import variables_of
 
@@ -158,7 +159,7 @@ class ForkServer:
                 time.sleep(POLL_S)
 
 
-def _load_unless_build_ends(control: socket.socket) -> dict[str, str] | KernelwrightError:
+def _load_unless_build_ends(control: socket.socket) -> Hello | KernelwrightError:
     """Import TVM; a thread, gone before the first fork, ends this process when the build does so meanwhile."""
     done, doing = os.pipe()
 
@@ -172,7 +173,7 @@ def _load_unless_build_ends(control: socket.socket) -> dict[str, str] | Kernelwr
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
-        return server.load()
+        return tvm_import.load()
     finally:
         os.close(doing)
         thread.join()

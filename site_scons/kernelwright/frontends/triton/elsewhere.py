@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from ...core.converter import from_json
 from ...core.dtype import Dtype, bytes_of
 from ...core.errors import DefinitionError, LoweringError, ToolchainError, Where
 from ...define.arguments import Tensor
-from ...processes.protocol import error_from_json
+from ...processes.messages import Failed
 from ..other_process import asked, source_of
 from ..serving import Message
 from ..unit import Unit
@@ -43,7 +44,7 @@ def asked_for(program: Program, unit: Unit, **options: Any) -> Message:
     values = {"function": program.function, **data_of(program, unit), **options.pop("values", {})}
     answer = asked(ENVIRONMENT, "triton.worker", values | source_of(source, unit), unit, **options)
     if "raised" in answer.values:
-        raise error_from_json(answer.values["raised"], b"")
+        raise from_json(Failed, answer.values["raised"]).error
     if "error" in answer.values:
         raise _error(answer.values["error"], source, unit, is_run="shapes" in values)
     return answer

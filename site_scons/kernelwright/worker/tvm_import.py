@@ -1,0 +1,110 @@
+"""Imports TVM, once and quickly, and keeps out of it what no worker needs."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import importlib.util
+import os
+import platform
+import sys
+import traceback
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import Any
+
+from .. import frontends
+from ..core.errors import KernelwrightError, ToolchainError
+from ..processes.messages import Hello
+from ..processes.tool_process import REVISION
+
+
+def load() -> Hello | KernelwrightError:
+    """Import TVM; how a worker greets then."""
+    try:
+        return Hello(_versions(), REVISION)
+    except KernelwrightError as error:
+        return error
+
+
+def _versions() -> dict[str, str]:
+    """Import TVM, and say what this worker runs.
+
+    Raises:
+        ToolchainError: TVM cannot be imported.
+    """
+    gc.disable()  # an import makes objects that stay; looking for garbage among them takes a tenth of its time
+    try:
+        with _without_torch(), _without_cuda_runtime():
+            _load_libraries()
+            import tvm  # noqa: F401 (so that workers, which are forks of this process, have it)
+
+            for name in frontends.names():
+                frontends.get(name).load()
+            from . import check  # noqa: F401 (what workers import themselves costs each of them its time)
+    except Exception as error:  # a broken installation fails in many ways, a library that does not load among them
+        raise ToolchainError(
+            f"TVM cannot be imported: {error}",
+            remedy="install apache-tvm and the apache-tvm-ffi that it was built for, as pinned in pyproject.toml",
+            detail=traceback.format_exc(),
+        ) from error
+    gc.enable()
+    importlib.invalidate_caches()  # a worker lists folders anew, in which files may have come since
+    return {"python": platform.python_version(), "tvm": version("apache-tvm"), "tvm_ffi": version("apache-tvm-ffi")}
+
+
+@contextlib.contextmanager
+def _without_torch() -> Iterator[None]:
+    """Keep tvm-ffi from importing PyTorch.
+
+    tvm-ffi 0.1 does so where it is installed, which takes longer than the import of TVM, and no worker needs it. A
+    definition can still import it afterwards.
+    """
+    absent = "torch" not in sys.modules
+    if absent:
+        sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if absent:
+            del sys.modules["torch"]
+
+
+@contextlib.contextmanager
+def _without_cuda_runtime() -> Iterator[None]:
+    """Keep TVM from loading its CUDA runtime, which ``check`` does where it is needed.
+
+    Where there are a driver and a CUDA toolkit, TVM 0.27 loads it when it is imported. Then it does not only lower: it
+    runs nvcc, for the GPU of this machine, and fails if it finds none. It accepts that the library is missing.
+    """
+    from tvm_ffi import libinfo
+
+    load = libinfo.load_lib_ctypes
+
+    def load_others(package: str, target_name: str, *arguments: Any, **options: Any) -> ctypes.CDLL:
+        if target_name == "tvm_runtime_cuda":
+            raise FileNotFoundError(target_name)
+        return load(package, target_name, *arguments, **options)
+
+    libinfo.load_lib_ctypes = load_others
+    try:
+        yield
+    finally:
+        libinfo.load_lib_ctypes = load
+
+
+def _load_libraries() -> None:
+    """Load two of TVM's libraries before it does.
+
+    TVM 0.27 looks for types of the second one before it loads it. It ignores that this fails, but the error has a C++
+    backtrace, which takes a quarter of the time of the import.
+    """
+    import tvm_ffi  # noqa: F401 (they need its library)
+
+    found = importlib.util.find_spec("tvm")
+    for folder in found.submodule_search_locations or () if found else ():
+        for name in ("libtvm_runtime.so", "libtvm_runtime_extra.so"):
+            with contextlib.suppress(OSError):
+                ctypes.CDLL(os.path.join(folder, "lib", name), ctypes.RTLD_GLOBAL)  # noqa: PTH118
