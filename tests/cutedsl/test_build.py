@@ -374,9 +374,9 @@ def test_extension_modules_call_them_and_device_code_can_be_in_other_wheels_and_
 
 
 def test_the_backend_that_needs_launches_as_data_refuses_them(project):
-    output = project.scons("ARCHS=sm_90a", "BACKENDS=nvrtc", ok=False).output
+    output = project.scons("ARCHS=sm_90a", "BACKENDS=cuda_core", ok=False).output
     assert (
-        "the host code computes launches in code that CuTe DSL has compiled, which the backend nvrtc cannot do"
+        "the host code computes launches in code that CuTe DSL has compiled, which the backend cuda_core cannot do"
         in output
     )
     assert "remedy: use the backend tvm_ffi" in output

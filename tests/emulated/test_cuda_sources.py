@@ -24,7 +24,7 @@ SETTINGS = """\
 [tool.kernelwright]
 targets = ["llvm", "cuda"]
 archs = ["x86-64-v3", "sm_80", "sm_90a"]
-backends = ["tvm_ffi", "nvrtc"]
+backends = ["tvm_ffi", "cuda_core"]
 """
 
 HEADER = """\
@@ -191,11 +191,11 @@ def signature(project: Project, variant: str) -> dict[str, object]:
 # ---- what is built
 
 
-@pytest.mark.parametrize("nvrtc", [False, True])
-def test_an_instance_is_asked_for_by_the_name_that_the_compiler_gave_it_for_the_arch(built, nvrtc):
+@pytest.mark.parametrize("cuda_core", [False, True])
+def test_an_instance_is_asked_for_by_the_name_that_the_compiler_gave_it_for_the_arch(built, cuda_core):
     code = "demo.row_sum(on_cuda(3, 1000, data=0x100), on_cuda(3, data=0x200), 0.5)"
     for arch, capability, tile in (("sm_80", 80, 4), ("sm_90a", 90, 8)):
-        _, log = call(built, code, nvrtc=nvrtc, parameters="ppif", capability=capability)
+        _, log = call(built, code, cuda_core=cuda_core, parameters="ppif", capability=capability)
         (launch,) = [line for line in log if line.startswith("launch ")]
         name = f"_ZN4rows3sumIfLi128ELi{tile}EEEvPKT_Pfif"
         assert launch.startswith(f"launch {name} ")
@@ -204,10 +204,10 @@ def test_an_instance_is_asked_for_by_the_name_that_the_compiler_gave_it_for_the_
         assert name.encode() in (folder_of(built, "row_sum/dtype-float32") / f"{arch}.cubin").read_bytes()
 
 
-@pytest.mark.parametrize("nvrtc", [False, True])
-def test_data_is_as_aligned_as_the_type_that_the_parameter_points_to(built, nvrtc):
+@pytest.mark.parametrize("cuda_core", [False, True])
+def test_data_is_as_aligned_as_the_type_that_the_parameter_points_to(built, cuda_core):
     code = "print(message_of(demo.tiles, on_cuda(5, 64, data=0x10004)))"
-    printed, log = call(built, code, nvrtc=nvrtc, parameters="pii", capability=90)
+    printed, log = call(built, code, cuda_core=cuda_core, parameters="pii", capability=90)
     assert "argument 'x' has data that is not aligned to 16 bytes" in printed
     assert not any(line.startswith("launch ") for line in log)
     manifest = json.loads((built.folder / "build/demo/manifest.json").read_text())
@@ -293,14 +293,14 @@ def test_the_launcher_encodes_a_tensor_map_for_each_call(boxes):
     assert " grid 4 1 1 block 128 1 1 " in launch
 
 
-@pytest.mark.parametrize("nvrtc", [False, True])
-def test_data_begins_where_the_offset_of_a_tensor_says(boxes, nvrtc):
+@pytest.mark.parametrize("cuda_core", [False, True])
+def test_data_begins_where_the_offset_of_a_tensor_says(boxes, cuda_core):
     code = """
 x, y = (dict(dtype=(2, 16, 1), data=0x1000), dict(data=0x2000))
 demo.boxes(on_cuda(100, 256, byte_offset=32, **x), on_cuda(100, byte_offset=4, **y))
 print(message_of(demo.boxes, on_cuda(100, 256, byte_offset=8, **x), on_cuda(100, **y)))
 """
-    printed, log = call(boxes, code, nvrtc=nvrtc, parameters="tp", capability=90)
+    printed, log = call(boxes, code, cuda_core=cuda_core, parameters="tp", capability=90)
     (encoded,) = [line for line in log if line.startswith("encode ")]
     assert " at 0x1020 sizes 256,100 " in encoded
     (launch,) = [line for line in log if line.startswith("launch boxes ")]
@@ -308,8 +308,8 @@ print(message_of(demo.boxes, on_cuda(100, 256, byte_offset=8, **x), on_cuda(100,
     assert "argument 'x' has data that is not aligned to 16 bytes" in printed
 
 
-@pytest.mark.parametrize("nvrtc", [False, True])
-def test_a_launch_without_a_block_or_a_thread_is_an_error_unless_an_output_is_empty(boxes, built, nvrtc):
+@pytest.mark.parametrize("cuda_core", [False, True])
+def test_a_launch_without_a_block_or_a_thread_is_an_error_unless_an_output_is_empty(boxes, built, cuda_core):
     code = """
 x, like = on_cuda(100, 0, dtype=half), on_cuda(100)
 print(message_of(demo.boxes, x))
@@ -317,7 +317,7 @@ both = message_of(demo.boxes, x).replace("\\n  rem", ", y = float32[100] on cuda
 print(message_of(demo.boxes, x, like) == both)
 demo.boxes(on_cuda(0, 0, dtype=half))
 """
-    printed, log = call(boxes, code, nvrtc=nvrtc, parameters="tp", capability=90)
+    printed, log = call(boxes, code, cuda_core=cuda_core, parameters="tp", capability=90)
     assert printed.splitlines() == [
         "ValueError: kernel 'boxes': device function boxes would be launched with grid (4, 1, 1), block (0, 1, 1), "
         "which does nothing, and no output is empty",
@@ -326,7 +326,7 @@ demo.boxes(on_cuda(0, 0, dtype=half))
         "True",
     ]
     code = "print(message_of(demo.tiles, on_cuda(5, 4))); demo.tiles(on_cuda(5, 0)); demo.tiles(on_cuda(0, 4))"
-    printed, more = call(built, code, nvrtc=nvrtc, parameters="pii", capability=90)
+    printed, more = call(built, code, cuda_core=cuda_core, parameters="pii", capability=90)
     assert "with grid (0, 5, 1), block (64, 1, 1), which does nothing, and no array is empty" in printed
     assert not any(line.startswith("launch ") for line in log + more)
 
@@ -597,7 +597,7 @@ def mistakes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The error of each mistake, of one build that has all of them in files of their own, and one that is right."""
     project = new_project(tmp_path_factory.mktemp("mistakes"))
     project.replace("pyproject.toml", '["x86-64-v3", "sm_80", "sm_90a"]', '["sm_90a"]')
-    project.replace("pyproject.toml", '["tvm_ffi", "nvrtc"]', '["tvm_ffi"]')
+    project.replace("pyproject.toml", '["tvm_ffi", "cuda_core"]', '["tvm_ffi"]')
     # Macros may have any name.
     project.replace("kernels/tiles.py", '"THREADS": 64', f'"THREADS": 64, **dict.fromkeys({NAMES}, "(another)")')
     project.replace("kernels/tiles.py", ", long long bytes,", ", long long size,")

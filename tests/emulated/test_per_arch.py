@@ -16,7 +16,7 @@ SETTINGS = """\
 [tool.kernelwright]
 targets = ["cuda"]
 archs = ["sm_80", "sm_90a", "compute_80"]
-backends = ["tvm_ffi", "nvrtc"]
+backends = ["tvm_ffi", "cuda_core"]
 """
 
 ADD = """\
@@ -101,11 +101,11 @@ for kernel in (demo.add, demo.scale):
 """
 
 
-@pytest.mark.parametrize("nvrtc", [False, True])
+@pytest.mark.parametrize("cuda_core", [False, True])
 @pytest.mark.parametrize("capability", RUNS)
-def test_the_source_of_the_image_that_suits_the_device_best_is_launched(built, capability, nvrtc):
+def test_the_source_of_the_image_that_suits_the_device_best_is_launched(built, capability, cuda_core):
     image, *threads = RUNS[capability]
-    _, log = call(built, CALLS, parameters="ppi", capability=capability, nvrtc=nvrtc)
+    _, log = call(built, CALLS, parameters="ppi", capability=capability, cuda_core=cuda_core)
     assert [line[: len(image) + 5] for line in log if line.startswith("load ")] == 2 * [f"load {image}"]
     launched = [line for line in log if line.startswith("launch ")]
     for line, of_block in zip(launched, [threads[0]] * 2 + [threads[1]] * 2, strict=True):
@@ -113,13 +113,13 @@ def test_the_source_of_the_image_that_suits_the_device_best_is_launched(built, c
         assert f" grid {-(-1000 // of_block)} 1 1 block {of_block} 1 1 " in line
 
 
-@pytest.mark.parametrize("nvrtc", [False, True])
-def test_a_device_that_no_source_has_code_for_and_data_that_one_source_cannot_take_are_refused(built, nvrtc):
+@pytest.mark.parametrize("cuda_core", [False, True])
+def test_a_device_that_no_source_has_code_for_and_data_that_one_source_cannot_take_are_refused(built, cuda_core):
     code = """
 print(message_of(demo.add, on_cuda(9)), demo.add.supported("cuda"))
 print(message_of(demo.scale, on_cuda(9, data=0x104), on_cuda(9, data=0x200)))
 """
-    printed, log = call(built, code, capability=75, nvrtc=nvrtc)
+    printed, log = call(built, code, capability=75, cuda_core=cuda_core)
     assert "cuda:0 is an sm_75, and variant default was built for sm_80, compute_80, sm_90a" in printed
     assert "False" in printed and not [line for line in log if line.startswith("l")]
     # The strictest of the alignments counts for all sources: which of them runs is known only later.
@@ -176,7 +176,7 @@ package = "demo"
 split = "arch"
 targets = ["cuda"]
 archs = ["sm_80", "sm_90a", "compute_80"]
-backends = ["tvm_ffi", "nvrtc"]
+backends = ["tvm_ffi", "cuda_core"]
 """
 
 
@@ -200,11 +200,11 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return project
 
 
-@pytest.mark.parametrize("nvrtc", [False, True])
+@pytest.mark.parametrize("cuda_core", [False, True])
 @pytest.mark.parametrize(("capability", "name", "blocks"), [(80, "A100", [32, 64]), (90, "H100", [256, 256])])
-def test_a_table_of_an_arch_chooses_among_the_points_of_its_source(tuned, capability, name, blocks, nvrtc):
+def test_a_table_of_an_arch_chooses_among_the_points_of_its_source(tuned, capability, name, blocks, cuda_core):
     code = "for n in (100, 1000):\n    demo.add(on_cuda(n, data=0x100), on_cuda(n, data=0x200))"
-    _, log = call(tuned, code, parameters="ppi", capability=capability, name=name, nvrtc=nvrtc)
+    _, log = call(tuned, code, parameters="ppi", capability=capability, name=name, cuda_core=cuda_core)
     launched = [line for line in log if line.startswith("launch ")]
     for line, of_block, n in zip(launched, blocks, (100, 1000), strict=True):
         assert f" grid {-(-n // of_block)} 1 1 block {of_block} 1 1 " in line

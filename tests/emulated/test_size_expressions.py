@@ -10,7 +10,7 @@ SETTINGS = """\
 [tool.kernelwright]
 targets = ["cuda"]
 archs = ["sm_90a"]
-backends = ["tvm_ffi", "nvrtc"]
+backends = ["tvm_ffi", "cuda_core"]
 """
 
 EXPRESSIONS = {
@@ -67,11 +67,11 @@ def calling(n: int, m: int, k: int, u: int) -> str:
     return f"demo.sizes, on_cuda({n}, data=0x100), on_cuda({m}, data=0x200), {k}, {u}"
 
 
-@pytest.mark.parametrize("nvrtc", [False, True])
+@pytest.mark.parametrize("cuda_core", [False, True])
 @pytest.mark.parametrize(("n", "m", "k", "u"), [(5, 12, 3, 2), (12, 5, 1, 1), (100, 1000000, 7, 65535)])
-def test_every_backend_computes_what_python_computes(built, n, m, k, u, nvrtc):
+def test_every_backend_computes_what_python_computes(built, n, m, k, u, cuda_core):
     code = f"(lambda f, *values: f(*values))({calling(n, m, k, u)})"
-    _, log = call(built, code, parameters=PARAMETERS, capability=90, nvrtc=nvrtc)
+    _, log = call(built, code, parameters=PARAMETERS, capability=90, cuda_core=cuda_core)
     grid, _, parameters = started(log)
     names = {"n": n, "m": m, "k": k, "u": u, "min": min, "max": max}
     expected = [eval(text, names) for texts in EXPRESSIONS.values() for text in texts]
@@ -90,11 +90,11 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("nvrtc", [False, True])
+@pytest.mark.parametrize("cuda_core", [False, True])
 @pytest.mark.parametrize("name", REFUSED)
-def test_every_backend_refuses_what_no_number_says(built, name, nvrtc):
+def test_every_backend_refuses_what_no_number_says(built, name, cuda_core):
     numbers, expected = REFUSED[name]
-    printed, log = call(built, f"print(message_of({calling(*numbers)}))", capability=90, nvrtc=nvrtc)
+    printed, log = call(built, f"print(message_of({calling(*numbers)}))", capability=90, cuda_core=cuda_core)
     assert printed == f"ValueError: kernel 'sizes': {expected}\n  remedy: pass other sizes and numbers"
     assert not [line for line in log if line.startswith("launch ")]
 

@@ -18,7 +18,7 @@ SETTINGS = """\
 [tool.kernelwright]
 targets = ["llvm", "cuda"]
 archs = ["x86-64-v3", "sm_80"]
-backends = ["tvm_ffi", "nvrtc"]
+backends = ["tvm_ffi", "cuda_core"]
 """
 
 KERNELS = """\
@@ -121,8 +121,8 @@ def test_arrays_are_taken_as_declared_and_others_are_refused(built):
     assert "argument 'x' has elements that are further apart than the 2147418112 that int32 sizes allow" in printed[5]
 
 
-@pytest.mark.parametrize("nvrtc", [False, True])
-def test_a_stride_is_a_parameter_of_the_launch(built, nvrtc):
+@pytest.mark.parametrize("cuda_core", [False, True])
+def test_a_stride_is_a_parameter_of_the_launch(built, cuda_core):
     code = """
 print(message_of(demo.columns, on_cuda(4, 5, data=0x100), on_cuda(4, 5, data=0x200)))
 print(message_of(demo.rows, on_cuda(4, 5, data=0x100, strides=(7, 2)), on_cuda(4, 5, data=0x200)))
@@ -131,7 +131,7 @@ demo.rows(on_cuda(4, 5, data=0x100, strides=(7, 1)), on_cuda(4, 5, data=0x200))
 demo.columns(on_cuda(4, 5, data=0x100, strides=(1, 4)), on_cuda(4, 5, data=0x200))
 demo.columns(on_cuda(1, 5, data=0x100, strides=(9, 1)), on_cuda(1, 5, data=0x200))
 """
-    printed, log = call(built, code, parameters="ppiii", capability=80, nvrtc=nvrtc)
+    printed, log = call(built, code, parameters="ppiii", capability=80, cuda_core=cuda_core)
     assert printed.count("remedy: pass an array with the strides that the definition declares") == 2
     assert "further apart than the 2147418112 that int32 sizes allow" in printed
     parameters = [line.partition("parameters ")[2].split() for line in launches(log)]

@@ -28,13 +28,13 @@ SLEEP = 500_000_000
 """Cycles that a sleeping kernel takes: a quarter of a second or more."""
 
 NEEDS: dict[str, tuple[str, ...]] = {"tvm_ffi": ("tvm_ffi",), "cython": ("tvm_ffi",), "torch": ("torch", "tvm_ffi")}
-NEEDS |= {"jax": ("jax", "jax_tvm_ffi"), "nvrtc": ("cuda.core", "cuda.bindings")}
+NEEDS |= {"jax": ("jax", "jax_tvm_ffi"), "cuda_core": ("cuda.core", "cuda.bindings")}
 """Backend -> the modules that it imports where it runs."""
 
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "tvm_ffi": ("torch", "jax", "cupy"),
     "cython": ("torch", "jax", "cupy"),
-    "nvrtc": ("torch", "jax", "cupy"),
+    "cuda_core": ("torch", "jax", "cupy"),
 }
 LIBRARIES |= {"torch": ("torch",), "jax": ("jax",)}
 """Backend -> the libraries whose arrays are passed to it."""
@@ -56,7 +56,7 @@ def named() -> str:
 def backends(*names: str) -> list[str]:
     """Those of some backends that are to be tried in this process, and have code for its device."""
     wanted = os.environ.get("KERNELWRIGHT_TEST_BACKENDS", ",".join(LIBRARIES)).split(",")
-    return [name for name in names if name in wanted and (name, named()) != ("nvrtc", "cpu")]
+    return [name for name in names if name in wanted and (name, named()) != ("cuda_core", "cpu")]
 
 
 def device_of(kind: str) -> Device:

@@ -110,7 +110,7 @@ def order_of_outputs(device: Device, backend: str, source: str) -> str:
         del_me = saxpy(0.0, x, y)  # what it leaves in memory is likely to be where the next output is
         device.wait()
         del del_me
-        stream = device.stream() if backend in ("cython", "nvrtc") and source == "plain" else None
+        stream = device.stream() if backend in ("cython", "cuda_core") and source == "plain" else None
         device.sleep(stream)
         made = saxpy(2.0, x, y) if stream is None else saxpy(2.0, x, y, stream=stream)
         found.append(f"{consumer}: {verdict(device.read(consumer, made), 2 * number + 1)}")
@@ -297,7 +297,7 @@ def after_fork(device: Device, backend: str, is_used: bool) -> str:
         x, z = device.tensor(full(1)), device.tensor(full(0))
         saxpy(2.0, x, x, z)
         device.wait()
-        passed = [Bare(array) if backend == "nvrtc" else array for array in (x, x, z)]
+        passed = [Bare(array) if backend == "cuda_core" else array for array in (x, x, z)]
     read, write = os.pipe()
     child = os.fork()
     if not child:
@@ -386,8 +386,8 @@ def ordered(*words: str) -> str:
 
 def _orders() -> dict[str, Experiment]:
     found = {}
-    for backend in ("tvm_ffi", "cython", "nvrtc"):
-        cuda = backend == "nvrtc"
+    for backend in ("tvm_ffi", "cython", "cuda_core"):
+        cuda = backend == "cuda_core"
         for source in ("plain", "jax", "cupy"):
             run = functools.partial(order_of_outputs, backend=backend, source=source)
             name = f"order of outputs, {backend}, inputs of {source}"
@@ -398,13 +398,13 @@ def _orders() -> dict[str, Experiment]:
         for library in ("torch",) if backend == "tvm_ffi" else ("torch", "cupy"):
             run = functools.partial(current_stream, backend=backend, library=library)
             found[f"current stream, {backend}, {library}"] = Experiment(run, only_cuda=cuda)
-    for backend in ("cython", "nvrtc"):
+    for backend in ("cython", "cuda_core"):
         for library in ("torch", "plain"):
             run = functools.partial(given_stream, backend=backend, library=library, leave_out=True)
             expected = rf"{RIGHT}|ValueError: .*stream.*"
-            found[f"a stream and no outputs, {backend}, {library}"] = Experiment(run, expected, backend == "nvrtc")
+            found[f"a stream and no outputs, {backend}, {library}"] = Experiment(run, expected, backend == "cuda_core")
         run = functools.partial(given_stream, backend=backend, library="torch", leave_out=False)
-        found[f"a stream and outputs, {backend}"] = Experiment(run, only_cuda=backend == "nvrtc")
+        found[f"a stream and outputs, {backend}"] = Experiment(run, only_cuda=backend == "cuda_core")
     run = functools.partial(current_stream, backend="torch", library="torch")
     found["current stream, torch, torch"] = Experiment(run)
     return found
@@ -412,19 +412,19 @@ def _orders() -> dict[str, Experiment]:
 
 def _graphs() -> dict[str, Experiment]:
     found = {}
-    for backend in ("tvm_ffi", "cython", "nvrtc", "torch"):
+    for backend in ("tvm_ffi", "cython", "cuda_core", "torch"):
         for what in ("small", "over 48 kB shared", "workspace", "outputs left out"):
             for is_loaded in (True, False):
                 run = functools.partial(capture, backend=backend, what=what, is_loaded=is_loaded)
                 expected = RIGHT if is_loaded else rf"{RIGHT}|RuntimeError: kernel .*preload.*"
                 name = f"capture, {'preloaded' if is_loaded else 'first call'}, {what}, {backend}"
-                found[name] = Experiment(run, expected, backend == "nvrtc")
+                found[name] = Experiment(run, expected, backend == "cuda_core")
     return found
 
 
 def _ptx() -> dict[str, Experiment]:
     found = {}
-    for backend in ("tvm_ffi", "nvrtc"):
+    for backend in ("tvm_ffi", "cuda_core"):
         for name, variant, expected in (
             ("cold", "ptx", RIGHT),
             ("damaged", "damaged", rf"{REFUSAL}.*remedy.*"),
@@ -441,8 +441,8 @@ def _ptx() -> dict[str, Experiment]:
 
 def _contexts() -> dict[str, Experiment]:
     found = {}
-    for backend in ("tvm_ffi", "cython", "nvrtc"):
-        cuda = backend == "nvrtc"
+    for backend in ("tvm_ffi", "cython", "cuda_core"):
+        cuda = backend == "cuda_core"
         found[f"no context, {backend}"] = Experiment(functools.partial(no_context, backend=backend), only_cuda=cuda)
         found[f"a new thread, {backend}"] = Experiment(functools.partial(in_a_thread, backend=backend), only_cuda=cuda)
         foreign = functools.partial(foreign_context, backend=backend)
@@ -451,7 +451,7 @@ def _contexts() -> dict[str, Experiment]:
         unused = functools.partial(after_fork, backend=backend, is_used=False)
         found[f"a fork before the first use, {backend}"] = Experiment(unused, only_cuda=cuda)
         used = functools.partial(after_fork, backend=backend, is_used=True)
-        refusal = r"RuntimeError: kernel '.*fork.*" if backend == "nvrtc" else r"RuntimeError: .*fork.*"
+        refusal = r"RuntimeError: kernel '.*fork.*" if backend == "cuda_core" else r"RuntimeError: .*fork.*"
         found[f"a fork after use, {backend}"] = Experiment(used, refusal, only_cuda=True)
     return found
 
@@ -526,7 +526,7 @@ def can_run(experiment: Experiment, backends: list[str]) -> bool:
     if named() == "cpu":
         return not experiment.only_cuda and backend in backends
     function = experiment.run.func if isinstance(experiment.run, functools.partial) else experiment.run
-    return function in ON_STANDIN and backend in backends and backend in ("tvm_ffi", "nvrtc")
+    return function in ON_STANDIN and backend in backends and backend in ("tvm_ffi", "cuda_core")
 
 
 def chosen() -> list[str]:

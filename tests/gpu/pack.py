@@ -29,7 +29,7 @@ sys.path[:0] = [str(HERE), str(SITE_SCONS)]
 LIMIT = 64 * 2**20
 """Bytes that the bundle and the files of the repository may have together."""
 
-BACKENDS = "tvm_ffi,cython,torch,jax,nvrtc"
+BACKENDS = "tvm_ffi,cython,torch,jax,cuda_core"
 
 WHEELS = ("apache-tvm-ffi", "jax-tvm-ffi", "cuda-core", "cuda-bindings", "cuda-pathfinder", "typing-extensions")
 """What the backends import there; of each the version that is installed here."""
@@ -195,7 +195,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
         cpu = [arch for arch in options.archs.split(",") if target_of(arch) == "llvm"]
         if any(target_of(arch) == "cuda" and not is_ptx(arch) for arch in options.archs.split(",")):
-            options.backends = "tvm_ffi,nvrtc"
+            options.backends = "tvm_ffi,cuda_core"
             probes = build(work / "ptx", "gpu_probes", [PROBES], options, ",".join([*cpu, "compute_80"]))
         add_variants(probes, options.folder / "variants")
     sys.path.insert(0, str(ROOT / "kernels"))

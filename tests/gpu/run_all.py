@@ -33,7 +33,7 @@ BUDGET_S = 570.0
 LEAST_S = 5.0
 """Seconds below which no part is started any more."""
 
-BACKENDS = ("tvm_ffi", "cython", "nvrtc", "torch", "jax")
+BACKENDS = ("tvm_ffi", "cython", "cuda_core", "torch", "jax")
 STANDIN = ROOT / "tests" / "standin" / "cuda.c"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
@@ -144,7 +144,7 @@ class Session:
         if not self._options.dry_run:
             return list(BACKENDS)
         manifest = json.loads((self._options.bundle / "packages" / "kw_kernels" / "manifest.json").read_text())
-        return [name for name in BACKENDS if name in manifest["backends"] and name != "nvrtc"]
+        return [name for name in BACKENDS if name in manifest["backends"] and name != "cuda_core"]
 
     def run(self, parts: Sequence[Part]) -> None:
         """Run some parts at the same time, and write what is known then."""

@@ -137,14 +137,14 @@ def check(device: Device, case: dict[str, Any], arguments: list[dict[str, Any]],
         assert mismatch is None, f"{name} at {case['sizes']}: {mismatch}"
 
 
-@pytest.mark.parametrize("backend", backends("tvm_ffi", "cython", "nvrtc", "torch") if named() == "cuda" else [])
+@pytest.mark.parametrize("backend", backends("tvm_ffi", "cython", "cuda_core", "torch") if named() == "cuda" else [])
 def test_wrong_device_is_an_error(kernels: Any, device: Device, backend: str) -> None:
     there, here = device.make("torch", np.ones(3, "float32")), Device().make("torch", np.ones(3, "float32"))
     with pytest.raises((TypeError, ValueError), match="saxpy"):
         getattr(kernels.backends, backend).saxpy(1.0, there, here)
 
 
-@pytest.mark.parametrize("backend", backends("tvm_ffi", "cython", "nvrtc", "torch") if named() == "cuda" else [])
+@pytest.mark.parametrize("backend", backends("tvm_ffi", "cython", "cuda_core", "torch") if named() == "cuda" else [])
 def test_gemm_uses_wgmma_where_the_gpu_has_it(kernels: Any, device: Device, backend: str) -> None:
     rng = np.random.default_rng(0)
     gemm = getattr(kernels.backends, backend).gemm

@@ -40,13 +40,13 @@ def test_choosing_another_backend_runs_no_lowering_and_no_compiler(project: Proj
 
 def test_images_in_files_are_made_by_no_further_compilation(project: Project) -> None:
     project.built("-j2")
-    run = project.scons("-j2", "BACKENDS=tvm_ffi,nvrtc")
+    run = project.scons("-j2", "BACKENDS=tvm_ffi,cuda_core")
     assert run.labels == {"CC": 2, "LINK": 2, "PACKAGE": 1, "WRAP": 4}, "the libraries are linked without their images"
     cubin = "scale/dtype-float16/cuda/sm_80.cubin"
     image = (project.folder / "build/demo/_images" / cubin).read_bytes()
     assert image == (project.folder / "build/kernels/demo" / cubin).read_bytes()
     assert image not in (project.folder / "build/demo/_lib/scale.so").read_bytes(), "device code is there once"
-    assert project.scons("-j2", "BACKENDS=tvm_ffi,nvrtc").stages == []
+    assert project.scons("-j2", "BACKENDS=tvm_ffi,cuda_core").stages == []
 
 
 def test_the_default_backend_is_at_the_top_and_all_are_below_backends(cpu_project: Project) -> None:
@@ -104,11 +104,11 @@ def test_backends_of_the_settings_file(cpu_project: Project) -> None:
         (
             "BACKENDS=ctypes",
             "unknown backend 'ctypes'",
-            "the valid ones are auto, tvm_ffi, cython, nvrtc, torch, jax",
+            "the valid ones are auto, tvm_ffi, cython, cuda_core, torch, jax",
         ),
         (
-            "BACKENDS=nvrtc",
-            "no backend of ['nvrtc'] can call target 'llvm'",
+            "BACKENDS=cuda_core",
+            "no backend of ['cuda_core'] can call target 'llvm'",
             "add one of tvm_ffi, cython, torch, jax to backends, or remove 'llvm' from targets",
         ),
     ],

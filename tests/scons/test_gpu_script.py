@@ -21,7 +21,7 @@ GPU = ROOT / "tests" / "gpu"
 KERNELS = "rope,saxpy"
 """An output in place, and the kernel that the experiments call."""
 
-BACKENDS = "tvm_ffi,torch,jax,nvrtc"
+BACKENDS = "tvm_ffi,torch,jax,cuda_core"
 
 MISSING = [name for name in ("torch", "jax", "jax_tvm_ffi", "cuda") if importlib.util.find_spec(name) is None]
 
@@ -130,10 +130,10 @@ def test_experiments_of_cuda_have_run_with_the_driver_that_stands_in(dry: tuple[
     found = dry[1]["experiments_with_standin"]
     wanted = ("PTX only, cold", "PTX only, too new", "PTX only, damaged", "PTX only, altered", "a fork after use")
     wanted += ("a fork before the first use", "a new thread", "no context", "capture, first call, over 48 kB shared")
-    for backend in ("tvm_ffi", "nvrtc"):
+    for backend in ("tvm_ffi", "cuda_core"):
         assert {f"{name}, {backend}" for name in wanted} <= set(found)
     assert all(one["passed"] for one in found.values())
-    assert "kernel 'staged'" in found["PTX only, too new, nvrtc"]["got"]
+    assert "kernel 'staged'" in found["PTX only, too new, cuda_core"]["got"]
 
 
 def test_the_benchmark_has_rows_of_every_kernel_and_of_launches(dry: tuple[str, dict[str, Any], Path]) -> None:

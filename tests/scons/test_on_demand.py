@@ -281,7 +281,7 @@ def test_a_call_of_code_for_a_device_that_is_not_here_is_an_error(demand: Demand
         kernel = scale.compile(dtype="float32")
         with pytest.raises((TypeError, ValueError), match="cpu"):
             kernel(np.ones(3, "float32"))
-        assert scale.using(backend="nvrtc").compile(dtype="float32").key != kernel.key
+        assert scale.using(backend="cuda_core").compile(dtype="float32").key != kernel.key
         """,
     )
 

@@ -298,7 +298,7 @@ BROKEN = {
     "misspelt": ('["csrc/plain.cc"]', 'Exported("halve")'),
     "broken": ('["csrc/broken.cc"]', 'Exported("halved")'),
     "lacking": ('["csrc/lacking.cc"]', 'Exported("halved")'),
-    "elsewhere": ('["csrc/plain.cc"], backends=["nvrtc"]', 'Exported("halved", x=Tensor("float32", "n"))'),
+    "elsewhere": ('["csrc/plain.cc"], backends=["cuda_core"]', 'Exported("halved", x=Tensor("float32", "n"))'),
     "unknown": ('["csrc/plain.cc"], backends=["cython"]', 'Exported("halved")'),
     "outside": ('["csrc/plain.cc"]', 'Exported("halved", n=3)'),
     "absent": ('["csrc/scaled.cu"]', 'Exported("halved")'),
@@ -311,7 +311,7 @@ ERRORS = [
     r"misspelt.*\[link\]: its sources do not export 'halve'; they export halved\n",
     r"broken \[nvcc\]: nvcc ended(?s:.*?)kernels/csrc/broken.cc:9:\d+: error: .*half_off",
     r"lacking \[link\]: (?s:.*?)undefined reference to `half_of\(int\)'",
-    r"elsewhere.*: its sources have host code of their own, which the backend nvrtc cannot do",
+    r"elsewhere.*: its sources have host code of their own, which the backend cuda_core cannot do",
     r"unknown \[wrap\]: its arguments are not declared, and the backend cython has to know them",
     r"outside/default \[lower\]: argument 'n' is 3, and an exported function takes tensors and numbers",
     r"absent \[nvcc\]: sources names 'csrc/scaled.cu', which is no file beside the definition",
@@ -330,7 +330,7 @@ def test_mistakes_are_errors_of_the_build_that_say_what_to_do(built, tmp_path):
         decorator = f'@kernel(frontend="cuda", {backends}sources={sources})'
         kernels.append(f"{decorator}\ndef {name}():\n    return {returned}\n\n\n")
     project.write("kernels/own.py", head + "".join(kernels))
-    project.write("pyproject.toml", SETTINGS + 'backends = ["tvm_ffi", "cython", "nvrtc"]\n')
+    project.write("pyproject.toml", SETTINGS + 'backends = ["tvm_ffi", "cython", "cuda_core"]\n')
     project.write("kernels/csrc/broken.cc", PLAIN.replace("number / 2", "half_off(number)"))
     project.write(
         "kernels/csrc/lacking.cc",

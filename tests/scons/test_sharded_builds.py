@@ -24,7 +24,7 @@ version = "1.0"
 
 [tool.kernelwright]
 archs = ["x86-64-v3", "sm_80"]
-backends = ["tvm_ffi", "cython", "nvrtc", "torch", "jax"]
+backends = ["tvm_ffi", "cython", "cuda_core", "torch", "jax"]
 split = "arch"
 """
 
@@ -50,7 +50,7 @@ def write(folder: Path) -> Project:
     project = Project(folder)
     project.write("SConstruct", SCONSTRUCT + 'env.KernelWheel("demo")\n')
     project.write("pyproject.toml", SETTINGS)
-    calls = 'backends=["tvm_ffi", "nvrtc", "torch", "jax"], '  # compiling for Cython takes two seconds for each kernel
+    calls = 'backends=["tvm_ffi", "cuda_core", "torch", "jax"], '  # Cython takes two seconds for each kernel
     for name, text in {"scale": SCALE, "cube": CUBE, "scaled": tuned.SCALED}.items():
         single = re.sub(r'"float32", "float\d+"', '"float32"', text)
         project.write(f"kernels/{name}.py", single.replace("@kernel(", f"@kernel({calls}"))

@@ -168,11 +168,11 @@ def pure_wheel(folder: Path, scripts: Mapping[str, str] | None = None) -> Path:
             }
     entries = kernel_entries(images)
     for name, entry in entries.items():
-        code = package / f"backends/nvrtc/_{name}.py"
+        code = package / f"backends/cuda_core/_{name}.py"
         code.parent.mkdir(parents=True, exist_ok=True)
         code.write_text(f"# {description_in(name, Record(entry, ''))}\n")
-    built_package(package, ("nvrtc",), entries, {"folder": "_images", "packages": {}})
-    return wheel_of(folder, ("nvrtc",), scripts or {})
+    built_package(package, ("cuda_core",), entries, {"folder": "_images", "packages": {}})
+    return wheel_of(folder, ("cuda_core",), scripts or {})
 
 
 def provider_wheel(folder: Path, arch: str = "sm_80", version: str = "1.0") -> Path:
@@ -731,11 +731,14 @@ IMAGES: dict[str, tuple[Change, str]] = {
     ),
     "images elsewhere": (listed(device_code={"folder": "../other", "packages": {}}), "is not the device code for"),
     "code of two kernels swapped": (
-        lambda draft: draft.swap("backends/nvrtc/_scale.py", "backends/nvrtc/_add.py"),
-        "demo/backends/nvrtc/_scale.py is not what the manifest says of kernel scale",
+        lambda draft: draft.swap("backends/cuda_core/_scale.py", "backends/cuda_core/_add.py"),
+        "demo/backends/cuda_core/_scale.py is not what the manifest says of kernel scale",
     ),
     "a library for any platform": (put("_lib/evil.so", b"\x7fELF"), f"demo/_lib/evil.so {NO_FILE}"),
-    "a dtype that Python code does not have": (of_argument(0, dtype="int32"), "demo/backends/nvrtc/_scale.py is not"),
+    "a dtype that Python code does not have": (
+        of_argument(0, dtype="int32"),
+        "demo/backends/cuda_core/_scale.py is not",
+    ),
     "a name for a platform": (renamed("py3-none-manylinux_2_17_x86_64.whl"), "and the name has"),
 }
 

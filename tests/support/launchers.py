@@ -188,16 +188,16 @@ def call(kernel, *arguments, stream=None):
 
 
 def make_cuda_core(root: Path, name: str, kernel: Kernel, plan: KernelPlan, archs: Sequence[str]) -> None:
-    """A kernel of the nvrtc backend, which is launched by Python through cuda.core."""
-    backend = backends.get("nvrtc")
+    """A kernel of the cuda_core backend, which is launched by Python through cuda.core."""
+    backend = backends.get("cuda_core")
     (root / "__init__.py").write_text(CUDA_CORE_INIT)
-    for path in ("_runtime", "backends", "backends/nvrtc"):
+    for path in ("_runtime", "backends", "backends/cuda_core"):
         (root / path).mkdir(parents=True, exist_ok=True)
         (root / path / "__init__.py").write_text("")
     for module in (*backend.runtime, "loader.py"):  # every package has the last
         shutil.copy(Path(runtime.__file__).with_name(module), root / "_runtime" / module)
     for file, text in backend.emit(plan).items():
-        (root / "backends/nvrtc" / file).write_text(text)
+        (root / "backends/cuda_core" / file).write_text(text)
     for variant in kernel.variants:
         place = f"_images/{name}/{variant.signature['slug']}.{{arch}}.{{suffix}}"
         _write_images(root, place, variant.archs or archs)

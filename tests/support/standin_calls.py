@@ -34,21 +34,21 @@ def make_standin(project: Project) -> None:
 
 
 def call(
-    project: Project, code: str, *, parameters: str = "", nvrtc: bool = False, **machine: object
+    project: Project, code: str, *, parameters: str = "", cuda_core: bool = False, **machine: object
 ) -> tuple[str, list[str]]:
     """Run code against the stand-in: what it printed, and what the driver was asked for.
 
     Arguments:
-        nvrtc: whether it calls kernels of the backend ``nvrtc``, whose driver is ``libcuda.so.1``.
+        cuda_core: whether it calls kernels of the backend ``cuda_core``, whose driver is ``libcuda.so.1``.
     """
     log = project.folder / "log"
     log.unlink(missing_ok=True)
     path = os.pathsep.join(["build", str(ROOT / "tests"), str(SITE_SCONS)])
     env = {"PYTHONPATH": path, "KERNELWRIGHT_CUDA_DRIVER": "./standin.so", "STANDIN_LOG": "log"}
     env |= {f"STANDIN_{name.upper()}": str(value) for name, value in machine.items()}
-    if nvrtc:
+    if cuda_core:
         env["LD_LIBRARY_PATH"] = str(project.folder / "driver")
-        code = "from demo.backends import nvrtc as demo\n" + code
+        code = "from demo.backends import cuda_core as demo\n" + code
     printed = project.python(SETUP + code, env=env | ({"STANDIN_PARAMETERS": parameters} if parameters else {}))
     return printed.strip(), log.read_text().splitlines() if log.exists() else []
 

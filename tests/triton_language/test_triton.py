@@ -361,7 +361,7 @@ def powers():
 def test_device_code_can_be_in_other_wheels_and_compressed_and_every_backend_calls_it(project):
     pytest.importorskip("Cython")
     only(project, "add")
-    project.scons("ARCHS=sm_90a", "SPLIT=arch", "COMPRESS=size", "BACKENDS=tvm_ffi,cython,nvrtc", "-j2")
+    project.scons("ARCHS=sm_90a", "SPLIT=arch", "COMPRESS=size", "BACKENDS=tvm_ffi,cython,cuda_core", "-j2")
     code = "demo.add(*[on_cuda(1000)] * 3)\nfrom demo.backends.cython import add\nadd(*[on_cuda(1000)] * 3)"
     _, log = call(project, code, capability=90)
     both = launches(log)

@@ -134,7 +134,7 @@ def test_a_kernel_without_a_library_whose_part_of_the_manifest_fails_is_left_out
 ):
     monkeypatch.setattr(SCons.Script.Main, "exit_status", 0)
     monkeypatch.setattr(SCons.Script.Main, "this_build_status", 0)
-    settings = Settings(package="demo", targets=("cuda",), backends=("nvrtc",))
+    settings = Settings(package="demo", targets=("cuda",), backends=("cuda_core",))
     graph = graph_of(tmp_path, monkeypatch, Inputs(settings))
     make_all(graph)
     graph.run.partial, graph.run.progress = Partial(tmp_path), Progress(silent=True)

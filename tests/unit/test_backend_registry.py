@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from kernelwright import backends
+from kernelwright import backends, kernel
 from kernelwright.backends.plan import KernelPlan, LoweredUnit
-from kernelwright.core.errors import KernelwrightError, SettingsError
+from kernelwright.core.errors import KernelwrightError, SettingsError, Where
+from kernelwright.define.setting_kinds import backend_names
+from kernelwright.define.settings import merge
+from kernelwright.ondemand.options import OPTIONS
 from support.launcher_build import plan, signature, tensor
 
 
@@ -24,11 +27,11 @@ def test_every_name_is_a_backend_that_calls_a_target_and_an_unknown_one_lists_th
     [
         (["cython", "tvm_ffi"], ["llvm", "cuda"], ("cython", "tvm_ffi")),
         (["cython", "cython"], ["llvm"], ("cython",)),
-        (["nvrtc", "tvm_ffi"], ["llvm"], ("tvm_ffi",)),
-        (["nvrtc"], ["llvm", "cuda"], ("nvrtc",)),
+        (["cuda_core", "tvm_ffi"], ["llvm"], ("tvm_ffi",)),
+        (["cuda_core"], ["llvm", "cuda"], ("cuda_core",)),
         (["auto"], ["llvm", "cuda"], ("tvm_ffi",)),
         (["cython", "auto"], ["cuda"], ("cython", "tvm_ffi")),
-        (["nvrtc"], ["llvm"], ()),
+        (["cuda_core"], ["llvm"], ()),
         (["auto"], [], ()),
     ],
 )
@@ -38,7 +41,19 @@ def test_a_list_means_those_that_can_call_one_of_the_targets(
     assert backends.resolve(listed, targets) == chosen
 
 
-def kernel(name: str, argument: str, dtype: str) -> KernelPlan:
+def test_a_backend_has_the_name_that_users_know_from_elsewhere_too() -> None:
+    assert backend_names(["nvrtc", "tvm_ffi", "cuda_core"]) == ("cuda_core", "tvm_ffi")
+    merged = merge([("pyproject.toml", {"backends": "nvrtc,tvm_ffi"})], backends.choices())
+    assert merged.backends == ("cuda_core", "tvm_ffi")
+    assert OPTIONS["backend"].setting.read("backend", "nvrtc", Where()) == "cuda_core"
+
+    @kernel(backends=["nvrtc"])
+    def scaled() -> None: ...
+
+    assert scaled.options.backends == ("cuda_core",)
+
+
+def plan_of(name: str, argument: str, dtype: str) -> KernelPlan:
     return plan(name, LoweredUnit.from_json(signature(name, [tensor(argument, dtype, ["n"])]), "host.o"))
 
 
@@ -48,12 +63,12 @@ def kernel(name: str, argument: str, dtype: str) -> KernelPlan:
 )
 def test_a_dtype_that_a_framework_does_not_have_is_refused(backend: str, dtype: str) -> None:
     with pytest.raises(KernelwrightError, match=f"argument 'x' is a tensor of dtype {dtype}") as error:
-        backends.get(backend).check(kernel("k", "x", dtype))
+        backends.get(backend).check(plan_of("k", "x", dtype))
     assert f"take {backend} out of the kernel's backends" in str(error.value.remedy)
 
 
 def test_a_name_that_a_backend_cannot_give_is_refused() -> None:
     with pytest.raises(KernelwrightError, match="no operator of this name"):
-        backends.get("torch").emit(kernel("name", "x", "float32"))
+        backends.get("torch").emit(plan_of("name", "x", "float32"))
     with pytest.raises(KernelwrightError, match=r"k \[wrap\]: argument 'x y' is not a C identifier"):
-        backends.get("cython").emit(kernel("k", "x y", "float32"))
+        backends.get("cython").emit(plan_of("k", "x y", "float32"))

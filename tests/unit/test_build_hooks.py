@@ -117,7 +117,7 @@ def test_a_wheel_with_other_metadata_than_the_front_end_was_told_is_an_error(pro
     [
         ({}, "false", "linux_x86_64"),
         ({"provider": "sm_80"}, "true", "any"),
-        ({"backends": "nvrtc", "targets": "cuda"}, "true", "any"),
+        ({"backends": "cuda_core", "targets": "cuda"}, "true", "any"),
     ],
 )
 def test_metadata_says_whether_there_is_code_for_one_kind_of_machine(project, config, pure, tag):

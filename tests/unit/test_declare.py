@@ -50,7 +50,7 @@ def test_kernel_keeps_what_its_decorator_says():
         configs=({"block": n} for n in (64, 32)),
         targets=["cuda"],
         archs=["sm_90a", "sm_80"],
-        backends=("nvrtc", "tvm_ffi"),
+        backends=("cuda_core", "tvm_ffi"),
         outputs=["c", -2],
         flags=["-Xptxas", "-v", "-Xptxas"],
         tolerance=1,
@@ -66,7 +66,7 @@ def test_kernel_keeps_what_its_decorator_says():
     assert (gemm.options.targets, gemm.options.archs, gemm.options.backends) == (
         ("cuda",),
         ("sm_90a", "sm_80"),
-        ("nvrtc", "tvm_ffi"),
+        ("cuda_core", "tvm_ffi"),
     )
     assert (gemm.options.outputs, gemm.options.flags, gemm.options.tolerance) == (
         ("c", -2),
@@ -124,7 +124,7 @@ def test_pass_configs_are_a_copy_in_a_fixed_order():
 
 
 def test_backward_kernel_is_built_as_its_forward_kernel():
-    @kernel(configs=grid(block=[64, 32]), targets=["cuda"], archs=["sm_80"], backends=["nvrtc"], outputs=["y"])
+    @kernel(configs=grid(block=[64, 32]), targets=["cuda"], archs=["sm_80"], backends=["cuda_core"], outputs=["y"])
     def scale(block): ...
 
     @scale.backward(outputs=["grad_x", -1], flags=["-v"], tolerance=0.5, reads=["a.json"])
@@ -132,7 +132,7 @@ def test_backward_kernel_is_built_as_its_forward_kernel():
 
     assert _ is scale.backward_kernel and _.forward is scale
     assert (_.name, _.configs, _.options.frontend) == ("scale_backward", scale.configs, "tir")
-    assert (_.options.targets, _.options.archs, _.options.backends) == (("cuda",), ("sm_80",), ("nvrtc",))
+    assert (_.options.targets, _.options.archs, _.options.backends) == (("cuda",), ("sm_80",), ("cuda_core",))
     assert (_.options.outputs, _.options.flags, _.options.tolerance, _.options.reads) == (
         ("grad_x", -1),
         ("-v",),

@@ -66,8 +66,8 @@ def test_library_module_and_lowering_agree_about_the_alignment(dtype: str, align
 
 
 def alignments_of(data: dict[str, Any]) -> Any:
-    """What the module of the nvrtc backend says."""
-    (text,) = backends.get("nvrtc").emit(plan_of([data])).values()
+    """What the module of the cuda_core backend says."""
+    (text,) = backends.get("cuda_core").emit(plan_of([data])).values()
     return eval(text.partition("ALIGNMENTS = ")[2].partition('"""')[0])
 
 

@@ -118,7 +118,7 @@ def test_what_has_no_canonical_form_is_an_error(wrong: object) -> None:
 # Two backends and compressed device code, so that there are stages of nearly all kinds.
 BASE = Inputs(Settings(package="demo", backends=("tvm_ffi", "cython"), compress="size"), listings=LISTINGS)
 WITH_NVRTC = replace(BASE, settings=replace(BASE.settings, cuda_compiler="nvrtc"), tools=replace(TOOLS, nvrtc=NVRTC))
-OWN_FORMAT = replace(BASE, settings=replace(BASE.settings, backends=("nvrtc",), targets=("cuda",), compress="none"))
+OWN_FORMAT = replace(BASE, settings=replace(BASE.settings, backends=("cuda_core",), targets=("cuda",), compress="none"))
 TUNED = GEMM.with_options(pass_configs={"tirx.disable_vectorize": True})
 CUDA = GEMM.with_options(frontend="cuda", targets=("cuda",), includes=("headers", "package:kernelwright/library"))
 OWN = replace(CUDA, configs=({},), slugs=("default",)).with_options(

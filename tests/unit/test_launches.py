@@ -325,7 +325,7 @@ def test_a_loop_of_launches_is_no_data_and_an_error_of_the_backend(project: Proj
     assert signature["launches"] is None
     assert signature["host_logic"].startswith("the host code has a loop around what it launches: for step in range(n)")
     with pytest.raises(KernelwrightError) as caught:
-        backends.get("nvrtc").check(plan_of([signature]))
+        backends.get("cuda_core").check(plan_of([signature]))
     text, where = str(caught.value), caught.value.where
     assert "loop around what it launches" in text and "use the backend tvm_ffi" in text
     assert (where.kernel, where.variant, where.stage) == ("loop", "default", "wrap")
@@ -368,4 +368,4 @@ def test_expressions_of_other_kinds_do_not_get_into_generated_code(project: Proj
     signature = lowered(project, "grid", definition(copying())).signature
     launch = {**signature["launches"][0], "grid": [expression, 1, 1]}
     with pytest.raises(KernelwrightError, match=r"signature\.json has"):
-        backends.get("nvrtc").emit(plan_of([{**signature, "launches": [launch]}]))
+        backends.get("cuda_core").emit(plan_of([{**signature, "launches": [launch]}]))

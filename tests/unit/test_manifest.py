@@ -32,8 +32,8 @@ SOURCE = Source("a" * 40, True, 0)
 
 
 def manifest_of(*entries: str, **head: Any) -> str:
-    kernels = tuple(PackagedKernel(f"k{number}", entry, ("nvrtc",), {}) for number, entry in enumerate(entries))
-    return make_manifest(BuiltPackage("demo", "1", {"nvcc": {"version": "13"}}, ("nvrtc",), kernels, **head), {})
+    kernels = tuple(PackagedKernel(f"k{number}", entry, ("cuda_core",), {}) for number, entry in enumerate(entries))
+    return make_manifest(BuiltPackage("demo", "1", {"nvcc": {"version": "13"}}, ("cuda_core",), kernels, **head), {})
 
 
 def content_of(text: str) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def test_a_kernel_says_first_how_it_is_called(indent: int | None) -> None:
     entry = {"doc": TRAPS, "variants": [{"slug": "{"}]}
     (kernel,) = content_of(manifest_of(json.dumps(entry, indent=indent)))["kernels"].values()
     assert list(kernel) == ["backends", "doc", "variants"]
-    assert kernel == {"backends": ["nvrtc"], **entry}
+    assert kernel == {"backends": ["cuda_core"], **entry}
 
 
 def unit_files(
@@ -140,7 +140,7 @@ def test_the_head_of_a_manifest_says_what_is_known() -> None:
     bare = content_of(manifest_of(json.dumps({"doc": ""})))
     assert list(bare) == ["schema", "package", "kernelwright", "tools", "backends", "kernels", "files"]
     assert (bare["schema"], bare["package"], bare["kernelwright"]) == (SCHEMA, "demo", "1")
-    modules = bare["backends"]["nvrtc"]
+    modules = bare["backends"]["cuda_core"]
     assert modules["modules"] and ["cuda.core", "cuda-core>=1.2,<2"] in modules["needs"]
     known = {
         "compress": {"mode": "size", "cuda": "12.4"},
@@ -153,7 +153,7 @@ def test_the_head_of_a_manifest_says_what_is_known() -> None:
 
 def test_every_file_of_a_package_is_listed_in_order_with_its_digest_and_size() -> None:
     kernels = tuple(
-        PackagedKernel(name, json.dumps({"doc": name}), ("tvm_ffi", "nvrtc"), {f"_lib/{name}.so": (name * 64, 5)})
+        PackagedKernel(name, json.dumps({"doc": name}), ("tvm_ffi", "cuda_core"), {f"_lib/{name}.so": (name * 64, 5)})
         for name in ("b", "a")
     )
     built = BuiltPackage("demo", "1", {}, ("tvm_ffi",), kernels)
@@ -164,7 +164,7 @@ def test_every_file_of_a_package_is_listed_in_order_with_its_digest_and_size() -
         ("_lib/a.so", {"sha256": "a" * 64, "size": 5}),
         ("_lib/b.so", {"sha256": "b" * 64, "size": 5}),
     ]
-    assert content["kernels"] == {name: {"backends": ["tvm_ffi", "nvrtc"], "doc": name} for name in ("b", "a")}
+    assert content["kernels"] == {name: {"backends": ["tvm_ffi", "cuda_core"], "doc": name} for name in ("b", "a")}
 
 
 @pytest.mark.parametrize("entry", ["", "[]", '"{"', "damaged {"])

@@ -1,4 +1,4 @@
-"""Streams of calls through the backends tvm_ffi, cython and nvrtc: what waits for what, on a driver that stands in.
+"""Streams of calls through the backends tvm_ffi, cython and cuda_core: what waits for what, on a driver that stands in.
 
 The first part is the same for all three. Behind it is what only the first two do, which share a library.
 """

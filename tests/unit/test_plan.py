@@ -16,7 +16,7 @@ from kernelwright.stages.selection import require_archs, select
 ALLOWS_ALL = KernelRecord(
     "gemm", "", "kernels/gemm.py:7", ({},), ("default",), KernelOptions(outputs=("y",)), None, takes_target=False
 )
-SETTINGS = Settings(archs=("x86-64-v3", "x86-64", "sm_80", "compute_80"), backends=("tvm_ffi", "nvrtc"))
+SETTINGS = Settings(archs=("x86-64-v3", "x86-64", "sm_80", "compute_80"), backends=("tvm_ffi", "cuda_core"))
 WHERE = Where("gemm", stage="discover", location="kernels/gemm.py:7")
 
 
@@ -24,7 +24,7 @@ def allows(**restrictions: Any) -> KernelRecord:
     return ALLOWS_ALL.with_options(**restrictions)
 
 
-CPU, CUDA, BOTH = ("x86-64-v3", "x86-64"), ("sm_80", "compute_80"), ("tvm_ffi", "nvrtc")
+CPU, CUDA, BOTH = ("x86-64-v3", "x86-64"), ("sm_80", "compute_80"), ("tvm_ffi", "cuda_core")
 
 
 @pytest.mark.parametrize(
@@ -33,10 +33,10 @@ CPU, CUDA, BOTH = ("x86-64-v3", "x86-64"), ("sm_80", "compute_80"), ("tvm_ffi", 
         ({}, {"llvm": CPU, "cuda": CUDA}, BOTH, (), ()),
         ({"archs": ("compute_80", "sm_90a", "sm_80")}, {"llvm": CPU, "cuda": CUDA}, BOTH, (), ()),
         ({"archs": ("x86-64",)}, {"llvm": ("x86-64",), "cuda": CUDA}, BOTH, (), ()),
-        ({"archs": ("sm_90a",)}, {"llvm": CPU}, ("tvm_ffi",), ("cuda",), ("nvrtc",)),
-        ({"targets": ("llvm",)}, {"llvm": CPU}, ("tvm_ffi",), (), ("nvrtc",)),
+        ({"archs": ("sm_90a",)}, {"llvm": CPU}, ("tvm_ffi",), ("cuda",), ("cuda_core",)),
+        ({"targets": ("llvm",)}, {"llvm": CPU}, ("tvm_ffi",), (), ("cuda_core",)),
         ({"targets": ("cuda",), "archs": ("sm_90a",)}, {}, (), ("cuda",), ()),
-        ({"backends": ("nvrtc", "tvm_ffi")}, {"llvm": CPU, "cuda": CUDA}, ("nvrtc", "tvm_ffi"), (), ()),
+        ({"backends": ("cuda_core", "tvm_ffi")}, {"llvm": CPU, "cuda": CUDA}, ("cuda_core", "tvm_ffi"), (), ()),
         ({"backends": ("cython", "tvm_ffi")}, {"llvm": CPU, "cuda": CUDA}, ("tvm_ffi",), (), ()),
     ],
 )
@@ -60,8 +60,12 @@ def test_backends_that_the_package_chooses_by_itself_can_be_named() -> None:
         ({"targets": ("rocm",)}, "unknown target 'rocm'", "the valid ones are llvm, cuda"),
         ({"backends": ("x",)}, "unknown backend 'x'", "the valid ones are tvm_ffi, "),
         ({"archs": ("sm80",)}, "unknown arch 'sm80'", "use one of x86-64"),
-        ({"backends": ("cython",)}, r"none of its backends \['cython'\] is built", "are tvm_ffi, nvrtc"),
-        ({"backends": ("nvrtc",)}, r"no backend of \['nvrtc'\] can call target 'llvm'", "add one of tvm_ffi, cython"),
+        ({"backends": ("cython",)}, r"none of its backends \['cython'\] is built", "are tvm_ffi, cuda_core"),
+        (
+            {"backends": ("cuda_core",)},
+            r"no backend of \['cuda_core'\] can call target 'llvm'",
+            "add one of tvm_ffi, cython",
+        ),
     ],
 )
 def test_what_cannot_be_built_names_the_definition(restrictions: Any, message: str, remedy: str) -> None:

@@ -119,7 +119,7 @@ def test_device_code_is_no_library() -> None:
 def test_a_split_package_has_an_extra_for_the_code_of_each_arch(tmp_path: Path) -> None:
     document = {"project": {"name": "demo", "version": "1.0"}}
     split, whole = (
-        read_project(tmp_path, document, providers=archs, called_through=("nvrtc",))
+        read_project(tmp_path, document, providers=archs, called_through=("cuda_core",))
         for archs in (("sm_80", "sm_90a"), ())
     )
     images = {arch: {"file": f"{arch}.cubin", "sha256": "", "size": 1} for arch in ("sm_80", "sm_90a")}

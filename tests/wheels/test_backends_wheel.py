@@ -71,9 +71,9 @@ def test_one_extension_runs_on_every_python(
 def test_a_package_of_pure_python_is_for_any_machine_also_if_pip_makes_it(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Only the backend nvrtc: no library, no compiler of host code, the device code in files."""
+    """Only the backend cuda_core: no library, no compiler of host code, the device code in files."""
     project = made_again(tmp_path_factory, tmp_path / "pure")
-    settings = 'package = "demo"\ntargets = ["cuda"]\nbackends = ["nvrtc"]\n'
+    settings = 'package = "demo"\ntargets = ["cuda"]\nbackends = ["cuda_core"]\n'
     project.replace("pyproject.toml", 'package = "demo"\n', settings)
     assert not {"CC", "LINK", "EXT"} & project.scons("-j2", "wheel").labels.keys()
     wheel, files = wheel_of(project), inside(wheel_of(project))
@@ -87,7 +87,7 @@ def test_a_package_of_pure_python_is_for_any_machine_also_if_pip_makes_it(
     code = "import sys, demo\nprint(dir(demo.backends), sorted(demo.scale.devices), 'tvm_ffi' in sys.modules)"
     variables = {"PYTHONPATH": str(unpack(tmp_path / "installed", wheel)), "PATH": "/usr/bin:/bin"}
     done = subprocess.run([sys.executable, "-c", code], env=variables, cwd=tmp_path, capture_output=True, text=True)
-    assert done.stdout == "['nvrtc'] ['cuda'] False\n", done.stderr
+    assert done.stdout == "['cuda_core'] ['cuda'] False\n", done.stderr
     assert pip_wheel(project, tmp_path / "out").read_bytes() == wheel.read_bytes()
 
 
@@ -95,6 +95,6 @@ def test_a_package_with_libraries_and_images_says_nothing_of_the_images(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     project = made_again(tmp_path_factory, tmp_path / "mixed")
-    run = project.scons("-j2", "ARCHS=sm_80", "BACKENDS=tvm_ffi,nvrtc", "wheel")
+    run = project.scons("-j2", "ARCHS=sm_80", "BACKENDS=tvm_ffi,cuda_core", "wheel")
     assert "ignoring" not in run.output and "unknown" not in run.output
     require_well(wheel_of(project))

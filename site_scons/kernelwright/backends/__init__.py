@@ -17,14 +17,11 @@ if TYPE_CHECKING:
 CLASSES = {
     "tvm_ffi": ("tvm_ffi", "TvmFfi"),
     "cython": ("cython", "Cython"),
-    "nvrtc": ("cuda_core", "CudaCore"),
+    "cuda_core": ("cuda_core", "CudaCore"),
     "torch": ("torch", "Torch"),
     "jax": ("jax", "Jax"),
 }
-"""Name of a backend -> its module and its class; the default comes first.
-
-The backend ``nvrtc`` has the name that users know from TileLang. It launches through cuda.core and uses no NVRTC."""
-
+"""Name of a backend -> its module and its class; the default comes first."""
 
 AUTO = "auto"
 """In settings: for each target of a kernel the first backend that can call it."""

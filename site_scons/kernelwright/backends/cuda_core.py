@@ -1,4 +1,4 @@
-"""The nvrtc backend: kernels in pure Python, which load device images through cuda.core and launch them.
+"""The cuda_core backend: kernels in pure Python, which load device images through cuda.core and launch them.
 
 Nothing of it is compiled for the host, so a package with this backend alone works with any Python on any platform. Host
 code is written as a Python module for each kernel, from what ``signature.json`` says of it (``LoweredUnit.host_plan``).
@@ -61,7 +61,7 @@ from ..._runtime.cuda_core_device import {names}
 class CudaCore(Backend):
     """Callable from Python through cuda.core, with arrays of any library that are on a CUDA device."""
 
-    name = "nvrtc"
+    name = "cuda_core"
     targets = ("cuda",)
     library = False
     images = True
@@ -104,7 +104,7 @@ class CudaCore(Backend):
 
     def stub_imports(self, runtime: str) -> str:
         """The line that imports the kernels' class."""
-        return f"from {runtime}.cuda_core_kernel import NvrtcKernel as _Kernel\n"
+        return f"from {runtime}.cuda_core_kernel import CudaCoreKernel as _Kernel\n"
 
 
 def _units(kernel: KernelPlan) -> list[LoweredUnit]:
@@ -124,7 +124,7 @@ def _plan_of(unit: LoweredUnit) -> HostPlan:
     """
     if unit.host_plan is None:
         logic = unit.host_logic or "signature.json says nothing of the host code"
-        raise KernelwrightError(f"{logic}, which the backend nvrtc cannot do", unit.where, REMEDY)
+        raise KernelwrightError(f"{logic}, which the backend cuda_core cannot do", unit.where, REMEDY)
     for launch in unit.host_plan.launches:
         if launch.preferred_cluster is not None:
             text = (

@@ -17,6 +17,7 @@ from ..core.errors import DefinitionError, Where, is_text, shown
 from ..core.request import ASIDE
 from .pass_configs import PassConfigs, checked_pass_configs
 from .recorded import Recorded
+from .setting_kinds import backend_names
 from .sources import check_includes, check_sources
 
 Tolerance = Annotated[float, that("a number >= 0", lambda value: value >= 0)]
@@ -89,6 +90,11 @@ def _names(name: str, value: Any, where: Where) -> tuple[str, ...] | None:
     if len(set(found)) != len(found):
         raise DefinitionError(f"{name} lists an entry twice: {shown(found)}", where)
     return found
+
+
+def _backends(name: str, value: Any, where: Where) -> tuple[str, ...] | None:
+    found = _names(name, value, where)
+    return None if found is None else backend_names(found)
 
 
 def _texts(name: str, value: Any, where: Where) -> tuple[str, ...]:
@@ -228,7 +234,7 @@ class KernelOptions(OwnOptions):
         ),
     )
     backends: Sequence[str] | None = field(
-        default=None, metadata=option("list", "Only these backends.", _names, "those of the package")
+        default=None, metadata=option("list", "Only these backends.", _backends, "those of the package")
     )
     frontend: str = field(
         default="tir",

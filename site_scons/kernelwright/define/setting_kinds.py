@@ -77,6 +77,26 @@ def choice(*words: str) -> Kind:
     return Kind(f"{', '.join(others)} or {last}", read, hint=f"one of {', '.join(words)}")
 
 
+BACKEND_ALIASES = {"nvrtc": "cuda_core"}
+"""Another name of an execution backend -> its name. Users of TileLang know the backend ``cuda_core`` as ``nvrtc``."""
+
+
+def backend_names(names: Iterable[str]) -> tuple[str, ...]:
+    """The names of backends for names that users give them, each once."""
+    return tuple(dict.fromkeys(BACKEND_ALIASES.get(name, name) for name in names))
+
+
+def backend(*names: str) -> Kind:
+    """One of the backends, by its name or by another name of it."""
+    kind = choice(*names)
+
+    def read(name: str, raw: Any, where: Where) -> str:
+        found: str = kind.read(name, BACKEND_ALIASES.get(raw, raw) if isinstance(raw, str) else raw, where)
+        return found
+
+    return kind._replace(read=read)
+
+
 def require_known(what: str, names: Iterable[str], valid: tuple[str, ...], where: Where) -> None:
     """Raise a SettingsError for a name that is not among the valid ones."""
     for name in names:

@@ -16,7 +16,20 @@ from ..core.request import ASIDE
 from ..core.surroundings import NAME_OF_VARIABLE, OF_WORKERS, PASSED_ON, may_be_declared
 from .package_name import check_package_name
 from .remote_address import SIGNING_KEY, TOKEN, check_address
-from .setting_kinds import FLAGS, LIMIT, NAMES, SECONDS, SIZE, TEXT, WORDS, Kind, Setting, choice, require_known
+from .setting_kinds import (
+    FLAGS,
+    LIMIT,
+    NAMES,
+    SECONDS,
+    SIZE,
+    TEXT,
+    WORDS,
+    Kind,
+    Setting,
+    backend_names,
+    choice,
+    require_known,
+)
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -350,6 +363,7 @@ def merge(layers: Iterable[tuple[str, Mapping[str, Any]]], known_backends: Itera
                 named = {target_of(arch) for arch in value}
                 value = (*(a for a in values["archs"] if target_of(a) not in named), *value)
             if name == "backends":
+                value = backend_names(value)
                 require_known("backend", value, tuple(known_backends), where)
             values[name] = value
     settings = Settings(**values)

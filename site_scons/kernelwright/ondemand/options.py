@@ -16,7 +16,7 @@ from ..backends import choices
 from ..core.arch import CPU_LEVELS, TARGETS, arch_of_device, target_of
 from ..core.errors import SettingsError, Where, shown
 from ..define.pass_configs import checked_pass_configs
-from ..define.setting_kinds import FLAGS, TEXT, WORDS, Kind, Setting, choice, require_known
+from ..define.setting_kinds import FLAGS, TEXT, WORDS, Kind, Setting, backend, require_known
 from ..define.settings import Settings, merge, read_pyproject
 from .machine import machine
 
@@ -110,7 +110,7 @@ OPTIONS: Mapping[str, Option] = {
         "for each device the best of the project's archs; without a project, or if none suits: `native`",
     ),
     "backend": Option(
-        Setting(choice(*choices()), "the execution backend"), "KERNELWRIGHT_BACKEND", "the project's first"
+        Setting(backend(*choices()), "the execution backend"), "KERNELWRIGHT_BACKEND", "the project's first"
     ),
     "flags": Option(Setting(FLAGS, "flags of each run of the CUDA compiler, in place of `nvcc_flags`")),
     "pass_configs": Option(Setting(PASS_CONFIGS, "configs of TVM's passes, as of `@kernel`")),

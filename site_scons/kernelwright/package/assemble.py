@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..backends import get
 from ..backends.commands import LIBRARIES
+from ..define.setting_kinds import BACKEND_ALIASES
 
 if TYPE_CHECKING:
     from ..backends.base import Backend
@@ -67,7 +68,14 @@ def outputs(backends: Sequence[Backend], files: bool) -> tuple[str, ...]:
     runtime = [f"_runtime/{source.name}" for source in runtime_sources(backends, files)]
     modules = [product_of(b.name, name) for b in backends for name in ("__init__.py", "__init__.pyi")]
     aliases = [f"{b.name}.{suffix}" for b in backends if b.at_top for suffix in ("py", "pyi")]
+    aliases += [f"backends/{alias}.py" for alias in _aliases(b.name for b in backends)]
     return (*OUTPUTS, *runtime, *modules, *aliases)
+
+
+def _aliases(backends: Iterable[str]) -> dict[str, str]:
+    """Other names of a package's backends -> their names."""
+    listed = set(backends)
+    return {alias: name for alias, name in BACKEND_ALIASES.items() if name in listed}
 
 
 def assemble(package: BuiltPackage) -> dict[str, str]:
@@ -92,8 +100,10 @@ def generated(package: BuiltPackage) -> dict[str, str]:
         texts[product_of(backend.name, "__init__.py")] = stubs.make_backend_init(package, backend.name)
         texts[product_of(backend.name, "__init__.pyi")] = stubs.make_backend_stub(package, backend)
         if backend.at_top:
-            texts[f"{backend.name}.py"] = stubs.ALIAS.format(version=package.version, backend=backend.name)
+            texts[f"{backend.name}.py"] = stubs.make_alias(package, ".backends", backend.name)
             texts[f"{backend.name}.pyi"] = f"from .backends.{backend.name} import *\n"
+    for alias, name in _aliases(package.backends).items():
+        texts[f"backends/{alias}.py"] = stubs.make_alias(package, ".", name)
     for source in runtime_sources(chosen, bool(package.device_code)):
         texts[f"_runtime/{source.name}"] = source.read_text(encoding="utf-8")
     return texts

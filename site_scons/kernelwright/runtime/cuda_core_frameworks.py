@@ -1,4 +1,4 @@
-"""What the nvrtc backend asks PyTorch and CuPy for: their current stream, and memory. It never imports them."""
+"""What the cuda_core backend asks PyTorch and CuPy for: their current stream, and memory. It never imports them."""
 
 from __future__ import annotations
 

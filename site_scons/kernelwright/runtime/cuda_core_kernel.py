@@ -31,7 +31,7 @@ Passed = list["Array | Any"]
 """The arguments of a call by position: arrays, numbers, and None for outputs that are left out."""
 
 
-class NvrtcKernel(Interface):
+class CudaCoreKernel(Interface):
     """A kernel, or one variant of it.
 
     Call it with all its arguments to have the outputs written into those you give, or leave the outputs out to get
@@ -56,7 +56,7 @@ class NvrtcKernel(Interface):
         self.__doc__ = entry["doc"]
 
     def __call__(self, /, *arguments: Any, stream: Any = None, **named: Any) -> Any:
-        """Run the kernel; see :class:`NvrtcKernel` for the arguments.
+        """Run the kernel; see :class:`CudaCoreKernel` for the arguments.
 
         Arguments:
             stream: where it runs: an object with ``__cuda_stream__``, a stream of PyTorch or CuPy, or the integer
@@ -381,8 +381,8 @@ class NvrtcKernel(Interface):
             return self._choice(found.index, NO_TABLES)
         return self._choice(found.index, found.tuned.reason(found.declared.symbols, found.index, slugs))
 
-    def _of_variant(self, index: int) -> NvrtcKernel:
-        return NvrtcKernel(self.name, self._entry, self._module, self._shared, index)
+    def _of_variant(self, index: int) -> CudaCoreKernel:
+        return CudaCoreKernel(self.name, self._entry, self._module, self._shared, index)
 
     @property
     def devices(self) -> frozenset[str]:
@@ -531,15 +531,15 @@ class _Shared:
         self.matches[key] = match
 
 
-def load(loader: Any, name: str, entry: dict[str, Any]) -> NvrtcKernel:
+def load(loader: Any, name: str, entry: dict[str, Any]) -> CudaCoreKernel:
     """The kernel object of a package.
 
     Raises:
         ImportError: a file of the package is missing or was altered.
     """
-    loader.verified(f"backends/nvrtc/_{name}.py")
-    module = import_module(f"{loader.package}.backends.nvrtc._{name}")
-    return NvrtcKernel(name, entry, module, _Shared(name, entry, module, loader.image), None)
+    loader.verified(f"backends/cuda_core/_{name}.py")
+    module = import_module(f"{loader.package}.backends.cuda_core._{name}")
+    return CudaCoreKernel(name, entry, module, _Shared(name, entry, module, loader.image), None)
 
 
 # ---- values

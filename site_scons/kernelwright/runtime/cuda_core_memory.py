@@ -1,4 +1,4 @@
-"""Device memory of the nvrtc backend's own: temporary memory, and outputs for which no framework offers an allocator.
+"""Device memory of the cuda_core backend: temporary memory, and outputs for which no framework offers an allocator.
 
 It comes from one pool for each device, which keeps what it once got from the system. By default a pool gives all that
 is free back at each synchronisation. Devices without pools have plain memory.

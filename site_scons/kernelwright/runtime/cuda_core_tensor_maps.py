@@ -1,4 +1,4 @@
-"""Tensor maps of the nvrtc backend: the driver makes them, and launches pass them by value.
+"""Tensor maps of the cuda_core backend: the driver makes them, and launches pass them by value.
 
 cuda.core 1.2 makes them of arrays only that it knows the owner of, and passes no other ones; cuda.bindings 13.4 has
 memory for them that is not aligned as the driver wants it. So the driver is asked through ctypes, and starts what has

@@ -1,7 +1,7 @@
 """Tuning tables as a package has them: on which device which variant runs for which sizes.
 
 The same tables are in the library of a kernel, where ``backends/launcher/tables.h`` looks them up. This module serves
-what has no library: the backend ``nvrtc``.
+what has no library: the backend ``cuda_core``.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """The C headers that generated libraries include, and of which the launcher's own library is made.
 
 Linked into each kernel's library, the launcher would be 34 to 60 kB of each, whatever it is compiled with. With one for
-all, a small kernel's library has 18 to 22 kB, the driver and the devices are opened once for all kernels, and a call
-takes 26 ns where it took 28. A process has one driver, one set of devices and one lock for each launcher. What was loaded
-of a kernel, its provider and its tables are in the kernel's own library. The thread pool and device memory are shared by
-all launchers of a process (``share.h``). The functions that wrappers call have a version with the digest in the
-library's name, so they are bound to it whatever else is visible. Only the headers in ``INTERFACE`` are compiled with
-wrappers.
+all, a small kernel's library has 18 to 22 kB, the driver and the devices are opened once, and a call takes 26 ns where
+it took 28.
+
+A process has one driver, one set of devices and one lock for each launcher. What was loaded of a kernel, its provider
+and its tables are in the kernel's own library. All launchers of a process share the thread pool and device memory
+(``share.h``). The functions that wrappers call have a version with the digest in the library's name, so they are bound
+to it whatever else is visible. Only the headers in ``INTERFACE`` are compiled with wrappers.
 """
 
 from pathlib import Path

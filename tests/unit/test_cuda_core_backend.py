@@ -1,4 +1,4 @@
-"""What only the nvrtc backend does: the modules that it generates, and how Python takes arrays, numbers and streams.
+"""What only the backend cuda_core does: its generated modules, and how Python takes arrays, numbers and streams.
 
 What its launcher has in common with the one in C is in tests/contracts, and the order of streams in test_order.py.
 """
@@ -25,7 +25,7 @@ from support.launched import driver_of, process_of
 from support.launcher_build import scalar, signature, tensor
 from support.launchers import Kernel, Process, Variant, entry_of, make_package, plan_of
 
-BACKEND = backends.get("nvrtc")
+BACKEND = backends.get("cuda_core")
 
 
 def launch(kernel: str, params: Sequence[Mapping[str, Any]], grid: int | str, **more: Any) -> dict[str, Any]:

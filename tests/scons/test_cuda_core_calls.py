@@ -1,4 +1,4 @@
-"""A package of the nvrtc backend as scons builds it, called with the stand-in driver: the real images are loaded."""
+"""A package of the backend cuda_core as scons builds it, called with the stand-in driver, which gets real images."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from support.project import Project
 from support.standin_calls import call, launches, make_standin
 
-SETTINGS = ("TARGETS=cuda", "ARCHS=sm_80,compute_80", "BACKENDS=nvrtc")
+SETTINGS = ("TARGETS=cuda", "ARCHS=sm_80,compute_80", "BACKENDS=cuda_core")
 
 CALL = """
 x = FakeTensor((100,), device=(2, 0))
@@ -17,6 +17,8 @@ try:
     y = demo.scale(x)
     print(y.shape, demo.scale(x, x), demo.scale.supported("cuda:1"))
     demo.preload("cuda:1")
+    from demo.backends import nvrtc
+    assert nvrtc is demo, "by the name that it has in TileLang"
 except (RuntimeError, ImportError) as error:
     print(type(error).__name__, error, sep=": ")
 """
@@ -30,7 +32,7 @@ def built(project: Project) -> Project:
 
 
 def calls(project: Project, **machine: object) -> tuple[str, list[str]]:
-    return call(project, CALL, nvrtc=True, **machine)
+    return call(project, CALL, cuda_core=True, **machine)
 
 
 def loads(log: list[str]) -> list[str]:
@@ -50,7 +52,7 @@ def test_kernels_are_launched_from_the_images_of_the_package(built: Project) -> 
 
 
 def test_a_module_says_what_its_images_need_of_a_driver(built: Project) -> None:
-    module = built.folder / "build/demo/backends/nvrtc/_scale.py"
+    module = built.folder / "build/demo/backends/cuda_core/_scale.py"
     compiler = json.loads((built.folder / "build/demo/manifest.json").read_text())["tools"]["nvcc"]["version"]
     major, minor = map(int, compiler.split(".")[:2])
     for mode, driver in (("speed", 0), ("size", 12040)):
@@ -65,7 +67,7 @@ def test_what_is_wrong_with_a_package_is_said(built: Project) -> None:
     assert said in calls(built, capability=75)[0]
     for name, kind in (
         ("_images/scale/dtype-float32/cuda/sm_80.cubin", "Runtime"),
-        ("backends/nvrtc/_scale.py", "Damage"),
+        ("backends/cuda_core/_scale.py", "Damage"),
     ):
         path = built.folder / "build/demo" / name
         content = path.read_bytes()
