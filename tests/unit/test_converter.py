@@ -29,6 +29,7 @@ class Whole:
     last: Part | None = None
     flag: bool = False
     anything: Any = None
+    content: bytes = b""
 
     def __post_init__(self) -> None:
         if self.last is not None and self.last not in self.parts:
@@ -45,6 +46,8 @@ wholes = st.lists(parts, max_size=3).flatmap(
         st.floats(0, 2**53),
         st.sampled_from([None, *found]),
         st.booleans(),
+        st.none() | st.text(),
+        st.binary(),
     )
 )
 
@@ -70,6 +73,8 @@ def test_what_is_written_is_read_back_equal(whole: Whole) -> None:
         ({"parts": [], "pair": [1, 2]}, "pair[1] is 2, expected a string"),
         ({"parts": [], "share": 10**400}, "share is 100000000000000000...0000000000000000000, expected a number"),
         ({"parts": [], "flag": 1}, "flag is 1, expected true or false"),
+        ({"parts": [], "content": "a?=="}, "content is 'a?==', expected a string in base64"),
+        ({"parts": [], "content": 3}, "content is 3, expected a string in base64"),
         ({"parts": [], "last": {"name": "z"}}, "the document does not fit: the last one is none of the parts"),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import re
@@ -19,7 +18,6 @@ from kernelwright.define.unit import Unit
 from kernelwright.frontends import other_process
 from kernelwright.frontends.other_process import process_of
 from kernelwright.frontends.raised import line_of
-from kernelwright.frontends.serving import Message, read_message, write_message
 from kernelwright.frontends.tilelang import program as tilelang_program
 from kernelwright.frontends.triton import elsewhere as triton_elsewhere
 from kernelwright.frontends.triton import program as triton_program
@@ -28,6 +26,7 @@ from kernelwright.toolchain.distribution import Distribution
 from kernelwright.toolchain.elsewhere import Elsewhere
 from kernelwright.toolchain.probe import Toolchain
 from kernelwright.worker.definitions import _remedy
+from support.scripts_elsewhere import Printed, ScriptRequest
 
 USE = """
 import json, sys
@@ -101,41 +100,33 @@ def test_what_a_source_imports_reads_lists_and_asks_for_in_vain_is_told(tmp_path
     assert "made.txt" not in names
 
 
-def test_messages_have_bytes_and_one_that_is_cut_is_none():
-    stream = io.BytesIO()
-    write_message(stream, Message({"a": "\u2028\n"}, [b"\n{}", b"", bytearray(3)]))
-    write_message(stream, Message({"b": 1}))
-    whole = stream.getvalue()
-    stream.seek(0)
-    assert read_message(stream) == Message({"a": "\u2028\n"}, [b"\n{}", b"", b"\0\0\0"])
-    assert read_message(stream) == Message({"b": 1}, [])
-    assert read_message(stream) is None
-    for length in range(whole.index(b'{"b"')):
-        assert read_message(io.BytesIO(whole[:length])) is None
-
-
 def test_a_process_that_has_ended_is_told_once_and_started_anew(tmp_path: Path):
     python = tmp_path / "python"
     python.write_text("""#!/bin/sh
 echo "what an environment says at its start is no answer"
 exec >"/dev/fd/$4"
 test -e "$0.begun" || {
-    touch "$0.begun"; echo '{"version": "0.1.15", "folder": "/"}'; echo "out of memory" >&2; exit 9
+    touch "$0.begun"
+    echo '{"id": 0, "hello": {"revision": 2, "versions": {"compiler": "0.1.15"}, "folder": "/"}}'
+    echo "out of memory" >&2; exit 9
 }
-echo '{"version": "0.1.15+cu13", "folder": "/"}'
+echo '{"id": 0, "hello": {"revision": 2, "versions": {"compiler": "0.1.15+cu13"}, "folder": "/"}}'
 read request
-echo '{"result": {}}'
+echo '{"id": 1, "result": {"value": {"text": "done"}}}'
 """)
     python.chmod(0o755)
 
     def process() -> other_process.OtherProcess:
         return process_of(tilelang_program.ENVIRONMENT, str(python), "tilelang.worker")
 
+    unit = Unit("k", "s", "kw", {}, (), "cuda", "sm_80", "d.py:3", python=str(python))
     first = process()
     with pytest.raises(ToolchainError, match="the process of TileLang ended with exit status 9") as caught:
-        first.ask({"text": "x" * 100_000})
-    assert caught.value.detail == "what an environment says at its start is no answer\nout of memory"
-    assert process().ask({}) == Message({"result": {}}, [])
+        first.ask(ScriptRequest(unit, "/", "", "", "x" * 100_000))
+    said = "what an environment says at its start is no answer\nout of memory"
+    assert caught.value.detail == f"the end of its log:\n{said}"
+    assert caught.value.where == unit.where
+    assert process().ask(ScriptRequest(unit, "/", "", "", "")) == Printed("done")
 
 
 def stand_in(folder: Path, version: str) -> Path:
@@ -160,7 +151,7 @@ def test_a_release_of_the_pinned_range_is_used_and_another_one_is_an_error(tmp_p
     unit = Unit("k", "s", "kw_k__s__cuda", {}, ("x",), "cuda", "sm_80", "d.py:3", ("sm_80",), python=str(python))
     program = Program("k.py", "f", x=Tensor("float32", "n"), n=Size("n"), grid="n")
     with pytest.raises(Exception) as caught:
-        triton_elsewhere.asked_for(program, unit)
+        triton_elsewhere.compiled_elsewhere(program, unit)
     text = str(caught.value)
     if known:
         # It came as far as Triton's own modules, of which there are none.

@@ -4,6 +4,7 @@ The types of the fields say everything: nobody writes a reader or a writer for a
 last value, because a file may have been damaged, or written by somebody else. These types may be used:
 
 - ``str``, ``int``, ``float``, ``bool``, None, ``Any``, and unions of them, such as ``int | str``,
+- ``bytes``: a string in base64,
 - ``tuple[str, ...]``, ``tuple[str, int]``, ``list[str]`` and ``Sequence[str]``: a list,
 - ``Mapping[str, int]`` and ``dict[str, int]``: an object with any names,
 - a dataclass: an object with the names of its fields. A field that has its default may be missing,
@@ -14,6 +15,8 @@ A dataclass that has to see that its fields fit together does so in ``__post_ini
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +33,7 @@ _SCALARS: Mapping[Any, str] = {
     int: "an integer",
     float: "a number",
     bool: "true or false",
+    bytes: "a string in base64",
     NoneType: "null",
 }
 
@@ -109,6 +113,8 @@ def to_json(value: Any) -> Any:
         return {name: to_json(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_json(item) for item in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
     raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
 
 
@@ -180,12 +186,18 @@ def _reader_of_scalar(kind: Any) -> Reader:
             raise _misfit(value, expected)
         return float(value)
 
+    def content(value: Any) -> bytes:
+        try:
+            return base64.b64decode(value, validate=True)
+        except (TypeError, ValueError, binascii.Error):
+            raise _misfit(value, expected) from None
+
     def other(value: Any) -> Any:
         if type(value) is not kind:  # True is no number
             raise _misfit(value, expected)
         return value
 
-    return number if kind is float else other
+    return number if kind is float else content if kind is bytes else other
 
 
 def _reader_that(read: Reader, conditions: Sequence[That]) -> Reader:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import math
 import os
-import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import DefinitionError, ToolchainError
+from ..core.errors import DefinitionError, KernelwrightError, ToolchainError, Where, WorkerError
 from ..core.own_environment import OwnEnvironment
+from ..processes.children import Spawned
 from ..processes.environment import tool_environment
+from ..processes.messages import Hello
+from ..processes.protocol import Request
+from ..processes.worker import Answered, Worker, WorkerKind
 from ..toolchain.elsewhere import PARTS, find_elsewhere
-from .serving import Message, read_message, write_message
 from .unit import Unit
 
 START = Path(__file__).with_name("start_worker.py")
@@ -24,6 +26,8 @@ START = Path(__file__).with_name("start_worker.py")
 
 class OtherProcess:
     """A running process, which runs a module of ours (:mod:`.serving`).
+
+    It ends with this one. Nobody waits for it here: the build has a limit of time for what this process does.
 
     Arguments:
         environment: what it is for.
@@ -40,66 +44,61 @@ class OtherProcess:
         self._environment = environment
         self._python = python
         self._folder = tempfile.TemporaryDirectory(prefix="kernelwright-")
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (it is open as long as the process)
         # The order of sets decides nothing then, and caches in the home folder are left alone.
         fixed = {"PYTHONHASHSEED": "0", "HOME": self._folder.name}
+        seen = tool_environment() | fixed | dict(variables)
+        command = [python, "-s", str(START), module]
+        remedy = f"look whether {python} -c 'import {environment.need.module}' works"
+        kind = WorkerKind(f"the process of {environment.title}", (), remedy, remedy, remedy)
         named = f"{environment.setting} is {python!r}"
-        reading, writing = os.pipe()
-        self._answers = os.fdopen(reading, "rb")
         try:
-            # Answers have a pipe of their own: what an environment prints at its start would be taken for one.
-            self._process = subprocess.Popen(
-                [python, "-s", str(START), module, str(writing)],
-                stdin=subprocess.PIPE,
-                stdout=self._errors,
-                stderr=self._errors,
-                env=tool_environment() | fixed | dict(variables),
-                pass_fds=(writing,),
-            )
-        except OSError as error:
-            raise self._unusable(f"{named}, which cannot be run: {error.strerror}") from error
-        finally:
-            os.close(writing)
-        greeting = self._read().values
-        if "error" in greeting:
-            raise self._unusable(f"{named}, which cannot import {environment.title}: {greeting['error']}")
-        if not environment.knows(greeting["version"]):
-            known = f"Kernelwright knows the launches of {environment.version}"
-            raise self._unusable(f"{named}, which has {environment.title} {greeting['version']}; {known}")
-        self._require_compared(greeting["folder"], named)
+            self._worker = Worker(kind, lambda log: Spawned(command, seen, log, inner=True), Where())
+        except WorkerError as error:
+            raise self._unusable(f"{named}, which cannot be run: {error.__cause__}") from error
+        try:
+            self._require_known(self._greeting(named), named)
+        except BaseException:
+            self._worker.dispose()
+            raise
 
-    def _require_compared(self, folder: str, named: str) -> None:
-        """Raise a ToolchainError if the compiler in a folder is not the one whose files the build compares."""
+    def _greeting(self, named: str) -> Hello:
+        try:
+            return self._worker.greet(math.inf, Where())
+        except WorkerError as error:
+            raise ToolchainError(error.message, None, error.remedy, error.detail) from error
+        except KernelwrightError as error:
+            raise self._unusable(f"{named}, which cannot import {self._environment.title}: {error.message}") from error
+
+    def _require_known(self, greeting: Hello, named: str) -> None:
+        """Raise a ToolchainError if the compiler is another one than we know, or than the build compares."""
+        title, version = self._environment.title, greeting.versions["compiler"]
+        if not self._environment.knows(version):
+            known = f"Kernelwright knows the launches of {self._environment.version}"
+            raise self._unusable(f"{named}, which has {title} {version}; {known}")
         parts = PARTS[self._environment.need.module]
         _, records = find_elsewhere(self._python, parts)
-        if records and Path(folder).resolve() != parts.folder(records).resolve():
-            compared = f"from {folder}, and a build compares the files in {parts.folder(records)}"
-            raise self._unusable(f"{named}, which imports {self._environment.title} {compared}")
-
-    def ask(self, values: Mapping[str, Any], parts: Sequence[bytes | bytearray] = ()) -> Message:
-        """The answer to a request.
-
-        Raises:
-            ToolchainError: the process has ended.
-        """
-        if self._process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # of a process that has ended, which is told below
-                write_message(self._process.stdin, Message(values, parts))
-        return self._read()
-
-    def _read(self) -> Message:
-        message = read_message(self._answers)
-        if message is not None:
-            return message
-        process_of.cache_clear()  # the next request starts another one
-        self._errors.seek(0)
-        text = self._errors.read().decode(errors="replace").strip()
-        message_text = f"the process of {self._environment.title} ended with exit status {self._process.wait()}"
-        remedy = f"look whether {self._python} -c 'import {self._environment.need.module}' works"
-        raise ToolchainError(message_text, None, remedy, text[-6000:])
+        if records and Path(greeting.folder).resolve() != parts.folder(records).resolve():
+            compared = f"from {greeting.folder}, and a build compares the files in {parts.folder(records)}"
+            raise self._unusable(f"{named}, which imports {title} {compared}")
 
     def _unusable(self, message: str) -> ToolchainError:
         return ToolchainError(message, None, self._environment.remedy)
+
+    def ask(self, request: Request[Answered]) -> Answered:
+        """The result of a request.
+
+        Raises:
+            KernelwrightError: the process says so.
+            ToolchainError: it has ended.
+        """
+        try:
+            result = self._worker.call(request, math.inf)
+        except WorkerError as error:
+            process_of.cache_clear()  # the next request starts another one
+            self._worker.dispose()
+            raise ToolchainError(error.message, request.where, error.remedy, error.detail) from error
+        assert result is not None, "such a process is never spent"
+        return result
 
 
 @functools.cache
@@ -113,28 +112,28 @@ def process_of(
 def asked(
     environment: OwnEnvironment,
     module: str,
-    values: Mapping[str, Any],
+    request: Request[Answered],
     unit: Unit,
-    *,
-    parts: Sequence[bytes | bytearray] = (),
     variables: Mapping[str, str] | None = None,
-) -> Message:
+) -> Answered:
     """What the process of an environment, that of the unit, answers; the other arguments are as above.
 
     Raises:
+        KernelwrightError: the process says so.
         ToolchainError: there is no environment, or its process cannot answer.
     """
     if not unit.python:
         raise ToolchainError(f"{environment.title} has no environment", unit.where, environment.remedy)
     try:
-        return process_of(environment, unit.python, module, tuple((variables or {}).items())).ask(values, parts)
+        process = process_of(environment, unit.python, module, tuple((variables or {}).items()))
     except ToolchainError as error:
         error.where = unit.where
         raise
+    return process.ask(request)
 
 
-def source_of(source: str | PathLike[str], unit: Unit) -> dict[str, str]:
-    """What a process is told of a source: its path, and the project's folder.
+def source_of(source: str | PathLike[str], unit: Unit) -> dict[str, Any]:
+    """What a request has of a source: its path, the project's folder, and the unit.
 
     Arguments:
         source: its path, relative to the folder of the definition.
@@ -147,4 +146,4 @@ def source_of(source: str | PathLike[str], unit: Unit) -> dict[str, str]:
     if not path.is_file():
         remedy = f"give the path of a Python file, relative to {folder.as_posix()}"
         raise DefinitionError(f"there is no file {os.fspath(source)!r} beside the definition", unit.where, remedy)
-    return {"root": os.getcwd(), "file": str(path)}  # noqa: PTH109
+    return {"unit": unit, "root": os.getcwd(), "file": str(path)}  # noqa: PTH109

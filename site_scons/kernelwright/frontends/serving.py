@@ -1,145 +1,126 @@
 """What a process in another environment does: it executes sources of the project there, and answers with data.
 
-It reads requests from stdin until that ends, and answers on a pipe whose number is its last argument. A message is a
-JSON object in a line, and the bytes that belong to it, whose numbers are its ``parts``. Each request is answered by a
-fork, so that sources are executed anew, and an error that ends the process is an answer, too::
-
-    < {"version": "0.1.15", "folder": "/tilelang/lib/python3.11/site-packages/tilelang"}
-    > {"root": "/project", "file": "/project/kernels/tile/matmul.py", "function": "matmul", ...}
-    < {"result": {...}, "files": {...}, "parts": [4096]} and 4096 bytes
-    < {"error": {"kind": "...", "message": "...", "location": "...", "detail": "..."}, "files": {...}}
-    < {"raised": {...}, "files": {...}}
-
-``error`` is a :class:`Failure`, and ``raised`` a KernelwrightError as the protocol of workers has them. ``files`` are
-those of the author's that it used, as :class:`Reads` has them. Nothing is unpickled.
+It speaks the protocol of the workers (``processes/messages.py``), and answers on a pipe whose number is its last
+argument. Each request is answered by a fork, so that sources are executed anew, and an error that ends the process is
+an answer, too. Nothing is unpickled.
 
 A module of ours that is run like this (:mod:`.start_worker`) imports no more of ours than what needs only Python.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import importlib
 import importlib.util
 import itertools
-import json
 import os
-import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import IO, Any, NamedTuple
+from typing import Any, ClassVar
 
-from ..core.converter import to_json
-from ..core.errors import KernelwrightError
+from ..core.errors import DefinitionError, KernelwrightError, LoweringError, ToolchainError, Where
 from ..core.project import Installation, Project, callers, culprit_of
-from ..processes.messages import Failed
+from ..processes.messages import Failed, Hello, decode, encode
+from ..processes.protocol import Definition
+from ..processes.serving import Do, Progress, Send, answer, serve
+from ..processes.tool_process import REVISION, write
+from ..processes.worker import describe_status
+from .unit import Unit
 
 
-class Message(NamedTuple):
-    """What one side tells the other: a JSON object, and bytes that belong to it."""
-
-    values: Mapping[str, Any]
-    parts: Sequence[bytes | bytearray] = ()
-
-
-def write_message(stream: IO[bytes], message: Message) -> None:
-    """Write a message."""
-    sizes = {"parts": [len(part) for part in message.parts]} if message.parts else {}
-    stream.write(json.dumps({**message.values, **sizes}).encode() + b"\n")
-    for part in message.parts:
-        stream.write(part)
-    stream.flush()
-
-
-def read_message(stream: IO[bytes]) -> Message | None:
-    """The next message; None if the stream ends before its end."""
-    line = stream.readline()
-    if not line.endswith(b"\n"):
-        return None
-    values = json.loads(line)
-    sizes = values.pop("parts", [])
-    parts = [bytearray(stream.read(size)) for size in sizes]
-    return Message(values, parts) if [len(part) for part in parts] == sizes else None
-
-
-class Failure(Exception):
-    """Why a request cannot be done, in words for the author of a source.
+@dataclass(frozen=True)
+class SourceRequest:
+    """A request about a function of a source.
 
     Arguments:
-        kind: ``function``: the source has no such function; ``source``: the author's code raised an error; ``tool``:
-            the compiler did. The modules that are run have kinds of their own, too.
-        message: what is wrong.
-        location: ``path:line``, if it is known.
-        detail: more about it.
+        unit: what is lowered, or interpreted.
+        root: the project's folder.
+        file: the path of the source.
+        function: the name of the function.
     """
 
-    def __init__(self, kind: str, message: str, location: str = "", detail: str = "") -> None:
-        super().__init__(message)
-        self.answer = {"kind": kind, "message": message, "location": location, "detail": detail}
+    definition: ClassVar[Definition] = None
+    if_late: ClassVar[str] = ""
+    remedy: ClassVar[str | None] = None
+    unit: Unit
+    root: str
+    file: str
+    function: str
+
+    @property
+    def where(self) -> Where:
+        """The place that an error of it belongs to."""
+        return self.unit.where
+
+    @property
+    def subject(self) -> str:
+        """What raises the errors of the author's code, for messages."""
+        return self.function
+
+    @property
+    def cannot(self) -> str:
+        """What the compiler cannot do if it raises an error itself, for messages; ``remedy`` is what helps then."""
+        raise NotImplementedError
 
 
-def serve(load: Callable[[], ModuleType], answer: Callable[[Message], Message]) -> None:
+def serve_sources(load: Callable[[], ModuleType], operations: Mapping[Any, Do]) -> None:
     """Serve requests until stdin ends.
 
     Arguments:
         load: imports the compiler, once; returns its module.
-        answer: does what a request asks for, in a fork.
+        operations: request -> what does it, in a fork. The result is a dataclass that has ``files``: those of the
+            author's that were used, as :class:`Reads` has them.
     """
-    answers = int(sys.argv[-1])
-    os.set_inheritable(answers, False)  # not by the compiler's own programs, which may outlive this process
-    outgoing = os.fdopen(answers, "wb")
+    serve(_greeting(load), lambda send: partial(_answer_in_fork, operations, send), int(sys.argv[-1]))
+
+
+def _greeting(load: Callable[[], ModuleType]) -> Hello | ToolchainError:
     try:
         compiler = load()
     except Exception as error:  # a broken installation fails in many ways
-        write_message(outgoing, Message({"error": f"{type(error).__name__}: {error}"}))
-        return
-    folder = str(Path(str(compiler.__file__)).parent)
-    write_message(outgoing, Message({"version": str(compiler.__version__), "folder": folder}))
-    while (request := read_message(sys.stdin.buffer)) is not None:
-        write_message(outgoing, _answered(request, answer))
+        return ToolchainError(f"{type(error).__name__}: {error}")
+    return Hello({"compiler": str(compiler.__version__)}, REVISION, str(Path(str(compiler.__file__)).parent))
 
 
-def _answered(request: Message, answer: Callable[[Message], Message]) -> Message:
-    """The answer of a fork."""
+def _answer_in_fork(operations: Mapping[Any, Do], send: Send, line: bytes) -> None:
+    kinds = {kind.op: kind for kind in operations}
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
-        os.close(reading)
-        with os.fdopen(writing, "wb") as stream:
-            write_message(stream, _answer(request, answer))
-        os._exit(0)
+        try:
+            answer(line, kinds, partial(_do, operations), partial(write, writing))
+        finally:
+            os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as stream:
-        message = read_message(stream)
+        told = stream.readline()  # not to its end: a program that the source has left behind may hold the pipe
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if status == 0 and message is not None:
-        return message
-    how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
-    return Message({"error": Failure("tool", f"the process {how}").answer, "files": {}})
+    if status or not told.endswith(b"\n"):
+        number, request = decode(line, kinds)
+        error = LoweringError(f"{request.cannot}: the process {describe_status(status)}", request.where, request.remedy)
+        told = encode(number, Failed.of(error))
+    send(told)
 
 
-def _answer(request: Message, answer: Callable[[Message], Message]) -> Message:
-    root = request.values["root"]
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # what a source reads there is no request
-    reads = Reads(root)
+def _do(operations: Mapping[Any, Do], request: SourceRequest, progress: Progress) -> Any:
+    """The result of a request. It tells no progress: there is one line for each answer."""
+    reads = Reads(request.root)
     reads.install()
-    parts: Sequence[bytes | bytearray] = ()
     try:
-        result, parts = answer(request)
-        values: dict[str, Any] = {"result": result}
-    except Failure as failure:
-        values = {"error": failure.answer}
+        result = operations[type(request)](request, lambda doing: None)
     except KernelwrightError as error:
-        values = {"raised": to_json(Failed.of(error))}
+        error.where = replace(request.where, location=error.where.location or request.where.location)
+        raise
     except BaseException as error:  # it runs the author's code, and errors of compilers have many types
-        values = {"error": failure_of(error, root).answer}
+        raise error_of(error, request) from error
     reads.note_modules()
-    return Message({**values, "files": dict(sorted(reads.files.items()))}, parts)
+    return replace(result, files=dict(sorted(reads.files.items())))
 
 
 class Reads:
@@ -246,7 +227,7 @@ def executed(file: str, root: str) -> ModuleType:
     """A source, which is executed with its folder and the project's first among those that it imports from.
 
     Raises:
-        Failure: it is no Python file.
+        DefinitionError: it is no Python file.
     """
     sys.path[:0] = [str(Path(file).parent), root]
     sys.dont_write_bytecode = True
@@ -255,23 +236,24 @@ def executed(file: str, root: str) -> ModuleType:
     own = f"kernelwright_source_{stem}" if taken else stem  # it must not take the place of a module such as "math"
     spec = importlib.util.spec_from_file_location(own, file, loader=_FromSource(own, file))
     if spec is None or spec.loader is None:
-        raise Failure("function", f"{short(file, root)} is no Python file")
+        raise DefinitionError(f"{short(file, root)} is no Python file", None, "name a file that ends with .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # compilers look for the source of functions through their module
     spec.loader.exec_module(module)
     return module
 
 
-def require_function(module: ModuleType, name: str, is_right: Callable[[Any], bool], decorator: str, root: str) -> Any:
-    """The function of that name in a source.
+def require_function(request: SourceRequest, is_right: Callable[[Any], bool], decorator: str) -> Any:
+    """The function that a request names, in its source, which is executed.
 
     Arguments:
         is_right: whether an object is a function that the compiler takes.
         decorator: what makes it one.
 
     Raises:
-        Failure: there is none.
+        DefinitionError: there is none.
     """
+    module, name, root = executed(request.file, request.root), request.function, request.root
     function = getattr(module, name, None)
     if is_right(function):
         return function
@@ -280,34 +262,39 @@ def require_function(module: ModuleType, name: str, is_right: Callable[[Any], bo
     line = getattr(getattr(function, "__code__", None), "co_firstlineno", 1)
     file = str(module.__file__)
     message = f"{short(file, root)} {what}; such functions are {known or 'none'}"
-    raise Failure("function", message, f"{file}:{line}")
+    remedy = f"name a function of the file that is decorated with {decorator}"
+    raise DefinitionError(message, Where(location=f"{file}:{line}"), remedy)
 
 
-def failure_of(error: BaseException, root: str) -> Failure:
-    """What an exception of the author's code, or of the compiler in it, says: at the innermost line of the project."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_of_project(frame.filename, root)]
+def error_of(error: BaseException, request: SourceRequest) -> KernelwrightError:
+    """The error for what the author's code raised, or the compiler in it."""
+    message, location, detail, is_authors = said(error, request.root)
+    where = replace(request.where, location=location or request.where.location)
+    if not is_authors:
+        return LoweringError(f"{request.cannot}: {message}", where, request.remedy, detail)
+    remedy = "mend that line"
+    if isinstance(error, ModuleNotFoundError):
+        remedy = f"install it in the environment of {request.unit.python}, or leave it out of the source"
+    return DefinitionError(f"{request.subject} raised {message}", where, remedy, detail)
+
+
+def said(error: BaseException, root: str) -> tuple[str, str, str, bool]:
+    """What an exception says: its message, the innermost line of the project, its traceback, and whether such lines
+    are in that."""
+    project = Project(Path(root))
+
+    def is_authors(path: str) -> bool:
+        return project.relative(path) is not None and os.path.isfile(path)  # noqa: PTH113
+
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_authors(frame.filename)]
     location = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     text = str(error).strip()
     if isinstance(error, SyntaxError) and error.filename:
         location, text = f"{error.filename}:{error.lineno}", error.msg
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     message = f"{type(error).__name__}: {first}" if first else type(error).__name__
-    shown = "".join([*traceback.format_list(frames), f"{type(error).__name__}: {text}"])
-    return Failure("source" if frames else "tool", short(message, root), location, short(shown, root))
-
-
-def _is_of_project(path: str, root: str) -> bool:
-    return _is_inside(path, root) and os.path.isfile(path)  # noqa: PTH113
-
-
-def _is_inside(path: str, root: str) -> bool:
-    """Whether a path is one of the project, and not of an environment in its folder."""
-    return _project(root).relative(path) is not None
-
-
-@functools.cache
-def _project(root: str) -> Project:
-    return Project(Path(root))
+    detail = "".join([*traceback.format_list(frames), f"{type(error).__name__}: {text}"])
+    return short(message, root), location, short(detail, root), bool(frames)
 
 
 def short(text: str, root: str) -> str:

@@ -111,6 +111,7 @@ class WorkerPool:
         result = None
         while result is None:
             worker = self._take(request.where, request.definition)
+            worker.take_output()
             try:
                 result = worker.call(request, self.timeout_s)
             finally:
@@ -248,7 +249,7 @@ class WorkerPool:
     def _pass_on_output(self, request: Request[Any], worker: Worker) -> None:
         if self._on_output is None or not worker.answered:
             return  # a dead worker's output is part of the error
-        if text := worker.new_output():
+        if text := worker.take_output():
             self._on_output(request, escaped(text))
 
     def _environment(self) -> dict[str, str]:

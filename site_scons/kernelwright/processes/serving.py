@@ -43,17 +43,16 @@ def answer(line: bytes, kinds: Mapping[str, Any], do: Do, send: Send) -> None:
         send: writes one line to the client.
     """
     number, request = decode(line, kinds)
-    message: Result | Failed | Spent
     try:
         value = do(request, lambda doing: send(encode(number, messages.Progress(doing))))
-        message = Result(value, retiring=peak_memory_kib() > MEMORY_LIMIT_KIB)
+        told = encode(number, Result(value, retiring=peak_memory_kib() > MEMORY_LIMIT_KIB))
     except SpentError:
-        message = Spent()
+        told = encode(number, Spent())
     except KernelwrightError as error:
-        message = Failed.of(error)
+        told = encode(number, Failed.of(error))
     except Exception as error:  # a defect of ours must not look like a death
-        message = Failed.of(_defect(error, request))
-    send(encode(number, message))
+        told = encode(number, Failed.of(_defect(error, request)))
+    send(told)
 
 
 def peak_memory_kib() -> int:

@@ -118,8 +118,6 @@ class Worker:
         Only an answer, good or bad, leaves the worker reusable, and a good one not if the worker retires.
         """
         self._next_id += 1
-        self._read_log()
-        self._output = Output()
         self.reusable = self.answered = False
         self._begin(f"working on {request.op}", timeout_s, request.where, request.if_late)
         self._write(encode(self._next_id, request))
@@ -152,10 +150,11 @@ class Worker:
         self._process.close()
         os.close(self._log)
 
-    def new_output(self) -> str:
-        """What the worker has printed since its last request began; of a very long text the ends."""
+    def take_output(self) -> str:
+        """What the worker has printed since the last call; of a very long text the ends."""
         self._read_log()
-        return self._output.text()
+        output, self._output = self._output, Output()
+        return output.text()
 
     def _read_log(self) -> None:
         """Take what has been printed by now, also by somebody who never stops."""

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...core.errors import DefinitionError, LoweringError, Where
+from ...core.errors import DefinitionError, Where
 from ...define.arguments import Scalar, Tensor, check_arguments
 from ...define.sizes import Size
 from ..declared_launch import DeclaredLaunch, EncodedMap, Given, Passed, lower_launches
 from ..other_process import asked, source_of
 from ..unit import LoweredKernel, Unit
 from .program import DTYPES, ENVIRONMENT, Program
+from .worker import Lowered, TileLangRequest
 
 ALIGNMENT = 16
 """Bytes that tensors are aligned to: TileLang's code loads as many at once, and asks no one."""
@@ -22,8 +23,8 @@ WIDE = ("longlong4", "load_global_256", "store_global_256", "_global_256")
 """What is in source whose code loads 32 bytes at once."""
 
 
-def lowered_by_tilelang(program: Program, unit: Unit) -> dict[str, Any]:
-    """What TileLang makes of a function, as data, and the files that it was read from.
+def lowered_by_tilelang(program: Program, unit: Unit) -> Lowered:
+    """What TileLang makes of a function.
 
     Raises:
         DefinitionError: there is no such function, or its code is wrong.
@@ -31,16 +32,14 @@ def lowered_by_tilelang(program: Program, unit: Unit) -> dict[str, Any]:
         ToolchainError: there is no environment with TileLang.
     """
     program.check(unit.where)
-    request = {"function": program.function, "arguments": program.arguments, "arch": unit.arch}
-    answer = asked(ENVIRONMENT, "tilelang.worker", request | source_of(program.source, unit), unit).values
-    if "error" in answer:
-        raise _error(answer["error"], program, unit)
-    return {**answer["result"], "files": answer["files"]}
+    told = source_of(program.source, unit)
+    request = TileLangRequest(**told, function=program.function, arguments=program.arguments)
+    return asked(ENVIRONMENT, "tilelang.worker", request, unit)
 
 
 def argument_names(program: Program, unit: Unit) -> list[str]:
     """The names of the arguments, in the order of a call; raises as :func:`lowered_by_tilelang`."""
-    return [argument["name"] for argument in lowered_by_tilelang(program, unit)["arguments"]]
+    return [argument["name"] for argument in lowered_by_tilelang(program, unit).arguments]
 
 
 def lower(program: Program, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
@@ -60,24 +59,25 @@ def lower(program: Program, unit: Unit, progress: Callable[[str], None]) -> Lowe
     data = lowered_by_tilelang(program, unit)
     declared = dict(_arguments(data))
     outputs = unit.named(list(declared))
-    _require_outputs(data, outputs, unit.where)
+    _require_outputs(program, data, outputs, unit.where)
     check_arguments(declared, outputs, DTYPES, unit.where)
     unit = replace(unit, outputs=outputs)
     progress("making host code")
-    maps = [EncodedMap(**value) for value in data["maps"]]
-    lowered = lower_launches(declared, [_launch(launch, maps) for launch in data["launches"]], unit)
+    maps = [EncodedMap(**value) for value in data.maps]
+    lowered = lower_launches(declared, [_launch(launch, maps) for launch in data.launches], unit)
     files = {
         **lowered.files,
-        "module.tir": data["module"].encode(),
-        "device.cu": _device_code(data, unit).encode(),
-        "flags.json": (json.dumps(data["flags"]) + "\n").encode(),
+        "module.tir": data.module.encode(),
+        # At the end, because what sources begin with is read once for all that begin with the same.
+        "device.cu": f"{data.source.strip()}\n// {unit.kernel}/{unit.slug}: {program.function}\n".encode(),
+        "flags.json": (json.dumps(data.flags) + "\n").encode(),
     }
-    return replace(lowered, files=files, read=data["files"])
+    return replace(lowered, files=files, read=data.files)
 
 
-def _arguments(data: Mapping[str, Any]) -> Iterator[tuple[str, Tensor | Scalar]]:
-    alignment = 2 * ALIGNMENT if any(word in data["source"] for word in WIDE) else ALIGNMENT
-    for argument in data["arguments"]:
+def _arguments(data: Lowered) -> Iterator[tuple[str, Tensor | Scalar]]:
+    alignment = 2 * ALIGNMENT if any(word in data.source for word in WIDE) else ALIGNMENT
+    for argument in data.arguments:
         name, dtype, shape = argument["name"], argument["dtype"], argument["shape"]
         if shape is None:
             yield name, Scalar(dtype)
@@ -86,14 +86,16 @@ def _arguments(data: Mapping[str, Any]) -> Iterator[tuple[str, Tensor | Scalar]]
             yield name, Tensor(dtype, *sizes, alignment=alignment, written=argument["written"])
 
 
-def _require_outputs(data: Mapping[str, Any], outputs: tuple[str, ...], where: Where) -> None:
+def _require_outputs(program: Program, data: Lowered, outputs: tuple[str, ...], where: Where) -> None:
     """Raise a DefinitionError unless the outputs of the definition are those of the function."""
-    own = data["outputs"]
-    if own and list(outputs) != own:
-        message = f"the outputs of {data['name']} are {', '.join(own)}, those of the definition {', '.join(outputs)}"
+    own = data.outputs
+    if own and outputs != own:
+        message = (
+            f"the outputs of {program.function} are {', '.join(own)}, those of the definition {', '.join(outputs)}"
+        )
         listed = ", ".join(f'"{name}"' for name in own)
         raise DefinitionError(message, where, f"write outputs=[{listed}]")
-    written = [argument["name"] for argument in data["arguments"] if argument.get("written")]
+    written = [argument["name"] for argument in data.arguments if argument.get("written")]
     for name in outputs:
         if name not in written:
             message = f"outputs lists {name!r}, and the function does not write it"
@@ -120,25 +122,3 @@ def _passed(value: Mapping[str, Any], maps: list[EncodedMap]) -> Passed:
     if "map" in value:
         return maps[int(value["map"])]
     return Given(value["tensor"]) if "tensor" in value else Size(_size(value["size"]), value["dtype"])
-
-
-def _device_code(data: Mapping[str, Any], unit: Unit) -> str:
-    # At the end, because what sources begin with is read once for all that begin with the same.
-    return f"{data['source'].strip()}\n// {unit.kernel}/{unit.slug}: {data['name']}\n"
-
-
-def _error(error: Mapping[str, str], program: Program, unit: Unit) -> DefinitionError | LoweringError:
-    """The error for what the process says."""
-    where = Where(unit.kernel, unit.slug, "lower", error["location"] or unit.location)
-    message, detail = error["message"], error["detail"] or None
-    if error["kind"] == "function":
-        return DefinitionError(message, where, "name a function of the file that is decorated with @tilelang.jit")
-    if error["kind"] == "values":
-        message = f"{program.function} cannot be called with the values of the Program: {message}"
-        return DefinitionError(message, unit.where, "give a value to each of its parameters that is no tensor")
-    if error["kind"] == "unsupported":
-        message = f"{program.function} cannot be a kernel of a package: {message}"
-        return LoweringError(message, where, "leave that out of the function, or call TileLang's kernel itself")
-    if error["kind"] == "source":
-        return DefinitionError(f"{program.function} raised {message}", where, "mend that line", detail)
-    return LoweringError(f"TileLang cannot lower {program.function} for {unit.arch}: {message}", where, None, detail)

@@ -1,6 +1,6 @@
 """Lowers functions of TileLang: a module that runs in an environment which has TileLang, and not Kernelwright.
 
-What it is asked and answers is in :mod:`.serving`. Written for TileLang 0.1.15.
+Written for TileLang 0.1.15.
 """
 
 from __future__ import annotations
@@ -8,11 +8,14 @@ from __future__ import annotations
 import re
 import shlex
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
-from ..serving import Failure, Message, executed, require_function, serve
+from ...core.errors import DefinitionError, LoweringError
+from ...processes.serving import Progress
+from ..serving import SourceRequest, require_function, serve_sources
 
 INFIX = {
     **{"Add": "+", "Sub": "-", "Mul": "*", "FloorDiv": "//", "FloorMod": "%"},
@@ -41,9 +44,51 @@ FEATURES = {
 """What host code calls for features that launches of Kernelwright do not have."""
 
 
+@dataclass(frozen=True)
+class Lowered:
+    """What a function is lowered to.
+
+    Arguments:
+        arguments: name, dtype, shape (None: it is a number), and whether it is written, in the order of a call.
+        outputs: the names of those that the function itself calls outputs.
+        maps: the tensor maps that host code makes: the fields of an ``EncodedMap``.
+        launches: what host code launches, with what.
+        source, module: the CUDA source, and the function in TIR.
+        flags: flags of the CUDA compiler.
+        files: as ``LoweredKernel.read``.
+    """
+
+    arguments: tuple[Mapping[str, Any], ...]
+    outputs: tuple[str, ...]
+    maps: tuple[Mapping[str, Any], ...]
+    launches: tuple[Mapping[str, Any], ...]
+    source: str
+    module: str
+    flags: tuple[str, ...]
+    files: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TileLangRequest(SourceRequest):
+    """Lower a function, which is called with these values."""
+
+    op: ClassVar[str] = "tilelang"
+    result: ClassVar[type[Lowered]] = Lowered
+    arguments: Mapping[str, Any]
+
+    @property
+    def cannot(self) -> str:
+        """What TileLang cannot do if it raises an error itself, for messages."""
+        return f"TileLang cannot lower {self.function} for {self.unit.arch}"
+
+
+class UnsupportedError(Exception):
+    """A function has what launches of Kernelwright do not have."""
+
+
 def main() -> None:
     """Serve requests until stdin ends."""
-    serve(_load, lambda request: Message(_lower(dict(request.values))))
+    serve_sources(_load, {TileLangRequest: _lower})
 
 
 def _load() -> ModuleType:
@@ -52,34 +97,37 @@ def _load() -> ModuleType:
     return cast("ModuleType", tilelang)
 
 
-def _lower(request: dict[str, Any]) -> dict[str, Any]:
+def _lower(request: TileLangRequest, progress: Progress) -> Lowered:
     """What the function of a request is lowered to."""
-    compiled = _Function(_function_of(request), request)
-    host, device, source = compiled.lower(request["arch"])
+    try:
+        return _lowered(_Function(_function_of(request), request), request.unit.arch)
+    except UnsupportedError as error:
+        message = f"{request.function} cannot be a kernel of a package: {error}"
+        raise LoweringError(
+            message, None, "leave that out of the function, or call TileLang's kernel itself"
+        ) from error
+
+
+def _lowered(compiled: _Function, arch: str) -> Lowered:
+    host, device, source = compiled.lower(arch)
     reader = _HostReader(compiled.function, device)
     reader.read(host)
-    tensors, names = reader.arguments(), [argument["name"] for argument in reader.arguments()]
-    return {
-        "name": request["function"],
-        "arguments": tensors,
-        "outputs": [names[index] for index in compiled.outputs],
-        "maps": reader.maps,
-        "launches": reader.launches,
-        "source": source,
-        "module": f"{compiled.function.script()}\n",
-        "flags": compiled.flags,
-    }
+    arguments = tuple(reader.arguments())
+    outputs = tuple(arguments[index]["name"] for index in compiled.outputs)
+    module = f"{compiled.function.script()}\n"
+    return Lowered(
+        arguments, outputs, tuple(reader.maps), tuple(reader.launches), source, module, tuple(compiled.flags)
+    )
 
 
-def _function_of(request: dict[str, Any]) -> Any:
+def _function_of(request: TileLangRequest) -> Any:
     """The function that a request names, in its source, which is executed."""
     from tilelang.jit import JITImpl
 
     def is_jit(value: Any) -> bool:
         return isinstance(getattr(value, "jit_impl", value), JITImpl)  # with @tilelang.autotune
 
-    module = executed(request["file"], request["root"])
-    function = require_function(module, request["function"], is_jit, "@tilelang.jit", request["root"])
+    function = require_function(request, is_jit, "@tilelang.jit")
     return getattr(function, "jit_impl", function)
 
 
@@ -92,12 +140,12 @@ class _Function:
         flags: flags of the CUDA compiler.
     """
 
-    def __init__(self, jit: Any, request: dict[str, Any]) -> None:
+    def __init__(self, jit: Any, request: TileLangRequest) -> None:
         from tilelang.jit.kernel import normalize_pass_configs
 
-        target = _target(request["arch"])
+        target = _target(request.unit.arch)
         jit.target = target  # what a decorator says is of the machine that runs it
-        self.function = _called(jit, request["arguments"])
+        self.function = _called(jit, request)
         attributes = dict(self.function.attrs or {})
         self._configs = normalize_pass_configs(
             {**dict(attributes.get("tilelang_pass_configs", {})), **dict(jit.pass_configs or {})}
@@ -134,17 +182,17 @@ class _Function:
             context = create_backend_context(target, None, "tvm_ffi")
             with compile_pass_instrumentation(name="kernelwright"), instrument_current_pass_context():
                 host, device, *_ = lower_to_host_device_ir(self.function, context)
-                source = device_codegen_without_compile(device, context).inspect_source()
+                source = str(device_codegen_without_compile(device, context).inspect_source())
         functions = [value for _, value in host.functions.items()]
         if len(functions) != 1:
-            raise Failure("unsupported", "its host code calls functions of its own")
+            raise UnsupportedError("its host code calls functions of its own")
         return functions[0], device, source
 
 
-def _called(jit: Any, values: dict[str, Any]) -> Any:
+def _called(jit: Any, request: TileLangRequest) -> Any:
     """The TIR that a function makes of its values."""
     try:
-        return jit.get_tir(**values)
+        return jit.get_tir(**request.arguments)
     except (TypeError, ValueError) as error:
         # Where no line of the author's has run, it is the call that is wrong.
         if any(
@@ -152,7 +200,8 @@ def _called(jit: Any, values: dict[str, Any]) -> Any:
             for frame in traceback.extract_tb(error.__traceback__)
         ):
             raise
-        raise Failure("values", str(error).strip()) from error
+        message = f"{request.function} cannot be called with the values of the Program: {str(error).strip()}"
+        raise DefinitionError(message, None, "give a value to each of its parameters that is no tensor") from error
 
 
 def _target(arch: str) -> Any:
@@ -187,7 +236,7 @@ class _HostReader:
         """Read the host function, as ``MakePackedAPI`` makes it."""
         self._visit(host.body)
         if not self.launches:
-            raise Failure("unsupported", "its host code launches no device function")
+            raise UnsupportedError("its host code launches no device function")
 
     def arguments(self) -> list[dict[str, Any]]:
         """The arguments, in the order of a call."""
@@ -198,7 +247,7 @@ class _HostReader:
         if buffer is None:
             if str(parameter.dtype) == "handle":
                 message = f"argument {parameter.name!r} is a plain pointer: give it a shape and a dtype with T.Tensor"
-                raise Failure("unsupported", message)
+                raise UnsupportedError(message)
             return {"name": str(parameter.name), "dtype": str(parameter.dtype), "shape": None}
         name = str(buffer.name)
         _require_compact(buffer)
@@ -218,7 +267,7 @@ class _HostReader:
         elif kind in ("AttrStmt", "DeclBuffer", "AssertStmt"):
             self._visit_body(node)
         elif self._started and kind != "Return":
-            raise Failure("unsupported", f"its host code has a {kind}: {_first_line(node)}")
+            raise UnsupportedError(f"its host code has a {kind}: {_first_line(node)}")
 
     def _visit_body(self, node: Any) -> None:
         body = getattr(node, "body", None)
@@ -237,7 +286,7 @@ class _HostReader:
     def _evaluate(self, call: Any) -> None:
         if _name_of(call) not in ("tirx.tvm_call_packed", "tirx.call_packed"):
             if self._started and type(call).__name__ != "IntImm" and _name_of(call) != "tirx.ret":
-                raise Failure("unsupported", f"its host code calls {_first_line(call)}")
+                raise UnsupportedError(f"its host code calls {_first_line(call)}")
             return
         name, *arguments = call.args
         callee = str(getattr(name, "value", name))
@@ -248,14 +297,14 @@ class _HostReader:
         elif callee in self._device:
             self._launch(callee, arguments)
         else:
-            raise Failure("unsupported", f"it uses {FEATURES.get(callee, f'what host code calls {callee} for')}")
+            raise UnsupportedError(f"it uses {FEATURES.get(callee, f'what host code calls {callee} for')}")
 
     def _encode(self, arguments: list[Any]) -> None:
         """Note a tensor map, whose place among the others is known: the arguments of cuTensorMapEncodeTiled."""
         place = self._known[str(arguments[0].name)]["map"]
         dtype, rank, tensor = int(arguments[1]), int(arguments[2]), self._tensor(arguments[3])
         if dtype >= len(DATA_TYPES) or tensor is None:
-            raise Failure("unsupported", f"it makes a tensor map in a way of its own: {_first_line(arguments[3])}")
+            raise UnsupportedError(f"it makes a tensor map in a way of its own: {_first_line(arguments[3])}")
         values = iter(map(self._text, arguments[4:]))
         # It gives the stride of the innermost dimension, too, which is that of an element.
         lists = {name: [next(values) for _ in range(rank)] for name in ("sizes", "strides", "box", "steps")}
@@ -291,7 +340,7 @@ class _HostReader:
         if tensor is not None:
             return {"tensor": tensor}
         if dtype == "handle":
-            raise Failure("unsupported", f"its host code passes the pointer {_first_line(value)}")
+            raise UnsupportedError(f"its host code passes the pointer {_first_line(value)}")
         return {"size": self._text(value), "dtype": dtype}
 
     def _tensor(self, value: Any) -> str | None:
@@ -325,13 +374,13 @@ class _HostReader:
 
 
 def _require_compact(buffer: Any) -> None:
-    """Raise a Failure for a tensor with gaps or another order of its dimensions."""
+    """Raise an UnsupportedError for a tensor with gaps or another order of its dimensions."""
     expected = "1"
     texts = [_size(size, _plain) for size in buffer.shape]
     for size, stride in zip(reversed(texts), reversed([_size(s, _plain) for s in buffer.strides]), strict=False):
         if _product(stride) != _product(expected):
             message = f"argument {buffer.name!r} has strides of its own ({', '.join(map(str, buffer.strides))})"
-            raise Failure("unsupported", f"{message}: launches pass tensors in row-major order without gaps")
+            raise UnsupportedError(f"{message}: launches pass tensors in row-major order without gaps")
         expected = f"({expected} * {size})"
 
 
@@ -366,7 +415,7 @@ def _size(node: Any, name_of: Callable[[Any], str]) -> str:
     if _name_of(node) in ("tirx.shift_left", "tirx.shift_right") and type(node.args[1]).__name__ == "IntImm":
         operator = "*" if _name_of(node).endswith("left") else "//"
         return f"({_size(node.args[0], name_of)} {operator} {1 << int(node.args[1].value)})"
-    raise Failure("unsupported", f"its host code computes {_first_line(node)}, which is no arithmetic of sizes")
+    raise UnsupportedError(f"its host code computes {_first_line(node)}, which is no arithmetic of sizes")
 
 
 def _name_of(call: Any) -> str:

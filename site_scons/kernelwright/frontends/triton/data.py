@@ -1,25 +1,104 @@
-"""A Program and its unit as data, which another process can be told."""
+"""What a process is asked about a Program that names its source, and what it answers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
 
 from ...define.arguments import Scalar, Tensor
 from ...define.sizes import Size, text_of
-from ..unit import Unit
+from ...processes.messages import Failed
+from ..serving import SourceRequest
+from .compiler import Compiled
 from .program import Program
 
 
-def data_of(program: Program, unit: Unit) -> dict[str, Any]:
-    """The data; that of the function is not among it."""
-    described = {
+@dataclass(frozen=True)
+class Made:
+    """What Triton made.
+
+    Arguments:
+        options: of the launch and the compilation, those that heuristics chose among them.
+        results: for each arch.
+        files: as ``LoweredKernel.read``.
+    """
+
+    options: Mapping[str, Any]
+    results: Sequence[Compiled]
+    files: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Interpreted:
+    """What came of a run in the interpreter.
+
+    Arguments:
+        contents: what is in the arrays afterwards.
+        lacking: why the interpreter cannot run the function; None: it has.
+        files: as ``LoweredKernel.read``.
+    """
+
+    contents: tuple[bytes, ...] = ()
+    lacking: Failed | None = None
+    files: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CompileRequest(SourceRequest):
+    """Compile a program.
+
+    Arguments:
+        source: the path of the source, as the definition has it.
+        program: the rest of the program, see :func:`data_of`.
+    """
+
+    op: ClassVar[str] = "compile"
+    result: ClassVar[type[Made]] = Made
+    source: str
+    program: Mapping[str, Any]
+
+    @property
+    def subject(self) -> str:
+        """What raises the errors of the author's code, for messages."""
+        return self.source
+
+    @property
+    def cannot(self) -> str:
+        """What Triton cannot do if it raises an error itself, for messages."""
+        return f"Triton cannot compile {self.source} for {', '.join(self.unit.archs)}"
+
+
+@dataclass(frozen=True)
+class InterpretRequest(CompileRequest):
+    """Run a program in the interpreter.
+
+    Arguments:
+        shapes: argument -> its shape; None: it is a number.
+        numbers: argument -> its value.
+        contents: what is in the arrays, in the order of the arguments.
+    """
+
+    op: ClassVar[str] = "interpret"
+    result: ClassVar[type[Interpreted]] = Interpreted  # type: ignore[assignment]
+    remedy: ClassVar[str | None] = "look whether it reads or writes beyond the end of a tensor"
+    shapes: Mapping[str, tuple[int, ...] | None]
+    numbers: Mapping[str, Any]
+    contents: tuple[bytes, ...]
+
+    @property
+    def cannot(self) -> str:
+        """What Triton cannot do if it raises an error itself, for messages."""
+        return f"Triton cannot interpret {self.source}"
+
+
+def data_of(program: Program) -> dict[str, Any]:
+    """A program as data, without its function."""
+    return {
         "grid": [text_of(size) for _, size in program.blocks],
         "options": program.options,
         "arguments": [[name, *_argument_data(value)] for name, value in program.arguments.items()],
     }
-    return {"program": described, "unit": asdict(unit)}
 
 
 def _argument_data(value: Any) -> tuple[str, Any]:
@@ -31,10 +110,9 @@ def _argument_data(value: Any) -> tuple[str, Any]:
 
 
 def program_of(data: Mapping[str, Any], function: Any) -> Program:
-    """The Program of its data, with a function."""
-    described = data["program"]
-    arguments = {name: _argument(kind, value) for name, kind, value in described["arguments"]}
-    return Program(function, grid=described["grid"], **described["options"], **arguments)
+    """The program of its data, with a function."""
+    arguments = {name: _argument(kind, value) for name, kind, value in data["arguments"]}
+    return Program(function, grid=data["grid"], **data["options"], **arguments)
 
 
 def _argument(kind: str, data: Any) -> Any:
@@ -44,9 +122,3 @@ def _argument(kind: str, data: Any) -> Any:
     if kind == "scalar":
         return Scalar(data)
     return Size(*data) if kind == "size" else data
-
-
-def unit_of(data: Mapping[str, Any]) -> Unit:
-    """The unit of its data."""
-    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data["unit"].items()}
-    return Unit(**values)

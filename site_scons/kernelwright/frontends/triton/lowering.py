@@ -5,9 +5,8 @@ Written for Triton 3.9. What its launcher passes and sets besides the arguments 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from ...core.arch import SHARED_MEMORY, arch_order, image_file, is_ptx, real_arch
 from ...core.errors import LoweringError
@@ -18,7 +17,8 @@ from ..cubin import usage_of, with_spills
 from ..declared_launch import DeclaredLaunch, Workspace, lower_launch
 from ..unit import LoweredKernel, Unit
 from .compiler import Compiled, compiled
-from .elsewhere import asked_for
+from .data import Made
+from .elsewhere import compiled_elsewhere
 from .heuristics import specialized
 from .program import Program
 
@@ -27,21 +27,6 @@ GLOBAL_SCRATCH, PROFILE_SCRATCH = "global scratch", "profile scratch"
 
 NULL = Size(0, "uint64")
 """A pointer to no memory."""
-
-
-@dataclass(frozen=True)
-class _Made:
-    """What Triton made.
-
-    Arguments:
-        options: of the launch and the compilation, those that heuristics chose among them.
-        results: for each arch.
-        read: as ``LoweredKernel.read``.
-    """
-
-    options: Mapping[str, Any]
-    results: Sequence[Compiled]
-    read: Mapping[str, str | None]
 
 
 def lower(program: Program, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
@@ -60,29 +45,21 @@ def lower(program: Program, unit: Unit, progress: Callable[[str], None]) -> Lowe
     outputs = unit.named(list(program.declared))
     program.check(outputs, unit.where)
     unit = replace(unit, outputs=outputs)
-    made = _made_elsewhere(program, unit, progress) if program.source else _made_here(program, unit, progress)
+    made = _made(program, unit, progress)
     program = specialized(program, unit, outputs).with_options(made.options)
     # What is left are multiples of sizes.
     unit = replace(unit, multiples={n: m for n, m in unit.multiples.items() if n != ALL})
     progress("making host code")
     lowered = lower_launch(_launch(program, made.results, unit), unit)
     files = {name: lowered.files[name] for name in ("signature.json", "host.c")}
-    return replace(lowered, files=files | _files(program, unit, made.results), read=made.read)
+    return replace(lowered, files=files | _files(program, unit, made.results), read=made.files)
 
 
-def _made_here(program: Program, unit: Unit, progress: Callable[[str], None]) -> _Made:
-    options, results = compiled(program, unit, progress)
-    return _Made(options, results, {})
-
-
-def _made_elsewhere(program: Program, unit: Unit, progress: Callable[[str], None]) -> _Made:
+def _made(program: Program, unit: Unit, progress: Callable[[str], None]) -> Made:
+    if not program.source:
+        return Made(*compiled(program, unit, progress))
     progress(f"compiling for {', '.join(unit.archs)} (Triton)")
-    answer = asked_for(program, unit)
-    results = [
-        Compiled(**values, cubin=bytes(part))
-        for values, part in zip(answer.values["result"]["compiled"], answer.parts, strict=True)
-    ]
-    return _Made(answer.values["result"]["options"], results, answer.values["files"])
+    return compiled_elsewhere(program, unit)
 
 
 def _launch(program: Program, results: Sequence[Compiled], unit: Unit) -> DeclaredLaunch:

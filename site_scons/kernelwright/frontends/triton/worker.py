@@ -1,76 +1,67 @@
-"""Compiles and interprets functions of Triton: a module that runs in an environment which has Triton, and not TVM.
-
-What it is asked and answers is in :mod:`.serving`.
-"""
+"""Compiles and interprets functions of Triton: a module that runs in an environment which has Triton, and not TVM."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import asdict
 from types import ModuleType
 from typing import Any, cast
 
-from ..serving import Failure, Message, executed, failure_of, require_function, serve
-from ..unit import Unit
+from ...core.errors import Where
+from ...processes.messages import Failed
+from ...processes.serving import Progress
+from ..serving import require_function, said, serve_sources
 from .compiler import compiled
-from .data import program_of, unit_of
+from .data import CompileRequest, Interpreted, InterpretRequest, Made, program_of
 from .program import INTERPRETER, Program
 
 
 def main() -> None:
     """Serve requests until stdin ends."""
-    serve(_load, _answer)
+    serve_sources(_load, {CompileRequest: _compile, InterpretRequest: _interpret})
 
 
 def _load() -> ModuleType:
     import triton
 
     if INTERPRETER.variables.items() <= os.environ.items():
-        from . import interpreter as triton_interpreter  # noqa: F401 (its imports take seconds)
+        from . import interpreter  # noqa: F401 (its imports take seconds)
 
     return cast("ModuleType", triton)
 
 
-def _answer(request: Message) -> Message:
-    values = request.values
-    program, unit = program_of(values, _function_of(values)), unit_of(values)
-    if "shapes" in values:
-        return _interpreted(program, unit, request)
-    options, results = compiled(program, unit, lambda doing: None)
-    data = [asdict(result) for result in results]
-    cubins = [one.pop("cubin") for one in data]
-    return Message({"options": options, "compiled": data}, cubins)
-
-
-def _function_of(values: Mapping[str, Any]) -> Any:
-    """The function that a request names, in its source, which is executed."""
+def _program_of(request: CompileRequest) -> Program:
     from triton.runtime import KernelInterface
 
     def is_kernel(value: Any) -> bool:
         return isinstance(value, KernelInterface)  # with other decorators, too
 
-    module = executed(values["file"], values["root"])
-    return require_function(module, values["function"], is_kernel, "@triton.jit", values["root"])
+    return program_of(request.program, require_function(request, is_kernel, "@triton.jit"))
 
 
-def _interpreted(program: Program, unit: Unit, request: Message) -> Message:
-    """Run a program with arrays, and answer with what is in them afterwards.
+def _compile(request: CompileRequest, progress: Progress) -> Made:
+    return Made(*compiled(_program_of(request), request.unit, progress))
 
-    Raises:
-        Failure: the interpreter cannot do what the function does.
-    """
+
+def _interpret(request: InterpretRequest, progress: Progress) -> Interpreted:
+    """Run a program with arrays, and answer with what is in them afterwards."""
     from .interpreter import interpreted, tensor_of
 
-    values, parts = request.values, iter(request.parts)
-    run = interpreted(program, unit)
+    program = _program_of(request)
+    memories = [bytearray(content) for content in request.contents]
+    parts = iter(memories)
+    run = interpreted(program, request.unit)
     arguments = [
-        values["numbers"][name] if shape is None else tensor_of(next(parts), program.declared[name].dtype, shape)
-        for name, shape in values["shapes"].items()
+        request.numbers[name] if shape is None else tensor_of(next(parts), program.declared[name].dtype, shape)
+        for name, shape in request.shapes.items()
     ]
     try:
         run(*arguments)
     except NotImplementedError as error:
-        failure = failure_of(error, values["root"]).answer
-        raise Failure("lacking", failure["message"], failure["location"], failure["detail"]) from error
-    return Message({}, request.parts)
+        message, location, *_ = said(error, request.root)
+        where = request.where
+        return Interpreted(
+            lacking=Failed(
+                "DefinitionError", message, Where(where.kernel, where.variant, where.stage, location or where.location)
+            )
+        )
+    return Interpreted(tuple(map(bytes, memories)))
