@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from kernelwright.backends.plan import Launch, LoweredUnit, TensorMap
+from kernelwright.backends.plan import LoweredUnit
 from kernelwright.core.dtype import numpy_dtype
+from kernelwright.core.signature import Launch, TensorMap
 from kernelwright.define.configs import Variant
 from kernelwright.define.kernel import Kernel
 from kernelwright.define.unit import Unit, unit_symbol
@@ -162,8 +163,8 @@ class Emulation:
 
     def _describe(self, signature: Mapping[str, Any]) -> None:
         self.unit = LoweredUnit.from_json(signature, "host.c")
-        assert self.unit.host_plan is not None, self.unit.host_logic
-        self._plan = self.unit.host_plan
+        assert self.unit.launches is not None, self.unit.host_logic
+        self._launches = self.unit.launches
 
     def _compiled(self, source: str, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
@@ -200,9 +201,9 @@ class Emulation:
         arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
         tensors = {name: _Memory(value, needed[name] or value.dtype.itemsize) for name, value in arrays.items()}
         names = {name: value for name, value in values.items() if name not in tensors} | dict(sizes)
-        bytes_of_spaces = [self._number(size, names) for size in self._plan.workspaces]
+        bytes_of_spaces = [self._number(workspace.bytes, names) for workspace in self.unit.workspaces]
         spaces = [_Memory(np.full(size, 0xFF, np.uint8), 64) for size in bytes_of_spaces]
-        for launch in self._plan.launches:
+        for launch in self._launches:
             if launch.when is None or self._number(launch.when, names):
                 self._launch(launch, names, tensors, spaces, backwards)
         for name, memory in [*tensors.items(), *((f"workspace {i}", space) for i, space in enumerate(spaces))]:
@@ -222,7 +223,7 @@ class Emulation:
 
         def parameter(kind: str, what: int | str) -> Any:
             if kind == "tensor_map":
-                return self._tensor_map(self._plan.tensor_maps[int(what)], names, tensors)
+                return self._tensor_map(self.unit.tensor_maps[int(what)], names, tensors)
             if kind in ("tensor", "workspace"):
                 return ctypes.c_void_p((tensors[str(what)] if kind == "tensor" else spaces[int(what)]).address)
             number = np.array(self._number(what, names), numpy_dtype(kind))
@@ -231,7 +232,7 @@ class Emulation:
         grid, block = (tuple(self._number(size, names) for size in sizes) for sizes in (launch.grid, launch.block))
         if not all(grid):
             return
-        given = [parameter(kind, what) for kind, what in launch.params]
+        given = [parameter(kind, what) for kind, what in launch.passed]
         addresses = (ctypes.c_void_p * len(given))(*map(ctypes.addressof, given))
         geometry = _Geometry(grid, block, self._number(launch.shared, names), backwards)
         function = self._library[f"emulated_{launch.kernel}"]

@@ -165,7 +165,7 @@ DECIDING_NOTHING = {
         for name in ["cache", "finished", "journal", "own_folder", "remote_entries", "restorer", "settled"]
     ),
     *(f"state/{name}.py" for name in ("shared", "shards", "trace", "tuning_result")),
-    *("package/diff.py", "package/sdist.py", "worker/forkserver.py"),
+    *("package/diff.py", "package/sdist.py", "worker/forkserver.py", "worker/tvm_import.py"),
 }
 """Modules that no stage's signature has: what they do does not change what a stage makes out of its inputs, or it is in
 the options of the stage."""

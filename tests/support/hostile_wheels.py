@@ -640,7 +640,7 @@ MANIFEST: dict[str, tuple[Change, str]] = {
     ),
     "a shape that is a lie": (of_argument(0, shape=["n", 4]), SAYS),
     "a size of a shape that is a lie": (of_argument(0, shape=[1024]), SAYS),
-    "a negative size": (of_argument(0, shape=[-1]), "shape is [-1], expected a list of sizes"),
+    "a negative size": (of_argument(0, shape=[-1]), "arguments[0].shape[0] is -1, expected a size from 0"),
     "an argument with a key of its own": (of_argument(0, evil=1), "arguments[0].evil is not expected"),
     "an argument that is called otherwise": (of_argument(0, name="z"), SAYS),
     "an input that is said to be an output": (of_argument(0, output=True), SAYS),

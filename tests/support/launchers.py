@@ -85,7 +85,7 @@ def plan_of(
         unit = LoweredUnit.from_json(data, f"{place}/host.c", images)
         plans.append(VariantPlan(unit.slug, data["config"], (unit,), variant.tabled))
     unit = plans[0].units[0]
-    return KernelPlan(unit.kernel, unit.outputs, tuple(plans))
+    return KernelPlan(unit.kernel, unit.returned, tuple(plans))
 
 
 def entry_of(kernel: Kernel, archs: Sequence[str] = ("sm_80",)) -> dict[str, Any]:

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from kernelwright import backends
 from kernelwright.backends import launcher
-from kernelwright.backends.plan import HostCheck, KernelPlan, LoweredUnit
+from kernelwright.backends.plan import KernelPlan, LoweredUnit
 from kernelwright.core.errors import KernelwrightError
+from kernelwright.core.signature import HostCheck, Parameter
 from kernelwright.frontends.cuda.source import DTYPES
 from kernelwright.runtime import cuda_core_tensor_maps
 from kernelwright.runtime.cuda_core_arrays import Array
@@ -83,7 +84,7 @@ def test_the_stub_has_a_stream() -> None:
     ("change", "message"),
     [
         ({"preferred_cluster": (2, 1, 1)}, "preferred clusters, which cuda.core does not offer"),
-        ({"params": (("bfloat16", "n"),)}, "a parameter of dtype 'bfloat16', which cannot be passed"),
+        ({"params": (Parameter(dtype="bfloat16", scalar="n"),)}, "of dtype 'bfloat16', which cannot be passed"),
     ],
 )
 def test_launches_that_cuda_core_cannot_make_are_errors_of_the_build(change: dict[str, Any], message: str) -> None:
@@ -139,9 +140,8 @@ def test_tensors_of_every_dtype_have_maps_with_and_without_a_library() -> None:
 
 def changed(unit: LoweredUnit, **launch: Any) -> KernelPlan:
     """A plan with this lowering, whose first launch is another one."""
-    assert unit.host_plan is not None
-    launches = (replace(unit.host_plan.launches[0], **launch),) if launch else unit.host_plan.launches
-    unit = replace(unit, host_plan=replace(unit.host_plan, launches=launches))
+    assert unit.launches is not None
+    unit = replace(unit, launches=(replace(unit.launches[0], **launch),)) if launch else unit
     plan = plan_of([scale()])
     return replace(plan, variants=(replace(plan.variants[0], slug=unit.slug, units=(unit,)),), outputs=())
 
@@ -162,10 +162,9 @@ TEXTS = ['"""', "\\", 'ends with "', "\\u0041\n\t", "\N{PILE OF POO}", "'", "{ke
 @pytest.mark.parametrize("text", TEXTS)
 def test_texts_of_any_characters_enter_a_module_as_they_are(text: str) -> None:
     (unit,) = plan_of([scale()]).units
-    assert unit.host_plan is not None
     check = HostCheck("n > 0", "ValueError", text)
     arguments = (replace(unit.arguments[0], shape=(text, "n")), *unit.arguments[1:])
-    plan = replace(unit, slug=text, host_plan=replace(unit.host_plan, checks=(check,)), arguments=arguments)
+    plan = replace(unit, slug=text, host_checks=(check,), arguments=arguments)
     (module,) = BACKEND.emit(changed(plan)).values()
     tree = ast.parse(module)
     constants = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from kernelwright.backends import sources as library
-from kernelwright.backends.plan import Argument, LoweredUnit
+from kernelwright.backends.plan import LoweredUnit
 from kernelwright.backends.torch import parameters_of
 from kernelwright.core.errors import KernelwrightError
+from kernelwright.core.signature import Argument
 from support.launcher_build import plan, signature, tensor
 
 
@@ -34,7 +35,7 @@ def test_a_library_has_room_for_the_largest_of_its_variants(first: bool) -> None
 @pytest.mark.parametrize("first", [True, False])
 def test_an_argument_that_one_variant_writes_is_written_by_the_operator_of_pytorch(first: bool) -> None:
     def argument(written: bool) -> list[Argument]:
-        return [Argument("x", "tensor", "float32", (4,), written=written)]
+        return [Argument("x", "tensor", "float32", False, written, (4,))]
 
     (parameter,) = parameters_of([argument(first), argument(not first)])
     assert parameter.written
@@ -51,7 +52,7 @@ def test_an_argument_that_one_variant_writes_is_written_by_the_operator_of_pytor
     ],
 )
 def test_the_operator_of_pytorch_takes_a_number_of_any_variant(dtypes: tuple[str, str], kind: str) -> None:
-    (parameter,) = parameters_of([[Argument("k", "scalar", dtype)] for dtype in dtypes])
+    (parameter,) = parameters_of([[Argument("k", "scalar", dtype, False, False)] for dtype in dtypes])
     assert parameter.kind == kind
 
 
@@ -61,7 +62,7 @@ def test_a_constant_size_fits_int64(size: int, fits: bool) -> None:
     if fits:
         assert f"(const int64_t[]){{{size}}}" in library.emit(plan("k", LoweredUnit.from_json(data, "o")))["wrapper.c"]
         return
-    with pytest.raises(KernelwrightError, match=r"shape is .*expected a list of sizes"):
+    with pytest.raises(KernelwrightError, match=r"shape\[0\] is .*expected a size from 0 or whole characters"):
         LoweredUnit.from_json(data, "o")
 
 

@@ -77,7 +77,7 @@ def tuned_plan() -> KernelPlan:
     gpu = DeviceTable("cuda", "sm_90a", "NVIDIA H100 80GB HBM3", 132, {0: by_both})
     cpu = DeviceTable("llvm", "x86-64-v3", 'A "CPU"', 8, {0: Rules((), ((None, 1),))})
     units = [unit for unit in whole_plan().units if unit.arch != "x86-64" and unit.slug == "dtype-float16"]
-    others = [replace(unit, slug="other", symbol=f"{unit.symbol}_other") for unit in units]
+    others = [replace(unit, slug="other", entry=f"{unit.entry}_other") for unit in units]
     return replace(gemm_plan(*units, *others), declared=1, tables=(gpu, cpu))
 
 
@@ -180,7 +180,7 @@ REFUSED: dict[str, tuple[KernelPlan, str]] = {
         "a variant has no lowering",
     ),
     "one symbol twice": (
-        gemm_plan(HOST, replace(cpu_unit("float16", "x86-64-v3"), symbol=HOST.symbol)),
+        gemm_plan(HOST, replace(cpu_unit("float16", "x86-64-v3"), entry=HOST.entry)),
         r"symbol .* appears twice",
     ),
     **{
@@ -205,7 +205,7 @@ def test_a_signature_of_another_schema_or_an_incomplete_one_is_refused() -> None
     with pytest.raises(KernelwrightError, match="schema 2, expected 1"):
         LoweredUnit.from_json(data | {"schema": 2}, "host.o")
     del data["entry"]
-    with pytest.raises(KernelwrightError, match="has no 'entry'"):
+    with pytest.raises(KernelwrightError, match="entry is missing"):
         LoweredUnit.from_json(data, "host.o")
 
 

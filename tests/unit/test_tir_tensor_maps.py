@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from kernelwright.backends.plan import LoweredUnit, TensorMap
+from kernelwright.backends.plan import LoweredUnit
+from kernelwright.core.signature import TensorMap
 from kernelwright.define.unit import Unit
 from kernelwright.frontends.tir.front_end import Tir
 
@@ -53,12 +54,12 @@ def lowered(dtype: str = "float16", stores: bool = False) -> dict[str, bytes]:
 
 def test_what_a_tensor_map_says_is_data() -> None:
     unit = LoweredUnit.from_json(json.loads(lowered()["signature.json"]), "host.c")
-    assert unit.host_plan is not None
-    assert unit.host_plan.tensor_maps == (
+    assert unit.launches is not None
+    assert unit.tensor_maps == (
         TensorMap("x", "float16", (64, "m"), (128,), (64, 8), (1, 1), 0, 3, 0, 0),
         TensorMap("w", "float32", (64, 5, 3), (256, 1280), (32, 5, 1), (1, 1, 2), 0, 0, 2, 1),
     )
-    assert ("tensor_map", 0) in unit.host_plan.launches[0].params
+    assert ("tensor_map", 0) in unit.launches[0].passed
     assert unit.device_kernels[0].params.count("tensor_map") == 1, "the other one is not used"
 
 

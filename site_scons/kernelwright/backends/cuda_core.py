@@ -1,7 +1,7 @@
 """The cuda_core backend: kernels in pure Python, which load device images through cuda.core and launch them.
 
 Nothing of it is compiled for the host, so a package with this backend alone works with any Python on any platform. Host
-code is written as a Python module for each kernel, from what ``signature.json`` says of it (``LoweredUnit.host_plan``).
+code is written as a Python module for each kernel, from what ``signature.json`` says of it (``core/signature.py``).
 """
 
 from __future__ import annotations
@@ -16,20 +16,11 @@ from typing import Any
 from ..core.dtype import Dtype, number_kind
 from ..core.errors import KernelwrightError, Where, shown
 from ..core.need import Need
+from ..core.signature import IDENTIFIER, Argument, Launch, TensorMap
 from ..runtime.cuda_core_tensor_maps import DTYPES
 from ..runtime.size import FUNCTIONS, OPERATORS
 from .base import Backend
-from .plan import (
-    IDENTIFIER,
-    REBUILD,
-    Argument,
-    HostPlan,
-    KernelPlan,
-    Launch,
-    LoweredUnit,
-    TensorMap,
-    VariantPlan,
-)
+from .plan import REBUILD, KernelPlan, LoweredUnit, VariantPlan
 
 HELPERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
 CONVERSIONS = {**{name: name for name in HELPERS}, "bool": "bool_"}
@@ -86,7 +77,7 @@ class CudaCore(Backend):
     def check(self, kernel: KernelPlan) -> None:
         """Find out whether all host code of the kernel can be said in Python."""
         for unit in _units(kernel):
-            _plan_of(unit)
+            _launches_of(unit)
 
     def emit(self, kernel: KernelPlan) -> dict[str, str]:
         """Write the module of a kernel."""
@@ -116,32 +107,32 @@ def _parts(variant: VariantPlan) -> list[LoweredUnit]:
     return [part for unit in variant.of("cuda") for part in unit.by_name()]
 
 
-def _plan_of(unit: LoweredUnit) -> HostPlan:
-    """What the host code of a lowering does.
+def _launches_of(unit: LoweredUnit) -> tuple[Launch, ...]:
+    """What the host code of a lowering launches.
 
     Raises:
         KernelwrightError: it is not known, or has something that cuda.core does not offer.
     """
-    if unit.host_plan is None:
+    if unit.launches is None:
         logic = unit.host_logic or "signature.json says nothing of the host code"
         raise KernelwrightError(f"{logic}, which the backend cuda_core cannot do", unit.where, REMEDY)
-    for launch in unit.host_plan.launches:
+    for launch in unit.launches:
         if launch.preferred_cluster is not None:
             text = (
                 f"device function {launch.kernel} is launched with preferred clusters, which cuda.core does not offer"
             )
             raise KernelwrightError(text, unit.where, REMEDY)
-        for dtype, _ in launch.params:
+        for dtype, _ in launch.passed:
             if dtype == "tensor_map" and (launch.cluster or launch.cooperative or launch.dependent):
                 text = f"device function {launch.kernel} is launched with tensor maps and with clusters or flags"
                 raise KernelwrightError(text, unit.where, REMEDY)
             if dtype not in (*CONVERSIONS, "tensor", "workspace", "tensor_map"):
                 text = f"device function {launch.kernel!r} has a parameter of dtype {dtype!r}, which cannot be passed"
                 raise KernelwrightError(text, unit.where, "pass it as float32, or in a tensor")
-    for described in unit.host_plan.tensor_maps:
+    for described in unit.tensor_maps:
         if described.dtype not in DTYPES:
             raise KernelwrightError(f"there are no tensor maps of {described.dtype}", unit.where, REMEDY)
-    return unit.host_plan
+    return unit.launches
 
 
 def _module(kernel: KernelPlan) -> Iterator[str]:
@@ -149,7 +140,7 @@ def _module(kernel: KernelPlan) -> Iterator[str]:
     used = {"Call"}
     functions = []
     for number, unit in enumerate(units):
-        text, names = _function(unit, f"_variant_{number}", _plan_of(unit))
+        text, names = _function(unit, f"_variant_{number}")
         used |= names
         functions.append(text)
     name = _identifier(kernel.name, "the name of a kernel", Where(kernel.name, stage="wrap"))
@@ -160,7 +151,7 @@ def _module(kernel: KernelPlan) -> Iterator[str]:
     yield "\n\n"
     yield _table("VARIANTS", _by_source(kernel, [f"_variant_{number}" for number in range(len(units))]))
     yield "\n"
-    launched = [tuple(dict.fromkeys(launch.kernel for launch in _plan_of(unit).launches)) for unit in units]
+    launched = [tuple(dict.fromkeys(launch.kernel for launch in _launches_of(unit))) for unit in units]
     yield _table("FUNCTIONS", _by_source(kernel, list(map(repr, launched))))
     yield "\n"
     firsts = [unit for variant in kernel.variants for unit in variant.of("cuda")[:1]]
@@ -203,9 +194,9 @@ def _alignment(argument: Argument, unit: LoweredUnit) -> int:
     return argument.alignment or Dtype.parse(argument.dtype, unit.where).alignment
 
 
-def _function(unit: LoweredUnit, name: str, plan: HostPlan) -> tuple[str, set[str]]:
+def _function(unit: LoweredUnit, name: str) -> tuple[str, set[str]]:
     """The function of a variant, and what it uses of the runtime."""
-    writer = _Writer(unit, plan)
+    writer = _Writer(unit)
     typed = [f"{writer.names[argument.name]}: {_type(argument)}" for argument in unit.arguments]
     outline = ", ".join(f"{argument.name}: {_outline(argument)}" for argument in unit.arguments)
     said = [f"Variant {unit.slug}.", "", *textwrap.wrap(outline + ".", 100)]
@@ -240,15 +231,14 @@ class _Writer:
 
     Arguments:
         unit: the lowering.
-        plan: what its host code does.
     """
 
-    def __init__(self, unit: LoweredUnit, plan: HostPlan) -> None:
+    def __init__(self, unit: LoweredUnit) -> None:
         self._unit = unit
-        self._plan = plan
+        self._launches = _launches_of(unit)
         self.used: set[str] = set()
-        workspaces = [f"workspace_{number}" for number in range(len(plan.workspaces))]
-        made = [*workspaces, *(f"tensor_map_{number}" for number in range(len(plan.tensor_maps)))]
+        workspaces = [f"workspace_{number}" for number in range(len(unit.workspaces))]
+        made = [*workspaces, *(f"tensor_map_{number}" for number in range(len(unit.tensor_maps)))]
         taken = {"call", "Array", "Call", *CONVERSIONS.values(), *ROUNDING, *made, *dir(builtins)}
         names = [argument.name for argument in unit.arguments] + list(unit.symbols) + list(unit.stride_symbols)
         what = "the name of an argument or a size"
@@ -257,14 +247,14 @@ class _Writer:
     def lines(self) -> Iterator[str]:
         """The lines of the body, without indentation."""
         yield from self._symbols()
-        for check in self._plan.checks:
+        for check in self._unit.host_checks:
             error = check.error if check.error in ERRORS else "RuntimeError"
             yield f"call.check({self._text(check.passes)}, {error}, {check.message!r})"
-        for number, size in enumerate(self._plan.workspaces):
-            yield f"workspace_{number} = call.workspace({self._text(size)})"
-        for number, described in enumerate(self._plan.tensor_maps):
+        for number, workspace in enumerate(self._unit.workspaces):
+            yield f"workspace_{number} = call.workspace({self._text(workspace.bytes)})"
+        for number, described in enumerate(self._unit.tensor_maps):
             yield from self._tensor_map(f"tensor_map_{number}", described)
-        for launch in self._plan.launches:
+        for launch in self._launches:
             indent = ""
             if launch.when is not None:
                 yield f"if {self._text(launch.when)}:"
@@ -292,12 +282,12 @@ class _Writer:
         raise KernelwrightError(text, self._unit.where, REMEDY)
 
     def _expressions(self) -> Iterator[int | str]:
-        yield from self._plan.workspaces
-        yield from (check.passes for check in self._plan.checks)
-        yield from (value for described in self._plan.tensor_maps for value in described.expressions)
-        for launch in self._plan.launches:
+        yield from (workspace.bytes for workspace in self._unit.workspaces)
+        yield from (check.passes for check in self._unit.host_checks)
+        yield from (value for described in self._unit.tensor_maps for value in described.expressions)
+        for launch in self._launches:
             yield from (*launch.grid, *launch.block, *(launch.cluster or ()), launch.shared)
-            yield from (value for kind, value in launch.params if kind not in ("tensor", "workspace", "tensor_map"))
+            yield from (value for kind, value in launch.passed if kind not in ("tensor", "workspace", "tensor_map"))
             if launch.when is not None:
                 yield launch.when
 
@@ -319,7 +309,7 @@ class _Writer:
             yield f"    cluster={self._dims(launch.cluster)},"
         if launch.shared != 0:
             yield f"    shared={self._text(launch.shared)},"
-        yield f"    parameters=({', '.join(map(self._param, launch.params))}{',' if len(launch.params) == 1 else ''}),"
+        yield f"    parameters=({', '.join(map(self._param, launch.passed))}{',' if len(launch.params) == 1 else ''}),"
         yield from (f"    {flag}=True," for flag in ("cooperative", "dependent") if getattr(launch, flag))
         yield ")"
 

@@ -18,10 +18,11 @@ from typing import Any
 
 from ..core.errors import KernelwrightError, ToolchainError, Where
 from ..core.need import Need
+from ..core.signature import IDENTIFIER, Argument
 from .base import Backend
 from .commands import RELRO, STACK_PROTECTOR, ToolPaths
 from .launcher import LAUNCHER
-from .plan import IDENTIFIER, Argument, KernelPlan
+from .plan import KernelPlan
 
 SHARED = LAUNCHER / "python"
 """The folder of what all modules have in common: C headers, and a file that every ``.pyx`` includes."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..core.files import canonical_json
-from .plan import Argument, argument_of
+from ..core.signature import Argument
 
 if TYPE_CHECKING:
     from ..core.records import Record
@@ -51,7 +51,7 @@ def description_in(name: str, entry: Record) -> str:
             "config": variant.mapping("config"),
             "tabled": variant.texts("tabled") if variant.has("tabled") else [],
             "exported": variant.text("exported") if variant.has("exported") else "",
-            "arguments": list(_arguments(map(argument_of, variant.records("arguments")))),
+            "arguments": list(_arguments(variant.typed(tuple[Argument, ...], "arguments"))),
             "symbols": variant.mapping("symbols"),
             "multiples": variant.mapping("multiples") if variant.has("multiples") else {},
         }

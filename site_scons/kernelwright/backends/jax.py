@@ -9,8 +9,9 @@ from typing import Any
 from ..core.dtype import PLAIN_NUMBER
 from ..core.errors import KernelwrightError
 from ..core.need import Need
+from ..core.signature import Argument
 from .base import Backend
-from .plan import Argument, KernelPlan
+from .plan import KernelPlan
 
 DTYPES = re.compile(r"bool|u?int(4|8|16|32|64)|b?float16|float(32|64)|complex(64|128)|float8_\w+")
 """The dtypes of arrays that JAX has."""

@@ -3,212 +3,36 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from ..core.arch import CPU_LEVELS, TARGETS
-from ..core.dtype import number_kind
-from ..core.errors import KernelwrightError, Where, is_text, shown
-from ..core.records import Record
+from ..core.converter import from_json
+from ..core.errors import KernelwrightError, Where, shown
+from ..core.signature import IDENTIFIER, SCHEMA, Argument, Signature
 from ..runtime.size import size_text, strides_text
 from ..runtime.tables import DeviceTable, Rules
-
-SCHEMA = 1
-"""The schema of signature.json that is understood."""
 
 REBUILD = "remove what was built, and try again"
 
 MOST = 2**63 - 1
 """What no range of a tuning table reaches: it stands for the end of the last one in C."""
 
-IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-"""A name in C."""
 
-
-@dataclass(frozen=True)
-class Argument:
-    """One argument of a lowered kernel.
-
-    Arguments:
-        name: the name in the definition.
-        kind: ``tensor`` or ``scalar``.
-        dtype: as TVM writes it, such as ``float16``.
-        shape: a tensor's sizes: numbers, or expressions over symbols in Python syntax. Empty for a scalar.
-        output: callers may leave it out.
-        written: the kernel writes it.
-        alignment: of a tensor's data, in bytes; None for that of its elements.
-        strides: in elements, expressions as those of sizes; empty: it has to be compact.
-    """
-
-    name: str
-    kind: str
-    dtype: str
-    shape: tuple[int | str, ...] = ()
-    output: bool = False
-    written: bool = False
-    alignment: int | None = None
-    strides: tuple[int | str, ...] = ()
-
-    @property
-    def launcher_kind(self) -> str:
-        """The launcher's name of what is passed: ``KW_TENSOR``, or a kind of number."""
-        return "KW_TENSOR" if self.kind == "tensor" else f"KW_{number_kind(self.dtype).upper()}"
-
-
-@dataclass(frozen=True)
-class DeviceKernel:
-    """A device function.
-
-    Arguments:
-        name: what the host code calls it.
-        params: the dtypes of its parameters.
-        launch: TVM's launch parameters, in order.
-        symbol: its name in the images.
-    """
-
-    name: str
-    params: tuple[str, ...]
-    launch: tuple[str, ...]
-    symbol: str
-
-
-@dataclass(frozen=True)
-class Launch:
-    """A launch of a device function, as the host code makes it.
-
-    An expression is an integer, or text in Python syntax over symbols and numbers among the arguments: ``+ - * // %``,
-    ``<< >> & | ^``, comparisons, ``and or not``, ``a if c else b``, ``min``, ``max``, and ``truncdiv`` and
-    ``truncmod``, which round towards zero.
-
-    Arguments:
-        kernel: the device function.
-        params: its parameters: ``("tensor", name)``, ``("workspace", number)``, ``("tensor_map", number)``, or
-            ``(dtype, expression)``.
-        grid, block: expressions for x, y and z, in blocks and in threads.
-        shared: dynamic shared memory of a block, in bytes.
-        cluster, preferred_cluster: in blocks; None: not a launch with clusters.
-        cooperative, dependent: flags of the launch; the latter allows it to begin before the one before it has ended.
-        when: the condition under which it happens; None: always.
-    """
-
-    kernel: str
-    params: tuple[tuple[str, int | str], ...]
-    grid: tuple[int | str, ...]
-    block: tuple[int | str, ...]
-    shared: int | str = 0
-    cluster: tuple[int | str, ...] | None = None
-    preferred_cluster: tuple[int | str, ...] | None = None
-    cooperative: bool = False
-    dependent: bool = False
-    when: int | str | None = None
-
-
-@dataclass(frozen=True)
-class TensorMap:
-    """A tensor map that the host code makes: by it, the copy engine of a GPU finds its way in an array.
-
-    All is in the order and with the numbers of cuTensorMapEncodeTiled (cuda.h): the innermost dimension is the first.
-
-    Arguments:
-        tensor: the argument whose data it is of.
-        dtype: that of an element.
-        sizes: expressions for the number of elements in each dimension.
-        strides: expressions for the bytes from one index to the next, of all dimensions but the first.
-        box: how many elements one copy has in each dimension.
-        steps: how many elements it goes on from one to the next.
-        interleave, swizzle, promotion, fill: modes.
-    """
-
-    tensor: str
-    dtype: str
-    sizes: tuple[int | str, ...]
-    strides: tuple[int | str, ...]
-    box: tuple[int | str, ...]
-    steps: tuple[int | str, ...]
-    interleave: int
-    swizzle: int
-    promotion: int
-    fill: int
-
-    @property
-    def expressions(self) -> tuple[int | str, ...]:
-        """All expressions in it."""
-        return (*self.sizes, *self.strides, *self.box, *self.steps)
-
-
-@dataclass(frozen=True)
-class HostCheck:
-    """A condition of the definition's own that the host code asserts: the expression, kind of error, and message."""
-
-    passes: int | str
-    error: str
-    message: str
-
-
-@dataclass(frozen=True)
-class HostPlan:
-    """What the host code of a CUDA lowering does once it has checked the arguments.
-
-    Arguments:
-        launches: in order.
-        workspaces: sizes in bytes, as expressions, of temporary device memory.
-        checks: what has to hold before anything is launched.
-        tensor_maps: what launches pass by number.
-    """
-
-    launches: tuple[Launch, ...]
-    workspaces: tuple[int | str, ...] = ()
-    checks: tuple[HostCheck, ...] = ()
-    tensor_maps: tuple[TensorMap, ...] = ()
-
-
-@dataclass(frozen=True)
-class LoweredUnit:
+@dataclass(frozen=True, kw_only=True)
+class LoweredUnit(Signature):
     """One lowering of a variant: what signature.json says, and where its files are.
 
     Arguments:
-        kernel, slug, target, arch: whose lowering it is.
-        symbol: the C name of the packed function (``entry`` in signature.json).
-        arguments: in call order.
-        symbols: free sizes and their dtypes.
-        multiples: free size -> what its values are multiples of; the host code refuses others.
-        stride_symbols: what only strides of arguments tell, and its dtype.
-        returned: the names of the outputs, in the order in which they are returned; empty: in that of the arguments.
-        names: arch -> what its only device function is called in that image; empty: the same in all.
-        device_kernels: for cuda; empty for llvm.
         host: path of host.c (cuda) or host.o (llvm), relative to the folder in which the compiler runs.
         images: for cuda, arch -> path of its cubin or PTX.
-        host_plan: for cuda, what the host code does, as data; None if it cannot be said so.
-        host_logic: why it cannot, as a sentence; empty if it can.
-        exported: the function of the author's that the host code checks the arguments for; empty: it launches itself.
-        opaque: of such a function: whether its arguments are not known.
+        names: arch -> what its only device function is called in that image; empty: the same in all.
     """
 
-    kernel: str
-    slug: str
-    target: str
-    arch: str
-    symbol: str
-    arguments: tuple[Argument, ...]
-    symbols: Mapping[str, str]
-    device_kernels: tuple[DeviceKernel, ...]
     host: str
     images: Mapping[str, str] = field(default_factory=dict)
-    host_plan: HostPlan | None = None
-    host_logic: str = ""
-    multiples: Mapping[str, int] = field(default_factory=dict)
-    exported: str = ""
-    opaque: bool = False
-    stride_symbols: Mapping[str, str] = field(default_factory=dict)
-    returned: tuple[str, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The names of the outputs, in the order in which new ones are returned."""
-        return self.returned or tuple(argument.name for argument in self.arguments if argument.output)
 
     def with_names(self, names: Mapping[str, str]) -> LoweredUnit:
         """The unit, with the name that its only device function has in each image: a type may depend on the arch."""
@@ -227,10 +51,8 @@ class LoweredUnit:
 
     def _with_symbol(self, symbol: str) -> LoweredUnit:
         (device,) = self.device_kernels
-        plan = self.host_plan
-        launches = tuple(replace(launch, kernel=symbol) for launch in plan.launches) if plan else ()
-        host_plan = replace(plan, launches=launches) if plan else None
-        return replace(self, device_kernels=(replace(device, symbol=symbol),), host_plan=host_plan)
+        launches = self.launches and tuple(replace(launch, kernel=symbol) for launch in self.launches)
+        return replace(self, device_kernels=(replace(device, symbol=symbol),), launches=launches)
 
     @property
     def where(self) -> Where:
@@ -240,8 +62,7 @@ class LoweredUnit:
     @property
     def has_tensor_maps(self) -> bool:
         """Whether the host code makes tensor maps."""
-        passed = any("tensor_map" in device.params for device in self.device_kernels)
-        return passed or bool(self.host_plan and self.host_plan.tensor_maps)
+        return bool(self.tensor_maps) or any("tensor_map" in device.params for device in self.device_kernels)
 
     def symbol_places(self) -> dict[str, tuple[int, int | None]]:
         """Where the inputs give each symbol: the number of an argument, and of a dimension that is the symbol; None, if
@@ -271,7 +92,7 @@ class LoweredUnit:
         return list(self.symbol_places())
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], host: str, images: Mapping[str, str] | None = None) -> LoweredUnit:
+    def from_json(cls, data: Any, host: str, images: Mapping[str, str] | None = None) -> LoweredUnit:
         """Read a parsed signature.json.
 
         Arguments:
@@ -288,164 +109,10 @@ class LoweredUnit:
         if known.get("schema") != SCHEMA:
             message = f"signature.json has schema {shown(known.get('schema'))}, expected {SCHEMA}"
             raise KernelwrightError(message, where, REBUILD)
-        for name in ("kernel", "slug", "target", "arch", "entry", "arguments", "symbols", "device_kernels"):
-            if name not in known:
-                raise KernelwrightError(f"signature.json has no {name!r}", where, REBUILD)
         try:
-            return _unit(Record(known, ""), host, dict(images or {}))
+            return cls(**vars(from_json(Signature, known)), host=host, images=dict(images or {}))
         except ValueError as error:
             raise KernelwrightError(f"signature.json is damaged: {error}", where, REBUILD) from error
-
-
-def _unit(document: Record, host: str, images: Mapping[str, str]) -> LoweredUnit:
-    symbols = document.record("symbols")
-    return LoweredUnit(
-        kernel=_text(document, "kernel"),
-        slug=_text(document, "slug"),
-        target=_text(document, "target"),
-        arch=_text(document, "arch"),
-        symbol=_text(document, "entry"),
-        arguments=tuple(map(argument_of, document.records("arguments"))),
-        symbols={name: _text(symbols, name) for name in symbols.raw},
-        device_kernels=tuple(map(_device_kernel, document.records("device_kernels"))),
-        host=host,
-        images=images,
-        host_plan=_host_plan(document),
-        host_logic=_text(document, "host_logic") if document.has("host_logic") else "",
-        multiples=_multiples(document) if document.has("multiples") else {},
-        exported=_text(document, "exported") if document.has("exported") else "",
-        opaque=document.has("opaque") and document.flag("opaque"),
-        stride_symbols=_stride_symbols(document) if document.has("stride_symbols") else {},
-        returned=_returned(document) if document.has("outputs") else (),
-    )
-
-
-def _returned(document: Record) -> tuple[str, ...]:
-    listed = document.texts("outputs")
-    made = [item.text("name") for item in document.records("arguments") if item.flag("output")]
-    if sorted(listed) != sorted(made):
-        raise ValueError(f"outputs is {shown(listed)}, and the arguments say that they are {shown(made)}")
-    return tuple(listed)
-
-
-def _multiples(document: Record) -> dict[str, int]:
-    found = document.record("multiples")
-    return {name: found.count(name) for name in found.raw}
-
-
-def _stride_symbols(document: Record) -> dict[str, str]:
-    found = document.record("stride_symbols")
-    return {name: _text(found, name) for name in found.raw}
-
-
-def _host_plan(document: Record) -> HostPlan | None:
-    if document.raw.get("launches") is None:
-        return None
-    workspaces = document.records("workspaces") if document.has("workspaces") else []
-    checks = document.records("host_checks") if document.has("host_checks") else []
-    return HostPlan(
-        tuple(map(_launch, document.records("launches"))),
-        tuple(_expression(item, "bytes") for item in workspaces),
-        tuple(HostCheck(_expression(c, "passes"), _text(c, "error"), _text(c, "message")) for c in checks),
-        tuple(map(_tensor_map, document.records("tensor_maps"))) if document.has("tensor_maps") else (),
-    )
-
-
-def _tensor_map(item: Record) -> TensorMap:
-    sizes, strides, box, steps = (_expressions(item, name) for name in ("sizes", "strides", "box", "steps"))
-    if not 1 <= len(sizes) == len(strides) + 1 == len(box) == len(steps) <= 5:
-        raise ValueError(f"{item.place} has lists of other lengths than a tensor map")
-    interleave, swizzle, promotion, fill = map(item.count, ("interleave", "swizzle", "promotion", "fill"))
-    tensor, dtype = _text(item, "tensor"), _text(item, "dtype")
-    return TensorMap(tensor, dtype, sizes, strides, box, steps, interleave, swizzle, promotion, fill)
-
-
-def _expressions(item: Record, name: str) -> tuple[int | str, ...]:
-    values = item.raw.get(name)
-    if not isinstance(values, list) or not all(map(_is_expression, values)):
-        raise ValueError(f"{item.place}.{name} is {shown(values)}, expected a list of expressions")
-    return tuple(values)
-
-
-def _launch(item: Record) -> Launch:
-    def dims(name: str) -> tuple[int | str, ...] | None:
-        sizes = item.raw.get(name)
-        if sizes is None:
-            return None
-        if not isinstance(sizes, list) or len(sizes) != 3 or not all(map(_is_expression, sizes)):
-            raise ValueError(f"{item.place}.{name} is {shown(sizes)}, expected three expressions")
-        return tuple(sizes)
-
-    return Launch(
-        _text(item, "kernel"),
-        tuple(map(_launch_param, item.records("params"))),
-        dims("grid") or (1, 1, 1),
-        dims("block") or (1, 1, 1),
-        _expression(item, "shared"),
-        dims("cluster"),
-        dims("preferred_cluster"),
-        item.has("cooperative") and item.flag("cooperative"),
-        item.has("dependent") and item.flag("dependent"),
-        _expression(item, "when") if item.has("when") else None,
-    )
-
-
-def _launch_param(item: Record) -> tuple[str, int | str]:
-    if item.has("tensor"):
-        return "tensor", _text(item, "tensor")
-    if item.has("workspace"):
-        return "workspace", item.count("workspace")
-    if item.has("tensor_map"):
-        return "tensor_map", item.count("tensor_map")
-    return _text(item, "dtype"), _expression(item, "scalar")
-
-
-def _expression(item: Record, name: str) -> int | str:
-    value: Any = item.raw.get(name)
-    if not _is_expression(value):
-        raise ValueError(f"{item.place}.{name} is {shown(value)}, expected an integer or an expression")
-    found: int | str = value
-    return found
-
-
-def _is_expression(value: Any) -> bool:
-    return is_text(value) if isinstance(value, str) else isinstance(value, int) and not isinstance(value, bool)
-
-
-def argument_of(item: Record) -> Argument:
-    """An argument as signature.json and manifests have it. Raises ValueError for one of another form."""
-    is_tensor = _text(item, "kind") == "tensor"
-    shape = item.raw.get("shape") if is_tensor else []
-    if not isinstance(shape, list) or not all(map(_is_size, shape)):
-        raise ValueError(f"{item.place}.shape is {shown(shape)}, expected a list of sizes")
-    strides = item.raw.get("strides") if is_tensor and item.has("strides") else []
-    if not isinstance(strides, list) or len(strides) not in (0, len(shape)) or not all(map(_is_size, strides)):
-        raise ValueError(f"{item.place}.strides is {shown(strides)}, expected a stride for each size")
-    alignment = item.count("alignment") if item.has("alignment") else None
-    name, kind, dtype = (_text(item, key) for key in ("name", "kind", "dtype"))
-    written = item.flag("written") if item.has("written") else item.flag("output")
-    return Argument(name, kind, dtype, tuple(shape), item.flag("output"), written, alignment, tuple(strides))
-
-
-def _device_kernel(item: Record) -> DeviceKernel:
-    name = _text(item, "name")
-    if not IDENTIFIER.fullmatch(name):
-        raise ValueError(f"{item.place}.name is {name!r}, expected a C identifier")
-    return DeviceKernel(name, tuple(item.texts("params")), tuple(item.texts("launch")), name)
-
-
-def _text(item: Record, name: str) -> str:
-    """A string that can be written to a source file."""
-    text = item.text(name)
-    if not is_text(text):
-        raise ValueError(f"{item.place}.{name} is {shown(text)}, expected whole characters")
-    return text
-
-
-def _is_size(size: Any) -> bool:
-    if isinstance(size, str):
-        return is_text(size)
-    return isinstance(size, int) and not isinstance(size, bool) and 0 <= size < 1 << 63
 
 
 @dataclass(frozen=True)
@@ -543,7 +210,7 @@ class KernelPlan:
                 self._check_alike(unit, variant.of("cuda")[0])
         for unit in self.units:
             self._check_unit(unit)
-        self._check_unique("symbol", [unit.symbol for unit in self.units])
+        self._check_unique("symbol", [unit.entry for unit in self.units])
         for variant in self.variants:
             self._check_unique("unit", [f"{unit.target} {unit.arch}" for unit in variant.units])
         for table in self.tables:
@@ -596,8 +263,8 @@ class KernelPlan:
             raise KernelwrightError(
                 "its arguments are not declared, and those of other variants are", unit.where, remedy
             )
-        if not IDENTIFIER.fullmatch(unit.symbol):
-            raise KernelwrightError(f"symbol {unit.symbol!r} is not a C identifier", unit.where)
+        if not IDENTIFIER.fullmatch(unit.entry):
+            raise KernelwrightError(f"symbol {unit.entry!r} is not a C identifier", unit.where)
         first = self.units[0]
         mine, expected = _outline(unit), _outline(first)
         if mine != expected:
@@ -610,8 +277,8 @@ class KernelPlan:
             if argument.alignment is not None and argument.alignment.bit_count() != 1:
                 message = f"argument {argument.name!r} has the alignment {argument.alignment}, expected a power of two"
                 raise KernelwrightError(message, unit.where)
-        if unit.outputs != self.outputs:
-            raise KernelwrightError(f"its outputs are {unit.outputs}, those of the kernel {self.outputs}", unit.where)
+        if unit.returned != self.outputs:
+            raise KernelwrightError(f"its outputs are {unit.returned}, those of the kernel {self.outputs}", unit.where)
 
     def _check_alike(self, unit: LoweredUnit, first: LoweredUnit) -> None:
         """Find out whether two CUDA sources of a variant are one variant for callers."""

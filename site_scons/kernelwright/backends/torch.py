@@ -11,8 +11,9 @@ from typing import Any
 from ..core.dtype import PLAIN_NUMBER, number_kind
 from ..core.errors import KernelwrightError, Where
 from ..core.need import Need
+from ..core.signature import Argument
 from .base import Backend
-from .plan import Argument, KernelPlan
+from .plan import KernelPlan
 
 DTYPES = re.compile(
     r"bool|u?int(8|16|32|64)|b?float16|float(32|64)|complex(64|128)|float8_e(4m3fn|5m2|4m3fnuz|5m2fnuz|8m0fnu)"

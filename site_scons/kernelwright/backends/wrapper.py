@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from ..core.arch import CPU_LEVELS, CudaArch
 from ..core.dtype import Dtype
 from ..core.errors import KernelwrightError, Where
+from ..core.signature import Argument, DeviceKernel
 from ..runtime.arguments import are_alike, are_rivals, have_same_values, may_share
 from ..runtime.size import size_text, strides_text
 from ..runtime.tables import DeviceTable
@@ -19,7 +20,7 @@ from .c_text import c_string, size_expression, symbols_of
 from .description import description_of
 from .images import image_symbol
 from .own_code import own_symbol
-from .plan import Argument, DeviceKernel, KernelPlan, LoweredUnit, VariantPlan
+from .plan import KernelPlan, LoweredUnit, VariantPlan
 
 MAX_ARGUMENTS = 120
 """Most arguments of a kernel, and most parameters of a device function: they are held in arrays on the stack."""
@@ -143,7 +144,7 @@ class _Wrapper:
             fields += [f".num_cpu_units = {len(cpu)}"]
         if cuda := variant.of("cuda"):
             fields += [f".cuda_signature = &kw_signature_{self._number(cuda[0])}"]
-            fields += [f".cuda_entry = {cuda[0].symbol}"] if len(cuda) == 1 else []
+            fields += [f".cuda_entry = {cuda[0].entry}"] if len(cuda) == 1 else []
             fields += [f".module = &kw_module_{number}"]
             fields += [f".own = {own_symbol(self._kernel.linked, cuda[0].exported)}"] if cuda[0].exported else []
         if rivals := self._relations.rivals[number]:
@@ -213,10 +214,10 @@ class _Wrapper:
         for unit in best_first:
             if self._number(unit) != self._number(units[0]):
                 raise KernelwrightError("its llvm lowerings have different signatures", unit.where)
-            self._line(f"KW_HIDDEN int32_t {unit.symbol}(void *, void *, int32_t, void *);")
+            self._line(f"KW_HIDDEN int32_t {unit.entry}(void *, void *, int32_t, void *);")
         self._line(f"static const kw_cpu_unit kw_cpu_units_{number}[] = {{")
         for unit in best_first:
-            self._line(f"  {{{c_string(unit.arch)}, {CPU_LEVELS[unit.arch]}, {unit.symbol}}},")
+            self._line(f"  {{{c_string(unit.arch)}, {CPU_LEVELS[unit.arch]}, {unit.entry}}},")
         self._line("};")
 
     def _cuda_units(self, number: int, units: tuple[LoweredUnit, ...]) -> None:
@@ -238,7 +239,7 @@ class _Wrapper:
         for unit in units:
             self._line("", f"/* for {', '.join(unit.images)} */")
             self._cuda_unit(f"{number}_{unit.arch}", f"{images} + {len(rows)}", unit)
-            source = f", .source = &kw_module_{number}_{unit.arch}, .entry = {unit.symbol}}},"
+            source = f", .source = &kw_module_{number}_{unit.arch}, .entry = {unit.entry}}},"
             rows += [row.removesuffix("},") + source for row in self._images(number, unit)]
         self._line("", f"static const kw_image {images}[] = {{", *rows, "};")
         self._line(f"static struct kw_loaded *_Atomic kw_loaded_{number}[KW_MAX_DEVICES];")
@@ -503,7 +504,7 @@ def _slots(device: DeviceKernel, where: Where) -> list[str]:
 def _function(device: DeviceKernel, number: str, index: int, where: Where) -> str:
     letters = "".join(_parameter(dtype, device, where) for dtype in device.params)
     fields = [
-        f".name = {c_string(device.symbol)}",
+        f".name = {c_string(device.symbol or device.name)}",
         f".module = &kw_module_{number}",
         f".parameters = {c_string(letters)}",
     ]
@@ -511,7 +512,7 @@ def _function(device: DeviceKernel, number: str, index: int, where: Where) -> st
     fields += [f".num_slots = {len(_slots(device, where))}"]
     fields += [".clusters = true"] if any(tag.startswith("clusterCtaIdx") for tag in device.launch) else []
     fields += [f".{flag} = true" for flag in sorted({_FLAGS[tag] for tag in device.launch if tag in _FLAGS})]
-    fields += [f".alias = {c_string(device.name)}"] if device.name != device.symbol else []
+    fields += [f".alias = {c_string(device.name)}"] if device.symbol not in ("", device.name) else []
     return "{" + ", ".join(fields) + "}"
 
 

@@ -173,6 +173,14 @@ def _reader(kind: Any) -> Reader:
     return _reader_of_scalar(kind)
 
 
+def _expected(kind: Any) -> str:
+    """What values of a type are, for messages."""
+    if get_origin(kind) is Annotated:
+        return " and ".join(condition.expected for condition in get_args(kind)[1:])
+    container = get_origin(kind) or kind
+    return _SCALARS.get(kind) or ("a list" if container in (tuple, list, Sequence) else "an object")
+
+
 def _misfit(value: Any, expected: str) -> MisfitError:
     return MisfitError(f"is {reprlib.repr(value)}, expected {expected}")
 
@@ -197,7 +205,12 @@ def _reader_of_scalar(kind: Any) -> Reader:
             raise _misfit(value, expected)
         return value
 
-    return number if kind is float else content if kind is bytes else other
+    def text(value: Any) -> Any:
+        if not isinstance(value, str):  # TVM's strings are of a class of their own
+            raise _misfit(value, expected)
+        return value
+
+    return {float: number, str: text, bytes: content}.get(kind, other)
 
 
 def _reader_that(read: Reader, conditions: Sequence[That]) -> Reader:
@@ -213,7 +226,7 @@ def _reader_that(read: Reader, conditions: Sequence[That]) -> Reader:
 
 def _reader_of_union(kinds: Sequence[Any]) -> Reader:
     readers = tuple(map(_reader, kinds))
-    expected = " or ".join(_SCALARS.get(kind, _described(kind)) for kind in kinds)
+    expected = " or ".join(map(_expected, kinds))
     only = [kind for kind in kinds if kind is not NoneType]
 
     def optional(value: Any) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from .converter import MisfitError, from_json
 from .errors import KernelwrightError
 from .files import Stamp, read_record
 
@@ -158,6 +159,13 @@ class Record:
             self._misfit(name, "a stamp and a digest")
         size, mtime, ctime, inode, digest = items
         return (size, mtime, ctime, inode), digest
+
+    def typed(self, kind: type[Parsed], name: str) -> Parsed:
+        """A value of any type that ``core/converter.py`` reads."""
+        try:
+            return from_json(kind, self._value.get(name))
+        except MisfitError as misfit:
+            raise misfit.within(self._path(name)) from None
 
     def optional(self, read: Callable[[str], Parsed], name: str) -> Parsed | None:
         """What one of the methods above reads, if there is a value of that name."""

@@ -17,12 +17,12 @@ from packaging.utils import canonicalize_name
 from .. import backends
 from ..backends.commands import LIBRARIES
 from ..backends.description import description_in
-from ..backends.plan import argument_of
 from ..core.arch import CPU_LEVELS, TARGETS, CudaArch
 from ..core.dtype import Dtype
 from ..core.errors import KernelwrightError, Where, shown
 from ..core.files import pretty_json
 from ..core.records import Record, decoded
+from ..core.signature import Argument
 from ..core.version import VERSION
 from ..define.names import is_name
 from ..define.package_name import TAKEN, is_importable
@@ -56,7 +56,6 @@ OF_KERNEL = (
     "variants",
 )
 OF_VARIANT = ("slug", "config", "archs", "tabled", "exported", "arguments", "symbols", "multiples", "units")
-OF_ARGUMENT = ("name", "kind", "dtype", "shape", "output", "written", "alignment", "strides")
 OF_UNIT = ("target", "archs", "source_arch", "schedule", "source_digest", "signature", "resources", "images", "tools")
 OF_PROVIDER = ("schema", "package", "arch", "version", "kernelwright", "source", "files", "digest")
 """What there is in the manifest of a package: of it, and of its kernels and their parts; and in that of device code."""
@@ -192,7 +191,7 @@ def _form_problems(name: str, kernel: Record, content: Content) -> Iterator[str]
     """What the manifest says of a kernel is possible."""
     kernel.require_names(*OF_KERNEL)
     variants = kernel.records("variants")
-    arguments = {argument_of(item).name for variant in variants for item in variant.records("arguments")}
+    arguments = {argument.name for variant in variants for argument in _arguments(variant)}
     if unknown := {*kernel.texts("outputs")} - arguments:
         yield f"kernel {name} has no argument {shown(min(unknown))}, which the manifest lists as an output"
     if unknown := {*kernel.texts("backends")} - content.document.record("backends").raw.keys():
@@ -222,12 +221,13 @@ def _variant_problems(variant: Record, in_files: bool) -> Iterator[str]:
         known = (arch in CPU_LEVELS if target == "llvm" else CudaArch.of(arch) for arch in archs)
         if target not in TARGETS or not archs or not all(known):
             yield f"has code of the target {shown(target)} for {shown(', '.join(archs))}, which there is not"
-    for argument in variant.records("arguments"):
-        argument.require_names(*OF_ARGUMENT)
-        _ = argument.flag("written")
-    for dtype in sorted({argument_of(item).dtype for item in variant.records("arguments")}):
+    for dtype in sorted({argument.dtype for argument in _arguments(variant)}):
         if not _is_dtype(dtype):
             yield f"has the dtype {shown(dtype)}, which there is not"
+
+
+def _arguments(variant: Record) -> tuple[Argument, ...]:
+    return variant.typed(tuple[Argument, ...], "arguments")
 
 
 def _is_dtype(text: str) -> bool:

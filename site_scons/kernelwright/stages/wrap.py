@@ -160,7 +160,7 @@ def _names_in(paths: Mapping[str, str], unit: LoweredUnit) -> dict[str, str]:
 
 def _require_within_bounds(unit: LoweredUnit, bounds: tuple[int, bool] | None) -> None:
     """Raise a LoweringError for a block of constant size that the function says it cannot have."""
-    for launch in unit.host_plan.launches if unit.host_plan and bounds else ():
+    for launch in unit.launches or () if bounds else ():
         sizes = [size for size in launch.block if isinstance(size, int)]
         threads, (most, exact) = math.prod(sizes), bounds or (0, False)
         if threads > most or (exact and len(sizes) == 3 and threads != most):

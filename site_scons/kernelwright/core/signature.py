@@ -1,0 +1,255 @@
+"""``signature.json``: what a lowering says of a kernel's arguments, its device functions, and its host code.
+
+Every front end writes the file. From there on nothing knows which language a kernel was written in.
+
+An *expression* is an integer, or text in Python syntax over symbols and numbers among the arguments: ``+ - * // %``,
+``<< >> & | ^``, comparisons, ``and or not``, ``a if c else b``, ``min``, ``max``, and ``truncdiv`` and ``truncmod``,
+which round towards zero.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from .converter import Count, that
+from .dtype import number_kind
+from .errors import is_text, shown
+
+SCHEMA = 1
+"""The schema of signature.json that is understood."""
+
+IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+"""A name in C."""
+
+Text = Annotated[str, that("whole characters", is_text)]
+"""A string that can be written to a source file."""
+
+Name = Annotated[str, that("a C identifier", lambda text: bool(IDENTIFIER.fullmatch(text)))]
+Revision = Annotated[int, that(f"{SCHEMA}", lambda schema: schema == SCHEMA)]
+Expression = int | Text
+Size = Annotated[int, that("a size from 0", lambda size: 0 <= size < 1 << 63)] | Text
+Dims = tuple[Expression, Expression, Expression]
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a lowered kernel.
+
+    Arguments:
+        name: the name in the definition.
+        kind: ``tensor`` or ``scalar``.
+        dtype: as TVM writes it, such as ``float16``.
+        output: callers may leave it out.
+        written: the kernel writes it.
+        shape: a tensor's sizes: numbers, or expressions over symbols. Empty for a scalar.
+        alignment: of a tensor's data, in bytes; None for that of its elements.
+        strides: in elements, expressions as those of sizes; empty: it has to be compact.
+    """
+
+    name: Text
+    kind: Text
+    dtype: Text
+    output: bool
+    written: bool
+    shape: tuple[Size, ...] = ()
+    alignment: Count | None = None
+    strides: tuple[Size, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises ValueError if there is not a stride for each size."""
+        if len(self.strides) not in (0, len(self.shape)):
+            raise ValueError(f"argument {shown(self.name)} has {len(self.strides)} strides, and not one for each size")
+
+    @property
+    def launcher_kind(self) -> str:
+        """The launcher's name of what is passed: ``KW_TENSOR``, or a kind of number."""
+        return "KW_TENSOR" if self.kind == "tensor" else f"KW_{number_kind(self.dtype).upper()}"
+
+
+@dataclass(frozen=True)
+class DeviceKernel:
+    """A device function.
+
+    Arguments:
+        name: what the host code calls it.
+        params: the dtypes of its parameters.
+        launch: TVM's launch parameters, in order.
+        symbol: its name in the images; empty: the same.
+    """
+
+    name: Name
+    params: tuple[str, ...]
+    launch: tuple[str, ...]
+    symbol: str = ""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a launch: an argument's tensor, a workspace or tensor map by its number, or a number."""
+
+    tensor: Text | None = None
+    workspace: Count | None = None
+    tensor_map: Count | None = None
+    dtype: Text | None = None
+    scalar: Expression | None = None
+
+    @property
+    def passed(self) -> tuple[str, int | str]:
+        """What it is: ``tensor``, ``workspace``, ``tensor_map`` or the dtype of a number; and which one."""
+        named = {"tensor": self.tensor, "workspace": self.workspace, "tensor_map": self.tensor_map}
+        found = [(kind, value) for kind, value in (*named.items(), (self.dtype, self.scalar)) if value is not None]
+        if len(found) != 1 or found[0][0] is None:
+            raise ValueError(f"a parameter of a launch is {shown(self)}, expected one thing")
+        return str(found[0][0]), found[0][1]
+
+    def __post_init__(self) -> None:
+        """Raises ValueError if it is several things, or none."""
+        _ = self.passed
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch of a device function, as the host code makes it.
+
+    Arguments:
+        kernel: the device function.
+        params: its parameters.
+        grid, block: expressions for x, y and z, in blocks and in threads.
+        shared: dynamic shared memory of a block, in bytes.
+        cluster, preferred_cluster: in blocks; None: not a launch with clusters.
+        cooperative, dependent: flags of the launch; the latter allows it to begin before the one before it has ended.
+        when: the condition under which it happens; None: always.
+    """
+
+    kernel: Text
+    params: tuple[Parameter, ...]
+    grid: Dims
+    block: Dims
+    shared: Expression
+    cluster: Dims | None = None
+    preferred_cluster: Dims | None = None
+    cooperative: bool = False
+    dependent: bool = False
+    when: Expression | None = None
+
+    @property
+    def passed(self) -> tuple[tuple[str, int | str], ...]:
+        """What each parameter is, and which one; see :attr:`Parameter.passed`."""
+        return tuple(parameter.passed for parameter in self.params)
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A tensor map that the host code makes: by it, the copy engine of a GPU finds its way in an array.
+
+    All is in the order and with the numbers of cuTensorMapEncodeTiled (cuda.h): the innermost dimension is the first.
+
+    Arguments:
+        tensor: the argument whose data it is of.
+        dtype: that of an element.
+        sizes: expressions for the number of elements in each dimension.
+        strides: expressions for the bytes from one index to the next, of all dimensions but the first.
+        box: how many elements one copy has in each dimension.
+        steps: how many elements it goes on from one to the next.
+        interleave, swizzle, promotion, fill: modes.
+    """
+
+    tensor: Text
+    dtype: Text
+    sizes: tuple[Expression, ...]
+    strides: tuple[Expression, ...]
+    box: tuple[Expression, ...]
+    steps: tuple[Expression, ...]
+    interleave: Count
+    swizzle: Count
+    promotion: Count
+    fill: Count
+
+    def __post_init__(self) -> None:
+        """Raises ValueError if the lists have not the lengths of a tensor map."""
+        if not 1 <= len(self.sizes) == len(self.strides) + 1 == len(self.box) == len(self.steps) <= 5:
+            raise ValueError("the lists have other lengths than those of a tensor map")
+
+    @property
+    def expressions(self) -> tuple[int | str, ...]:
+        """All expressions in it."""
+        return (*self.sizes, *self.strides, *self.box, *self.steps)
+
+
+@dataclass(frozen=True)
+class HostCheck:
+    """A condition of the definition's own that the host code asserts: the expression, kind of error, and message."""
+
+    passes: Expression
+    error: Text
+    message: Text
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Temporary device memory that the host code takes."""
+
+    bytes: Expression
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """What signature.json says.
+
+    Arguments:
+        schema: the revision of the format.
+        kernel, slug, config, target, arch: whose lowering it is.
+        entry: the C name of the packed function.
+        schedule: what scheduled the code, for people.
+        arguments: in call order.
+        symbols: free sizes and their dtypes.
+        device_kernels: for cuda; empty for llvm.
+        outputs: their names, in the order in which a call returns new ones; empty: in that of the arguments.
+        multiples: free size -> what its values are multiples of; the host code refuses others.
+        stride_symbols: what only strides of arguments tell, and its dtype.
+        launches: for cuda, what the host code launches, in order; None: it cannot be said as data.
+        host_logic: why it cannot, as a sentence; empty if it can.
+        workspaces, host_checks, tensor_maps: what the host code does besides. The checks have to hold before anything
+            is launched, and launches pass the others by their numbers.
+        exported: the function of the author's that the host code checks the arguments for; empty: it launches itself.
+        opaque: of such a function: whether its arguments are not known.
+    """
+
+    schema: Revision = SCHEMA
+    kernel: Text
+    slug: Text
+    target: Text
+    arch: Text
+    entry: Text
+    config: Mapping[str, Any] = field(default_factory=dict)
+    schedule: str = ""
+    arguments: tuple[Argument, ...]
+    symbols: Mapping[str, Text]
+    device_kernels: tuple[DeviceKernel, ...]
+    outputs: tuple[str, ...] = ()
+    multiples: Mapping[str, Count] = field(default_factory=dict)
+    stride_symbols: Mapping[str, Text] = field(default_factory=dict)
+    launches: tuple[Launch, ...] | None = None
+    host_logic: Text = ""
+    workspaces: tuple[Workspace, ...] = ()
+    host_checks: tuple[HostCheck, ...] = ()
+    tensor_maps: tuple[TensorMap, ...] = ()
+    exported: Text = ""
+    opaque: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises ValueError if the outputs are others than the arguments say."""
+        if self.outputs and sorted(self.outputs) != sorted(self._marked):
+            raise ValueError(f"outputs is {shown(self.outputs)}, and the arguments say that they are {self._marked}")
+
+    @property
+    def _marked(self) -> tuple[str, ...]:
+        return tuple(argument.name for argument in self.arguments if argument.output)
+
+    @property
+    def returned(self) -> tuple[str, ...]:
+        """The names of the outputs, in the order in which new ones are returned."""
+        return self.outputs or self._marked
