@@ -31,7 +31,7 @@ from kernelwright.define.kernel import Kernel
 from kernelwright.define.unit import Unit, unit_symbol
 from kernelwright.frontends.tir.front_end import Tir
 from kernelwright.processes.protocol import CheckRequest
-from kernelwright.runtime.cuda_core_device import truncdiv, truncmod
+from kernelwright.runtime.cuda_core_launch import truncdiv, truncmod
 from kernelwright.worker.check import Check, barely_aligned
 from numpy.typing import NDArray
 from support.project import ROOT, Project, once_in

@@ -31,15 +31,30 @@ class Recorder:
     def __init__(self) -> None:
         self.seen: dict[int, CodeType] = {}
         self.ours: list[int] = []
+        self.open()
+        self.test = next((shared(path) for pid in ancestors() if (path := FOLDER / f"{pid}.test").exists()), None)
+
+    def open(self) -> None:
+        """Open the notes, under a number that tests hardly use."""
         opened = os.open(FOLDER / "calls", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self.file = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, 700)
         os.close(opened)
         self.inode = os.fstat(self.file).st_ino
-        self.test = next((shared(path) for pid in ancestors() if (path := FOLDER / f"{pid}.test").exists()), None)
+
+    def is_open(self) -> bool:
+        """Whether no test has closed them."""
+        try:
+            return os.fstat(self.file).st_ino == self.inode
+        except OSError:
+            return False
 
     def begin(self, phase: str) -> None:
-        """Note calls for another phase of a test."""
+        """Note calls for another phase of a test, also if the one before has closed the notes or set another tracer."""
         assert self.test is not None
+        if not self.is_open():
+            self.open()
+        if sys.gettrace() is not self:
+            sys.settrace(self)
         self.test[:] = phase.encode()[:ROOM].ljust(ROOM, b"\0")
         self.forget()
 
@@ -61,11 +76,8 @@ class Recorder:
         if of_ours and self.test is not None:
             self.ours.append(number)
             test = self.test[:].rstrip(b"\0").decode(errors="replace")
-            try:
-                if test and os.fstat(self.file).st_ino == self.inode:
-                    os.write(self.file, f"{test}\t{path}\t{code.co_qualname}\n".encode())
-            except OSError:
-                pass  # somebody has closed it
+            if test and self.is_open():
+                os.write(self.file, f"{test}\t{path}\t{code.co_qualname}\n".encode())
 
 
 def ancestors() -> Iterator[int]:

@@ -143,7 +143,10 @@ DECIDING_NOTHING = {
     # Their text is among the options of PACKAGE.
     *(f"runtime/{name}_kernel.py" for name in ("cython", "jax", "torch")),
     "runtime/kernel.py",
-    *(f"runtime/cuda_core_{name}.py" for name in ("arrays", "device", "frameworks", "kernel", "memory")),
+    *(
+        f"runtime/cuda_core_{name}.py"
+        for name in ("arrays", "device", "frameworks", "kernel", "launch", "match", "memory")
+    ),
     *(
         f"scons/{name}.py"
         for name in [

@@ -21,7 +21,7 @@ from kernelwright.core.signature import HostCheck, Parameter
 from kernelwright.frontends.cuda.source import DTYPES
 from kernelwright.runtime import cuda_core_tensor_maps
 from kernelwright.runtime.cuda_core_arrays import Array
-from kernelwright.runtime.cuda_core_device import LaunchError, int8, truncdiv, truncmod, uint16
+from kernelwright.runtime.cuda_core_launch import LaunchError, int8, truncdiv, truncmod, uint16
 from support.launched import driver_of, process_of
 from support.launcher_build import scalar, signature, tensor
 from support.launchers import Kernel, Process, Variant, entry_of, make_package, plan_of

@@ -111,7 +111,7 @@ def test_what_builds_and_compiles_on_demand_share_tells_nobody_to_run_scons() ->
 
 
 def test_the_library_and_python_have_one_list_of_refusals() -> None:
-    header = (HOME / "library" / "launcher" / "error.h").read_text(encoding="utf-8")
+    header = (HOME / "backends" / "launcher" / "error.h").read_text(encoding="utf-8")
     ours = {name: value for name, value in vars(refusal).items() if name.isupper() and name != "TYPE_CHECKING"}
     assert dict(re.findall(r'#define KW_(\w+) "(\w+)"', header)) == ours
     assert all(len(value) > 7 for value in ours.values())

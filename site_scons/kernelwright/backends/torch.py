@@ -103,6 +103,7 @@ class Torch(Backend):
         "refusal.py",
         "dlpack.py",
         "arguments.py",
+        "rivals.py",
         "dtype.py",
         "size.py",
     )

@@ -13,7 +13,6 @@ from ..core.arch import CPU_LEVELS, CudaArch
 from ..core.dtype import Dtype
 from ..core.errors import KernelwrightError, Where
 from ..core.signature import Argument, DeviceKernel
-from ..runtime.arguments import are_alike, are_rivals, have_same_values, may_share
 from ..runtime.size import size_text, strides_text
 from ..runtime.tables import DeviceTable
 from .c_text import c_string, size_expression, symbols_of
@@ -21,6 +20,7 @@ from .description import description_of
 from .images import image_symbol
 from .own_code import own_symbol
 from .plan import KernelPlan, LoweredUnit, VariantPlan
+from .relations import Relations
 
 MAX_ARGUMENTS = 120
 """Most arguments of a kernel, and most parameters of a device function: they are held in arrays on the stack."""
@@ -59,7 +59,7 @@ class _Wrapper:
         self._kernel = kernel
         self._lines: list[str] = []
         self._signatures: dict[str, int] = {}
-        self._relations = _Relations(kernel)
+        self._relations = Relations(kernel)
         self._split = kernel.split and any(unit.images and not unit.exported for unit in kernel.units)
 
     def text(self) -> str:
@@ -377,38 +377,6 @@ def _output_shapes(number: int, unit: LoweredUnit) -> list[str]:
         value = str(size) if isinstance(size, int) else size_expression(size, "size_{}".format)
         lines.append(f"  dims[{index}] = {value};")
     return [*lines, "}"]
-
-
-class _Relations:
-    """Which declared variants of a kernel a call may mean as well as another one.
-
-    Arguments:
-        kernel: the plan.
-
-    Attributes:
-        rivals: for each variant, the numbers of those behind it that differ in meaning and may fit the same arrays.
-        competing: the slugs of those beside which there is one that the same dtypes fit, and that has other sizes.
-    """
-
-    def __init__(self, kernel: KernelPlan) -> None:
-        declared = [] if kernel.opaque else kernel.variants[: kernel.num_declared]
-        self.rivals: list[list[int]] = [[] for _ in kernel.variants]
-        self.competing: set[str] = set()
-        for number, one in enumerate(declared):
-            for other in range(number + 1, len(declared)):
-                pairs = list(_of_both(one, declared[other]))
-                if any(may_share(*pair) and not are_alike(*pair) for pair in pairs):
-                    self.competing |= {one.slug, declared[other].slug}
-                same_values = have_same_values(one.config, declared[other].config, kernel.meaning)
-                if any(are_rivals(*pair, same_values) for pair in pairs):
-                    self.rivals[number].append(other)
-
-
-def _of_both(one: VariantPlan, other: VariantPlan) -> Iterator[tuple[tuple[Argument, ...], tuple[Argument, ...]]]:
-    """The arguments of two variants, for each target that both are for."""
-    for target in _DEVICES:
-        if (first := one.of(target)) and (second := other.of(target)):
-            yield first[0].arguments, second[0].arguments
 
 
 def _built(kernel: KernelPlan) -> str:

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from .dtype import integer_range, number_kind, passed_as
 from .interface import is_symbolic, plain_number
 from .loader import gaps_text
 from .refusal import AMBIGUOUS, BY_KERNEL, NO_TARGET, NO_VARIANT, because
-from .size import Size, size_text, strides_text
+from .rivals import are_alike, are_rivals, have_same_values, may_share
+from .size import Size, size_text, strides_text, value_or_none
 
 INT32_LIMIT = 2**31 - 1 - 65535
 """Most elements of a tensor of a kernel that computes with int32 sizes (``KW_INT32_LIMIT`` of the launcher)."""
@@ -68,89 +68,6 @@ class Words:
 def names_one(kernel: str) -> str:
     """What to do about arrays that fit several variants which differ in meaning."""
     return f"name one: {kernel}.variant(...) takes the values of its config"
-
-
-class Compared(Protocol):
-    """One argument as one variant expects it, as far as variants are compared with each other."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def kind(self) -> str:
-        """``tensor``, or what it is otherwise."""
-
-    @property
-    def dtype(self) -> str:
-        """Its type."""
-
-    @property
-    def shape(self) -> Sequence[Any]:
-        """The sizes of a tensor."""
-
-    @property
-    def output(self) -> bool:
-        """Whether it may be left out."""
-
-
-def may_share(one: Sequence[Compared], other: Sequence[Compared]) -> bool:
-    """Whether dtypes, ranks and constant sizes allow inputs that fit two variants."""
-    return all(a.output or _may_be_one(a, b) for a, b in zip(one, other, strict=True))
-
-
-def _may_be_one(a: Compared, b: Compared) -> bool:
-    if (a.kind == "tensor") != (b.kind == "tensor") or len(a.shape) != len(b.shape):
-        return False
-    constant = [(s, t) for s, t in zip(a.shape, b.shape, strict=True) if isinstance(s, int) and isinstance(t, int)]
-    return (a.kind != "tensor" or a.dtype == b.dtype) and all(s == t for s, t in constant)
-
-
-def are_alike(one: Sequence[Compared], other: Sequence[Compared]) -> bool:
-    """Whether two variants have the same sizes, whatever their names are."""
-    return _is_case(one, other) and _is_case(other, one)
-
-
-def are_rivals(one: Sequence[Compared], other: Sequence[Compared], same_values: bool) -> bool:
-    """Whether inputs may fit two variants that differ in meaning: they call other sizes of the inputs equal.
-
-    A variant whose sizes are a case of another one's, as ``[n, 64]`` is of ``[n, m]``, means the same. Inputs of the
-    same sizes do not show what else a variant computes: there its reference tells.
-
-    Arguments:
-        same_values: whether both configs have the same values for what the reference takes.
-    """
-    inputs = [(a, b) for a, b in zip(one, other, strict=True) if not a.output]
-    first, second = [a for a, _ in inputs], [b for _, b in inputs]
-    cases = _is_case(first, second), _is_case(second, first)
-    return may_share(one, other) and (not any(cases) or (all(cases) and not same_values))
-
-
-def have_same_values(one: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str]) -> bool:
-    """Whether two configs have the same values under some names."""
-    return all(one.get(name) == other.get(name) for name in names)
-
-
-def _is_case(special: Sequence[Compared], general: Sequence[Compared]) -> bool:
-    """Whether some sizes for the names of a variant make another one of it."""
-    values: dict[str, Any] = {}
-    later: list[tuple[Any, str]] = []
-    for a, b in zip(special, general, strict=True):
-        shapes = zip(a.shape, b.shape, strict=False) if a.kind == "tensor" else [(a.name, b.name)]
-        for size, wanted in ((getattr(s, "text", s), getattr(t, "text", t)) for s, t in shapes):
-            if isinstance(wanted, str) and not wanted.isidentifier():
-                later.append((size, wanted))
-            elif (wanted if isinstance(wanted, int) else values.setdefault(wanted, size)) != size:
-                return False
-    return all(_put_in(wanted, values) == size for size, wanted in later)
-
-
-def _put_in(size: str, values: Mapping[str, Any]) -> Any:
-    """An expression with sizes in place of names: a number, if all of them are."""
-    names = Size(size).names
-    if all(isinstance(values.get(name), int) for name in names):
-        return _value(Size(size), values)
-    return re.sub(r"[A-Za-z_]\w*(?!\()\b", lambda found: str(values.get(found[0], found[0])), size)
 
 
 def outputs_of(signature: Mapping[str, Any]) -> list[str]:
@@ -403,7 +320,7 @@ class Chosen:
     def _shape(self, variant: _Variant, argument: Expected) -> tuple[Any, ...]:
         shape = []
         for axis, size in enumerate(argument.shape):
-            value = _value(size, self.symbols) if isinstance(size, Size) else size
+            value = value_or_none(size, self.symbols) if isinstance(size, Size) else size
             if value is None:
                 problem = "cannot be computed: it overflows int64, or divides by 0"
                 self.signatures.refuse(ValueError, f"dimension {axis} of output '{argument.name}' {problem}")
@@ -418,18 +335,9 @@ class Chosen:
         return tuple(shape)
 
 
-def _value(size: Size, symbols: Symbols) -> Any:
-    """A size; None if it divides by zero, or is not an int64."""
-    try:
-        value = size.value(symbols)
-    except ZeroDivisionError:
-        return None
-    return None if isinstance(value, int) and not -(2**63) < value < 2**63 else value
-
-
 def _fits(size: Size, symbols: Symbols, found: Any) -> bool:
     """Whether a dimension has this size; true if a symbol of the size has no value yet."""
-    return not all(name in symbols for name in size.names) or bool(_value(size, symbols) == found)
+    return not all(name in symbols for name in size.names) or bool(value_or_none(size, symbols) == found)
 
 
 class Expected:

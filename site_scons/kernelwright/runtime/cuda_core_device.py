@@ -1,4 +1,4 @@
-"""CUDA by way of cuda.core: devices, device code and launches, for kernels that have no host code of their own.
+"""CUDA by way of cuda.core: devices, streams and errors, for kernels that have no host code of their own.
 
 cuda.core is imported at the first call. Messages are those of the launcher in C, which does the same for kernels that
 are called through a library.
@@ -6,24 +6,17 @@ are called through a library.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, NoReturn
 
-from . import cuda_core_tensor_maps as tensor_maps
-from .arch import is_ptx, suitable
-from .dtype import integer_range
 from .refusal import BY_KERNEL, because
-
-SHARED_LIMIT = 48 * 1024
-"""Beyond this, counting its static shared memory too, a function must opt in to dynamic shared memory."""
 
 LAST_DEFAULT_STREAM = 2
 """Up to here handles of streams stand for one of the current context: null, the legacy default, that of the thread."""
@@ -53,13 +46,6 @@ STICKY = {
 }
 """These leave the context unusable, and any later call returns them (cuda.h, CUresult)."""
 
-Allocate = Callable[[int], tuple[int, Callable[[], None]]]
-"""Bytes -> the address of memory, and what frees it."""
-
-FindImage = Callable[[str, str, str, int, int], tuple[str, Any]]
-"""The loader's ``image``: kernel, slug, suitable archs, device number and capability -> arch and path."""
-
-
 CORE = (
     "Device",
     "LEGACY_DEFAULT_STREAM",
@@ -70,10 +56,6 @@ CORE = (
     "launch",
 )
 """What is used of cuda.core."""
-
-
-class LaunchError(Exception):
-    """A number that a launch cannot take; the text says which."""
 
 
 def import_core() -> Any:
@@ -93,52 +75,6 @@ def import_core() -> Any:
             raise ImportError(f"{core.__file__}: has no {missing}\n  remedy: pip install --upgrade 'cuda-core>=1.2,<2'")
         time.sleep(0.001)
     return core
-
-
-# ---- what generated modules use
-
-
-def _integer(name: str, type_: Any) -> Callable[[int], Any]:
-    low, high = integer_range(name)
-
-    def converted(value: int) -> Any:
-        if not low <= value <= high:
-            raise LaunchError(f"a device function would be passed {value}, which does not fit {name}")
-        return type_(value)
-
-    return converted
-
-
-int8 = _integer("int8", ctypes.c_int8)
-int16 = _integer("int16", ctypes.c_int16)
-int32 = _integer("int32", ctypes.c_int32)
-int64 = _integer("int64", ctypes.c_int64)
-uint8 = _integer("uint8", ctypes.c_uint8)
-uint16 = _integer("uint16", ctypes.c_uint16)
-uint32 = _integer("uint32", ctypes.c_uint32)
-uint64 = _integer("uint64", ctypes.c_uint64)
-float32 = ctypes.c_float
-float64 = ctypes.c_double
-bool_ = ctypes.c_bool
-
-
-def float16(value: float) -> Any:
-    """A number as NumPy's float16, since ctypes has none."""
-    import numpy
-
-    with numpy.errstate(over="ignore"):
-        return numpy.float16(value)
-
-
-def truncdiv(a: int, b: int) -> int:
-    """The quotient, rounded towards zero as in C."""
-    quotient = abs(a) // abs(b)
-    return quotient if (a < 0) == (b < 0) else -quotient
-
-
-def truncmod(a: int, b: int) -> int:
-    """What a quotient that is rounded towards zero leaves."""
-    return a - b * truncdiv(a, b)
 
 
 # ---- devices
@@ -240,16 +176,16 @@ class Cuda:
         from cuda.bindings import driver
 
         has, made = driver.cuDriverGetVersion()[1] or 0, self._toolkit
-        own = f"the driver is for CUDA {_version(has)}"
+        own = f"the driver is for CUDA {version_text(has)}"
         if not made:
             return f"\n  {own}\n  remedy: install a newer NVIDIA driver, or compile it with an older CUDA"
-        text = f"\n  its device code was made with CUDA {_version(made)}, and {own}"
+        text = f"\n  its device code was made with CUDA {version_text(made)}, and {own}"
         if has >= made:
             return f"{text}, which is new enough\n  remedy: install the package again: its device code may be damaged"
         # This is PTX. It needs a driver of its own CUDA version, and not just one of the same major version.
         number = "" if made % 1000 else f" ({_driver_for(made)} or newer)"
-        wanted = f"CUDA {_version(made)}{number}"
-        return f"{text}\n  remedy: install an NVIDIA driver for {wanted}, or compile it with CUDA {_version(has)}"
+        wanted = f"CUDA {version_text(made)}{number}"
+        return f"{text}\n  remedy: install an NVIDIA driver for {wanted}, or compile it with CUDA {version_text(has)}"
 
     # ---- devices and contexts
 
@@ -442,7 +378,7 @@ def _traced_back() -> str:
     return before + remedy + ("" if blocks else after)
 
 
-def _version(cuda: int) -> str:
+def version_text(cuda: int) -> str:
     """A version as CUDA counts it, 1000 * major + 10 * minor, as people write it."""
     return f"{cuda // 1000}.{cuda % 1000 // 10}"
 
@@ -454,259 +390,3 @@ def _driver_for(cuda: int) -> int:
     Compatibility".
     """
     return 525 if cuda < 13000 else 580
-
-
-# ---- device code
-
-
-@dataclass
-class Function:
-    """A device function on one device: its static shared memory, and the dynamic that it may use so far, in bytes."""
-
-    kernel: Any
-    static_shared: int
-    shared_limit: int
-
-
-@dataclass
-class DeviceCode:
-    """The device code of one variant, loaded once for each device.
-
-    Arguments:
-        cuda: CUDA.
-        slug: the variant.
-        archs: those that it was built for.
-        functions: the names of its device functions; by arch, if it has several sources.
-        find_image: finds the best image that is installed.
-        driver: the CUDA version that a driver must be for to read the images, such as 12040; 0: any.
-    """
-
-    cuda: Cuda
-    slug: str
-    archs: tuple[str, ...]
-    functions: tuple[str, ...] | Mapping[str, tuple[str, ...]]
-    find_image: FindImage
-    driver: int = 0
-    _loaded: dict[int, dict[str, Function]] = field(default_factory=dict)
-    _archs: dict[int, str] = field(default_factory=dict)
-
-    def choose(self, device: Device) -> tuple[str, Any]:
-        """Arch and path of the image for a device.
-
-        Raises:
-            RuntimeError: none suits it, or none that does is installed, or the driver is too old for it.
-        """
-        archs = suitable(self.archs, device.capability)
-        if not archs:
-            built = ", ".join(self.archs) or "no arch"
-            sm = f"sm_{device.capability}"
-            self.cuda.refuse(
-                RuntimeError,
-                f"{device} is an {sm}, and variant {self.slug} was built for {built}\n  remedy: add {sm} to its archs",
-            )
-        arch, path = self.find_image(self.cuda.kernel, self.slug, " ".join(archs), device.number, device.capability)
-        self._check_driver(arch)
-        return arch, path
-
-    def _check_driver(self, arch: str) -> None:
-        if not self.driver:
-            return
-        from cuda.bindings import driver
-
-        has = self.cuda.checked(lambda: "asking for the version of the driver", driver.cuDriverGetVersion())
-        if has < self.driver:
-            needed, own = (f"CUDA {_version(version)}" for version in (self.driver, has))
-            remedy = "install a newer NVIDIA driver, or compress it less, with compress = speed"
-            self.cuda.refuse(
-                RuntimeError,
-                f"{arch} of variant {self.slug} is compressed, and needs a driver for {needed} or newer; "
-                f"this one is for {own}\n  remedy: {remedy}",
-            )
-
-    def on(self, device: Device) -> Mapping[str, Function]:
-        """The device functions on a device, whose context is current."""
-        known = self._loaded.get(device.number)
-        if known is not None:
-            return known
-        with self.cuda.lock, self.cuda.relaxed():
-            if device.number not in self._loaded:
-                self._loaded[device.number] = self._load(device)
-            return self._loaded[device.number]
-
-    def _load(self, device: Device) -> dict[str, Function]:
-        arch, path = self.choose(device)
-        content = path.read_bytes()
-        # The driver reads what it is given to the end of a header, or of a text.
-        is_fatbin, loading = content.startswith(b"P\xedU\xba"), self.cuda.core.ObjectCode
-        make = loading.from_fatbin if is_fatbin else loading.from_ptx if is_ptx(arch) else loading.from_cubin
-        code = make(content, name=f"{self.cuda.kernel} {self.slug} {arch}")
-        self._archs[device.number] = arch
-        names = self.functions[arch] if isinstance(self.functions, Mapping) else self.functions
-        return {name: self._function(code, name, arch, device) for name in names}
-
-    def arch_on(self, device: Device) -> str:
-        """The arch of the code that runs on a device, whose context is current."""
-        self.on(device)
-        return self._archs[device.number]
-
-    def _function(self, code: Any, name: str, arch: str, device: Device) -> Function:
-        from cuda.bindings import driver
-
-        def loading() -> str:
-            return f"loading {arch} of variant {self.slug} with the device function {name}"
-
-        kernel = self.cuda.call(loading, code.get_kernel, name)
-        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
-        static = self.cuda.checked(loading, driver.cuKernelGetAttribute(attribute, kernel.handle, device.number))
-        # Makes the driver load the code now, and not in the middle of a graph capture.
-        self.cuda.checked(loading, driver.cuKernelGetFunction(kernel.handle))
-        return Function(kernel, static, max(0, SHARED_LIMIT - static))
-
-
-# ---- one call
-
-
-class Call:
-    """What a generated function does its work with: the launches of one call of a kernel.
-
-    Arguments:
-        code: the variant's device code.
-        device: where it runs; its context is current.
-        stream: the stream's handle.
-        allocate: gets temporary memory of so many bytes for that stream: its address, and what frees it.
-
-    Attributes:
-        launched: whether anything was launched.
-        skipped: the last launch that was left out because it has no block or no thread, in words; empty: none was.
-    """
-
-    launched = False
-    skipped = ""
-
-    def __init__(self, code: DeviceCode, device: Device, stream: int, allocate: Allocate) -> None:
-        self._code = code
-        self._cuda = code.cuda
-        self._device = device
-        self._stream = self._cuda.stream(stream, device)
-        self._handle = stream
-        self._allocate = allocate
-        self._workspaces: list[Callable[[], None]] = []
-
-    def check(self, passes: bool, error: type[Exception], message: str) -> None:
-        """Raise an error of the definition's own, which may name the kernel already."""
-        if not passes:
-            self._cuda.refuse(error, message.removeprefix(f"kernel '{self._cuda.kernel}': "))
-
-    def workspace(self, size: int) -> int:
-        """The address of temporary memory of so many bytes, until the call ends."""
-        address, free = self._allocate(size)
-        self._workspaces.append(free)
-        return address
-
-    def tensor_map(self, data: int, dtype: str, **described: Sequence[int]) -> tensor_maps.TensorMap:
-        """A tensor map, as launches pass it; see :func:`tensor_maps.encoded`."""
-        return tensor_maps.encoded(self._cuda.checked, data, dtype, **described)
-
-    def free(self) -> None:
-        """Free the temporary memory, once the work before has been done."""
-        while self._workspaces:
-            self._workspaces.pop()()
-
-    def launch(
-        self,
-        function: str,
-        *,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        parameters: tuple[Any, ...],
-        shared: int = 0,
-        cluster: tuple[int, int, int] | None = None,
-        cooperative: bool = False,
-        dependent: bool = False,
-    ) -> None:
-        """Launch a device function, unless a dimension is zero.
-
-        Arguments:
-            grid, block, cluster: in blocks, threads and blocks.
-            parameters: addresses, numbers of ctypes, and tensor maps, which need a launch without further options.
-            shared: bytes of dynamic shared memory of a block.
-
-        Raises:
-            ValueError: a dimension is negative or too large.
-            RuntimeError: the device or its driver refuses.
-        """
-        for value in (*grid, *block, *(cluster or ()), shared):
-            if not 0 <= value < 2**32:
-                text = f"device function {function} would be launched with a dimension of {value}"
-                self._cuda.refuse(ValueError, text)
-        if not all((*grid, *block, *(cluster or ()))):
-            clusters = f", cluster {cluster}" if cluster is not None else ""
-            self.skipped = f"device function {function} would be launched with grid {grid}, block {block}{clusters}"
-            return
-        self.launched = True
-        own = self._code.on(self._device)[function]
-
-        def what() -> str:
-            return self._described(function, grid, block, shared, cluster)
-
-        if shared > own.shared_limit:
-            self._extend_shared(own, shared, what)
-        if any(isinstance(value, tensor_maps.TensorMap) for value in parameters):
-            dims: Any = {"grid": grid, "block": block, "shared": shared, "parameters": parameters}
-            result = tensor_maps.start(own.kernel.handle, self._handle, **dims)
-            self._cuda.checked(lambda: f"launching {what()}", result)
-            return
-        options: dict[str, Any] = {"is_cooperative": True} if cooperative else {}
-        if dependent:
-            options["programmatic_stream_serialization"] = True
-        if cluster is not None:
-            grid = self._clusters(function, grid, cluster)
-            options["cluster"] = cluster
-
-        def start() -> None:
-            config = self._cuda.core.LaunchConfig(grid=grid, block=block, shmem_size=shared, **options)
-            self._cuda.core.launch(self._stream, config, own.kernel, *parameters)
-
-        self._cuda.call(lambda: f"launching {what()}", start)
-
-    def _clusters(
-        self, function: str, grid: tuple[int, int, int], cluster: tuple[int, int, int]
-    ) -> tuple[int, int, int]:
-        """The grid in clusters, which is how cuda.core counts it."""
-        if any(blocks % size for blocks, size in zip(grid, cluster, strict=True)):
-            text = f"device function {function} would be launched with a grid of {grid}, no multiple of its clusters"
-            self._cuda.refuse(ValueError, f"{text} of {cluster}")
-        return grid[0] // cluster[0], grid[1] // cluster[1], grid[2] // cluster[2]
-
-    def _extend_shared(self, own: Function, shared: int, what: Callable[[], str]) -> None:
-        """Opt a function in to more dynamic shared memory than every function gets."""
-        from cuda.bindings import driver
-
-        with self._cuda.lock, self._cuda.relaxed():
-            if shared <= own.shared_limit:
-                return
-            if shared + own.static_shared > self._device.shared_limit:
-                self._cuda.refuse(
-                    RuntimeError,
-                    f"{what()}: with {own.static_shared} bytes of static shared memory that is more than the "
-                    f"{self._device.shared_limit} bytes of a block on this device\n"
-                    "  remedy: call a variant with smaller tiles",
-                )
-            attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            result = driver.cuKernelSetAttribute(attribute, shared, own.kernel.handle, self._device.number)
-            self._cuda.checked(lambda: f"launching {what()}", result)
-            own.shared_limit = shared
-
-    def _described(
-        self,
-        function: str,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        shared: int,
-        cluster: tuple[int, int, int] | None,
-    ) -> str:
-        clusters = f"cluster {cluster}, " if cluster is not None else ""
-        return (
-            f"device function {function}, grid {grid}, block {block}, {clusters}{shared} bytes of dynamic shared "
-            f"memory, {self._device} (sm_{self._device.capability})"
-        )

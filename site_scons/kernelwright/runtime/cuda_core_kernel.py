@@ -5,30 +5,23 @@ A call is matched with the variants here; a generated module has, for each varia
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
-from .arguments import Chosen, Described, Expected, Signatures
-from .cuda_core_arrays import CUDA, IMMUTABLE, MANAGED, Array, UnreadableArrayError, library_of, read_array
-from .cuda_core_device import Call, Cuda, Device, DeviceCode, LaunchError
+from .arguments import Described, Expected
+from .cuda_core_arrays import CUDA, MANAGED, Array, UnreadableArrayError, read_array
+from .cuda_core_device import Device
 from .cuda_core_frameworks import Framework, Stream, address_of, framework_of
+from .cuda_core_launch import Call, DeviceCode, LaunchError
+from .cuda_core_match import Match, Matcher, Passed, Shared, described_as
 from .cuda_core_memory import LEGACY
 from .dtype import NARROW, rounded
 from .interface import Choice, Interface, kind_of, plain_number
-from .refusal import BY_KERNEL, MISALIGNED, NO_TARGET
-from .size import Size
-from .tables import ASKED_FOR, NO_TABLES, Tuned, table_for, tables_of
-
-DECLARED = "\n  remedy: pass an array with the strides that the definition declares"
-
-COMPACT = "\n  remedy: pass a contiguous copy, such as cupy.ascontiguousarray(x) or x.contiguous()"
-
-Passed = list["Array | Any"]
-"""The arguments of a call by position: arrays, numbers, and None for outputs that are left out."""
+from .refusal import BY_KERNEL, NO_TARGET
+from .tables import ASKED_FOR, NO_TABLES
 
 
 class CudaCoreKernel(Interface):
@@ -47,12 +40,13 @@ class CudaCoreKernel(Interface):
         index: the number of the variant; None: all.
     """
 
-    def __init__(self, name: str, entry: dict[str, Any], module: Any, shared: _Shared, index: int | None) -> None:
+    def __init__(self, name: str, entry: dict[str, Any], module: Any, shared: Shared, index: int | None) -> None:
         self.name = name
         self._entry = entry
         self._module = module
         self._shared = shared
         self._index = index
+        self._matcher = Matcher(entry, shared, index)
         self.__doc__ = entry["doc"]
 
     def __call__(self, /, *arguments: Any, stream: Any = None, **named: Any) -> Any:
@@ -76,7 +70,7 @@ class CudaCoreKernel(Interface):
         where = self._given_stream(stream) if stream is not None else framework.current_stream()
         try:
             passed = self._read(pairs, where.handle or LEGACY)
-            match = self._matched(passed)
+            match = self._matcher.matched(passed)
         except (TypeError, ValueError) as error:
             return self._missed(arguments, error, stream)
         cuda = self._shared.cuda
@@ -133,149 +127,6 @@ class CudaCoreKernel(Interface):
             self._refuse(ValueError, f"{text}\n  remedy: {remedy}", NO_TARGET)
         return array
 
-    def _matched(self, passed: Passed) -> _Match:
-        """The variant for a call, once everything has been compared; of a call like an earlier one only the data is."""
-        key = (self._index, *map(_outline, passed))
-        known = self._shared.matches.get(key)
-        if known is not None and known.fits(passed):
-            return known
-        number = self._device_number(passed)
-        found = self._choose(passed)
-        index = found.index
-        self._check(index, passed, number)
-        arrays = [(position, value) for position, value in enumerate(passed) if isinstance(value, Array)]
-        # Other data has to suit the declared variant as well: with data that it does not fit, a later one decides.
-        both = zip(self._shared.alignments[index], self._shared.alignments[found.declared.index], strict=True)
-        alignments = list(map(max, both))
-        written = [item["written"] for item in self._entry["variants"][index]["arguments"]]
-        demands = [(p, alignments[p] - 1, written[p]) for p, array in arrays if not array.is_empty]
-        match = _Match(index, number, found.outputs, tuple(demands))
-        if found.is_first:  # another choice was made for data that happened to lie as it did
-            self._shared.remember(key, match)
-        return match
-
-    def _device_number(self, passed: Passed) -> int:
-        for value in passed:
-            if isinstance(value, Array):
-                return value.device[1]
-        self._refuse(ValueError, "it has no array among its arguments, which would say on which device it runs")
-
-    def _choose(self, passed: Passed) -> _Found:
-        """The variant for a call."""
-        described = [_described(value) for value in passed]
-        signatures = self._shared.signatures
-        first = declared = signatures.choose(described, self._index, "cuda")
-        if self._index is not None:
-            return _Found(first.index, first, True)
-        aligned = self._are_aligned(first.index, passed)
-        if not aligned:
-            # A later variant may ask for less; if none does, the first says what it asks for.
-            for index in signatures.compared("cuda"):
-                if index > first.index and (later := self._fitting(index, described, passed)):
-                    declared, aligned = later, True
-                    break
-        tuned = self._tuned(declared, passed) if aligned else None
-        rules = tuned.rules() if tuned else None
-        index = rules.choose(declared.symbols) if rules else declared.index
-        fits = index == declared.index or self._fitting(index, described, passed) is not None
-        return _Found(index if fits else declared.index, declared, fits and declared is first, tuned)
-
-    def _fitting(self, index: int, described: list[Described | None], passed: Passed) -> Chosen | None:
-        """A variant as the one for a call; None, if the call does not fit it."""
-        try:
-            chosen = self._shared.signatures.choose(described, index, "cuda")
-        except (TypeError, ValueError):
-            return None
-        return chosen if self._are_aligned(index, passed) else None
-
-    def _tuned(self, declared: Chosen, passed: Passed) -> Tuned | None:
-        """What the tuning tables say; None, if there are none, or the variant cannot run, which the call says."""
-        if not self._shared.tables:
-            return None
-        try:
-            device = self._shared.cuda.device(self._device_number(passed))
-            return self._shared.tuned(declared.index, device)
-        except (RuntimeError, ValueError):
-            return None
-
-    def _are_aligned(self, index: int, passed: Passed) -> bool:
-        alignments = self._shared.alignments[index]
-        return all(_is_aligned(alignment, value) for alignment, value in zip(alignments, passed, strict=True))
-
-    def _check(self, index: int, passed: Passed, number: int) -> None:
-        """Refuse what only the data tells: layout, alignment, device, and memory that may not be written."""
-        first = next(
-            item["name"]
-            for item, value in zip(self._entry["variants"][index]["arguments"], passed, strict=True)
-            if isinstance(value, Array)
-        )
-        for position, item in enumerate(self._entry["variants"][index]["arguments"]):
-            array, name = passed[position], item["name"]
-            if not isinstance(array, Array):
-                continue
-            if "strides" in item:
-                self._check_strides(index, position, passed)
-            elif not array.is_compact:
-                self._mismatch(index, position, f"Mismatched {name}.strides", "be compact array", COMPACT)
-            if array.device[0] == CUDA and array.device[1] != number:
-                remedy = "\n  remedy: move all arrays to one device"
-                self._mismatch(index, position, f"Mismatched {name}.device_id", f"match {first}.device_id", remedy)
-            if item["written"] and array.read_only:
-                is_of_jax = library_of(array.owner[0]) == IMMUTABLE if isinstance(array.owner, tuple) else False
-                what = "an array of JAX, which is immutable" if is_of_jax else "a read-only array"
-                remedy = "pass an array that can be written, or leave outputs out of the call to get new ones"
-                self._refuse(ValueError, f"argument {name!r} is {what}, and the kernel writes it\n  remedy: {remedy}")
-            if array.is_empty:
-                continue
-            if not array.data:
-                what, remedy = f"{name} data pointer is NULL", "\n  remedy: pass an array that has data"
-                self._mismatch(index, position, what, "non-NULL data pointer", remedy, to="")
-            alignment = self._shared.alignments[index][position]
-            if not _is_aligned(alignment, array):
-                text = f"argument '{name}' has data that is not aligned to {alignment} bytes"
-                self._refuse(ValueError, f"{text}\n  remedy: pass a copy of it", MISALIGNED)
-
-    def _check_strides(self, index: int, position: int, passed: Passed) -> None:
-        """Compare the strides of an array with those that are declared, where they stride over something."""
-        entry, array, limit = (
-            self._entry["variants"][index],
-            passed[position],
-            self._shared.signatures.variants[index].limit,
-        )
-        known = self._shared.signatures.choose([_described(value) for value in passed], index, "cuda").symbols
-        strides = entry["arguments"][position]["strides"]
-        for axis, stride in enumerate(strides):
-            if array.shape[axis] == 1 or array.is_empty:
-                continue
-            found = array.stride(axis)
-            expected = self._stride(stride, entry, passed, known)
-            if found != expected:
-                what = f"Mismatched {entry['arguments'][position]['name']}.strides[{axis}]"
-                self._mismatch(index, position, what, str(expected), DECLARED, to="")
-        if array.span > limit:
-            name = entry["arguments"][position]["name"]
-            remedy = "pass a copy that has no such gaps, or build the kernel with int64 sizes"
-            told = f"the {limit} that int{32 if limit < 1 << 32 else 64} sizes allow\n  remedy: {remedy}"
-            self._refuse(ValueError, f"argument '{name}' has elements that are further apart than {told}")
-
-    def _stride(self, stride: int | str, entry: Mapping[str, Any], passed: Passed, known: Mapping[str, Any]) -> int:
-        """A declared stride; what only strides tell is as the first array has it."""
-        if isinstance(stride, int):
-            return stride
-        symbols = dict(known)
-        order = sorted(range(len(passed)), key=lambda number: entry["arguments"][number]["output"])
-        for number in (number for number in order if isinstance(passed[number], Array)):
-            for axis, symbol in enumerate(entry["arguments"][number].get("strides", ())):
-                if isinstance(symbol, str) and symbol.isidentifier():
-                    symbols.setdefault(symbol, passed[number].stride(axis))
-        return int(Size(stride).value(symbols))
-
-    def _mismatch(self, index: int, position: int, what: str, expected: str, remedy: str, to: str = "to ") -> NoReturn:
-        """Raise an error in the words of TVM's host code."""
-        call = self._shared.signatures.variants[index].call_text(self.name)
-        text = f"{what} on argument #{position} when calling:\n  `{call}`,\n  expected {to}{expected}{remedy}"
-        self._refuse(ValueError, text)
-
     def _refuse(self, kind: type[Exception], text: str, refusal: str = BY_KERNEL) -> NoReturn:
         self._shared.cuda.refuse(kind, text, refusal)
 
@@ -291,7 +142,7 @@ class CudaCoreKernel(Interface):
         return found
 
     def _allocate(
-        self, match: _Match, passed: Passed, framework: Framework, device: Device, stream: Stream
+        self, match: Match, passed: Passed, framework: Framework, device: Device, stream: Stream
     ) -> list[Any]:
         """New arrays for the outputs that were left out, which come to be in their places in ``passed``."""
         made: list[Any] = []
@@ -327,13 +178,13 @@ class CudaCoreKernel(Interface):
         finally:
             self._shared.cuda.synchronize(device, stream)
 
-    def _require_idle(self, launch: str, match: _Match, passed: Passed, made: list[Any]) -> None:
+    def _require_idle(self, launch: str, match: Match, passed: Passed, made: list[Any]) -> None:
         """Refuse a call that launched nothing, unless it has nothing to do: see kw_require_idle of the launcher."""
         outputs = [shape for _, shape in match.outputs]
         if any(0 in shape for shape in outputs or [value.shape for value in passed if isinstance(value, Array)]):
             return
         new = [isinstance(value, Array) and any(value.owner is array for array in made) for value in passed]
-        given = [None if left_out else _described(value) for left_out, value in zip(new, passed, strict=True)]
+        given = [None if left_out else described_as(value) for left_out, value in zip(new, passed, strict=True)]
         what, listed = "output" if outputs else "array", self._shared.signatures.passed_text(given)
         remedy = "pass larger sizes, or compute 1 or more there, as in max(n // 256, 1)"
         text = f"{launch}, which does nothing, and no {what} is empty{listed}\n  remedy: {remedy}"
@@ -371,8 +222,8 @@ class CudaCoreKernel(Interface):
         """
         arguments = self._in_order(arguments, named)
         passed = self._read(list(zip(self._items(arguments), arguments, strict=True)), LEGACY)
-        number, found = self._device_number(passed), self._choose(passed)
-        self._check(found.index, passed, number)
+        number, found = self._matcher.device_number(passed), self._matcher.choose(passed)
+        self._matcher.check(found.index, passed, number)
         slugs = [entry["slug"] for entry in self._entry["variants"]]
         self._shared.codes[slugs[found.index]].choose(self._shared.cuda.device(number))
         if self._index is not None:
@@ -436,101 +287,6 @@ class CudaCoreKernel(Interface):
         return int(index or 0)
 
 
-class _Match(NamedTuple):
-    """What a call was found to need.
-
-    Arguments:
-        variant: its number.
-        device: the number of the device.
-        outputs: dtype and shape of each output.
-        demands: of each array that has elements its position, the bits that its address must not have, and whether it
-            is written.
-    """
-
-    variant: int
-    device: int
-    outputs: list[tuple[str, tuple[int, ...]]]
-    demands: tuple[tuple[int, int, bool], ...]
-
-    def fits(self, passed: Passed) -> bool:
-        """Whether other data can be used in the same way."""
-        for position, bits, written in self.demands:
-            array = passed[position]
-            if not array.data or array.data & bits or (written and array.read_only):
-                return False
-        return True
-
-
-@dataclass(frozen=True)
-class _Found:
-    """The variant for a call, and how it was found.
-
-    Arguments:
-        index: its number.
-        declared: the declared variant that the call fits, with the sizes of the call.
-        is_first: whether dtypes and sizes alone decide so; otherwise it is because of how the data lies.
-        tuned: what the tuning tables say; None: there are none.
-    """
-
-    index: int
-    declared: Chosen
-    is_first: bool
-    tuned: Tuned | None = None
-
-    @property
-    def outputs(self) -> list[tuple[str, tuple[int, ...]]]:
-        """dtype and shape of each output, in order."""
-        return self.declared.outputs()
-
-
-class _Shared:
-    """What the objects of one kernel have in common: CUDA, its signatures, and its device code by slug."""
-
-    KEPT = 512
-    """How many kinds of calls are remembered."""
-
-    def __init__(self, name: str, entry: Mapping[str, Any], module: Any, find_image: Callable[..., Any]) -> None:
-        self.cuda = Cuda(name, module.TOOLKIT)
-        self.signatures = Signatures(name, entry)
-        archs: dict[str, tuple[str, ...]] = {}
-        for variant in entry["variants"]:
-            for unit in variant["units"]:
-                if unit["target"] == "cuda":
-                    archs[variant["slug"]] = (*archs.get(variant["slug"], ()), *unit["archs"])
-        self.tables = tables_of(entry)
-        self._tuned: dict[tuple[int, int], Tuned] = {}
-        self._archs_of = [archs.get(variant["slug"], ()) for variant in entry["variants"]]
-        # A variant that is not built for CUDA has none, and is never chosen.
-        self.alignments = [module.ALIGNMENTS.get(variant["slug"], ()) for variant in entry["variants"]]
-        self.matches: dict[tuple[Any, ...], _Match] = {}
-        self.archs = tuple(dict.fromkeys(arch for listed in archs.values() for arch in listed))
-        self.codes = {
-            slug: DeviceCode(self.cuda, slug, listed, module.FUNCTIONS[slug], find_image, module.DRIVER)
-            for slug, listed in archs.items()
-        }
-
-    def tuned(self, declared: int, device: Device) -> Tuned:
-        """What the tables say of calls on a device that a declared variant fits; found once.
-
-        Raises:
-            RuntimeError: the variant cannot run on the device.
-        """
-        known = self._tuned.get((declared, device.number))
-        if known is None:
-            slug = self.signatures.variants[declared].slug
-            arch, _ = self.codes[slug].choose(device)
-            table = table_for(self.tables, "cuda", arch, device.name, device.count)
-            found = table and table.with_code(lambda variant: arch in self._archs_of[variant])
-            known = self._tuned[declared, device.number] = Tuned(declared, arch, device.name, device.count, found)
-        return known
-
-    def remember(self, key: tuple[Any, ...], match: _Match) -> None:
-        """Note what was found out about calls of one kind."""
-        if len(self.matches) >= self.KEPT:
-            self.matches.clear()
-        self.matches[key] = match
-
-
 def load(loader: Any, name: str, entry: dict[str, Any]) -> CudaCoreKernel:
     """The kernel object of a package.
 
@@ -539,18 +295,10 @@ def load(loader: Any, name: str, entry: dict[str, Any]) -> CudaCoreKernel:
     """
     loader.verified(f"backends/cuda_core/_{name}.py")
     module = import_module(f"{loader.package}.backends.cuda_core._{name}")
-    return CudaCoreKernel(name, entry, module, _Shared(name, entry, module, loader.image), None)
+    return CudaCoreKernel(name, entry, module, Shared(name, entry, module, loader.image), None)
 
 
 # ---- values
-
-
-def _described(value: Any) -> Described | None:
-    if value is None:
-        return None
-    if isinstance(value, Array):
-        return Described(value.dtype, value.shape, device=value.place)
-    return Described(value=value)
 
 
 def _number(argument: Expected, value: Any) -> Any:
@@ -565,17 +313,6 @@ def _number(argument: Expected, value: Any) -> Any:
         return rounded(float(value), argument.dtype) if argument.dtype in NARROW else float(value)
     except OverflowError:
         raise LaunchError(f"argument '{argument.name}' is an int that is too large for {argument.dtype}") from None
-
-
-def _outline(value: Any) -> Any:
-    """What is compared of an argument, besides its data: dtype, sizes, strides and device, or an integer."""
-    if type(value) is Array:
-        return value[1:5]
-    return (type(value), value) if isinstance(value, int) else type(value)
-
-
-def _is_aligned(alignment: int, value: Any) -> bool:
-    return not isinstance(value, Array) or value.is_empty or value.data % alignment == 0
 
 
 def _value_text(value: Any) -> str:

@@ -156,3 +156,12 @@ _FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "min": _symbolic(min, "__sym_min__"),
     "max": _symbolic(max, "__sym_max__"),
 }
+
+
+def value_or_none(size: Size, symbols: Mapping[str, Any]) -> Any:
+    """A size; None if it divides by zero, or is not an int64."""
+    try:
+        value = size.value(symbols)
+    except ZeroDivisionError:
+        return None
+    return None if isinstance(value, int) and not -(2**63) < value < 2**63 else value

@@ -1,0 +1,303 @@
+"""Which variant a call through cuda.core gets: what its arrays and numbers are is compared with all that is built.
+
+What depends on dtypes and sizes alone is in ``arguments.py``; here are alignment, strides, devices and tuning tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn
+
+from .arguments import Chosen, Described, Signatures
+from .cuda_core_arrays import CUDA, IMMUTABLE, Array, library_of
+from .cuda_core_device import Cuda, Device
+from .cuda_core_launch import DeviceCode
+from .refusal import MISALIGNED
+from .size import Size
+from .tables import Tuned, table_for, tables_of
+
+DECLARED = "\n  remedy: pass an array with the strides that the definition declares"
+
+COMPACT = "\n  remedy: pass a contiguous copy, such as cupy.ascontiguousarray(x) or x.contiguous()"
+
+Passed = list["Array | Any"]
+"""The arguments of a call by position: arrays, numbers, and None for outputs that are left out."""
+
+
+class Match(NamedTuple):
+    """What a call was found to need.
+
+    Arguments:
+        variant: its number.
+        device: the number of the device.
+        outputs: dtype and shape of each output.
+        demands: of each array that has elements its position, the bits that its address must not have, and whether it
+            is written.
+    """
+
+    variant: int
+    device: int
+    outputs: list[tuple[str, tuple[int, ...]]]
+    demands: tuple[tuple[int, int, bool], ...]
+
+    def fits(self, passed: Passed) -> bool:
+        """Whether other data can be used in the same way."""
+        for position, bits, written in self.demands:
+            array = passed[position]
+            if not array.data or array.data & bits or (written and array.read_only):
+                return False
+        return True
+
+
+@dataclass(frozen=True)
+class Found:
+    """The variant for a call, and how it was found.
+
+    Arguments:
+        index: its number.
+        declared: the declared variant that the call fits, with the sizes of the call.
+        is_first: whether dtypes and sizes alone decide so; otherwise it is because of how the data lies.
+        tuned: what the tuning tables say; None: there are none.
+    """
+
+    index: int
+    declared: Chosen
+    is_first: bool
+    tuned: Tuned | None = None
+
+    @property
+    def outputs(self) -> list[tuple[str, tuple[int, ...]]]:
+        """dtype and shape of each output, in order."""
+        return self.declared.outputs()
+
+
+class Shared:
+    """What the objects of one kernel have in common: CUDA, its signatures, and its device code by slug."""
+
+    KEPT = 512
+    """How many kinds of calls are remembered."""
+
+    def __init__(self, name: str, entry: Mapping[str, Any], module: Any, find_image: Callable[..., Any]) -> None:
+        self.cuda = Cuda(name, module.TOOLKIT)
+        self.signatures = Signatures(name, entry)
+        archs: dict[str, tuple[str, ...]] = {}
+        for variant in entry["variants"]:
+            for unit in variant["units"]:
+                if unit["target"] == "cuda":
+                    archs[variant["slug"]] = (*archs.get(variant["slug"], ()), *unit["archs"])
+        self.tables = tables_of(entry)
+        self._tuned: dict[tuple[int, int], Tuned] = {}
+        self._archs_of = [archs.get(variant["slug"], ()) for variant in entry["variants"]]
+        # A variant that is not built for CUDA has none, and is never chosen.
+        self.alignments = [module.ALIGNMENTS.get(variant["slug"], ()) for variant in entry["variants"]]
+        self.matches: dict[tuple[Any, ...], Match] = {}
+        self.archs = tuple(dict.fromkeys(arch for listed in archs.values() for arch in listed))
+        self.codes = {
+            slug: DeviceCode(self.cuda, slug, listed, module.FUNCTIONS[slug], find_image, module.DRIVER)
+            for slug, listed in archs.items()
+        }
+
+    def tuned(self, declared: int, device: Device) -> Tuned:
+        """What the tables say of calls on a device that a declared variant fits; found once.
+
+        Raises:
+            RuntimeError: the variant cannot run on the device.
+        """
+        known = self._tuned.get((declared, device.number))
+        if known is None:
+            slug = self.signatures.variants[declared].slug
+            arch, _ = self.codes[slug].choose(device)
+            table = table_for(self.tables, "cuda", arch, device.name, device.count)
+            found = table and table.with_code(lambda variant: arch in self._archs_of[variant])
+            known = self._tuned[declared, device.number] = Tuned(declared, arch, device.name, device.count, found)
+        return known
+
+    def remember(self, key: tuple[Any, ...], match: Match) -> None:
+        """Note what was found out about calls of one kind."""
+        if len(self.matches) >= self.KEPT:
+            self.matches.clear()
+        self.matches[key] = match
+
+
+class Matcher:
+    """Finds the variant for calls of a kernel, or of one variant of it.
+
+    Arguments:
+        entry: the kernel's part of the manifest.
+        shared: what all objects of one kernel have in common.
+        index: the number of the variant; None: all.
+    """
+
+    def __init__(self, entry: Mapping[str, Any], shared: Shared, index: int | None) -> None:
+        self._entry = entry
+        self.shared = shared
+        self._index = index
+
+    def matched(self, passed: Passed) -> Match:
+        """The variant for a call, once everything has been compared; of a call like an earlier one only the data is."""
+        key = (self._index, *map(_outline, passed))
+        known = self.shared.matches.get(key)
+        if known is not None and known.fits(passed):
+            return known
+        number = self.device_number(passed)
+        found = self.choose(passed)
+        index = found.index
+        self.check(index, passed, number)
+        arrays = [(position, value) for position, value in enumerate(passed) if isinstance(value, Array)]
+        # Other data has to suit the declared variant as well: with data that it does not fit, a later one decides.
+        both = zip(self.shared.alignments[index], self.shared.alignments[found.declared.index], strict=True)
+        alignments = list(map(max, both))
+        written = [item["written"] for item in self._entry["variants"][index]["arguments"]]
+        demands = [(p, alignments[p] - 1, written[p]) for p, array in arrays if not array.is_empty]
+        match = Match(index, number, found.outputs, tuple(demands))
+        if found.is_first:  # another choice was made for data that happened to lie as it did
+            self.shared.remember(key, match)
+        return match
+
+    def device_number(self, passed: Passed) -> int:
+        """The number of the device that a call runs on: that of its first array. Raises a ValueError if it has none."""
+        for value in passed:
+            if isinstance(value, Array):
+                return value.device[1]
+        self.shared.cuda.refuse(
+            ValueError, "it has no array among its arguments, which would say on which device it runs"
+        )
+
+    def choose(self, passed: Passed) -> Found:
+        """The variant for a call."""
+        described = [described_as(value) for value in passed]
+        signatures = self.shared.signatures
+        first = declared = signatures.choose(described, self._index, "cuda")
+        if self._index is not None:
+            return Found(first.index, first, True)
+        aligned = self._are_aligned(first.index, passed)
+        if not aligned:
+            # A later variant may ask for less; if none does, the first says what it asks for.
+            for index in signatures.compared("cuda"):
+                if index > first.index and (later := self._fitting(index, described, passed)):
+                    declared, aligned = later, True
+                    break
+        tuned = self._tuned(declared, passed) if aligned else None
+        rules = tuned.rules() if tuned else None
+        index = rules.choose(declared.symbols) if rules else declared.index
+        fits = index == declared.index or self._fitting(index, described, passed) is not None
+        return Found(index if fits else declared.index, declared, fits and declared is first, tuned)
+
+    def _fitting(self, index: int, described: list[Described | None], passed: Passed) -> Chosen | None:
+        """A variant as the one for a call; None, if the call does not fit it."""
+        try:
+            chosen = self.shared.signatures.choose(described, index, "cuda")
+        except (TypeError, ValueError):
+            return None
+        return chosen if self._are_aligned(index, passed) else None
+
+    def _tuned(self, declared: Chosen, passed: Passed) -> Tuned | None:
+        """What the tuning tables say; None, if there are none, or the variant cannot run, which the call says."""
+        if not self.shared.tables:
+            return None
+        try:
+            device = self.shared.cuda.device(self.device_number(passed))
+            return self.shared.tuned(declared.index, device)
+        except (RuntimeError, ValueError):
+            return None
+
+    def _are_aligned(self, index: int, passed: Passed) -> bool:
+        alignments = self.shared.alignments[index]
+        return all(_is_aligned(alignment, value) for alignment, value in zip(alignments, passed, strict=True))
+
+    def check(self, index: int, passed: Passed, number: int) -> None:
+        """Refuse what only the data tells: layout, alignment, device, and memory that may not be written."""
+        first = next(
+            item["name"]
+            for item, value in zip(self._entry["variants"][index]["arguments"], passed, strict=True)
+            if isinstance(value, Array)
+        )
+        for position, item in enumerate(self._entry["variants"][index]["arguments"]):
+            array, name = passed[position], item["name"]
+            if not isinstance(array, Array):
+                continue
+            if "strides" in item:
+                self._check_strides(index, position, passed)
+            elif not array.is_compact:
+                self._mismatch(index, position, f"Mismatched {name}.strides", "be compact array", COMPACT)
+            if array.device[0] == CUDA and array.device[1] != number:
+                remedy = "\n  remedy: move all arrays to one device"
+                self._mismatch(index, position, f"Mismatched {name}.device_id", f"match {first}.device_id", remedy)
+            if item["written"] and array.read_only:
+                is_of_jax = library_of(array.owner[0]) == IMMUTABLE if isinstance(array.owner, tuple) else False
+                what = "an array of JAX, which is immutable" if is_of_jax else "a read-only array"
+                remedy = "pass an array that can be written, or leave outputs out of the call to get new ones"
+                self.shared.cuda.refuse(
+                    ValueError, f"argument {name!r} is {what}, and the kernel writes it\n  remedy: {remedy}"
+                )
+            if array.is_empty:
+                continue
+            if not array.data:
+                what, remedy = f"{name} data pointer is NULL", "\n  remedy: pass an array that has data"
+                self._mismatch(index, position, what, "non-NULL data pointer", remedy, to="")
+            alignment = self.shared.alignments[index][position]
+            if not _is_aligned(alignment, array):
+                text = f"argument '{name}' has data that is not aligned to {alignment} bytes"
+                self.shared.cuda.refuse(ValueError, f"{text}\n  remedy: pass a copy of it", MISALIGNED)
+
+    def _check_strides(self, index: int, position: int, passed: Passed) -> None:
+        """Compare the strides of an array with those that are declared, where they stride over something."""
+        entry, array, limit = (
+            self._entry["variants"][index],
+            passed[position],
+            self.shared.signatures.variants[index].limit,
+        )
+        known = self.shared.signatures.choose([described_as(value) for value in passed], index, "cuda").symbols
+        strides = entry["arguments"][position]["strides"]
+        for axis, stride in enumerate(strides):
+            if array.shape[axis] == 1 or array.is_empty:
+                continue
+            found = array.stride(axis)
+            expected = self._stride(stride, entry, passed, known)
+            if found != expected:
+                what = f"Mismatched {entry['arguments'][position]['name']}.strides[{axis}]"
+                self._mismatch(index, position, what, str(expected), DECLARED, to="")
+        if array.span > limit:
+            name = entry["arguments"][position]["name"]
+            remedy = "pass a copy that has no such gaps, or build the kernel with int64 sizes"
+            told = f"the {limit} that int{32 if limit < 1 << 32 else 64} sizes allow\n  remedy: {remedy}"
+            self.shared.cuda.refuse(ValueError, f"argument '{name}' has elements that are further apart than {told}")
+
+    def _stride(self, stride: int | str, entry: Mapping[str, Any], passed: Passed, known: Mapping[str, Any]) -> int:
+        """A declared stride; what only strides tell is as the first array has it."""
+        if isinstance(stride, int):
+            return stride
+        symbols = dict(known)
+        order = sorted(range(len(passed)), key=lambda number: entry["arguments"][number]["output"])
+        for number in (number for number in order if isinstance(passed[number], Array)):
+            for axis, symbol in enumerate(entry["arguments"][number].get("strides", ())):
+                if isinstance(symbol, str) and symbol.isidentifier():
+                    symbols.setdefault(symbol, passed[number].stride(axis))
+        return int(Size(stride).value(symbols))
+
+    def _mismatch(self, index: int, position: int, what: str, expected: str, remedy: str, to: str = "to ") -> NoReturn:
+        """Raise an error in the words of TVM's host code."""
+        call = self.shared.signatures.variants[index].call_text(self.shared.cuda.kernel)
+        text = f"{what} on argument #{position} when calling:\n  `{call}`,\n  expected {to}{expected}{remedy}"
+        self.shared.cuda.refuse(ValueError, text)
+
+
+def described_as(value: Any) -> Described | None:
+    """An argument as :class:`Signatures` compares it; None for an output that is left out."""
+    if value is None:
+        return None
+    if isinstance(value, Array):
+        return Described(value.dtype, value.shape, device=value.place)
+    return Described(value=value)
+
+
+def _outline(value: Any) -> Any:
+    """What is compared of an argument, besides its data: dtype, sizes, strides and device, or an integer."""
+    if type(value) is Array:
+        return value[1:5]
+    return (type(value), value) if isinstance(value, int) else type(value)
+
+
+def _is_aligned(alignment: int, value: Any) -> bool:
+    return not isinstance(value, Array) or value.is_empty or value.data % alignment == 0

@@ -1,0 +1,95 @@
+"""Compares the variants of a kernel with each other: whether the same arrays may fit two of them, and mean two things.
+
+Builds do so for the tables of a library, and what has no library when a kernel is called first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from .size import Size, value_or_none
+
+
+class Compared(Protocol):
+    """One argument as one variant expects it, as far as variants are compared with each other."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def kind(self) -> str:
+        """``tensor``, or what it is otherwise."""
+
+    @property
+    def dtype(self) -> str:
+        """Its type."""
+
+    @property
+    def shape(self) -> Sequence[Any]:
+        """The sizes of a tensor."""
+
+    @property
+    def output(self) -> bool:
+        """Whether it may be left out."""
+
+
+def may_share(one: Sequence[Compared], other: Sequence[Compared]) -> bool:
+    """Whether dtypes, ranks and constant sizes allow inputs that fit two variants."""
+    return all(a.output or _may_be_one(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _may_be_one(a: Compared, b: Compared) -> bool:
+    if (a.kind == "tensor") != (b.kind == "tensor") or len(a.shape) != len(b.shape):
+        return False
+    constant = [(s, t) for s, t in zip(a.shape, b.shape, strict=True) if isinstance(s, int) and isinstance(t, int)]
+    return (a.kind != "tensor" or a.dtype == b.dtype) and all(s == t for s, t in constant)
+
+
+def are_alike(one: Sequence[Compared], other: Sequence[Compared]) -> bool:
+    """Whether two variants have the same sizes, whatever their names are."""
+    return _is_case(one, other) and _is_case(other, one)
+
+
+def are_rivals(one: Sequence[Compared], other: Sequence[Compared], same_values: bool) -> bool:
+    """Whether inputs may fit two variants that differ in meaning: they call other sizes of the inputs equal.
+
+    A variant whose sizes are a case of another one's, as ``[n, 64]`` is of ``[n, m]``, means the same. Inputs of the
+    same sizes do not show what else a variant computes: there its reference tells.
+
+    Arguments:
+        same_values: whether both configs have the same values for what the reference takes.
+    """
+    inputs = [(a, b) for a, b in zip(one, other, strict=True) if not a.output]
+    first, second = [a for a, _ in inputs], [b for _, b in inputs]
+    cases = _is_case(first, second), _is_case(second, first)
+    return may_share(one, other) and (not any(cases) or (all(cases) and not same_values))
+
+
+def have_same_values(one: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str]) -> bool:
+    """Whether two configs have the same values under some names."""
+    return all(one.get(name) == other.get(name) for name in names)
+
+
+def _is_case(special: Sequence[Compared], general: Sequence[Compared]) -> bool:
+    """Whether some sizes for the names of a variant make another one of it."""
+    values: dict[str, Any] = {}
+    later: list[tuple[Any, str]] = []
+    for a, b in zip(special, general, strict=True):
+        shapes = zip(a.shape, b.shape, strict=False) if a.kind == "tensor" else [(a.name, b.name)]
+        for size, wanted in ((getattr(s, "text", s), getattr(t, "text", t)) for s, t in shapes):
+            if isinstance(wanted, str) and not wanted.isidentifier():
+                later.append((size, wanted))
+            elif (wanted if isinstance(wanted, int) else values.setdefault(wanted, size)) != size:
+                return False
+    return all(_put_in(wanted, values) == size for size, wanted in later)
+
+
+def _put_in(size: str, values: Mapping[str, Any]) -> Any:
+    """An expression with sizes in place of names: a number, if all of them are."""
+    names = Size(size).names
+    if all(isinstance(values.get(name), int) for name in names):
+        return value_or_none(Size(size), values)
+    return re.sub(r"[A-Za-z_]\w*(?!\()\b", lambda found: str(values.get(found[0], found[0])), size)
