@@ -29,7 +29,7 @@ ALLOWED = {
 
 NAMES_SCONS = {
     **dict.fromkeys(["cli.py", "build.py"], "commands that start scons"),
-    **dict.fromkeys(["scons", "wheel", "report", "importer"], "only builds, and what is made of them, get there"),
+    **dict.fromkeys(["scons", "package", "report", "importer"], "only builds, and what is made of them, get there"),
     "stages/wheel.py": "on demand there are no wheels",
     "state/trace.py": "only builds have a timeline",
     "state/shards.py": "on demand there are no shards",

@@ -104,7 +104,8 @@ def _answer_in_fork(operations: Mapping[Any, Do], send: Send, line: bytes) -> No
     if status or not told.endswith(b"\n"):
         number, request = decode(line, kinds)
         error = LoweringError(f"{request.cannot}: the process {describe_status(status)}", request.where, request.remedy)
-        told = encode(number, Failed.of(error))
+        send(encode(number, Failed.of(error)))
+        return
     send(told)
 
 
