@@ -188,11 +188,12 @@ class OtherEnvironment:
         program.write_text(SERVING.format(folders=[str(SITE_SCONS), str(Path(__file__).parents[1])]))
         python.write_text(f'#!/bin/sh\nexec {sys.executable} -I {program} "$4"\n')
         python.chmod(0o755)
+        (folder / "source.py").touch()
         self.folder, self._lock = folder, threading.Lock()
         self.unit = Unit("k", "s", "kw", {}, (), "cuda", "sm_80", "k.py:3", ("sm_80",), python=str(python))
 
     def do(self, script: str) -> str:
-        request = ScriptRequest(self.unit, str(self.folder), "", "", script)
+        request = ScriptRequest(self.unit, str(self.folder), str(self.folder / "source.py"), "", script)
         with self._lock:  # a worker has one, and asks it one thing after the other
             return asked(tilelang_program.ENVIRONMENT, "tilelang.worker", request, self.unit).text
 
