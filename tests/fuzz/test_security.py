@@ -43,8 +43,8 @@ PROCESS_FUNCTIONS = {"system", "popen", "startfile", "getoutput", "getstatusoutp
 
 ALLOWED = {
     # The worker executes definition files: that is what it is for.
-    ("worker/definitions.py", "exec_module"): "executes a definition file",
-    ("worker/definitions.py", "import_module"): "imports a definition file that is in a package",
+    ("worker/watch.py", "exec_module"): "executes a definition file",
+    ("worker/watch.py", "import_module"): "imports a definition file that is in a package",
     # Arithmetic of integers, token by token (importer/bounds.py, in_python).
     ("importer/definition.py", "eval"): "computes the threads of a block: digits and signs, without builtins",
     # Names that are written in our own source.
@@ -61,9 +61,9 @@ ALLOWED = {
     ("ondemand/files.py", "exec_module"): "executes a definition file, for lower(), which gives an object of TVM",
     ("ondemand/reached.py", "compile"): "tells the names in what may be an annotation; it is not executed",
     ("ondemand/loaded.py", "import_module"): "imports our own modules of the runtime that a manifest lists",
-    ("frontends/serving.py", "exec_module"): "executes a source of a definition, as the worker does with that",
-    ("frontends/start_worker.py", "exec_module"): "executes our own package, in another environment",
-    ("frontends/start_worker.py", "import_module"): "imports one of our own modules, which our own code names",
+    ("worker/start_elsewhere.py", "exec_module"): "executes our own package, in another environment",
+    ("worker/start_elsewhere.py", "import_module"): "imports one of our own modules, by its name",
+    ("worker/elsewhere.py", "import_module"): "imports one of our own modules, which our own code names",
     ("frontends/tir/lowering.py", "import_module"): "a module of TVM that an attribute of the same name hides",
 }
 """What looks like the execution of data, and why it is not, or is the module's job: (file, function) -> reason."""

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from kernelwright.core.errors import LoweringError
-from kernelwright.frontends.serving import SourceRequest, serve_sources
+from kernelwright.frontends.named_source import SourceRequest
+from kernelwright.worker.elsewhere import serve_sources
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Printed:
     """What a script prints."""
 
     text: str
-    files: Mapping[str, str | None] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class ScriptRequest(SourceRequest):
     script: str
 
 
-def run(request: ScriptRequest, progress: Any) -> Printed:
+def run(request: ScriptRequest, module: Any) -> Printed:
     done = subprocess.run(["/bin/sh", "-c", request.script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode:
         raise LoweringError(f"sh ended with exit status {done.returncode}")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from kernelwright.core.converter import to_json
 from kernelwright.define.unit import unit_symbol
 from kernelwright.processes.children import ForkServer
 from kernelwright.processes.pool import WorkerPool
@@ -39,6 +39,15 @@ from kernelwright import kernel
 def {name}():
     {body}
 """
+
+
+def whole(value: Any) -> Any:
+    """A record as JSON data with all of its fields, those that have their defaults among them."""
+    if is_dataclass(value):
+        return {each.name: whole(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: whole(item) for name, item in value.items()}
+    return [whole(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 class Lent:
@@ -86,7 +95,7 @@ class Project:
         other.pool._fork_server = cast(ForkServer, Lent(self.pool._fork_server))
 
     def discover(self, file: str) -> dict[str, Any]:
-        return to_json(self.pool.call(DiscoverRequest(file)))
+        return whole(self.pool.call(DiscoverRequest(file)))
 
     def lower(
         self,

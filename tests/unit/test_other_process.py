@@ -25,18 +25,21 @@ from kernelwright.frontends.triton.program import Program, Size, Tensor
 from kernelwright.toolchain.distribution import Distribution
 from kernelwright.toolchain.elsewhere import Elsewhere
 from kernelwright.toolchain.probe import Toolchain
-from kernelwright.worker.definitions import _remedy
+from kernelwright.worker.watch import _remedy
 from support.scripts_elsewhere import Printed, ScriptRequest
 
 USE = """
 import json, sys
-from kernelwright.frontends.serving import Reads, executed
-root, file = sys.argv[1:]
-sys.prefix = root.rpartition("/")[0]  # as that of an image whose Python is in /usr and whose project is in /usr/src
-reads = Reads(root)
-reads.install()
-executed(file, root)
-print(json.dumps([reads.files, sys.modules["kernelwright_source_math"].ANSWER]))
+from pathlib import Path
+from kernelwright.worker.environment import Variables
+from kernelwright.worker.reads import Reads
+from kernelwright.worker.watch import Watch
+root, file = map(Path, sys.argv[1:])
+sys.prefix = str(root.parent)  # as that of an image whose Python is in /usr and whose project is in /usr/src
+watch, reads = Watch(root, Variables()), Reads(by_tool=True)
+with watch.recording(reads):
+    watch.execute(str(file), str(file.parent), "math")
+print(json.dumps([reads.files, sys.modules["kernelwright_definition_math"].ANSWER]))
 """
 
 SOURCE = """\
@@ -90,14 +93,13 @@ def test_what_a_source_imports_reads_lists_and_asks_for_in_vain_is_told(tmp_path
     found, answer = json.loads(done.stdout)
 
     assert answer == [3, 1, "data", ["128"], 5, "6"]
-    assert found.pop(f"{root}/sizes/") is None
+    assert found.pop("sizes/")
     used = {name: text for name, text in files.items() if name not in ("sizes/128", "env/dist-packages/installed.py")}
     digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in used.items()}
-    names = {path.removeprefix(f"{root}/"): digest for path, digest in found.items()}
-    assert {name: digest for name, digest in names.items() if digest} == digests
-    absent = {name for name, digest in names.items() if not digest}
-    assert {"kernels/values.py", "kernels/parts/__init__.py", "kernels/fast.py", "fast.py"} <= absent
-    assert "made.txt" not in names
+    assert {name: digest for name, digest in found.items() if digest} == digests
+    absent = {name for name, digest in found.items() if not digest}
+    assert {"kernels/values.py", "kernels/parts/", "kernels/fast.py", "fast.py"} <= absent
+    assert "made.txt" not in found
 
 
 def test_a_process_that_has_ended_is_told_once_and_started_anew(tmp_path: Path):
@@ -154,8 +156,7 @@ def test_a_release_of_the_pinned_range_is_used_and_another_one_is_an_error(tmp_p
         triton_elsewhere.compiled_elsewhere(program, unit)
     text = str(caught.value)
     if known:
-        # It came as far as Triton's own modules, of which there are none.
-        assert "No module named 'triton.runtime'" in text, text
+        assert "k.py:1 k/s [lower]: k.py raised ValueError: executed" in text, text
     else:
         known_ones = f"which has Triton {version}; Kernelwright knows the launches of 3.9"
         assert f"d.py:3 k/s [lower]: triton_python is '{python}', {known_ones}" in text

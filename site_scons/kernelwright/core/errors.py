@@ -120,6 +120,10 @@ class EditedError(DefinitionError):
     """A file of a definition is not what it was when its kernels were discovered: they have to be discovered again."""
 
 
+class UnimplementedError(DefinitionError):
+    """Code that a definition has called raised NotImplementedError: an interpreter does so for what it cannot run."""
+
+
 class LoweringError(KernelwrightError):
     """A kernel function could not be scheduled or lowered."""
 

@@ -9,7 +9,7 @@ from .need import Need
 
 # A frozen dataclass would cost every run of scons 0.6 ms.
 class OwnEnvironment(NamedTuple):
-    """The environment of a front end's compiler, in which a process imports it (``frontends/serving.py``).
+    """The environment of a front end's compiler, in which a process imports it (``worker/elsewhere.py``).
 
     Arguments:
         title: what messages call the compiler.

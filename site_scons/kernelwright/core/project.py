@@ -122,14 +122,18 @@ class Project:
 
 
 class Installation:
-    """Tells what is installed, which is the same for every build of an environment, from all other files."""
+    """Tells what is installed, which is the same for every build of an environment, from all other files.
 
-    def __init__(self) -> None:
+    Arguments:
+        own: further folders that are not the user's.
+    """
+
+    def __init__(self, *own: str) -> None:
         paths = sysconfig.get_paths()
         self._standard = tuple(_with_slash(paths[name]) for name in ("stdlib", "platstdlib"))
         prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix} - {"/", "/usr", "/usr/local"}
         tvm = [path for name in ("tvm", "tvm_ffi") for path in getattr(sys.modules.get(name), "__path__", ())]
-        self._folders = (*self._standard, *map(_with_slash, [*prefixes, *tvm]), OWN_PACKAGE)
+        self._folders = (*self._standard, *map(_with_slash, [*prefixes, *tvm, *own]), OWN_PACKAGE)
         self.search_path = tuple(dict.fromkeys(os.path.abspath(folder) for folder in sys.path))  # noqa: PTH100
         """Where Python looks for modules, before a definition adds something."""
 

@@ -197,7 +197,7 @@ class FrontEnd:
         """
         raise NotImplementedError
 
-    def interpreted(self, returned: Any, unit: Unit) -> Callable[..., Mapping[str, str | None]]:
+    def interpreted(self, returned: Any, unit: Unit) -> Callable[..., Mapping[str, str]]:
         """A function that runs what the definition returned in the interpreter, and gets all arguments of a call.
 
         Those are NumPy arrays, numbers, and tensors of tvm-ffi with dtypes that NumPy lacks, all on the CPU. It returns

@@ -21,18 +21,18 @@ from ..processes.worker import Answered, Worker, WorkerKind
 from ..toolchain.elsewhere import PARTS, find_elsewhere
 from .unit import Unit
 
-START = Path(__file__).with_name("start_worker.py")
+START = Path(__file__).parents[1] / "worker/start_elsewhere.py"
 
 
 class OtherProcess:
-    """A running process, which runs a module of ours (:mod:`.serving`).
+    """A running process, which runs ``worker/elsewhere.py`` with a module of a front end.
 
     It ends with this one. Nobody waits for it here: the build has a limit of time for what this process does.
 
     Arguments:
         environment: what it is for.
         python: the interpreter of the environment.
-        module: the module of ours, in this folder.
+        module: the module, below this folder.
         variables: those that it has besides the fixed ones.
 
     Raises:

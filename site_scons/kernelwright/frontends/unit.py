@@ -22,14 +22,12 @@ class LoweredKernel:
         files: file name -> content, for all of ``FrontEnd.files``. Equal inputs give equal bytes, in any process,
             folder and order.
         schedule: what scheduled the function: the name of a rule, or ``as written``.
-        read: paths of the files that another process used or looked for -> the digest of what it used; empty: there is
-            none. A path with a slash at the end is that of a folder, and has no digest. Those of the project are
-            dependencies.
+        read: the user's files that another process used or looked for, as dependencies: name -> digest.
     """
 
     files: Mapping[str, bytes]
     schedule: str
-    read: Mapping[str, str | None] = field(default_factory=dict)
+    read: Mapping[str, str] = field(default_factory=dict)
 
 
 def returned_in(unit: Unit, arguments: Sequence[str]) -> dict[str, Any]:

@@ -258,7 +258,7 @@ class Check:
                 "have the reference take empty arrays, as with np.max(..., initial=-np.inf); if the kernel is never "
                 f"called with these sizes, have @{self._kernel.name}.inputs return None for them"
             )
-        return DefinitionError(message, error.where, error.remedy or remedy, error.detail)
+        return type(error)(message, error.where, error.remedy or remedy, error.detail)
 
     def expected(self, inputs: Values) -> Values:
         """The reference's arrays by argument name."""

@@ -10,19 +10,13 @@ of their own (see ``imports``), because bytecode files may be stale: they are to
 from __future__ import annotations
 
 import ast
-import contextlib
 import errno
-import importlib
-import importlib.util
 import linecache
 import os
 import posixpath
-import re
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,15 +24,14 @@ from typing import Any
 from .. import frontends
 from ..core.dependencies import is_portable, present_digest
 from ..core.errors import DefinitionError, EditedError, KernelwrightError, Where
-from ..core.project import Installation, Project
+from ..core.project import Project
 from ..core.surroundings import FOLDER, INSTALLED, OUTSIDE, PASSED_ON, VARIABLE, distributions_of, surrounding_digest
 from ..define.configs import Variant
 from ..define.kernel import Kernel
 from ..processes.serving import SpentError
 from .environment import Variables
-from .imports import ProjectFinder, ProjectLoader
-from .reads import ReadRecorder, Reads
-from .strict import Strict
+from .reads import Reads
+from .watch import Watch, text_of
 
 
 @dataclass
@@ -101,19 +94,14 @@ class Definitions:
     """
 
     def __init__(self, root: Path, variables: Variables) -> None:
-        self.project = Project(root)
+        self._watch = Watch(root, variables)
+        self.project = self._watch.project
         self._seen = (*PASSED_ON, *variables.declared)
         self._begun = False
         self._known: Definition | None = None
         self._before: frozenset[str] = frozenset()
         self._variables: dict[str, str] = {}
         self._owners: dict[frozenset[str], list[str] | None] = {}
-        self._installation = installation = Installation()
-        self._strict = Strict(self.project, installation)
-        self._recorder = ReadRecorder(self.project, installation, self._strict, variables)
-        self._finder = ProjectFinder(self.project, installation, self._recorder)
-        self._recorder.install()
-        sys.meta_path.insert(0, self._finder)
 
     def load(self, file: str, strict: bool = False, configs: bool = False) -> Definition:
         """The executed definition file; it is executed by the first call, and never again.
@@ -192,8 +180,8 @@ class Definitions:
         """The files of installed modules that this process has loaded since it began with the definition."""
         new = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] not in self._before]
         files = [getattr(module, "__file__", None) or "" for module in new]
-        others = [file for file in files if self._recorder.name_of(file) is None]
-        return [file for file in others if self._installation.is_package_code(file)]
+        others = [file for file in files if self._watch.recorder.name_of(file) is None]
+        return [file for file in others if self._watch.installation.is_package_code(file)]
 
     def require_recorded(self, definition: Definition) -> None:
         """Find out whether a definition has the configs that are recorded by now, when one of them is missing.
@@ -220,16 +208,14 @@ class Definitions:
         where = Where(kernel.name, location=self.project.location(kernel.location))
         definition.reads.findings.clear()
         definition.reads.by_tool = by_tool
-        with self._recording(definition):
+        with self._watch.recording(definition.reads):
             result = self._guarded(definition, f"the {what} of {kernel.name}", where, function)
         self._require_declared(definition, f"the {what} of {kernel.name}", where)
         return result
 
-    def note_read(self, definition: Definition, read: Mapping[str, str | None]) -> None:
-        """Note what another process read for a definition, as ``LoweredKernel.read`` has it."""
-        with self._recording(definition):
-            for path, digest in read.items():
-                self._recorder.note_used(path, digest)
+    def note_read(self, definition: Definition, files: Mapping[str, str]) -> None:
+        """Note the files that another process read for a definition, as ``LoweredKernel.read`` has them."""
+        definition.reads.files = {**files, **definition.reads.files}
 
     def _is_current(self, files: Mapping[str, str]) -> bool:
         root = Path(self.project.root)
@@ -237,11 +223,12 @@ class Definitions:
 
     def _execute(self, path: str, definition: Definition) -> Definition:
         folder, module_name = module_name_of(path)
-        self._finder.folders = list(dict.fromkeys([folder, self.project.root]))
         where = Where(location=definition.file)
-        with self._recording(definition):
-            module = self._guarded(definition, "the file", where, lambda: self._import(path, module_name))
-            self._recorder.note_candidate(path)
+        with self._watch.recording(definition.reads):
+            module = self._guarded(
+                definition, "the file", where, lambda: self._watch.execute(path, folder, module_name)
+            )
+            self._watch.recorder.note_candidate(path)
             definition.kernels = kernels_of(module)
             self._note_declared(definition)
         self._check_kernels(definition, path)
@@ -258,7 +245,7 @@ class Definitions:
                     message = f"recorded() names {kernel.recorded!r}, which is outside of the project"
                     raise DefinitionError(message, where, "copy it into the project")
             for pattern in kernel.options.reads:
-                self._recorder.note_declared(self._declared_name(definition, kernel, pattern))
+                self._watch.recorder.note_declared(self._declared_name(definition, kernel, pattern))
 
     def _declared_name(
         self, definition: Definition, kernel: Kernel, pattern: str, subject: str = "reads contains"
@@ -274,27 +261,10 @@ class Definitions:
     def _require_declared(self, definition: Definition, subject: str, where: Where) -> None:
         """Raise an error for what strict mode forbids, even if the user's code has swallowed what came of it."""
         reads = definition.reads
-        if error := self._strict.error(reads.findings, reads.declared, definition.file, subject, where):
+        if error := self._watch.strict.error(reads.findings, reads.declared, definition.file, subject, where):
             # The next call would not find the same: now modules are loaded and caches full. A new process does.
             self._known = None
             raise error
-
-    def _import(self, path: str, name: str) -> ModuleType:
-        top = name.partition(".")[0]
-        taken = top in sys.modules or top in sys.stdlib_module_names
-        if "." in name:
-            if taken:
-                raise DefinitionError(f"the package {top!r} has the name of another module", remedy="rename its folder")
-            return importlib.import_module(name)
-        # Nothing imports a definition file by its name, so it may be called copy.py.
-        name = f"kernelwright_definition_{name}" if taken else name
-        spec = ModuleSpec(name, ProjectLoader(name, path, self._recorder), origin=path)
-        spec.has_location = True
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module  # TVMScript looks for the source of its functions through their module
-        if spec.loader is not None:
-            spec.loader.exec_module(module)
-        return module
 
     def _check_kernels(self, definition: Definition, path: str) -> None:
         where = Where(location=definition.file)
@@ -318,13 +288,6 @@ class Definitions:
             where = Where(kernel.name, location=location)
             frontends.of(kernel, where).check(kernel, where)
 
-    @contextlib.contextmanager
-    def _recording(self, definition: Definition) -> Iterator[None]:
-        """Note what a definition reads in this block, which begins in the top folder."""
-        os.chdir(self.project.root)
-        with self._recorder.recording(definition.reads):
-            yield
-
     def _guarded(self, definition: Definition, subject: str, where: Where, function: Callable[[], Any]) -> Any:
         """Call user code; whatever it raises becomes a DefinitionError at the user's line."""
         try:
@@ -334,7 +297,7 @@ class Definitions:
             self._blame_strict(definition, subject, where, error)
             if isinstance(error, KernelwrightError):
                 raise
-            raise self.error(error, subject, where) from error
+            raise self._watch.error(error, subject, where) from error
         self._require_allowed(definition, subject, where)
         return result
 
@@ -351,73 +314,10 @@ class Definitions:
         What a failing file would have declared further down is not known.
         """
         never = {finding: None for finding in definition.reads.findings if finding.name is None}
-        if found := self._strict.error(never, set(), definition.file, subject, where):
-            raised = f"then it raised {type(error).__name__}: {_text(error)}"
+        if found := self._watch.strict.error(never, set(), definition.file, subject, where):
+            raised = f"then it raised {type(error).__name__}: {text_of(error)}"
             found.detail = self.project.shorten(f"{found.detail}\n{raised}" if found.detail else raised)
             raise found from error
-
-    def error(self, error: BaseException, subject: str, where: Where) -> DefinitionError:
-        """The error for an exception of user code: its own line, and its traceback without our frames and TVM's."""
-        if isinstance(error, SyntaxError) and error.filename:
-            return self._syntax_error(error, where)
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if self._is_file(f.filename)]
-        location = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else where.location
-        text = _text(error).strip().removeprefix("error: ")
-        place = re.search(r"^ *--> (.+):(\d+):\d+$", text, re.MULTILINE)
-        if place and self._is_file(place[1]):
-            # TVMScript names the line inside the function, the traceback only the decorator's.
-            location = f"{place[1]}:{place[2]}"
-        first = next(iter(text.splitlines()), "")
-        lines = [*traceback.format_list(frames), f"{type(error).__name__}: {text}"]
-        return DefinitionError(
-            f"{subject} {self._verb(error)}" + (f": {self.project.shorten(first)}" if first else ""),
-            replace(where, location=self.project.location(location)),
-            _remedy(error),
-            self.project.shorten("".join(lines)),
-        )
-
-    def _is_file(self, path: str) -> bool:
-        """Whether a path is that of a file of the user's; TVM and Cython name sources that do not exist here."""
-        return self._recorder.name_of(path) is not None and Path(path).is_file()
-
-    @staticmethod
-    def _verb(error: BaseException) -> str:
-        return "called sys.exit" if isinstance(error, SystemExit) else f"raised {type(error).__name__}"
-
-    def _syntax_error(self, error: SyntaxError, where: Where) -> DefinitionError:
-        location = f"{error.filename}:{error.lineno}" if error.lineno else str(error.filename)
-        text = (error.text or "").rstrip("\n")
-        caret = " " * max(0, (error.offset or 1) - 1) + "^"
-        return DefinitionError(
-            f"{type(error).__name__}: {error.msg}",
-            replace(where, location=self.project.location(location)),
-            detail=f"{text}\n{caret}" if text else None,
-        )
-
-
-def _text(error: BaseException) -> str:
-    """What an exception of user code says of itself."""
-    try:
-        return str(error)
-    except Exception as failure:  # its class is user code, too
-        return f"(its text cannot be had: its __str__ raised {type(failure).__name__})"
-
-
-def _remedy(error: BaseException) -> str | None:
-    """What to do about an exception of user code, where that is known."""
-    if isinstance(error, SystemExit):
-        return "a definition must not end the process"
-    if isinstance(error, KeyError) and hasattr(error, "remedy"):  # it asked for a variable of the environment
-        return str(error.remedy)
-    if isinstance(error, ModuleNotFoundError):
-        absent = str(error.name).partition(".")[0]
-        for name in frontends.names():
-            for need in frontends.get(name).needs:
-                if need.module == absent:
-                    otherwise = f"; {need.otherwise}" if need.otherwise else ""
-                    return f"definitions in {name} need it: {need.install}{otherwise}"
-        return "install it, or have the definition put its folder into sys.path: PYTHONPATH does not count here"
-    return None
 
 
 def module_name_of(path: str) -> tuple[str, str]:

@@ -212,15 +212,6 @@ class ReadRecorder:
             if self._reads.files.get(name):
                 self._reads.modules.add(name)
 
-    def note_used(self, path: str, digest: str | None) -> None:
-        """Note what another process used: a file with the digest of its content, or without one a folder."""
-        name = self.name_of(path)
-        if name is not None and self._reads is not None:
-            if digest is None:
-                self._note(self._reads, name + "/")
-            else:
-                self._reads.files.setdefault(name, digest)
-
     def note_declared(self, pattern: str) -> None:
         """Note the files that a definition says it reads: a pattern relative to the project root."""
         if self._reads is not None:

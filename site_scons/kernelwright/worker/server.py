@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import frontends
-from ..core.errors import DefinitionError, EditedError, KernelwrightError, Where, refused
+from ..core.errors import DefinitionError, EditedError, KernelwrightError, UnimplementedError, Where, refused
 from ..define.configs import Config, Variant
 from ..define.kernel import Kernel
 from ..define.outputs import Arguments, require_gradient_names
@@ -204,8 +204,8 @@ class Server:
             function = self._interpreted(definition, kernel, unit)
         try:
             result = Check(request, kernel, variant, call, progress, function).run()
-        except DefinitionError as error:
-            if function is None or not _is_caused_by(error, NotImplementedError):
+        except UnimplementedError as error:
+            if function is None:
                 raise
             print(f"{kernel.name}/{variant.slug} is not checked, as the interpreter cannot run it: {error.message}")
             result = CheckResult(0, 0.0, (), request.device)
@@ -288,10 +288,3 @@ def _edited(request: LowerRequest | CheckRequest, definition: Definition) -> Edi
         Where(location=definition.file),
         "the file was edited meanwhile: try again",
     )
-
-
-def _is_caused_by(error: BaseException | None, kind: type[BaseException]) -> bool:
-    """Whether an exception, or one that it comes of, is of a kind."""
-    while error is not None and not isinstance(error, kind):
-        error = error.__cause__
-    return error is not None

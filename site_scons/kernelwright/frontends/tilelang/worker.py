@@ -14,8 +14,7 @@ from types import ModuleType
 from typing import Any, ClassVar, cast
 
 from ...core.errors import DefinitionError, LoweringError
-from ...processes.serving import Progress
-from ..serving import SourceRequest, require_function, serve_sources
+from ..named_source import SourceRequest, require_function
 
 INFIX = {
     **{"Add": "+", "Sub": "-", "Mul": "*", "FloorDiv": "//", "FloorMod": "%"},
@@ -65,7 +64,7 @@ class Lowered:
     source: str
     module: str
     flags: tuple[str, ...]
-    files: Mapping[str, str | None] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -86,21 +85,17 @@ class UnsupportedError(Exception):
     """A function has what launches of Kernelwright do not have."""
 
 
-def main() -> None:
-    """Serve requests until stdin ends."""
-    serve_sources(_load, {TileLangRequest: _lower})
-
-
-def _load() -> ModuleType:
+def load() -> ModuleType:
+    """Import TileLang."""
     import tilelang
 
     return cast("ModuleType", tilelang)
 
 
-def _lower(request: TileLangRequest, progress: Progress) -> Lowered:
+def _lower(request: TileLangRequest, module: ModuleType) -> Lowered:
     """What the function of a request is lowered to."""
     try:
-        return _lowered(_Function(_function_of(request), request), request.unit.arch)
+        return _lowered(_Function(_function_of(request, module), request), request.unit.arch)
     except UnsupportedError as error:
         message = f"{request.function} cannot be a kernel of a package: {error}"
         raise LoweringError(
@@ -120,14 +115,13 @@ def _lowered(compiled: _Function, arch: str) -> Lowered:
     )
 
 
-def _function_of(request: TileLangRequest) -> Any:
-    """The function that a request names, in its source, which is executed."""
+def _function_of(request: TileLangRequest, module: ModuleType) -> Any:
     from tilelang.jit import JITImpl
 
     def is_jit(value: Any) -> bool:
         return isinstance(getattr(value, "jit_impl", value), JITImpl)  # with @tilelang.autotune
 
-    function = require_function(request, is_jit, "@tilelang.jit")
+    function = require_function(request, module, is_jit, "@tilelang.jit")
     return getattr(function, "jit_impl", function)
 
 
@@ -425,3 +419,7 @@ def _name_of(call: Any) -> str:
 def _first_line(node: Any) -> str:
     lines = [line for line in str(node).strip().splitlines() if not line.startswith("#")]
     return (lines or [type(node).__name__])[0].strip()[:200]
+
+
+OPERATIONS = {TileLangRequest: _lower}
+"""Request -> what does it, for ``worker/elsewhere.py``."""

@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 
 from ...define.arguments import Scalar, Tensor
 from ...define.sizes import Size, text_of
-from ...processes.messages import Failed
-from ..serving import SourceRequest
+from ..named_source import SourceRequest
 from .compiler import Compiled
 from .program import Program
 
@@ -26,7 +25,7 @@ class Made:
 
     options: Mapping[str, Any]
     results: Sequence[Compiled]
-    files: Mapping[str, str | None] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -35,13 +34,11 @@ class Interpreted:
 
     Arguments:
         contents: what is in the arrays afterwards.
-        lacking: why the interpreter cannot run the function; None: it has.
         files: as ``LoweredKernel.read``.
     """
 
-    contents: tuple[bytes, ...] = ()
-    lacking: Failed | None = None
-    files: Mapping[str, str | None] = field(default_factory=dict)
+    contents: tuple[bytes, ...]
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def compiled_elsewhere(program: Program, unit: Unit) -> Made:
     return asked(ENVIRONMENT, WORKER, request, request.unit)
 
 
-def interpreted_elsewhere(program: Program, unit: Unit) -> Callable[..., Mapping[str, str | None]]:
+def interpreted_elsewhere(program: Program, unit: Unit) -> Callable[..., Mapping[str, str]]:
     """A function that has the process run a program, and gets NumPy arrays, tensors of tvm-ffi and numbers.
 
     It returns the files that the process used, as ``LoweredKernel.read`` has them.
@@ -63,7 +63,7 @@ def interpreted_elsewhere(program: Program, unit: Unit) -> Callable[..., Mapping
     program.check(outputs, unit.where)
     unit = replace(unit, outputs=outputs)
 
-    def run(*arguments: Any) -> Mapping[str, str | None]:
+    def run(*arguments: Any) -> Mapping[str, str]:
         given = dict(zip(program.declared, arguments, strict=True))
         tensors = {name: value for name, value in program.declared.items() if isinstance(value, Tensor)}
         memories = [_memory(given[name], tensor) for name, tensor in tensors.items()]
@@ -74,11 +74,9 @@ def interpreted_elsewhere(program: Program, unit: Unit) -> Callable[..., Mapping
             contents=tuple(map(bytes, memories)),
         )
         answer = asked(ENVIRONMENT, WORKER, request, request.unit, INTERPRETER.variables)
-        if answer.lacking is not None:
-            raise answer.lacking.error from NotImplementedError(answer.lacking.message)  # as if it was interpreted here
         for memory, content in zip(memories, answer.contents, strict=True):
             memory[:] = content
-        files: Mapping[str, str | None] = answer.files
+        files: Mapping[str, str] = answer.files
         return files
 
     return run

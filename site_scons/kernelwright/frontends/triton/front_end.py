@@ -52,7 +52,7 @@ class TritonProgram(FrontEnd):
         """See :meth:`FrontEnd.calls_definition`; a source that is only named is executed by another process."""
         return returned.source is None
 
-    def interpreted(self, returned: Program, unit: Unit) -> Callable[..., Mapping[str, str | None]]:
+    def interpreted(self, returned: Program, unit: Unit) -> Callable[..., Mapping[str, str]]:
         """See :meth:`FrontEnd.interpreted`."""
         if returned.source is not None:
             from .elsewhere import interpreted_elsewhere

@@ -35,7 +35,7 @@ from .heuristics import resolved
 from .program import DTYPES, Program
 
 
-def interpreted(program: Program, unit: Unit) -> Callable[..., Mapping[str, str | None]]:
+def interpreted(program: Program, unit: Unit) -> Callable[..., Mapping[str, str]]:
     """A function that runs a program, and gets NumPy arrays, tensors of tvm-ffi and numbers: all arguments, in order.
 
     It may get tensors of PyTorch, too. It returns the files that another process used, of which there are none.
@@ -54,7 +54,7 @@ def interpreted(program: Program, unit: Unit) -> Callable[..., Mapping[str, str 
     _mend_reductions()
     _mend_libdevice()
 
-    def run(*arguments: Any) -> Mapping[str, str | None]:
+    def run(*arguments: Any) -> Mapping[str, str]:
         given = dict(zip(program.declared, arguments, strict=True))
         symbols = _symbols(program, given)
         passed = {name: _passed(value, given.get(name), symbols) for name, value in program.arguments.items()}

@@ -6,21 +6,14 @@ import os
 from types import ModuleType
 from typing import Any, cast
 
-from ...core.errors import Where
-from ...processes.messages import Failed
-from ...processes.serving import Progress
-from ..serving import require_function, said, serve_sources
+from ..named_source import require_function
 from .compiler import compiled
 from .data import CompileRequest, Interpreted, InterpretRequest, Made, program_of
 from .program import INTERPRETER, Program
 
 
-def main() -> None:
-    """Serve requests until stdin ends."""
-    serve_sources(_load, {CompileRequest: _compile, InterpretRequest: _interpret})
-
-
-def _load() -> ModuleType:
+def load() -> ModuleType:
+    """Import Triton."""
     import triton
 
     if INTERPRETER.variables.items() <= os.environ.items():
@@ -29,39 +22,33 @@ def _load() -> ModuleType:
     return cast("ModuleType", triton)
 
 
-def _program_of(request: CompileRequest) -> Program:
+def _program_of(request: CompileRequest, module: ModuleType) -> Program:
     from triton.runtime import KernelInterface
 
     def is_kernel(value: Any) -> bool:
         return isinstance(value, KernelInterface)  # with other decorators, too
 
-    return program_of(request.program, require_function(request, is_kernel, "@triton.jit"))
+    return program_of(request.program, require_function(request, module, is_kernel, "@triton.jit"))
 
 
-def _compile(request: CompileRequest, progress: Progress) -> Made:
-    return Made(*compiled(_program_of(request), request.unit, progress))
+def _compile(request: CompileRequest, module: ModuleType) -> Made:
+    return Made(*compiled(_program_of(request, module), request.unit, lambda doing: None))
 
 
-def _interpret(request: InterpretRequest, progress: Progress) -> Interpreted:
+def _interpret(request: InterpretRequest, module: ModuleType) -> Interpreted:
     """Run a program with arrays, and answer with what is in them afterwards."""
     from .interpreter import interpreted, tensor_of
 
-    program = _program_of(request)
+    program = _program_of(request, module)
     memories = [bytearray(content) for content in request.contents]
     parts = iter(memories)
-    run = interpreted(program, request.unit)
     arguments = [
         request.numbers[name] if shape is None else tensor_of(next(parts), program.declared[name].dtype, shape)
         for name, shape in request.shapes.items()
     ]
-    try:
-        run(*arguments)
-    except NotImplementedError as error:
-        message, location, *_ = said(error, request.root)
-        where = request.where
-        return Interpreted(
-            lacking=Failed(
-                "DefinitionError", message, Where(where.kernel, where.variant, where.stage, location or where.location)
-            )
-        )
+    interpreted(program, request.unit)(*arguments)
     return Interpreted(tuple(map(bytes, memories)))
+
+
+OPERATIONS = {CompileRequest: _compile, InterpretRequest: _interpret}
+"""Request -> what does it, for ``worker/elsewhere.py``."""

@@ -1,4 +1,4 @@
-"""Starts a module of ours where Kernelwright is not installed: ``python start_worker.py NAME PIPE``."""
+"""Starts ``elsewhere`` where Kernelwright is not installed: ``python start_elsewhere.py MODULE PIPE``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Run the module of that name in this folder.
+    """Load our package from its own folder.
 
     No folder of ours may be where imports look: this one has modules with the names of others, such as ``triton``, and
     the one around the package can be that of all packages that are installed beside TVM.
@@ -24,7 +24,7 @@ def main() -> None:
         module = importlib.util.module_from_spec(spec)
         sys.modules["kernelwright"] = module
         spec.loader.exec_module(module)
-    importlib.import_module(f"kernelwright.frontends.{sys.argv[1]}").main()
+    importlib.import_module("kernelwright.worker.elsewhere").main()
 
 
 if __name__ == "__main__":

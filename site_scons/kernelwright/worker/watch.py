@@ -1,0 +1,146 @@
+"""Watches the user's code in a process that runs it: notes what it uses, imports its modules, explains its errors."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+from .. import frontends
+from ..core.errors import DefinitionError, UnimplementedError, Where
+from ..core.project import Installation, Project
+from .environment import Variables
+from .imports import ProjectFinder, ProjectLoader
+from .reads import ReadRecorder, Reads
+from .strict import Strict
+
+
+class Watch:
+    """There must be one object of this class in a process.
+
+    Arguments:
+        root: the project root.
+        variables: which variables of the environment the code sees.
+        own: folders that belong to the process, and not to the user.
+    """
+
+    def __init__(self, root: Path, variables: Variables, *own: str) -> None:
+        self.project = Project(root)
+        self.installation = Installation(*own)
+        self.strict = Strict(self.project, self.installation)
+        self.recorder = ReadRecorder(self.project, self.installation, self.strict, variables)
+        self._finder = ProjectFinder(self.project, self.installation, self.recorder)
+        self.recorder.install()
+        sys.meta_path.insert(0, self._finder)
+
+    @contextlib.contextmanager
+    def recording(self, reads: Reads) -> Iterator[None]:
+        """Note what code of the user's uses in this block, which begins in the top folder."""
+        os.chdir(self.project.root)
+        with self.recorder.recording(reads):
+            yield
+
+    def execute(self, path: str, folder: str, name: str) -> ModuleType:
+        """Execute a file.
+
+        Arguments:
+            folder: where its imports are looked for first; then in the project's top folder.
+            name: the name of its module.
+        """
+        self._finder.folders = list(dict.fromkeys([folder, self.project.root]))
+        top = name.partition(".")[0]
+        taken = top in sys.modules or top in sys.stdlib_module_names
+        if "." in name:
+            if taken:
+                raise DefinitionError(f"the package {top!r} has the name of another module", remedy="rename its folder")
+            return importlib.import_module(name)
+        # Nothing imports such a file by its name, so it may be called copy.py.
+        name = f"kernelwright_definition_{name}" if taken else name
+        spec = ModuleSpec(name, ProjectLoader(name, path, self.recorder), origin=path)
+        spec.has_location = True
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # compilers look for the source of functions through their module
+        if spec.loader is not None:
+            spec.loader.exec_module(module)
+        return module
+
+    def frames(self, error: BaseException) -> list[traceback.FrameSummary]:
+        """The lines of the user's in an error's traceback."""
+        return [frame for frame in traceback.extract_tb(error.__traceback__) if self._is_file(frame.filename)]
+
+    def error(self, error: BaseException, subject: str, where: Where) -> DefinitionError:
+        """The error for an exception of user code: its own line, and its traceback without our frames and TVM's."""
+        if isinstance(error, SyntaxError) and error.filename:
+            return self._syntax_error(error, where)
+        frames = self.frames(error)
+        location = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else where.location
+        text = text_of(error).strip().removeprefix("error: ")
+        place = re.search(r"^ *--> (.+):(\d+):\d+$", text, re.MULTILINE)
+        if place and self._is_file(place[1]):
+            # TVMScript names the line inside the function, the traceback only the decorator's.
+            location = f"{place[1]}:{place[2]}"
+        first = next(iter(text.splitlines()), "")
+        lines = [*traceback.format_list(frames), f"{type(error).__name__}: {text}"]
+        verb = "called sys.exit" if isinstance(error, SystemExit) else f"raised {type(error).__name__}"
+        kind = UnimplementedError if _is_caused_by(error, NotImplementedError) else DefinitionError
+        return kind(
+            f"{subject} {verb}" + (f": {self.project.shorten(first)}" if first else ""),
+            replace(where, location=self.project.location(location)),
+            _remedy(error),
+            self.project.shorten("".join(lines)),
+        )
+
+    def _is_file(self, path: str) -> bool:
+        """Whether a path is that of a file of the user's; TVM and Cython name sources that do not exist here."""
+        return self.recorder.name_of(path) is not None and Path(path).is_file()
+
+    def _syntax_error(self, error: SyntaxError, where: Where) -> DefinitionError:
+        location = f"{error.filename}:{error.lineno}" if error.lineno else str(error.filename)
+        text = (error.text or "").rstrip("\n")
+        caret = " " * max(0, (error.offset or 1) - 1) + "^"
+        return DefinitionError(
+            f"{type(error).__name__}: {error.msg}",
+            replace(where, location=self.project.location(location)),
+            detail=f"{text}\n{caret}" if text else None,
+        )
+
+
+def text_of(error: BaseException) -> str:
+    """What an exception of user code says of itself."""
+    try:
+        return str(error)
+    except Exception as failure:  # its class is user code, too
+        return f"(its text cannot be had: its __str__ raised {type(failure).__name__})"
+
+
+def _remedy(error: BaseException) -> str | None:
+    """What to do about an exception of user code, where that is known."""
+    if isinstance(error, SystemExit):
+        return "a definition must not end the process"
+    if isinstance(error, KeyError) and hasattr(error, "remedy"):  # it asked for a variable of the environment
+        return str(error.remedy)
+    if isinstance(error, ModuleNotFoundError):
+        absent = str(error.name).partition(".")[0]
+        for name in frontends.names():
+            for need in frontends.get(name).needs:
+                if need.module == absent:
+                    otherwise = f"; {need.otherwise}" if need.otherwise else ""
+                    return f"definitions in {name} need it: {need.install}{otherwise}"
+        return "install it, or have the definition put its folder into sys.path: PYTHONPATH does not count here"
+    return None
+
+
+def _is_caused_by(error: BaseException | None, kind: type[BaseException]) -> bool:
+    """Whether an exception, or one that it comes of, is of a kind."""
+    while error is not None and not isinstance(error, kind):
+        error = error.__cause__
+    return error is not None
