@@ -394,10 +394,10 @@ def test_what_is_missing_for_a_check_on_a_gpu_is_said(driver: Path, missing: str
         from kernelwright.processes.messages import Hello
         from kernelwright.worker import tvm_import
         assert isinstance(tvm_import.load(), Hello)
-        from kernelwright.worker import check
+        from kernelwright.worker import cuda_runtime
         sys.path.clear()
         try:
-            check.load_cuda_runtime()
+            cuda_runtime.load_cuda_runtime()
         except Exception as error:
             print(error)
     """

@@ -12,22 +12,21 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
+from ..core.converter import from_json, to_json
 from ..core.pipeline import MEMORY_KIB
 from ..core.quantity import parse_size
 from ..core.records import Record
 from ..core.sealed import read_sealed, write_sealed
+from .protocol import Kib, Seconds
 
 SCHEMA = "measurements 2"
 """Schema of the sealed file of measurements."""
 
 MOST_ENTRIES = 20_000
 """Measurements that are kept; those not seen for longest go first."""
-
-MOST = (1 << 50) - 1
-"""A run never takes more KiB or seconds; sums of them are exact."""
 
 SHARE = 0.8
 """How much of the available memory is for compilers."""
@@ -43,9 +42,9 @@ class Measurement:
         cpu_seconds: time that its processes spent on a CPU, in user and system mode.
     """
 
-    peak_kib: int
-    seconds: float
-    cpu_seconds: float
+    peak_kib: Kib
+    seconds: Seconds
+    cpu_seconds: Seconds
 
 
 class Measurements:
@@ -60,7 +59,8 @@ class Measurements:
         self._lock = threading.Lock()
         self._changed = False
         # In the order in which they were measured.
-        self._runs = read_sealed(path, SCHEMA, _measurements) or {}
+        kept = read_sealed(path, SCHEMA, _kept) or {}
+        self._runs = {(kind, subject): run for kind, runs in kept.items() for subject, run in runs.items()}
         self._largest: dict[str, int] = {}
         for (kind, _), run in self._runs.items():
             self._largest[kind] = max(run.peak_kib, self._largest.get(kind, 0))
@@ -87,22 +87,16 @@ class Measurements:
         with self._lock:
             if not self._changed:
                 return
-            runs: dict[str, dict[str, dict[str, float]]] = {}
+            runs: dict[str, dict[str, Measurement]] = {}
             for (kind, subject), run in list(self._runs.items())[-MOST_ENTRIES:]:
-                runs.setdefault(kind, {})[subject] = asdict(run)
-            write_sealed(self._path, SCHEMA, runs)
+                runs.setdefault(kind, {})[subject] = run
+            write_sealed(self._path, SCHEMA, to_json(runs))
             self._changed = False
 
 
-def _measurements(document: Record) -> dict[tuple[str, str], Measurement]:
-    """The measurements in a file, by kind and subject."""
-    return {
-        (kind, subject): Measurement(
-            run.count("peak_kib", MOST), run.number("seconds", MOST), run.number("cpu_seconds", MOST)
-        )
-        for kind, runs in document.members()
-        for subject, run in runs.members()
-    }
+def _kept(document: Record) -> Mapping[str, Mapping[str, Measurement]]:
+    """The measurements in a file: kind -> subject -> what was measured."""
+    return from_json(Mapping[str, Mapping[str, Measurement]], document.raw)  # type: ignore[type-abstract]
 
 
 class MemoryGovernor:

@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -191,20 +192,16 @@ class MeasuringServer(Server):
         def costs() -> list[float]:
             return [kernel.cost_of(config, request.sizes, request.target) for config in request.configs]
 
-        return CostResult(tuple(self._definitions.call(definition, kernel, "cost", costs)))
+        return CostResult(tuple(definition.call(kernel, "cost", costs)))
 
     def _measure(self, request: MeasureRequest, progress: Progress) -> MeasureResult:
         definition = self._definitions.load(request.file, request.strict)
-        kernel, variant = self._variant_of(definition, request)
-
-        def call(what: str, function: Callable[[], Any]) -> Any:
-            return self._definitions.call(definition, kernel, what, function)
-
+        kernel, variant = definition.find(request)
         from ..worker.check import Check
 
         if self._bench is None:
             self._bench = Bench(request.device)
-        check = Check(request, kernel, variant, call, lambda doing: None)
+        check = Check(request, kernel, variant, partial(definition.call, kernel), progress)
         return self._bench.measure(request, check, kernel.reference_function is not None)
 
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import hashlib
 import inspect
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +13,6 @@ import tvm
 import tvm_ffi
 from numpy.typing import NDArray
 
-from ..core.arch import arch_of_device
 from ..core.dtype import Dtype, bytes_of, numpy_dtype
 from ..core.errors import CheckError, DefinitionError, Where, shown
 from ..define.configs import Variant
@@ -29,6 +24,7 @@ from ..runtime.arguments import outputs_of
 from ..runtime.interface import plain_number
 from ..runtime.size import Size
 from .compare import TOLERANCES, Mismatch, compare, is_float
+from .cuda_runtime import capability, load_cuda_runtime
 
 Array = NDArray[Any]
 Values = dict[str, Any]
@@ -43,17 +39,6 @@ MIDDLE = 7
 
 MAX_BYTES = 64 * 2**20
 """A combination with a LARGE size is left out if its tensors have more bytes than this together."""
-
-
-CUDART = "libcudart.so.13"
-"""The library of the CUDA toolkit that TVM's CUDA runtime is linked with."""
-
-DRIVER = "libcuda.so.1"
-"""The library of NVIDIA's driver, which it needs as well."""
-
-INSTALL_DRIVER = "install NVIDIA's driver, or make it visible in the container"
-
-INSTALL_CUDART = "pip install 'nvidia-cuda-runtime>=13,<14', or set LD_LIBRARY_PATH to a toolkit's folder of libraries"
 
 
 def line_of(function: Any) -> Where:
@@ -109,7 +94,7 @@ class Check:
         if not self._device.exist:
             raise CheckError(f"this machine has no device {self._request.device}")
         is_for_some = self._request.archs and self._interpreted is None
-        if is_for_some and not suitable(self._request.archs.split(","), _capability(self._device)):
+        if is_for_some and not suitable(self._request.archs.split(","), capability(self._device)):
             return CheckResult(0, 0.0, (), self._request.device)
         strided = [argument["name"] for argument in self._arguments if "strides" in argument]
         if strided and self._request.device.startswith("cuda"):
@@ -454,55 +439,6 @@ def barely_aligned(array: Array, alignment: int) -> Array:
 def from_device(tensor: Any) -> Array:
     """The content of a tensor, after the work that was submitted before it."""
     return tensor if isinstance(tensor, np.ndarray) else np.asarray(tensor.numpy())
-
-
-def load_cuda_runtime() -> None:
-    """Load the library of TVM's that runs CUDA code, with the libcudart that pip has installed.
-
-    A worker does not have it from the start, see ``server``; and TVM 0.27 itself would go on without it, and without a
-    word, if the loader did not find ``libcudart.so.13``.
-
-    Raises:
-        CheckError: a library that it needs is missing.
-    """
-    if tvm_ffi.get_global_func("device_api.cuda", allow_missing=True) is not None:
-        return
-    try:
-        _load_first([CUDART, *(path for folder in sys.path for path in Path(folder).glob(f"nvidia/cu*/lib/{CUDART}"))])
-        ctypes.CDLL(str(Path(tvm.__file__).parent / "lib" / "libtvm_runtime_cuda.so"))
-    except OSError as error:
-        remedy = INSTALL_CUDART if _load_first([DRIVER]) else INSTALL_DRIVER
-        raise CheckError(f"TVM's CUDA runtime cannot be loaded: {error}", remedy=remedy) from error
-
-
-def _load_first(libraries: Sequence[str | Path]) -> bool:
-    """Load the first of some libraries that can be loaded. Who asks for one of its name later gets this one.
-
-    Returns:
-        Whether there is one. If not, the error of whoever needs it says that it is missing.
-    """
-    for library in libraries:
-        try:
-            ctypes.CDLL(str(library))
-            return True
-        except OSError:
-            continue
-    return False
-
-
-def devices() -> list[str]:
-    """The arch of each CUDA device of this machine, in order; architecture-specific code can run from sm_90 on."""
-    archs: list[str] = []
-    with contextlib.suppress(CheckError):
-        load_cuda_runtime()
-    while (device := tvm.cuda(len(archs))).exist:
-        archs.append(arch_of_device(_capability(device)))
-    return archs
-
-
-def _capability(device: Any) -> int:
-    """The compute capability of a CUDA device, 10 * major + minor."""
-    return int(str(device.compute_version).replace(".", ""))
 
 
 def _accepted(function: Callable[..., Any], values: Mapping[str, Any], skip: int = 0) -> Values:

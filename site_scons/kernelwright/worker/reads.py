@@ -121,8 +121,8 @@ class ReadRecorder:
 
     def _looked_at(self, path: Any, code: CodeType, at_content: bool) -> None:
         """Note what the user's code asks about a file: whether it is there, or what may change with its content."""
-        reads, asked = self._reads, None if isinstance(path, int) else _path(path)
-        if reads is None or asked is None or self._own.busy or self.name_of(code.co_filename) is None:
+        reads, asked = self._reads_of(code), None if isinstance(path, int) else _path(path)
+        if reads is None or asked is None:
             return
         with self._quietly():
             full = os.path.abspath(asked)  # noqa: PTH100
@@ -133,16 +133,19 @@ class ReadRecorder:
                     self._note(reads, name)
 
     def _counted(self, code: CodeType) -> None:
-        reads = self._reads
-        if reads is not None and not self._own.busy and self.name_of(code.co_filename) is not None:
+        if (reads := self._reads_of(code)) is not None:
             with self._quietly():
                 self._strict.note_machine(self._beyond(reads), "asks how many processors the machine has")
 
     def _placed(self, code: CodeType) -> None:
         """Note that the user's code asks where the working folder is: that is the project's."""
-        reads = self._reads
-        if reads is not None and not self._own.busy and self.name_of(code.co_filename) is not None:
+        if (reads := self._reads_of(code)) is not None:
             self._note(reads, FOLDER)
+
+    def _reads_of(self, code: CodeType) -> Reads | None:
+        """Where to note what some code asks; None: it is not the user's, or nothing is noted now."""
+        is_users = self._reads is not None and not self._own.busy and self.name_of(code.co_filename) is not None
+        return self._reads if is_users else None
 
     def _asked_for(self, variable: str, is_set: bool) -> None:
         reads = self._reads
@@ -405,19 +408,22 @@ def _is_unclear(path: str, mode: Any) -> bool:
 
 def _is_by_import(function: str) -> bool:
     """Whether the caller is a function of Python's import system, or our method that overrides it."""
-    frame = sys._getframe(1)
-    while frame.f_code.co_filename == __file__ and frame.f_back is not None:
-        frame = frame.f_back
+    frame = _caller()
     names = [caller.f_code.co_name for caller in (frame, frame.f_back) if caller is not None]
     return frame.f_code.co_filename.startswith("<frozen importlib") and function in names
 
 
 def _is_by_recorded() -> bool:
     """Whether the caller is ``recorded()``, which reads configs for the decorator."""
+    return _caller().f_code.co_filename == recorded.__file__
+
+
+def _caller() -> FrameType:
+    """The frame that does what is being noted."""
     frame = sys._getframe(1)
     while frame.f_code.co_filename == __file__ and frame.f_back is not None:
         frame = frame.f_back
-    return frame.f_code.co_filename == recorded.__file__
+    return frame
 
 
 __all__ = ["ReadRecorder", "Reads"]

@@ -14,11 +14,12 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import frontends
-from ..core.errors import DefinitionError, EditedError, KernelwrightError, UnimplementedError, Where, refused
+from ..core.errors import KernelwrightError, UnimplementedError, Where, refused
 from ..define.configs import Config, Variant
 from ..define.kernel import Kernel
 from ..define.outputs import Arguments, require_gradient_names
@@ -88,7 +89,7 @@ class Server:
             raise
 
     def _devices(self, request: DevicesRequest, progress: Progress) -> DevicesResult:
-        from .check import devices
+        from .cuda_runtime import devices
 
         return DevicesResult(tuple(devices()))
 
@@ -97,25 +98,22 @@ class Server:
         # What they are made of may read files itself.
         kernels = [self._kernel_record(definition, kernel) for kernel in definition.kernels]
         declared = repr(kernels).encode(errors="backslashreplace")
-        surroundings = self._definitions.surroundings_of(definition) | self._definitions.places_in([declared])
+        surroundings = definition.surroundings | definition.places_in([declared])
         return DefinitionRecord(
             definition.file,
             definition.dependencies,
             tuple(kernels),
             recorded=definition.recorded,
             surroundings=surroundings,
-            shared=self._definitions.is_shareable(definition),
-            untracked=tuple(self._definitions.untracked(definition)),
+            shared=definition.is_shareable,
+            untracked=definition.untracked,
         )
 
     def _kernel_record(self, definition: Definition, kernel: Kernel) -> KernelRecord:
         def sizes_of(config: Config) -> dict[str, tuple[int, ...]]:
             if kernel.sizes_function is None:
                 return {}
-            found: dict[str, tuple[int, ...]] = self._definitions.call(
-                definition, kernel, "sizes", lambda: kernel.sizes_of(config)
-            )
-            return found
+            return definition.call(kernel, "sizes", lambda: kernel.sizes_of(config))
 
         location = self._definitions.project.location(kernel.location) or kernel.location
         return record_of(kernel, frontends.targets_of(kernel), location, sizes_of)
@@ -124,9 +122,8 @@ class Server:
         start, cpu_start = time.monotonic(), time.process_time()
         progress("executing the definition")
         definition = self._definitions.load(request.file, request.strict)
-        kernel, variant = self._variant_of(definition, request)
-        if dict(request.config) != dict(variant.config):
-            raise _edited(request, definition)
+        kernel, variant = definition.find(request)
+        definition.require_same(request.slug, dict(request.config) == dict(variant.config))
         pass_configs = checked_pass_configs(request.pass_configs, request.where)
         unit = replace(
             self._unit(kernel, variant, request.target, request.arch, request.python),
@@ -136,7 +133,7 @@ class Server:
             ir=request.ir,
         )
         lowered = self._run_front_end(definition, kernel, unit, progress)
-        self._definitions.note_read(definition, lowered.read)
+        definition.note_read(lowered.read)
         try:
             for name, content in lowered.files.items():
                 (Path(request.out) / name).write_bytes(content)
@@ -147,8 +144,8 @@ class Server:
             lowered.schedule,
             round(time.monotonic() - start, 4),
             round(time.process_time() - cpu_start, 4),
-            self._definitions.seen_by(definition) | self._definitions.places_in(lowered.files.values()),
-            tuple(self._definitions.untracked(definition)),
+            definition.seen(lowered.files.values()),
+            definition.untracked,
         )
 
     def _run_front_end(self, definition: Definition, kernel: Kernel, unit: Unit, progress: Progress) -> LoweredKernel:
@@ -163,15 +160,14 @@ class Server:
             return front_end.lower(returned, unit, progress)
 
         if front_end.calls_definition(returned):
-            lowered: LoweredKernel = self._definitions.call(definition, kernel, "definition", run, by_tool=True)
-            return lowered
+            return definition.call(kernel, "definition", run, by_tool=True)
         return run()
 
     def _returned(self, definition: Definition, kernel: Kernel, unit: Unit) -> Any:
         """What the definition of a kernel returns, if its front end can lower that."""
         front_end = frontends.of(kernel)
         target = front_end.target(unit)
-        returned = self._definitions.call(definition, kernel, "definition", lambda: kernel.build(unit.config, target))
+        returned = definition.call(kernel, "definition", lambda: kernel.build(unit.config, target))
         frontends.require_recognized(front_end, returned, unit.where)
         return returned
 
@@ -193,17 +189,13 @@ class Server:
         if request.device == INTERPRETED:
             os.environ.update(frontends.interpreter_variables())
         definition = self._definitions.load(request.file, request.strict)
-        kernel, variant = self._variant_of(definition, request)
-
-        def call(what: str, function: Callable[[], Any]) -> Any:
-            return self._definitions.call(definition, kernel, what, function)
-
+        kernel, variant = definition.find(request)
         function = None
         if request.device == INTERPRETED:
             unit = self._unit(kernel, variant, "cuda", request.archs, request.python)
             function = self._interpreted(definition, kernel, unit)
         try:
-            result = Check(request, kernel, variant, call, progress, function).run()
+            result = Check(request, kernel, variant, partial(definition.call, kernel), progress, function).run()
         except UnimplementedError as error:
             if function is None:
                 raise
@@ -218,9 +210,9 @@ class Server:
 
         def call(*arguments: Any) -> None:
             if front_end.calls_definition(returned):
-                self._definitions.call(definition, kernel, "interpreted function", lambda: run(*arguments))
+                definition.call(kernel, "interpreted function", lambda: run(*arguments))
             else:
-                self._definitions.note_read(definition, run(*arguments))
+                definition.note_read(run(*arguments))
 
         return call
 
@@ -234,13 +226,6 @@ class Server:
             python=python,
             per_arch=kernel.options.per_arch,
         )
-
-    def _variant_of(self, definition: Definition, request: LowerRequest | CheckRequest) -> tuple[Kernel, Variant]:
-        try:
-            return _variant_of(definition, request)
-        except DefinitionError:
-            self._definitions.require_recorded(definition)
-            raise
 
 
 def serve(definitions: Definitions, loaded: Hello | KernelwrightError, kind: type[Server] | None = None) -> None:
@@ -265,26 +250,3 @@ def _show_python_lines_in_crashes() -> None:
     """Have a fatal signal write the Python traceback to the log, in place of TVM's handler, which prints C++ frames."""
     signal.signal(signal.SIGSEGV, signal.SIG_DFL)
     faulthandler.enable(all_threads=False)
-
-
-def _variant_of(definition: Definition, request: LowerRequest | CheckRequest) -> tuple[Kernel, Variant]:
-    """The kernel and the variant of a request.
-
-    Raises:
-        DefinitionError: there is no such variant (any more), or none can be made of the config.
-    """
-    if request.listed:
-        return definition.find(request.kernel, request.slug)
-    kernel = definition.kernel(request.kernel)
-    variant, _ = kernel.unlisted(request.config)
-    if variant.slug != request.slug:
-        raise _edited(request, definition)
-    return kernel, variant
-
-
-def _edited(request: LowerRequest | CheckRequest, definition: Definition) -> EditedError:
-    return EditedError(
-        f"variant {request.slug!r} has another config than when the kernels were discovered",
-        Where(location=definition.file),
-        "the file was edited meanwhile: try again",
-    )
