@@ -197,7 +197,7 @@ def plan_of(request: Wrapping, stage: StageRun) -> KernelPlan:
     tuned = request.tuning.of(made)
     planned = tuple(VariantPlan(v.slug, v.config, units(v), tuned.tabled.get(v.slug, ())) for v in made)
     # Their names; the definition may list positions.
-    outputs = planned[0].units[0].outputs
+    outputs = planned[0].units[0].returned
     needed, gaps = needed_driver(request.compress), gaps_text(stage.gaps)
     plan = KernelPlan(
         *(request.kernel, outputs, planned, request.split, needed, request.toolkit, gaps),
