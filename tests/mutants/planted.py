@@ -441,7 +441,7 @@ PLANTED = (
     ),
     Planted(
         "What the remote cache gave ahead is taken although the files that it depends on have changed since.",
-        "BuildCache._look_up",
+        "LayeredCache.look_up",
         "if come is not None and _is_current(come[1], digest):",
         "if come is not None:",
         ("test_what_was_asked_ahead_counts_only_as_long_as_it_fits",),

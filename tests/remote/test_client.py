@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from kernelwright.core.errors import SettingsError
 from kernelwright.define.settings import Settings
-from kernelwright.state import cache, remote_client, remote_store, shared
+from kernelwright.state import asked_ahead, layers, remote_client, remote_store, shared
 from kernelwright.state.cache import BuildCache
 from kernelwright.state.entry import ANSWER, Wanted, entry_key, entry_with, key_of
 from kernelwright.state.remote_bazel import action_result, digest_in
@@ -456,7 +456,7 @@ def test_a_push_writes_contents_that_a_server_of_bazel_has_removed(tmp_path: Pat
 def test_answers_travel_with_the_files_that_they_refer_to(tmp_path: Path, server: Faulty) -> None:
     with machine(tmp_path / "one", server.address) as one:
         one.store()
-        entry = one.cache.entry_of(KEY, {})
+        entry = entry_key(KEY, {})
         one.cache.remember(["what"], {"answer": 42}, {"x": "1"}, refers={entry: [*FILES]})
         one.cache.remember(["here"], {"answer": 43}, {}, here=True)
         one.cache.remember(["gone"], {"answer": 44}, {}, refers={"0" * 64: [*FILES]})
@@ -475,7 +475,7 @@ def test_what_many_answers_need_is_sent_once_and_asked_for_once(tmp_path: Path, 
     with machine(tmp_path / "one", "shared") as one:
         one.store()  # before there was this remote cache
     with machine(tmp_path / "one", server.address) as one:
-        entry = one.cache.entry_of(KEY, {})
+        entry = entry_key(KEY, {})
         for number in numbers:
             one.cache.remember(["what", number], {"answer": number}, {}, needs=[entry])
     assert len(server.objects) == 6 and sum(place_of(entry) in asked for asked in server.asked) == 2
@@ -510,7 +510,7 @@ def arrived(two: Machine) -> Compressed:
 def test_an_answer_that_came_ahead_is_unpacked_by_whoever_needs_it(
     tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch, limit: str, room: int, unpacks: str
 ) -> None:
-    monkeypatch.setattr(cache, limit, room)
+    monkeypatch.setattr(asked_ahead if limit == "MOST_HELD" else layers, limit, room)
     has_answer(tmp_path / "one", server.address)
     server.asked.clear()
     with machine(tmp_path / "two", server.address, remote_mode="read") as two:
@@ -543,7 +543,7 @@ def test_what_was_asked_ahead_is_asked_for_once_whatever_becomes_of_it(tmp_path:
         compressed = arrived(two)
         server.asked.clear()
         two.cache.give_back(compressed)
-        assert two.cache.recall(question, current) is not None and not server.asked and two.cache._held == 0
+        assert two.cache.recall(question, current) is not None and not server.asked and two.cache._ahead.held == 0
         two.cache.recall_compressed_ahead([question], current)
         assert two.cache.take_compressed(question) is None and not server.asked, "it is here"
         (answer,) = (path for _, _, path in two.cache.entries() if b"lists" not in path.read_bytes())
@@ -554,7 +554,7 @@ def test_what_was_asked_ahead_is_asked_for_once_whatever_becomes_of_it(tmp_path:
         compressed = arrived(two)
         BuildCache(two.folder / "cache", 0, owned=True).receive(compressed)
         two.cache.give_back(compressed)
-        assert two.cache._held == 0, "another process has kept it"
+        assert two.cache._ahead.held == 0, "another process has kept it"
         server.asked.clear()
         assert two.cache.recall(question, current) is not None and not server.asked and two.cache.counts.hits == 1
         two.cache.recall_compressed_ahead([["nobody"]], current)
@@ -587,7 +587,7 @@ def test_an_answer_that_came_ahead_is_checked_by_whoever_unpacks_it(tmp_path: Pa
 def test_a_large_answer_that_cannot_be_kept_is_held(
     tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "MOST_PASSED", 0)
+    monkeypatch.setattr(layers, "MOST_PASSED", 0)
     has_answer(tmp_path / "one", server.address)
     with machine(tmp_path / "two", server.address, remote_mode="read") as two:
         (two.folder / "cache").write_text("no folder can be made here")
@@ -753,7 +753,7 @@ def test_an_object_says_nothing_that_only_a_machine_may_say(
     tmp_path: Path, server: Faulty, more: dict[str, object]
 ) -> None:
     with machine(tmp_path / "one", server.address) as one:
-        name = one.cache.entry_of(KEY, {})
+        name = entry_key(KEY, {})
         one.remote.put(name, entry_with(name, FILES, more))
     with machine(tmp_path / "two", server.address, remote_mode="read") as two:
         assert two.fetched() is None and "damaged object" in two.said[0]
@@ -841,7 +841,7 @@ def test_there_is_an_end_to_the_names_that_others_make_us_look_at(
         send_list(writer.remote, KEY, names)
     asked: list[str] = []
     monkeypatch.setattr("kernelwright.state.remote_entries.MOST_NAMES", 3)
-    monkeypatch.setattr("kernelwright.state.cache.MOST_NAMES", 3)
+    monkeypatch.setattr("kernelwright.state.sender.MOST_NAMES", 3)
     monkeypatch.setattr("kernelwright.state.entry.MOST_NAMES", 2)
     with machine(tmp_path / "reader", server.address) as reader:
         assert reader.fetched(current=lambda name: asked.append(name) or "1") is None

@@ -15,9 +15,10 @@ from types import SimpleNamespace
 import pytest
 from kernelwright.core.files import LARGEST_RECORD, write_atomically
 from kernelwright.core.sealed import sealed_object
-from kernelwright.state import cache as cache_module
+from kernelwright.state import entries as entries_module
 from kernelwright.state import remote_entries
-from kernelwright.state.cache import STALE_S, BuildCache
+from kernelwright.state.cache import BuildCache
+from kernelwright.state.entries import STALE_S
 from kernelwright.state.entry import AN_ANSWER, LARGEST_OUTPUTS, MOST_LISTS, SCHEMA, key_of
 
 KEY = key_of("signature", [("a.py", "digest")])
@@ -101,6 +102,7 @@ def test_an_entry_of_other_names_files_or_sizes_is_a_miss_and_goes(tmp_path, mad
 def test_outputs_of_just_the_largest_size_are_kept(tmp_path, made, monkeypatch):
     assert LARGEST_OUTPUTS < LARGEST_RECORD, "what is kept can be read back"
     monkeypatch.setattr("kernelwright.state.cache.LARGEST_OUTPUTS", 256)
+    monkeypatch.setattr("kernelwright.state.entries.LARGEST_OUTPUTS", 256)
     store(tmp_path, made)
     (made / "empty").write_bytes(b"1")
     writer = cache(tmp_path)
@@ -289,7 +291,7 @@ def test_a_link_that_comes_between_look_and_write_leads_nothing_elsewhere(tmp_pa
     entry = next(shelf.iterdir())
     (outside / entry.name).write_bytes(b"somebody's")
     os.utime(outside / entry.name, (1, 1))
-    monkeypatch.setattr(cache_module, "write_atomically", swapped(write_atomically))
+    monkeypatch.setattr(entries_module, "write_atomically", swapped(write_atomically))
     monkeypatch.setattr(os, "utime", swapped(os.utime))
     monkeypatch.setattr(Path, "unlink", lambda path, remove=Path.unlink: swapped(remove)(path))
     writer = cache(tmp_path)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kernelwright.state import finished
 from kernelwright.state.cache import BuildCache
-from kernelwright.state.entry import key_of
+from kernelwright.state.entry import entry_key, key_of
 from kernelwright.state.finished import Finished, FinishedStage
 from kernelwright.state.settled import SettledKernel
 
@@ -39,7 +39,7 @@ def sha(data: bytes) -> str:
 def kernels(cache: BuildCache, **changes: Any) -> Finished:
     """A kernel of one stage."""
     outputs = {name: f"gemm/{name}" for name in FILES}
-    stage = FinishedStage(cache.entry_of(KEY, {}), "LINK", "gemm", "gemm", "", "", outputs, LINES)
+    stage = FinishedStage(entry_key(KEY, {}), "LINK", "gemm", "gemm", "", "", outputs, LINES)
     products = {"_lib/gemm.so": ["gemm/gemm.so", sha(b"library")]}
     kernel = SettledKernel("kernels/gemm.py", 1, {}, 0, {}, ["tvm_ffi"], products, sha(b"{}"))
     return Finished(("kernels/gemm.py",), ("a note",), {"gemm": replace(kernel, **changes)}, (stage,))

@@ -111,7 +111,8 @@ class DefinitionRecord:
 
     def __post_init__(self) -> None:
         """Raises ValueError if parts of it do not fit together."""
-        if self.file not in self.dependencies:
+        is_live = self.file.startswith("<")  # such a definition is in no file
+        if self.file not in self.dependencies and not is_live:
             raise ValueError("a definition that does not depend on its own file")
         for kernel in self.kernels:
             slugs = set(kernel.slugs)

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from ..core.dependencies import present_digest
 from ..stages.stage import Stage
-from ..state.cache import BuildCache, Found
+from ..state.cache import BuildCache
+from ..state.entries import Found
 
 
 class Ahead:

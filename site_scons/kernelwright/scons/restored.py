@@ -16,6 +16,7 @@ from ..core.surroundings import interpreter
 from ..stages.stage import CACHED, Stage
 from ..state import finished
 from ..state.cache import BuildCache
+from ..state.entry import entry_key
 from ..state.finished import Finished, FinishedStage
 from ..state.remote_entries import Compressed
 from ..state.restorer import Restored, Restorer, Wanted
@@ -189,7 +190,7 @@ class RestoredKernels:
     def _stage(self, stage: Stage) -> FinishedStage:
         assert self.run.cache is not None
         key = stage.key or stage.cache_key(self.run.digest)
-        entry = self.run.cache.entry_of(key, stage.later)
+        entry = entry_key(key, stage.later)
         where = stage.where
         outputs = {name: os.path.relpath(path, self.work) for name, path in stage.outputs.items()}
         lines = {name: self.run.journal.line_of(path) or "" for name, path in stage.outputs.items()}

@@ -1,0 +1,245 @@
+"""A folder of entries with caches behind it: another folder, and a remote cache (``state.remote_client``).
+
+The remote cache has the same entries under the same names (``state.remote_entries``). What comes from behind is kept in
+the folder, too, so that it lives as long as all else that is used here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.dependencies import is_portable
+from ..core.files import LARGEST_RECORD
+from .asked_ahead import Asked, AskedAhead
+from .counts import Counts
+from .entries import Entries, Found
+from .entry import AN_ANSWER, HERE, Wanted, entry_key, open_entry, wanted_files
+from .remote_entries import Compressed, fetched, from_afar, slots
+from .remote_objects import LargerError, decompressed, most_expected
+from .sender import Sender
+
+if TYPE_CHECKING:
+    from .remote_client import RemoteCache
+
+MOST_PASSED = 1 << 20
+"""Bytes of an answer that is passed on to another process as it came; a larger one is kept here first."""
+
+
+class LayeredCache(Entries):
+    """A folder of entries, and what is behind it.
+
+    Arguments:
+        folder, limit, writable, owned: see :class:`Entries`.
+        behind: gives another cache, which is asked for what this one lacks; called at the first miss.
+        remote: gives the remote cache, which is asked for what both lack; called at the first miss of both.
+
+    Attributes:
+        counts: what was done here, in numbers.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        limit: int,
+        writable: bool = True,
+        owned: bool = False,
+        behind: Callable[[], LayeredCache | None] = lambda: None,
+        remote: Callable[[], RemoteCache | None] = lambda: None,
+    ) -> None:
+        super().__init__(folder, limit, writable, owned)
+        self._find_behind = behind
+        self._find_remote = remote
+        self._ahead = AskedAhead()
+        self._sender = Sender(self, lambda entry, files: self._outputs(self.place(entry), files))
+        self._missing = set[str]()
+        self._alone: dict[str, threading.Lock] = {}
+        self._lock = threading.Lock()
+        self.counts = Counts()
+
+    @functools.cached_property
+    def behind(self) -> LayeredCache | None:
+        """The cache that is asked for what this one lacks."""
+        return self._find_behind()
+
+    @functools.cached_property
+    def remote(self) -> RemoteCache | None:
+        """The cache on a network that is asked for what this machine lacks."""
+        return self._find_remote()
+
+    @contextlib.contextmanager
+    def alone(self, key: str) -> Iterator[None]:
+        """Let one stage with this key run at a time, so that the next one finds in the cache what it has made."""
+        with self._lock:
+            lock = self._alone.setdefault(key, threading.Lock())
+        with lock:
+            yield
+
+    def has(self, key: str, current: Callable[[str], str]) -> bool:
+        """Whether there is an entry for a stage, be it intact or not; ``current`` as for :func:`fetch`."""
+        present = functools.cache(current)
+        digests = ({name: present(name) for name in names} for names in ([], *self._lists(key)))
+        found = any(is_file(self.place(entry_key(key, later))) for later in digests)
+        return found or (self.behind is not None and self.behind.has(key, present))
+
+    def contents(self, entry: str, files: Sequence[str], far: bool = False) -> dict[str, bytes] | None:
+        """The files in an entry, which must have these names; None: it is missing, or damaged.
+
+        Arguments:
+            far: whether the remote cache is asked for what is not here.
+        """
+        start = time.monotonic()
+        wanted, place = Wanted(frozenset(files)), self.place(entry)
+        contents = self._outputs(place, wanted)
+        if contents is not None:
+            self._touch(place)
+        self._count(None if contents is None else (contents, {}), time.monotonic() - start)
+        return self._contents_far(entry, wanted) if contents is None and far else contents
+
+    def _contents_far(self, entry: str, files: Wanted) -> dict[str, bytes] | None:
+        """What :meth:`contents` gives for an entry of the remote cache, which is kept here. It is asked for once."""
+        if self.remote is None or entry in self._missing:
+            return None
+        with self.remote.room.turn():
+            found = fetched(self.remote, entry, functools.partial(wanted_files, files))
+            if found is None:
+                self._missing.add(entry)
+                return None
+            self._keep_whole(entry, found[0])
+            return found[1]
+
+    def look_ahead(
+        self,
+        wanted: Iterable[tuple[str, Wanted, Callable[[str], str]]],
+        then: Callable[[Found], None] = lambda found: None,
+    ) -> None:
+        """Have the remote cache look for what it is going to be asked for, unless it is here."""
+        remote = self.remote
+        if remote is None or remote.is_off:
+            return
+
+        def look(asked: Asked, key: str, files: Wanted, digest: Callable[[str], str]) -> None:
+            found = self._find(key, files, digest)
+            if found is None:
+                found = self._find_far(remote, key, files, digest)
+                if found is not None:
+                    self._ahead.hold(asked, sum(map(len, found[0].values())), found, self._is_kept)
+            asked.done.set()
+            if found is not None:
+                then(found)
+
+        looks = (
+            (key, functools.partial(look, key=key, files=files, digest=functools.cache(current)))
+            for key, files, current in wanted
+        )
+        self._ahead.ask(remote, looks)
+
+    def look_up(self, key: str, files: Wanted, digest: Callable[[str], str], here: bool = False) -> Found | None:
+        """The contents in an entry of this cache or of those behind it, and the files that they depend on.
+
+        Arguments:
+            here: whether no other machine can have it.
+        """
+        asked = self._ahead.answered(key)
+        come = None if asked is None else asked.found
+        if asked is not None and asked.compressed is not None and self.remote is not None:
+            come = self._adopt_or_tell(self.remote, asked.compressed)
+            asked.known = come is not None
+        if come is not None and _is_current(come[1], digest):
+            self._count(None, 0)
+            return come
+        start = time.monotonic()
+        found = self._find(key, files, digest)
+        self._count(found, time.monotonic() - start)
+        if found is None and self.behind is not None:
+            found = self.behind.look_up(key, files, digest)
+            if found is not None:
+                here = here or not all(map(is_portable, found[1]))
+                self._keep(key, *found, HERE if here else {})
+                if not here:
+                    self._share(key, found[1])
+        if found is None and not here and self.remote is not None and (asked is None or asked.known):
+            found = self._find_far(self.remote, key, files, digest)
+        return found
+
+    def _count(self, found: Found | None, seconds: float) -> None:
+        """Note how a question went."""
+        with self._lock:
+            self.counts.seconds += seconds
+            self.counts.hits += found is not None
+            self.counts.misses += found is None
+            self.counts.read += sum(map(len, found[0].values())) if found else 0
+
+    def _find_far(self, remote: RemoteCache, key: str, files: Wanted, digest: Callable[[str], str]) -> Found | None:
+        """What :meth:`_look_up` gives for an entry of the remote cache; it is kept here."""
+        with remote.room.turn():
+            for later, whole in slots(remote, key, files, digest):
+                name = entry_key(key, later)
+                found = whole or fetched(remote, name, functools.partial(wanted_files, files))
+                if found is not None:
+                    self._keep_whole(name, found[0], key, later)
+                    return found[1], later
+        return None
+
+    def _adopt(self, compressed: Compressed, limit: int = LARGEST_RECORD) -> Found:
+        """Keep an answer as it came from the remote cache.
+
+        Raises:
+            ValueError: it is damaged, or no answer.
+            LargerError: it is larger than the limit.
+        """
+        name, entry = entry_key(compressed.key, compressed.later), decompressed(compressed.data, limit)
+        contents = open_entry(name, entry, functools.partial(from_afar, functools.partial(wanted_files, AN_ANSWER)))
+        self._keep_whole(name, entry, compressed.key, compressed.later)
+        return contents, {**compressed.later}
+
+    def _adopt_or_tell(self, remote: RemoteCache, compressed: Compressed, limit: int = LARGEST_RECORD) -> Found | None:
+        """The same; None: it is damaged, which is said."""
+        try:
+            return self._adopt(compressed, limit)
+        except ValueError as error:
+            remote.damaged(entry_key(compressed.key, compressed.later), str(error), len(compressed.data))
+            return None
+
+    def _hold_compressed(self, remote: RemoteCache, asked: Asked, compressed: Compressed) -> None:
+        """Have an answer at hand as it came; a large one, or one for which there is no room, is kept here instead."""
+        size = len(compressed.data)
+        if size <= MOST_PASSED and self._ahead.hold(asked, size, compressed, self._is_kept):
+            return
+        try:
+            found = self._adopt_or_tell(remote, compressed, most_expected(size))
+        except LargerError:  # whoever needs it asks for it again, alone
+            asked.known = True
+            return
+        asked.known = found is not None
+        if found is not None and self.problem is not None:
+            self._ahead.hold(asked, size, found, self._is_kept)
+
+    def _share(self, key: str, later: Mapping[str, str]) -> None:
+        """Have an entry written to the remote cache, if entries may be written."""
+        if self._writable and self.remote is not None:
+            self._sender.share(self.remote, key, later)
+
+    @property
+    def _is_kept(self) -> bool:
+        """Whether what comes can be read again, because it was written here."""
+        return self._writable and self.problem is None
+
+
+def _is_current(later: Mapping[str, str], digest: Callable[[str], str]) -> bool:
+    """Whether what an entry depends on is still the same."""
+    return all(digest(name) == was for name, was in later.items())
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a file; no, if that cannot be told, for which ``Path.is_file`` raises an OSError."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return False
