@@ -414,8 +414,8 @@ PLANTED = (
     Planted(
         "A worker goes on with the modules that it has after a file of theirs was edited.",
         "Definitions.load",
-        "or not self._is_current(known.reads.files)",
-        "",
+        "if not known.is_current(known.reads.files):",
+        "if False:",
         ("test_an_edit_of_the_same_size_within_the_same_second_is_seen",),
     ),
     Planted(
