@@ -414,7 +414,7 @@ PLANTED = (
     Planted(
         "A worker goes on with the modules that it has after a file of theirs was edited.",
         "Definitions.load",
-        "if not known.is_current(known.reads.files):",
+        "if not known.uses.are_current(known.reads.files):",
         "if False:",
         ("test_an_edit_of_the_same_size_within_the_same_second_is_seen",),
     ),

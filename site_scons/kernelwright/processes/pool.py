@@ -182,7 +182,8 @@ class WorkerPool:
         finally:
             self._line.remove(place)
             self._change.notify_all()
-        self._refuse_if_closed(where)
+        if self._closed:
+            raise ending(where)
 
     @property
     def _has_place(self) -> bool:
@@ -227,10 +228,6 @@ class WorkerPool:
     def _others(self) -> list[str]:
         """The names of the variables that are set here and that definitions do not see."""
         return sorted(os.environ.keys() - {*PASSED_ON, *self.variables})
-
-    def _refuse_if_closed(self, where: Where) -> None:
-        if self._closed:
-            raise ending(where)
 
     def _put_back(self, worker: Worker) -> None:
         with self._change:

@@ -37,24 +37,19 @@ from .watch import Watch, text_of
 Returned = TypeVar("Returned")
 
 
-class Definition:
-    """An executed definition file.
+class Uses:
+    """What a definition depends on, by what has been seen of it so far.
 
     Arguments:
-        file: path relative to the project root, with forward slashes.
-        strict: whether what it reads without declaring it is an error.
+        file: the definition file, relative to the project root.
+        reads: what it has read.
         watch: watches it.
         seen: names of the variables of the environment that it sees.
-
-    ``kernels`` are its kernels, in order. ``reads`` is what it has read so far. ``is_spoiled``: it has failed in a way
-    that would not be seen again, because now modules are loaded and caches full; a new process sees it.
     """
 
-    def __init__(self, file: str, strict: bool, watch: Watch, seen: Iterable[str]) -> None:
-        self.file = file
-        self.reads = Reads(strict)
-        self.kernels: tuple[Kernel, ...] = ()
-        self.is_spoiled = False
+    def __init__(self, file: str, reads: Reads, watch: Watch, seen: Iterable[str]) -> None:
+        self._file = file
+        self._reads = reads
         self._watch = watch
         self._project = watch.project
         self._before = frozenset(sys.modules)
@@ -62,34 +57,34 @@ class Definition:
         self._owners: dict[frozenset[str], list[str] | None] = {}
 
     @property
-    def dependencies(self) -> dict[str, str]:
-        """What it depends on: name as for ``dependency_digest`` -> digest of what was used, in sorted order."""
-        return dict(sorted(self.reads.files.items()))
+    def files(self) -> dict[str, str]:
+        """The files that it depends on: name as for ``dependency_digest`` -> digest of what was used, sorted."""
+        return dict(sorted(self._reads.files.items()))
 
     @property
     def recorded(self) -> dict[str, str]:
         """The files that ``recorded()`` looked for -> digest of what was used."""
-        return dict(sorted(self.reads.recorded.items()))
+        return dict(sorted(self._reads.recorded.items()))
 
     @property
     def surroundings(self) -> dict[str, str]:
         """What it depends on besides files of the project: name -> digest (see ``core.surroundings``)."""
-        asked = sorted(self.reads.variables.intersection(self._variables))
+        asked = sorted(self._reads.variables.intersection(self._variables))
         installed = [INSTALLED + name for name in self._distributions() or ()]
         # The values are those that it was started with: it may have set others.
-        variables = {VARIABLE + name: self._variables.get(name, "") for name in {*asked, *self.reads.absent}}
+        variables = {VARIABLE + name: self._variables.get(name, "") for name in {*asked, *self._reads.absent}}
         return {**variables, **{name: surrounding_digest(name) or "" for name in installed}}
 
     @property
     def is_shareable(self) -> bool:
         """Whether all that it depends on is known, so that others can tell whether it is the same there."""
-        known = not self.reads.outside and self._distributions() is not None
-        return known and all(map(is_portable, self.reads.files))
+        known = not self._reads.outside and self._distributions() is not None
+        return known and all(map(is_portable, self._reads.files))
 
     @property
     def untracked(self) -> tuple[str, ...]:
         """What it did that no digest can tell, so that nobody would notice another result: for users."""
-        found = ((self._project.location(f.location) or self.file, f.text) for f in self.reads.outside)
+        found = ((self._project.location(f.location) or self._file, f.text) for f in self._reads.outside)
         return tuple(f"{location}: {text}" for location, text in found)
 
     def seen(self, made: Iterable[bytes]) -> dict[str, str]:
@@ -99,7 +94,7 @@ class Definition:
             made: what was made of it; see :meth:`places_in`.
         """
         shareable = {} if self.is_shareable else {OUTSIDE: ""}
-        return {**self.dependencies, **self.surroundings, **shareable, **self.places_in(made)}
+        return {**self.files, **self.surroundings, **shareable, **self.places_in(made)}
 
     def places_in(self, made: Iterable[bytes]) -> dict[str, str]:
         """What it depends on, if what it declares or makes has a path of the project in it."""
@@ -119,6 +114,34 @@ class Definition:
         files = [getattr(module, "__file__", None) or "" for module in new]
         others = [file for file in files if self._watch.recorder.name_of(file) is None]
         return [file for file in others if self._watch.installation.is_package_code(file)]
+
+    def are_current(self, files: Mapping[str, str]) -> bool:
+        """Whether files are what they were."""
+        root = Path(self._project.root)
+        return all(present_digest(root, name) == digest for name, digest in files.items())
+
+
+class Definition:
+    """An executed definition file.
+
+    Arguments:
+        file: path relative to the project root, with forward slashes.
+        strict: whether what it reads without declaring it is an error.
+        watch: watches it.
+        seen: names of the variables of the environment that it sees.
+
+    ``kernels`` are its kernels, in order. ``reads`` is what it has read so far, and ``uses`` what that means. ``is_spoiled``: it has failed in a way
+    that would not be seen again, because now modules are loaded and caches full; a new process sees it.
+    """
+
+    def __init__(self, file: str, strict: bool, watch: Watch, seen: Iterable[str]) -> None:
+        self.file = file
+        self.reads = Reads(strict)
+        self.kernels: tuple[Kernel, ...] = ()
+        self.is_spoiled = False
+        self._watch = watch
+        self._project = watch.project
+        self.uses = Uses(file, self.reads, watch, seen)
 
     def find(self, request: LowerRequest | CheckRequest) -> tuple[Kernel, Variant]:
         """The kernel and the variant of a request.
@@ -159,13 +182,8 @@ class Definition:
 
     def require_recorded(self) -> None:
         """Raise a SpentError if other configs are recorded by now than those that it has."""
-        if not self.is_current(self.reads.recorded):
+        if not self.uses.are_current(self.reads.recorded):
             raise SpentError
-
-    def is_current(self, files: Mapping[str, str]) -> bool:
-        """Whether files are what they were."""
-        root = Path(self._project.root)
-        return all(present_digest(root, name) == digest for name, digest in files.items())
 
     def call(self, kernel: Kernel, what: str, function: Callable[[], Returned], by_tool: bool = False) -> Returned:
         """Call one of its functions, with the files that it reads recorded.
@@ -325,7 +343,7 @@ class Definitions:
         known = self._known
         if known is None or known.is_spoiled or (known.file, known.reads.strict) != (name, strict):
             raise SpentError
-        if not known.is_current(known.reads.files):
+        if not known.uses.are_current(known.reads.files):
             raise SpentError
         if configs:
             known.require_recorded()

@@ -98,15 +98,15 @@ class Server:
         # What they are made of may read files itself.
         kernels = [self._kernel_record(definition, kernel) for kernel in definition.kernels]
         declared = repr(kernels).encode(errors="backslashreplace")
-        surroundings = definition.surroundings | definition.places_in([declared])
+        surroundings = definition.uses.surroundings | definition.uses.places_in([declared])
         return DefinitionRecord(
             definition.file,
-            definition.dependencies,
+            definition.uses.files,
             tuple(kernels),
-            recorded=definition.recorded,
+            recorded=definition.uses.recorded,
             surroundings=surroundings,
-            shared=definition.is_shareable,
-            untracked=definition.untracked,
+            shared=definition.uses.is_shareable,
+            untracked=definition.uses.untracked,
         )
 
     def _kernel_record(self, definition: Definition, kernel: Kernel) -> KernelRecord:
@@ -144,8 +144,8 @@ class Server:
             lowered.schedule,
             round(time.monotonic() - start, 4),
             round(time.process_time() - cpu_start, 4),
-            definition.seen(lowered.files.values()),
-            definition.untracked,
+            definition.uses.seen(lowered.files.values()),
+            definition.uses.untracked,
         )
 
     def _run_front_end(self, definition: Definition, kernel: Kernel, unit: Unit, progress: Progress) -> LoweredKernel:
@@ -201,7 +201,7 @@ class Server:
                 raise
             print(f"{kernel.name}/{variant.slug} is not checked, as the interpreter cannot run it: {error.message}")
             result = CheckResult(0, 0.0, (), request.device)
-        return replace(result, dependencies=definition.dependencies)
+        return replace(result, dependencies=definition.uses.files)
 
     def _interpreted(self, definition: Definition, kernel: Kernel, unit: Unit) -> Callable[..., None]:
         """A function that runs a variant in the interpreter of its language. Errors are those of the definition."""
@@ -220,7 +220,14 @@ class Server:
         """What the definition declares of a unit. The contents of its files are in the key of every request."""
         location = self._definitions.project.location(kernel.location) or ""
         return Unit(
-            *(kernel.name, variant.slug, "", variant.config, kernel.options.outputs, target, arch, location),
+            kernel.name,
+            variant.slug,
+            symbol="",
+            config=variant.config,
+            outputs=kernel.options.outputs,
+            target=target,
+            arch=arch,
+            location=location,
             multiples=kernel.multiples(variant.config),
             divisible=kernel.divisible,
             python=python,

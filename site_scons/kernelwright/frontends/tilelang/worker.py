@@ -108,10 +108,14 @@ def _lowered(compiled: _Function, arch: str) -> Lowered:
     reader = _HostReader(compiled.function, device)
     reader.read(host)
     arguments = tuple(reader.arguments())
-    outputs = tuple(arguments[index]["name"] for index in compiled.outputs)
-    module = f"{compiled.function.script()}\n"
     return Lowered(
-        arguments, outputs, tuple(reader.maps), tuple(reader.launches), source, module, tuple(compiled.flags)
+        arguments=arguments,
+        outputs=tuple(arguments[index]["name"] for index in compiled.outputs),
+        maps=tuple(reader.maps),
+        launches=tuple(reader.launches),
+        source=source,
+        module=f"{compiled.function.script()}\n",
+        flags=tuple(compiled.flags),
     )
 
 
