@@ -130,8 +130,9 @@ class Definition:
         watch: watches it.
         seen: names of the variables of the environment that it sees.
 
-    ``kernels`` are its kernels, in order. ``reads`` is what it has read so far, and ``uses`` what that means. ``is_spoiled``: it has failed in a way
-    that would not be seen again, because now modules are loaded and caches full; a new process sees it.
+    ``kernels`` are its kernels, in order. ``reads`` is what it has read so far, and ``uses`` what that means.
+    ``is_spoiled``: it has failed in a way that would not be seen again, because now modules are loaded and caches full;
+    a new process sees it.
     """
 
     def __init__(self, file: str, strict: bool, watch: Watch, seen: Iterable[str]) -> None:
