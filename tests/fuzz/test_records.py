@@ -18,6 +18,7 @@ import SCons.Script  # noqa: F401 (the journal needs SCons's globals)
 from hypothesis import strategies as st
 from kernelwright.backends import sources as library
 from kernelwright.backends.plan import KernelPlan, LoweredUnit, VariantPlan
+from kernelwright.commands.report import make_report
 from kernelwright.core.errors import KernelwrightError, WorkerError
 from kernelwright.core.sealed import unsealed, unsealed_object
 from kernelwright.define.configs import slugs
@@ -27,7 +28,6 @@ from kernelwright.define.space import Choice, variants_of
 from kernelwright.define.tuning import Rule, TableDevice, parse_table, table_text
 from kernelwright.processes import memory
 from kernelwright.processes.memory import Measurements, MemoryGovernor
-from kernelwright.report import make_report
 from kernelwright.scons.journal import entry_from_json
 from kernelwright.stages import discovery
 from kernelwright.stages.selection import KernelSelection

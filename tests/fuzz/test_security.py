@@ -45,10 +45,11 @@ ALLOWED = {
     # The worker executes definition files: that is what it is for.
     ("worker/watch.py", "exec_module"): "executes a definition file",
     ("worker/watch.py", "import_module"): "imports a definition file that is in a package",
-    # Arithmetic of integers, token by token (importer/bounds.py, in_python).
-    ("importer/definition.py", "eval"): "computes the threads of a block: digits and signs, without builtins",
+    # Arithmetic of integers, token by token (commands/importer/bounds.py, in_python).
+    ("commands/importer/definition.py", "eval"): "computes the threads of a block: digits and signs, without builtins",
     # Names that are written in our own source.
     ("backends/__init__.py", "import_module"): "imports one of our own backends",
+    ("cli.py", "import_module"): "imports one of our own commands",
     ("runtime/misses.py", "import_module"): "imports Kernelwright, once the user has said so",
     ("runtime/torch_kernel.py", "import_module"): "imports a generated module, whose digest was compared",
     ("runtime/cuda_core_kernel.py", "import_module"): "imports a generated module, whose digest was compared",
@@ -274,9 +275,9 @@ def test_a_compiler_whose_path_a_shell_would_change_is_refused(tmp_path: Path) -
 
 @pytest.mark.parametrize("name", ["json", "torch", "kernelwright", "tvm_ffi.kernels", "SCons", "cuda", "site", "jax"])
 def test_no_package_takes_the_name_of_a_module_that_others_import(name: str) -> None:
+    from kernelwright.commands.init import make_project
     from kernelwright.core.errors import SettingsError
     from kernelwright.define.settings import merge
-    from kernelwright.init import make_project
 
     with pytest.raises(SettingsError, match="would take the place of the module") as caught:
         merge([("pyproject.toml", {"package": name})], ["tvm_ffi"])

@@ -15,14 +15,16 @@ from typing import Any
 
 import pytest
 from kernelwright import backends, kernel
-from kernelwright.cli import CACHE_ACTIONS, SHARED_ACTIONS, TOOLS
+from kernelwright.cli import command_of
+from kernelwright.commands import COMMANDS
+from kernelwright.commands.report.timeline import COLOURS, colour_rules
+from kernelwright.commands.tool import TOOLS
 from kernelwright.core.pipeline import KINDS, MEMORY_KIB, STAGES
 from kernelwright.define.names import RESERVED
 from kernelwright.define.settings import SETTINGS, Settings
 from kernelwright.frontends.cutedsl.program import VERSION as CUTEDSL
 from kernelwright.frontends.triton.program import VERSION as TRITON
 from kernelwright.ondemand.options import INTERNAL, OTHERS, VARIABLES
-from kernelwright.report.timeline import COLOURS, colour_rules
 from kernelwright.runtime.loader import SCHEMA
 from kernelwright.scons.tool import OPTIONS, VALUED
 from kernelwright.stages.code import code_of
@@ -122,14 +124,14 @@ def test_the_docs_have_the_table_of_the_stages():
 
 def test_all_modules_that_are_code_of_no_stage_are_known_to_decide_nothing():
     deciding = {path for label in MADE for path in code_of(label, PACKAGE)}
-    without = ("cluster", "importer", "ondemand", "report", "template", "tune")
+    without = ("cluster", "commands", "ondemand", "tune")
     modules = {path for path in PACKAGE.rglob("*.py") if path.parts[len(PACKAGE.parts)] not in without}
     others = {path.relative_to(PACKAGE).as_posix() for path in modules - deciding}
     assert {name for name in others if not name.endswith("__init__.py")} == DECIDING_NOTHING
 
 
 DECIDING_NOTHING = {
-    *("__main__.py", "build.py", "cli.py", "cuda.py", "cutedsl.py", "init.py", "tilelang.py", "triton.py"),
+    *("__main__.py", "build.py", "cli.py", "cuda.py", "cutedsl.py", "tilelang.py", "triton.py"),
     # Their results are in the options: who the tools are, and our version.
     *("toolchain/probe.py", "core/answers.py", "core/version.py"),
     *("core/located.py", "core/pipeline.py", "core/shard.py", "define/tables.py", "define/tuning.py"),
@@ -175,7 +177,7 @@ the options of the stage."""
 
 
 def test_the_docs_list_every_folder_in_the_order_of_the_floors():
-    floors = re.search(r"```text\n(scons .*?)```", section("architecture.md", "## Folders"), re.S)
+    floors = re.search(r"```text\n(commands .*?)```", section("architecture.md", "## Folders"), re.S)
     listed = [line.split()[0] for line in floors[1].splitlines() if line[0] != " "] if floors else []
     assert sorted(listed) == sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
@@ -220,9 +222,9 @@ def test_the_docs_list_every_option_command_and_tool():
     for name in VALUED:
         assert re.search(rf"^\| `scons --{name}[ =]\S+` \|", commands, re.M), name
     tools = section("reference.md", "## The command kernelwright")
-    parser = {call.args[0].value for call in calls("add_parser") if isinstance(call.args[0], ast.Constant)}
-    assert set(re.findall(r"^\| `kernelwright (\w+)", tools, re.M)) == parser
-    assert re.findall(r"^\| `kernelwright cache (\w+)", tools, re.M) == [*CACHE_ACTIONS, *SHARED_ACTIONS]
+    assert set(re.findall(r"^\| `kernelwright (\w+)", tools, re.M)) == set(COMMANDS)
+    actions = [action.name for action in command_of("cache").actions]
+    assert re.findall(r"^\| `kernelwright cache (\w+)", tools, re.M) == actions
     row = re.search(r"^\| `kernelwright tool NAME`.*$", tools, re.M)
     assert row and set(re.findall(r"`(\w+)`", row[0])) == set(TOOLS)
 

@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from kernelwright.cli import CACHE_ACTIONS, main
+from kernelwright.cli import main
+from kernelwright.commands.cache import COMMAND
 from kernelwright.ondemand.store import KernelStore
 from kernelwright.package.manifest import sealed_document
 from kernelwright.runtime.loader import SCHEMA
@@ -173,7 +174,7 @@ def test_a_damaged_manifest_is_listed_and_ends_nothing(cache: Path, capsys: pyte
     assert run(capsys, "show", KEY[:16])[0] == 1
 
 
-@pytest.mark.parametrize("action", CACHE_ACTIONS)
+@pytest.mark.parametrize("action", [one.name for one in COMMAND.actions if one.arguments])
 def test_a_folder_without_a_cache_stays_as_it_is(
     tmp_path: Path, action: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

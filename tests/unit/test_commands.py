@@ -10,11 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kernelwright import cli
-from kernelwright.cli import LONGEST_PROBLEM, MOST_PROBLEMS, TOOLS, doctor, main, print_tool
+from kernelwright.cli import main
+from kernelwright.commands import tool as tool_module
+from kernelwright.commands import verify as verify_module
+from kernelwright.commands.doctor import doctor
+from kernelwright.commands.init import HIDDEN, TEMPLATE, make_project
+from kernelwright.commands.tool import TOOLS, print_tool
+from kernelwright.commands.verify import LONGEST_PROBLEM, MOST_PROBLEMS
 from kernelwright.core.errors import KernelwrightError, SettingsError, ToolchainError, Where
-from kernelwright.init import HIDDEN, TEMPLATE, make_project
-from kernelwright.package import verify as verify_module
 from kernelwright.toolchain.distribution import Distribution
 from kernelwright.toolchain.elsewhere import Elsewhere
 
@@ -86,8 +89,8 @@ def test_the_doctor_ends_with_1_if_a_tool_is_missing_that_every_build_needs(caps
 
 
 def test_each_tool_is_the_one_that_scripts_mean_by_its_name(capsys, monkeypatch):
-    monkeypatch.setattr(cli, "find_fatbinary", lambda nvcc: f"{nvcc.path}/../fatbinary")
-    monkeypatch.setattr(cli, "cuda_runtime", lambda nvcc, where: f"{nvcc}/../libcudart_static.a")
+    monkeypatch.setattr(tool_module, "find_fatbinary", lambda nvcc: f"{nvcc.path}/../fatbinary")
+    monkeypatch.setattr(tool_module, "cuda_runtime", lambda nvcc, where: f"{nvcc}/../libcudart_static.a")
     printed = {}
     for name in TOOLS:
         assert print_tool(toolchain(), name) == 0
@@ -112,8 +115,9 @@ def test_each_tool_is_the_one_that_scripts_mean_by_its_name(capsys, monkeypatch)
     }
 
 
-def test_a_tool_that_is_not_there_is_an_error_and_prints_no_path(capsys):
-    assert print_tool(toolchain(nvcc=missing), "nvcc") == 1
+def test_a_tool_that_is_not_there_is_an_error_and_prints_no_path(capsys, monkeypatch):
+    monkeypatch.setattr(tool_module, "Toolchain", lambda *found: toolchain(nvcc=missing))
+    assert main(["tool", "nvcc"]) == 1
     shown = capsys.readouterr()
     assert shown.out == "" and "there is none" in shown.err
 

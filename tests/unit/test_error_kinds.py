@@ -28,8 +28,8 @@ ALLOWED = {
 """Functions that look into the words of an error all the same -> the reason."""
 
 NAMES_SCONS = {
-    **dict.fromkeys(["cli.py", "build.py"], "commands that start scons"),
-    **dict.fromkeys(["scons", "package", "report", "importer"], "only builds, and what is made of them, get there"),
+    **dict.fromkeys(["commands", "build.py"], "commands that start scons"),
+    **dict.fromkeys(["scons", "package"], "only builds, and what is made of them, get there"),
     "stages/wheel.py": "on demand there are no wheels",
     "state/trace.py": "only builds have a timeline",
     "state/shards.py": "on demand there are no shards",

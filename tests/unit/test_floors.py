@@ -17,14 +17,14 @@ from support.project import ROOT, SITE_SCONS
 
 PACKAGE = SITE_SCONS / "kernelwright"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "template" not in path.relative_to(PACKAGE).parts)
-OUTSIDE = {"SCons": {"scons"}, "tvm": {"frontends", "worker"}, "clang": {"importer"}}
+OUTSIDE = {"SCons": {"scons"}, "tvm": {"frontends", "worker"}, "clang": {"commands"}}
 """A package of others -> the folders that may import it."""
 
 
 def floors() -> list[str]:
     """The folders, the lowest first."""
     text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    block = re.search(r"^```text\n(scons  .*?)^```$", text, re.M | re.S)
+    block = re.search(r"^```text\n(commands  .*?)^```$", text, re.M | re.S)
     assert block
     return re.findall(r"^(\w+) ", block[1], re.M)[::-1]
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 from kernelwright.cli import main
+from kernelwright.commands.importer import parser
+from kernelwright.commands.importer.command import import_source
+from kernelwright.commands.importer.function import Parameter
+from kernelwright.commands.importer.parser import NEED, functions_in
+from kernelwright.commands.importer.types import NAMES, OF_NAMES, VECTORS
 from kernelwright.core.errors import DefinitionError, KernelwrightError, SettingsError, ToolchainError
 from kernelwright.define import kernel as kernels
 from kernelwright.frontends.cuda.source import DTYPES
-from kernelwright.importer import parser
-from kernelwright.importer.command import import_source
-from kernelwright.importer.function import Parameter
-from kernelwright.importer.parser import NEED, functions_in
-from kernelwright.importer.types import NAMES, OF_NAMES, VECTORS
 from support.imported_source import HEADER, KERNELS, SOURCE
 from support.project import ROOT
 

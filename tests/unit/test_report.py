@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 from kernelwright.cli import main
+from kernelwright.commands.report.data import collect
+from kernelwright.commands.report.markup import duration
+from kernelwright.commands.report.page import render
 from kernelwright.core.pipeline import STAGES
+from kernelwright.core.quantity import in_words
 from kernelwright.package.manifest import BuiltPackage, PackagedKernel, make_manifest, sealed_manifest
-from kernelwright.report.data import collect
-from kernelwright.report.markup import duration, size
-from kernelwright.report.page import render
 from kernelwright.runtime.loader import DIGEST_LINE
 from kernelwright.state.trace import RunSummary, Trace
 from support.browser import Browser, needs_browser, rows_of
@@ -251,7 +252,7 @@ def test_times_and_sizes_are_written_for_people():
     }
     assert {seconds: duration(seconds) for seconds in shown} == shown
     sizes = {1023: "1023 B", 1024: "1.0 KiB", 3 * 2**20: "3.0 MiB", 5 * 2**29: "2.5 GiB"}
-    assert {amount: size(amount) for amount in sizes} == sizes
+    assert {amount: in_words(amount) for amount in sizes} == sizes
 
 
 # What is on the page.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kernelwright.cli import setting_of
+from kernelwright.commands.own_environments import setting_of
 from kernelwright.core.errors import Where
 from kernelwright.define.arguments import Scalar, Tensor
 from kernelwright.define.sizes import Size

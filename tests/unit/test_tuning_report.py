@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 from kernelwright.cli import main
-from kernelwright.report.axes import ticks
-from kernelwright.report.data import collect
-from kernelwright.report.page import render
-from kernelwright.report.tuning_data import microseconds, short_time
+from kernelwright.commands.report.axes import ticks
+from kernelwright.commands.report.data import collect
+from kernelwright.commands.report.page import render
+from kernelwright.commands.report.tuning_data import microseconds, short_time
 from kernelwright.state.tuning_result import ConfigResult, read_result
 from support.browser import Browser, needs_browser, rows_of
 from support.tuning_results import CPU, add_result, grid, result, tuned_config

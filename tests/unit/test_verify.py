@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kernelwright.cli import verify
+from kernelwright.commands.verify import verify
 from kernelwright.core.errors import KernelwrightError
 from kernelwright.package import verify as verify_module
 from kernelwright.package.archive import write_wheel

@@ -1,4 +1,4 @@
-"""Amounts of memory as a user writes them, such as ``16G``."""
+"""Amounts of memory, as users write them and as they read them, and numbers with their nouns."""
 
 from __future__ import annotations
 
@@ -19,3 +19,18 @@ def parse_size(text: str) -> int:
     if size == 0:
         raise ValueError(f"{text!r} is no size; a number and one of K, M, G or T are expected, such as 16G")
     return size
+
+
+def in_words(amount: int) -> str:
+    """Bytes for people: ``512 B``, ``14.2 KiB``, ``3.1 MiB``."""
+    value = float(amount)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
+
+
+def plural(number: int, noun: str) -> str:
+    """A number with its noun: ``1 step``, ``12 steps``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 
-from ..state.tuning_result import DEFAULT, CandidateResult, SizeResult
+from ...core.quantity import plural
+from ...state.tuning_result import DEFAULT, CandidateResult, SizeResult
 from .axes import Axis, axis, readable, ticks
-from .markup import plural
 from .tuning_data import ConfigView, scaled_us, short_time, words
 
 WIDTH, HEIGHT = 540, 300

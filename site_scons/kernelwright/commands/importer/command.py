@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..core.errors import DefinitionError, SettingsError, Where, printable
+from ...core.errors import DefinitionError, SettingsError, Where, printable
 from .definition import TABLE, Definition, LeftOut, comment, definition_of, in_docstring, quoted
 from .function import Found
 from .parser import functions_in

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from ..state.tuning_result import DEFAULT, ConfigResult, SizeResult, TuningResult
+from ...core.quantity import plural
+from ...state.tuning_result import DEFAULT, ConfigResult, SizeResult, TuningResult
 from .heatmap import heat_maps
-from .markup import MISSING, UNKNOWN, Column, name_cell, number_cell, plural, prose_cell, table
+from .markup import MISSING, UNKNOWN, Column, name_cell, number_cell, prose_cell, table
 from .plot import PANELS, legend, panels, plots
 from .tuning_data import ConfigView, microseconds, regret, scaled_us, spaced, words
 

@@ -10,11 +10,11 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..core.errors import printable
-from ..define.arguments import SCALARS
-from ..define.names import is_name
-from ..frontends.cuda.source import Source
-from ..frontends.launch_limits import THREADS
+from ...core.errors import printable
+from ...define.arguments import SCALARS
+from ...define.names import is_name
+from ...frontends.cuda.source import Source
+from ...frontends.launch_limits import THREADS
 from .bounds import in_python
 from .function import Function, Parameter, TemplateParameter
 from .types import OF_NAMES, dtype_of, number_bytes, template_index, vector_dtype

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -10,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import printable
-from ..core.quantity import parse_size
-from ..report.markup import plural
-from ..report.markup import size as in_words
+from ..core.quantity import in_words, parse_size, plural
+from ..ondemand.store import KEY_SHOWN, PLACE, CacheError, KernelStore, cache_folder, damage, folder_size
 from ..runtime.loader import read_manifest
+from ..state import shared
 from ..state.cache import BuildCache
-from .store import KEY_SHOWN, PLACE, CacheError, KernelStore, cache_folder, damage, folder_size
+from .command import Command, argument
 
 HEADER = ("kernel", "config", "archs", "backend", "size", "last used", "key")
 
@@ -87,38 +88,36 @@ def stored(store: KernelStore) -> list[StoredKernel]:
     return sorted(found, key=lambda kernel: -kernel.used)
 
 
-def run(action: str, folder: str | None, key: str = "", to: str = "", remove: bool = False) -> int:
-    """Do what ``kernelwright cache`` was asked for; the exit status.
-
-    Arguments:
-        action: ``list``, ``show``, ``size``, ``prune``, ``clear`` or ``verify``.
-        folder: the cache; None: the one that is used in the working folder.
-        key: for ``show``, the begin of a key.
-        to: for ``prune``, the size.
-        remove: for ``verify``, whether what is damaged is removed.
+def run(options: argparse.Namespace) -> int:
+    """Do an action with the cache of compile on demand that is named, or else is used in the working folder.
 
     Raises:
         KernelwrightError: it cannot be done; the message says why.
     """
-    place = Path(folder).absolute() if folder else cache_folder(Path.cwd(), os.environ)
-    store = KernelStore(place)
+    place = Path(options.dir).absolute() if options.dir else cache_folder(Path.cwd(), os.environ)
+    store, action = KernelStore(place), options.action
     if not place.is_dir():
         print(f"there is no cache in {printable(str(place))}")
         return 0 if action != "show" else 1
     if action == "list":
         _print_rows([HEADER, *(kernel.row() for kernel in stored(store))])
     elif action == "show":
-        return _show(store, key)
+        return _show(store, options.key)
     elif action == "size":
         _print_sizes(store)
     elif action == "verify":
-        return _verify(store, remove)
+        return _verify(store, options.remove)
     else:
         before = store.size()
         _writable(store)
-        store.clear() if action == "clear" else store.prune(_bytes(to))
+        store.clear() if action == "clear" else store.prune(_bytes(options.to))
         print(f"removed {in_words(before - store.size())}, {in_words(store.size())} are left")
     return 0
+
+
+def run_shared(options: argparse.Namespace) -> int:
+    """Do an action with the build cache and the remote cache of the project in the working folder."""
+    return shared.run(options.action)
 
 
 def _bytes(text: str) -> int:
@@ -228,3 +227,50 @@ def _facts(kernel: StoredKernel, problems: Sequence[str]) -> Iterator[tuple[str,
 
 def _moment(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+DIR = argument("--dir", "the cache (default: the one that is used in this folder)", metavar="FOLDER")
+
+COMMAND = Command(
+    "cache",
+    "look at caches, remove something, or share it",
+    actions=(
+        Command("list", "list the compiled kernels, the one used last first", run, (DIR,)),
+        Command(
+            "show",
+            "show what is known of one kernel, and whether its files are intact",
+            run,
+            (DIR, argument("key", "a key as in the list, or its first digits", metavar="KEY")),
+            {1: "a file is damaged"},
+        ),
+        Command("size", "say how large the cache is", run, (DIR,)),
+        Command(
+            "prune",
+            "remove what was used least recently, down to a size",
+            run,
+            (DIR, argument("--to", "what is kept at most (default: 2G)", metavar="SIZE", default="2G")),
+        ),
+        Command("clear", "remove everything that can be made again", run, (DIR,)),
+        Command(
+            "verify",
+            "check every file; the exit status is 1 if one is damaged",
+            run,
+            (DIR, argument("--remove", "remove what is damaged", action="store_true")),
+        ),
+        Command(
+            "push",
+            "write what the build cache has to the remote cache",
+            run_shared,
+            exits={1: "some entries may be missing there"},
+        ),
+        Command(
+            "pull", "read all finished kernels of the project out of the remote cache, and build nothing", run_shared
+        ),
+        Command(
+            "stats",
+            "say what the build cache has, and what the last build took from it and from the remote cache",
+            run_shared,
+        ),
+        Command("keys", "make a pair of keys, to sign what is in the remote cache", run_shared),
+    ),
+)

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.arch import image_file
-from ..core.errors import KernelwrightError
-from ..core.records import Record, damage_named, is_file_name
-from ..runtime.loader import DamageError, gap_text, read_manifest
-from ..state import tuning_result
-from ..state.trace import RecordedRun, read_trace
-from ..state.tuning_result import TuningResult, read_result
+from ...core.arch import image_file
+from ...core.errors import KernelwrightError
+from ...core.records import Record, damage_named, is_file_name
+from ...runtime.loader import DamageError, gap_text, read_manifest
+from ...state import tuning_result
+from ...state.trace import RecordedRun, read_trace
+from ...state.tuning_result import TuningResult, read_result
 
 REMEDY = "run scons to make it again"
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from html import escape
 from typing import Any
 
-from ..state.tuning_result import DEFAULT, SizeResult
+from ...state.tuning_result import DEFAULT, SizeResult
 from .markup import UNKNOWN
 from .tuning_data import ABSENT, ConfigView, cells, scaled_us, short_time, spaced, value_key, words
 

@@ -94,18 +94,3 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def size(amount: int) -> str:
-    """Bytes for people: ``512 B``, ``14.2 KiB``, ``3.1 MiB``."""
-    value = float(amount)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} GiB"
-
-
-def plural(number: int, noun: str) -> str:
-    """A number with its noun: ``1 step``, ``12 steps``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

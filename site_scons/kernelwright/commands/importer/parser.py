@@ -15,11 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ..core.errors import DefinitionError, ToolchainError, Where, printable
-from ..core.need import Need
-from ..toolchain.ask import answer
-from ..toolchain.host_compiler import find_host_compiler
-from ..toolchain.nvcc import find_nvcc
+from ...core.errors import DefinitionError, ToolchainError, Where, printable
+from ...core.need import Need
+from ...toolchain.ask import answer
+from ...toolchain.host_compiler import find_host_compiler
+from ...toolchain.nvcc import find_nvcc
 from .body import body_of, has_dynamic_shared, unfilled_constants, waits_for_grid
 from .bounds import Question, answers, question_text, questions_of, with_values
 from .function import Found, Function, Parameter, TemplateParameter

@@ -10,7 +10,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from ..core.version import VERSION
+from ...core.version import VERSION
 from .code import package_sections
 from .data import Report
 from .timeline import colour_rules, run_sections, timeline_data

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..core.errors import KernelwrightError
-from ..core.files import write_atomically
-from ..core.records import damage_named
+from ...core.errors import KernelwrightError
+from ...core.files import write_atomically
+from ...core.quantity import plural
+from ...core.records import damage_named
+from ..command import Command, argument
 from .data import collect
-from .markup import plural
 from .page import render
 
 
@@ -37,3 +39,34 @@ def make_report(top: Path, output: Path, bases: Sequence[str] = ("build",)) -> s
     kernels = sum(len(package.kernels) for package in report.packages)
     tuned = f", {plural(len(report.tunings), 'result')} of tuning" if report.tunings else ""
     return f"{output}: {plural(steps, 'step')}, {plural(kernels, 'kernel')}{tuned}"
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the report of a project."""
+    top = Path(options.folder)
+    output = Path(options.output) if options.output else top / "build" / "report.html"
+    try:
+        line = make_report(top, output, options.packages or ["build"])
+    except KernelwrightError as error:
+        # A script reads the error of this command as one line.
+        raise KernelwrightError(f"{error.message}; {error.remedy}") from error
+    # The name of a folder may hold bytes that are not UTF-8.
+    print(line.encode("utf-8", "backslashreplace").decode())
+    return 0
+
+
+COMMAND = Command(
+    "report",
+    "write a page with the timeline of a build and the code that it made",
+    run,
+    (
+        argument("folder", "folder of the SConstruct (default: this one)", nargs="?", default="."),
+        argument("--output", "page to write (default: build/report.html in that folder)", metavar="FILE"),
+        argument(
+            "--packages",
+            "folder that packages were built in, if not build: a variant_dir; may be given several times",
+            action="append",
+            metavar="FOLDER",
+        ),
+    ),
+)

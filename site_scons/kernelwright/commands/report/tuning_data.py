@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ..state.tuning_result import DEFAULT, ConfigResult, SizeResult
+from ...state.tuning_result import DEFAULT, ConfigResult, SizeResult
 
 COLOURED = 6
 """Candidates that have a colour of their own, besides the default: as many as people can tell apart."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from ..core.dtype import Dtype, bytes_of
-from ..core.errors import Where
+from ...core.dtype import Dtype, bytes_of
+from ...core.errors import Where
 
 NAMES = {
     "float64": "double",

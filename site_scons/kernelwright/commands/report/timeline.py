@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from ..core.pipeline import STAGES
-from ..state.trace import RecordedRun, Span
-from .markup import UNKNOWN, Column, duration, name_cell, number_cell, plural, table
+from ...core.pipeline import STAGES
+from ...core.quantity import plural
+from ...state.trace import RecordedRun, Span
+from .markup import UNKNOWN, Column, duration, name_cell, number_cell, table
 
 OTHERS = (("#5a5f9e", "#8fb7d9"), ("#6b5a3a", "#d6c39a"))
 """Colours of stages of other versions, on a light and on a dark page."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from html import escape
 
+from ...core.quantity import in_words, plural
 from .data import DeviceCode, KernelEntry, PackageEntry
-from .markup import MISSING, Column, arch_cell, name_cell, number_cell, plural, prose_cell, size, table, text_cell
+from .markup import MISSING, Column, arch_cell, name_cell, number_cell, prose_cell, table, text_cell
 
 
 def package_sections(package: PackageEntry) -> str:
@@ -34,7 +35,7 @@ def _kernel_row(kernel: KernelEntry) -> list[str]:
         prose_cell(kernel.doc),
         number_cell(kernel.variants),
         name_cell(" ".join(kernel.archs)),
-        number_cell(kernel.library, size(kernel.library)),
+        number_cell(kernel.library, in_words(kernel.library)),
     ]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from pathlib import Path
 
-from .core.errors import SettingsError, Where
-from .define.package_name import BUILD_FOLDERS, TAKEN, is_importable
+from ..core.errors import SettingsError, Where, refused
+from ..define.package_name import BUILD_FOLDERS, TAKEN, is_importable
+from .command import Command, argument
 
 TEMPLATE = Path(__file__).resolve().parent / "template"
 HIDDEN = {"gitignore": ".gitignore", "github": ".github"}
@@ -50,3 +52,21 @@ def make_project(name: str, parent: Path) -> Path:
         text = source.read_text(encoding="utf-8")
         target.write_text(text.replace("@NAME@", name).replace("@PACKAGE@", package), encoding="utf-8")
     return folder
+
+
+def run(options: argparse.Namespace) -> int:
+    """Make a new project in the working folder."""
+    try:
+        folder = make_project(options.name, Path.cwd())
+    except OSError as error:
+        raise refused(error, Where(stage="init", location=options.name)) from error
+    print(f"{folder.name} is made. Next: cd {folder.name} && pip install --no-build-isolation '.[test]' && pytest")
+    return 0
+
+
+COMMAND = Command(
+    "init",
+    "make a new project with a kernel, its test and a CI workflow",
+    run,
+    (argument("name", "name of the project, such as acme-kernels; a folder of that name is made here"),),
+)

@@ -1,0 +1,61 @@
+"""``kernelwright doctor``: shows the tools that a build would use, and what is wrong with them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from ..core.errors import KernelwrightError
+from ..frontends.tilelang import program as tilelang_program
+from ..frontends.triton import program as triton_program
+from ..toolchain.probe import Toolchain
+from .command import Command
+from .own_environments import found_tilelang, found_triton
+
+OPTIONAL = {
+    "nvrtc": "only cuda_compiler = nvrtc needs it: pip install 'kernelwright[nvrtc]'",
+    "tilelang": f"only definitions in TileLang need it: {tilelang_program.ENVIRONMENT.remedy}",
+    "triton": f"only definitions in Triton need it: {triton_program.ENVIRONMENT.remedy}",
+}
+"""Tools that only a setting asks for, and which; that one is missing is nothing wrong."""
+
+
+def doctor(toolchain: Toolchain) -> int:
+    """Print what is found, one line for each tool."""
+    status = 0
+    probes: dict[str, Callable[[], str]] = {
+        "tvm": lambda: toolchain.lowerer().tvm,
+        "tvm-ffi": lambda: toolchain.lowerer().tvm_ffi,
+        "host compiler": lambda: toolchain.host_compiler("").version,
+        "nvcc": lambda: "{0.version} at {0.path}".format(toolchain.nvcc("", toolchain.host_compiler(""))),
+        "nvrtc": lambda: "{0.version} at {0.library}".format(toolchain.nvrtc()),
+        "tilelang": lambda: "{0.version} at {0.python}".format(found_tilelang(toolchain)),
+        "triton": lambda: found_triton(toolchain),
+    }
+    for name, probe in probes.items():
+        try:
+            print(f"{name}: {probe()}")
+        except KernelwrightError as error:
+            if name in OPTIONAL:
+                print(f"{name}: {error.message}; {OPTIONAL[name]}")
+                continue
+            status = 1
+            print(f"{name}: {error}")
+    return status
+
+
+def run(options: argparse.Namespace) -> int:
+    """Look for the tools in the environment of this process."""
+    with tempfile.TemporaryDirectory() as folder:
+        return doctor(Toolchain(Path(folder, "toolchain.json"), dict(os.environ)))
+
+
+COMMAND = Command(
+    "doctor",
+    "say which tools are found, and what is wrong with them",
+    run,
+    exits={1: "a tool that every build needs is missing or wrong"},
+)

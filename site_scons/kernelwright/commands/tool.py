@@ -1,0 +1,76 @@
+"""``kernelwright tool``: prints the path of a tool, as compile.sh scripts use it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from ..backends.launcher import LAUNCHER
+from ..backends.own_code import cuda_runtime
+from ..core.dependencies import IN_PACKAGE
+from ..core.errors import Where
+from ..toolchain.fatbin import find_fatbinary
+from ..toolchain.nvrtc import PROGRAM
+from ..toolchain.package_folder import package_folder
+from ..toolchain.probe import Toolchain
+from ..toolchain.tvm import tvm_ffi_includes
+from .command import Command, argument
+from .own_environments import found_tilelang
+
+TOOLS = (
+    *("nvcc", "fatbinary", "cc", "launcher", "tvm_ffi", "dlpack"),
+    *("python", "python_include", "nvrtc", "nvrtc_compile", "cuda_include", "cuda_runtime", "tilelang"),
+)
+"""What ``kernelwright tool`` knows, by the names that scripts have for it."""
+
+
+def known_tool(name: str) -> str:
+    """The name of a tool, or of a folder in an installed package.
+
+    Raises:
+        argparse.ArgumentTypeError: it is neither.
+    """
+    if name in TOOLS or name.startswith(IN_PACKAGE):
+        return name
+    raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(TOOLS)}, and does not begin with {IN_PACKAGE}")
+
+
+def print_tool(toolchain: Toolchain, name: str) -> int:
+    """Print the path of one tool."""
+    compiler = toolchain.host_compiler
+    paths: dict[str, Callable[[], object]] = {
+        "cc": lambda: compiler("").path,
+        "nvcc": lambda: toolchain.nvcc("", compiler("")).path,
+        "cuda_runtime": lambda: cuda_runtime(toolchain.nvcc("", compiler("")).path, Where(stage="toolchain")),
+        "fatbinary": lambda: find_fatbinary(toolchain.nvcc("", compiler(""))),
+        "launcher": lambda: LAUNCHER,
+        "tvm_ffi": lambda: tvm_ffi_includes()[0],
+        "dlpack": lambda: tvm_ffi_includes()[1],
+        "python": lambda: sys.executable,
+        "python_include": lambda: sysconfig.get_path("include"),
+        "nvrtc": lambda: toolchain.nvrtc().library,
+        "nvrtc_compile": lambda: PROGRAM,
+        "cuda_include": lambda: toolchain.nvrtc().include,
+        "tilelang": lambda: found_tilelang(toolchain).path,
+    }
+    print(paths[name]() if name in paths else package_folder(name, Where(stage="toolchain"), "tool"))
+    return 0
+
+
+def run(options: argparse.Namespace) -> int:
+    """Look for the tool in the environment of this process."""
+    with tempfile.TemporaryDirectory() as folder:
+        return print_tool(Toolchain(Path(folder, "toolchain.json"), dict(os.environ)), options.name)
+
+
+COMMAND = Command(
+    "tool",
+    "print the path of a tool, as compile.sh scripts use it",
+    run,
+    (argument("name", f"{', '.join(TOOLS)}, or {IN_PACKAGE}FOLDER", type=known_tool),),
+)
