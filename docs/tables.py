@@ -8,6 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
+from kernelwright.cli import command_of
+from kernelwright.commands import COMMANDS
+from kernelwright.commands.command import Command
 from kernelwright.core.pipeline import STAGES, StageKind
 from kernelwright.core.request import deciding
 from kernelwright.define.kernel_options import Declaration, OwnOptions, declared_options
@@ -104,10 +107,22 @@ def options_part(kind: type[OwnOptions]) -> str:
     return f"| argument | type | default | meaning |\n|---|---|---|---|\n{''.join(rows)}"
 
 
+def exits_part(commands: Iterable[Command]) -> str:
+    """The table of the exit statuses of commands, and of their actions."""
+    ends = [(c.name, c) for c in commands]
+    ends += [(f"{name} {action.name}", action) for name, c in ends for action in c.actions]
+    rows = [f"| `{name}` | {status} | {when} |\n" for name, c in ends for status, when in c.exits.items()]
+    return f"| command | exit status | when |\n|---|---|---|\n{''.join(rows)}"
+
+
 def tables() -> dict[str, dict[str, str]]:
     """Name of a page -> what a table is of -> that table."""
     return {
-        "reference.md": {"settings": written_part(SETTINGS, Settings()), "arguments": options_part(Declaration)},
+        "reference.md": {
+            "settings": written_part(SETTINGS, Settings()),
+            "arguments": options_part(Declaration),
+            "exits": exits_part(map(command_of, COMMANDS)),
+        },
         "architecture.md": {"stages": stages_part(STAGES)},
         "on-demand.md": {"variables": variables_part(OPTIONS)},
     }

@@ -241,7 +241,7 @@ COMMAND = Command(
             "show what is known of one kernel, and whether its files are intact",
             run,
             (DIR, argument("key", "a key as in the list, or its first digits", metavar="KEY")),
-            {1: "a file is damaged"},
+            {1: "a file is damaged, or there is no cache"},
         ),
         Command("size", "say how large the cache is", run, (DIR,)),
         Command(
@@ -253,9 +253,10 @@ COMMAND = Command(
         Command("clear", "remove everything that can be made again", run, (DIR,)),
         Command(
             "verify",
-            "check every file; the exit status is 1 if one is damaged",
+            "check every file",
             run,
             (DIR, argument("--remove", "remove what is damaged", action="store_true")),
+            {1: "a file is damaged, and --remove is not given"},
         ),
         Command(
             "push",

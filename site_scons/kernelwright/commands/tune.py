@@ -27,5 +27,8 @@ COMMAND = Command(
         argument("--list", "list the tables, and what is stale in them", action="store_true"),
         argument("--strict", "with --list: exit status 1 if anything is stale", action="store_true"),
     ),
-    {1: "with --check, an answer is worse than --max-regret, or there is no table", INTERRUPTED: "after Ctrl-C"},
+    {
+        1: "with --check, an answer is worse than --max-regret, or there is no table; with --strict, one is stale",
+        INTERRUPTED: "after Ctrl-C",
+    },
 )
