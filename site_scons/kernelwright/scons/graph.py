@@ -585,7 +585,7 @@ class PackageGraph:
                 self._tell([f"kernelwright: {name} has no device code of which there is a .{ending}"])
 
     def _alias_ir(self) -> None:
-        """Make ``ir`` a target: the IR of all kernels that TVM's passes frontends."""
+        """Make ``ir`` a target: the IR of all kernels that TVM's passes lower."""
         nodes = [self.run.node_of(stage) for shown in self._shown.values() for stage in shown]
         self._user_env.Alias(IR, [*nodes, *self._failing])
         for node in nodes if not self._shows_always else ():
