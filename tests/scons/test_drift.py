@@ -167,10 +167,29 @@ DECIDING_NOTHING = {
     *(f"stages/{name}.py" for name in ("kernel", "partial", "tools")),
     *(
         f"state/{name}.py"
-        for name in ["cache", "finished", "journal", "own_folder", "remote_entries", "restorer", "settled"]
+        for name in [
+            "asked_ahead",
+            "cache",
+            "entries",
+            "finished",
+            "journal",
+            "layers",
+            "own_folder",
+            "sender",
+            "remote_entries",
+            "restorer",
+            "settled",
+        ]
     ),
     *(f"state/{name}.py" for name in ("shared", "shards", "trace", "tuning_result")),
-    *("package/diff.py", "package/sdist.py", "worker/forkserver.py", "worker/tvm_import.py"),
+    *(
+        "package/diff.py",
+        "package/sdist.py",
+        "worker/forkserver.py",
+        "worker/tvm_import.py",
+        "worker/elsewhere.py",
+        "worker/start_elsewhere.py",
+    ),
 }
 """Modules that no stage's signature has: what they do does not change what a stage makes out of its inputs, or it is in
 the options of the stage."""

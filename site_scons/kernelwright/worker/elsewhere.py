@@ -71,7 +71,8 @@ def _answer_in_fork(operations: Operations, send: Send, line: bytes) -> None:
     if status or not told.endswith(b"\n"):
         number, request = decode(line, kinds)
         message = f"{request.cannot}: the process {describe_status(status)}"
-        told = encode(number, Failed.of(LoweringError(message, request.where, request.remedy)))
+        send(encode(number, Failed.of(LoweringError(message, request.where, request.remedy))))
+        return
     send(told)
 
 
