@@ -76,9 +76,9 @@ def test_what_each_front_end_makes() -> None:
 def test_the_build_asks_front_ends_without_importing_what_they_lower_with() -> None:
     program = (
         "import sys\n"
-        "from kernelwright import lower\n"
-        "for name in lower.names():\n"
-        "    front_end = lower.get(name)\n"
+        "from kernelwright import frontends\n"
+        "for name in frontends.names():\n"
+        "    front_end = frontends.get(name)\n"
         "    front_end.files('cuda', ('sm_80',)), front_end.needs, front_end.targets\n"
         "print(sorted({'tvm', 'tvm_ffi', 'cutlass', 'elftools', 'numpy'} & set(sys.modules)))\n"
     )

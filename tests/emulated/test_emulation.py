@@ -63,7 +63,7 @@ class Machine:
         sizes: dict[str, Any] = {"block": [64, 1, 1], "grid": [1, 1, 1]}
         params = [{"tensor": "y"}, {"workspace": 0}, {"scalar": "rows", "dtype": "int32"}]
         launch = {"kernel": name, "params": params, "shared": 256, **sizes}
-        tensor = {"name": "y", "kind": "tensor", "dtype": "float32", "shape": ["rows"], "output": True}
+        tensor = {"name": "y", "kind": "tensor", "dtype": "float32", "shape": ["rows"], "output": True, "written": True}
         device = {"name": name, "params": ["handle", "handle", "int32"], "launch": []}
         signature = {"schema": 1, "kernel": name, "slug": "", "target": "cuda", "arch": "sm_80", "entry": name}
         signature |= {"arguments": [tensor], "symbols": {"rows": "int32"}, "device_kernels": [device]}

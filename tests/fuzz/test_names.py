@@ -157,7 +157,7 @@ def test_any_name_of_a_package(tmp_path: Path, name: str) -> None:
 
 @fuzz(200, doc=texts, value=texts)
 def test_the_stub_of_any_docstring_is_python(doc: str, value: str) -> None:
-    argument = {"name": "x", "kind": "tensor", "dtype": "float32", "shape": ["n"], "output": False}
+    argument = {"name": "x", "kind": "tensor", "dtype": "float32", "shape": ["n"], "output": False, "written": False}
     variant = {"slug": slugs([{"v": value}])[0], "config": {"v": value}, "archs": ["x86-64"], "arguments": [argument]}
     entry = json.dumps({"doc": doc, "variants": [variant]})
     package = BuiltPackage(

@@ -421,7 +421,10 @@ def test_records_of_definitions_are_of_the_code_that_makes_them_of_tvm_and_of_st
 
 def test_a_file_with_a_kernel_that_another_file_has_is_not_settled_without_it(tmp_path, monkeypatch):
     """The error is among those of discovery, and ``-k`` goes on. The next run has to say it again."""
-    first, second = Inputs().definition, replace(Inputs(others=(replace(GEMM, name="add"),)).definition, file="b.py")
+    first, second = (
+        Inputs().definition,
+        replace(Inputs(others=(replace(GEMM, name="add"),)).definition, file="b.py", dependencies={"b.py": "1"}),
+    )
     error = KernelwrightError("a kernel named 'gemm' is also defined")
     graph = new_graph(tmp_path, monkeypatch, Inputs())
     monkeypatch.setattr(discovery, "discover", lambda *arguments: discovery.Discovery([first, second], [error]))

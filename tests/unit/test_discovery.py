@@ -18,7 +18,7 @@ from kernelwright.core.errors import DefinitionError, Where
 from kernelwright.core.files import sha256_of
 from kernelwright.core.sealed import unsealed_object, write_sealed
 from kernelwright.define.kernel_options import KernelOptions
-from kernelwright.define.record import DefinitionRecord, KernelRecord
+from kernelwright.define.record import DefinitionRecord, KernelRecord, definition_record
 from kernelwright.processes.pool import WorkerPool
 from kernelwright.processes.protocol import DiscoverRequest, result_of
 from kernelwright.stages import discovery
@@ -374,8 +374,8 @@ MALFORMED_FILE: dict[str, list[object]] = {
 )
 def test_a_malformed_record_is_refused(field: str, wrong: object) -> None:
     good = {"file": "k.py", "dependencies": {"k.py": "0", "a.py": "1"}, "kernels": [GOOD_KERNEL]}
-    assert from_json(DefinitionRecord, good).kernels[0].options.outputs == ("y",)
+    assert definition_record(good).kernels[0].options.outputs == ("y",)
     kernel = {**GOOD_KERNEL, field: wrong} if field in FIELDS else {**GOOD_KERNEL, "options": {field: wrong}}
     bad = {**good, field: wrong} if field in good else {**good, "kernels": [kernel]}
     with pytest.raises(ValueError):
-        from_json(DefinitionRecord, bad)
+        definition_record(bad)

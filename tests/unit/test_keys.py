@@ -39,6 +39,7 @@ from kernelwright.define.tuning import Rule, TableDevice, TableFile, TunedConfig
 from kernelwright.ondemand import build
 from kernelwright.ondemand.build import Job, MadeWith, key_of_made, read_by
 from kernelwright.ondemand.origin import alike_in_c
+from kernelwright.processes.protocol import CheckResult, LowerResult
 from kernelwright.processes.runner import ToolResult
 from kernelwright.runtime.tables import DeviceTable, Rules
 from kernelwright.scons.ahead import Ahead
@@ -120,7 +121,7 @@ BASE = Inputs(Settings(package="demo", backends=("tvm_ffi", "cython"), compress=
 WITH_NVRTC = replace(BASE, settings=replace(BASE.settings, cuda_compiler="nvrtc"), tools=replace(TOOLS, nvrtc=NVRTC))
 OWN_FORMAT = replace(BASE, settings=replace(BASE.settings, backends=("cuda_core",), targets=("cuda",), compress="none"))
 TUNED = GEMM.with_options(pass_configs={"tirx.disable_vectorize": True})
-CUDA = GEMM.with_options(frontend="cuda", targets=("cuda",), includes=("headers", "package:kernelwright/library"))
+CUDA = GEMM.with_options(frontend="cuda", targets=("cuda",), includes=("headers", "package:kernelwright/backends"))
 OWN = replace(CUDA, configs=({},), slugs=("default",)).with_options(
     sources=("own.cu", "package:kernelwright/backends/own.cu")
 )
@@ -216,7 +217,7 @@ def test_a_stage_is_a_function_of_its_request_in_which_no_path_of_this_machine_i
     [
         ("host code of its own", "OBJECT", "stages.object.compile_object"),
         ("CUDA C++", "PTX", "stages.device.compile_by_steps"),
-        ("NVRTC", "CUBIN", "compilers.nvrtc.compile_with_nvrtc"),
+        ("NVRTC", "CUBIN", "toolchain.nvrtc_run.compile_with_nvrtc"),
     ],
 )
 def test_what_is_edited_while_a_compiler_runs_is_no_known_file(
@@ -259,9 +260,10 @@ def test_a_worker_is_asked_what_the_stage_is_known_by(
     monkeypatch.setattr(UnitFiles, "read_signature", lambda unit: {"arguments": []})
     asked = []
 
-    def ask(request: Any, where: Where) -> dict[str, Any]:
+    def ask(request: Any, where: Where) -> Any:
         asked.append(canonical(request))
-        return {"dependencies": {}}
+        made_of = {"dependencies": {}, "untracked": ()}
+        return LowerResult((), "", 0, 0, **made_of) if request.op == "lower" else CheckResult(1, 0.0, (), "cpu", {})
 
     stages = [stage for stage in made("TIR") if stage.ask and stage.label in ("LOWER", "CHECK", "IR")]
     for number, stage in enumerate(stages):
@@ -664,7 +666,9 @@ def test_to_show_the_ir_is_in_no_other_signature_and_has_what_the_lowering_has(t
 KEY = "ab" * 32
 
 
-WITH_SPACE = replace(GEMM, choices=(Choice({}, {"llvm": ({"block": 1},)}, {"n": (1,)}, {"x86-64-v3": {"block": 1}}),))
+CHOICES = (Choice({}, {"llvm": ({"block": 1},)}, {"n": (1,)}, {"x86-64-v3": {"block": 1}}),)
+CANDIDATES = tuple(variants_of(CHOICES))
+WITH_SPACE = replace(GEMM, configs=CANDIDATES, slugs=tuple(slugs(CANDIDATES)), choices=CHOICES)
 SELECTED = KernelSelection(
     *(WITH_SPACE, {"llvm": ("x86-64-v3",)}, ("tvm_ffi",), ()),
     tables=(DeviceTable("llvm", "x86-64-v3", "a CPU", 2, {0: Rules((), ((None, 1),))}),),

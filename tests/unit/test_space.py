@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 from kernelwright import grid, kernel
-from kernelwright.core.converter import from_json
 from kernelwright.core.errors import DefinitionError
 from kernelwright.define import configs as declare
 from kernelwright.define.kernel import Kernel
-from kernelwright.define.record import DefinitionRecord, KernelRecord
+from kernelwright.define.record import KernelRecord, definition_record
 from kernelwright.define.space import Choice
 from test_discovery import GOOD_KERNEL
 
@@ -199,7 +198,7 @@ RECORD: dict[str, Any] = {
 def read(record: dict[str, Any]) -> KernelRecord:
     """The record of a kernel, as a build reads it."""
     document = {"file": "k.py", "dependencies": {"k.py": "0"}, "kernels": [record]}
-    return from_json(DefinitionRecord, document).kernels[0]
+    return definition_record(document).kernels[0]
 
 
 def test_a_record_has_the_choices() -> None:

@@ -47,13 +47,13 @@ DECIDING = {
 modules in it."""
 
 STRANGERS = {
-    "LOWER": "backends package toolchain/nvcc_run toolchain/fatbin toolchain/headers report state/settled "
+    "LOWER": "backends package toolchain/nvcc_run toolchain/fatbin toolchain/headers commands/report state/settled "
     "stages/cc stages/device stages/ir scons",
-    "CUBIN": "frontends worker package/archive report stages/lower stages/cc scons",
-    "CC": "frontends worker package/archive report stages/lower stages/device scons",
-    "SASS": "frontends worker package/archive report stages/lower stages/device backends scons",
-    "LINK": "frontends worker package/archive report stages/lower stages/device scons",
-    "PACKAGE": "frontends worker report stages/lower stages/ir stages/device scons",
+    "CUBIN": "frontends worker package/archive commands/report stages/lower stages/cc scons",
+    "CC": "frontends worker package/archive commands/report stages/lower stages/device scons",
+    "SASS": "frontends worker package/archive commands/report stages/lower stages/device backends scons",
+    "LINK": "frontends worker package/archive commands/report stages/lower stages/device scons",
+    "PACKAGE": "frontends worker commands/report stages/lower stages/ir stages/device scons",
 }
 """Modules that have nothing to do with a stage: an edit of them must not run it again."""
 

@@ -25,7 +25,7 @@ from ..core.files import open_lock
 from ..core.records import Record
 from ..core.sealed import read_sealed, write_sealed
 from ..core.surroundings import interpreter
-from ..define.record import DefinitionRecord
+from ..define.record import DefinitionRecord, definition_record, require_whole
 
 if TYPE_CHECKING:
     from ..core.answers import Answers
@@ -136,6 +136,10 @@ def _ask(workers: WorkerPool, cache: _Cache, path: Path, strict: bool) -> Defini
 
     try:
         record = workers.call(DiscoverRequest(cache.name(path), strict=strict))
+        try:
+            require_whole(record)
+        except ValueError as error:
+            raise DefinitionError(f"a worker's record has a wrong form: {error}", Where(location=str(path))) from error
     except KernelwrightError as error:
         return error
     return cache.write(path, record)
@@ -226,7 +230,7 @@ class _Cache:
 
         answer = self._answers.recall(question, compare)
         try:
-            record = None if answer is None else from_json(DefinitionRecord, answer.raw)
+            record = None if answer is None else definition_record(answer.raw)
         except ValueError:
             return None
         if record is None or record.file != self.name(path):
