@@ -44,7 +44,7 @@ restored.BATCH = restored.WORTH_A_PROCESS = 1
 DISTURB = """\
 import time
 from pathlib import Path
-from kernelwright.state import client
+from kernelwright.state import remote_client as client
 from kernelwright.state import finished, journal
 
 restore, finish = finished.restore, client._Threads.finish

@@ -351,8 +351,8 @@ def test_the_cpu_has_no_launches(project: Project) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"grid": [1, 2]}, "grid is [1, 2], expected three expressions"),
-        ({"shared": 1.5}, "shared is 1.5, expected an integer or an expression"),
+        ({"grid": [1, 2]}, "grid is [1, 2], expected a list of 3"),
+        ({"shared": 1.5}, "shared is 1.5, expected an integer or whole characters"),
         ({"params": [{}]}, "dtype"),
     ],
 )
