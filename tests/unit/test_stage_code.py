@@ -46,13 +46,20 @@ DECIDING = {
 """Modules that decide what each stage makes, written by hand: the digest has to have these. A folder stands for all
 modules in it."""
 
+WHEEL_MODULES = "archive content described device_code diff git members package_files platform project sdist size_table"
+WHEEL_MODULES += " source verify version"
+WHEELS = " ".join(f"package/{name}" for name in WHEEL_MODULES.split())
+COMPILER_MODULES = (
+    "fatbin glibc headers host_code limits nvcc_run nvcc_steps_run nvrtc_run plain_flags sass shared trimmed"
+)
+COMPILERS = " ".join(f"toolchain/{name}" for name in COMPILER_MODULES.split())
+
 STRANGERS = {
-    "LOWER": "backends package toolchain/nvcc_run toolchain/fatbin toolchain/headers commands/report state/settled "
-    "stages/cc stages/device stages/ir scons",
-    "CUBIN": "frontends worker package/archive commands/report stages/lower stages/cc scons",
-    "CC": "frontends worker package/archive commands/report stages/lower stages/device scons",
-    "SASS": "frontends worker package/archive commands/report stages/lower stages/device backends scons",
-    "LINK": "frontends worker package/archive commands/report stages/lower stages/device scons",
+    "LOWER": f"backends package {COMPILERS} commands/report state/settled stages/cc stages/device stages/ir scons",
+    "CUBIN": f"frontends worker {WHEELS} commands/report stages/lower stages/cc scons",
+    "CC": f"frontends worker {WHEELS} commands/report stages/lower stages/device scons",
+    "SASS": f"frontends worker {WHEELS} commands/report stages/lower stages/device backends scons",
+    "LINK": f"frontends worker {WHEELS} commands/report stages/lower stages/device scons",
     "PACKAGE": "frontends worker commands/report stages/lower stages/ir stages/device scons",
 }
 """Modules that have nothing to do with a stage: an edit of them must not run it again."""
