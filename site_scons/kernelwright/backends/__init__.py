@@ -14,14 +14,8 @@ from ..core.errors import SettingsError
 if TYPE_CHECKING:
     from .base import Backend
 
-CLASSES = {
-    "tvm_ffi": ("tvm_ffi", "TvmFfi"),
-    "cython": ("cython", "Cython"),
-    "cuda_core": ("cuda_core", "CudaCore"),
-    "torch": ("torch", "Torch"),
-    "jax": ("jax", "Jax"),
-}
-"""Name of a backend -> its module and its class; the default comes first."""
+MODULES = ("tvm_ffi", "cython", "cuda_core", "torch", "jax")
+"""The modules here that have the names of the backends; the default comes first."""
 
 AUTO = "auto"
 """In settings: for each target of a kernel the first backend that can call it."""
@@ -29,7 +23,7 @@ AUTO = "auto"
 
 def names() -> tuple[str, ...]:
     """The names of the backends, the default first."""
-    return tuple(CLASSES)
+    return MODULES
 
 
 def get(name: str) -> Backend:
@@ -38,16 +32,15 @@ def get(name: str) -> Backend:
     Raises:
         SettingsError: there is none; the message lists the names.
     """
-    if name not in CLASSES:
+    if name not in MODULES:
         raise SettingsError(f"unknown backend {name!r}", remedy=f"the backends are: {', '.join(names())}")
-    module, kind = CLASSES[name]
-    backend: Backend = getattr(importlib.import_module(f".{module}", __name__), kind)()
+    backend: Backend = importlib.import_module(f".{name}", __name__).BACKEND
     return backend
 
 
 def choices() -> tuple[str, ...]:
     """What the setting ``backends`` may list."""
-    return (AUTO, *CLASSES)
+    return (AUTO, *MODULES)
 
 
 def resolve(listed: Iterable[str], targets: Collection[str]) -> tuple[str, ...]:
@@ -59,7 +52,7 @@ def resolve(listed: Iterable[str], targets: Collection[str]) -> tuple[str, ...]:
     """
     chosen: dict[str, None] = {}
     for name in listed:
-        first = [next(b for b in CLASSES if target in get(b).targets) for target in targets] if name == AUTO else [name]
+        first = [next(b for b in MODULES if target in get(b).targets) for target in targets] if name == AUTO else [name]
         chosen |= {backend: None for backend in first if not set(get(backend).targets).isdisjoint(targets)}
     return tuple(chosen)
 

@@ -391,3 +391,6 @@ def _renamed(names: list[str], taken: set[str]) -> dict[str, str]:
             new += "_"
         chosen.setdefault(name, new)
     return chosen
+
+
+BACKEND = CudaCore()

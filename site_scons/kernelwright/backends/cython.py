@@ -230,3 +230,6 @@ def _typed(arguments: list[Mapping[str, Any]]) -> str:
     names = [a["name"] if _can_be_named(a["name"]) else f"_{i}" for i, a in enumerate(arguments)]
     parameters = [f"{name}: {annotation(argument, types)}" for name, argument in zip(names, arguments, strict=True)]
     return ", ".join(["self", *parameters, "*", "stream: _Any = None"])
+
+
+BACKEND = Cython()

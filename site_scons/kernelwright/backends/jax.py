@@ -64,3 +64,6 @@ def _is_known(argument: Argument) -> bool:
     if argument.kind == "tensor":
         return bool(DTYPES.fullmatch(argument.dtype))
     return bool(PLAIN_NUMBER.fullmatch(argument.dtype))
+
+
+BACKEND = Jax()

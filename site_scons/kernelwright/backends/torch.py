@@ -286,3 +286,6 @@ def _numbers(parameters: Sequence[Parameter]) -> str:
 
 def _local_name(name: str) -> str:
     return f"{name}_" if name in LOCAL_NAMES else name
+
+
+BACKEND = Torch()

@@ -13,3 +13,6 @@ class TvmFfi(Backend):
     hands_over = True
     run_needs = (Need("tvm_ffi", "apache-tvm-ffi>=0.1.13,<0.2"),)
     runtime = ("kernel.py", "interface.py", "refusal.py", "dlpack.py", "dtype.py")
+
+
+BACKEND = TvmFfi()
