@@ -81,7 +81,6 @@ LARGEST = 2**53
 """Up to here a number is exact in every reader of JSON, JavaScript among them."""
 
 Count = Annotated[int, that(f"an integer from 0 to {LARGEST}", lambda value: 0 <= value <= LARGEST)]
-Amount = Annotated[float, that(f"a number from 0 to {LARGEST}", lambda value: 0 <= value <= LARGEST)]
 
 
 def from_json(kind: type[Kind], value: Any) -> Kind:
@@ -126,7 +125,10 @@ def shape(kind: Any) -> str:
 
 def _described(kind: Any) -> str:
     if is_dataclass(kind):
-        parts = (f"{name}: {_described(hint)}" for name, hint in _hints(kind).items())  # type: ignore[arg-type]
+        hints, defaults = _hints(kind), _defaults(kind)  # type: ignore[arg-type]
+        # Fields that have their defaults are left out, so data is read otherwise where a default is another one.
+        texts = {name: "" if default is MISSING else f" = {default!r}" for name, default in defaults.items()}
+        parts = (f"{name}: {_described(hint)}{texts[name]}" for name, hint in hints.items())
         return f"{kind.__name__}({', '.join(parts)})"  # type: ignore[union-attr]
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
