@@ -32,7 +32,8 @@ def run(words: Sequence[str]) -> int:
     parser.add_argument("--version", action="version", version=f"kernelwright {VERSION}")
     subparsers = parser.add_subparsers(dest="command", required=True)
     # One that is named is imported alone: what the others need takes time.
-    commands = [command_of(name) for name in (words[:1] if words and words[0] in COMMANDS else COMMANDS)]
+    named = [word for word in words[:1] if word in COMMANDS]
+    commands = [command_of(name) for name in ([] if words[:1] == ["--version"] else named or COMMANDS)]
     for command in commands:
         command.add_to(subparsers)
     has_rest = len(commands) == 1 and commands[0].rest and "--" in words

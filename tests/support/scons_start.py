@@ -26,7 +26,7 @@ from kernelwright.scons import graph, tool
 from kernelwright.stages.code import code_digest, loaded_code
 
 # What builds import, and SCons for the environment that it makes folders with.
-for package in (SCons.Tool, backends, stages, stages):
+for package in (SCons.Tool, backends, stages):
     for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
         importlib.import_module(found.name)
 

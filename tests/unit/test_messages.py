@@ -11,8 +11,9 @@ import pytest
 
 pytest.importorskip("SCons")
 
+from kernelwright.core.converter import LARGEST
 from kernelwright.core.private import private_folders, private_pattern
-from kernelwright.core.records import LARGEST, Record, is_file_name
+from kernelwright.core.records import Record, is_file_name
 from kernelwright.scons.progress import Progress
 
 # --- Paths of the machine

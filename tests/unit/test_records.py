@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kernelwright.core.converter import LARGEST
 from kernelwright.core.errors import KernelwrightError
-from kernelwright.core.records import LARGEST, Record, decoded, is_file_name, read_json
+from kernelwright.core.records import Record, decoded, is_file_name, read_json
 
 READERS: dict[str, Callable[[Record], Any]] = {
     "text": lambda record: record.text("x"),
@@ -22,7 +23,6 @@ READERS: dict[str, Callable[[Record], Any]] = {
     "limited": lambda record: record.number("x", 0.5),
     "texts": lambda record: record.texts("x"),
     "lists_of_texts": lambda record: record.lists_of_texts("x"),
-    "texts_or_counts": lambda record: record.texts_or_counts("x"),
     "output": lambda record: record.output("x"),
     "mapping": lambda record: record.mapping("x"),
     "records": lambda record: [item.raw for item in record.records("x")],
@@ -41,7 +41,6 @@ GOOD: dict[str, list[Any]] = {
     "limited": [0.5],
     "texts": [[], ["a", "b"]],
     "lists_of_texts": [[], [["a", "b"], []]],
-    "texts_or_counts": [["a", -1, 2**70]],
     "mapping": [{"a": 1, "b": None}],
     "records": [[{}, {"a": 1}]],
     "record": [{"a": 1}],
@@ -73,7 +72,6 @@ BAD: dict[tuple[str, str | None], list[Any]] = {
     ("texts", "a list of strings"): [["a", 1]],
     ("lists_of_texts", LISTS): [["ab"], [["a"], [1]]],
     ("lists_of_texts", "a list"): [{"a": []}],
-    ("texts_or_counts", "a list of strings and integers"): [[1.5], [True]],
     ("output", A_STAMP): [
         [1, 2, 3, "d"],
         [1, 2, 3, 4, 5],

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from .converter import LARGEST
 from .errors import is_text, shown
-from .records import LARGEST
 
 DEEPEST = 50
 """Objects and lists within each other; a parser that recurses without end dies."""

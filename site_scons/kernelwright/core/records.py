@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .converter import MisfitError, from_json
+from .converter import LARGEST, MisfitError, from_json
 from .errors import KernelwrightError
 from .files import Stamp, read_record
 
@@ -17,9 +17,6 @@ Parsed = TypeVar("Parsed")
 
 Output = tuple[Stamp, str]
 """What is known of an output: its stamp and the SHA-256 of its content."""
-
-LARGEST = 2**53
-"""Up to here a number is exact in every reader of JSON, JavaScript among them."""
 
 
 def read_json(path: Path, parse: Callable[[Record], Parsed], remedy: str) -> Parsed:
@@ -145,12 +142,6 @@ class Record:
         items = self._items(name)
         fit = all(isinstance(item, list) and all(isinstance(text, str) for text in item) for item in items)
         return items if fit else self._misfit(name, "a list of lists of strings")
-
-    def texts_or_counts(self, name: str) -> list[str | int]:
-        """A list of strings and integers."""
-        items = self._items(name)
-        fit = all(isinstance(item, str) or type(item) is int for item in items)
-        return items if fit else self._misfit(name, "a list of strings and integers")
 
     def output(self, name: str) -> Output:
         """A stamp and a digest: a list of four integers and a string."""

@@ -85,7 +85,7 @@ class Programs:
         """What the definition returns for a unit.
 
         Raises:
-            DefinitionError: it raised something, or returned what its front end does not frontends.
+            DefinitionError: it raised something, or returned what its front end does not lower.
         """
         import tvm_ffi
 

@@ -61,15 +61,17 @@ class CheckResult:
         worst_error: as ``compare`` defines it.
         sizes: the size variables of each case.
         device: where it ran.
-        dependencies, untracked: as of a :class:`LowerResult`; nothing is made, so nothing need be said of the latter.
+        dependencies: all that was read, with the digests.
     """
+
+    untracked: ClassVar[tuple[str, ...]] = ()
+    """As of a :class:`LowerResult`; nothing is made, so there is nothing to say."""
 
     cases: int
     worst_error: float
     sizes: tuple[Mapping[str, int], ...]
     device: str
     dependencies: Mapping[str, str] = field(default_factory=dict)
-    untracked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

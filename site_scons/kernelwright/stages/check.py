@@ -129,5 +129,5 @@ def check(request: Checking, scratch: Path, stage: StageRun) -> None:
     number = [variant.slug for variant in stage.whole(request.variants)].index(asked.slug)
     signature = request.unit.read_signature()
     result = asdict(stage.asked(replace(asked, variant_index=number, signature=signature)))
-    del result["dependencies"], result["untracked"]  # which are noted elsewhere
+    del result["dependencies"]
     (scratch / next(iter(stage.stage.outputs))).write_text(pretty_json(result))

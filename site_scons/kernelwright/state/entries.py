@@ -93,7 +93,7 @@ class Entries:
         for names in ([], *self._lists(key)):
             later = {name: digest(name) for name in names}
             place = self.place(entry_key(key, later))
-            contents = self._outputs(place, files)
+            contents = self.outputs(place, files)
             if contents is not None:
                 # The list comes last: it must not be removed before the entries that it leads to.
                 self._touch(place)
@@ -219,7 +219,7 @@ class Entries:
         else:
             self._write(entry, with_line(entry, {"of": of, "lists": [names, *lists][:MOST_LISTS]}))
 
-    def _outputs(self, place: Path, files: Wanted) -> dict[str, bytes] | None:
+    def outputs(self, place: Path, files: Wanted) -> dict[str, bytes] | None:
         """The outputs in an entry; None: there is none, or it does not fit, and is removed."""
         return self._read(place, functools.partial(wanted_files, files))
 

@@ -57,7 +57,7 @@ class LayeredCache(Entries):
         self._find_behind = behind
         self._find_remote = remote
         self._ahead = AskedAhead()
-        self._sender = Sender(self, lambda entry, files: self._outputs(self.place(entry), files))
+        self._sender = Sender(self)
         self._missing = set[str]()
         self._alone: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
@@ -96,7 +96,7 @@ class LayeredCache(Entries):
         """
         start = time.monotonic()
         wanted, place = Wanted(frozenset(files)), self.place(entry)
-        contents = self._outputs(place, wanted)
+        contents = self.outputs(place, wanted)
         if contents is not None:
             self._touch(place)
         self._count(None if contents is None else (contents, {}), time.monotonic() - start)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,12 +34,10 @@ class Sender:
 
     Arguments:
         entries: the folder.
-        outputs: the files of an entry; None: it is gone.
     """
 
-    def __init__(self, entries: Entries, outputs: Callable[[str, Wanted], dict[str, bytes] | None]) -> None:
+    def __init__(self, entries: Entries) -> None:
         self._entries = entries
-        self._outputs = outputs
         self._sent = set[str]()
         self._lock = threading.Lock()
 
@@ -78,7 +76,7 @@ class Sender:
             place = self._entries.place(name)
             header, contents = read_entry(place, lambda header, data: (header, files_in(header, data)))
             for entry, files in referred(header).items():
-                found = self._outputs(entry, Wanted(frozenset(files)))
+                found = self._entries.outputs(self._entries.place(entry), Wanted(frozenset(files)))
                 if found is None:
                     return False
                 contents |= {file_with_answer(entry, file): data for file, data in found.items()}

@@ -14,8 +14,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ..core.converter import LARGEST
 from ..core.files import pretty_json, read_record, write_atomically
-from ..core.records import LARGEST, Record, damage_named, decoded
+from ..core.records import Record, damage_named, decoded
 from ..define.space import Point
 from ..define.tuning import Rule, TableDevice
 
