@@ -45,14 +45,14 @@ PLANTED = (
     ),
     Planted(
         "Two runs can work in one tree at once.",
-        "BuildRun.lock",
+        "Tree.lock",
         "fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)",
         "fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)",
         ("test_a_tree_in_which_another_run_works_is_refused_or_waited_for",),
     ),
     Planted(
         "A run that has waited for another one works without the lock.",
-        "BuildRun.lock",
+        "Tree.lock",
         "fcntl.flock(lock, fcntl.LOCK_EX)",
         "fcntl.flock(lock, fcntl.LOCK_SH)",
         ("test_a_lock_that_is_waited_for_is_taken_for_this_run_alone",),

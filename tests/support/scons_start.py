@@ -22,7 +22,8 @@ import SCons.Script  # (after what workers have imported)
 import SCons.Tool
 from kernelwright import backends, stages
 from kernelwright.core.pipeline import KINDS
-from kernelwright.scons import graph, tool
+from kernelwright.scons import package as kernel_package
+from kernelwright.scons import tool
 from kernelwright.stages.code import code_digest, loaded_code
 
 # What builds import, and SCons for the environment that it makes folders with.
@@ -34,7 +35,7 @@ for package in (SCons.Tool, backends, stages):
 for label in KINDS:
     code_digest(label)
 loaded_code()
-graph.own_code = loaded_code
+kernel_package.own_code = loaded_code
 
 TESTS = Path(__file__).resolve().parents[1]
 SITE_SCONS = str(Path(tool.__file__).parents[2])

@@ -22,12 +22,12 @@ from kernelwright.define.settings import Settings
 from kernelwright.scons import run as run_module
 from kernelwright.scons.graph import PackageGraph
 from kernelwright.scons.run import BuildRun
+from kernelwright.scons.settling import Settling
 from kernelwright.stages.execution import publish
 from kernelwright.stages.selection import select
 from kernelwright.stages.stage import Stage
 from kernelwright.stages.stage_run import StageRun
 from kernelwright.stages.tools import Tools
-from kernelwright.state.settled import Settled
 from kernelwright.toolchain.distribution import Distribution
 from kernelwright.toolchain.host_compiler import HostCompiler
 from kernelwright.toolchain.nvcc import Nvcc
@@ -104,12 +104,13 @@ def new_run(top: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings | Non
 def new_graph(top: Path, monkeypatch: pytest.MonkeyPatch, inputs: Inputs) -> PackageGraph:
     """A package without kernels, whose tools are those of the inputs."""
     run = new_run(top, monkeypatch, inputs.settings)
-    run.strict = inputs.strict
+    run.strict = run.tree._verify = inputs.strict
     graph = PackageGraph(run.env, run, inputs.settings, [run.env.fs.File(f"#{FILE}")])
     tools = replace(inputs.tools)
     tools.__dict__.update(of_front_ends={"cutedsl": Distribution("absent", "absent")}, fatbinary="fatbinary")
     tools.__dict__.update(nvdisasm=inputs.nvdisasm)
-    graph.__dict__.update(tools=tools, has_gpu=True, _listings=inputs.listings)  # in place of what would be probed
+    graph.package.__dict__.update(tools=tools, has_gpu=True)  # in place of what would be probed
+    graph.package.asked = replace(graph.package.asked, listings=inputs.listings)
     return graph
 
 
@@ -117,20 +118,20 @@ def graph_of(top: Path, monkeypatch: pytest.MonkeyPatch, inputs: Inputs) -> Pack
     """A package with the kernels of one file, and with its assembly."""
     graph = new_graph(top, monkeypatch, inputs)
     for kernel in inputs.definition.kernels:
-        graph.add_kernel(inputs.definition, select(kernel, inputs.settings))
-    graph._assemble(Settled(""), {})
+        graph.definitions.add_kernel(inputs.definition, select(kernel, inputs.settings))
+    graph.assemble(Settling(graph.package))
     return graph
 
 
 def stages_of(graph: PackageGraph) -> dict[str, Stage]:
     """The stages by their label and subject."""
-    return {f"{stage.label} {stage.subject}": stage for stage in graph.made}
+    return {f"{stage.label} {stage.subject}": stage for stage in graph.package.stages}
 
 
 def make_all(graph: PackageGraph) -> None:
     """Make all outputs, as far as SCons and the journal are concerned; each has its own name as content."""
-    graph.run.__dict__["cache"] = None
-    for stage in graph.made:
+    graph.run.caches.__dict__["build"] = None
+    for stage in graph.package.stages:
 
         def make(request: Any, scratch: Path, running: StageRun) -> None:
             for name in running.stage.outputs:
@@ -139,5 +140,5 @@ def make_all(graph: PackageGraph) -> None:
 
         stage.make = make
         publish(stage, graph.run)
-        for node in graph.run.nodes_of(stage):
+        for node in graph.run.nodes.nodes_of(stage):
             node.set_state(SCons.Node.executed)

@@ -47,21 +47,21 @@ def signature(graph: PackageGraph) -> str:
 def packaged(graph: PackageGraph, tmp_path: Path) -> Any:
     """Copy what the package gets of the kernel."""
     (tmp_path / "scratch").mkdir(exist_ok=True)
-    return graph._assembly._packaged(graph._assembly._parts[0], tmp_path / "scratch")
+    return graph.assembly._packaged(graph.assembly._parts[0], tmp_path / "scratch")
 
 
 def rewrite(graph: PackageGraph, name: str, text: str) -> None:
     """Have a stage make another content."""
-    path = Path(graph.work.get_abspath(), "gemm", name)
+    path = Path(graph.package.work.get_abspath(), "gemm", name)
     path.write_text(text)
     graph.run.journal.record([str(path)])
 
 
 def turn_backends(graph: PackageGraph) -> None:
     """Have the kernel be called through the same backends, with another default."""
-    (part,) = graph._assembly._parts
+    (part,) = graph.assembly._parts
     assert len(part.backends) == 2
-    graph._assembly._parts[0] = replace(part, backends=part.backends[::-1])
+    graph.assembly._parts[0] = replace(part, backends=part.backends[::-1])
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_another_content_of_what_a_package_gets_is_in_its_signature(
 
 
 def test_a_library_is_copied_with_its_digest_and_one_that_is_current_stays(graph, tmp_path):
-    copy = Path(graph.folder.get_abspath(), LIBRARY)
+    copy = Path(graph.package.folder.get_abspath(), LIBRARY)
     missing = signature(graph)
     assert packaged(graph, tmp_path).products[LIBRARY] == (sha256_of(copy), copy.stat().st_size)
     assert copy.read_text() == "gemm.so" and signature(graph) != missing
@@ -96,7 +96,7 @@ def test_a_library_is_copied_with_its_digest_and_one_that_is_current_stays(graph
 
 def test_a_damaged_copy_has_the_package_made_again_and_is_replaced(graph, tmp_path):
     packaged(graph, tmp_path)
-    whole, copy = signature(graph), Path(graph.folder.get_abspath(), LIBRARY)
+    whole, copy = signature(graph), Path(graph.package.folder.get_abspath(), LIBRARY)
     copy.write_text("damage")
     assert signature(graph) != whole
     packaged(graph, tmp_path)
@@ -107,7 +107,7 @@ def test_a_damaged_copy_has_the_package_made_again_and_is_replaced(graph, tmp_pa
 
 def test_a_damaged_copy_with_the_size_and_the_time_of_before_is_replaced(graph, tmp_path):
     packaged(graph, tmp_path)
-    whole, copy = signature(graph), Path(graph.folder.get_abspath(), LIBRARY)
+    whole, copy = signature(graph), Path(graph.package.folder.get_abspath(), LIBRARY)
     status = copy.stat()
     moments.rewrite(copy, b"damage.", (status.st_atime_ns, status.st_mtime_ns))
     assert (copy.stat().st_size, copy.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
@@ -118,12 +118,12 @@ def test_a_damaged_copy_with_the_size_and_the_time_of_before_is_replaced(graph, 
 
 def test_a_strict_run_reads_copies_whose_stamps_say_nothing(graph, tmp_path):
     packaged(graph, tmp_path)
-    whole, copy = signature(graph), Path(graph.folder.get_abspath(), LIBRARY)
+    whole, copy = signature(graph), Path(graph.package.folder.get_abspath(), LIBRARY)
     copy.write_text("damage.")
-    (_, digest) = graph._assembly.copies[LIBRARY]
+    (_, digest) = graph.assembly.copies[LIBRARY]
     status = copy.stat()
     forged = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
-    graph._assembly.copies[LIBRARY] = forged, digest
+    graph.assembly.copies[LIBRARY] = forged, digest
     assert signature(graph) == whole, "nothing else can find it"
     graph.run.strict = True
     assert signature(graph) != whole
@@ -138,7 +138,7 @@ def test_a_kernel_without_a_library_whose_part_of_the_manifest_fails_is_left_out
     graph = graph_of(tmp_path, monkeypatch, Inputs(settings))
     make_all(graph)
     graph.run.partial, graph.run.progress = Partial(tmp_path), Progress(silent=True)
-    assert [part.name for part in graph._assembly._whole] == ["gemm"]
+    assert [part.name for part in graph.assembly._whole] == ["gemm"]
     entry = stages_of(graph)["ENTRY gemm"]
 
     def over_a_limit(scratch: Path) -> None:
@@ -146,23 +146,23 @@ def test_a_kernel_without_a_library_whose_part_of_the_manifest_fails_is_left_out
 
     entry.make = over_a_limit
     assert StageAction(entry, graph.run).execute([], [], None) is None
-    assert graph._assembly._whole == []
+    assert graph.assembly._whole == []
 
 
 def test_what_kernels_and_archs_of_earlier_runs_left_is_swept_and_the_rest_stays(graph, tmp_path):
     packaged(graph, tmp_path)
-    folder, work = Path(graph.folder.get_abspath()), Path(graph.work.get_abspath())
+    folder, work = Path(graph.package.folder.get_abspath()), Path(graph.package.work.get_abspath())
     kept = [path for top in (folder, work) for path in top.rglob("*") if path.is_file()]
     gone = [
         *(folder / "_lib/old.so", folder / "_runtime/old.py", folder / "backends/cython/_old.so", folder / "cython.py"),
         *(work / "old/old.so", work / "gemm/m-3/llvm/x86-64-v3/host.o", work / "glibc-2.17/libc.so"),
-        Path(graph.checks.get_abspath(), "old/default.cpu.json"),
+        Path(graph.package.checks.get_abspath(), "old/default.cpu.json"),
     ]
     mine = [folder / "mine.txt", folder / "data/mine.txt"]
     for path in (*gone, *mine):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    graph._assembly._sweep()
+    graph.assembly._sweep()
     assert [path for path in gone if path.exists()] == []
     assert all(path.exists() for path in (*kept, *mine))
     assert not (work / "old").exists() and not (work / "gemm/m-3").exists()
@@ -170,10 +170,10 @@ def test_what_kernels_and_archs_of_earlier_runs_left_is_swept_and_the_rest_stays
 
 def test_what_is_known_of_a_copy_that_the_package_has_no_more_is_forgotten(graph, tmp_path):
     packaged(graph, tmp_path)
-    known = {**graph._assembly.copies, "_lib/old.so": ((1, 2, 3, 4), "0" * 64)}
-    assembly = Assembly(graph.context, graph._assembly._parts, known, graph.made, "")
+    known = {**graph.assembly.copies, "_lib/old.so": ((1, 2, 3, 4), "0" * 64)}
+    assembly = Assembly(graph.package.context, graph.assembly._parts, known, graph.package.stages, "")
     assembly._sweep()
-    launcher = f"_lib/{Path(graph.launcher_stage.paths[0]).name}"
+    launcher = f"_lib/{Path(graph.package.launcher_stage.paths[0]).name}"
     assert set(assembly.copies) == {LIBRARY, launcher, "backends/torch/_gemm.py"}
 
 

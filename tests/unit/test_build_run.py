@@ -18,13 +18,18 @@ import SCons.Script
 from kernelwright.core.errors import KernelwrightError, SettingsError, Where
 from kernelwright.core.files import open_lock
 from kernelwright.define.settings import Settings
-from kernelwright.scons import graph as graph_module
+from kernelwright.scons import definitions, settling
+from kernelwright.scons import package as package_module
+from kernelwright.scons.caches import FLUSH_S, INTERRUPTED_S
+from kernelwright.scons.definitions import Unsettled
 from kernelwright.scons.graph import PackageGraph
-from kernelwright.scons.run import FLUSH_S, INTERRUPTED_S, BuildRun
+from kernelwright.scons.package import asked_of
+from kernelwright.scons.run import BuildRun
+from kernelwright.scons.settling import Settling
 from kernelwright.stages import discovery
 from kernelwright.stages.package import remove_unknown
 from kernelwright.state.counts import Counts
-from kernelwright.state.settled import Settled, read_settled
+from kernelwright.state.settled import Settled
 from kernelwright.toolchain.distribution import Distribution
 from support.scons_tree import FILE, GEMM, TOOLS, Inputs, graph_of, make_all, new_graph, new_run, stages_of
 
@@ -59,7 +64,7 @@ def test_a_tree_in_which_another_run_works_is_refused_or_waited_for(run, monkeyp
 def test_a_lock_that_is_waited_for_is_taken_for_this_run_alone(run, monkeypatch):
     other = os.fdopen(open_lock(run.state / "lock"), "w")
     fcntl.flock(other, fcntl.LOCK_EX)
-    run.progress = SimpleNamespace(note=lambda text: other.close())  # it ends while it is waited for
+    run.tree._note = lambda text: other.close()  # it ends while it is waited for
     run.lock()
     with (run.state / "lock").open("a") as late, pytest.raises(BlockingIOError):
         fcntl.flock(late, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -79,7 +84,7 @@ def test_a_link_anywhere_below_the_build_folder_is_refused_and_the_folder_itself
         with pytest.raises(KernelwrightError, match=r"build/kernels/demo is a symbolic link"):
             run.require_folders([f"{tmp_path}/build/kernels", folder])
     # A folder of builds that is in another one is no way around that.
-    run.bases.add(f"{tmp_path}/build/kernels/demo")
+    run.tree.bases.add(f"{tmp_path}/build/kernels/demo")
     with pytest.raises(KernelwrightError, match=r"build/kernels/demo is a symbolic link"):
         run.require_folders([inner])
 
@@ -104,8 +109,8 @@ def test_what_was_not_made_is_removed_and_nothing_that_a_link_leads_to(tmp_path)
 def test_the_most_patient_package_sets_the_time_limits_of_a_run_that_has_begun(run):
     for worker, tool in ((100.0, 10.0), (400.0, 9000.0), (200.0, 20.0)):
         run.allow(Settings(package="demo", worker_timeout=worker, tool_timeout=tool), ["worker_timeout"])
-        run.__dict__.setdefault("pool", SimpleNamespace(timeout_s=None))
-        run.__dict__.setdefault("compilers", SimpleNamespace(timeout_s=None))
+        for name in ("pool", "compilers"):
+            vars(run.processes).setdefault(name, SimpleNamespace(timeout_s=None))
     assert (run.pool.timeout_s, run.compilers.timeout_s) == (400.0, 9000.0)
 
 
@@ -145,7 +150,7 @@ def test_a_cache_among_outputs_is_refused_also_through_a_link_and_its_own_place_
             assert run.cache is not None
         else:
             with pytest.raises(SettingsError, match="builds write into build"):
-                run.require_cache()
+                run.caches.require()
 
 
 def test_at_the_end_all_that_was_found_out_is_kept(run, monkeypatch):
@@ -153,9 +158,9 @@ def test_at_the_end_all_that_was_found_out_is_kept(run, monkeypatch):
     run.lock()
     run.settle.append(lambda: kept.append("settled"))
     run.journal.close = lambda: kept.append("journal")
-    run.__dict__["cache"] = SimpleNamespace(trim=lambda: kept.append("cache"), problem=None)
-    run.__dict__["compilers"] = SimpleNamespace(save=lambda: kept.append("measurements"), close=lambda: None)
-    run.settled_stages = 1
+    vars(run.caches)["build"] = SimpleNamespace(trim=lambda: kept.append("cache"), problem=None)
+    vars(run.processes)["compilers"] = SimpleNamespace(save=lambda: kept.append("measurements"), close=lambda: None)
+    run.outcome.settled = 1
     run._close()
     assert sorted(kept) == ["cache", "journal", "measurements", "settled"]
     choose(monkeypatch, no_exec=True)
@@ -174,13 +179,13 @@ def test_whoever_interrupts_the_end_of_a_run_sees_no_traceback(run, capsys, when
 
     def close(patience_s: float) -> None:
         closed.append(patience_s)
-        run.remote.is_closed = True
+        run.caches.remote.is_closed = True
 
-    run.__dict__["remote"] = SimpleNamespace(is_closed=False, close=close, counts=Counts())
+    vars(run.caches)["remote"] = SimpleNamespace(is_closed=False, close=close, counts=Counts())
     if when == "its children end":
-        run.__dict__["pool"] = SimpleNamespace(close=interrupt)
+        vars(run.processes)["pool"] = SimpleNamespace(close=interrupt)
     run.settle.append(interrupt)
-    run.settled_stages = 1
+    run.outcome.settled = 1
     run._close()
     assert "kernelwright: interrupted at its end" in capsys.readouterr().err
     assert closed == [INTERRUPTED_S], "what the remote cache is to get is written, or left out with a line"
@@ -193,10 +198,10 @@ def test_however_often_a_run_is_interrupted_its_requests_end_before_it(run):
         waited.append(patience_s)
         if len(waited) < 4:
             raise KeyboardInterrupt
-        run.remote.is_closed = True
+        run.caches.remote.is_closed = True
 
-    run.__dict__["remote"] = SimpleNamespace(is_closed=False, close=close, counts=Counts())
-    run._end_remote()
+    vars(run.caches)["remote"] = SimpleNamespace(is_closed=False, close=close, counts=Counts())
+    run.caches.close(interrupted=False)
     assert waited == [FLUSH_S, 0, 0, 0]
 
 
@@ -205,9 +210,9 @@ def test_a_long_error_that_many_stages_have_is_shown_once(run):
         return KernelwrightError("no worker has it", Where(location=f"a.py:{line}"), "start one", detail)
 
     first, again, other, short = error(1, "needed: x"), error(2, "needed: x"), error(3, "needed: y"), error(4, None)
-    assert run.text_of(first) == str(first) and run.text_of(other) == str(other)
-    assert run.text_of(again) == "a.py:2: no worker has it (its details are shown once)"
-    assert [run.text_of(short), run.text_of(short)] == [str(short)] * 2, "there is nothing to leave out"
+    assert run.outcome.text_of(first) == str(first) and run.outcome.text_of(other) == str(other)
+    assert run.outcome.text_of(again) == "a.py:2: no worker has it (its details are shown once)"
+    assert [run.outcome.text_of(short), run.outcome.text_of(short)] == [str(short)] * 2, "there is nothing to leave out"
 
 
 # --- Packages, and settled kernels
@@ -216,12 +221,12 @@ def test_a_long_error_that_many_stages_have_is_shown_once(run):
 def test_a_second_package_of_the_same_name_is_refused(tmp_path, monkeypatch):
     graph = new_graph(tmp_path, monkeypatch, Inputs())
     with pytest.raises(SettingsError, match="a package of that name exists already"):
-        PackageGraph(graph.run.env, graph.run, graph.settings, [])
-    PackageGraph(graph.run.env, graph.run, replace(graph.settings, package="other"), [])
+        PackageGraph(graph.run.env, graph.run, graph.package.settings, [])
+    PackageGraph(graph.run.env, graph.run, replace(graph.package.settings, package="other"), [])
 
 
 def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inputs: Inputs | None = None) -> str:
-    return new_graph(tmp_path, monkeypatch, inputs or Inputs())._key
+    return new_graph(tmp_path, monkeypatch, inputs or Inputs()).package.key
 
 
 KEYS = {
@@ -245,18 +250,18 @@ def test_no_kernel_is_settled_under_other_settings_or_tools(tmp_path, monkeypatc
 def test_no_kernel_is_settled_under_another_code_of_ours(tmp_path, monkeypatch, name):
     before = key(tmp_path, monkeypatch)
     assert key(tmp_path, monkeypatch) == before
-    monkeypatch.setattr(graph_module, name, "other" if name == "VERSION" else lambda: "other")
+    monkeypatch.setattr(package_module, name, "other" if name == "VERSION" else lambda: "other")
     assert key(tmp_path, monkeypatch) != before
 
 
 def test_no_kernel_is_settled_where_a_gpu_came_or_went_or_cute_dsl_is_another(tmp_path, monkeypatch):
     keys = {key(tmp_path, monkeypatch)}
     graph = new_graph(tmp_path, monkeypatch, Inputs())
-    graph.__dict__["has_gpu"] = False
-    keys.add(graph._key)
+    vars(graph.package)["has_gpu"] = False
+    keys.add(graph.package.key)
     graph = new_graph(tmp_path, monkeypatch, Inputs())
-    graph.tools.__dict__["of_front_ends"] = {"cutedsl": Distribution("4", "other")}
-    keys.add(graph._key)
+    graph.package.tools.__dict__["of_front_ends"] = {"cutedsl": Distribution("4", "other")}
+    keys.add(graph.package.key)
     assert len(keys) == 3
 
 
@@ -266,7 +271,7 @@ def test_settings_that_change_nothing_leave_kernels_settled(tmp_path, monkeypatc
 
 
 def finished(graph: PackageGraph) -> Any:
-    return graph._finished(FILE, "gemm", graph.unsettled["gemm"])
+    return Settling(graph.package).finished(FILE, graph.definitions.kernels["gemm"])
 
 
 @pytest.fixture
@@ -280,32 +285,40 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackageGraph:
 def test_a_kernel_is_finished_when_all_of_it_was_made_or_found_up_to_date(package):
     whole = finished(package)
     assert whole.stages == 5 and whole.checks == 2 and whole.backends == ["tvm_ffi"]
-    launcher = Path(package.launcher_stage.paths[0])
+    launcher = Path(package.package.launcher_stage.paths[0])
     assert set(whole.products) == {"_lib/gemm.so", f"_lib/{launcher.name}"}
-    own = [path for stage in package.unsettled["gemm"].stages for path in stage.paths]
+    own = [path for stage in package.definitions.kernels["gemm"].stages for path in stage.paths]
     assert {package.run.top / path for path in whole.outputs} == {*map(Path, own), launcher}
-    for node in package.run.nodes_of(package.unsettled["gemm"].stages[0]):
+    for node in package.run.nodes.nodes_of(package.definitions.kernels["gemm"].stages[0]):
         node.set_state(SCons.Node.up_to_date)
     assert finished(package) == whole
 
 
 @pytest.mark.parametrize("state", [SCons.Node.failed, SCons.Node.no_state, SCons.Node.pending, SCons.Node.executing])
 def test_a_kernel_of_which_one_stage_was_not_done_is_not_finished(package, state):
-    for stage in package.unsettled["gemm"].stages:
-        package.run.node_of(stage).set_state(state)
+    for stage in package.definitions.kernels["gemm"].stages:
+        package.run.nodes.node_of(stage).set_state(state)
         assert finished(package) is None, stage.label
-        package.run.node_of(stage).set_state(SCons.Node.executed)
+        package.run.nodes.node_of(stage).set_state(SCons.Node.executed)
     assert finished(package) is not None
 
 
 def test_checks_count_only_if_all_were_done(package):
-    package.run.node_of(stages_of(package)["CHECK gemm/m-2 cpu"]).set_state(SCons.Node.failed)
+    package.run.nodes.node_of(stages_of(package)["CHECK gemm/m-2 cpu"]).set_state(SCons.Node.failed)
     assert finished(package).checks == 0
 
 
 def test_a_kernel_that_the_run_went_on_without_is_not_finished(package):
-    package.run.partial = SimpleNamespace(lacks=lambda path: path == package.unsettled["gemm"].entry)
+    package.run.partial = SimpleNamespace(lacks=lambda path: path == package.definitions.kernels["gemm"].entry)
     assert finished(package) is None
+
+
+def taken(graph: PackageGraph, state: Settled) -> tuple[list[str], dict[str, Any]]:
+    """The definition files to look into and the settled kernels, if an earlier run wrote this."""
+    graph.package.asked = asked_of(graph.package.settings, graph.run)
+    taking = Settling(graph.package)
+    taking.before = state
+    return taking.take_settled(), taking.kernels
 
 
 def settled_state(package: PackageGraph, **fields: Any) -> Settled:
@@ -325,7 +338,7 @@ def current(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         group = "sources" if name == FILE else "checks" if "/check/" in name else "outputs"
         return group not in changed
 
-    monkeypatch.setattr(graph_module, "is_current", is_current)
+    monkeypatch.setattr(settling, "is_current", is_current)
     monkeypatch.setattr(SCons.Script, "COMMAND_LINE_TARGETS", [])
     return changed
 
@@ -333,27 +346,25 @@ def current(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 @pytest.mark.parametrize("group", ["sources", "outputs"])
 def test_a_kernel_is_looked_at_if_a_file_that_decides_it_or_an_output_changed(package, current, group):
     state = settled_state(package)
-    assert package._split(state) == ([], state.kernels)
+    assert taken(package, state) == ([], state.kernels)
     current.add(group)
-    assert package._split(state) == ([FILE], {})
+    assert taken(package, state) == ([FILE], {})
 
 
 def test_a_file_of_which_nothing_is_known_is_looked_at(package, current):
     state = settled_state(package)
     state.files = {}
-    assert package._split(state) == ([FILE], {})
+    assert taken(package, state) == ([FILE], {})
 
 
 def test_checks_are_looked_at_only_when_they_are_asked_for(package, current, monkeypatch):
     state, unchecked = settled_state(package), settled_state(package, checks=0)
     current.add("checks")
-    assert package._split(state)[0] == [] and package._split(unchecked)[0] == []
+    assert taken(package, state)[0] == [] and taken(package, unchecked)[0] == []
     monkeypatch.setattr(SCons.Script, "COMMAND_LINE_TARGETS", ["check"])
-    package.__dict__.pop("_checking")
-    package.__dict__.pop("_may_settle")
-    assert package._split(state)[0] == [FILE] and package._split(unchecked)[0] == [FILE]
+    assert taken(package, state)[0] == [FILE] and taken(package, unchecked)[0] == [FILE]
     current.clear()
-    assert package._split(state)[0] == [] and package._split(unchecked)[0] == [FILE]
+    assert taken(package, state)[0] == [] and taken(package, unchecked)[0] == [FILE]
 
 
 @pytest.mark.parametrize("target", ["build/kernels/demo/gemm/gemm.so", "compile_commands", "--strict", "--tree=all"])
@@ -364,36 +375,36 @@ def test_every_kernel_has_its_nodes_where_these_are_asked_for(package, current, 
         choose(monkeypatch, tree_printers=None if target == "--strict" else ["all"])
     else:
         monkeypatch.setattr(SCons.Script, "COMMAND_LINE_TARGETS", [target])
-    assert package._split(state) == ([FILE], {})
+    assert taken(package, state) == ([FILE], {})
 
 
 def test_what_is_settled_is_written_at_the_end_of_a_run_and_not_by_one_that_only_shows_something(package, monkeypatch):
-    package._looked_into.append(
-        graph_module.Unsettled(Inputs().definition, {"gemm": package.unsettled["gemm"]}, ["a note"])
+    package.definitions.files.append(
+        Unsettled(Inputs().definition, {"gemm": package.definitions.kernels["gemm"]}, ["a note"])
     )
-    monkeypatch.setattr(graph_module, "trusted_stamps", lambda top, digests: dict.fromkeys(digests))
+    monkeypatch.setattr(settling, "trusted_stamps", lambda top, digests: dict.fromkeys(digests))
     choose(monkeypatch, no_exec=True)
-    package._settle(Settled(package._key), {})
-    assert not package._state.exists()
+    Settling(package.package).write(package.definitions, {})
+    assert not settling.record_of(package.package).exists()
     choose(monkeypatch)
-    package._settle(Settled(package._key), {})
-    kept = read_settled(package._state, package._key)
+    Settling(package.package).write(package.definitions, {})
+    kept = Settling(package.package).before
     assert kept.kernels == {"gemm": finished(package)}
     assert kept.files == {FILE: {FILE: None}} and kept.notes == {FILE: ["a note"]}
     # One that is not finished takes the whole file with it.
-    package.run.node_of(package.unsettled["gemm"].stages[0]).set_state(SCons.Node.failed)
-    package._settle(kept, {})
-    assert read_settled(package._state, package._key).kernels == {}
-    assert read_settled(package._state, package._key).files == {}
+    package.run.nodes.node_of(package.definitions.kernels["gemm"].stages[0]).set_state(SCons.Node.failed)
+    Settling(package.package).write(package.definitions, {})
+    after = Settling(package.package).before
+    assert after.kernels == {} and after.files == {}
 
 
 def test_what_stages_turned_out_to_read_is_among_the_files_that_decide_a_kernel(package, monkeypatch):
     asked: dict[str, str] = {}
-    monkeypatch.setattr(graph_module, "trusted_stamps", lambda top, digests: asked.update(digests))
+    monkeypatch.setattr(settling, "trusted_stamps", lambda top, digests: asked.update(digests))
     stages_of(package)["LOWER gemm/m-1 x86-64-v3"].later = {"table.txt": "1"}
     stages_of(package)["CHECK gemm/m-2 cpu"].later = {"expected.txt": "2"}
-    found = graph_module.Unsettled(Inputs().definition, {"gemm": package.unsettled["gemm"]}, [])
-    package._stamps(found)
+    found = Unsettled(Inputs().definition, {"gemm": package.definitions.kernels["gemm"]}, [])
+    Settling(package.package).stamps(found)
     assert asked == {FILE: "1" * 64, "table.txt": "1", "expected.txt": "2"}
 
 
@@ -409,11 +420,11 @@ def test_records_of_definitions_are_of_the_code_that_makes_them_of_tvm_and_of_st
     def identity(inputs: Inputs, strict: bool = False) -> str:
         graph = new_graph(tmp_path, monkeypatch, inputs)
         graph.run.strict = strict
-        graph._discover([FILE], {"other": SimpleNamespace(file="kernels/other.py")})
+        graph.definitions.look_into([FILE], {"other": SimpleNamespace(file="kernels/other.py")})
         return asked[-1][0]
 
     found = [identity(Inputs()), identity(KEYS["TVM"]), identity(Inputs(), strict=True)]
-    monkeypatch.setattr(graph_module, "code_digest", lambda label: f"new code of {label}")
+    monkeypatch.setattr(definitions, "code_digest", lambda label: f"new code of {label}")
     found.append(identity(Inputs()))
     assert len(set(found)) == 4 and "new code of DISCOVER" in found[-1]
     assert {str(others) for _, others in asked} == {"{'other': 'kernels/other.py'}"}
@@ -427,12 +438,12 @@ def test_a_file_with_a_kernel_that_another_file_has_is_not_settled_without_it(tm
     )
     error = KernelwrightError("a kernel named 'gemm' is also defined")
     graph = new_graph(tmp_path, monkeypatch, Inputs())
-    monkeypatch.setattr(discovery, "discover", lambda *arguments: discovery.Discovery([first, second], [error]))
-    assert graph._discover([FILE, "b.py"], {}) == [error]
-    assert [found.definition for found in graph._looked_into] == [first]
-    assert graph.unsettled.keys() == {"gemm", "add"}
+    monkeypatch.setattr(discovery, "discover", lambda *given, **named: discovery.Discovery([first, second], [error]))
+    assert graph.definitions.look_into([FILE, "b.py"], {}) == [error]
+    assert [found.definition for found in graph.definitions.files] == [first]
+    assert graph.definitions.kernels.keys() == {"gemm", "add"}
 
     graph = new_graph(tmp_path / "settled", monkeypatch, Inputs())
-    monkeypatch.setattr(discovery, "discover", lambda *arguments: discovery.Discovery([second], [error]))
-    graph._discover(["b.py"], {"gemm": SimpleNamespace(file=FILE)})
-    assert graph._looked_into == [] and graph.unsettled.keys() == {"add"}
+    monkeypatch.setattr(discovery, "discover", lambda *given, **named: discovery.Discovery([second], [error]))
+    graph.definitions.look_into(["b.py"], {"gemm": SimpleNamespace(file=FILE)})
+    assert graph.definitions.files == [] and graph.definitions.kernels.keys() == {"add"}

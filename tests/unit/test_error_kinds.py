@@ -20,7 +20,7 @@ ALLOWED = {
     "frontends/cutedsl/compiler.py _compile_error": "CuTe DSL tells the user's line in its text only",
     "frontends/triton/compiler.py _Compiler.require_written": "Triton raises one class, and tells this in words only",
     "cluster/dask_client.py DaskEngine._gone_if_closed": "its argument is no text, but the bytes that a worker sent",
-    "scons/run.py BuildRun.text_of": "it asks whether the very same was shown before, whatever it says",
+    "scons/outcome.py Outcome.text_of": "it asks whether the very same was shown before, whatever it says",
     "runtime/cuda_core_device.py Cuda.call": "cuda.core tells the driver's error in its text only",
     "package/project.py _words": "it shows a library's text, with the table that was read; nothing hangs on it",
     "ondemand/build.py _move_places": "what compilers printed names files in a folder that has moved since; shown only",

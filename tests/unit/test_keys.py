@@ -153,21 +153,21 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
         monkeypatch.setattr(link, "cuda_runtime", lambda *given: __file__)
         graph = new_graph(tmp_path, monkeypatch, inputs)
         tool = Elsewhere("1.0", identity, "/opt/python", "/opt/site-packages/tool")
-        graph.tools.__dict__.update(of_front_ends=dict.fromkeys(FRONT_ENDS, tool))
-        graph.__dict__["has_gpu"] = tree != "Triton"
-        graph.add_kernel(inputs.definition, select(inputs.kernel, inputs.settings))
-        return [*graph.made, *others(graph)]
+        graph.package.tools.__dict__.update(of_front_ends=dict.fromkeys(FRONT_ENDS, tool))
+        vars(graph.package)["has_gpu"] = tree != "Triton"
+        graph.definitions.add_kernel(inputs.definition, select(inputs.kernel, inputs.settings))
+        return [*graph.package.stages, *others(graph)]
 
     return make
 
 
 def others(graph: PackageGraph) -> Iterator[Stage]:
     """Stages that only some commands have."""
-    yield package.Assembly(graph.context, [], {}, graph.made, "1.0").stage()
+    yield package.Assembly(graph.package.context, [], {}, graph.package.stages, "1.0").stage()
     yield commands.make(graph.run.top, [{"file": "a.c"}])
-    yield discover.make(graph.context, 1, KernelwrightError("it is wrong", Where()))
+    yield discover.make(graph.package.context, 1, KernelwrightError("it is wrong", Where()))
     (graph.run.top / "pyproject.toml").write_text('[project]\nname = "demo"\nversion = "1.0"\n')
-    yield wheel.make(graph.context, [], "manifest.json")
+    yield wheel.make(graph.package.context, [], "manifest.json")
 
 
 @pytest.mark.parametrize("tree", TREES)
@@ -376,7 +376,7 @@ def test_what_nobody_else_can_look_at_decides_outputs_that_no_other_machine_may_
     """The stages behind a lowering are known by what it has made, so these may be shared."""
 
     def asked(inputs: Inputs) -> tuple[set[str], set[str]]:
-        stages = graph_of(tmp_path, monkeypatch, inputs).made
+        stages = graph_of(tmp_path, monkeypatch, inputs).package.stages
         found: list[str] = []
         cache = SimpleNamespace(fetch_ahead=lambda key, *others: found.append(key))
         Ahead(cache, tmp_path, digest, stages)
@@ -418,7 +418,9 @@ def tuned_signatures(tmp_path, monkeypatch, *ranges: tuple[int | None, int]) -> 
     rules = tuple(Rule({"block": block}, upto) for upto, block in ranges)
     file = TableFile("gemm", TableDevice("cuda", "sm_80", "GPU", 108), {}, (TunedConfig({"m": 1}, ("n",), rules),))
     graph = new_graph(tmp_path, monkeypatch, replace(BASE, kernel=record))
-    graph.add_kernel(replace(BASE, kernel=record).definition, choose(select(record, BASE.settings), [file]).selection)
+    graph.definitions.add_kernel(
+        replace(BASE, kernel=record).definition, choose(select(record, BASE.settings), [file]).selection
+    )
     return {name: stage.fingerprint for name, stage in stages_of(graph).items()}
 
 
@@ -457,9 +459,9 @@ def test_without_a_gpu_a_check_depends_on_the_interpreter_and_not_on_the_library
 
     def checks(identity: str) -> dict[str, Stage]:
         graph = new_graph(tmp_path, monkeypatch, inputs)
-        graph.__dict__["has_gpu"] = False
-        graph.tools.__dict__["of_front_ends"] = {"triton": Distribution("3.9.0", identity)}
-        graph.add_kernel(inputs.definition, select(inputs.kernel, inputs.settings))
+        vars(graph.package)["has_gpu"] = False
+        graph.package.tools.__dict__["of_front_ends"] = {"triton": Distribution("3.9.0", identity)}
+        graph.definitions.add_kernel(inputs.definition, select(inputs.kernel, inputs.settings))
         return {name: stage for name, stage in stages_of(graph).items() if stage.label == "CHECK"}
 
     inputs = replace(option(frontend="triton", targets=("cuda",))(BASE), listings=())
@@ -511,7 +513,7 @@ def test_an_edit_of_what_all_extension_modules_include_writes_it_and_compiles_th
 
 def launcher_of(graph) -> str:
     """The launcher's library, relative to the folder of the kernels."""
-    return Path(graph.launcher_stage.paths[0]).relative_to(graph.work.get_abspath()).as_posix()
+    return Path(graph.package.launcher_stage.paths[0]).relative_to(graph.package.work.get_abspath()).as_posix()
 
 
 def test_a_library_is_linked_again_if_any_file_changes_that_is_in_it_or_that_its_entry_describes(tmp_path, monkeypatch):
@@ -526,7 +528,7 @@ def test_a_library_is_linked_again_if_any_file_changes_that_is_in_it_or_that_its
         *(f"gemm/{slug}/cuda/{name}" for slug in GEMM.slugs for name in cuda),
         *(f"glibc-{BASE.settings.glibc}/lib{name}.so" for name in ("c", "m", "dl", "pthread", "rt")),
     ]
-    assert sorted(path.relative_to(graph.work.get_abspath()).as_posix() for path in found) == sorted(expected)
+    assert sorted(path.relative_to(graph.package.work.get_abspath()).as_posix() for path in found) == sorted(expected)
 
 
 def test_the_code_of_a_stage_is_in_its_signature_and_in_its_key_in_the_cache(tmp_path, monkeypatch):
@@ -615,7 +617,7 @@ def test_the_order_of_archs_lowers_nothing_again(tmp_path, monkeypatch):
 def test_a_variant_that_is_not_listed_has_the_signature_that_it_would_have_in_the_list(tmp_path, monkeypatch):
     listed = kernel(configs=({"m": 1}, {"m": 2}, {"m": 3}), slugs=("m-1", "m-2", "m-3"))(BASE)
     graph = new_graph(tmp_path, monkeypatch, BASE)
-    graph.add_kernel(BASE.definition, select(listed.kernel, BASE.settings))
+    graph.definitions.add_kernel(BASE.definition, select(listed.kernel, BASE.settings))
     asked = stages_of(graph)
     expected = stages_of(graph_of(tmp_path / "other", monkeypatch, listed))
     for target in ("cuda", "x86-64-v3"):
@@ -635,7 +637,7 @@ def request_of(stage: Stage, graph: PackageGraph, monkeypatch: pytest.MonkeyPatc
     def call(request: Any) -> None:
         raise SentError(request)
 
-    graph.run.__dict__["pool"] = SimpleNamespace(call=call)
+    vars(graph.run.processes)["pool"] = SimpleNamespace(call=call)
     monkeypatch.setattr(UnitFiles, "read_signature", lambda unit: {})
     scratch = graph.run.top / "scratch" / stage.subject.replace("/", " ")
     scratch = scratch.with_name(f"{stage.label} {scratch.name}")

@@ -36,8 +36,8 @@ WHERE = Where("gemm", "m-1", "nvcc", "kernels/gemm.py:4")
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BuildRun:
     """A run whose journal and cache are real, and that shows nothing."""
     run = new_run(tmp_path, monkeypatch)
-    run.__dict__["cache"] = BuildCache(tmp_path / "cache", 1 << 20)
-    run.progress = Progress(silent=True)
+    vars(run.caches)["build"] = BuildCache(tmp_path / "cache", 1 << 20)
+    run.progress = run.outcome._progress = Progress(silent=True)
     run.__dict__["trace"] = SimpleNamespace(span=lambda *arguments, **keywords: None)
     return run
 
@@ -59,7 +59,7 @@ def a_stage(run: BuildRun, make: Callable[..., None], **fields: Any) -> Stage:
     source.write_text("source")
     given = {"label": "CUBIN", "subject": "gemm/m-1 sm_80", "where": WHERE, "request": {}, "sources": [str(source)]}
     stage = Stage(**{**given, "make": make, "outputs": outputs, **fields})
-    run.nodes_of(stage)  # SCons has them before it runs anything
+    run.nodes.nodes_of(stage)  # SCons has them before it runs anything
     return stage
 
 
@@ -69,7 +69,7 @@ def contents(stage: Stage) -> dict[str, str]:
 
 def executed(stage: Stage, run: BuildRun) -> Any:
     """What SCons is told when it runs the stage."""
-    return StageAction(stage, run).execute(run.nodes_of(stage), list(map(run.node, stage.sources)), run.env)
+    return StageAction(stage, run).execute(run.nodes.nodes_of(stage), list(map(run.nodes.node, stage.sources)), run.env)
 
 
 def must_not_run(*given: Any) -> None:
@@ -85,7 +85,7 @@ def test_a_stage_that_makes_one_output_of_two_has_made_none(run):
     assert isinstance(told, SCons.Errors.BuildError)
     assert "the stage did not make b.out" in told.errstr
     assert contents(stage) == {} and not stage.published
-    assert run.cache.fetch(stage.cache_key(run.digest), run.top, ["a.out", "b.out"], lambda name: "") is None
+    assert run.cache.fetch(stage.cache_key(run.journal.digest), run.top, ["a.out", "b.out"], lambda name: "") is None
 
 
 def test_what_stands_where_an_output_is_to_be_is_replaced_unless_it_is_a_folder_with_something_in_it(run):
@@ -158,7 +158,7 @@ def test_every_failure_ends_scons_with_status_2_and_the_whole_message(run, error
     assert (failed.status, failed.exitstatus) == (2, 2)
     for part in (*told, "kernels/gemm.py:4"):
         assert part in failed.errstr
-    assert run._counts()["failed"] == 1
+    assert run.outcome.counts["failed"] == 1
 
 
 # --- What a partial build does without
@@ -167,7 +167,7 @@ def test_every_failure_ends_scons_with_status_2_and_the_whole_message(run, error
 @pytest.fixture
 def partial_run(run: BuildRun, monkeypatch: pytest.MonkeyPatch) -> BuildRun:
     """The same with ``--partial``."""
-    run.partial = Partial(run.top)
+    run.partial = run.outcome._partial = Partial(run.top)
     monkeypatch.setattr(SCons.Script.Main, "exit_status", 0)
     monkeypatch.setattr(SCons.Script.Main, "this_build_status", 0)
     return run
@@ -186,10 +186,10 @@ TOLERATED = ("DISCOVER", "LOWER", "CUBIN", "PTX", "OBJECT", "FATBIN", "WRAP", "C
 def test_what_a_package_can_do_without_may_fail_and_all_else_ends_the_build(partial_run, label):
     stage = a_stage(partial_run, raising(KernelwrightError("no", WHERE)), label=label, logs=partial_run.top / "failed")
     failed = executed(stage, partial_run)
-    assert (failed is None) == (label in TOLERATED) == partial_run.lacks(stage.paths[0])
+    assert (failed is None) == (label in TOLERATED) == partial_run.partial.lacks(stage.paths[0])
     assert SCons.Script.Main.exit_status == (2 if label in TOLERATED else 0), "SCons itself sets it for what fails"
     assert not {"PACKAGE", "WHEEL", "CHECK"} & set(TOLERATED)
-    assert partial_run._counts()["failed"] == 1
+    assert partial_run.outcome.counts["failed"] == 1
 
 
 def test_a_stage_that_goes_on_without_a_source_has_that_in_its_signature_and_is_not_kept(partial_run):

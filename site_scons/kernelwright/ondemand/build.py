@@ -30,8 +30,8 @@ from .store import LATER, CacheError
 
 if TYPE_CHECKING:
     from ..define.record import DefinitionRecord, KernelRecord
-    from ..stages.context import Run
     from ..stages.kernel import KernelBuild
+    from ..stages.runs import Run
     from ..stages.selection import KernelSelection
     from ..stages.stage import Stage
 

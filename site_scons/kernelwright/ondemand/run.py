@@ -1,18 +1,16 @@
-"""What the stages of one compile run in: the second implementation of ``stages.context.Run``, without SCons."""
+"""What the stages of one compile run in: the second implementation of ``stages.runs.Run``, without SCons."""
 
 from __future__ import annotations
 
 import shlex
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import Where
-from ..define.record import DefinitionRecord
 from ..processes.elsewhere import Elsewhere
 from ..processes.runner import RunsTools, ToolResult
-from ..stages.discovery import remember_dependencies
 from ..state.journal import Journal
 
 if TYPE_CHECKING:
@@ -43,6 +41,11 @@ class OnDemandRun:
         self._lock = threading.Lock()
 
     @property
+    def discovery(self) -> Path:
+        """The folder of the records of the project's definition files."""
+        return self.session.discovery
+
+    @property
     def pool(self) -> WorkerPool:
         """The workers."""
         return self.session.pool
@@ -71,23 +74,8 @@ class OnDemandRun:
         if self.session.verbose:
             self.note(line)
 
-    def lacks(self, path: str | None) -> bool:
-        """Never: a compile does not go on without what fails."""
-        return False
-
-    def digest(self, path: str) -> str:
-        """SHA-256 of a source of a stage; that of an output is known already."""
-        return self.journal.digest(path)
-
-    def remove(self, path: str) -> None:
-        """Not needed: there are no outputs of earlier runs."""
-
     def require_folders(self, folders: Iterable[str]) -> None:
         """Not needed: nobody else has put anything into the scratch folder."""
-
-    def remember(self, definition: DefinitionRecord, request: str, dependencies: Mapping[str, str]) -> dict[str, str]:
-        """Note the files that a request turned out to depend on; those that the definition's own record lacks."""
-        return remember_dependencies(definition, self.top, self.session.discovery, request, dependencies)
 
 
 class Shown:

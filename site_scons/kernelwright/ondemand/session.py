@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core.errors import KernelwrightError
 from ..define.settings import Settings
+from ..processes.of_build import BuildProcesses
 from .store import KernelStore
 
 if TYPE_CHECKING:
     from ..processes.pool import WorkerPool
     from ..processes.protocol import Request
-    from ..processes.runner import RunsTools, ToolRunner
+    from ..processes.runner import RunsTools
     from ..state.cache import BuildCache
     from ..toolchain.probe import Toolchain
 
@@ -53,9 +54,8 @@ class Session:
         self.launcher = threading.Lock()
         self.ending = False
         self._compiling: Counter[int] = Counter()
-        self._lock = threading.RLock()
-        self._pool: WorkerPool | None = None
-        self._compilers: ToolRunner | None = None
+        self._lock = threading.Lock()
+        self._processes = self._new_processes()
 
     @property
     def state(self) -> Path:
@@ -114,27 +114,18 @@ class Session:
     @property
     def pool(self) -> WorkerPool:
         """The workers; none is started before the first request."""
-        from ..processes.pool import WorkerPool
-
-        with self._lock:
-            if self._pool is None:
-                timeout = self.settings.worker_timeout
-                self._pool = WorkerPool(self.jobs, self.root, timeout, on_output=self._show_output)
-                self._pool.variables = self.settings.environment
-            return self._pool
+        pool: WorkerPool = self._processes.pool
+        return pool
 
     @property
     def compilers(self) -> RunsTools:
         """What runs the compilers, with a limit for their time and their memory."""
-        from ..processes.memory import governor_of
-        from ..processes.runner import ToolRunner
+        compilers: RunsTools = self._processes.compilers
+        return compilers
 
-        with self._lock:
-            if self._compilers is None:
-                settings, measurements = self.settings, self.state / "measurements.json"
-                governor = governor_of(settings.memory_limit, settings.nvcc_memory, measurements)
-                self._compilers = ToolRunner(self.jobs, self.root, settings.tool_timeout, governor)
-            return self._compilers
+    def _new_processes(self) -> BuildProcesses:
+        measurements = self.state / "measurements.json"
+        return BuildProcesses(self.root, self.settings, lambda: self.jobs, measurements, self._show_output)
 
     @cached_property
     def stages(self) -> BuildCache | None:
@@ -151,19 +142,15 @@ class Session:
     def end_children(self) -> None:
         """End all workers and compilers, with everything that they started; later compiles start new ones."""
         with self._lock:
-            pool, self._pool = self._pool, None
-            compilers, self._compilers = self._compilers, None
-        if compilers is not None:
-            compilers.save()
-            compilers.close()
-        if pool is not None:
-            pool.close()
+            ended, self._processes = self._processes, self._new_processes()
+        ended.save()
+        ended.close()
 
     def forget_children(self) -> None:
         """In a child of fork: the parent's processes are not ours, and a lock may be held by a thread that is gone."""
-        self.launcher, self._lock = threading.Lock(), threading.RLock()
+        self.launcher, self._lock = threading.Lock(), threading.Lock()
         self._compiling.clear()
-        self._pool = self._compilers = None
+        self._processes = self._new_processes()
 
 
 class Sessions:

@@ -12,6 +12,7 @@ from ..core.errors import KernelwrightError
 from ..core.files import canonical_json
 from ..stages.execution import attempt
 from ..stages.stage import Stage
+from .command_line import is_passive
 from .compat import ActionBase, fail_at_the_end
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class StageAction(ActionBase):  # type: ignore[misc]
 
     def print_cmd_line(self, text: str, target: Any, source: Any, env: Any) -> None:
         """With ``-n`` show the line; otherwise that is done when it is known whether the cache has the outputs."""
-        if self.run.passive:
+        if is_passive():
             self.run.started(text)
 
     def execute(self, target: Any, source: Any, env: Any, executor: Any = None) -> Any:
@@ -62,20 +63,37 @@ class StageAction(ActionBase):  # type: ignore[misc]
             run.journal.forget(stage.paths)
             return None
         start = time.monotonic()
-        problem = attempt(stage, run) or run.not_shared(stage)
-        run.trace_stage(stage, start, problem is not None)
+        problem = attempt(stage, run) or run.shards.not_kept(stage)
+        self._note_time(start, problem is not None)
         if problem is not None:
             return self._failed(problem)
         run.progress.finished(stage.line)
         return None
 
+    def _note_time(self, start: float, failed: bool) -> None:
+        """Put the stage, which ran just now, into the timeline."""
+        stage, where, measured = self.stage, self.stage.where, self.stage.measured
+        self.run.trace.span(
+            stage.label,
+            stage.subject,
+            start,
+            time.monotonic(),
+            cached=stage.cached,
+            failed=failed,
+            cpu_seconds=measured.cpu_seconds,
+            peak_kib=measured.peak_kib,
+            kernel=where.kernel,
+            variant=where.variant,
+            arch=stage.arch or None,
+        )
+
     def _failed(self, error: KernelwrightError) -> Any:
         run, stage = self.run, self.stage
-        run.failed(stage, error)
+        outcome, node = run.outcome, run.nodes.node_of(stage)
+        outcome.failed(stage, error)
         if run.partial and run.partial.tolerates(stage, error):
-            sys.stderr.write(f"scons: *** [{run.node_of(stage)}] {run.text_of(error)}\n")
+            sys.stderr.write(f"scons: *** [{node}] {outcome.text_of(error)}\n")
             fail_at_the_end()
             run.journal.forget(stage.paths)
             return None
-        node = run.node_of(stage)
-        return SCons.Errors.BuildError(node=node, errstr=run.text_of(error), status=2, exitstatus=2, action=self)
+        return SCons.Errors.BuildError(node=node, errstr=outcome.text_of(error), status=2, exitstatus=2, action=self)

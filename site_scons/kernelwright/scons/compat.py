@@ -37,11 +37,6 @@ def option(name: str) -> Any:
         return None
 
 
-def is_given(name: str) -> bool:
-    """Whether the command line has an option with a value, which may be empty; it was added with the default False."""
-    return option(name) not in (None, False)
-
-
 def keep_going() -> None:
     """Have SCons go on after an error, as with ``-k``."""
     SCons.Script.Main.OptionsParser.values.keep_going = True

@@ -69,7 +69,7 @@ class RestoredKernels:
         Returns:
             The files of which that could not be done.
         """
-        build_cache, shard = self.run.cache, self.run.shard
+        build_cache, shard = self.run.cache, self.run.shards.shard
         if build_cache is None:
             return list(files)
         self.run.require_folders([self.work, *(f"{self.work}/{name}" for name in self.shared)])
@@ -114,7 +114,7 @@ class RestoredKernels:
             questions = map(self._question, batches[number])
             return [(question, build_cache.take_compressed(question)) for question in questions]
 
-        with Restorers(count, build_cache.folder, wanted, self.run.lock_descriptor) as restorers:
+        with Restorers(count, build_cache.folder, wanted, self.run.tree.lock_descriptor) as restorers:
             done = restorers.map(questions_of, build_cache.give_back, rest)
             for number, (answers, work) in zip(rest, done, strict=True):
                 build_cache.note(work)
@@ -142,7 +142,7 @@ class RestoredKernels:
 
     def _ask_ahead(self, files: Sequence[str], by_processes: bool = False) -> None:
         """Have the remote cache look for kernels; ``by_processes``: which unpack them, and not the threads that ask."""
-        if self.run.cache is not None and self.run.has_remote:
+        if self.run.cache is not None and self.run.caches.has_remote:
             cache = self.run.cache
             look = cache.recall_compressed_ahead if by_processes else cache.recall_ahead
             look(map(self._question, files), _present(self.run.top))
@@ -189,7 +189,7 @@ class RestoredKernels:
 
     def _stage(self, stage: Stage) -> FinishedStage:
         assert self.run.cache is not None
-        key = stage.key or stage.cache_key(self.run.digest)
+        key = stage.key or stage.cache_key(self.run.journal.digest)
         entry = entry_key(key, stage.later)
         where = stage.where
         outputs = {name: os.path.relpath(path, self.work) for name, path in stage.outputs.items()}
@@ -199,7 +199,7 @@ class RestoredKernels:
 
     def _tell(self, restored: Restored) -> None:
         """Put what was restored into the timeline, and have :meth:`take_all` show it."""
-        self.run.restored_stages += len(restored.steps)
+        self.run.outcome.restored += len(restored.steps)
         for label, subject, *belongs in restored.steps:
             self._lines.append(f"{CACHED} {label} {subject}")
             kernel, variant, arch = (name or None for name in belongs)

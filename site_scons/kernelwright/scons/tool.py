@@ -24,7 +24,7 @@ from ..define.settings import (
     reject_unknown,
     unknown_variables,
 )
-from . import compat
+from . import command_line, compat
 from .graph import PackageGraph
 from .run import BuildRun, begun_run, current_run
 
@@ -40,7 +40,7 @@ def generate(env: Any, **keywords: Any) -> None:
     except KernelwrightError as error:
         stop(error)
     env["KERNELWRIGHT_TABLE"] = table
-    _add_options()
+    command_line.add_options()
     _add_variables(env, defaults)
     env.AddMethod(kernel_package, "KernelPackage")
     env.AddMethod(kernel_wheel, "KernelWheel")
@@ -68,15 +68,15 @@ def kernel_package(env: Any, package: str | None = None, sources: Any = (), **se
         merged = _settings(env, package, settings)
         run = current_run(env, merged, settings)
         run.lock()
-        run.merge()
+        run.shards.merge()
         files = [node for node in _nodes(env, sources) if not node.name.startswith("_")]
         if not files:
             remedy = 'give it some: Glob("kernels/*.py"); files whose names begin with _ are helpers'
             raise SettingsError(f"{merged.package} has no definition files", Where(stage="settings"), remedy)
         with compat.unchecked_nodes():
             graph = PackageGraph(env, run, merged, files)
-            run.made[merged.package] = graph, graph.add()
-            return run.made[merged.package][1]
+            run.packages[merged.package] = graph, graph.add()
+            return run.packages[merged.package][1]
     except KernelwrightError as error:
         stop(error, begun_run(env))
     except OSError as error:
@@ -105,7 +105,9 @@ def kernel_wheel(env: Any, package: Any = None) -> Any:
     begun = begun_run(env)
     named = env["KERNELWRIGHT_TABLE"].get("package", "") if package is None else package
     where = Where(stage="settings", location=f"KernelWheel({shown(named)})")
-    name, made = next((found for found in (begun.made if begun else {}).items() if _is_of(found, named)), ("", None))
+    name, made = next(
+        (found for found in (begun.packages if begun else {}).items() if _is_of(found, named)), ("", None)
+    )
     try:
         if made is None:
             raise SettingsError(f"there is no package {shown(named)}", where, "call env.KernelPackage for it before")
@@ -114,7 +116,7 @@ def kernel_wheel(env: Any, package: Any = None) -> Any:
             message = f"the project's wheel is that of {shown(run.wheel_of)} already, and a project has one name"
             raise SettingsError(message, where, "put the other package into a project of its own")
         run.wheel_of = name
-        if "wheel" not in SCons.Script.COMMAND_LINE_TARGETS or made[0].run.passive:
+        if "wheel" not in command_line.targets() or command_line.is_passive():
             # Nothing is read, or imported, for a wheel that is not wanted.
             return env.Alias("wheel")
         graph, nodes = made
@@ -138,7 +140,7 @@ def stop(error: KernelwrightError, run: BuildRun | None = None) -> NoReturn:
     SCons's UserError would add the place where it was raised, which is a line of ours.
     """
     if run is not None:
-        run.stopped()
+        run.outcome.stopped()
     sys.stdout.flush()
     sys.stderr.write(f"scons: *** {error}\n")
     SCons.Script.Exit(2)
@@ -168,8 +170,8 @@ def _settings(env: Any, package: str | None, keywords: dict[str, Any]) -> Settin
         for variable, name in COMMAND_LINE.items()
         if variable in SCons.Script.ARGUMENTS or PREFIX + variable in SCons.Script.ARGUMENTS
     }
-    if compat.is_given("kernelwright_cluster"):
-        given["cluster"] = compat.option("kernelwright_cluster")  # an empty one is that of no cluster
+    if command_line.is_given("cluster"):
+        given["cluster"] = command_line.given("cluster")  # an empty one is that of no cluster
     layers = [
         *_base_layers(env["KERNELWRIGHT_TABLE"]),
         (place, ({} if package is None else {"package": package}) | keywords),
@@ -186,20 +188,6 @@ def _settings(env: Any, package: str | None, keywords: dict[str, Any]) -> Settin
 def _base_layers(table: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """The defaults and pyproject.toml. The archs are among them, since a table may name those of one target only."""
     return [("defaults", {"archs": Settings().archs}), ("pyproject.toml", table)]
-
-
-def _add_options() -> None:
-    """Add our options to SCons's, once for all environments."""
-    for name, text in OPTIONS.items():
-        key = "kernelwright_" + name.replace("-", "_")
-        if compat.option(key) is None:
-            SCons.Script.AddOption(f"--{name}", dest=key, action="store_true", default=False, help=text)
-    if compat.option("kernelwright_shard") is None:
-        for name, (how, metavar, default, text) in VALUED.items():
-            SCons.Script.AddOption(
-                f"--{name}", dest=f"kernelwright_{name}", action=how, metavar=metavar, default=default, help=text
-            )
-        compat.restore_defaults()
 
 
 class _Variables(SCons.Variables.Variables):  # type: ignore[misc]
@@ -239,21 +227,6 @@ def _warn_of_misspelled() -> None:
         if near and name.removeprefix(PREFIX) not in COMMAND_LINE:
             sys.stderr.write(f"kernelwright: {name}= is no setting; did you mean {near[0]}=?\n")
 
-
-OPTIONS = {
-    "strict": "Refuse definitions that read what they do not declare, and verify all outputs by content.",
-    "partial": "Make packages of what is well, as with -k; manifest.json lists the rest. Exit status 2 if any failed.",
-    "no-wait": "Fail if another scons works in this tree, instead of waiting.",
-    "build-missing": "With --merge: compile what the shards lack.",
-}
-"""Options of the command line, beside SCons's own."""
-
-VALUED: dict[str, tuple[str, str, Any, str]] = {
-    "shard": ("store", "2/8", False, "Build a fixed part of the kernels, here the second eighth, and no package."),
-    "cluster": ("store", "ADDRESS", False, "Have the workers of a Dask cluster run compilers, as the setting cluster."),
-    "merge": ("append", "FOLDER", [], "Take kernels from the build cache of a shard, and compile none."),
-}
-"""Options that have a value: how it is kept, a name for it in the help text, the default, and what it does."""
 
 TARGET_HELP = f"""
 Targets: the packages by default; a kernel's name builds that kernel; check runs every built variant against its

@@ -1,4 +1,4 @@
-"""What stages are made from: the package, the kernel, and what runs the stages."""
+"""What stages are made from: the package and the kernel."""
 
 from __future__ import annotations
 
@@ -8,81 +8,24 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..core.dependencies import IN_PACKAGE, is_portable, present_digest
 from ..core.errors import DefinitionError, EditedError, ToolchainError, Where
 from ..core.surroundings import OUTSIDE, interpreter
+from .runs import Run, Services, lacks
 
 if TYPE_CHECKING:
     from ..backends.files import UnitFiles, VariantFiles
     from ..define.record import DefinitionRecord, KernelRecord
     from ..define.settings import Settings
     from ..frontends.base import FrontEnd
-    from ..processes.pool import WorkerPool
     from ..processes.protocol import CheckRequest, LowerRequest
-    from ..processes.runner import RunsTools
-    from ..state.cache import BuildCache
-    from ..state.journal import Journal
     from ..toolchain.distribution import Distribution
     from ..toolchain.elsewhere import Elsewhere
-    from .partial import Partial
     from .selection import KernelSelection
     from .stage import Stage
     from .tools import Tools
-
-
-class Run(Protocol):
-    """What runs stages: a run of SCons, or something like it. Stages call it from several threads."""
-
-    top: Path
-    """The project's folder."""
-    state: Path
-    """The folder of what the build keeps for the next one."""
-    strict: bool
-    """Whether it is an error that a definition reads what it does not declare."""
-    partial: Partial | None
-    """What failed, if the run goes on without it."""
-
-    @property
-    def pool(self) -> WorkerPool:
-        """The workers."""
-
-    @property
-    def compilers(self) -> RunsTools:
-        """What runs compilers."""
-
-    @property
-    def journal(self) -> Journal:
-        """What is known of the outputs of stages."""
-
-    @property
-    def cache(self) -> BuildCache | None:
-        """The build cache, if there is one."""
-
-    def note(self, text: str) -> None:
-        """Show a line."""
-
-    def note_once(self, text: str) -> None:
-        """Show a line unless this run has shown it."""
-
-    def started(self, line: str) -> None:
-        """Show that a stage begins."""
-
-    def lacks(self, path: str | None) -> bool:
-        """Whether a file was not made, and the run went on without it."""
-
-    def digest(self, path: str) -> str:
-        """SHA-256 of a source of a stage."""
-
-    def remove(self, path: str) -> None:
-        """Remove an output that is not what was built, and say so."""
-
-    def require_folders(self, folders: Iterable[str]) -> None:
-        """Raise a KernelwrightError if a folder of outputs is a link."""
-
-    def remember(self, definition: DefinitionRecord, request: str, dependencies: Mapping[str, str]) -> dict[str, str]:
-        """Note the files that a request turned out to depend on; those that the definition's own record lacks."""
 
 
 @dataclass(frozen=True)
@@ -281,8 +224,11 @@ class KernelContext:
         Arguments:
             request: its name in the record of the definition.
         """
+        # Imported here, because most runs discover nothing.
+        from .discovery import remember_dependencies
+
         stage.later = dict(self.definition.later.get(request, {}))
-        stage.note = partial(self.run.remember, self.definition, request)
+        stage.note = partial(remember_dependencies, self.definition, self.run.top, self.run.discovery, request)
         stage.ask = self.call
         return stage
 
@@ -317,7 +263,7 @@ class KernelContext:
                 raise EditedError(f"{name} was edited meanwhile", where, "try again")
 
 
-def whole(run: Run, variants: tuple[VariantFiles, ...]) -> tuple[VariantFiles, ...]:
+def whole(run: Services, variants: tuple[VariantFiles, ...]) -> tuple[VariantFiles, ...]:
     """The variants with what was made of them; all, but for a run that goes on without what fails."""
     if run.partial is None:
         return variants
@@ -325,14 +271,13 @@ def whole(run: Run, variants: tuple[VariantFiles, ...]) -> tuple[VariantFiles, .
     return tuple(variant for variant in left if variant.units)
 
 
-def made(run: Run, unit: UnitFiles) -> UnitFiles | None:
+def made(run: Services, unit: UnitFiles) -> UnitFiles | None:
     """The lowering with those archs whose images were made; None if there is no such arch."""
-    lacks = run.lacks
-    if any(map(lacks, (unit.signature, unit.module, unit.host, *unit.objects, *unit.own))):
+    if any(lacks(run, path) for path in (unit.signature, unit.module, unit.host, *unit.objects, *unit.own)):
         return None
     if unit.own:
         return unit
-    images = {arch: image for arch, image in unit.images.items() if not lacks(image)}
+    images = {arch: image for arch, image in unit.images.items() if not lacks(run, image)}
     if unit.target == "cuda" and not images:
         return None
     archs = tuple(arch for arch in unit.archs if unit.target != "cuda" or arch in images)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,10 +17,10 @@ from .stage import Stage
 from .stage_run import StageRun
 
 if TYPE_CHECKING:
-    from .context import Run
+    from .runs import Engine
 
 
-def attempt(stage: Stage, run: Run) -> KernelwrightError | None:
+def attempt(stage: Stage, run: Engine) -> KernelwrightError | None:
     """Publish a stage; what went wrong, as an error that a user can read."""
     try:
         publish(stage, run)
@@ -40,14 +41,14 @@ def attempt(stage: Stage, run: Run) -> KernelwrightError | None:
     return problem
 
 
-def publish(stage: Stage, run: Run) -> None:
+def publish(stage: Stage, run: Engine) -> None:
     """Fetch a stage's outputs from the cache or run it, in a scratch folder; then move all of them into place.
 
     Raises:
         KernelwrightError: the stage failed, or did not make a declared output. No output exists then.
     """
     cache = run.cache if stage.cacheable else None
-    key = stage.cache_key(run.digest) if cache is not None else None
+    key = stage.cache_key(run.journal.digest) if cache is not None else None
     alone = contextlib.nullcontext() if cache is None or key is None else cache.alone(key)
     with alone, scratch_folder(run.state / "scratch") as scratch:
         stage.key = key
@@ -68,7 +69,7 @@ def publish(stage: Stage, run: Run) -> None:
     stage.published = True
 
 
-def _fetch(stage: Stage, run: Run, key: str, scratch: Path) -> bool:
+def _fetch(stage: Stage, run: Engine, key: str, scratch: Path) -> bool:
     """Whether the stage's outputs were in the cache, and are in the scratch folder now."""
     if run.cache is None:
         return False
@@ -90,3 +91,15 @@ def move(source: Path, target: Path) -> None:
         except FileNotFoundError:
             continue
     os.replace(source, target)  # noqa: PTH105
+
+
+def tell_of_alteration(path: str, top: Path, note: Callable[[str], None]) -> None:
+    """Say that an output is not as it was built."""
+    note(f"kernelwright: {os.path.relpath(path, top)} is not as it was built: making it again")
+
+
+def remove(path: str) -> None:
+    """Remove an output, whatever is in its place, so that it is made again."""
+    make_way(path)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)  # noqa: PTH108

@@ -15,8 +15,9 @@ from ..core.request import ASIDE, digest
 from ..processes.runner import ToolResult, together
 from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.nvcc_run import shell_script
-from .context import Context, Run
+from .context import Context
 from .places import SYMBOLIC_PLACES, real_places
+from .runs import Services
 from .stage import Stage, files_in
 from .stage_run import StageRun
 
@@ -112,7 +113,7 @@ def link(request: Launcher, scratch: Path, stage: StageRun) -> None:
     (scratch / "compile_launcher.sh").write_text(script)
 
 
-def _compile(compiler: HostCompiler, run: Run) -> CompiledLauncher:
+def _compile(compiler: HostCompiler, run: Services) -> CompiledLauncher:
     with scratch_folder(run.state / "scratch") as scratch:
         command = launcher_commands(real_places(compiler), "", str(scratch))[0]
         result = run.compilers.run(command, scratch, scratch, WHERE, REMEDY, kind="launcher", subject="launcher")

@@ -21,7 +21,8 @@ from ..core.version import VERSION
 from ..define.settings import Settings
 from ..package.assemble import IMAGES, outputs, provider_package, runtime_sources
 from .context import Context
-from .execution import move
+from .execution import move, remove, tell_of_alteration
+from .runs import lacks
 from .stage import Stage, files_in
 from .stage_run import StageRun
 
@@ -153,11 +154,10 @@ class Assembly:
 
     def _made(self, part: Part) -> Part | None:
         """A kernel without the images that were not made; None: it cannot be used."""
-        lacks = self._run.lacks
         needed = [product.path for path, product in part.products.items() if not path.startswith(f"{IMAGES}/")]
-        if any(map(lacks, [part.entry.path, *needed])):
+        if any(lacks(self._run, path) for path in (part.entry.path, *needed)):
             return None
-        return replace(part, products={path: p for path, p in part.products.items() if not lacks(p.path)})
+        return replace(part, products={path: p for path, p in part.products.items() if not lacks(self._run, p.path)})
 
     @property
     def _gaps(self) -> list[dict[str, Any]]:
@@ -272,7 +272,8 @@ class Assembly:
         """Say so if a copy is neither what has to be there nor what an earlier run copied."""
         found, before = self.copies.get(path), self._before.get(path)
         if found and before and found[1] != before[1] and os.path.exists(self._place(path)):  # noqa: PTH110
-            self._run.remove(self._place(path))
+            tell_of_alteration(self._place(path), self._run.top, self._run.note)
+            remove(self._place(path))
 
     def _sweep(self) -> None:
         """Remove what earlier definitions, configs and archs left behind."""

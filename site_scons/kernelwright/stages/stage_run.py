@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import KernelwrightError, Where
 from .context import whole
+from .runs import Services, lacks
 
 if TYPE_CHECKING:
     from ..backends.files import VariantFiles
     from ..processes.elsewhere import Elsewhere
     from ..processes.runner import RunsTools, ToolResult
     from ..toolchain.nvcc_run import CompiledCode
-    from .context import Run
     from .stage import Stage
 
 
@@ -28,7 +28,7 @@ class StageRun:
         stage: the stage; its sources are read, and what it took is noted in it.
     """
 
-    run: Run
+    run: Services
     stage: Stage
 
     @property
@@ -44,7 +44,7 @@ class StageRun:
     @property
     def sources(self) -> list[str]:
         """The sources that there are: all, but for a run that goes on without what fails."""
-        return [path for path in self.stage.sources if not self.run.lacks(path)]
+        return [path for path in self.stage.sources if not lacks(self.run, path)]
 
     @property
     def late(self) -> Any:

@@ -1,0 +1,243 @@
+"""One kernel package as SCons sees it: what is asked for, where its files are, what it is made with, and its stages."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import SCons.Script
+
+from ..core.dependencies import is_portable
+from ..core.errors import SettingsError, Where
+from ..core.files import canonical_json
+from ..core.pipeline import LISTINGS
+from ..core.version import VERSION
+from ..define.settings import Settings, affecting
+from ..define.tables import tables_in
+from ..stages import commands
+from ..stages.code import own_code
+from ..stages.context import Context
+from ..stages.package import images_in, named_backends
+from ..stages.stage import IR, Stage
+from ..stages.tools import Tools, find_tools
+from . import command_line
+from .action import StageAction
+from .run import BuildRun
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from ..stages.configured import Configured
+    from ..stages.launcher import CompiledLauncher
+
+TUNE = "tune"
+"""The target that tunes."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a run wants of one package.
+
+    Arguments:
+        targets: the targets that the command line names.
+        listings: the texts of device code that are asked for: ``sass``, ``ptx``.
+        check: whether kernels are checked.
+        ir_always: whether the IR after each pass is written because a setting says so.
+        settled: whether settled kernels can be left out: all targets are ours, no tree of nodes is shown, and no
+            content is to be verified.
+        restored: whether kernels can come out of the build cache as a whole: all are asked for, and nothing else of
+            them.
+    """
+
+    targets: tuple[Any, ...]
+    listings: tuple[str, ...]
+    check: bool
+    ir_always: bool
+    settled: bool
+    restored: bool
+
+    @property
+    def ir(self) -> bool:
+        """Whether the IR after each pass is written, be it asked for or set."""
+        return IR in self.targets or self.ir_always
+
+
+def asked_of(settings: Settings, run: BuildRun) -> Asked:
+    """What the command line and the settings want of a package."""
+    targets, shard = tuple(command_line.targets()), run.shards.shard
+    listings = tuple(name for name in LISTINGS if name in targets)
+    # A partial package can do without variants that cannot be lowered, and nothing may wait for their IR.
+    ir_always = settings.dump_ir == "yes" and run.partial is None and not run.shards.only_merged
+    settled = (
+        all(isinstance(target, str) and target.isidentifier() for target in targets)
+        # In which shard a kernel is does not tell whether there is one of that name.
+        and (shard is None or {*targets} <= {command_line.SHARD, "check"})
+        and not {commands.NAME, IR, *listings} & {*targets}
+        and not (ir_always or run.strict or SCons.Script.GetOption("tree_printers"))
+    )
+    plain = {*targets} <= {"wheel", command_line.SHARD} and run.partial is None and not command_line.is_passive()
+    return Asked(targets, listings, "check" in targets, ir_always, settled, settled and plain)
+
+
+class Package:
+    """What all parts of one package's graph work with.
+
+    Arguments:
+        env: the user's environment; what is added to it are targets and aliases.
+        run: the run of scons that it belongs to.
+        settings: the package's settings.
+        files: SCons file nodes of the definition files.
+
+    Raises:
+        SettingsError: there is a package of that name already.
+    """
+
+    def __init__(self, env: Any, run: BuildRun, settings: Settings, files: Sequence[Any]) -> None:
+        self.run = run
+        self.settings = settings
+        self.asked = asked_of(settings, run)
+        self.stages: list[Stage] = []
+        self.failing: list[Any] = []
+        """Nodes that show what is wrong with definition files, whatever is asked for."""
+        self.outside: set[str] = set()
+        """The files outside of the project that kernels depend on, as far as that is known before the build."""
+        self.begun_launcher: Future[CompiledLauncher] | None = None
+        self.user_env = env
+        # A clone, so that the user's decider and scanners stay as they are: early cutoff needs contents compared, and
+        # the stages name all their sources themselves.
+        self.env = env.Clone(SCANNERS=[])
+        self.env.Decider("content")
+        # None of our nodes is in SCons's cache. Unless told so, SCons makes the default environment to ask it. That
+        # looks for compilers, which takes longer than all else in a small build with nothing to do.
+        self.env.CacheDir(None)
+        base = _base_folder(env)
+        self.work = base.Dir("kernels").Dir(settings.package)
+        self.folder = base.Dir(settings.package.replace(".", "/"))
+        self.checks = base.Dir("check").Dir(settings.package)
+        self.wheels = base.Dir("wheels")
+        self.top = str(run.top)
+        self.files = [self.name(node.get_abspath()) for node in files]
+        """The definition files, relative to the project's folder."""
+        run.tree.bases.add(base.get_abspath())
+        if str(self.folder) in run.folders:
+            where = Where(stage="settings", location=f"KernelPackage({settings.package!r})")
+            raise SettingsError("a package of that name exists already", where, "give each package its own name")
+        run.folders.add(str(self.folder))
+
+    def name(self, path: str) -> str:
+        """A path relative to the top, with forward slashes, if it is below it."""
+        return path[len(self.top) + 1 :] if path.startswith(self.top + os.sep) else path
+
+    @cached_property
+    def tools(self) -> Tools:
+        """The tools, probed now if they were not before.
+
+        Raises:
+            KernelwrightError: a tool is missing or broken, or does not know an arch.
+        """
+        chain, start = self.run.toolchain, time.monotonic()
+        with self.run.progress.ahead("looking at the tools"):
+            tools = find_tools(self.settings, chain)
+        if chain.probed:
+            subject, cpu_seconds = ", ".join(chain.probed), sum(chain.probed.values())
+            self.run.trace.span("PROBE", subject, start, time.monotonic(), cpu_seconds=cpu_seconds)
+        return tools
+
+    @cached_property
+    def context(self) -> Context:
+        """What the package's stages are made from."""
+        work, package, checks, wheels = (
+            Path(node.get_abspath()) for node in (self.work, self.folder, self.checks, self.wheels)
+        )
+        images = images_in(self.settings)
+        return Context(self.run, self.settings, self.tools, work, package, checks, wheels, images, self.has_gpu)
+
+    @cached_property
+    def has_gpu(self) -> bool:
+        """Whether an NVIDIA driver runs on this machine, so that CUDA code can be checked."""
+        return Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
+
+    @cached_property
+    def configured(self) -> Configured | None:
+        """The configs in the file that the setting names, if it names one."""
+        if not self.settings.configs:
+            return None
+        from ..stages.configured import Configured
+
+        return Configured(self.run.top, self.settings.configs)
+
+    @cached_property
+    def tables(self) -> dict[str, tuple[str, ...]]:
+        """The files of the tuning tables, by the name of the kernel."""
+        tables, shard = tables_in(self.run.top, self.settings.tuning), self.run.shards.shard
+        return {name: files for name, files in tables.items() if shard is None or shard.has(name)}
+
+    @cached_property
+    def key(self) -> str:
+        """Digest of everything that all kernels of the package depend on."""
+        chosen = affecting(self.settings)
+        places = [self.name(folder.get_abspath()) for folder in (self.work, self.folder, self.checks)]
+        needs = {backend.name: backend.build_versions() for backend in named_backends(self.settings)}
+        tools = [self.tools.data, [tool.identity for tool in self.tools.of_front_ends.values()], needs]
+        configs = hashlib.sha256(self.configured.content).hexdigest() if self.configured else ""
+        identity = [VERSION, chosen, configs, tools, own_code(), places, self.has_gpu, self.run.strict]
+        return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
+
+    # ---- stages ----
+
+    def add_stage(self, stage: Stage) -> Stage:
+        """Make a stage an SCons target."""
+        run = self.run
+        self.stages.append(stage)
+        if run.shards.only_merged and stage.cacheable:
+            run.shards.refuse(stage)
+        stage.logs = Path(self.work.get_abspath(), stage.where.kernel or "not-discovered", "failed")
+        run.add(stage)
+        sources = list(map(run.nodes.node, stage.sources))
+        nodes = self.env.Command(run.nodes.nodes_of(stage), sources, StageAction(stage, run))
+        # SCons's own cache has a file for each output, and takes no notice of what a stage finds out while it runs.
+        self.env.NoCache(nodes)
+        return stage
+
+    @cached_property
+    def glibc_stage(self) -> Stage | None:
+        """What makes the libraries that stand in for the machine's C library; None: it is linked with that."""
+        from ..stages import glibc
+
+        stage = glibc.make(self.context)
+        return self.add_stage(stage) if stage else None
+
+    @cached_property
+    def launcher_stage(self) -> Stage:
+        """What makes the launcher."""
+        from ..stages import launcher
+
+        return self.add_stage(launcher.make(self.context, self.glibc_stage, self.begun_launcher))
+
+    # ---- what is told and noted ----
+
+    def tell(self, notes: Sequence[str]) -> None:
+        """Show lines."""
+        for note in notes:
+            self.run.note(note)
+
+    def note_outside(self, present: Mapping[str, Any]) -> None:
+        """Note the files outside of the project that kernels depend on.
+
+        Arguments:
+            present: name -> what tells that it is there; None or empty: it is not.
+        """
+        files = (name for name, there in present.items() if there and not name.endswith("/"))
+        self.outside.update(n for n in files if n.startswith("../") or (n.startswith("/") and not is_portable(n)))
+
+
+def _base_folder(env: Any) -> Any:
+    """Where outputs go: the SConscript's variant_dir if it has one, otherwise ``build`` beside the SConstruct."""
+    here = env.Dir(".")
+    return here if here.srcnode() != here else env.Dir("#build")
