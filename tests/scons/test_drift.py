@@ -26,7 +26,7 @@ from kernelwright.frontends.cutedsl.program import VERSION as CUTEDSL
 from kernelwright.frontends.triton.program import VERSION as TRITON
 from kernelwright.ondemand.options import INTERNAL, OTHERS, VARIABLES
 from kernelwright.runtime.loader import SCHEMA
-from kernelwright.scons.tool import OPTIONS, VALUED
+from kernelwright.scons.command_line import OPTIONS, VALUED
 from kernelwright.stages.code import code_of
 from kernelwright.worker.compare import TOLERANCES
 from packaging.requirements import Requirement
@@ -111,7 +111,7 @@ def test_every_stage_that_is_made_is_in_the_table():
             path = PACKAGE / name.replace(".", "/")
             assert path.is_dir() or path.with_suffix(".py").is_file(), f"{kind.label}: {name}"
     names = {kind.module.removeprefix("stages.") for kind in MADE.values()}
-    helpers = {"__init__", "code", "context", "execution", "included", "kernel", "partial", "places", "stage"}
+    helpers = {"__init__", "code", "context", "execution", "included", "kernel", "partial", "places", "runs", "stage"}
     helpers |= {"stage_run", "tools", "tuning", "configured", "discovery", "selection", "tuned"}
     assert names | helpers == {path.stem for path in (PACKAGE / "stages").glob("*.py")}, "one file for each stage"
 
@@ -135,6 +135,7 @@ DECIDING_NOTHING = {
     # Their results are in the options: who the tools are, and our version.
     *("toolchain/probe.py", "core/answers.py", "core/version.py"),
     *("core/located.py", "core/pipeline.py", "core/shard.py", "define/tables.py", "define/tuning.py"),
+    *("core/once.py", "processes/of_build.py"),
     *(f"stages/{name}.py" for name in ("configured", "selection", "tuned")),
     *(
         "state/counts.py",
@@ -154,14 +155,25 @@ DECIDING_NOTHING = {
         for name in [
             "action",
             "ahead",
+            "caches",
+            "cleaning",
+            "command_line",
             "compat",
+            "definitions",
             "graph",
             "journal",
+            "nodes",
+            "outcome",
+            "package",
             "progress",
             "restored",
             "restorers",
             "run",
+            "settling",
+            "shards",
+            "targets",
             "tool",
+            "tree",
         ]
     ),
     *(f"stages/{name}.py" for name in ("kernel", "partial", "tools")),

@@ -79,7 +79,7 @@ def test_the_cache_folder_of_a_build_file_is_known(tmp_path, monkeypatch):
 def test_our_nodes_need_no_default_environment_which_looks_for_compilers(tmp_path, monkeypatch):
     monkeypatch.setattr(SCons.Defaults, "_default_env", None)
     graph = graph_of(tmp_path, monkeypatch, Inputs())
-    stage = next(stage for stage in graph.made if stage.label == "CC")
-    for node in graph.run.nodes_of(stage):
+    stage = next(stage for stage in graph.package.stages if stage.label == "CC")
+    for node in graph.run.nodes.nodes_of(stage):
         assert node.get_build_env().get_CacheDir().path is None
     assert SCons.Defaults._default_env is None
