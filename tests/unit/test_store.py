@@ -385,6 +385,13 @@ def test_a_disk_that_becomes_full_while_a_kernel_is_put_in_place_is_an_error(
     assert "make room on the disk" in str(caught.value) and str(tmp_path) in str(caught.value)
 
 
+def test_a_session_makes_no_folder_before_something_is_compiled(tmp_path: Path) -> None:
+    store = KernelStore(tmp_path / "cache")
+    session = Session(tmp_path, Settings(), store, 1)
+    session.end_children()
+    assert not store.folder.exists()
+
+
 def test_a_disk_that_becomes_full_has_work_go_on_in_a_private_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+T = TypeVar("T")
 
 
-class shared_property(cached_property[Any]):
-    """A cached property that several threads may ask for; from Python 3.12 on, functools' own is then made twice."""
+class shared_property(cached_property[T]):
+    """A cached property that several threads may ask for.
 
-    _making = threading.RLock()
+    That of functools is made twice then, from Python 3.12 on; before, it has a lock that a child of fork may wait for.
+    """
 
-    def __get__(self, instance: Any, owner: type[Any] | None = None) -> Any:
-        with self._making:
-            return super().__get__(instance, owner)
+    if not TYPE_CHECKING:  # its type is that of the base class
+
+        def __get__(self, instance: object, owner: type | None = None) -> T:
+            if instance is None:
+                return self
+            with _MAKING:
+                values = vars(instance)
+                if self.attrname not in values:
+                    values[self.attrname] = self.func(instance)
+                return values[self.attrname]
+
+
+_MAKING = threading.RLock()
+"""The lock that whoever makes such a value holds."""
+
+# In a child of fork, a thread that is gone may have it.
+os.register_at_fork(after_in_child=_MAKING._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 def if_made(instance: object, name: str) -> Any:

@@ -54,7 +54,7 @@ class Session:
         self.launcher = threading.Lock()
         self.ending = False
         self._compiling: Counter[int] = Counter()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._processes = self._new_processes()
 
     @property
@@ -114,18 +114,20 @@ class Session:
     @property
     def pool(self) -> WorkerPool:
         """The workers; none is started before the first request."""
-        pool: WorkerPool = self._processes.pool
-        return pool
+        with self._lock:
+            return self._processes.pool
 
     @property
     def compilers(self) -> RunsTools:
         """What runs the compilers, with a limit for their time and their memory."""
-        compilers: RunsTools = self._processes.compilers
-        return compilers
+        with self._lock:
+            return self._processes.compilers
 
     def _new_processes(self) -> BuildProcesses:
-        measurements = self.state / "measurements.json"
-        return BuildProcesses(self.root, self.settings, lambda: self.jobs, measurements, self._show_output)
+        # The folder is made when it is needed first, and is another one if the disk of the cache gets full.
+        return BuildProcesses(
+            self.root, self.settings, lambda: self.jobs, lambda: self.state / "measurements.json", self._show_output
+        )
 
     @cached_property
     def stages(self) -> BuildCache | None:
@@ -148,7 +150,7 @@ class Session:
 
     def forget_children(self) -> None:
         """In a child of fork: the parent's processes are not ours, and a lock may be held by a thread that is gone."""
-        self.launcher, self._lock = threading.Lock(), threading.Lock()
+        self.launcher, self._lock = threading.Lock(), threading.RLock()
         self._compiling.clear()
         self._processes = self._new_processes()
 

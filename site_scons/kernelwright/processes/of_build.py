@@ -22,7 +22,7 @@ class BuildProcesses:
         top: the project's folder.
         settings: limits of time and memory, and the variables that workers get.
         jobs: says how many processes work at once.
-        measurements: the file of how much memory compilers took in earlier builds.
+        measurements: gives the file of how much memory compilers took in earlier builds.
         on_output: shows what a definition printed.
         spread: makes of what runs compilers here what runs them on other machines as well.
     """
@@ -32,7 +32,7 @@ class BuildProcesses:
         top: Path,
         settings: Settings,
         jobs: Callable[[], int],
-        measurements: Path,
+        measurements: Callable[[], Path],
         on_output: Callable[[Request[Any], str], None],
         spread: Callable[[ToolRunner], RunsTools] = lambda local: local,
     ) -> None:
@@ -61,7 +61,7 @@ class BuildProcesses:
         from .runner import ToolRunner
 
         settings = self._settings
-        governor = governor_of(settings.memory_limit, settings.nvcc_memory, self._measurements)
+        governor = governor_of(settings.memory_limit, settings.nvcc_memory, self._measurements())
         return self._spread(ToolRunner(self._jobs(), self._top, self._limits["compilers"], governor))
 
     def allow(self, settings: Settings) -> None:

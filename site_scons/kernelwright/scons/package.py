@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from ..stages.configured import Configured
     from ..stages.launcher import CompiledLauncher
 
-TUNE = "tune"
-"""The target that tunes."""
-
 
 @dataclass(frozen=True)
 class Asked:

@@ -60,9 +60,14 @@ class BuildRun:
         self.nodes = Nodes(env)
         self.outcome = Outcome(self.progress, self.nodes, self.partial)
         self.caches = Caches(self.tree, env, settings, self.progress)
-        self.shards = Shards(top, self.caches, lambda path: self.journal.digest(path), self.note)
+        self.shards = Shards(self.tree, self.caches, self.note)
         self.processes = BuildProcesses(
-            top, settings, lambda: self.local_jobs, self.state / "measurements.json", self._show_output, self._spread
+            top,
+            settings,
+            lambda: self.local_jobs,
+            lambda: self.state / "measurements.json",
+            self._show_output,
+            self._spread,
         )
         self.folders: set[str] = set()
         self.packages: dict[str, Any] = {}
@@ -88,26 +93,22 @@ class BuildRun:
     @property
     def journal(self) -> Journal:
         """SCons's signatures and the contents of the outputs."""
-        journal: Journal = self.tree.journal
-        return journal
+        return self.tree.journal
 
     @property
     def cache(self) -> BuildCache | None:
         """The build cache, if there is one."""
-        cache: BuildCache | None = self.caches.build
-        return cache
+        return self.caches.build
 
     @property
     def pool(self) -> WorkerPool:
         """The workers."""
-        pool: WorkerPool = self.processes.pool
-        return pool
+        return self.processes.pool
 
     @property
     def compilers(self) -> RunsTools:
         """What runs the compilers."""
-        compilers: RunsTools = self.processes.compilers
-        return compilers
+        return self.processes.compilers
 
     def note(self, text: str) -> None:
         """Show a line."""

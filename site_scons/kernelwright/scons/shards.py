@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import SCons.Script
@@ -15,6 +14,7 @@ from ..core.errors import KernelwrightError, SettingsError, Where
 from ..core.shard import shard_of
 from . import command_line, compat
 from .caches import Caches
+from .tree import Tree
 
 if TYPE_CHECKING:
     from ..stages.kernel import KernelBuild
@@ -30,20 +30,17 @@ class Shards:
     """What the command line says about shards.
 
     Arguments:
-        top: the project's folder.
-        digest: gives the SHA-256 of a source of a stage.
         note: shows a line.
 
     Raises:
         SettingsError: there is no such shard, or something is asked for that needs all kernels.
     """
 
-    def __init__(self, top: Path, caches: Caches, digest: Callable[[str], str], note: Callable[[str], None]) -> None:
+    def __init__(self, tree: Tree, caches: Caches, note: Callable[[str], None]) -> None:
         self.shard = command_line.shard()
         self.merged: Merged | None = None
-        self._top = top
+        self._tree = tree
         self._caches = caches
-        self._digest = digest
         self._note = note
         self._keys: dict[str, str] = {}
 
@@ -76,7 +73,7 @@ class Shards:
 
     def _writable_cache(self, message: str) -> BuildCache:
         """The build cache. Raises a SettingsError if this run has none, or one that is not to be changed."""
-        cache: BuildCache | None = self._caches.build
+        cache = self._caches.build
         if cache is None or SCons.Script.GetOption("cache_readonly"):
             remedy = "leave --cache-disable and --cache-readonly out, and give cache_dir a folder"
             raise SettingsError(f"{message}, which this run has not", Where(stage="settings"), remedy)
@@ -90,7 +87,7 @@ class Shards:
         Raises:
             KernelwrightError: a folder is no build cache of a shard, or there is no build cache here to take it into.
         """
-        folders = command_line.merged_folders(self._top)
+        folders = command_line.merged_folders(self._tree.top)
         if not folders or command_line.is_passive() or self.merged is not None:
             return
         from ..state.shards import merge
@@ -135,8 +132,8 @@ class Shards:
         cache = None if self._caches.has_remote else self._caches.build
         if cache is None or any(path in outputs for path in stage.sources) or all(map(os.path.lexists, stage.paths)):
             return True
-        key = stage.cache_key(self._digest)
-        return bool(cache.has(key, lambda name: present_digest(self._top, name)))
+        key = stage.cache_key(self._tree.journal.digest)
+        return bool(cache.has(key, lambda name: present_digest(self._tree.top, name)))
 
     def refuse(self, stage: Stage) -> None:
         """Have a stage fail where a compiler would run, because packages are assembled from shards."""

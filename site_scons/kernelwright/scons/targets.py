@@ -16,8 +16,11 @@ from ..stages import commands
 from ..stages.stage import IR
 from . import compat
 from .definitions import Definitions
-from .package import TUNE, Package
+from .package import Package
 from .settling import Settling
+
+TUNE = "tune"
+"""The target that tunes."""
 
 
 def add_targets(package: Package, definitions: Definitions, settling: Settling, files: Sequence[str]) -> None:
