@@ -56,7 +56,7 @@ def test_names_that_are_alike_are_in_the_signature(tmp_path: Path, monkeypatch: 
     found = []
     for number, listed in enumerate((replace(alike, configs=alike.configs[:1], slugs=alike.slugs[:1]), alike)):
         graph = new_graph(tmp_path / str(number), monkeypatch, Inputs(kernel=listed))
-        graph.add_kernel(Inputs(kernel=listed).definition, select(listed, Inputs().settings))
+        graph.definitions.add_kernel(Inputs(kernel=listed).definition, select(listed, Inputs().settings))
         found.append(stages_of(graph)["LOWER gemm/m-a-b cuda"])
     assert found[0].fingerprint != found[1].fingerprint
     assert found[0].request.asked.symbol == "kw_gemm__m_a_b__cuda"
