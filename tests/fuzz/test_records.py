@@ -20,22 +20,19 @@ from kernelwright.backends import sources as library
 from kernelwright.backends.plan import KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.commands.report import make_report
 from kernelwright.core.errors import KernelwrightError, WorkerError
-from kernelwright.core.sealed import unsealed, unsealed_object
+from kernelwright.core.sealed import unsealed
 from kernelwright.define.configs import slugs
 from kernelwright.define.kernel_options import KernelOptions
 from kernelwright.define.record import KernelRecord
 from kernelwright.define.space import Choice, variants_of
 from kernelwright.define.tuning import Rule, TableDevice, parse_table, table_text
-from kernelwright.processes import memory
 from kernelwright.processes.memory import Measurements, MemoryGovernor
 from kernelwright.scons.journal import entry_from_json
 from kernelwright.stages import discovery
 from kernelwright.stages.selection import KernelSelection
 from kernelwright.stages.tuned import choose
-from kernelwright.state import entry as cache_entry
-from kernelwright.state import settled as settled_kernels
 from kernelwright.state.cache import BuildCache
-from kernelwright.state.journal import SCHEMA, SEPARATOR, Journal
+from kernelwright.state.journal import FORM, SEPARATOR, Journal
 from kernelwright.state.settled import is_current, read_settled
 from kernelwright.state.trace import read_trace
 from kernelwright.state.tuning_result import (
@@ -46,7 +43,6 @@ from kernelwright.state.tuning_result import (
     TuningResult,
     write_result,
 )
-from kernelwright.toolchain import kept_headers
 from kernelwright.toolchain import probe as toolchain
 from kernelwright.toolchain.host_compiler import HostCompiler
 from kernelwright.toolchain.kept_headers import KeptHeaders
@@ -54,6 +50,7 @@ from kernelwright.toolchain.limits import check_limits, read_usage
 from kernelwright.toolchain.trimming import read_headers
 from kernelwright.toolchain.tvm import Lowerer
 from support.project import Project
+from support.sealed_lines import record_in
 
 from .harness import fuzz, only_our_errors, require_readable, write_guard
 from .strategies import as_json, damaged, nested, restructured
@@ -105,11 +102,11 @@ def changed(content: bytes, document: Any, sealed: Callable[[bytes], bytes]) -> 
     )
 
 
-def of_schema(content: bytes, schema: str) -> st.SearchStrategy[bytes]:
+def of_record(content: bytes) -> st.SearchStrategy[bytes]:
     """The same for a sealed file. What follows its first line, as in an entry of the cache, stays as it is."""
     line, newline, rest = content.partition(b"\n")
-    document = unsealed_object(line + newline, schema).raw
-    return changed(content, document, lambda text: sealed_bytes(json.dumps(schema).encode() + b"," + text) + rest)
+    form, document = record_in(line + newline)
+    return changed(content, document, lambda text: sealed_bytes(json.dumps(form).encode() + b"," + text) + rest)
 
 
 def of_json(content: bytes) -> st.SearchStrategy[bytes]:
@@ -162,8 +159,8 @@ def records_of_definitions(place: Place) -> None:
 
     top = place.built.folder
     source = next((top / STATE / "discovery").glob("*scale*.record"))
-    identity = unsealed_object(source.read_bytes(), discovery.FORMAT).raw["identity"]
-    place.put(source.name, of_schema(source.read_bytes(), discovery.FORMAT))
+    identity = record_in(source.read_bytes())[1]["identity"]
+    place.put(source.name, of_record(source.read_bytes()))
     records, errors = discovery.discover([top / "kernels/scale.py"], top, place.folder, NoPool, identity)
     assert len(records) + len(errors) >= 1 and len(records) <= 1
     for kernel in (kernel for made in records for kernel in made.kernels):
@@ -178,8 +175,8 @@ def records_of_definitions(place: Place) -> None:
 
 def settled(place: Place) -> None:
     content = place.state("settled/build.demo.json")
-    path, _ = place.put("settled.json", of_schema(content, settled_kernels.SCHEMA))
-    known = read_settled(path, unsealed_object(content, settled_kernels.SCHEMA).raw["key"])
+    path, _ = place.put("settled.json", of_record(content))
+    known = read_settled(path, record_in(content)[1]["key"])
     top = str(place.built.folder)
     for file, kernels in known.of_file.items():
         is_current(top, known.files.get(file) or {})
@@ -207,7 +204,7 @@ def cache_entries(place: Place) -> None:
     (entry,) = (path for path in (place.folder / "cache").glob("??/*") if kind in path.read_bytes())
     content = entry.read_bytes()
     rest = content.partition(b"\n")[2]
-    _, found = place.put(entry, of_schema(content, cache_entry.SCHEMA))
+    _, found = place.put(entry, of_record(content))
     place.clear("out")
     out.mkdir()
     asked = []
@@ -230,7 +227,7 @@ def headers(place: Place) -> None:
     kept, key = KeptHeaders(place.folder / "headers", ("nvcc",)), ("compute_80", "#include <a.h>")
     made = kept.of(key, None, lambda: read_headers(text))
     (path,) = (place.folder / "headers").iterdir()
-    _, found = place.put(path, of_schema(path.read_bytes(), kept_headers.SCHEMA))
+    _, found = place.put(path, of_record(path.read_bytes()))
     again = kept.of(key, None, lambda: read_headers(text))
     if not is_sealed(found):
         assert (again.declarations.own, again.macros) == (made.declarations.own, made.macros)
@@ -261,7 +258,7 @@ def journals(draw: st.DrawFn, content: bytes) -> bytes:
             lines.append(framed(name, draw(st.sampled_from(texts))))
         else:
             lines.append(framed(name, as_json(body)))
-    return SCHEMA + b"".join(lines)
+    return FORM + b"".join(lines)
 
 
 def journal(place: Place) -> None:
@@ -303,14 +300,14 @@ def probes(place: Place) -> None:
         patched.setattr(toolchain, "probe_tvm", lambda records: lowerer)
         path.unlink(missing_ok=True)
         assert told() == expected
-        _, found = place.put(path, of_schema(path.read_bytes(), toolchain.SCHEMA))
+        _, found = place.put(path, of_record(path.read_bytes()))
         texts = told()
     assert all(isinstance(text, str) for text in texts)
     assert is_sealed(found) or texts == expected, "no damage gets into the manifest or into a signature"
 
 
 def measurements(place: Place) -> None:
-    path, _ = place.put("measurements.json", of_schema(place.state("measurements.json"), memory.SCHEMA))
+    path, _ = place.put("measurements.json", of_record(place.state("measurements.json")))
     governor = MemoryGovernor(1 << 20, Measurements(path))
     assert 0 <= governor.estimate_kib("link", "scale") < 1 << 50
     assert 0 <= governor.estimate_kib("nvcc", "other") < 1 << 50

@@ -242,8 +242,8 @@ PLANTED = (
     Planted(
         "Two stages whose sources of one name have each other's contents share a cache entry.",
         "key_of",
-        "return _digest([SCHEMA, fingerprint, sources])",
-        "return _digest([SCHEMA, fingerprint, sorted(sources)])",
+        "return _digest([FORM, fingerprint, sources])",
+        "return _digest([FORM, fingerprint, sorted(sources)])",
         ("test_label_request_and_the_name_and_content_of_each_source_are_in_the_key",),
     ),
     Planted(

@@ -462,7 +462,7 @@ def test_answers_travel_with_the_files_that_they_refer_to(tmp_path: Path, server
         one.cache.remember(["gone"], {"answer": 44}, {}, refers={"0" * 64: [*FILES]})
     with machine(tmp_path / "two", server.address, remote_mode="read") as two:
         found = two.cache.recall_with_files(["what"], lambda name: "1")
-        assert found is not None and found[0].raw == {"answer": 42}
+        assert found is not None and found[0] == {"answer": 42}
         assert found[1] == {f"{entry}-{name}": data for name, data in FILES.items()}
         assert two.cache.recall(["what"], lambda name: "2") is None
         asked = len(server.asked)
@@ -529,7 +529,7 @@ def test_an_answer_that_came_ahead_is_unpacked_by_whoever_needs_it(
             assert (work.stored, work.counts.hits, other.counts.hits + other.counts.misses) == (room > 0, not room, 0)
             two.cache.note(replace(work, problem="No space left on device"))
             assert two.cache.counts == work.counts and two.cache.problem == "No space left on device"
-        assert found is not None and found.raw == {"answer": 42}
+        assert found is not None and found == {"answer": 42}
         assert two.cache.recall(["unknown"], lambda name: "1") is None and len(server.asked) == 3
     again = BuildCache(two.folder / "cache", 0, owned=True)
     assert again.recall(["what"], lambda name: "2") is None, "what it depends on has changed"

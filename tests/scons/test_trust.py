@@ -19,17 +19,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
-from kernelwright.core.sealed import sealed, sealed_object, unsealed_object, write_sealed
-from kernelwright.state.entry import SCHEMA
+from kernelwright.core.sealed import sealed, unsealed_record
+from kernelwright.state.entry import Header
 from kernelwright.state.journal import SEPARATOR
 from kernelwright.toolchain.glibc import LIBRARIES
 from kernelwright.toolchain.host_compiler import find_host_compiler
 from kernelwright.toolchain.nvcc import find_nvcc
 from support.moments import ENDLESS, HANGS_AFTER_S, Gate, processes_of, rewrite, wait_for
 from support.project import ADD, SCALE, SCONSTRUCT, SITE_SCONS, Project, Run
+from support.sealed_lines import reseal
 
 OUTPUTS = ("build/kernels", "build/demo")
 WORK = "build/kernels/demo/scale"
@@ -484,15 +485,18 @@ def test_record_with_one_wrong_letter_is_no_record(clean, tree, file, text):
     assert tree.build().stages == []
 
 
+def other_name(header: Any) -> Any:
+    for file in header.get("files", ())[:1]:
+        file["name"] = "other"
+    return header
+
+
 def test_entry_with_other_files_than_the_stage_is_a_miss_and_replaced(clean, tree):
     changed = 0
     for entry in (tree.folder / STATE / "cache").glob("??/*"):
-        line, _, rest = entry.read_bytes().partition(b"\n")
-        _, schema, header = json.loads(line)
-        if "files" in header:
-            header["files"][0]["name"] = "other"
-            entry.write_bytes(sealed_object(schema, header) + rest)
-            changed += 1
+        before = entry.read_bytes()
+        reseal(entry, other_name)
+        changed += entry.read_bytes() != before
     assert changed >= 8
     tree.remove("build/kernels")
     assert "CACHED" not in tree.build("-j2").labels
@@ -519,16 +523,16 @@ def forge_stamp(tree: Tree, name: str) -> None:
         lines = path.read_text().split("\n")
         path.write_text("\n".join(forged_line(line, name, stamp) for line in lines))
     path = tree.folder / STATE / "settled/build.demo.json"
-    _, schema, body = json.loads(path.read_text())
-    body["copies"] = {kernel: [*stamp, known[-1]] for kernel, known in body["copies"].items()}
-    write_sealed(path, schema, body)
+    reseal(
+        path, lambda body: {**body, "copies": {kernel: [stamp, known[-1]] for kernel, known in body["copies"].items()}}
+    )
 
 
 def forged_line(line: str, name: str, stamp: list[int]) -> str:
     if not line.startswith("[") or json.loads(line)[1] != name:
         return line
     body = json.loads(line)[2]
-    body["output"] = [*stamp, body["output"][-1]]
+    body["output"] = [stamp, body["output"][-1]]
     return sealed(f"{json.dumps(name)}{SEPARATOR}{json.dumps(body)}").decode().rstrip("\n")
 
 
@@ -622,11 +626,11 @@ def test_trees_that_share_a_cache_and_build_at_once_both_get_their_own(clean, tm
     assert len(stages) == 12, "four stages of add_one, wrapper of scale, glibc, launcher, two stages for each factor"
     for entry in entries:
         line, newline, data = entry.read_bytes().partition(b"\n")
-        header = unsealed_object(line + newline, SCHEMA)
-        assert header.text("key") == entry.name
-        for file in header.records("files") if header.has("files") else ():
-            content, data = data[: file.count("size")], data[file.count("size") :]
-            assert hashlib.sha256(content).hexdigest() == file.text("sha256")
+        header = unsealed_record(line + newline, Header)
+        assert header.key == entry.name
+        for file in header.files or ():
+            content, data = data[: file.size], data[file.size :]
+            assert hashlib.sha256(content).hexdigest() == file.sha256
         assert data == b""
     built = [tree.outputs() for tree in trees]
     for tree, factor, outputs in zip(trees, ("4.", "5."), built, strict=True):
@@ -817,7 +821,7 @@ def test_what_a_run_needed_is_known_to_the_next_build(tree, tmp_path):
     tree.remove(f"{STATE}/measurements.json")
     assert at_once(tree, tmp_path / "first", "MEMORY_LIMIT=600M") == 1, "the first run is taken to need 512 MiB"
     assert at_once(tree, tmp_path / "second", "MEMORY_LIMIT=600M") == 3
-    learnt = json.loads((tree.folder / STATE / "measurements.json").read_text())[2]["nvcc"]
+    learnt = json.loads((tree.folder / STATE / "measurements.json").read_text())[2]["runs"]["nvcc"]
     assert set(learnt) >= {f"scale/dtype-float32 {arch}" for arch in ("sm_86", "sm_89", "sm_90a")}
 
 

@@ -100,7 +100,7 @@ class Walk(RuleBasedStateMachine):
                 cache.give_back(compressed)
         found = cache.recall(key, files.__getitem__)
         known = (f"answer {key}", str(read))
-        assert found is None or found.raw == {"of": str(read)}
+        assert found is None or found == {"of": str(read)}
         assert found is not None or known not in self.here[who]
         if found is None:
             cache.remember(key, {"of": str(read)}, read)

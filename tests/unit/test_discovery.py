@@ -16,13 +16,13 @@ import pytest
 from kernelwright.core.converter import from_json, to_json
 from kernelwright.core.errors import DefinitionError, Where
 from kernelwright.core.files import sha256_of
-from kernelwright.core.sealed import unsealed_object, write_sealed
 from kernelwright.define.kernel_options import KernelOptions
 from kernelwright.define.record import DefinitionRecord, KernelRecord, definition_record
 from kernelwright.processes.pool import WorkerPool
 from kernelwright.processes.protocol import DiscoverRequest, result_of
 from kernelwright.stages import discovery
 from kernelwright.stages.discovery import Discovery, discover, remember_dependencies
+from support.sealed_lines import reseal
 
 
 class Answers:
@@ -282,8 +282,7 @@ def test_records_have_readable_names_and_never_the_same(tmp_path: Path) -> None:
 def test_a_record_whose_further_files_have_another_form_is_a_miss(tmp_path: Path, later: object) -> None:
     ask(tmp_path, Answers(tmp_path), "one.py")
     (path,) = (tmp_path / "cache").glob("*.record")
-    body = unsealed_object(path.read_bytes(), discovery.FORMAT).raw
-    write_sealed(path, discovery.FORMAT, {**body, "later": later})
+    reseal(path, lambda body: {**body, "later": later})
     pool = Answers(tmp_path)
     assert len(ask(tmp_path, pool, "one.py").records) == len(pool.requests) == 1
 

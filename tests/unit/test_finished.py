@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kernelwright.core.converter import to_json
 from kernelwright.state import finished
 from kernelwright.state.cache import BuildCache
 from kernelwright.state.entry import entry_key, key_of
@@ -40,24 +42,28 @@ def kernels(cache: BuildCache, **changes: Any) -> Finished:
     """A kernel of one stage."""
     outputs = {name: f"gemm/{name}" for name in FILES}
     stage = FinishedStage(entry_key(KEY, {}), "LINK", "gemm", "gemm", "", "", outputs, LINES)
-    products = {"_lib/gemm.so": ["gemm/gemm.so", sha(b"library")]}
+    products = {"_lib/gemm.so": ("gemm/gemm.so", sha(b"library"))}
     kernel = SettledKernel("kernels/gemm.py", 1, {}, 0, {}, ["tvm_ffi"], products, sha(b"{}"))
     return Finished(("kernels/gemm.py",), ("a note",), {"gemm": replace(kernel, **changes)}, (stage,))
 
 
+def remember_spoilt(cache: BuildCache, change: Callable[[Any], None]) -> None:
+    """Note the JSON data of a finished kernel with a change."""
+    data = to_json(kernels(cache))
+    change(data)
+    cache.remember(QUESTION, data, {})
+
+
 @pytest.mark.parametrize("line", ["", "{}", '{"kind":"file"}\n{}', '["kind"]', {"kind": "file"}])
 def test_a_line_that_no_journal_has_is_no_answer(cache: BuildCache, line: Any) -> None:
-    found = kernels(cache)
-    (stage,) = found.stages
-    spoilt = replace(found, stages=(replace(stage, lines={**LINES, "gemm.so": line}),))
-    finished.remember(cache, QUESTION, spoilt, {})
+    remember_spoilt(cache, lambda data: data["stages"][0]["lines"].update({"gemm.so": line}))
     assert finished.recall(cache, QUESTION, lambda name: "") is None
 
 
 def test_what_was_noted_comes_back_without_the_stamps_of_this_tree(cache: BuildCache) -> None:
     here = kernels(cache, outputs={"gemm.so": [1, 2, 3, 4]}, checks=1, check_outputs={"x": [1, 2, 3, 4]})
     finished.remember(cache, QUESTION, here, {"kernels/gemm.py": "1"})
-    assert finished.recall(cache, QUESTION, lambda name: "1") == kernels(cache)
+    assert finished.recall(cache, QUESTION, lambda name: "1") == (kernels(cache), {})
     assert finished.recall(cache, QUESTION, lambda name: "2") is None
 
 
@@ -70,26 +76,26 @@ def test_an_answer_names_nothing_that_was_not_compared(cache: BuildCache) -> Non
 
 def test_outputs_are_written(cache: BuildCache, tmp_path: Path) -> None:
     found = kernels(cache)
-    written = finished.restore(cache, found, str(tmp_path / "work"), ())
+    written = finished.restore(cache, found, {}, str(tmp_path / "work"), ())
     assert written is not None and written.stages == found.stages
     assert written.digests == {f"gemm/{name}": sha(data) for name, data in FILES.items()}
     assert {path.name: path.read_bytes() for path in (tmp_path / "work/gemm").iterdir()} == FILES
 
 
 @pytest.mark.parametrize(
-    "changes", [{"entry": "0" * 64}, {"products": {"_lib/gemm.so": ["gemm/gemm.so", "0" * 64]}}, {"entry": ""}]
+    "changes", [{"entry": "0" * 64}, {"products": {"_lib/gemm.so": ("gemm/gemm.so", "0" * 64)}}, {"entry": ""}]
 )
 def test_outputs_that_are_not_what_the_package_had_are_not_written(
     cache: BuildCache, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    assert finished.restore(cache, kernels(cache, **changes), str(tmp_path / "work"), ()) is None
+    assert finished.restore(cache, kernels(cache, **changes), {}, str(tmp_path / "work"), ()) is None
     assert not (tmp_path / "work").exists()
 
 
 def test_a_missing_or_damaged_entry_writes_nothing(cache: BuildCache, tmp_path: Path) -> None:
     (entry,) = (path for _, _, path in cache.entries())
     entry.write_bytes(entry.read_bytes()[:-1])
-    assert finished.restore(cache, kernels(cache), str(tmp_path / "work"), ()) is None
+    assert finished.restore(cache, kernels(cache), {}, str(tmp_path / "work"), ()) is None
     assert not entry.exists() and not (tmp_path / "work").exists()
 
 
@@ -97,7 +103,7 @@ def test_an_output_that_is_there_is_never_written_over(cache: BuildCache, tmp_pa
     place = tmp_path / "work/gemm/compile.sh"
     place.parent.mkdir(parents=True)
     place.symlink_to(tmp_path / "somebodys.txt")
-    assert finished.restore(cache, kernels(cache), str(tmp_path / "work"), ()) is None
+    assert finished.restore(cache, kernels(cache), {}, str(tmp_path / "work"), ()) is None
     assert not (tmp_path / "somebodys.txt").exists()
 
 
@@ -106,9 +112,9 @@ def test_what_kernels_have_in_common_is_written_once(cache: BuildCache, tmp_path
     common = replace(found.stages[0], outputs={name: f"launcher/{name}" for name in FILES})
     both = replace(found, stages=(common, *found.stages))
     work = str(tmp_path / "work")
-    first = finished.restore(cache, both, work, ("launcher",))
+    first = finished.restore(cache, both, {}, work, ("launcher",))
     (tmp_path / "work/gemm").rename(tmp_path / "work/other")
-    second = finished.restore(cache, both, work, ("launcher",))
+    second = finished.restore(cache, both, {}, work, ("launcher",))
     assert first and second and (first.stages, second.stages) == ((common, *found.stages), found.stages)
 
 
@@ -117,20 +123,20 @@ def test_what_kernels_have_in_common_is_written_once(cache: BuildCache, tmp_path
     ["/etc/passwd", "../gemm/x", "gemm/../../x", "x", "gemm//x", "gemm/./x", "gemm/", "gemm/.scratch-1-x", "a\0/b"],
 )
 def test_no_path_leads_out_of_the_folder(cache: BuildCache, path: str) -> None:
-    found = kernels(cache)
-    strange = replace(found, stages=(replace(found.stages[0], outputs={"gemm.so": path}),))
-    finished.remember(cache, QUESTION, strange, {})
+    remember_spoilt(cache, lambda data: data["stages"][0]["outputs"].update({"gemm.so": path}))
     assert finished.recall(cache, QUESTION, lambda name: "") is None
 
 
 def test_another_form_is_a_miss(cache: BuildCache) -> None:
-    found = kernels(cache)
-    for strange in (
-        replace(found, stages=(*found.stages, *found.stages)),
-        replace(found, kernels={}),
-        replace(found, kernels={"../gemm": found.kernels["gemm"]}),
-        replace(found, stages=(replace(found.stages[0], entry="../../x"),)),
-        replace(found, notes=(1,)),
-    ):
-        finished.remember(cache, QUESTION, strange, {})
+    changes: list[Callable[[Any], None]] = [
+        lambda data: data.update(stages=data["stages"] * 2),
+        lambda data: data.update(kernels={}),
+        lambda data: data.update(kernels={"../gemm": data["kernels"]["gemm"]}),
+        lambda data: data["stages"][0].update(entry="../../x"),
+        lambda data: data["stages"][0]["lines"].pop("gemm.so"),
+        lambda data: data.update(notes=[1]),
+        lambda data: data.update(more=1),
+    ]
+    for change in changes:
+        remember_spoilt(cache, change)
         assert finished.recall(cache, QUESTION, lambda name: "") is None

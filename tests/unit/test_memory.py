@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 from kernelwright.core.quantity import parse_size
-from kernelwright.core.sealed import sealed_object
+from kernelwright.core.sealed import form_of
 from kernelwright.processes import memory
 from kernelwright.processes.memory import Measurement, Measurements, MemoryGovernor, default_budget_kib
 from support.moments import HANGS_AFTER_S, wait_for
+from support.sealed_lines import line_with
 
 MIB = 1 << 10
 
@@ -207,12 +208,13 @@ def test_the_file_is_written_only_if_something_was_measured(measurements: Measur
 
 
 RUN = {"peak_kib": 1, "seconds": 0.5, "cpu_seconds": 0.5}
-GOOD = {"nvcc": {"a": RUN}}
+GOOD = {"runs": {"nvcc": {"a": RUN}}}
+FORM = form_of(memory._Kept)
 
 
 def with_run(**change: object) -> bytes:
     """A file with the good run and another one."""
-    return sealed_object(memory.SCHEMA, {"nvcc": {"a": RUN, "b": RUN | change}})
+    return line_with(FORM, {"runs": {"nvcc": {"a": RUN, "b": RUN | change}}})
 
 
 @pytest.mark.parametrize(
@@ -220,13 +222,13 @@ def with_run(**change: object) -> bytes:
     [
         b"",
         json.dumps(GOOD).encode(),
-        sealed_object("measurements 1", GOOD),
-        sealed_object(memory.SCHEMA, {"nvcc": {"a": RUN, "b": {"peak_kib": 1, "seconds": 0.5}}}),
+        line_with("measurements 1", GOOD),
+        line_with(FORM, {"runs": {"nvcc": {"a": RUN, "b": {"peak_kib": 1, "seconds": 0.5}}}}),
         with_run(peak_kib=-1),
         with_run(peak_kib=True),
         with_run(seconds=float("nan")),
         with_run(peak_kib=1 << 50),
-        sealed_object(memory.SCHEMA, GOOD).replace(b"0.5", b"1.5"),
+        line_with(FORM, GOOD).replace(b"0.5", b"1.5"),
     ],
 )
 def test_a_file_of_another_form_is_empty_and_is_replaced(tmp_path: Path, content: bytes) -> None:

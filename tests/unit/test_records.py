@@ -22,8 +22,6 @@ READERS: dict[str, Callable[[Record], Any]] = {
     "most": lambda record: record.count("x", 7),
     "limited": lambda record: record.number("x", 0.5),
     "texts": lambda record: record.texts("x"),
-    "lists_of_texts": lambda record: record.lists_of_texts("x"),
-    "output": lambda record: record.output("x"),
     "mapping": lambda record: record.mapping("x"),
     "records": lambda record: [item.raw for item in record.records("x")],
     "record": lambda record: record.record("x").raw,
@@ -40,7 +38,6 @@ GOOD: dict[str, list[Any]] = {
     "most": [7],
     "limited": [0.5],
     "texts": [[], ["a", "b"]],
-    "lists_of_texts": [[], [["a", "b"], []]],
     "mapping": [{"a": 1, "b": None}],
     "records": [[{}, {"a": 1}]],
     "record": [{"a": 1}],
@@ -57,8 +54,6 @@ def test_numbers_are_given_as_floats_and_members_with_their_names() -> None:
     assert READERS["members"](Record({"x": {"a": {"b": 1}, "c": {}}}, "")) == [("a", {"b": 1}), ("c", {})]
 
 
-A_STAMP, LISTS = "a stamp and a digest", "a list of lists of strings"
-
 BAD: dict[tuple[str, str | None], list[Any]] = {
     ("text", "a string"): [1],
     ("file_name", "a name"): ["a/b"],
@@ -70,16 +65,6 @@ BAD: dict[tuple[str, str | None], list[Any]] = {
     ("limited", "a number from 0 to 0.5"): [0.75],
     ("texts", "a list"): ["ab"],
     ("texts", "a list of strings"): [["a", 1]],
-    ("lists_of_texts", LISTS): [["ab"], [["a"], [1]]],
-    ("lists_of_texts", "a list"): [{"a": []}],
-    ("output", A_STAMP): [
-        [1, 2, 3, "d"],
-        [1, 2, 3, 4, 5],
-        [1, 2, 3, 4, "d", "d"],
-        [1, 2, 3, 4.0, "d"],
-        [1, 2, 3, True, "d"],
-    ],
-    ("output", "a list"): ["abcde"],
     ("mapping", "an object"): [[]],
     ("records", "a list"): [{}],
     ("records", None): [[{}, 1]],
@@ -104,10 +89,6 @@ def test_another_value_is_an_error_that_names_place_and_value(kind: str, value: 
 def test_an_absent_value_is_called_missing(kind: str) -> None:
     with pytest.raises(ValueError, match=r"^x is missing, expected "):
         READERS[kind](Record({}, ""))
-
-
-def test_an_output_is_a_stamp_and_a_digest() -> None:
-    assert READERS["output"](Record({"x": [1, 2, 3, 4, "d"]}, "")) == ((1, 2, 3, 4), "d")
 
 
 def test_objects_are_given_with_their_names_and_their_places() -> None:

@@ -4,18 +4,36 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.core.records import Record
-from kernelwright.core.sealed import read_sealed, sealed, sealed_object, unsealed, unsealed_object, write_sealed
+from kernelwright.core.sealed import (
+    form_of,
+    read_sealed,
+    sealed,
+    sealed_record,
+    unsealed,
+    unsealed_record,
+    write_sealed,
+)
 
-BODY = {"größe": "\udcff", "b": [1, None], "a": {"c": 0.5}}
+
+@dataclass(frozen=True)
+class Demo:
+    text: str
+    body: Mapping[str, Any]
 
 
-def raw(record: Record) -> dict[str, Any]:
-    return record.raw
+@dataclass(frozen=True)
+class Other(Demo):
+    """A record with the same fields."""
+
+
+GOOD = Demo("a", {"größe": "\udcff", "b": [1, None], "a": {"c": 0.5}})
+FORM, WHOLE = form_of(Demo), '{"text":"a","body":{}}'
 
 
 def test_a_sealed_line_is_json_with_the_digest_of_the_rest() -> None:
@@ -47,12 +65,21 @@ def test_what_is_no_text_is_refused_though_its_digest_fits() -> None:
         unsealed(b'["%s",%s]\n' % (hashlib.sha256(data).hexdigest().encode(), data))
 
 
-def test_an_object_comes_back_in_its_order(tmp_path: Path) -> None:
-    write_sealed(tmp_path / "folder" / "x", "demo 1", BODY)
-    found = read_sealed(tmp_path / "folder" / "x", "demo 1", raw)
-    assert found == BODY and found is not None and list(found) == list(BODY)
-    assert (tmp_path / "folder" / "x").read_bytes() == sealed_object("demo 1", BODY)
-    assert unsealed_object(sealed_object("demo 1", BODY), "demo 1").raw == BODY
+def test_a_record_comes_back_in_its_order(tmp_path: Path) -> None:
+    write_sealed(tmp_path / "folder" / "x", GOOD)
+    found = read_sealed(tmp_path / "folder" / "x", Demo)
+    assert found == GOOD and found is not None and list(found.body) == list(GOOD.body)
+    content = (tmp_path / "folder" / "x").read_bytes()
+    assert content == sealed_record(GOOD) and unsealed_record(content, Demo) == GOOD
+    assert json.loads(content)[1:] == [form_of(Demo), {"text": "a", "body": dict(GOOD.body)}]
+
+
+def test_another_field_or_another_type_is_another_form() -> None:
+    forms = [
+        form_of(make_dataclass("Demo", fields, frozen=True))
+        for fields in ([("a", int)], [("a", str)], [("a", int), ("b", int)], [("a", int, 1)], [("b", int)])
+    ]
+    assert len(set(forms)) == len(forms) and all(form.startswith("Demo ") for form in forms)
 
 
 @pytest.mark.parametrize(
@@ -61,30 +88,29 @@ def test_an_object_comes_back_in_its_order(tmp_path: Path) -> None:
         None,
         b"",
         b"\0" * 999,
-        sealed_object("demo 2", BODY),
-        sealed_object("demo 1", BODY)[:-1],
-        sealed_object("demo 1", BODY) + b"\n",
+        sealed_record(Other("a", GOOD.body)),
+        sealed_record(GOOD)[:-1],
+        sealed_record(GOOD) + b"\n",
         sealed(""),
-        sealed('"demo 1"'),
-        sealed('"demo 1",[]'),
-        sealed('"demo 1",{},{}'),
-        sealed('1,{"a":1}'),
-        sealed('"demo 1",{"a":NaN}'),
-        sealed('"demo 1",{"a":' + "9" * 5000 + "}"),
-        sealed('"demo 1",' + '{"a":' * 100_000 + "1" + "}" * 100_000),
-        sealed('"demo 1",{'),
+        sealed(f'"{FORM}"'),
+        sealed(f'"{FORM}",[]'),
+        sealed(f'"{FORM}",{WHOLE},{{}}'),
+        sealed(f"1,{WHOLE}"),
+        sealed(f'"{FORM}",{{"text":"a"}}'),
+        sealed(f'"{FORM}",{{"text":1,"body":{{}}}}'),
+        sealed(f'"{FORM}",{{"text":"a","body":{{}},"more":1}}'),
+        sealed(f'"{FORM}",{{"text":"a","body":{{"a":NaN}}}}'),
+        sealed(f'"{FORM}",{{"text":"a","body":{{"a":{"9" * 5000}}}}}'),
+        sealed(f'"{FORM}",{{"text":"a","body":' + '{"a":' * 100_000 + "1" + "}" * 100_001),
+        sealed(f'"{FORM}",{{'),
     ],
-    ids=range(15),
+    ids=range(18),
 )
 def test_what_is_damaged_or_of_another_form_counts_as_nothing(tmp_path: Path, content: bytes | None) -> None:
+    (tmp_path / "x").write_bytes(sealed(f'"{FORM}",{WHOLE}'))
+    assert read_sealed(tmp_path / "x", Demo) == Demo("a", {})
+    (tmp_path / "x").unlink()
     if content is not None:
         (tmp_path / "x").write_bytes(content)
-    assert read_sealed(tmp_path / "x", "demo 1", raw) is None
-
-
-def test_what_its_reader_refuses_counts_as_nothing(tmp_path: Path) -> None:
-    write_sealed(tmp_path / "x", "demo 1", BODY)
-    assert read_sealed(tmp_path / "x", "demo 1", lambda record: record.text("b")) is None
-    assert read_sealed(tmp_path / "x", "demo 1", lambda record: record.text("größe")) == "\udcff"
-    assert read_sealed(tmp_path, "demo 1", raw) is None
-    assert read_sealed(tmp_path / "absent", "demo 1", raw) is None
+    assert read_sealed(tmp_path / "x", Demo) is None
+    assert read_sealed(tmp_path, Demo) is None

@@ -7,12 +7,13 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kernelwright.core.errors import ToolchainError
 from kernelwright.core.files import sha256_of
 from kernelwright.core.records import Record
-from kernelwright.core.sealed import sealed, unsealed_object, write_sealed
+from kernelwright.core.sealed import form_of, sealed
 from kernelwright.core.surroundings import installed_record
 from kernelwright.processes.environment import tool_environment
 from kernelwright.state.cache import BuildCache
@@ -22,8 +23,9 @@ from kernelwright.toolchain.cuda import HEADERS, in_wheels
 from kernelwright.toolchain.distribution import Distribution
 from kernelwright.toolchain.host_compiler import HostCompiler, find_host_compiler
 from kernelwright.toolchain.nvcc import Nvcc, find_nvcc, nvcc_parts
-from kernelwright.toolchain.probe import SCHEMA, Toolchain
+from kernelwright.toolchain.probe import Toolchain, _Kept
 from kernelwright.toolchain.tvm import find_record, probe_tvm
+from support.sealed_lines import reseal
 
 RELEASE = "Cuda compilation tools, release {0}, V{0}.88"
 
@@ -138,14 +140,14 @@ def test_probe_is_kept_until_the_binary_changes(tmp_path):
     assert log.read_text() == runs
 
 
-@pytest.mark.parametrize("damage", ["", "{", '{"nvcc": 3}', '{"nvcc": {"stamp": 1}}'])
+@pytest.mark.parametrize("damage", ["", "{", '{"tools": {"nvcc": 3}}', '{"tools": {"nvcc": {"stamp": 1}}}'])
 def test_damaged_cache_is_a_miss(tmp_path, damage):
     nvcc = cuda(tmp_path / "cuda")
     expected = probe(tmp_path, nvcc)
     path = tmp_path / "cache.json"
     path.write_text(damage)
     assert probe(tmp_path, nvcc) == expected
-    path.write_bytes(sealed(f'"{SCHEMA}",{damage}'))
+    path.write_bytes(sealed(f'"{form_of(_Kept)}",{damage}'))
     assert probe(tmp_path, nvcc) == expected
 
 
@@ -157,9 +159,13 @@ def test_a_kept_result_of_another_form_is_a_miss(tmp_path, values):
     nvcc = cuda(tmp_path / "cuda")
     expected = probe(tmp_path, nvcc)
     cache = tmp_path / "cache.json"
-    ((name, entry),) = unsealed_object(cache.read_bytes(), SCHEMA).raw.items()
-    kept = {key: value for key, value in (entry["values"] | values).items() if value is not None}
-    write_sealed(cache, SCHEMA, {name: entry | {"values": kept}})
+
+    def changed(kept: dict[str, Any]) -> dict[str, Any]:
+        ((name, entry),) = kept["tools"].items()
+        after = {key: value for key, value in (entry["values"] | values).items() if value is not None}
+        return {"tools": {name: entry | {"values": after}}}
+
+    reseal(cache, changed)
     again = Toolchain(cache, {})
     assert again.nvcc(str(nvcc), COMPILER) == expected and list(again.probed) == ["nvcc"]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from .records import Record
-
 
 class Answers(Protocol):
     """Keeps answers for other builds, perhaps of other trees and on other machines.
@@ -15,8 +13,10 @@ class Answers(Protocol):
     by places or times. What else the answer depends on is known with it: names, each with the digest of what was there.
     """
 
-    def recall(self, question: Any, current: Callable[[str], str], here: bool = False) -> Record | None:
-        """The answer to a question; None: there is none, it was damaged, or it depends on what is another one now.
+    def recall(self, question: Any, current: Callable[[str], str], here: bool = False) -> Any:
+        """The answer to a question, as JSON data that ``core.converter`` checks.
+
+        None: there is none, it was damaged, or it depends on what is another one now.
 
         Arguments:
             current: gives the present digest of what an answer depends on, by its name.
@@ -31,10 +31,11 @@ class Answers(Protocol):
             current: as for :meth:`recall`; called in any thread.
         """
 
-    def remember(self, question: Any, answer: Mapping[str, Any], later: Mapping[str, str], here: bool = False) -> None:
+    def remember(self, question: Any, answer: Any, later: Mapping[str, str], here: bool = False) -> None:
         """Keep an answer, if answers can be kept.
 
         Arguments:
+            answer: what ``core.converter`` makes JSON of.
             later: what else the answer depends on: name -> digest.
             here: as for :meth:`recall`.
         """

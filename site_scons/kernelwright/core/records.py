@@ -137,20 +137,6 @@ class Record:
         fit = all(type(item) is int and 0 <= item <= LARGEST for item in items)
         return items if fit else self._misfit(name, f"a list of integers from 0 to {LARGEST}")
 
-    def lists_of_texts(self, name: str) -> list[list[str]]:
-        """A list of lists of strings."""
-        items = self._items(name)
-        fit = all(isinstance(item, list) and all(isinstance(text, str) for text in item) for item in items)
-        return items if fit else self._misfit(name, "a list of lists of strings")
-
-    def output(self, name: str) -> Output:
-        """A stamp and a digest: a list of four integers and a string."""
-        items = self._items(name)
-        if list(map(type, items)) != [int, int, int, int, str]:
-            self._misfit(name, "a stamp and a digest")
-        size, mtime, ctime, inode, digest = items
-        return (size, mtime, ctime, inode), digest
-
     def typed(self, kind: type[Parsed], name: str) -> Parsed:
         """A value of any type that ``core/converter.py`` reads."""
         try:

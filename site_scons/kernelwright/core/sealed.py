@@ -1,7 +1,7 @@
 """Writes and reads what a build keeps for itself: JSON with its digest, so that damage is found and counts as a miss.
 
 A sealed line is a JSON list. Its first item is the SHA-256 of the rest: of all bytes between the comma that follows it
-and the closing bracket. A sealed file is one such line; its further items are a schema and an object.
+and the closing bracket. A sealed file is one such line; its further items are the form of a record, and the record.
 
 Two files that are read back have formats of their own, because others read them, too: the manifest of a package, with
 its digest in its last line (``runtime/loader.py``), and ``trace.json``, which browsers show (``state/trace.py``).
@@ -10,15 +10,14 @@ its digest in its last line (``runtime/loader.py``), and ``trace.json``, which b
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from .converter import from_json, json_text, shape
 from .files import read_record, write_atomically
-from .records import Record, decoded
+from .records import decoded
 
-Parsed = TypeVar("Parsed")
+Kind = TypeVar("Kind")
 
 HEAD = len('["') + 64 + len('",')
 """Bytes in front of the text of a line: a bracket and the digest."""
@@ -46,31 +45,33 @@ def _head(data: bytes | memoryview) -> bytes:
     return b'["%s",' % hashlib.sha256(data).hexdigest().encode()
 
 
-def sealed_object(schema: str, value: Mapping[str, Any]) -> bytes:
-    """A sealed line with an object; the schema names the kind of the object and the revision of its form."""
-    return sealed(json.dumps([schema, value], separators=(",", ":"))[1:-1])
+def form_of(kind: Any) -> str:
+    """What a sealed line says of its record: the kind, and a digest of its fields, so that another form has another."""
+    return f"{kind.__name__} {shape(kind)}"
 
 
-def unsealed_object(line: bytes, schema: str) -> Record:
-    """The object that :func:`sealed_object` took. Raises ValueError if it was damaged, or has another schema."""
+def sealed_record(value: Any) -> bytes:
+    """A sealed line with a record, which is a dataclass."""
+    return sealed(json_text([form_of(type(value)), value])[1:-1])
+
+
+def unsealed_record(line: bytes, kind: type[Kind]) -> Kind:
+    """The record that :func:`sealed_record` took. Raises ValueError if it was damaged, or has another form."""
     require_intact(line)
-    _, found, value = decoded(line)
-    if found != schema:
-        raise ValueError(f"it has the schema {found!r}, expected {schema!r}")
-    return Record(value, "")
+    _, form, value = decoded(line)
+    if form != form_of(kind):
+        raise ValueError(f"it has the form {form!r}, expected {form_of(kind)!r}")
+    return from_json(kind, value)
 
 
-def write_sealed(path: Path, schema: str, value: Mapping[str, Any]) -> None:
-    """Write an object to a file. Raises OSError if that is not possible."""
-    write_atomically(path, sealed_object(schema, value))
+def write_sealed(path: Path, value: Any) -> None:
+    """Write a record to a file. Raises OSError if that is not possible."""
+    write_atomically(path, sealed_record(value))
 
 
-def read_sealed(path: Path, schema: str, parse: Callable[[Record], Parsed]) -> Parsed | None:
-    """What ``parse`` makes of the object in a file.
-
-    None, if the file is missing or damaged, has another schema, or if ``parse`` raises a ValueError.
-    """
+def read_sealed(path: Path, kind: type[Kind]) -> Kind | None:
+    """The record in a file; None, if that is missing or damaged, or has another form."""
     try:
-        return parse(unsealed_object(read_record(path), schema))
+        return unsealed_record(read_record(path), kind)
     except (OSError, ValueError):
         return None

@@ -11,14 +11,10 @@ from functools import cache
 from pathlib import Path
 
 from ..core.arch import CPU_LEVELS
-from ..core.records import Record
 from ..core.sealed import read_sealed, write_sealed
 
-SCHEMA = "machine 1"
-"""Schema of the file that remembers a machine's GPUs."""
-
 REMEMBERED = "machine.json"
-"""Name of that file in the cache."""
+"""Name of the file in the cache that remembers a machine's GPUs."""
 
 LEVELS = (
     ("x86-64-v2", "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"),
@@ -123,22 +119,25 @@ def cuda_devices(remember: Path | None = None) -> tuple[int, ...]:
     return _remembered(library, os.environ.get("CUDA_VISIBLE_DEVICES"), remember)
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """The GPUs of a machine: what tells it from others, and their capabilities."""
+
+    identity: list[str]
+    capabilities: tuple[int, ...]
+
+
 @cache
 def _remembered(library: str, visible: str | None, remember: Path | None) -> tuple[int, ...]:
     """The answer of the driver, from the file if that is of this machine as it is now."""
     now = _identity(library, visible)
-
-    def parse(record: Record) -> tuple[int, ...]:
-        if record.texts("identity") != now:
-            raise ValueError("another machine")
-        return tuple(map(int, record.texts("capabilities")))
-
-    known = read_sealed(remember, SCHEMA, parse) if remember else None
+    kept = read_sealed(remember, _Kept) if remember else None
+    known = kept.capabilities if kept and kept.identity == now else None
     if known is None:
         known = _ask(library)
         if remember and known:
             with contextlib.suppress(OSError):  # else it is asked again the next time
-                write_sealed(remember, SCHEMA, {"identity": now, "capabilities": list(map(str, known))})
+                write_sealed(remember, _Kept(now, known))
     return known
 
 

@@ -12,18 +12,13 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..core.converter import from_json, to_json
 from ..core.pipeline import MEMORY_KIB
 from ..core.quantity import parse_size
-from ..core.records import Record
 from ..core.sealed import read_sealed, write_sealed
 from .protocol import Kib, Seconds
-
-SCHEMA = "measurements 2"
-"""Schema of the sealed file of measurements."""
 
 MOST_ENTRIES = 20_000
 """Measurements that are kept; those not seen for longest go first."""
@@ -47,6 +42,13 @@ class Measurement:
     cpu_seconds: Seconds
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """The measurements in a file, by kind and by subject."""
+
+    runs: dict[str, dict[str, Measurement]] = field(default_factory=dict)
+
+
 class Measurements:
     """The last measurement of each subject, kept in a file from build to build. Safe to use from several threads.
 
@@ -59,8 +61,8 @@ class Measurements:
         self._lock = threading.Lock()
         self._changed = False
         # In the order in which they were measured.
-        kept = read_sealed(path, SCHEMA, _kept) or {}
-        self._runs = {(kind, subject): run for kind, runs in kept.items() for subject, run in runs.items()}
+        kept = read_sealed(path, _Kept) or _Kept()
+        self._runs = {(kind, subject): run for kind, runs in kept.runs.items() for subject, run in runs.items()}
         self._largest: dict[str, int] = {}
         for (kind, _), run in self._runs.items():
             self._largest[kind] = max(run.peak_kib, self._largest.get(kind, 0))
@@ -87,16 +89,11 @@ class Measurements:
         with self._lock:
             if not self._changed:
                 return
-            runs: dict[str, dict[str, Measurement]] = {}
+            kept = _Kept()
             for (kind, subject), run in list(self._runs.items())[-MOST_ENTRIES:]:
-                runs.setdefault(kind, {})[subject] = run
-            write_sealed(self._path, SCHEMA, to_json(runs))
+                kept.runs.setdefault(kind, {})[subject] = run
+            write_sealed(self._path, kept)
             self._changed = False
-
-
-def _kept(document: Record) -> Mapping[str, Mapping[str, Measurement]]:
-    """The measurements in a file: kind -> subject -> what was measured."""
-    return from_json(Mapping[str, Mapping[str, Measurement]], document.raw)  # type: ignore[type-abstract]
 
 
 class MemoryGovernor:

@@ -116,9 +116,9 @@ class RestoredKernels:
 
         with Restorers(count, build_cache.folder, wanted, self.run.tree.lock_descriptor) as restorers:
             done = restorers.map(questions_of, build_cache.give_back, rest)
-            for number, (answers, work) in zip(rest, done, strict=True):
-                build_cache.note(work)
-                yield batches[number], answers
+            for number, answer in zip(rest, done, strict=True):
+                build_cache.note(answer.work)
+                yield batches[number], answer.restored
 
     def _ask_ahead_of(self, files: Sequence[str], number: int, by_processes: bool) -> None:
         """Have the remote cache look for the kernels that are wanted after the batch of a number, and for the first."""
@@ -135,7 +135,7 @@ class RestoredKernels:
             group = files[begin : begin + AT_ONCE]
             self._ask_ahead(group)
             asked = (finished.recall(build_cache, self._question(file), _present(self.run.top)) for file in group)
-            found = [kernels for kernels in asked if kernels is not None]
+            found = [answer[0] for answer in asked if answer is not None]
             finished.fetch_common(build_cache, found)
             there += len(found)
         return there
@@ -153,7 +153,7 @@ class RestoredKernels:
         self._tell(restored)
         self.files[file] = restored.stamps
         self.notes[file] = [*restored.notes]
-        self.kernels |= {name: SettledKernel(**kernel) for name, kernel in restored.kernels.items()}
+        self.kernels |= restored.kernels
 
     def keep(
         self,
@@ -185,7 +185,7 @@ class RestoredKernels:
         # The answer depends on the present content, too: a file that has changed since it was first asked is a miss.
         if file not in self._digests:
             self._digests[file] = dependency_digest(self.run.top, file)
-        return ["finished", finished.SCHEMA, self.key, self._surroundings, file, self._digests[file]]
+        return ["finished", finished.FORM, self.key, self._surroundings, file, self._digests[file]]
 
     def _stage(self, stage: Stage) -> FinishedStage:
         assert self.run.cache is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import queue
 import subprocess
 import sys
@@ -12,10 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from ..core.converter import from_json, json_text
+from ..core.records import decoded
 from ..state.cache import Work
 from ..state.counts import Counts
 from ..state.remote_entries import Compressed
-from ..state.restorer import Restored, Wanted, batch_line
+from ..state.restorer import Batch, Done, Setup, Wanted
 
 PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from kernelwright.state.restorer import serve; serve()"
 """What a process runs. Its modules come from where ours do: without ``site`` it starts in a third of the time."""
@@ -35,7 +36,7 @@ class Restorers:
 
     def __init__(self, count: int, folder: Path, wanted: Wanted, lock: int) -> None:
         path = [*map(str, sys.path), *([] if OURS in sys.path else [OURS])]
-        setup = json.dumps({"cache": str(folder), "wanted": vars(wanted)})
+        setup = Setup(str(folder), wanted)
         self._free: queue.SimpleQueue[subprocess.Popen[str]] = queue.SimpleQueue()
         self._processes = []
         for _ in range(count):
@@ -72,22 +73,22 @@ class Restorers:
         questions_of: Callable[[int], Sequence[tuple[Any, Compressed | None]]],
         give_back: Callable[[Compressed], None],
         batches: Iterable[int],
-    ) -> Iterator[tuple[list[Restored | None], Work]]:
+    ) -> Iterator[Done]:
         """Restore the kernels of batch after batch: those that were restored, and what the build cache has done.
 
         Arguments:
-            questions_of: gives what ``batch_line`` takes for the batch of a number; called in one of several threads,
+            questions_of: gives the questions of the batch of a number; called in one of several threads,
                 which waits.
             give_back: gets what no process could use of that; called in the same threads.
         """
 
-        def restore(number: int) -> tuple[list[Restored | None], Work]:
-            questions = questions_of(number)
-            answers, work = self._ask(questions)
-            for (_, compressed), answer in zip(questions, answers, strict=True):
-                if answer is None and compressed is not None:
+        def restore(number: int) -> Done:
+            batch = Batch(questions_of(number))
+            done = self._ask(batch)
+            for (_, compressed), restored in zip(batch.questions, done.restored, strict=True):
+                if restored is None and compressed is not None:
                     give_back(compressed)
-            return answers, work
+            return done
 
         with ThreadPoolExecutor(max(1, len(self._processes))) as threads:
             try:
@@ -97,26 +98,24 @@ class Restorers:
                 self.close()
                 raise
 
-    def _ask(self, questions: Sequence[tuple[Any, Compressed | None]]) -> tuple[list[Restored | None], Work]:
+    def _ask(self, batch: Batch) -> Done:
         """What a process answers; one that has ended, or was never there, has restored nothing."""
-        nothing: tuple[list[Restored | None], Work] = [None] * len(questions), Work(Counts())
+        nothing = Done([None] * len(batch.questions), Work(Counts()))
         if not self._processes:
             return nothing
         process = self._free.get()
         try:
-            self._send(process, batch_line(questions))
+            self._send(process, batch)
             assert process.stdout is not None
             line = process.stdout.readline()
         finally:
             self._free.put(process)
         if not line.endswith("\n"):  # it was killed, perhaps in the middle of its answer
             return nothing
-        answer = json.loads(line)
-        work = Work(**{**answer["work"], "counts": Counts(**answer["work"]["counts"])})
-        return [None if item is None else Restored(**item) for item in answer["answers"]], work
+        return from_json(Done, decoded(line))
 
-    def _send(self, process: subprocess.Popen[str], line: str) -> None:
+    def _send(self, process: subprocess.Popen[str], message: Setup | Batch) -> None:
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # of one that has ended, which is seen when it is listened to
-            process.stdin.write(f"{line}\n")
+            process.stdin.write(f"{json_text(message)}\n")
             process.stdin.flush()

@@ -139,7 +139,7 @@ class Settling:
             len(checks) if len(checks) == len(build.checks) else 0,
             stamps_of(top, (path for stage in checks for path in stage.paths)),
             list(build.backends),
-            {path: [built.source, digests[built.source]] for path, built in part.products.items()},
+            {path: (built.source, digests[built.source]) for path, built in part.products.items()},
             digests[part.entry.source],
         )
 

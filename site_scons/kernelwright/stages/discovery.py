@@ -18,12 +18,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core.converter import from_json, shape, to_json
+from ..core.converter import to_json
 from ..core.dependencies import present_digest
 from ..core.errors import DefinitionError, KernelwrightError, Where
 from ..core.files import open_lock
-from ..core.records import Record
-from ..core.sealed import read_sealed, write_sealed
+from ..core.sealed import form_of, read_sealed, write_sealed
 from ..core.surroundings import interpreter
 from ..define.record import DefinitionRecord, definition_record, require_whole
 
@@ -174,10 +173,6 @@ class _Kept:
     later: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-FORMAT = f"discovery {shape(_Kept)}"
-"""Schema of the sealed files; another one is a miss."""
-
-
 class _Cache:
     """The cached records, a sealed file for each definition file."""
 
@@ -230,7 +225,7 @@ class _Cache:
 
         answer = self._answers.recall(question, compare)
         try:
-            record = None if answer is None else definition_record(answer.raw)
+            record = None if answer is None else definition_record(answer)
         except ValueError:
             return None
         if record is None or record.file != self.name(path):
@@ -247,7 +242,7 @@ class _Cache:
 
     def _question(self, path: Path, digest: str) -> list[Any]:
         """What is asked of others: the digest is that of the definition file itself."""
-        return ["discovery", FORMAT, self._identity, self._surroundings, self.name(path), digest]
+        return ["discovery", form_of(_Kept), self._identity, self._surroundings, self.name(path), digest]
 
     def _keep(self, path: Path, record: DefinitionRecord) -> DefinitionRecord:
         """Keep a record for later runs in this tree."""
@@ -288,19 +283,13 @@ class _Cache:
             yield
 
     def _store(self, path: Path, kept: _Kept) -> None:
-        write_sealed(self._place(path), FORMAT, to_json(kept))
+        write_sealed(self._place(path), kept)
 
     def _kept(self, path: Path) -> _Kept | None:
         """What is kept for a definition file; None: nothing, it is damaged, or it is of another file."""
-
-        def parse(document: Record) -> _Kept:
-            kept = from_json(_Kept, document.raw)
-            # The file may have been copied from another one's place.
-            if kept.record.file != self.name(path):
-                raise ValueError("it is of another file")
-            return kept
-
-        return read_sealed(self._place(path), FORMAT, parse)
+        kept = read_sealed(self._place(path), _Kept)
+        # The file may have been copied from another one's place.
+        return kept if kept and kept.record.file == self.name(path) else None
 
     def _place(self, path: Path) -> Path:
         name = self.name(path)

@@ -7,14 +7,14 @@ of an entry whose key is made of the question. ``state.entries`` has the folder,
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.converter import json_text
 from ..core.dependencies import is_portable
-from ..core.records import Record, decoded
+from ..core.records import decoded
 from .asked_ahead import Asked
 from .counts import Counts
 from .entries import Found
@@ -79,28 +79,28 @@ class BuildCache(LayeredCache):
             if not here:
                 self._share(key, later)
 
-    def recall(self, question: Any, current: Callable[[str], str], here: bool = False) -> Record | None:
+    def recall(self, question: Any, current: Callable[[str], str], here: bool = False) -> Any:
         """The answer to a question that somebody has asked before; see :class:`core.answers.Answers`."""
         found = self.recall_with_files(question, current, here)
         return None if found is None else found[0]
 
     def recall_with_files(
         self, question: Any, current: Callable[[str], str], here: bool = False
-    ) -> tuple[Record, dict[str, bytes]] | None:
+    ) -> tuple[Any, dict[str, bytes]] | None:
         """The answer to a question, and the files that it has with it; see :meth:`remember`."""
         found = self.look_up(question_key(question), AN_ANSWER, functools.cache(current), here)
         if found is None:
             return None
         files = found[0]
         try:
-            return Record(decoded(files.pop(ANSWER)), ""), files
+            return decoded(files.pop(ANSWER)), files
         except ValueError:
             return None
 
     def remember(
         self,
         question: Any,
-        answer: Mapping[str, Any],
+        answer: Any,
         later: Mapping[str, str],
         here: bool = False,
         refers: Mapping[str, Sequence[str]] | None = None,
@@ -116,8 +116,8 @@ class BuildCache(LayeredCache):
         """
         key = question_key(question)
         # Not sorted: the order of a config's parameters counts.
-        text = json.dumps(answer, separators=(",", ":")).encode()
-        more = {"refers": refers or {}, "needs": [*needs]} if refers or needs else {}
+        text = json_text(answer).encode()
+        more = {"refers": refers or {}, "needs": tuple(needs)} if refers or needs else {}
         self._keep(key, {ANSWER: text}, later, HERE if here else more)
         if not here:
             self._share(key, later)

@@ -22,22 +22,22 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..core.files import SCRATCH, held_folder, read_record, write_atomically
-from ..core.records import Record
 from .entry import (
     ENTRY,
     LARGEST_OUTPUTS,
     MOST_LISTS,
+    Header,
     Wanted,
     checked,
     entry_key,
     entry_with,
+    entry_with_lists,
     files_in,
     list_key,
     lists_in,
     open_entry,
     read_entry,
     wanted_files,
-    with_line,
 )
 from .own_folder import mark_own, require_own
 
@@ -147,7 +147,7 @@ class Entries:
             mark_own(self._folder)
             self._stored = True
         # The oldest list first, because each is put in front of those that are here.
-        of = open_entry(entry.name, data, lambda header, data: header.optional(header.text, "of"))
+        of = open_entry(entry.name, data, lambda header, data: header.of)
         for names in reversed(lists or []):
             self._add_list(entry.name, names, of)
         if lists is None and self._read(self.place(entry.name), files_in) is None:
@@ -217,13 +217,13 @@ class Entries:
         if names in lists:
             self._touch(self.place(entry))
         else:
-            self._write(entry, with_line(entry, {"of": of, "lists": [names, *lists][:MOST_LISTS]}))
+            self._write(entry, entry_with_lists(entry, [names, *lists][:MOST_LISTS], of))
 
     def outputs(self, place: Path, files: Wanted) -> dict[str, bytes] | None:
         """The outputs in an entry; None: there is none, or it does not fit, and is removed."""
         return self._read(place, functools.partial(wanted_files, files))
 
-    def _read(self, place: Path, parse: Callable[[Record, bytes], Parsed]) -> Parsed | None:
+    def _read(self, place: Path, parse: Callable[[Header, bytes], Parsed]) -> Parsed | None:
         """What ``parse`` makes of the line and of the rest of an entry; None: there is none, or it is removed.
 
         It is removed if it is damaged, or has another key, or if ``parse`` raises a ValueError.

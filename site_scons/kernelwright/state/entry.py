@@ -9,19 +9,16 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
+from ..core.converter import Count, that
 from ..core.files import LARGEST_RECORD, canonical_json, read_record
-from ..core.records import Record
-from ..core.sealed import sealed_object, unsealed_object
+from ..core.records import is_file_name
+from ..core.sealed import form_of, sealed_record, unsealed_record
 
 Parsed = TypeVar("Parsed")
-
-SCHEMA = "cache 3"
-"""Schema of the sealed line of an entry; it is a part of the keys, too. The code of the cache is in no key: if a
-mistake in it may have spoilt entries, this has to change."""
 
 ENTRY = re.compile(r"[0-9a-f]{64}")
 """Name of an entry; it is in a folder that has its first two digits as name."""
@@ -37,6 +34,49 @@ LARGEST_OUTPUTS = LARGEST_RECORD // 2
 
 ANSWER = "answer.json"
 """Name of the file in the entry of an answer."""
+
+EntryName = Annotated[str, that("the name of an entry", lambda name: ENTRY.fullmatch(name) is not None)]
+
+
+@dataclass(frozen=True)
+class FileInEntry:
+    """A file in an entry: its name, how many bytes it has, and their digest."""
+
+    name: Annotated[str, that("a name", is_file_name)]
+    size: Count
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Header:
+    """The line of an entry.
+
+    Arguments:
+        key: name of the entry.
+        files: the files behind the line, in order; None: it has lists.
+        lists: the sets of files that a stage was seen to read, the newest first; None: it has files.
+        of: key of the stage that the lists are of, if it is known.
+        here: whether no other machine may have it.
+        refers: the entries whose files travel with an answer -> names of these files.
+        needs: the entries that an answer needs besides.
+    """
+
+    key: str
+    files: tuple[FileInEntry, ...] | None = None
+    lists: list[list[str]] | None = None
+    of: str | None = None
+    here: bool = False
+    refers: Mapping[EntryName, tuple[str, ...]] = field(default_factory=dict)
+    needs: tuple[EntryName, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.files is None) == (self.lists is None):
+            raise ValueError("either files or lists are expected")
+
+
+FORM = ["cache 3", form_of(Header)]
+"""A part of all keys. The code of the cache is in none: if a mistake in it may have spoilt entries, the number has to
+change."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +114,12 @@ def key_of(fingerprint: str, sources: Sequence[tuple[str, str]]) -> str:
         fingerprint: everything besides the sources that decides the outputs.
         sources: name and SHA-256 of each source, in order.
     """
-    return _digest([SCHEMA, fingerprint, sources])
+    return _digest([FORM, fingerprint, sources])
 
 
 def question_key(question: Any) -> str:
     """Key of an answer, which can be that of no stage."""
-    return _digest([SCHEMA, "question", ANSWER, question])
+    return _digest([FORM, "question", ANSWER, question])
 
 
 def entry_key(key: str, later: Mapping[str, str]) -> str:
@@ -110,59 +150,41 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def read_entry(place: Path, parse: Callable[[Record, bytes], Parsed]) -> Parsed:
+def read_entry(place: Path, parse: Callable[[Header, bytes], Parsed]) -> Parsed:
     """What ``parse`` makes of the line and of the rest of an entry. Raises OSError or ValueError if it is damaged."""
     return open_entry(place.name, read_record(place), parse)
 
 
-def open_entry(key: str, entry: bytes, parse: Callable[[Record, bytes], Parsed]) -> Parsed:
+def open_entry(key: str, entry: bytes, parse: Callable[[Header, bytes], Parsed]) -> Parsed:
     """The same for an entry that was read. Raises ValueError if it is damaged."""
     line, newline, data = entry.partition(b"\n")
-    header = unsealed_object(line + newline, SCHEMA)
-    if header.text("key") != key:
+    header = unsealed_record(line + newline, Header)
+    if header.key != key:
         raise ValueError("an entry of another key")
     return parse(header, data)
 
 
 def entry_with(name: str, contents: Mapping[str, bytes], more: Mapping[str, Any] | None = None) -> bytes:
     """An entry with files; ``more`` is what its line says besides."""
-    files = [{"name": file, "size": len(data), "sha256": _sha256(data)} for file, data in contents.items()]
-    return with_line(name, {"files": files, **(more or {})}, *contents.values())
+    files = tuple(FileInEntry(file, len(data), _sha256(data)) for file, data in contents.items())
+    return b"".join([sealed_record(Header(name, files, **(more or {}))), *contents.values()])
 
 
-def with_line(name: str, header: Mapping[str, Any], *contents: bytes) -> bytes:
-    """An entry of a name: its line, which says that besides, and the contents behind it."""
-    return b"".join([sealed_object(SCHEMA, {"key": name, **header}), *contents])
+def entry_with_lists(name: str, lists: list[list[str]], of: str | None = None) -> bytes:
+    """An entry with lists; ``of`` is the key of the stage, if it is known."""
+    return sealed_record(Header(name, lists=lists, of=of))
 
 
-def referred(header: Record) -> dict[str, list[str]]:
-    """The entries whose files travel with an answer -> names of these files."""
-    refers = header.record("refers") if header.has("refers") else Record({}, "")
-    return {_name_of_entry(entry): refers.texts(entry) for entry in refers.raw}
-
-
-def needed(header: Record) -> list[str]:
-    """The entries that an answer needs besides."""
-    return list(map(_name_of_entry, header.texts("needs"))) if header.has("needs") else []
-
-
-def _name_of_entry(name: str) -> str:
-    """The name of an entry, which is a part of paths. Raises ValueError for another text."""
-    if not ENTRY.fullmatch(name):
-        raise ValueError(f"{name!r} is not the name of an entry")
-    return name
-
-
-def wanted_files(files: Wanted, header: Record, data: bytes) -> dict[str, bytes]:
+def wanted_files(files: Wanted, header: Header, data: bytes) -> dict[str, bytes]:
     """The files of an entry, if they are those that are looked for. Raises ValueError otherwise."""
     contents = files_in(header, data)
     files.require(contents)
     return contents
 
 
-def files_or_list(files: Wanted, header: Record, data: bytes) -> dict[str, bytes] | list[str]:
+def files_or_list(files: Wanted, header: Header, data: bytes) -> dict[str, bytes] | list[str]:
     """The files of an entry, or its one list."""
-    if not header.has("lists"):
+    if header.lists is None:
         return wanted_files(files, header, data)
     lists = lists_in(header, data)
     if len(lists) != 1 or not lists[0]:
@@ -172,29 +194,28 @@ def files_or_list(files: Wanted, header: Record, data: bytes) -> dict[str, bytes
     return lists[0]
 
 
-def checked(header: Record, data: bytes) -> list[list[str]] | None:
+def checked(header: Header, data: bytes) -> list[list[str]] | None:
     """The lists in an entry; None: it has outputs. Raises ValueError if either does not fit its line."""
-    if header.has("lists"):
+    if header.lists is not None:
         return lists_in(header, data)
     files_in(header, data)
     return None
 
 
-def lists_in(header: Record, data: bytes) -> list[list[str]]:
+def lists_in(header: Header, data: bytes) -> list[list[str]]:
     """The lists of an entry. Raises ValueError if it has anything else."""
-    if data:
-        raise ValueError("more than the lists")
-    return header.lists_of_texts("lists")
+    if data or header.lists is None:
+        raise ValueError("something else than lists")
+    return header.lists
 
 
-def files_in(header: Record, data: bytes) -> dict[str, bytes]:
+def files_in(header: Header, data: bytes) -> dict[str, bytes]:
     """The files of an entry. Raises ValueError if their sizes or contents are not those that its line lists."""
     files: dict[str, bytes] = {}
-    for item in header.records("files"):
-        name, size = item.file_name("name"), item.count("size", len(data))
-        files[name], data = data[:size], data[size:]
-        if _sha256(files[name]) != item.text("sha256"):
+    for file in header.files or ():
+        files[file.name], data = data[: file.size], data[file.size :]
+        if len(files[file.name]) != file.size or _sha256(files[file.name]) != file.sha256:
             raise ValueError("the content does not fit its digest")
-    if data:
-        raise ValueError("more than the files")
+    if data or header.files is None:
+        raise ValueError("something else than the files")
     return files

@@ -13,18 +13,31 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from ..core.converter import from_json, that
 from ..core.files import SCRATCH, make_folder, sha256_of
-from ..core.records import Record
+from ..core.sealed import form_of
 from .cache import BuildCache
-from .entry import ENTRY, file_with_answer
-from .settled import SettledKernel, inside, kernel_name, settled_kernel
+from .entry import EntryName, file_with_answer
+from .settled import KernelName, SettledKernel, is_inside
 
-SCHEMA = "finished 2"
-"""Revision of the answers; it is a part of the question."""
+
+def _is_output(path: str) -> bool:
+    parts = path.split("/")
+    is_plain = not any(part in ("", ".") or part.startswith(SCRATCH) for part in parts)
+    return is_inside(path) and len(parts) > 1 and is_plain
+
+
+def _is_line(text: str) -> bool:
+    return text.startswith('{"') and text.endswith("}") and text.isprintable()
+
+
+OutputPath = Annotated[str, that("an output of a kernel", _is_output)]
+
+Line = Annotated[str, that("a line of a journal", _is_line)]
 
 
 @dataclass(frozen=True)
@@ -39,14 +52,18 @@ class FinishedStage:
         lines: name in the entry -> the journal's line of the output, see ``Journal.line_of``.
     """
 
-    entry: str
+    entry: EntryName
     label: str
     subject: str
     kernel: str
     variant: str
     arch: str
-    outputs: Mapping[str, str]
-    lines: Mapping[str, str]
+    outputs: Mapping[str, OutputPath]
+    lines: Mapping[str, Line]
+
+    def __post_init__(self) -> None:
+        if self.outputs.keys() != self.lines.keys():
+            raise ValueError("an output without a line, or a line without an output")
 
 
 @dataclass(frozen=True)
@@ -58,19 +75,26 @@ class Finished:
         notes: what a run says about them.
         kernels: the kernels, without the stamps of their outputs.
         stages: what makes them, in order.
-        files: contents of outputs that came with the answer, by the names of ``file_with_answer``.
     """
 
     names: tuple[str, ...]
     notes: tuple[str, ...]
-    kernels: Mapping[str, SettledKernel]
+    kernels: Mapping[KernelName, SettledKernel]
     stages: tuple[FinishedStage, ...]
-    files: Mapping[str, bytes] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        paths = list(self.paths)
+        if len(set(paths)) != len(paths) or not self.kernels:
+            raise ValueError("two stages make one file, or there is no kernel")
 
     @property
     def paths(self) -> Iterator[str]:
         """The paths of all outputs in the folder of the package's kernels."""
         return (path for stage in self.stages for path in stage.outputs.values())
+
+
+FORM = form_of(Finished)
+"""It is a part of the question."""
 
 
 def remember(cache: BuildCache, question: Any, finished: Finished, digests: Mapping[str, str]) -> None:
@@ -79,16 +103,19 @@ def remember(cache: BuildCache, question: Any, finished: Finished, digests: Mapp
     Arguments:
         digests: what they depend on, with the digests.
     """
-    of_here = {"outputs": {}, "checks": 0, "check_outputs": {}}
-    kernels = {name: {**vars(kernel), **of_here} for name, kernel in finished.kernels.items()}
-    answer = {**asdict(finished), "kernels": kernels}
-    del answer["files"]
+    kernels = {name: replace(k, outputs={}, checks=0, check_outputs={}) for name, k in finished.kernels.items()}
     refers = {stage.entry: list(stage.outputs) for stage in finished.stages if stage.kernel}
-    cache.remember(question, answer, digests, refers=refers, needs=[s.entry for s in finished.stages if not s.kernel])
+    needs = [stage.entry for stage in finished.stages if not stage.kernel]
+    cache.remember(question, replace(finished, kernels=kernels), digests, refers=refers, needs=needs)
 
 
-def recall(cache: BuildCache, question: Any, current: Callable[[str], str]) -> Finished | None:
-    """The finished kernels of a definition file, if everything that they depend on is the same now."""
+def recall(
+    cache: BuildCache, question: Any, current: Callable[[str], str]
+) -> tuple[Finished, Mapping[str, bytes]] | None:
+    """The finished kernels of a definition file, if everything that they depend on is the same now.
+
+    The contents of outputs that came with the answer are beside them, by the names of ``file_with_answer``.
+    """
     compared: set[str] = set()
 
     def compare(name: str) -> str:
@@ -97,10 +124,10 @@ def recall(cache: BuildCache, question: Any, current: Callable[[str], str]) -> F
 
     found = cache.recall_with_files(question, compare)
     try:
-        kernels = None if found is None else replace(_finished(found[0]), files=found[1])
+        kernels = None if found is None else from_json(Finished, found[0])
     except ValueError:
         return None
-    return kernels if kernels is not None and compared.issuperset(kernels.names) else None
+    return (kernels, found[1]) if found and kernels and compared.issuperset(kernels.names) else None
 
 
 def fetch_common(cache: BuildCache, finished: Iterable[Finished]) -> None:
@@ -121,6 +148,7 @@ class Written:
 def restore(
     cache: BuildCache,
     finished: Finished,
+    files: Mapping[str, bytes],
     work: str,
     shared: Collection[str],
     digest: Callable[[Path], str] = sha256_of,
@@ -128,6 +156,7 @@ def restore(
     """Write the outputs of finished kernels; None if that cannot be done.
 
     Arguments:
+        files: what :func:`recall` gave beside them.
         work: the folder of the package's kernels.
         shared: the folders in it that belong to no kernel. What is in them already stays as it is.
         digest: gives the SHA-256 of a file in one of them.
@@ -135,7 +164,7 @@ def restore(
     contents: dict[str, bytes] = {}
     stages = tuple(stage for stage in finished.stages if not _is_there(stage, work, shared))
     for stage in stages:
-        with_answer = {name: finished.files.get(file_with_answer(stage.entry, name)) for name in stage.outputs}
+        with_answer = {name: files.get(file_with_answer(stage.entry, name)) for name in stage.outputs}
         here = {name: data for name, data in with_answer.items() if data is not None}
         if len(here) < len(with_answer):
             # What all kernels need is asked for once; the rest would be a request for each of many stages.
@@ -181,42 +210,3 @@ def _write(work: str, contents: Mapping[str, bytes]) -> None:
                 data = data[os.write(stream, data) :]
         finally:
             os.close(stream)
-
-
-def _finished(answer: Record) -> Finished:
-    answer.require_names("names", "notes", "kernels", "stages")
-    found = Finished(
-        tuple(answer.texts("names")),
-        tuple(answer.texts("notes")),
-        {kernel_name(name): settled_kernel(kernel) for name, kernel in answer.members("kernels")},
-        tuple(map(_stage, answer.records("stages"))),
-    )
-    paths = list(found.paths)
-    if len(set(paths)) != len(paths) or not found.kernels:
-        raise ValueError("two stages make one file, or there is no kernel")
-    return found
-
-
-def _stage(value: Record) -> FinishedStage:
-    outputs = value.record("outputs")
-    entry, label, subject, kernel, variant, arch = (
-        value.text(name) for name in ("entry", "label", "subject", "kernel", "variant", "arch")
-    )
-    if not ENTRY.fullmatch(entry):
-        raise ValueError(f"{entry!r} is not the name of an entry")
-    paths = {name: _path(outputs.text(name)) for name in outputs.raw}
-    lines = value.record("lines")
-    return FinishedStage(entry, label, subject, kernel, variant, arch, paths, {n: _line(lines.text(n)) for n in paths})
-
-
-def _line(text: str) -> str:
-    if not (text.startswith('{"') and text.endswith("}") and text.isprintable()):
-        raise ValueError(f"{text!r} is no line of a journal")
-    return text
-
-
-def _path(path: str) -> str:
-    parts = inside(path).split("/")
-    if len(parts) < 2 or any(part in ("", ".") or part.startswith(SCRATCH) for part in parts):
-        raise ValueError(f"{path!r} is no output of a kernel")
-    return path

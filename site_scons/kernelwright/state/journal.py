@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..core.converter import from_json, shape
 from ..core.files import (
     canonical_json,
     file_stamp,
@@ -26,10 +27,10 @@ from ..core.files import (
     sha256_of,
     write_atomically,
 )
-from ..core.records import Output, Record, decoded
+from ..core.records import Output, decoded
 from ..core.sealed import sealed, unsealed
 
-SCHEMA = b'"kernelwright journal 2"\n'
+FORM = f'"kernelwright journal {shape(Output)}"\n'.encode()
 """First line of a file of the journal; one that begins differently is not read."""
 
 SEPARATOR = ",\t"
@@ -111,7 +112,7 @@ class Journal:
         """
         key = os.path.normpath(os.path.join(folder, name))  # noqa: PTH118
         if entry is not None and (output := self.output(os.path.join(self._top, key))):  # noqa: PTH118
-            entry = {**entry, "output": [*output[0], output[1]]}
+            entry = {**entry, "output": output}
         self._write(key, entry)
 
     def line_of(self, path: str) -> str | None:
@@ -135,7 +136,7 @@ class Journal:
             name = f"{place}/{path}"
             self._outputs[name] = ((stamp[0], stamp[1], stamp[2], stamp[3]), digest)
             # A line is an object with names in front of this one: the text is that of canonical_json.
-            output = f'"output":[{stamp[0]},{stamp[1]},{stamp[2]},{stamp[3]},"{digest}"]'
+            output = f'"output":[[{stamp[0]},{stamp[1]},{stamp[2]},{stamp[3]}],"{digest}"]'
             texts.setdefault(path.partition("/")[0], {})[name] = f"{line[:-1]},{output}}}"
         for group in texts.values():  # all folders of one kernel are in one file of the journal
             self._write_into(self._shard(next(iter(group))), group)
@@ -149,8 +150,8 @@ class Journal:
         """A file was touched: note its new times, so that it is not read at every run."""
         name = self._name(path)
         stamp = lasting_stamp(path)
-        self._outputs[name] = (stamp, digest)
-        self._write(name, {**self._shard(name).body(name), "output": [*stamp, digest]})
+        output = self._outputs[name] = (stamp, digest)
+        self._write(name, {**self._shard(name).body(name), "output": output})
 
     def _write(self, name: str, body: Mapping[str, Any] | None) -> None:
         self._write_into(self._shard(name), {name: canonical_json(body)})
@@ -216,7 +217,7 @@ class _Shard:
         self._end()
         if writable and (self._damaged or self._count > 2 * len(self._lines) + 200):
             listed = [_line(name, text) for name, text in sorted(self._lines.items())]
-            write_atomically(self._path, b"".join([SCHEMA, *listed]))
+            write_atomically(self._path, b"".join([FORM, *listed]))
             self._count, self._damaged = len(listed), False
 
     def _end(self) -> None:
@@ -227,7 +228,7 @@ class _Shard:
     def _opened(self) -> int:
         if not self._count:
             # Whatever is there, be it a link to somebody's file, is replaced and not written to.
-            write_atomically(self._path, SCHEMA)
+            write_atomically(self._path, FORM)
         stream = open_regular(self._path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
         try:
             # A newline first, in case that a killed run has left half a line; empty lines are not damage.
@@ -249,7 +250,7 @@ class _Shard:
             first, *lines = read_record(self._path).splitlines(keepends=True) or [b""]
         except OSError:
             return
-        if first != SCHEMA:
+        if first != FORM:
             return
         for line in lines:
             try:
@@ -270,8 +271,8 @@ class _Shard:
 
 def _output(body: Any) -> Output | None:
     try:
-        return Record(body, "").output("output")
-    except ValueError:
+        return from_json(Output, body["output"])  # type: ignore[arg-type]
+    except (ValueError, TypeError, KeyError):
         return None
 
 

@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from ..core.records import Record
 from .entry import (
     AN_ANSWER,
     ANYTHING,
     MOST_LISTS,
     MOST_NAMES,
+    Header,
     Wanted,
     entry_key,
+    entry_with_lists,
     files_or_list,
     open_entry,
     slot_key,
-    with_line,
 )
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Compressed:
     data: bytes
 
 
-def fetched(remote: RemoteCache, name: str, parse: Callable[[Record, bytes], Parsed]) -> tuple[bytes, Parsed] | None:
+def fetched(remote: RemoteCache, name: str, parse: Callable[[Header, bytes], Parsed]) -> tuple[bytes, Parsed] | None:
     """An entry of the remote cache, and what ``parse`` makes of it; None: there is none, or it is damaged.
 
     Damage is said.
@@ -62,9 +62,10 @@ def fetched(remote: RemoteCache, name: str, parse: Callable[[Record, bytes], Par
         return None
 
 
-def from_afar(parse: Callable[[Record, bytes], Parsed], header: Record, data: bytes) -> Parsed:
+def from_afar(parse: Callable[[Header, bytes], Parsed], header: Header, data: bytes) -> Parsed:
     """What ``parse`` makes of an entry of others. One that says more than they may tell us is damaged: we keep it."""
-    header.require_names("key", "lists" if header.has("lists") else "files")
+    if header != Header(header.key, header.files, header.lists):
+        raise ValueError("it says more than an entry of others may")
     return parse(header, data)
 
 
@@ -108,7 +109,7 @@ def send_list(remote: RemoteCache, key: str, names: list[str]) -> None:
     for slot in range(MOST_LISTS):
         name = slot_key(key, slot)
         there = fetched(remote, name, functools.partial(files_or_list, ANYTHING))
-        if there is None and remote.put(name, with_line(name, {"lists": [names]})):
+        if there is None and remote.put(name, entry_with_lists(name, [names])):
             return
         # Where another process was faster, it may have been with the same list.
         there = there or fetched(remote, name, functools.partial(files_or_list, ANYTHING))

@@ -1,17 +1,14 @@
 """Takes the finished kernels of definition files out of the build cache: in the build, or in a process beside it.
 
-In a process of its own it speaks lines of JSON: the first says where it works, and each further one has a batch of
-questions, with what the remote cache has given for them, to which it answers with a line. It ends when its input does,
-so also when the build was killed.
+In a process of its own it reads lines of JSON: a :class:`Setup`, and then one :class:`Batch` after the other, and it
+answers to each with a :class:`Done`. It ends when its input does, so also when the build was killed.
 
 Nothing here imports SCons.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
 import os
 import sys
 import time
@@ -21,14 +18,16 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from ..core.converter import from_json, json_text
 from ..core.dependencies import present_digest
-from ..core.files import lasting_stamp, sha256_of
+from ..core.files import Stamp, lasting_stamp, sha256_of
+from ..core.records import decoded
 from ..core.shard import parse_shard
 from . import finished
-from .cache import BuildCache
+from .cache import BuildCache, Work
 from .finished import Finished
 from .remote_entries import Compressed
-from .settled import Recorded, trusted_stamps
+from .settled import SettledKernel, Stamps, trusted_stamps
 
 
 @dataclass(frozen=True)
@@ -54,11 +53,11 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Restored:
-    """The kernels of a definition file that were restored. All of it is JSON.
+    """The kernels of a definition file that were restored.
 
     Arguments:
         notes: what a run says about them.
-        kernels: name -> what a ``SettledKernel`` has.
+        kernels: the kernels, by name.
         steps: label, subject, kernel, variant and arch of each stage whose outputs were written.
         outputs: path in the folder of the package's kernels -> stamp, digest, and line of the journal.
         stamps: of all that the kernels depend on, for the next run; None: they would not tell the next change.
@@ -66,12 +65,39 @@ class Restored:
     """
 
     notes: Sequence[str]
-    kernels: Mapping[str, dict[str, Any]]
-    steps: Sequence[Sequence[str]]
-    outputs: Mapping[str, tuple[Recorded, str, str]]
-    stamps: Mapping[str, Recorded | None] | None
+    kernels: Mapping[str, SettledKernel]
+    steps: Sequence[tuple[str, str, str, str, str]]
+    outputs: Mapping[str, tuple[Stamp, str, str]]
+    stamps: Stamps | None
     start: float
     end: float
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a process is told first: the folder of the build cache, and what may be restored."""
+
+    cache: str
+    wanted: Wanted
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a process is asked.
+
+    Arguments:
+        questions: what the kernels of each definition file are known by, with what has come from the remote cache.
+    """
+
+    questions: Sequence[tuple[Any, Compressed | None]]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a process answers: what it has restored for each question, and what the build cache has done."""
+
+    restored: Sequence[Restored | None]
+    work: Work
 
 
 class Restorer:
@@ -98,21 +124,22 @@ class Restorer:
         """
         start, wanted = time.monotonic(), self._wanted
         present = cache(partial(present_digest, Path(wanted.top)))
-        found = finished.recall(self._cache, question, present)
-        if found is None or not self._may_take(found):
+        recalled = finished.recall(self._cache, question, present)
+        if recalled is None or not self._may_take(recalled[0]):
             return None
-        written = finished.restore(self._cache, found, wanted.work, wanted.shared, self._digest)
+        found = recalled[0]
+        written = finished.restore(self._cache, *recalled, wanted.work, wanted.shared, self._digest)
         if written is None:
             return None
         lines = {path: stage.lines[name] for stage in written.stages for name, path in stage.outputs.items()}
         outputs = {
-            path: ([*lasting_stamp(f"{wanted.work}/{path}")], written.digests[path], line)
-            for path, line in lines.items()
+            path: (lasting_stamp(f"{wanted.work}/{path}"), written.digests[path], line) for path, line in lines.items()
         }
         kernels = {}
         for name, kernel in found.kernels.items():
-            stamps = {f"{self._place}/{path}": out[0] for path, out in outputs.items() if path.startswith(f"{name}/")}
-            kernels[name] = vars(replace(kernel, outputs=stamps))
+            own = (path for path in outputs if path.startswith(f"{name}/"))
+            stamps = {f"{self._place}/{path}": [*outputs[path][0]] for path in own}
+            kernels[name] = replace(kernel, outputs=stamps)
         steps = [(s.label, s.subject, s.kernel, s.variant, s.arch) for s in written.stages]
         # With the digests that it was found by: what has changed since then counts as a change in the next run.
         names = {name: present(name) for name in found.names}
@@ -132,28 +159,15 @@ class Restorer:
 
 def serve() -> None:
     """Do what the lines of stdin say."""
-    setup = json.loads(sys.stdin.readline())
-    build_cache = BuildCache(Path(setup["cache"]), limit=0, owned=True)
-    restorer = Restorer(build_cache, Wanted(**setup["wanted"]))
+    setup = from_json(Setup, decoded(sys.stdin.readline()))
+    build_cache = BuildCache(Path(setup.cache), limit=0, owned=True)
+    restorer = Restorer(build_cache, setup.wanted)
     for line in sys.stdin:
-        answers = []
-        for question, compressed in json.loads(line):
+        restored = []
+        for question, compressed in from_json(Batch, decoded(line)).questions:
             if compressed is not None:
-                key, later, data = compressed
                 # One that is damaged is a miss here, too; the build gets it back, and says so.
                 with contextlib.suppress(ValueError):
-                    build_cache.receive(Compressed(key, later, base64.b64decode(data)))
-            restored = restorer.restore(question)
-            answers.append(None if restored is None else vars(restored))
-        work = build_cache.work_done()
-        print(json.dumps({"answers": answers, "work": {**vars(work), "counts": vars(work.counts)}}), flush=True)
-
-
-def batch_line(questions: Sequence[tuple[Any, Compressed | None]]) -> str:
-    """The line that asks :func:`serve` for a batch.
-
-    Arguments:
-        questions: what the kernels of each definition file are known by, with what has come from the remote cache.
-    """
-    came = (None if p is None else (p.key, p.later, base64.b64encode(p.data).decode()) for _, p in questions)
-    return json.dumps([*zip((question for question, _ in questions), came, strict=True)])
+                    build_cache.receive(compressed)
+            restored.append(restorer.restore(question))
+        print(json_text(Done(restored, build_cache.work_done())), flush=True)

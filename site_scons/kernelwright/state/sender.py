@@ -18,9 +18,7 @@ from .entry import (
     entry_with,
     file_with_answer,
     files_in,
-    needed,
     read_entry,
-    referred,
 )
 from .remote_entries import send_list
 
@@ -59,13 +57,11 @@ class Sender:
         def push(path: Path) -> None:
             with contextlib.suppress(OSError, ValueError):  # it is damaged, or somebody has removed it
                 header = read_entry(path, lambda header, data: header)
-                if not header.has("lists"):
-                    if not remote.has(path.name):
-                        self._send(remote, path.name)
-                elif header.has("of"):
-                    for names in reversed(header.lists_of_texts("lists")):
-                        if all(map(is_portable, names)):
-                            send_list(remote, header.text("of"), names)
+                if header.lists is None and not remote.has(path.name):
+                    self._send(remote, path.name)
+                for names in reversed(header.lists or ()):
+                    if header.of and all(map(is_portable, names)):
+                        send_list(remote, header.of, names)
 
         for _, _, path in self._entries.entries():
             remote.write_behind(functools.partial(push, path), patient=True)
@@ -75,16 +71,16 @@ class Sender:
         try:
             place = self._entries.place(name)
             header, contents = read_entry(place, lambda header, data: (header, files_in(header, data)))
-            for entry, files in referred(header).items():
+            for entry, files in header.refers.items():
                 found = self._entries.outputs(self._entries.place(entry), Wanted(frozenset(files)))
                 if found is None:
                     return False
                 contents |= {file_with_answer(entry, file): data for file, data in found.items()}
-            for entry in needed(header):
+            for entry in header.needs:
                 self._send_once(remote, entry)
         except (OSError, ValueError):
             return False  # it was removed, or damaged, meanwhile
-        if header.has("here") or sum(map(len, contents.values())) > LARGEST_OUTPUTS:
+        if header.here or sum(map(len, contents.values())) > LARGEST_OUTPUTS:
             return False
         return remote.put(name, entry_with(name, contents)) is not None
 

@@ -17,14 +17,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated, Any
 
+from ..core.converter import Count, that
 from ..core.dependencies import has_file, path_of, present_digest
 from ..core.files import COARSE_NS, Stamp, file_stamp, lasting_stamp
-from ..core.records import Output, Record
+from ..core.records import Output
 from ..core.sealed import read_sealed, write_sealed
-
-SCHEMA = "settled 3"
-"""Schema of the sealed file; one with another schema is read as an empty file."""
 
 FINE_NS = 20_000_000
 """How long after a change a file's time may not have moved on, on file systems that count parts of a second."""
@@ -32,11 +31,23 @@ FINE_NS = 20_000_000
 Recorded = list[int]
 """A stamp as JSON has it."""
 
-Outputs = dict[str, Recorded]
-"""Path relative to the top -> stamp."""
+Stamps = dict[str, Any]
+"""Path or other name -> stamp; None: it is absent. They are compared as a whole, and nobody takes anything out of them:
+to check the form of each would double the time in which the file of a thousand kernels is read."""
+
+KernelName = Annotated[str, that("the name of a kernel", lambda name: name.isidentifier() and name.isascii())]
 
 
-@dataclass
+def is_inside(path: str) -> bool:
+    """Whether a relative path stays inside of the folder that it is relative to."""
+    return not ("\0" in path or path.startswith("/") or ".." in path.split("/"))
+
+
+Inside = Annotated[str, that("a path that does not lead out of its folder", is_inside)]
+"""Files are removed and copied by such names."""
+
+
+@dataclass(frozen=True)
 class SettledKernel:
     """A finished kernel.
 
@@ -52,12 +63,12 @@ class SettledKernel:
     """
 
     file: str
-    stages: int
-    outputs: Outputs
-    checks: int
-    check_outputs: Outputs
+    stages: Count
+    outputs: Stamps
+    checks: Count
+    check_outputs: Stamps
     backends: list[str]
-    products: dict[str, list[str]]
+    products: dict[Inside, tuple[Inside, str]]
     entry: str
 
 
@@ -74,10 +85,10 @@ class Settled:
     """
 
     key: str
-    files: dict[str, dict[str, Recorded | None]] = field(default_factory=dict)
+    files: dict[str, Stamps] = field(default_factory=dict)
     notes: dict[str, list[str]] = field(default_factory=dict)
-    kernels: dict[str, SettledKernel] = field(default_factory=dict)
-    copies: dict[str, Output] = field(default_factory=dict)
+    kernels: dict[KernelName, SettledKernel] = field(default_factory=dict)
+    copies: dict[Inside, Output] = field(default_factory=dict)
 
     @cached_property
     def of_file(self) -> dict[str, dict[str, SettledKernel]]:
@@ -90,19 +101,16 @@ class Settled:
 
 def read_settled(path: Path, key: str) -> Settled:
     """What an earlier run wrote; empty if there is nothing, if it is damaged, or if it has another key."""
-    found = read_sealed(path, SCHEMA, _settled)
+    found = read_sealed(path, Settled)
     return found if found is not None and found.key == key else Settled(key)
 
 
 def write_settled(path: Path, settled: Settled) -> None:
-    """Write it, so that damage is found."""
-    kernels = {name: vars(kernel) for name, kernel in settled.kernels.items()}
-    copies = {path: [*stamp, digest] for path, (stamp, digest) in settled.copies.items()}
-    body = {"key": settled.key, "files": settled.files, "notes": settled.notes, "kernels": kernels, "copies": copies}
-    write_sealed(path, SCHEMA, body)
+    """Write it, so that damage is found. Raises OSError if that is not possible."""
+    write_sealed(path, settled)
 
 
-def is_current(top: str, stamps: Mapping[str, Recorded | None]) -> bool:
+def is_current(top: str, stamps: Mapping[str, Any]) -> bool:
     """Whether all files, variables and packages are as their stamps say, without reading any file."""
     stat = os.stat  # this loop is most of a build that has nothing to do
     for name, stamp in stamps.items():
@@ -121,13 +129,13 @@ def is_current(top: str, stamps: Mapping[str, Recorded | None]) -> bool:
     return True
 
 
-def trusted_stamps(top: str, digests: Mapping[str, str]) -> dict[str, Recorded | None] | None:
+def trusted_stamps(top: str, digests: Mapping[str, str]) -> Stamps | None:
     """Stamps of all that something depends on, if it is as these digests say, and if they will tell the next change.
 
     A file that was changed just now may be changed again without another time; then nothing can be told from a stamp.
     That includes files from the future, which a clock that was set back leaves.
     """
-    stamps: dict[str, Recorded | None] = {}
+    stamps: Stamps = {}
     for name, digest in digests.items():
         now = time.time_ns()
         stamp = _stamp_of(Path(top), name)
@@ -138,7 +146,7 @@ def trusted_stamps(top: str, digests: Mapping[str, str]) -> dict[str, Recorded |
     return stamps
 
 
-def stamps_of(top: str, paths: Iterable[str]) -> Outputs:
+def stamps_of(top: str, paths: Iterable[str]) -> Stamps:
     """Stamps of outputs by their path relative to the top. Raises OSError if one is missing."""
     begin = top + os.sep
     # Most paths are as they would come out of relpath, which takes as long as the rest.
@@ -162,51 +170,3 @@ def _stamp_of(top: Path, name: str) -> Stamp | None:
         return file_stamp(path_of(top, name))
     except (OSError, ValueError):
         return None
-
-
-def _settled(document: Record) -> Settled:
-    """What is written in the file. Files are removed and copied by these names, so they must stay in their folders."""
-    document.require_names("key", "files", "notes", "kernels", "copies")
-    files, notes, copies = (document.record(name) for name in ("files", "notes", "copies"))
-    return Settled(
-        document.text("key"),
-        {file: files.mapping(file) for file in files.raw},
-        {file: notes.texts(file) for file in notes.raw},
-        {kernel_name(name): settled_kernel(kernel) for name, kernel in document.members("kernels")},
-        {inside(path): copies.output(path) for path in copies.raw},
-    )
-
-
-def settled_kernel(kernel: Record) -> SettledKernel:
-    """A kernel in a JSON object. Raises ValueError for another form."""
-    kernel.require_names(*SettledKernel.__dataclass_fields__)
-    products = kernel.record("products")
-    return SettledKernel(
-        kernel.text("file"),
-        kernel.count("stages"),
-        kernel.mapping("outputs"),
-        kernel.count("checks"),
-        kernel.mapping("check_outputs"),
-        kernel.texts("backends"),
-        {inside(path): _product(products.texts(path)) for path in products.raw},
-        kernel.text("entry"),
-    )
-
-
-def _product(value: list[str]) -> list[str]:
-    source, digest = value
-    return [inside(source), digest]
-
-
-def kernel_name(name: str) -> str:
-    """The name of a kernel. Raises ValueError for another one."""
-    if not (name.isidentifier() and name.isascii()):
-        raise ValueError(f"{name!r} is not the name of a kernel")
-    return name
-
-
-def inside(path: str) -> str:
-    """A relative path that stays inside of the folder that it is relative to. Raises ValueError for another one."""
-    if "\0" in path or path.startswith("/") or ".." in path.split("/"):
-        raise ValueError(f"{path!r} leads out of its folder")
-    return path

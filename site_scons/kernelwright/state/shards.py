@@ -10,16 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..core.errors import KernelwrightError, SettingsError, Where, printable, shown
-from ..core.records import Record
 from ..core.sealed import read_sealed, write_sealed
-from ..core.shard import Shard, parse_shard, shard_of
+from ..core.shard import Shard, shard_of
 from .cache import BuildCache
 from .own_folder import mark_own
 
 FILE = "shard.json"
 """Name of the file in a build cache that says which shard filled it last."""
 
-SCHEMA = "shard 1"
 WHERE = Where(stage="merge")
 REMEDY = "merge the shards that are missing, or run them again; with --build-missing this run compiles what they lack"
 
@@ -35,6 +33,10 @@ class BuiltShard:
 
     shard: Shard
     keys: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.shard.number <= self.shard.count:
+            raise ValueError(f"there is no shard {self.shard}")
 
 
 @dataclass
@@ -60,20 +62,12 @@ class Merged:
 def note_shard(folder: Path, built: BuiltShard) -> None:
     """Write down which shard fills a build cache. Raises OSError if that is not possible."""
     mark_own(folder)
-    write_sealed(folder / FILE, SCHEMA, {"shard": str(built.shard), "keys": dict(built.keys)})
+    write_sealed(folder / FILE, built)
 
 
 def shard_in(folder: Path) -> BuiltShard | None:
     """The shard that filled a build cache last; None: no shard did, or the file that says so is damaged."""
-    return read_sealed(folder / FILE, SCHEMA, _built)
-
-
-def _built(value: Record) -> BuiltShard:
-    keys = value.record("keys")
-    try:
-        return BuiltShard(parse_shard(value.text("shard")), {name: keys.text(name) for name in keys.raw})
-    except SettingsError as error:
-        raise ValueError(error.message) from error
+    return read_sealed(folder / FILE, BuiltShard)
 
 
 def merge(cache: BuildCache, folders: Iterable[Path]) -> Merged:

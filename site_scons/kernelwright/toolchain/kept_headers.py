@@ -8,15 +8,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..core.files import Stamp, canonical_json, file_stamp
-from ..core.records import Record
 from ..core.sealed import read_sealed, write_sealed
 from .declarations import Declaration, Declarations
 from .trimming import Headers
-
-SCHEMA = "kernelwright/headers-2"
 
 TICK_NS = 20_000_000
 """More than the clock of files is behind that of programs: what changes just after a moment may seem older than it."""
@@ -44,7 +40,8 @@ class KeptHeaders:
         """
         name = hashlib.sha256(canonical_json([self.identity, *key]).encode("utf-8", "surrogateescape")).hexdigest()
         path = self.folder / f"{name[:32]}.json"
-        kept = read_sealed(path, SCHEMA, lambda record: _kept(record, name, before))
+        known = read_sealed(path, _Kept)
+        kept = known.headers(before) if known and known.key == name and known.is_current else None
         if kept is None:
             begun = time.time_ns()
             kept = read()
@@ -52,34 +49,50 @@ class KeptHeaders:
                 stamps = {file: file_stamp(file) for file in sorted(kept.files)}
                 if all(changed + TICK_NS < begun for _, _, changed, _ in stamps.values()):
                     self.folder.mkdir(parents=True, exist_ok=True)
-                    write_sealed(path, SCHEMA, _to_json(kept, name, stamps, before))
+                    write_sealed(path, _kept(kept, name, stamps, before))
         return kept
 
 
-def _to_json(headers: Headers, name: str, stamps: Mapping[str, Stamp], before: Headers | None) -> dict[str, Any]:
-    """What a part adds, and the stamps of the files that were read."""
-    known, own = before.macros if before else {}, headers.declarations.own
-    return {
-        "key": name,
-        "files": stamps,
-        "macros": {name: line for name, line in headers.macros.items() if known.get(name) != line},
-        "texts": [one.text for one in own],
-        "names": [sorted(one.names) for one in own],
-        "doubtful": sorted(headers.doubtful),
-    }
+@dataclass(frozen=True)
+class _Kept:
+    """What a part of the headers adds to those before it.
+
+    Arguments:
+        key: what it is kept by.
+        files: path -> stamp of each file that it was read from.
+        macros: those that it changes.
+        declarations: text and names of each of its own.
+        doubtful: as of :class:`Headers`.
+    """
+
+    key: str
+    files: Mapping[str, Stamp]
+    macros: Mapping[str, str]
+    declarations: tuple[tuple[str, tuple[str, ...]], ...]
+    doubtful: tuple[str, ...]
+
+    @property
+    def is_current(self) -> bool:
+        """Whether all files are as they were."""
+        try:
+            return all(file_stamp(file) == stamp for file, stamp in self.files.items())
+        except (OSError, ValueError):  # ValueError: no file can have such a name
+            return False
+
+    def headers(self, before: Headers | None) -> Headers:
+        """The part behind those before it."""
+        own = [Declaration(text, frozenset(names)) for text, names in self.declarations]
+        declarations = Declarations(own, before.declarations if before else None)
+        macros = {**(before.macros if before else {}), **self.macros}
+        return Headers(declarations, macros, frozenset(self.files), frozenset(self.doubtful))
 
 
-def _kept(record: Record, name: str, before: Headers | None) -> Headers:
-    if record.text("key") != name:
-        raise ValueError("it is of other headers")
-    files, macros = record.mapping("files"), record.mapping("macros")
-    for file, stamp in files.items():
-        if [*file_stamp(file)] != stamp:
-            raise ValueError(f"{file} has changed")
-    if not all(isinstance(line, str) for line in macros.values()):
-        raise ValueError("a macro is no text")
-    listed = zip(record.texts("texts"), record.lists_of_texts("names"), strict=True)
-    own = [Declaration(text, frozenset(names)) for text, names in listed]
-    declarations = Declarations(own, before.declarations if before else None)
-    macros = {**(before.macros if before else {}), **macros}
-    return Headers(declarations, macros, frozenset(files), frozenset(record.texts("doubtful")))
+def _kept(headers: Headers, name: str, stamps: Mapping[str, Stamp], before: Headers | None) -> _Kept:
+    known = before.macros if before else {}
+    return _Kept(
+        name,
+        stamps,
+        {name: line for name, line in headers.macros.items() if known.get(name) != line},
+        tuple((one.text, tuple(sorted(one.names))) for one in headers.declarations.own),
+        tuple(sorted(headers.doubtful)),
+    )

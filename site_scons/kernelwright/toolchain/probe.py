@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core import arithmetic
+from ..core.converter import from_json, to_json
 from ..core.files import canonical_json, file_stamp
-from ..core.records import Record, decoded
-from ..core.sealed import read_sealed, write_sealed
+from ..core.sealed import form_of, read_sealed, write_sealed
 from ..processes.environment import require_plain_path
 from .ask import REVISION, content_digest
 from .distribution import Distribution, distribution_records, probe_distribution
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from .nvdisasm import Nvdisasm
     from .nvrtc import Nvrtc
 
-SCHEMA = "toolchain 3"
-"""Schema of the sealed file of kept results."""
-
 PLACES = ("path", "library", "include", "python")
 """Fields of tools that say where something is. These are no answers for other trees and machines."""
 
@@ -40,6 +37,21 @@ PROGRAM = b"\x7fELF"
 """How programs and libraries begin. A script may run another tool on another machine, whatever its own text is."""
 
 Tool = TypeVar("Tool")
+
+
+@dataclass(frozen=True)
+class _KeptTool:
+    """What is kept of a tool: the stamp of what decides it, and its JSON data."""
+
+    stamp: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """The tools that are kept, by name and place."""
+
+    tools: dict[str, _KeptTool] = field(default_factory=dict)
 
 
 class Toolchain:
@@ -60,7 +72,7 @@ class Toolchain:
         self._cache = cache
         self._answers = answers
         self._environment = environment
-        self._kept: dict[str, Any] = read_sealed(cache, SCHEMA, _kept) or {}
+        self._kept = read_sealed(cache, _Kept) or _Kept()
         self.probed: dict[str, float] = {}
 
     def nvcc(self, setting: str, host_compiler: HostCompiler) -> Nvcc:
@@ -187,15 +199,15 @@ class Toolchain:
     def _probe(self, form: type[Tool], name: str, path: str, files: Iterable[Path], probe: Callable[[], Tool]) -> Tool:
         place = f"{name} {path}".rstrip()
         stamp = canonical_json([REVISION, arithmetic.stamp(), [_stamp(file) for file in files]])
-        entry = self._kept.get(place, {})
-        kept = _restored(form, entry["values"]) if entry.get("stamp") == stamp else None
+        entry = self._kept.tools.get(place)
+        kept = _restored(form, entry.values) if entry and entry.stamp == stamp else None
         if kept is not None:
             return kept
         before = _children_cpu_seconds()
         tool = probe()
         self.probed[name] = _children_cpu_seconds() - before
-        self._kept[place] = {"stamp": stamp, "values": _values(tool)}
-        write_sealed(self._cache, SCHEMA, self._kept)
+        self._kept.tools[place] = _KeptTool(stamp, to_json(tool))
+        write_sealed(self._cache, self._kept)
         return tool
 
     def _asked(
@@ -218,20 +230,13 @@ class Toolchain:
         if answers is None:
             return probe()
         contents = [[part.name, digest] for part, digest in zip(parts, _digests(answers, parts), strict=True)]
-        form_of_answer = [field.name for field in fields(cast(Any, form))]
-        question = ["tool", name, REVISION, arithmetic.arithmetic(), form_of_answer, facts, contents]
+        question = ["tool", name, REVISION, arithmetic.arithmetic(), form_of(form), facts, contents]
         known = answers.recall(question, lambda name: "")
-        tool = None if known is None else _restored(form, {**known.raw, **places})
+        tool = _restored(form, {**known, **places}) if isinstance(known, dict) else None
         if tool is None:
             tool = probe()
-            answers.remember(question, {n: v for n, v in _values(tool).items() if n not in PLACES}, {})
+            answers.remember(question, {n: v for n, v in to_json(tool).items() if n not in PLACES}, {})
         return tool
-
-
-def _values(tool: Any) -> dict[str, Any]:
-    """A tool as JSON data."""
-    values: dict[str, Any] = decoded(canonical_json(asdict(tool)))
-    return values
 
 
 def _is_program(path: Path) -> bool:
@@ -244,12 +249,12 @@ def _digests(answers: Answers, parts: Sequence[Path]) -> list[str]:
     question = ["contents", [[str(part), *file_stamp(part)] for part in parts]]
     known = answers.recall(question, lambda name: "", here=True)
     try:
-        digests = [] if known is None else known.texts("sha256")
+        digests = from_json(list[str], known)
     except ValueError:
         digests = []
     if len(digests) != len(parts):
         digests = [content_digest(str(part), file_stamp(part)) for part in parts]
-        answers.remember(question, {"sha256": digests}, {}, here=True)
+        answers.remember(question, digests, {}, here=True)
     return digests
 
 
@@ -267,30 +272,9 @@ def _stamp(file: Path) -> list[Any]:
     return [str(file), status.st_size, status.st_mtime_ns, status.st_ino]
 
 
-def _kept(document: Record) -> dict[str, Any]:
-    """The kept results; each has a stamp, and values that are texts or lists of texts.
-
-    Raises:
-        ValueError: it has another form.
-    """
-    for name in document.raw:
-        entry = document.record(name)
-        entry.text("stamp")
-        values = entry.record("values")
-        for value in values.raw:
-            if isinstance(values.raw[value], list):
-                values.texts(value)
-            else:
-                values.text(value)
-    return dict(document.raw)
-
-
-def _restored(form: type[Tool], values: dict[str, Any]) -> Tool | None:
+def _restored(form: type[Tool], values: Any) -> Tool | None:
     """A tool as it was kept; None if these are not the values that it has."""
-    lists = {field.name: field.type != "str" for field in fields(cast(Any, form))}
-    if {name: isinstance(value, list) for name, value in values.items()} != lists:
+    try:
+        return from_json(form, values)
+    except ValueError:
         return None
-    texts = [text for name, value in values.items() for text in (value if lists[name] else [value])]
-    if not all(isinstance(text, str) for text in texts):
-        return None
-    return form(**{name: tuple(value) if lists[name] else value for name, value in values.items()})
