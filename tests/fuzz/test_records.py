@@ -339,7 +339,7 @@ def a_tuning_result(folder: Path) -> bytes:
     sizes = tuple(SizeResult({"m": m, "k": 8}, m % 3, 9.0, measured) for m in (1, 64, 512))
     rules = (Rule(points[1], 64), Rule(points[0]))
     failure = Failure(3, "block_m-32", "too large", "build/tune/gemm/failed/block_m-32")
-    config = ConfigResult({"n": 64}, ("m", "k"), ("m",), rules, tuple(points), sizes, (failure,), ())
+    config = ConfigResult({"n": 64}, ("m", "k"), points[0], ("m",), rules, tuple(points), sizes, (failure,), ())
     device = TableDevice("llvm", "x86-64-v3", "a device", 2)
     write_result(folder, TuningResult("gemm", device, {"tvm": "1"}, "tuning/gemm.json", (config,)))
     return (folder / "result.json").read_bytes()

@@ -60,6 +60,7 @@ def tuned_config(
     return ConfigResult(
         config,
         symbols,
+        points[0],
         rules.by,
         tuple(Rule(points[number], upto) for upto, number in rules.ranges),
         tuple(points),

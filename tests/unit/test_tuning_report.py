@@ -100,12 +100,20 @@ MISFITS = [
     ('"ratio": 1.0', '"ratio": 1e-300', "ratio is 1e-300, expected more than nothing"),
     ('"us": 122.4', '"us": 1e999', "us is inf"),
     ('"m": 64\n', '"m": 0\n', "sizes.m is 0, expected more than nothing"),
-    ('"m": 64\n', '"k": 64\n', "sizes has not exactly the symbols of its config"),
-    ('"chosen": 3', '"chosen": 6', "chosen is 6, expected an integer from 0 to 5"),
-    ('"number": 1,', '"number": 0,', "candidates has a candidate twice"),
-    ('"unmeasured": []', '"unmeasured": [6]', "unmeasured has 6, but there are 6 points"),
-    ('"block_m": 64', '"block_m": [64]', "block_m is no number, text, true or false"),
-    ('"clock_mhz": [\n      1755,', '"clock_mhz": [\n      1, 2,', "clock_mhz has 3 numbers"),
+    ('"m": 64\n', '"k": 64\n', "has not exactly the symbols of its config"),
+    ('"chosen": 3', '"chosen": 6', "it has a candidate 6, but there are 6 points"),
+    ('"number": 1,', '"number": 0,', "a candidate is there twice"),
+    ('"unmeasured": []', '"unmeasured": [6]', "it has a candidate 6, but there are 6 points"),
+    (
+        '"block_m": 64',
+        '"block_m": [64]',
+        "block_m is [64], expected true or false or an integer or a",
+    ),
+    (
+        '"clock_mhz": [\n      1755,',
+        '"clock_mhz": [\n      1, 2,',
+        "1980], expected no numbers or two",
+    ),
     ('"by": [\n    "m"', '"by": [\n    "q"', "by is not among its symbols"),
 ]
 

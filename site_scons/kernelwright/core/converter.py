@@ -83,6 +83,7 @@ LARGEST = 2**53
 """Up to here a number is exact in every reader of JSON, JavaScript among them."""
 
 Count = Annotated[int, that(f"an integer from 0 to {LARGEST}", lambda value: 0 <= value <= LARGEST)]
+Amount = Annotated[float, that(f"a number from 0 to {LARGEST}", lambda value: 0 <= value <= LARGEST)]
 
 
 def from_json(kind: type[Kind], value: Any) -> Kind:

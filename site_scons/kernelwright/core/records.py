@@ -139,10 +139,12 @@ class Record:
 
     def typed(self, kind: type[Parsed], name: str) -> Parsed:
         """A value of any type that ``core/converter.py`` reads."""
-        try:
-            return from_json(kind, self._value.get(name))
-        except MisfitError as misfit:
-            raise misfit.within(self._path(name)) from None
+        return _typed(kind, self._value.get(name), self._path(name))
+
+    def all_but(self, kind: type[Parsed], *names: str) -> Parsed:
+        """The object as a dataclass, without the values of these names."""
+        value = {name: item for name, item in self._value.items() if name not in names}
+        return _typed(kind, value, self.place)
 
     def optional(self, read: Callable[[str], Parsed], name: str) -> Parsed | None:
         """What one of the methods above reads, if there is a value of that name."""
@@ -168,6 +170,13 @@ class Record:
     def _misfit(self, name: str, expected: str) -> Any:
         value = reprlib.repr(self._value[name]) if name in self._value else "missing"
         raise ValueError(f"{self._path(name)} is {value}, expected {expected}")
+
+
+def _typed(kind: type[Parsed], value: Any, place: str) -> Parsed:
+    try:
+        return from_json(kind, value)
+    except MisfitError as misfit:
+        raise (misfit.within(place) if place else misfit) from None
 
 
 def is_file_name(text: str) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass
 
+from ..core.converter import Amount, Count
+
 
 @dataclass
 class Counts:
@@ -16,12 +18,12 @@ class Counts:
         written, sent: entries that were added, and their bytes.
     """
 
-    hits: int = 0
-    misses: int = 0
-    read: int = 0
-    seconds: float = 0.0
-    written: int = 0
-    sent: int = 0
+    hits: Count = 0
+    misses: Count = 0
+    read: Count = 0
+    seconds: Amount = 0.0
+    written: Count = 0
+    sent: Count = 0
 
     def __add__(self, other: Counts) -> Counts:
         """What two of them have done together."""

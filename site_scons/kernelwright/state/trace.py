@@ -13,10 +13,11 @@ import math
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from ..core.converter import Amount, Count, that, to_json
 from ..core.files import write_atomically
 from ..core.records import Record, read_json
 from ..core.version import VERSION
@@ -31,9 +32,6 @@ PROCESS = 1
 REMEDY = "remove it; the next run of scons that builds something writes it again"
 CACHES = ("local", "remote")
 """What caches a summary may have."""
-
-OPTIONAL = ("cpu_seconds", "peak_kib", "kernel", "variant", "arch")
-"""Attributes of a span that are left out of the file where nothing is known."""
 
 
 @dataclass(frozen=True)
@@ -86,14 +84,14 @@ class RunSummary:
         caches: what the build cache, ``local``, and the one behind it on a network, ``remote``, have done.
     """
 
-    jobs: int
-    cores: int
-    built: int
-    reused: int
-    cached: int
-    failed: int
-    seconds: float
-    caches: Mapping[str, Counts] = field(default_factory=dict)
+    jobs: Count
+    cores: Count
+    built: Count
+    reused: Count
+    cached: Count
+    failed: Count
+    seconds: Amount
+    caches: Mapping[Annotated[str, that("a cache", CACHES.__contains__)], Counts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -103,6 +101,34 @@ class RecordedRun:
     version: str
     summary: RunSummary
     spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class _Args:
+    """What an event says of its span besides; what is not known is left out."""
+
+    subject: str
+    cached: bool
+    failed: bool
+    cpu_seconds: Amount | None = None
+    peak_kib: Count | None = None
+    kernel: str | None = None
+    variant: str | None = None
+    arch: str | None = None
+
+
+@dataclass(frozen=True)
+class _Event:
+    """The event of a span, with the names that the format has. Times are in microseconds."""
+
+    name: str
+    cat: str
+    ph: Annotated[str, that("'X' or 'M'", lambda phase: phase == "X")]
+    ts: Count
+    dur: Count
+    pid: int
+    tid: Count
+    args: _Args
 
 
 class Trace:
@@ -209,58 +235,26 @@ def _metadata(name: str, thread: int, args: Mapping[str, Any]) -> dict[str, Any]
     return {"name": name, "ph": "M", "pid": PROCESS, "tid": thread, "args": args}
 
 
-def _event(span: Span, times: tuple[int, int], lane: int) -> dict[str, Any]:
-    known = {name: value for name in OPTIONAL if (value := getattr(span, name)) is not None}
-    return {
-        "name": f"{span.label} {span.subject}",
-        "cat": span.label,
-        "ph": "X",
-        "ts": times[0],
-        "dur": times[1] - times[0],
-        "pid": PROCESS,
-        # From 1 on: Perfetto takes thread 0 for the idle thread of Linux.
-        "tid": lane + 1,
-        "args": {"subject": span.subject, "cached": span.cached, "failed": span.failed, **known},
-    }
+def _event(span: Span, times: tuple[int, int], lane: int) -> Any:
+    name, duration = f"{span.label} {span.subject}", times[1] - times[0]
+    args = _Args(**{each.name: getattr(span, each.name) for each in fields(_Args)})
+    # From 1 on: Perfetto takes thread 0 for the idle thread of Linux.
+    return to_json(_Event(name, span.label, "X", times[0], duration, PROCESS, lane + 1, args))
 
 
 def _recorded_run(document: Record) -> RecordedRun:
     other = document.record("otherData")
     if other.count("schema") != SCHEMA:
         raise ValueError(f"it has schema {other.count('schema')}, expected {SCHEMA}")
-    counts = {name: other.count(name) for name in ("jobs", "cores", "built", "reused", "cached", "failed")}
-    listed = other.record("caches") if other.has("caches") else Record({}, "")
-    caches = {name: _counts(listed.record(name)) for name in CACHES if listed.has(name)}
-    summary = RunSummary(**counts, seconds=other.number("seconds"), caches=caches)
-    events = [event for event in document.records("traceEvents") if event.text("ph") != "M"]
-    spans = [_span(event, len(events)) for event in events]
+    summary = other.all_but(RunSummary, "schema", "kernelwright")
+    events = [event.all_but(_Event) for event in document.records("traceEvents") if event.text("ph") != "M"]
+    if lanes := [event.tid for event in events if not 1 <= event.tid <= len(events)]:
+        # So many spans never need more lanes.
+        raise ValueError(f"tid is {lanes[0]}, expected one from 1 to the {len(events)} of the spans")
+    spans = map(_span, events)
     return RecordedRun(other.text("kernelwright"), summary, tuple(sorted(spans, key=lambda span: span.start)))
 
 
-def _counts(value: Record) -> Counts:
-    numbers = {name: value.count(name) for name in ("hits", "misses", "read", "written", "sent")}
-    return Counts(**numbers, seconds=value.number("seconds"))
-
-
-def _span(event: Record, count: int) -> Span:
-    """A span out of its event; ``count`` spans never need more lanes than that."""
-    if not 1 <= event.count("tid") <= count:
-        raise ValueError(f"{event.place}.tid is {event.count('tid')}, expected one from 1 to the {count} of the spans")
-    if event.text("ph") != "X":
-        raise ValueError(f"{event.place}.ph is {event.text('ph')!r}, expected 'X' or 'M'")
-    args = event.record("args")
-    start = event.count("ts")
-    return Span(
-        event.text("cat"),
-        args.text("subject"),
-        start / 1e6,
-        (start + event.count("dur")) / 1e6,
-        event.count("tid") - 1,
-        args.flag("cached"),
-        args.flag("failed"),
-        args.optional(args.number, "cpu_seconds"),
-        args.optional(args.count, "peak_kib"),
-        args.optional(args.text, "kernel"),
-        args.optional(args.text, "variant"),
-        args.optional(args.text, "arch"),
-    )
+def _span(event: _Event) -> Span:
+    start, end, lane = event.ts / 1e6, (event.ts + event.dur) / 1e6, event.tid - 1
+    return Span(event.cat, start=start, end=end, lane=lane, **vars(event.args))

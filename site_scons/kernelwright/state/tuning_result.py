@@ -2,22 +2,21 @@
 
 The tuner writes it at the end of a run. Its fields are those of :class:`TuningResult`, under the same names, and
 ``schema``. A device is an object with ``target``, ``arch``, ``name`` and ``count``, and a rule is one with ``upto``
-(absent: there is no end) and ``tune``, both as in tuning tables. Each config also has ``default``, its first point.
+(absent: there is no end) and ``tune``, both as in tuning tables.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from ..core.converter import LARGEST
+from ..core.converter import LARGEST, Amount, Count, that, to_json
 from ..core.files import pretty_json, read_record, write_atomically
-from ..core.records import Record, damage_named, decoded
-from ..define.space import Point
+from ..core.records import Record, damage_named, decoded, is_file_name
+from ..define.space import Plain, Point
 from ..define.tuning import Rule, TableDevice
 
 SCHEMA = 1
@@ -39,6 +38,13 @@ REMEDY = "measure it again: kernelwright tune"
 LARGEST_RESULT = 256 << 20
 """Bytes that such a file may have: a large space at many sizes takes some."""
 
+Positive = Annotated[float, that("more than nothing", lambda value: 1 / LARGEST <= value <= LARGEST)]
+"""A number that can be drawn on a logarithmic axis."""
+
+Size = Annotated[int, that("more than nothing", lambda value: 1 <= value <= LARGEST)]
+
+Clocks = Annotated[tuple[Count, ...], that("no numbers or two", lambda clocks: len(clocks) in (0, 2))]
+
 
 @dataclass(frozen=True)
 class CandidateResult:
@@ -55,14 +61,14 @@ class CandidateResult:
         clock_mhz: the lowest and the highest clock of the device that was seen; empty: unknown.
     """
 
-    number: int
-    us: float
-    default_us: float
-    ratio: float
-    spread: float
-    rounds: int
-    warm_us: float = 0.0
-    clock_mhz: tuple[int, ...] = ()
+    number: Count
+    us: Positive
+    default_us: Positive
+    ratio: Positive
+    spread: Amount
+    rounds: Count
+    warm_us: Amount
+    clock_mhz: Clocks
 
 
 @dataclass(frozen=True)
@@ -76,10 +82,14 @@ class SizeResult:
         candidates: those that were measured, by number.
     """
 
-    sizes: Mapping[str, int]
-    chosen: int
-    default_us: float
+    sizes: Mapping[str, Size]
+    chosen: Count
+    default_us: Positive
     candidates: tuple[CandidateResult, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.of_number) < len(self.candidates):
+            raise ValueError("a candidate is there twice")
 
     @cached_property
     def of_number(self) -> Mapping[int, CandidateResult]:
@@ -108,7 +118,7 @@ class Failure:
         folder: where its sources and the log are, relative to the project's folder.
     """
 
-    number: int
+    number: Count
     slug: str
     message: str
     folder: str
@@ -121,21 +131,34 @@ class ConfigResult:
     Arguments:
         config: the config.
         symbols: the names of its sizes.
+        default: its first point.
         by, rules: as in the table.
-        points: all points of the space, in order: a candidate's number is its place here. The first is the default.
+        points: all points of the space, in order: a candidate's number is its place here.
         sizes: each combination of sizes that was measured.
         failures: the candidates that are out.
         unmeasured: the numbers of those that there was no time for.
     """
 
-    config: Mapping[str, Any]
+    config: Mapping[str, Plain]
     symbols: tuple[str, ...]
+    default: Point
     by: tuple[str, ...]
     rules: tuple[Rule, ...]
     points: tuple[Point, ...]
     sizes: tuple[SizeResult, ...]
-    failures: tuple[Failure, ...] = ()
-    unmeasured: tuple[int, ...] = ()
+    failures: tuple[Failure, ...]
+    unmeasured: tuple[Count, ...]
+
+    def __post_init__(self) -> None:
+        if self.points[:1] != (self.default,) or not {*self.by} <= {*self.symbols}:
+            raise ValueError("its default is not its first point, or by is not among its symbols")
+        numbers = {*self.unmeasured, *(failure.number for failure in self.failures)}
+        for size in self.sizes:
+            numbers |= {size.chosen, *size.of_number}
+            if size.sizes.keys() != {*self.symbols}:
+                raise ValueError(f"sizes {dict(size.sizes)} has not exactly the symbols of its config")
+        if numbers and max(numbers) >= len(self.points):
+            raise ValueError(f"it has a candidate {max(numbers)}, but there are {len(self.points)} points")
 
 
 @dataclass(frozen=True)
@@ -150,7 +173,7 @@ class TuningResult:
         configs: what came of each config of a caller.
     """
 
-    kernel: str
+    kernel: Annotated[str, that("a name", is_file_name)]
     device: TableDevice
     measured: Mapping[str, str]
     table: str
@@ -159,7 +182,7 @@ class TuningResult:
 
 def write_result(folder: Path, result: TuningResult) -> None:
     """Write a result into the folder of its kernel and device."""
-    write_atomically(folder / FILE, pretty_json(_json(result)))
+    write_atomically(folder / FILE, pretty_json({"schema": SCHEMA, **to_json(result)}))
 
 
 def read_result(top: Path, name: str) -> TuningResult:
@@ -177,125 +200,7 @@ def read_result(top: Path, name: str) -> TuningResult:
             content = read_record(top / name, LARGEST_RESULT)
         except OSError as error:
             raise OSError(error.errno, error.strerror) from error
-        return _result(Record(decoded(content), ""))
-
-
-def _json(result: TuningResult) -> dict[str, Any]:
-    configs = [_config_json(config) for config in result.configs]
-    return {"schema": SCHEMA, **vars(result), "device": vars(result.device), "configs": configs}
-
-
-def _config_json(config: ConfigResult) -> dict[str, Any]:
-    return {
-        "config": config.config,
-        "symbols": config.symbols,
-        "default": config.points[DEFAULT],
-        "by": config.by,
-        "rules": [({} if rule.upto is None else {"upto": rule.upto}) | {"tune": rule.tune} for rule in config.rules],
-        "points": config.points,
-        "sizes": [
-            {
-                "sizes": size.sizes,
-                "chosen": size.chosen,
-                "default_us": size.default_us,
-                "candidates": [vars(candidate) for candidate in size.candidates],
-            }
-            for size in config.sizes
-        ],
-        "failures": [vars(failure) for failure in config.failures],
-        "unmeasured": config.unmeasured,
-    }
-
-
-def _result(document: Record) -> TuningResult:
-    if document.count("schema") != SCHEMA:
-        raise ValueError(f"its schema is {document.count('schema')}, expected {SCHEMA}")
-    device = document.record("device")
-    measured = document.record("measured")
-    return TuningResult(
-        document.file_name("kernel"),
-        TableDevice(device.text("target"), device.text("arch"), device.text("name"), device.count("count")),
-        {name: measured.text(name) for name in measured.raw},
-        document.text("table"),
-        tuple(map(_config, document.records("configs"))),
-    )
-
-
-def _config(record: Record) -> ConfigResult:
-    points = tuple(map(_scalars, record.records("points")))
-    symbols = tuple(record.texts("symbols"))
-    by = tuple(record.texts("by"))
-    if not points or not set(by) <= set(symbols):
-        raise ValueError(f"{record.place} has no points, or by is not among its symbols")
-    unmeasured = tuple(record.counts("unmeasured"))
-    if unmeasured and max(unmeasured) >= len(points):
-        raise ValueError(f"{record.place}.unmeasured has {max(unmeasured)}, but there are {len(points)} points")
-    return ConfigResult(
-        _scalars(record.record("config")),
-        symbols,
-        by,
-        tuple(map(_rule, record.records("rules"))),
-        points,
-        tuple(_size(size, symbols, len(points)) for size in record.records("sizes")),
-        tuple(_failure(failure, len(points)) for failure in record.records("failures")),
-        unmeasured,
-    )
-
-
-def _rule(record: Record) -> Rule:
-    return Rule(_scalars(record.record("tune")), record.optional(record.count, "upto"))
-
-
-def _size(record: Record, symbols: tuple[str, ...], points: int) -> SizeResult:
-    found = record.record("sizes")
-    if sorted(found.raw) != sorted(symbols):
-        raise ValueError(f"{found.place} has not exactly the symbols of its config")
-    candidates = tuple(_candidate(candidate, points) for candidate in record.records("candidates"))
-    numbers = [candidate.number for candidate in candidates]
-    if len(set(numbers)) < len(numbers):
-        raise ValueError(f"{record.place}.candidates has a candidate twice")
-    sizes = {name: int(_positive(found, found.count, name)) for name in symbols}
-    chosen = record.count("chosen", points - 1)
-    return SizeResult(sizes, chosen, _positive(record, record.number, "default_us"), candidates)
-
-
-def _candidate(record: Record, points: int) -> CandidateResult:
-    clocks = tuple(record.counts("clock_mhz"))
-    if len(clocks) not in (0, 2):
-        raise ValueError(f"{record.place}.clock_mhz has {len(clocks)} numbers, expected none or two")
-    us, default_us, ratio = (_positive(record, record.number, name) for name in ("us", "default_us", "ratio"))
-    return CandidateResult(
-        record.count("number", points - 1),
-        us,
-        default_us,
-        ratio,
-        record.number("spread"),
-        record.count("rounds"),
-        record.number("warm_us"),
-        clocks,
-    )
-
-
-def _failure(record: Record, points: int) -> Failure:
-    number = record.count("number", points - 1)
-    return Failure(number, record.text("slug"), record.text("message"), record.text("folder"))
-
-
-def _positive(record: Record, read: Callable[[str], float], name: str) -> float:
-    """A number that can be drawn on a logarithmic axis."""
-    value = float(read(name))
-    if value < 1 / LARGEST:
-        raise ValueError(f"{record.place}.{name} is {value:g}, expected more than nothing")
-    return value
-
-
-def _scalars(record: Record) -> dict[str, Any]:
-    """An object with numbers, texts, true and false."""
-    return dict(_checked(record))
-
-
-def _checked(record: Record) -> Iterator[tuple[str, Any]]:
-    for name, value in record.raw.items():
-        if not isinstance(value, (bool, int, float, str)) or (isinstance(value, float) and not math.isfinite(value)):
-            raise ValueError(f"{record.place}.{name} is no number, text, true or false")
-        yield name, value
+        document = Record(decoded(content), "")
+        if document.count("schema") != SCHEMA:
+            raise ValueError(f"its schema is {document.count('schema')}, expected {SCHEMA}")
+        return document.all_but(TuningResult, "schema")

@@ -128,12 +128,14 @@ def _result_of(tuned: Tuned, tuner: Tuner) -> ConfigResult:
     workshop, folders = tuner.workshop(), {}
     for number in tuned.failed:
         folders[number] = workshop.folder(tuned.candidates[number]).relative_to(tuner.root).as_posix()
+    points = tuple(dict(candidate.tune) for candidate in tuned.candidates)
     return ConfigResult(
         dict(tuned.config),
         tuple(tuned.sizes[0]),
+        points[DEFAULT],
         tuned.rules.by,
         _rules(tuned),
-        tuple(dict(candidate.tune) for candidate in tuned.candidates),
+        points,
         tuple(_size_result(tuned, place) for place in range(len(tuned.sizes))),
         tuple(Failure(n, tuned.candidates[n].slug, why, folders[n]) for n, why in sorted(tuned.failed.items())),
         tuple(sorted(set(range(len(tuned.candidates))) - measured - tuned.failed.keys())),
