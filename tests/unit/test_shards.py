@@ -1,16 +1,19 @@
-"""Shards of kernels: which one a kernel is in, and how their build caches become one."""
+"""Shards of kernels: which one a kernel is in, and how their build caches are read."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from kernelwright.core.errors import SettingsError
+from kernelwright.core.sealed import form_of
 from kernelwright.core.shard import Shard, parse_shard, shard_of
 from kernelwright.state import shards
 from kernelwright.state.cache import BuildCache
-from kernelwright.state.entry import key_of
-from kernelwright.state.shards import BuiltShard, merge, note_shard, shard_in
+from kernelwright.state.entry import entry_key, key_of
+from kernelwright.state.shards import BuiltShard, layered, merged_shards, note_shard, shard_in
+from support.sealed_lines import line_with
 
 
 def test_a_kernel_is_in_one_shard_which_only_its_name_decides() -> None:
@@ -52,71 +55,95 @@ def fetched(cache: BuildCache, folder: Path, stage: str, **later: str) -> str | 
     return None if found is None else (out / "out").read_text()
 
 
-def test_entries_of_all_shards_get_into_one_cache(tmp_path: Path) -> None:
+def merging(folder: Path, *shards: Path) -> tuple[BuildCache, list[str]]:
+    """A build cache in front of those of shards, and what is told of damage."""
+    told = list[str]()
+    behind = layered(shards, tell=told.append)
+    return BuildCache(folder, 1 << 20, behind=lambda: behind), told
+
+
+def test_entries_of_all_shards_are_found_and_what_is_used_is_kept(tmp_path: Path) -> None:
     filled(tmp_path / "1", 1, "a", "common")
-    filled(tmp_path / "2", 2, "b", "common")
+    filled(tmp_path / "2", 2, "b", "common", "unused")
     before = {path: path.read_bytes() for path in tmp_path.glob("[12]/*/*")}
-    cache = BuildCache(tmp_path / "all", 1 << 20)
-    merged = merge(cache, [tmp_path / "1", tmp_path / "2"])
-    assert (merged.entries, merged.damaged, merged.count) == (3, [], 2)
+    cache, told = merging(tmp_path / "all", tmp_path / "1", tmp_path / "2")
     assert [fetched(cache, tmp_path, stage) for stage in ("a", "b", "common", "c")] == ["a", "b", "common", None]
+    assert told == [] and merged_shards([tmp_path / "1", tmp_path / "2"]).count == 2
     assert {path: path.read_bytes() for path in tmp_path.glob("[12]/*/*")} == before
+    alone = BuildCache(tmp_path / "all", 1 << 20)
+    assert [fetched(alone, tmp_path, stage) for stage in ("a", "b", "common", "unused")] == ["a", "b", "common", None]
+    kept = {path.name: path.read_bytes() for path in tmp_path.glob("all/??/*")}
+    assert kept.items() <= {path.name: data for path, data in before.items()}.items(), "as they are"
     assert not any(path.name == shards.FILE for path in (tmp_path / "all").iterdir()), "it is no cache of a shard"
 
 
-def test_lists_of_files_are_put_together(tmp_path: Path) -> None:
+def test_an_answer_keeps_what_it_refers_to(tmp_path: Path) -> None:
+    shard = filled(tmp_path / "1", 1, "a")
+    (entry,) = (path.name for _, _, path in shard.entries())
+    shard.remember("question", {"a": 1}, {}, refers={entry: ["out"]}, needs=[entry])
+    cache, _ = merging(tmp_path / "all", tmp_path / "1")
+    assert cache.recall("question", lambda name: "") == {"a": 1}
+    assert cache.contents(entry, ["out"]) == {"out": b"a"}
+    shutil.rmtree(tmp_path / "1")
+    assert cache.contents(entry, ["out"]) == {"out": b"a"}
+    assert sum(b'"refers":{"%s"' % entry.encode() in path.read_bytes() for _, _, path in cache.entries()) == 1
+
+
+def test_every_list_of_files_is_found(tmp_path: Path) -> None:
     filled(tmp_path / "1", 1, "a", here="1")
     filled(tmp_path / "2", 2, "a", there="2")
-    cache = filled(tmp_path / "all", 1, "a", third="3")
-    merge(cache, [tmp_path / "1", tmp_path / "2"])
-    for known in ({"here": "1"}, {"there": "2"}, {"third": "3"}):
-        assert fetched(cache, tmp_path, "a", **known) == "a"
+    filled(tmp_path / "all", 1, "a", third="3")
+    cache, _ = merging(tmp_path / "all", tmp_path / "1", tmp_path / "2")
     assert cache.has(key_of("a", []), lambda name: {"there": "2"}.get(name, ""))
     assert not cache.has(key_of("a", []), lambda name: "4") and not cache.has(key_of("b", []), lambda name: "")
+    for known in ({"here": "1"}, {"there": "2"}, {"third": "3"}):
+        assert fetched(cache, tmp_path, "a", **known) == "a"
+        assert fetched(BuildCache(tmp_path / "all", 0), tmp_path, "a", **known) == "a"
 
 
-def test_damaged_entries_are_left_out_and_told_and_intact_ones_stay(tmp_path: Path) -> None:
+def test_damaged_entries_are_left_out_and_told_and_stay(tmp_path: Path) -> None:
     source = filled(tmp_path / "1", 1, "a", "b", "c")
-    for (_, _, entry), damage in zip(sorted(source.entries(), key=str), ("cut", "other key", ""), strict=True):
-        if damage == "cut":
-            entry.write_bytes(entry.read_bytes()[:-1] + b"?")
-        elif damage:
-            entry.rename(entry.with_name(entry.name[:2] + "0" * 62))
-    cache = filled(tmp_path / "all", 1)
-    merged = merge(cache, [tmp_path / "1"])
-    assert merged.entries == 1 and len(merged.damaged) == 2
-    assert sorted(line.partition(": ")[2] for line in merged.damaged) == [
-        "an entry of another key",
-        "the content does not fit its digest",
+    filled(tmp_path / "2", 2, "b")
+    places = {stage: source.place(entry_key(key_of(stage, []), {})) for stage in "abc"}
+    places["a"].write_bytes(places["a"].read_bytes()[:-1] + b"?")
+    places["b"].write_bytes(places["c"].read_bytes())
+    cache, told = merging(tmp_path / "all", tmp_path / "1", tmp_path / "2")
+    assert [fetched(cache, tmp_path, stage) for stage in "abc"] == [None, "b", "c"], "another shard has b"
+    assert [*dict.fromkeys(told)] == [
+        f"kernelwright: left out, because it is damaged: {places['a']}: the content does not fit its digest",
+        f"kernelwright: left out, because it is damaged: {places['b']}: an entry of another key",
     ]
-    assert [fetched(cache, tmp_path, stage) is None for stage in ("a", "b", "c")].count(True) == 2
+    assert all(place.is_file() for place in places.values())
 
 
 def test_an_entry_that_is_damaged_here_is_replaced(tmp_path: Path) -> None:
     filled(tmp_path / "1", 1, "a")
-    cache = filled(tmp_path / "all", 1, "a")
-    for _, _, entry in list(cache.entries()):
+    for _, _, entry in list(filled(tmp_path / "all", 1, "a").entries()):
         entry.write_bytes(b"")
-    merge(cache, [tmp_path / "1"])
-    assert fetched(cache, tmp_path, "a") == "a"
+    cache, told = merging(tmp_path / "all", tmp_path / "1")
+    assert fetched(cache, tmp_path, "a") == "a" and told == []
+    assert fetched(BuildCache(tmp_path / "all", 0), tmp_path, "a") == "a"
 
 
 def test_other_folders_and_shards_of_two_divisions_are_refused(tmp_path: Path) -> None:
-    cache = BuildCache(tmp_path / "all", 1 << 20)
     (tmp_path / "other").mkdir()
     plain = BuildCache(tmp_path / "plain", 1 << 20)
     plain.remember("question", {}, {})
     for name in ("other", "plain", "missing"):
         with pytest.raises(SettingsError, match=f"{name}' is not the build cache of a shard"):
-            merge(cache, [tmp_path / name])
+            merged_shards([tmp_path / name])
     filled(tmp_path / "1", 1, "a")
     filled(tmp_path / "2", 2, "a", count=3)
     with pytest.raises(SettingsError, match=r"do not belong together: 1/2 in .*/1, 2/3 in .*/2"):
-        merge(cache, [tmp_path / "1", tmp_path / "2"])
-    assert not (tmp_path / "all").exists()
+        merged_shards([tmp_path / "1", tmp_path / "2"])
 
 
-@pytest.mark.parametrize("text", ["", '["x","shard 1",{}]'])
+def of_shard(number: object) -> str:
+    """The note of a shard of two."""
+    return line_with(form_of(BuiltShard), {"shard": {"number": number, "count": 2}, "keys": {}}).decode()
+
+
+@pytest.mark.parametrize("text", ["", '["x","BuiltShard 1",{}]', *map(of_shard, (0, 3, "1"))])
 def test_a_damaged_note_says_nothing(tmp_path: Path, text: str) -> None:
     filled(tmp_path / "1", 1, "a")
     assert shard_in(tmp_path / "1") == BuiltShard(Shard(1, 2), {"demo": "key"})

@@ -114,7 +114,8 @@ class RestoredKernels:
             questions = map(self._question, batches[number])
             return [(question, build_cache.take_compressed(question)) for question in questions]
 
-        with Restorers(count, build_cache.folder, wanted, self.run.tree.lock_descriptor) as restorers:
+        shards = self.run.shards.merged.folders if self.run.shards.merged else ()
+        with Restorers(count, build_cache.folder, shards, wanted, self.run.tree.lock_descriptor) as restorers:
             done = restorers.map(questions_of, build_cache.give_back, rest)
             for number, answer in zip(rest, done, strict=True):
                 build_cache.note(answer.work)

@@ -29,14 +29,15 @@ class Restorers:
 
     Arguments:
         count: how many.
-        folder: of the build cache.
+        cache: folder of the build cache.
+        shards: folders of the build caches of shards behind it.
         wanted: what may be restored, and where to.
         lock: descriptor of the lock of the tree, which they hold as well: nobody else works in it before they end.
     """
 
-    def __init__(self, count: int, folder: Path, wanted: Wanted, lock: int) -> None:
+    def __init__(self, count: int, cache: Path, shards: Iterable[Path], wanted: Wanted, lock: int) -> None:
         path = [*map(str, sys.path), *([] if OURS in sys.path else [OURS])]
-        setup = Setup(str(folder), wanted)
+        setup = Setup(str(cache), [*map(str, shards)], wanted)
         self._free: queue.SimpleQueue[subprocess.Popen[str]] = queue.SimpleQueue()
         self._processes = []
         for _ in range(count):

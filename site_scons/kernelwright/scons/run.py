@@ -60,7 +60,7 @@ class BuildRun:
         self.nodes = Nodes(env)
         self.outcome = Outcome(self.progress, self.nodes, self.partial)
         self.caches = Caches(self.tree, env, settings, self.progress)
-        self.shards = Shards(self.tree, self.caches, self.note)
+        self.shards = Shards(self.tree, self.caches, self.note_once)
         self.processes = BuildProcesses(
             top,
             settings,

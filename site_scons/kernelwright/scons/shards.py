@@ -22,15 +22,12 @@ if TYPE_CHECKING:
     from ..state.cache import BuildCache
     from ..state.shards import Merged
 
-MOST_DAMAGED = 20
-"""Damaged entries of shards that are listed."""
-
 
 class Shards:
     """What the command line says about shards.
 
     Arguments:
-        note: shows a line.
+        note: shows a line, once.
 
     Raises:
         SettingsError: there is no such shard, or something is asked for that needs all kernels.
@@ -82,29 +79,26 @@ class Shards:
     # ---- a merge ----
 
     def merge(self) -> None:
-        """Take what the command line says out of the build caches of shards, once.
+        """Put the build caches of shards that the command line names behind that of this run, once.
 
         Raises:
-            KernelwrightError: a folder is no build cache of a shard, or there is no build cache here to take it into.
+            KernelwrightError: a folder is no build cache of a shard, or there is no build cache here.
         """
         folders = command_line.merged_folders(self._tree.top)
         if not folders or command_line.is_passive() or self.merged is not None:
             return
-        from ..state.shards import merge
+        from ..state.shards import layered, merged_shards
 
         cache = self._writable_cache("a merge takes what shards have built by way of the build cache")
-        self.merged = merge(cache, folders)
+        self.merged = merged_shards(folders)
+        cache.behind = layered(folders, cache.behind, self._note)
         if self.only_merged:
             if command_line.given("partial"):
                 message = "--partial has to find out here what fails, and a merge compiles nothing"
                 raise SettingsError(message, Where(stage="settings"), "add --build-missing, or leave --partial out")
             compat.keep_going()
         shards = ", ".join(sorted({str(built.shard) for built in self.merged.shards}))
-        self._note(f"kernelwright: the build cache has the {self.merged.entries} entries of the shards {shards}")
-        for line in self.merged.damaged[:MOST_DAMAGED]:
-            self._note(f"kernelwright: left out, because it is damaged: {line}")
-        if len(self.merged.damaged) > MOST_DAMAGED:
-            self._note(f"kernelwright: and {len(self.merged.damaged) - MOST_DAMAGED} more that are damaged")
+        self._note(f"kernelwright: what is not in the build cache is taken from the shards {shards}")
 
     @property
     def only_merged(self) -> bool:

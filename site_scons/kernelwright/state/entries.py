@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..core.files import SCRATCH, held_folder, read_record, write_atomically
+from ..core.files import SCRATCH, held_folder, write_atomically
 from .entry import (
     ENTRY,
     LARGEST_OUTPUTS,
@@ -32,10 +32,8 @@ from .entry import (
     entry_key,
     entry_with,
     entry_with_lists,
-    files_in,
     list_key,
     lists_in,
-    open_entry,
     read_entry,
     wanted_files,
 )
@@ -127,32 +125,6 @@ class Entries:
             self._stored = True
         except OSError as error:
             self.problem = f"{error.strerror or error} ({self._folder})"
-
-    def take(self, entry: Path) -> None:
-        """Add an entry of another cache. An intact one that is here already stays; lists of files are put together.
-
-        Arguments:
-            entry: its file.
-
-        Raises:
-            ValueError: it is damaged, or cannot be read.
-            OSError: it cannot be written here.
-        """
-        try:
-            data = read_record(entry)
-            lists = open_entry(entry.name, data, checked)
-        except OSError as error:
-            raise ValueError(f"it cannot be read: {error.strerror or error}") from error
-        if not self._stored:
-            mark_own(self._folder)
-            self._stored = True
-        # The oldest list first, because each is put in front of those that are here.
-        of = open_entry(entry.name, data, lambda header, data: header.of)
-        for names in reversed(lists or []):
-            self._add_list(entry.name, names, of)
-        if lists is None and self._read(self.place(entry.name), files_in) is None:
-            self._write(entry.name, data)
-        self._touch(self.place(entry.name))
 
     def trim(self) -> None:
         """Remove the entries used least recently if this run has added some and they are too large together."""

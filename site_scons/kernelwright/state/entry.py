@@ -202,6 +202,12 @@ def checked(header: Header, data: bytes) -> list[list[str]] | None:
     return None
 
 
+def whole(header: Header, data: bytes) -> bytes:
+    """The entry that was read. Raises ValueError if it does not fit its line."""
+    checked(header, data)
+    return sealed_record(header) + data
+
+
 def lists_in(header: Header, data: bytes) -> list[list[str]]:
     """The lists of an entry. Raises ValueError if it has anything else."""
     if data or header.lists is None:

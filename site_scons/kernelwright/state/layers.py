@@ -20,7 +20,7 @@ from ..core.files import LARGEST_RECORD
 from .asked_ahead import Asked, AskedAhead
 from .counts import Counts
 from .entries import Entries, Found
-from .entry import AN_ANSWER, HERE, Wanted, entry_key, open_entry, wanted_files
+from .entry import AN_ANSWER, Wanted, entry_key, open_entry, wanted_files, whole
 from .remote_entries import Compressed, fetched, from_afar, slots
 from .remote_objects import LargerError, decompressed, most_expected
 from .sender import Sender
@@ -100,7 +100,14 @@ class LayeredCache(Entries):
         if contents is not None:
             self._touch(place)
         self._count(None if contents is None else (contents, {}), time.monotonic() - start)
+        if contents is None and self._keep_of_behind(entry):
+            contents = self.outputs(place, wanted)
         return self._contents_far(entry, wanted) if contents is None and far else contents
+
+    def whole(self, name: str) -> bytes | None:
+        """An entry as it is here or behind; None: there is none, or it is damaged."""
+        entry = self._read(self.place(name), whole)
+        return entry if entry is not None or self.behind is None else self.behind.whole(name)
 
     def _contents_far(self, entry: str, files: Wanted) -> dict[str, bytes] | None:
         """What :meth:`contents` gives for an entry of the remote cache, which is kept here. It is asked for once."""
@@ -160,13 +167,23 @@ class LayeredCache(Entries):
         if found is None and self.behind is not None:
             found = self.behind.look_up(key, files, digest)
             if found is not None:
-                here = here or not all(map(is_portable, found[1]))
-                self._keep(key, *found, HERE if here else {})
-                if not here:
+                self._keep_of_behind(entry_key(key, found[1]), key, found[1])
+                if not here and all(map(is_portable, found[1])):
                     self._share(key, found[1])
         if found is None and not here and self.remote is not None and (asked is None or asked.known):
             found = self._find_far(self.remote, key, files, digest)
         return found
+
+    def _keep_of_behind(self, name: str, key: str = "", later: Mapping[str, str] | None = None) -> bool:
+        """Keep an entry of the caches behind this one, and say whether there is one.
+
+        Arguments:
+            key, later: as of :meth:`_keep_whole`.
+        """
+        entry = self.behind.whole(name) if self.behind and self._writable else None
+        if entry is not None:
+            self._keep_whole(name, entry, key, later)
+        return entry is not None
 
     def _count(self, found: Found | None, seconds: float) -> None:
         """Note how a question went."""

@@ -28,6 +28,7 @@ from .cache import BuildCache, Work
 from .finished import Finished
 from .remote_entries import Compressed
 from .settled import SettledKernel, Stamps, trusted_stamps
+from .shards import layered
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,10 @@ class Restored:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a process is told first: the folder of the build cache, and what may be restored."""
+    """What a process is told first: the folders of the build cache and of those of shards, and what may be restored."""
 
     cache: str
+    shards: Sequence[str]
     wanted: Wanted
 
 
@@ -160,7 +162,8 @@ class Restorer:
 def serve() -> None:
     """Do what the lines of stdin say."""
     setup = from_json(Setup, decoded(sys.stdin.readline()))
-    build_cache = BuildCache(Path(setup.cache), limit=0, owned=True)
+    behind = layered(map(Path, setup.shards))
+    build_cache = BuildCache(Path(setup.cache), limit=0, owned=True, behind=lambda: behind)
     restorer = Restorer(build_cache, setup.wanted)
     for line in sys.stdin:
         restored = []

@@ -1,18 +1,19 @@
-"""The build caches of shards: each says which shard it is of, and its entries get into the cache of the whole project.
+"""The build caches of shards: each says which shard it is of, and is read behind the cache of the whole project.
 
 Nothing here imports SCons.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import KernelwrightError, SettingsError, Where, printable, shown
 from ..core.sealed import read_sealed, write_sealed
 from ..core.shard import Shard, shard_of
 from .cache import BuildCache
+from .layers import LayeredCache
 from .own_folder import mark_own
 
 FILE = "shard.json"
@@ -39,24 +40,50 @@ class BuiltShard:
             raise ValueError(f"there is no shard {self.shard}")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Merged:
-    """What was taken out of the build caches of some shards.
+    """Some shards, whose kernels are taken.
 
     Arguments:
-        shards: which shards they are of.
-        entries: how many entries they have together, each counted once.
-        damaged: what is wrong with those that were left out, a line for each.
+        folders: their build caches, which stay as they are.
+        shards: which shards these are of, in the same order.
     """
 
+    folders: Sequence[Path]
     shards: Sequence[BuiltShard]
-    entries: int = 0
-    damaged: list[str] = field(default_factory=list)
 
     @property
     def count(self) -> int:
         """How many shards the kernels are divided into."""
         return self.shards[0].shard.count
+
+
+class ShardCache(BuildCache):
+    """The build cache of a shard, to read from. It tells of entries that are damaged, and leaves them where they are.
+
+    Arguments:
+        folder: where it is.
+        behind: another cache, which is asked for what this one lacks.
+        tell: shows a line.
+    """
+
+    def __init__(self, folder: Path, behind: LayeredCache | None, tell: Callable[[str], None]) -> None:
+        super().__init__(folder, 0, writable=False, owned=True, behind=lambda: behind)
+        self._tell = tell
+
+    def remove(self, entry: Path) -> None:
+        """Tell of an entry that a cache of our own would remove."""
+        if problem := self.damage(entry):
+            self._tell(f"kernelwright: left out, because it is damaged: {entry}: {problem}")
+
+
+def layered(
+    folders: Iterable[Path], behind: LayeredCache | None = None, tell: Callable[[str], None] = lambda line: None
+) -> LayeredCache | None:
+    """The build caches of shards, one behind the other, and another cache behind them; None: there is none of them."""
+    for folder in reversed([*folders]):
+        behind = ShardCache(folder, behind, tell)
+    return behind
 
 
 def note_shard(folder: Path, built: BuiltShard) -> None:
@@ -70,33 +97,17 @@ def shard_in(folder: Path) -> BuiltShard | None:
     return read_sealed(folder / FILE, BuiltShard)
 
 
-def merge(cache: BuildCache, folders: Iterable[Path]) -> Merged:
-    """Take the entries of the build caches of some shards into another one.
-
-    Arguments:
-        cache: what receives them. An intact entry that it has stays as it is.
-        folders: the build caches of the shards, which stay as they are.
+def merged_shards(folders: Sequence[Path]) -> Merged:
+    """The shards whose build caches are in some folders.
 
     Raises:
         SettingsError: a folder is no build cache of a shard, or the shards are not of one division.
-        OSError: the cache cannot be written.
     """
-    places = list(folders)
-    merged = Merged([_require_shard(folder) for folder in places])
+    merged = Merged(folders, [_require_shard(folder) for folder in folders])
     if len({built.shard.count for built in merged.shards}) > 1:
-        listed = ", ".join(f"{built.shard} in {folder}" for built, folder in zip(merged.shards, places, strict=True))
+        listed = ", ".join(f"{built.shard} in {folder}" for built, folder in zip(merged.shards, folders, strict=True))
         remedy = "merge shards of one number only"
         raise SettingsError(f"these shards do not belong together: {printable(listed)}", WHERE, remedy)
-    names: set[str] = set()
-    for folder in places:
-        source = BuildCache(folder, 0, writable=False, owned=True)
-        for entry in sorted(path for _, _, path in source.entries()):
-            try:
-                cache.take(entry)
-                names.add(entry.name)
-            except ValueError as error:
-                merged.damaged.append(f"{entry}: {error}")
-    merged.entries = len(names)
     return merged
 
 
