@@ -14,8 +14,8 @@ from ..core.errors import printable
 from ..core.quantity import in_words, parse_size, plural
 from ..ondemand.store import KEY_SHOWN, PLACE, CacheError, KernelStore, cache_folder, damage, folder_size
 from ..runtime.loader import read_manifest
-from ..state import shared
 from ..state.cache import BuildCache
+from . import project_caches
 from .command import Command, argument
 
 HEADER = ("kernel", "config", "archs", "backend", "size", "last used", "key")
@@ -117,7 +117,7 @@ def run(options: argparse.Namespace) -> int:
 
 def run_shared(options: argparse.Namespace) -> int:
     """Do an action with the build cache and the remote cache of the project in the working folder."""
-    return shared.run(options.action)
+    return project_caches.run(options.action)
 
 
 def _bytes(text: str) -> int:

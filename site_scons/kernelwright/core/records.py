@@ -131,12 +131,6 @@ class Record:
         items = self._items(name)
         return items if all(isinstance(item, str) for item in items) else self._misfit(name, "a list of strings")
 
-    def counts(self, name: str) -> list[int]:
-        """A list of integers that are neither negative nor larger than ``LARGEST``."""
-        items = self._items(name)
-        fit = all(type(item) is int and 0 <= item <= LARGEST for item in items)
-        return items if fit else self._misfit(name, f"a list of integers from 0 to {LARGEST}")
-
     def typed(self, kind: type[Parsed], name: str) -> Parsed:
         """A value of any type that ``core/converter.py`` reads."""
         return _typed(kind, self._value.get(name), self._path(name))

@@ -74,7 +74,11 @@ class RestoredKernels:
             return list(files)
         self.run.require_folders([self.work, *(f"{self.work}/{name}" for name in self.shared)])
         top = str(self.run.top)
-        wanted = Wanted(top, self.work, [*self.shared], [*taken], tables, str(shard) if shard else "")
+        merged = self.run.shards.merged
+        caches = [str(build_cache.folder), *(map(str, merged.folders) if merged else ())]
+        wanted = Wanted(
+            caches, top, self.work, [*self.shared], taken=[*taken], tables=tables, shard=str(shard) if shard else ""
+        )
         restorer = Restorer(build_cache, wanted)
         left: list[str] = []
         with contextlib.closing(self._batches(files, build_cache, wanted)) as batches:
@@ -114,8 +118,7 @@ class RestoredKernels:
             questions = map(self._question, batches[number])
             return [(question, build_cache.take_compressed(question)) for question in questions]
 
-        shards = self.run.shards.merged.folders if self.run.shards.merged else ()
-        with Restorers(count, build_cache.folder, shards, wanted, self.run.tree.lock_descriptor) as restorers:
+        with Restorers(count, wanted, self.run.tree.lock_descriptor) as restorers:
             done = restorers.map(questions_of, build_cache.give_back, rest)
             for number, answer in zip(rest, done, strict=True):
                 build_cache.note(answer.work)

@@ -16,7 +16,7 @@ from ..core.records import decoded
 from ..state.cache import Work
 from ..state.counts import Counts
 from ..state.remote_entries import Compressed
-from ..state.restorer import Batch, Done, Setup, Wanted
+from ..state.restorer import Batch, Done, Wanted
 
 PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from kernelwright.state.restorer import serve; serve()"
 """What a process runs. Its modules come from where ours do: without ``site`` it starts in a third of the time."""
@@ -29,15 +29,12 @@ class Restorers:
 
     Arguments:
         count: how many.
-        cache: folder of the build cache.
-        shards: folders of the build caches of shards behind it.
-        wanted: what may be restored, and where to.
+        wanted: what may be restored, where from, and where to.
         lock: descriptor of the lock of the tree, which they hold as well: nobody else works in it before they end.
     """
 
-    def __init__(self, count: int, cache: Path, shards: Iterable[Path], wanted: Wanted, lock: int) -> None:
+    def __init__(self, count: int, wanted: Wanted, lock: int) -> None:
         path = [*map(str, sys.path), *([] if OURS in sys.path else [OURS])]
-        setup = Setup(str(cache), [*map(str, shards)], wanted)
         self._free: queue.SimpleQueue[subprocess.Popen[str]] = queue.SimpleQueue()
         self._processes = []
         for _ in range(count):
@@ -55,7 +52,7 @@ class Restorers:
                 break
             self._processes.append(process)
             self._free.put(process)
-            self._send(process, setup)
+            self._send(process, wanted)
 
     def __enter__(self) -> Restorers:
         return self
@@ -115,7 +112,7 @@ class Restorers:
             return nothing
         return from_json(Done, decoded(line))
 
-    def _send(self, process: subprocess.Popen[str], message: Setup | Batch) -> None:
+    def _send(self, process: subprocess.Popen[str], message: Wanted | Batch) -> None:
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # of one that has ended, which is seen when it is listened to
             process.stdin.write(f"{json_text(message)}\n")

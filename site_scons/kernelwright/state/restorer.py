@@ -1,7 +1,7 @@
 """Takes the finished kernels of definition files out of the build cache: in the build, or in a process beside it.
 
-In a process of its own it reads lines of JSON: a :class:`Setup`, and then one :class:`Batch` after the other, and it
-answers to each with a :class:`Done`. It ends when its input does, so also when the build was killed.
+In a process of its own it reads lines of JSON: what is :class:`Wanted`, and then one :class:`Batch` after the other. It
+answers to each batch with what is :class:`Done`. It ends when its input does, so also when the build was killed.
 
 Nothing here imports SCons.
 """
@@ -33,9 +33,10 @@ from .shards import layered
 
 @dataclass(frozen=True)
 class Wanted:
-    """What may be restored, and where to.
+    """What may be restored, where from, and where to.
 
     Arguments:
+        caches: the folder of the build cache, and those of the shards' caches behind it.
         top: the project's folder.
         work: the folder of the package's kernels.
         shared: the folders in it that belong to no kernel.
@@ -44,6 +45,7 @@ class Wanted:
         shard: the shard that is built, as the command line has it; empty: all kernels.
     """
 
+    caches: Sequence[str]
     top: str
     work: str
     shared: Sequence[str]
@@ -72,15 +74,6 @@ class Restored:
     stamps: Stamps | None
     start: float
     end: float
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What a process is told first: the folders of the build cache and of those of shards, and what may be restored."""
-
-    cache: str
-    shards: Sequence[str]
-    wanted: Wanted
 
 
 @dataclass(frozen=True)
@@ -161,10 +154,10 @@ class Restorer:
 
 def serve() -> None:
     """Do what the lines of stdin say."""
-    setup = from_json(Setup, decoded(sys.stdin.readline()))
-    behind = layered(map(Path, setup.shards))
-    build_cache = BuildCache(Path(setup.cache), limit=0, owned=True, behind=lambda: behind)
-    restorer = Restorer(build_cache, setup.wanted)
+    wanted = from_json(Wanted, decoded(sys.stdin.readline()))
+    folder, *shards = map(Path, wanted.caches)
+    build_cache = BuildCache(folder, limit=0, owned=True, behind=lambda: layered(shards))
+    restorer = Restorer(build_cache, wanted)
     for line in sys.stdin:
         restored = []
         for question, compressed in from_json(Batch, decoded(line)).questions:

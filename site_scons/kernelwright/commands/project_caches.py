@@ -14,9 +14,9 @@ from ..core.errors import KernelwrightError, SettingsError, Where, printable
 from ..core.quantity import parse_size
 from ..define.remote_address import SIGNING_KEY
 from ..define.settings import Settings, environment_layer, merge, read_pyproject
-from .cache import BuildCache
-from .remote_opening import open_remote
-from .trace import CACHES, read_trace
+from ..state.cache import BuildCache
+from ..state.remote_opening import open_remote
+from ..state.trace import CACHES, read_trace
 
 PUSH_S = 3600.0
 """Seconds that ``push`` waits for what is still to be written: it has nothing else to do, and is in nobody's way."""
@@ -94,7 +94,7 @@ def _stats(top: Path, settings: Settings) -> int:
 
 
 def _keys() -> int:
-    from .remote_objects import new_keys
+    from ..state.remote_objects import new_keys
 
     try:
         public, private = new_keys()
