@@ -10,13 +10,15 @@ from typing import Annotated, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernelwright.core.converter import Count, from_json, shape, that, to_json
+from kernelwright.core.converter import Count, from_json, json_text, shape, that, to_json
 from kernelwright.define.record import DefinitionRecord, KernelRecord
+
+Letter = Annotated[str, that("a letter", lambda text: len(text) == 1)]
 
 
 @dataclass(frozen=True)
 class Part:
-    name: Annotated[str, that("a letter", lambda text: len(text) == 1)]
+    name: Letter
     size: Count = 0
 
 
@@ -30,6 +32,7 @@ class Whole:
     flag: bool = False
     anything: Any = None
     content: bytes = b""
+    letters: Mapping[Letter, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.last is not None and self.last not in self.parts:
@@ -48,6 +51,7 @@ wholes = st.lists(parts, max_size=3).flatmap(
         st.booleans(),
         st.none() | st.text(),
         st.binary(),
+        st.dictionaries(st.characters(), st.none() | st.lists(st.integers()), max_size=2),
     )
 )
 
@@ -55,6 +59,7 @@ wholes = st.lists(parts, max_size=3).flatmap(
 @given(wholes)
 def test_what_is_written_is_read_back_equal(whole: Whole) -> None:
     assert from_json(Whole, json.loads(json.dumps(to_json(whole)))) == whole
+    assert json_text(whole) == json.dumps(to_json(whole), separators=(",", ":"))
 
 
 @pytest.mark.parametrize(
@@ -65,6 +70,10 @@ def test_what_is_written_is_read_back_equal(whole: Whole) -> None:
         ({"parts": [], "more": 1}, "more is not expected"),
         ({"parts": {}}, "parts is {}, expected a list"),
         ({"parts": [{"name": "a"}, {"name": 1}]}, "parts[1].name is 1, expected a string"),
+        ({"parts": [], "letters": {"a": 1, "ab": 1}}, "letters.ab is 'ab', expected a letter"),
+        ({"parts": [], "letters": []}, "letters is [], expected an object"),
+        ({"parts": [], "pair": [True, "a"]}, "pair[0] is True, expected an integer"),
+        ({"parts": [], "pair": [1]}, "pair is [1], expected a list of 2"),
         ({"parts": [{"name": "ab"}]}, "parts[0].name is 'ab', expected a letter"),
         ({"parts": [{"name": "a", "size": True}]}, "parts[0].size is True, expected an integer"),
         ({"parts": [{"name": "a", "size": -1}]}, "parts[0].size is -1, expected an integer from 0 to 9007199254740992"),
