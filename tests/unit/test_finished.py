@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 from kernelwright.core.converter import to_json
+from kernelwright.core.files import file_stamp, sha256_of
+from kernelwright.scons.restorers import Restorers
 from kernelwright.state import finished
 from kernelwright.state.cache import BuildCache
 from kernelwright.state.entry import entry_key, key_of
 from kernelwright.state.finished import Finished, FinishedStage
+from kernelwright.state.restorer import Wanted
 from kernelwright.state.settled import SettledKernel
 
 FILES = {"gemm.so": b"library", "entry.json": b"{}", "compile.sh": b"#!"}
@@ -140,3 +143,23 @@ def test_another_form_is_a_miss(cache: BuildCache) -> None:
     for change in changes:
         remember_spoilt(cache, change)
         assert finished.recall(cache, QUESTION, lambda name: "") is None
+
+
+def test_a_process_restores_what_the_cache_of_a_shard_has(cache: BuildCache, tmp_path: Path) -> None:
+    source = tmp_path / "kernels/gemm.py"
+    source.parent.mkdir()
+    source.write_text("# a definition")
+    finished.remember(cache, QUESTION, kernels(cache), {"kernels/gemm.py": sha256_of(source)})
+    caches = [str(tmp_path / "own"), str(tmp_path / "empty"), str(cache.folder)]
+    wanted = Wanted(caches, str(tmp_path), str(tmp_path / "work"), [], taken=[], tables={}, shard="")
+    with (tmp_path / "lock").open("w") as lock, Restorers(1, wanted, lock.fileno()) as restorers:
+        (done,) = restorers.map(lambda number: [(QUESTION, None), ("another", None)], lambda came: None, [0])
+    restored, nothing = done.restored
+    assert restored is not None and nothing is None and done.work.stored and done.work.problem is None
+    assert {path.name: path.read_bytes() for path in (tmp_path / "work/gemm").iterdir()} == FILES
+    kernel = kernels(cache).kernels["gemm"]
+    stamps = {f"work/gemm/{name}": [*file_stamp(tmp_path / "work/gemm" / name)] for name in FILES}
+    assert restored.kernels == {"gemm": replace(kernel, outputs=stamps)}
+    own = BuildCache(tmp_path / "own", 0)
+    assert finished.recall(own, QUESTION, lambda name: sha256_of(tmp_path / name)) == (kernels(cache), {})
+    assert own.contents(entry_key(KEY, {}), list(FILES)) == FILES
