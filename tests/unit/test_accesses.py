@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from kernelwright.frontends.tir.alignment import element_alignment, relaxed, required_alignment
 from kernelwright.frontends.tir.lowering import target_for
 from kernelwright.frontends.tir.signature import _written_buffers
+from kernelwright.frontends.unit import Unit
 
 FUNCTION = """
 from tvm.script import tirx as T
@@ -137,6 +139,8 @@ def test_writing_to_a_view_of_a_view_writes_to_the_argument(tmp_path: Path) -> N
 
 
 def test_code_is_generated_for_the_arch_that_is_named() -> None:
-    assert str(target_for("llvm", "x86-64-v3").attrs["mcpu"]) == "x86-64-v3"
-    archs = {arch: str(target_for("cuda", arch).attrs["arch"]) for arch in ("sm_90a", "compute_80")}
+    unit = Unit("k", "default", "kw_k", {}, (), "llvm", "x86-64-v3", "k.py:1")
+    assert str(target_for(unit).attrs["mcpu"]) == "x86-64-v3"
+    units = [replace(unit, target="cuda", arch=arch) for arch in ("sm_90a", "compute_80")]
+    archs = {unit.arch: str(target_for(unit).attrs["arch"]) for unit in units}
     assert archs == {"sm_90a": "sm_90a", "compute_80": "sm_80"}

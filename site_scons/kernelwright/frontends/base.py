@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -107,6 +108,12 @@ class FrontEnd:
     interpreter: ClassVar[Interpreter | None] = None
     """What runs its definitions where there is no GPU, so that they can be checked."""
 
+    returns: ClassVar[type]
+    """The class of what a definition returns, unless :meth:`recognizes` says more."""
+
+    lowering: ClassVar[str] = "lowering"
+    """The module that lowers it, below the folder of the front end: its function ``lower`` is :meth:`lower`."""
+
     expects: ClassVar[str]
     """What a definition returns, for messages."""
 
@@ -165,12 +172,13 @@ class FrontEnd:
             message = f"pass_configs are those of TVM's passes, which do not lower a definition in {self.name}"
             raise DefinitionError(message, where, "leave pass_configs out")
 
-    def load(self) -> None:
-        """Import what lowering imports, once, in the process that workers are forks of; nothing by default."""
+    def load(self) -> Any:
+        """Import what lowering imports, once, in the process that workers are forks of; by default its module."""
+        return importlib.import_module(f".{self.name}.{self.lowering}", __package__)
 
     def recognizes(self, returned: Any) -> bool:
         """Whether a definition in this front end can return this object."""
-        raise NotImplementedError
+        return isinstance(returned, self.returns)
 
     def target(self, unit: Unit) -> Any:
         """What a definition gets as its parameter ``target``: by default that text, or the arch if it has it called for
@@ -195,7 +203,7 @@ class FrontEnd:
         Raises:
             DefinitionError: the definition is wrong.
         """
-        raise NotImplementedError
+        return list(returned.declared)
 
     def interpreted(self, returned: Any, unit: Unit) -> Callable[..., Mapping[str, str]]:
         """A function that runs what the definition returned in the interpreter, and gets all arguments of a call.
@@ -221,4 +229,5 @@ class FrontEnd:
             LoweringError: it cannot be lowered.
             ToolchainError: something is not installed.
         """
-        raise NotImplementedError
+        lowered: LoweredKernel = self.load().lower(returned, unit, progress)
+        return lowered

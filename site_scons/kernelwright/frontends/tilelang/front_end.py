@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..base import FrontEnd, HeaderFolders, LoweredFiles
 from .program import ENVIRONMENT, Program
@@ -12,7 +11,7 @@ if TYPE_CHECKING:
     from ...define.settings import Settings
     from ...toolchain.elsewhere import Elsewhere
     from ...toolchain.probe import Toolchain
-    from ..unit import LoweredKernel, Unit
+    from ..unit import Unit
 
 
 class TileLangProgram(FrontEnd):
@@ -22,6 +21,7 @@ class TileLangProgram(FrontEnd):
     own_environment = ENVIRONMENT
     targets = ("cuda",)
     header_folders = HeaderFolders(("src", "3rdparty/cutlass/include"), "c++20")
+    returns = Program
     expects = "a Program"
     remedy = 'return kernelwright.tilelang.Program("file.py", "function", M=1024, ...)'
 
@@ -33,25 +33,11 @@ class TileLangProgram(FrontEnd):
         """See :meth:`FrontEnd.files`."""
         return LoweredFiles("module.tir", ("host.c",), "device.cu", flags="flags.json")
 
-    def load(self) -> None:
-        """See :meth:`FrontEnd.load`."""
-        from . import lowering  # noqa: F401
-
-    def recognizes(self, returned: Any) -> bool:
-        """See :meth:`FrontEnd.recognizes`."""
-        return isinstance(returned, Program)
-
     def argument_names(self, returned: Program, unit: Unit) -> list[str]:
         """See :meth:`FrontEnd.argument_names`."""
         from .lowering import argument_names
 
         return argument_names(returned, unit)
-
-    def lower(self, returned: Program, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
-        """See :meth:`FrontEnd.lower`."""
-        from .lowering import lower
-
-        return lower(returned, unit, progress)
 
 
 FRONT_END = TileLangProgram()

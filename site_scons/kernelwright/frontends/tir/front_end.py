@@ -24,7 +24,7 @@ class Tir(FrontEnd):
 
     def load(self) -> None:
         """See :meth:`FrontEnd.load`."""
-        from . import dump, lowering, passes  # noqa: F401
+        from . import dump, lowering  # noqa: F401
         from .parser import make_parser_faster
 
         make_parser_faster()
@@ -46,7 +46,7 @@ class Tir(FrontEnd):
         """The ``tvm.target.Target``; see :meth:`FrontEnd.target`."""
         from .lowering import target_for
 
-        return target_for(unit.target, unit.arch, unit)
+        return target_for(unit)
 
     def argument_names(self, returned: Any, unit: Unit) -> list[str]:
         """See :meth:`FrontEnd.argument_names`."""
@@ -56,24 +56,17 @@ class Tir(FrontEnd):
 
     def lower(self, returned: Any, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
         """See :meth:`FrontEnd.lower`."""
-        from .lowering import lower
-        from .passes import pass_context
-
-        if unit.ir:
-            return self._show(returned, unit, progress)
-        with pass_context(unit.pass_configs):
-            return lower(returned, unit, self.target(unit), progress)
-
-    def _show(self, returned: Any, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
-        """As :meth:`lower`, with the IR after each pass in a folder."""
         from .dump import IrDump
         from .lowering import lower
         from .passes import pass_context
 
-        dump = IrDump(Path(unit.ir))
+        dump = IrDump(Path(unit.ir)) if unit.ir else None
+        if dump is None:
+            with pass_context(unit.pass_configs):
+                return lower(returned, unit, progress)
         dump.write("definition", returned)
         with pass_context(unit.pass_configs, (dump.instrument(),)):
-            lowered = lower(returned, unit, self.target(unit), dump.noting(progress))
+            lowered = lower(returned, unit, dump.noting(progress))
         dump.finish(unit)
         return lowered
 

@@ -10,7 +10,7 @@ import importlib
 import re
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -52,36 +52,32 @@ class _Code:
     host: tvm.IRModule
 
 
-def target_for(target: str, arch: str, unit: Unit | None = None) -> Target:
-    """The TVM target of an arch.
+def target_for(unit: Unit) -> Target:
+    """The TVM target of a unit.
 
     Raises:
         LoweringError: LLVM does not know the arch (it would only warn, and generate code for another).
     """
-    if target == "cuda":
-        return Target({"kind": "cuda", "arch": real_arch(arch)})
+    if unit.target == "cuda":
+        return Target({"kind": "cuda", "arch": real_arch(unit.arch)})
     known: list[str] = []
     for triple in TRIPLES:
         # "generic" exists everywhere; with the arch itself LLVM would warn about those that it does not know.
         probe = Target({"kind": "llvm", "mtriple": triple, "mcpu": "generic"})
         names = [str(name) for name in tvm.get_global_func("target.llvm_get_cpu_archlist")(probe)]
-        if arch in names:
-            return Target({"kind": "llvm", "mtriple": triple, "mcpu": arch})
+        if unit.arch in names:
+            return Target({"kind": "llvm", "mtriple": triple, "mcpu": unit.arch})
         known += names
-    close = get_close_matches(arch, known, 3) or ["x86-64-v3"]
-    where = unit.where if unit else None
-    raise LoweringError(f"LLVM knows no CPU arch {arch!r}", where, f"did you mean {' or '.join(close)}?")
+    close = get_close_matches(unit.arch, known, 3) or ["x86-64-v3"]
+    raise LoweringError(f"LLVM knows no CPU arch {unit.arch!r}", unit.where, f"did you mean {' or '.join(close)}?")
 
 
-def lower(
-    definition: tirx.PrimFunc | tvm.IRModule, unit: Unit, target: Target, progress: Callable[[str], None]
-) -> LoweredKernel:
+def lower(definition: tirx.PrimFunc | tvm.IRModule, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
     """Lower what a definition returned.
 
     Arguments:
         definition: what the definition returned; an IRModule has one entry function.
         unit: what is being lowered.
-        target: the result of :func:`target_for`.
         progress: called with what is about to be done.
 
     Raises:
@@ -89,11 +85,10 @@ def lower(
         LoweringError: no schedule could be found, or TVM cannot lower the function.
     """
     module, name = _entry_module(definition, unit)
-    module = _assuming(module, name, unit)
     arguments = arguments_of(module[name], unit)
     require_written(arguments, unit)
     require_one_order(module, unit)
-    symbols = symbols_of(arguments, unit)
+    target = target_for(unit)
     failures: list[str] = []
     for rule, scheduled in _scheduled(module, name, unit, target, progress, failures):
         progress(f"lowering ({rule})")
@@ -105,13 +100,7 @@ def lower(
             failures.append(f"{rule}: its result cannot be lowered: {_first_line(error)}")
             continue
         aligned = with_alignments(arguments, scheduled[name], unit.target == "cuda")
-        signature = _signature(unit, rule, aligned, symbols, code.device_kernels)
-        if unit.target == "cuda":
-            signature |= launches_of(code.host, module[name], arguments, code.device_kernels)
-            require_within_limits(signature["launches"] or (), unit)
-        signature = dict(sorted(signature.items()))
-        files = {"module.tir": _script(scheduled), "signature.json": pretty_json(signature).encode()}
-        return LoweredKernel(files | code.files, rule)
+        return _lowered(scheduled, module[name], aligned, code, rule, unit)
     raise _unscheduled(module[name], unit, failures)
 
 
@@ -131,16 +120,11 @@ def lower_host(
         LoweringError: TVM cannot lower it.
     """
     module = tvm.IRModule({unit.kernel: function.with_attr("global_symbol", unit.kernel)})
-    symbols = symbols_of(arguments, unit)
     try:
-        code = _generate(module, unit.kernel, unit, target_for(unit.target, unit.arch, unit))
+        code = _generate(module, unit.kernel, unit, target_for(unit))
     except Exception as error:  # TVM's passes raise errors of any type
         raise _lowering_error(error, unit) from error
-    signature = _signature(unit, AS_WRITTEN, arguments, symbols, device_kernels)
-    signature |= launches_of(code.host, function, arguments, device_kernels)
-    require_within_limits(signature["launches"] or (), unit)
-    files = {"module.tir": _script(module), "signature.json": pretty_json(dict(sorted(signature.items()))).encode()}
-    return LoweredKernel(files | code.files, AS_WRITTEN)
+    return _lowered(module, function, arguments, replace(code, device_kernels=device_kernels), AS_WRITTEN, unit)
 
 
 def scheduled(definition: tirx.PrimFunc | tvm.IRModule, unit: Unit) -> tvm.IRModule:
@@ -151,11 +135,9 @@ def scheduled(definition: tirx.PrimFunc | tvm.IRModule, unit: Unit) -> tvm.IRMod
         LoweringError: no rule fits.
     """
     module, name = _entry_module(definition, unit)
-    module = _assuming(module, name, unit)
     failures: list[str] = []
-    target = target_for(unit.target, unit.arch, unit)
-    for _, made in _scheduled(module, name, unit, target, lambda doing: None, failures):
-        return made
+    for _, result in _scheduled(module, name, unit, target_for(unit), lambda doing: None, failures):
+        return result
     raise _unscheduled(module[name], unit, failures)
 
 
@@ -169,19 +151,18 @@ def argument_names(definition: tirx.PrimFunc | tvm.IRModule, unit: Unit) -> list
     return [argument.name for argument in arguments_of(module[name], unit)]
 
 
-def _assuming(module: tvm.IRModule, name: str, unit: Unit) -> tvm.IRModule:
-    """The module with what is known of the entry's sizes."""
-    if not unit.multiples:
-        return module
-    return _replaced(module, name, assumed(module[name], unit.multiples, unit))
-
-
 def _entry_module(definition: tirx.PrimFunc | tvm.IRModule, unit: Unit) -> tuple[tvm.IRModule, str]:
-    """The definition as a module in which only the entry is public and has the kernel's name, and that name."""
+    """The definition as a module in which only the entry is public and has the kernel's name, and the entry's name.
+
+    The entry has what the variant knows of sizes.
+    """
     if isinstance(definition, tirx.PrimFunc):
-        function = definition.with_attr("global_symbol", unit.kernel)
-        return tvm.IRModule({unit.kernel: function}), unit.kernel
-    return _with_one_entry(definition, unit)
+        name, module = unit.kernel, tvm.IRModule({unit.kernel: definition.with_attr("global_symbol", unit.kernel)})
+    else:
+        module, name = _with_one_entry(definition, unit)
+    if unit.multiples:
+        module = _replaced(module, name, assumed(module[name], unit.multiples, unit))
+    return module, name
 
 
 def _with_one_entry(module: tvm.IRModule, unit: Unit) -> tuple[tvm.IRModule, str]:
@@ -307,10 +288,17 @@ def _kind(kind: Any) -> str:
     return "tensor_map" if is_pointer(kind) else "handle"
 
 
-def _signature(
-    unit: Unit, rule: str, arguments: list[Argument], symbols: dict[str, str], device_kernels: list[dict[str, Any]]
-) -> dict[str, Any]:
-    return {
+def _lowered(
+    module: tvm.IRModule, function: tirx.PrimFunc, arguments: list[Argument], code: _Code, rule: str, unit: Unit
+) -> LoweredKernel:
+    """The files of a unit.
+
+    Arguments:
+        module: the scheduled functions.
+        function: the one that has the arguments, as the definition has it.
+    """
+    strides = stride_symbols_of(arguments)
+    signature = {
         "schema": 1,
         **returned_in(unit, [argument.name for argument in arguments]),
         "kernel": unit.kernel,
@@ -320,12 +308,17 @@ def _signature(
         "arch": unit.arch,
         "entry": unit.symbol,
         "arguments": [argument.to_json() for argument in arguments],
-        "symbols": symbols,
-        **({"stride_symbols": strides} if (strides := stride_symbols_of(arguments)) else {}),
+        "symbols": symbols_of(arguments, unit),
+        **({"stride_symbols": strides} if strides else {}),
         **({"multiples": dict(unit.multiples)} if unit.multiples else {}),
-        "device_kernels": device_kernels,
+        "device_kernels": code.device_kernels,
         "schedule": rule,
     }
+    if unit.target == "cuda":
+        signature |= launches_of(code.host, function, arguments, code.device_kernels)
+        require_within_limits(signature["launches"] or (), unit)
+    files = {"module.tir": _script(module), "signature.json": pretty_json(dict(sorted(signature.items()))).encode()}
+    return LoweredKernel(files | code.files, rule)
 
 
 def _script(module: tvm.IRModule) -> bytes:

@@ -82,7 +82,8 @@ def arguments_of(function: tirx.PrimFunc, unit: Unit) -> list[Argument]:
     """The arguments of a function.
 
     Raises:
-        DefinitionError: a parameter is of another kind, or names are not usable or do not fit the decorator.
+        DefinitionError: a parameter is of another kind, names are not usable or do not fit the decorator, or two size
+            variables have one name.
     """
     outputs = unit.named([str(parameter.name) for parameter in function.params])
     named = replace(unit, outputs=outputs)
@@ -90,6 +91,7 @@ def arguments_of(function: tirx.PrimFunc, unit: Unit) -> list[Argument]:
     arguments = [_argument(p, any(p.same_as(buffer) for buffer in written), named) for p in function.params]
     _check_names(arguments, outputs, unit)
     _check_strides(arguments, unit)
+    symbols_of(arguments, unit)
     return arguments
 
 

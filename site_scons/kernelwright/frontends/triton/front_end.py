@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ...toolchain.distribution import Distribution
     from ...toolchain.elsewhere import Elsewhere
     from ...toolchain.probe import Toolchain
-    from ..unit import LoweredKernel, Unit
+    from ..unit import Unit
 
 
 class TritonProgram(FrontEnd):
@@ -25,6 +25,7 @@ class TritonProgram(FrontEnd):
     own_environment = ENVIRONMENT
     compiles_device_code = True
     interpreter = INTERPRETER
+    returns = Program
     expects = "a Program"
     remedy = "return kernelwright.triton.Program(function, x=Tensor(...), grid=..., ...)"
 
@@ -35,18 +36,6 @@ class TritonProgram(FrontEnd):
     def files(self, target: str, archs: tuple[str, ...]) -> LoweredFiles:
         """See :meth:`FrontEnd.files`."""
         return LoweredFiles.with_images("module.ttir", ("host.c",), archs)
-
-    def load(self) -> None:
-        """See :meth:`FrontEnd.load`; Triton itself is imported by the definitions that use it."""
-        from . import lowering  # noqa: F401
-
-    def recognizes(self, returned: Any) -> bool:
-        """See :meth:`FrontEnd.recognizes`."""
-        return isinstance(returned, Program)
-
-    def argument_names(self, returned: Program, unit: Unit) -> list[str]:
-        """See :meth:`FrontEnd.argument_names`."""
-        return list(returned.declared)
 
     def calls_definition(self, returned: Program) -> bool:
         """See :meth:`FrontEnd.calls_definition`; a source that is only named is executed by another process."""
@@ -63,12 +52,6 @@ class TritonProgram(FrontEnd):
         from .interpreter import interpreted
 
         return interpreted(returned, unit)
-
-    def lower(self, returned: Program, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
-        """See :meth:`FrontEnd.lower`."""
-        from .lowering import lower
-
-        return lower(returned, unit, progress)
 
 
 def _not_interpreted(*_: Any) -> NoReturn:
