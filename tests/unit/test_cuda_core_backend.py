@@ -18,7 +18,7 @@ from kernelwright.backends import launcher
 from kernelwright.backends.plan import KernelPlan, LoweredUnit
 from kernelwright.core.errors import KernelwrightError
 from kernelwright.core.signature import HostCheck, Parameter
-from kernelwright.frontends.cuda.source import DTYPES
+from kernelwright.define.arguments import DTYPES
 from kernelwright.runtime import cuda_core_tensor_maps
 from kernelwright.runtime.cuda_core_arrays import Array
 from kernelwright.runtime.cuda_core_launch import LaunchError, int8, truncdiv, truncmod, uint16

@@ -15,7 +15,7 @@ from kernelwright.commands.importer.parser import NEED, functions_in
 from kernelwright.commands.importer.types import NAMES, OF_NAMES, VECTORS
 from kernelwright.core.errors import DefinitionError, KernelwrightError, SettingsError, ToolchainError
 from kernelwright.define import kernel as kernels
-from kernelwright.frontends.cuda.source import DTYPES
+from kernelwright.define.arguments import DTYPES
 from support.imported_source import HEADER, KERNELS, SOURCE
 from support.project import ROOT
 

@@ -195,7 +195,7 @@ def ruled(monkeypatch: pytest.MonkeyPatch, unit: Unit, more: dict[str, object], 
     for name in ("triton", "triton.runtime"):
         monkeypatch.setitem(sys.modules, name, SimpleNamespace())
     arguments = {"x": Tensor("float32", "m", "n"), "m": Size("m"), "n": Size("n"), "BLOCK": 64, **more}
-    return resolved(Program(Ruled(**rules), grid="m", **arguments), unit, [])  # type: ignore[arg-type]
+    return resolved(Program(Ruled(**rules), grid="m", **arguments), unit)[0]  # type: ignore[arg-type]
 
 
 def test_heuristics_of_what_a_variant_knows_are_constants(monkeypatch):

@@ -5,10 +5,17 @@ from __future__ import annotations
 import keyword
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.errors import DefinitionError, Where, shown
+from .unit import Unit
+
+DTYPES = (
+    *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
+    *("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"),
+)
+"""The dtypes that tensors can have."""
 
 SCALARS = ("float64", "float32", "int64", "int32", "int16", "int8", "uint32", "uint16", "uint8", "bool")
 """The dtypes of numbers that can be arguments."""
@@ -92,6 +99,25 @@ class Declared:
         numbers = {n for n, value in self.declared.items() if isinstance(value, Scalar) and "int" in value.dtype}
         return frozenset(named | numbers)
 
+    def check(self, outputs: Sequence[str], where: Where) -> None:
+        """Raise a DefinitionError for what no kernel can be made of.
+
+        Arguments:
+            outputs: the names of the outputs.
+            where: the definition.
+        """
+        check_arguments(self.declared, outputs, where)
+
+    def checked(self, unit: Unit) -> Unit:
+        """A unit of this definition, with the names of its outputs in place of positions.
+
+        Raises:
+            DefinitionError: as :meth:`check`, or an output is no argument.
+        """
+        outputs = unit.named(list(self.declared))
+        self.check(outputs, unit.where)
+        return replace(unit, outputs=outputs)
+
 
 def multiples_of(values: Iterable[Any], known: Mapping[str, int] | None = None) -> dict[str, int]:
     """What definitions say of sizes: name -> what its values are multiples of, of all that is said of it.
@@ -107,18 +133,15 @@ def multiples_of(values: Iterable[Any], known: Mapping[str, int] | None = None) 
     return found
 
 
-def check_arguments(
-    declared: Mapping[str, Tensor | Scalar], outputs: Sequence[str], dtypes: Sequence[str], where: Where
-) -> None:
-    """Raise a DefinitionError for arguments that cannot be.
+def check_arguments(declared: Mapping[str, Tensor | Scalar], outputs: Sequence[str], where: Where) -> None:
+    """Raise a DefinitionError for arguments that no kernel can have.
 
     Arguments:
-        declared: by name.
+        declared: the arguments by their names.
         outputs: the names of the outputs.
-        dtypes: those that tensors of the front end can have.
     """
     for name, value in declared.items():
-        known = SCALARS if isinstance(value, Scalar) else dtypes
+        known = SCALARS if isinstance(value, Scalar) else DTYPES
         if value.dtype not in known:
             what = "number" if isinstance(value, Scalar) else "tensor"
             message = f"argument {name!r} has the dtype {shown(value.dtype)}, which no {what} can have here"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ...core.errors import DefinitionError, Where, shown
 from ...define.arguments import Declared, Scalar, Tensor, check_arguments
-from .source import DTYPES, MACRO
+from .source import MACRO
 
 
 class Exported(Declared):
@@ -29,7 +29,7 @@ class Exported(Declared):
         return not self.arguments
 
     def check(self, outputs: Sequence[str], where: Where) -> None:
-        """Raise a DefinitionError for what cannot be."""
+        """See :meth:`Declared.check`."""
         if not isinstance(self.function, str) or not MACRO.fullmatch(self.function):
             message = f"function is {shown(self.function)}, expected the name of an exported function"
             raise DefinitionError(message, where, 'write, for example, Exported("rms_norm", x=Tensor("float32", "n"))')
@@ -38,7 +38,7 @@ class Exported(Declared):
                 message = f"argument {name!r} is {shown(value)}, and an exported function takes tensors and numbers"
                 raise DefinitionError(message, where, "give it a Tensor or a Scalar; sizes are in the tensors")
         if not self.is_opaque:
-            check_arguments(self.declared, outputs, DTYPES, where)
+            check_arguments(self.declared, outputs, where)
         elif outputs:
             message = f"outputs are {shown(list(outputs))}, and no arguments are declared"
             raise DefinitionError(message, where, "declare the arguments, or leave outputs out")

@@ -26,10 +26,9 @@ def lower(exported: Exported, unit: Unit, progress: Callable[[str], None]) -> Lo
     if unit.per_arch:
         message = f"function {exported.function!r} launches by itself, and is compiled for all archs together"
         raise DefinitionError(message, unit.where, "leave per_arch out; device code can ask for __CUDA_ARCH__")
-    outputs = unit.named(list(exported.declared))
-    exported.check(outputs, unit.where)
+    unit = exported.checked(unit)
     progress("making the checks of arguments")
-    lowered = lower_checks(exported.declared, replace(unit, outputs=outputs))
+    lowered = lower_checks(exported.declared, unit)
     signature = json.loads(lowered.files["signature.json"]) | {
         "launches": None,
         "host_logic": LOGIC,

@@ -22,9 +22,7 @@ def lower(source: Source, unit: Unit, progress: Callable[[str], None]) -> Lowere
         DefinitionError: its arguments do not fit, or there is no such file.
         LoweringError: TVM cannot make the host code.
     """
-    outputs = unit.named(list(source.declared))
-    source.check(outputs, unit.where)
-    unit = replace(unit, outputs=outputs)
+    unit = source.checked(unit)
     progress("making host code")
     sizes = list(source.launch())
     launch = DeclaredLaunch(ENTRY, source.arguments, sizes, source.shared, source.cooperative, source.dependent)

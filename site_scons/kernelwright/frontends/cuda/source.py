@@ -7,15 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 
 from ...core.errors import DefinitionError, Where, shown
-from ...define.arguments import Declared, Scalar, Tensor, check_arguments
+from ...define.arguments import DTYPES, Declared, Scalar, Tensor, check_arguments
 from ...define.sizes import Size, Sizes, check_axes, check_size, on_axes
 from .tensor_map import TensorMap
-
-DTYPES = (
-    *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
-    *("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"),
-)
-"""The dtypes of tensors."""
 
 TENSOR_MAP = "tensor_map"
 """What a type of the author's may be besides: a CUtensorMap by another name."""
@@ -85,14 +79,14 @@ class Source(Declared):
         yield from on_axes("clusterCtaIdx", self.cluster)
 
     def check(self, outputs: Sequence[str], where: Where) -> None:
-        """Raise a DefinitionError for what cannot be."""
+        """See :meth:`Declared.check`."""
         if not isinstance(self.function, str) or not self.function.strip():
             message = f"function is {shown(self.function)}, expected the name of a device function"
             raise DefinitionError(message, where, 'write, for example, function="row_sum<float, 256>"')
         for name, value in self.arguments.items():
             if isinstance(value, TensorMap):
                 value.check(name, where)
-        check_arguments(self.declared, outputs, DTYPES, where)
+        check_arguments(self.declared, outputs, where)
         names = self.told_sizes
         for name, value in self.arguments.items():
             if name not in self.declared:

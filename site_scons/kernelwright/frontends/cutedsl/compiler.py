@@ -11,7 +11,7 @@ import inspect
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -118,9 +118,7 @@ def lower(program: Program, unit: Unit, progress: Callable[[str], None]) -> Lowe
         LoweringError: CuTe DSL cannot compile it, or its host code is not what the launcher can run.
         ToolchainError: CuTe DSL is not installed, or another release of it.
     """
-    outputs = unit.named(list(program.declared))
-    program.check(outputs, unit.where)
-    unit = replace(unit, outputs=outputs)
+    unit = program.checked(unit)
     _require_names(program, unit)
     compiler = _Compiler(program, unit)
     results: dict[str, _Compiled] = {}

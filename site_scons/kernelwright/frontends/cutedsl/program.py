@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...core.errors import Where
 from ...core.need import Need
-from ...define.arguments import Declared, Scalar, Tensor, check_arguments
+from ...define import arguments
+from ...define.arguments import Declared, Scalar, Tensor
 
 VERSION = "4.8.1"
 """The release of nvidia-cutlass-dsl whose exported code the launcher knows (``launcher/cutedsl.h``)."""
@@ -18,23 +18,9 @@ VERSION = "4.8.1"
 NEED = Need("cutlass", f"nvidia-cutlass-dsl=={VERSION}")
 """What definitions in CuTe DSL import."""
 
-DTYPES = {
-    "float64": "Float64",
-    "float32": "Float32",
-    "float16": "Float16",
-    "bfloat16": "BFloat16",
-    "float8_e4m3fn": "Float8E4M3FN",
-    "float8_e5m2": "Float8E5M2",
-    "int64": "Int64",
-    "int32": "Int32",
-    "int16": "Int16",
-    "int8": "Int8",
-    "uint64": "Uint64",
-    "uint32": "Uint32",
-    "uint16": "Uint16",
-    "uint8": "Uint8",
-    "bool": "Boolean",
-}
+_CLASSES = {"bfloat16": "BFloat16", "float8_e4m3fn": "Float8E4M3FN", "float8_e5m2": "Float8E5M2", "bool": "Boolean"}
+
+DTYPES = {dtype: _CLASSES.get(dtype, dtype.capitalize()) for dtype in arguments.DTYPES}
 """A dtype -> its class in the module ``cutlass``."""
 
 
@@ -50,7 +36,3 @@ class Program(Declared):
     def __init__(self, function: Callable[..., Any], /, **arguments: Tensor | Scalar | Any) -> None:
         self.function = function
         self.arguments = arguments
-
-    def check(self, outputs: tuple[str, ...], where: Where) -> None:
-        """Raise a DefinitionError for arguments that cannot be."""
-        check_arguments(self.declared, outputs, tuple(DTYPES), where)

@@ -13,7 +13,7 @@ from ...define.sizes import Size
 from ..declared_launch import DeclaredLaunch, EncodedMap, Given, Passed, lower_launches
 from ..other_process import asked, source_of
 from ..unit import LoweredKernel, Unit
-from .program import DTYPES, ENVIRONMENT, Program
+from .program import ENVIRONMENT, Program
 from .worker import Lowered, TileLangRequest
 
 ALIGNMENT = 16
@@ -60,7 +60,7 @@ def lower(program: Program, unit: Unit, progress: Callable[[str], None]) -> Lowe
     declared = dict(_arguments(data))
     outputs = unit.named(list(declared))
     _require_outputs(program, data, outputs, unit.where)
-    check_arguments(declared, outputs, DTYPES, unit.where)
+    check_arguments(declared, outputs, unit.where)
     unit = replace(unit, outputs=outputs)
     progress("making host code")
     maps = [EncodedMap(**value) for value in data.maps]

@@ -22,12 +22,6 @@ NEED = Need("tilelang", f"tilelang=={VERSION}")
 ENVIRONMENT = OwnEnvironment("TileLang", NEED, VERSION, "tilelang_python")
 """Where it is installed."""
 
-DTYPES = (
-    *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
-    *("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"),
-)
-"""The dtypes of tensors."""
-
 
 class Program:
     """A function of TileLang, and the values that it is called with to make a kernel.

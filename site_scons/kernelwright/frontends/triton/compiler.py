@@ -10,13 +10,12 @@ import io
 import re
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ...core.arch import SHARED_MEMORY, arch_order, real_arch
 from ...core.errors import DefinitionError, LoweringError, ToolchainError, Where
 from ...define.arguments import Scalar, Tensor, multiples_of
-from ...define.divisible import ALL
 from ...define.divisible import SPECIALIZED as DIVISIBILITY
 from ...define.sizes import Size
 from ..raised import line_of
@@ -76,10 +75,8 @@ def compiled(program: Program, unit: Unit, progress: Callable[[str], None]) -> t
         LoweringError: Triton cannot compile it, or it needs what a launch of ours does not have.
         ToolchainError: Triton is not installed, or another release of it.
     """
-    outputs = unit.named(list(program.declared))
-    program = resolved(program, unit, outputs)
-    program.check(outputs, unit.where)  # a heuristic may have chosen an option
-    unit = replace(unit, multiples={n: m for n, m in unit.multiples.items() if n != ALL})
+    program, unit = resolved(program, unit)
+    unit = program.checked(unit)  # a heuristic may have chosen an option
     compiler = _Compiler(program, unit)
     undecided = compiler.require_written()
     results = []

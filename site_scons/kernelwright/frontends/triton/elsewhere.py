@@ -59,9 +59,7 @@ def interpreted_elsewhere(program: Program, unit: Unit) -> Callable[..., Mapping
 
     It returns the files that the process used, as ``LoweredKernel.read`` has them.
     """
-    outputs = unit.named(list(program.declared))
-    program.check(outputs, unit.where)
-    unit = replace(unit, outputs=outputs)
+    unit = program.checked(unit)
 
     def run(*arguments: Any) -> Mapping[str, str]:
         given = dict(zip(program.declared, arguments, strict=True))

@@ -10,7 +10,7 @@ import copy
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from ...core.errors import DefinitionError, Where
@@ -129,26 +129,30 @@ class _Known:
         return _Unknown(f"the argument {name}") if isinstance(value, (Tensor, Scalar)) else value
 
 
-def specialized(program: Program, unit: Unit, outputs: Sequence[str]) -> Program:
-    """A program as a variant of ``specialize="auto"`` has it: for aligned data and whole rows, or as it is."""
+def specialized(program: Program, unit: Unit) -> tuple[Program, Unit]:
+    """A program as a variant of ``specialize="auto"`` has it, for aligned data and whole rows or as it is.
+
+    The unit has no multiples left but those of sizes.
+    """
     step = unit.multiples.get(ALL, 1)
-    return program if step == 1 else program.specialized(step, outputs)
+    made = program if step == 1 else program.specialized(step, unit.named(list(program.declared)))
+    return made, replace(unit, multiples={name: number for name, number in unit.multiples.items() if name != ALL})
 
 
-def resolved(program: Program, unit: Unit, outputs: Sequence[str]) -> Program:
+def resolved(program: Program, unit: Unit) -> tuple[Program, Unit]:
     """A program whose function has no heuristics, with the values that they compute where it gives none itself.
 
     Arguments:
         program: as the definition returned it.
-        unit: the variant.
-        outputs: the names of the outputs.
+        unit: the variant. It is returned as :func:`specialized` returns it.
 
     Raises:
         DefinitionError: a heuristic needs what only a call tells, or fails.
     """
     from triton.runtime.autotuner import Autotuner, Heuristics
 
-    made = copy.copy(specialized(program, unit, outputs))
+    program, unit = specialized(program, unit)
+    made = copy.copy(program)
     heuristics: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
     while isinstance(made.function, (Autotuner, Heuristics)):
         if isinstance(made.function, Heuristics):
@@ -164,7 +168,7 @@ def resolved(program: Program, unit: Unit, outputs: Sequence[str]) -> Program:
     # As Triton does it for a call: what is a parameter, too, gets what was given for the launch.
     told = {name: made.options[name] for name in _parameters(made.function) if name in made.options}
     made.arguments = {**told, **made.arguments}
-    return made
+    return made, unit
 
 
 def _known(program: Program, unit: Unit) -> _Known:

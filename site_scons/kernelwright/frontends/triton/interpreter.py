@@ -47,7 +47,7 @@ def interpreted(program: Program, unit: Unit) -> Callable[..., Mapping[str, str]
     Raises:
         DefinitionError: its function is none of Triton's, or a heuristic needs what only a call tells.
     """
-    program = resolved(program, unit, unit.named(list(program.declared)))
+    program, _ = resolved(program, unit)
     function = _function_of(program, unit.where)
     for operation in ("binary_op", "unary_op", "create_dot", "create_fma", "create_clampf"):
         _mend_bfloat16(operation)

@@ -11,7 +11,6 @@ from dataclasses import replace
 from ...core.arch import SHARED_MEMORY, arch_order, image_file, is_ptx, real_arch
 from ...core.errors import LoweringError
 from ...core.files import canonical_json, pretty_json
-from ...define.divisible import ALL
 from ...define.sizes import Size, Sizes, text_of
 from ..cubin import usage_of, with_spills
 from ..declared_launch import DeclaredLaunch, Workspace, lower_launch
@@ -42,13 +41,10 @@ def lower(program: Program, unit: Unit, progress: Callable[[str], None]) -> Lowe
         LoweringError: Triton cannot compile it, or it needs what a launch of ours does not have.
         ToolchainError: Triton is not installed, or another release of it.
     """
-    outputs = unit.named(list(program.declared))
-    program.check(outputs, unit.where)
-    unit = replace(unit, outputs=outputs)
+    unit = program.checked(unit)
     made = _made(program, unit, progress)
-    program = specialized(program, unit, outputs).with_options(made.options)
-    # What is left are multiples of sizes.
-    unit = replace(unit, multiples={n: m for n, m in unit.multiples.items() if n != ALL})
+    program, unit = specialized(program, unit)
+    program = program.with_options(made.options)
     progress("making host code")
     lowered = lower_launch(_launch(program, made.results, unit), unit)
     files = {name: lowered.files[name] for name in ("signature.json", "host.c")}

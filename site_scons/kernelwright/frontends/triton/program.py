@@ -40,21 +40,9 @@ INTERPRETER = Interpreter("Triton", (NEED, Need("torch", "torch"), Need("numpy",
 """Triton's own. It wants tensors of PyTorch, on the CPU."""
 
 DTYPES = {
-    "float64": "fp64",
-    "float32": "fp32",
-    "float16": "fp16",
-    "bfloat16": "bf16",
-    "float8_e4m3fn": "fp8e4nv",
-    "float8_e5m2": "fp8e5",
-    "int64": "i64",
-    "int32": "i32",
-    "int16": "i16",
-    "int8": "i8",
-    "uint64": "u64",
-    "uint32": "u32",
-    "uint16": "u16",
-    "uint8": "u8",
-    "bool": "u1",
+    **{"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"},
+    **{"float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5", "bool": "u1"},
+    **{f"{sign}int{bits}": f"{sign or 'i'}{bits}" for sign in ("", "u") for bits in (64, 32, 16, 8)},
 }
 """A dtype -> its name in signatures of Triton."""
 
@@ -191,9 +179,9 @@ class Program(Declared):
             yield "clusterCtaIdx.x", self.num_ctas
 
     def check(self, outputs: Sequence[str], where: Where) -> None:
-        """Raise a DefinitionError for what cannot be."""
+        """See :meth:`Declared.check`."""
         self._check_function(where)
-        check_arguments(self.declared, outputs, tuple(DTYPES), where)
+        check_arguments(self.declared, outputs, where)
         check_axes(self.grid, self.told_sizes, "grid", where)
         for name, value in self.arguments.items():
             if isinstance(value, Size):
