@@ -15,7 +15,7 @@ ARCHS = ("sm_80", "sm_90", "sm_90a", "sm_100f", "compute_80")
 
 def declared(function: str, grid: Any, passed: dict[str, Any], *, cluster: int = 0, **flags: Any) -> Any:
     """A launch with blocks of 128 threads."""
-    from kernelwright.frontends.declared_launch import DeclaredLaunch
+    from kernelwright.frontends.launches import DeclaredLaunch
 
     sizes = [("blockIdx.x", grid), ("threadIdx.x", 128), *([("clusterCtaIdx.x", cluster)] if cluster else [])]
     return DeclaredLaunch(function, passed, sizes, **flags)

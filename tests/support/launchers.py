@@ -52,7 +52,8 @@ class Variant:
         cls, kernel: str, defined: Any, *, slug: str = "default", config: Any = None, outputs: Any = (), **more: Any
     ) -> Variant:
         """That of a PrimFunc or a DeclaredLaunch."""
-        from kernelwright.frontends.declared_launch import DeclaredLaunch, lower_launch
+        from kernelwright.frontends.declared_launch import lower_launch
+        from kernelwright.frontends.launches import DeclaredLaunch
         from kernelwright.frontends.tir.front_end import Tir
 
         symbol = f"kw_{kernel}__{slug}__cuda"

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from kernelwright.commands.own_environments import setting_of
 from kernelwright.core.errors import Where
+from kernelwright.core.signature import TensorMap
 from kernelwright.define.arguments import Scalar, Tensor
 from kernelwright.define.sizes import Size
 from kernelwright.define.unit import Unit
-from kernelwright.frontends.declared_launch import DeclaredLaunch, EncodedMap, Given, lower_launches
+from kernelwright.frontends.declared_launch import lower_launches
+from kernelwright.frontends.launches import DeclaredLaunch, Given
 from kernelwright.toolchain.elsewhere import TILELANG, Elsewhere
 from kernelwright.toolchain.nvcc import Nvcc
 from kernelwright.toolchain.nvcc_run import NvccJob, ToolHeaders, script
@@ -98,7 +100,7 @@ def test_launches_share_tensors_and_maps_in_any_order():
         "x": Tensor("float16", "m", 64),
         "y": Tensor("float16", "m", 64, written=True),
     }
-    mapped = EncodedMap("x", "float16", [64, "m"], [128], [64, 32], [1, 1], 0, 3, 2, 0)
+    mapped = TensorMap("x", "float16", (64, "m"), (128,), (64, 32), (1, 1), 0, 3, 2, 0)
     sizes = [("blockIdx.x", "((m + 31) // 32)"), ("threadIdx.x", 128)]
     first = DeclaredLaunch("load", {"p0": Given("y"), "p1": mapped, "p2": Size("m", "int64")}, sizes, 4096)
     # TileLang's host code passes all numbers as sizes.

@@ -10,7 +10,8 @@ last value, because a file may have been damaged, or written by somebody else. T
 - a dataclass: an object with the names of its fields. A field that has its default may be missing,
 - ``Annotated[str, that("a relative path", is_relative)]``: a value that has to pass a function.
 
-A dataclass that has to see that its fields fit together does so in ``__post_init__``, with a ValueError.
+A dataclass that has to see that its fields fit together does so in ``__post_init__``, with a ValueError. One
+that cannot be called with its fields has a class method ``of_fields`` that can.
 """
 
 from __future__ import annotations
@@ -318,6 +319,7 @@ def _reader_of_row(kinds: Sequence[Any]) -> Reader:
 def _reader_of_dataclass(kind: Any) -> Reader:
     readers = {name: _reader(hint) for name, hint in _hints(kind).items()}
     required = [name for name, default in _defaults(kind).items() if default is MISSING]
+    make = getattr(kind, "of_fields", kind)
 
     def reader(value: Any) -> Any:
         if type(value) is not dict:
@@ -334,7 +336,7 @@ def _reader_of_dataclass(kind: Any) -> Reader:
             if name not in found:
                 raise MisfitError("is missing").within(f".{name}")
         try:
-            return kind(**found)
+            return make(**found)
         except MisfitError:
             raise
         except ValueError as error:

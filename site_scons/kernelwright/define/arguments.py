@@ -56,6 +56,11 @@ class Tensor:
         for name, value in zip(("dtype", "shape", "alignment", "multiples", "written"), values, strict=True):
             object.__setattr__(self, name, value)
 
+    @classmethod
+    def of_fields(cls, dtype: str, shape: Sequence[int | str], **others: Any) -> Tensor:
+        """The tensor with these fields; see ``core/converter.py``."""
+        return cls(dtype, *shape, **others)
+
     def specialized(self, step: int, sizes: Collection[int | str]) -> Tensor:
         """The same tensor, with data that is aligned to a number of bytes, and sizes that are multiples of it.
 
@@ -64,14 +69,9 @@ class Tensor:
             sizes: the names of those sizes, of this tensor or of others.
         """
         names = (size for size in self.shape if isinstance(size, str) and size in sizes)
-        multiples = {name: math.lcm(step, self.multiples.get(name, 1)) for name in names}
-        return Tensor(
-            self.dtype,
-            *self.shape,
-            alignment=max(step, self.alignment or 1),
-            multiples={**self.multiples, **multiples},
-            written=self.written,
-        )
+        multiples = {**self.multiples, **{name: math.lcm(step, self.multiples.get(name, 1)) for name in names}}
+        changed = {"alignment": max(step, self.alignment or 1), "multiples": multiples}
+        return self.of_fields(**{**vars(self), **changed})
 
 
 @dataclass(frozen=True)

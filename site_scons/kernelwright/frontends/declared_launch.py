@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import tvm
@@ -11,15 +11,15 @@ from tvm import sym, tirx
 from tvm.script import tirx as T
 from tvm.tirx import op as operations
 
-from ..core.dtype import Dtype, bytes_of
+from ..core.dtype import Dtype
 from ..core.errors import DefinitionError, Where
+from ..core.signature import TensorMap as EncodedMap
 from ..define.arguments import Scalar, Tensor, multiples_of
 from ..define.sizes import Size, Sizes, text_of, unbracketed
 from ..runtime.dtype import integer_range
 from ..runtime.size import translate
-from .cuda.source import Passed as Declared
-from .cuda.source import declared_in
-from .cuda.tensor_map import FILLS, PROMOTIONS, SWIZZLES, UNIT, TensorMap
+from .cuda.tensor_map import UNIT, TensorMap
+from .launches import DeclaredLaunch, Given, Passed, Workspace, dtype_of
 from .tir.lowering import lower_host
 from .tir.signature import Argument, arguments_of
 from .unit import LoweredKernel, Unit
@@ -33,114 +33,6 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "min": tirx.Min,
     "max": tirx.Max,
 }
-
-
-@dataclass(frozen=True)
-class Workspace:
-    """Temporary device memory, which a launch gets a pointer to.
-
-    Arguments:
-        factors: the number of bytes is their product, so that each is an int32, and it need not be one.
-    """
-
-    factors: Sequence[Sizes]
-
-
-@dataclass(frozen=True)
-class Given:
-    """An argument of the kernel, which a launch passes on, whatever its parameter is called."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class EncodedMap:
-    """A tensor map as the driver is asked for it, with the arguments of cuTensorMapEncodeTiled (cuda.h).
-
-    Arguments:
-        tensor: the argument of the kernel that it is of.
-        dtype: that of its elements.
-        sizes: of the tensor, the innermost dimension first.
-        strides: of its dimensions but the innermost, in bytes.
-        box, steps: how many elements a copy has, and how far they are apart.
-        interleave, swizzle, promotion, fill: the numbers of the modes.
-    """
-
-    tensor: str
-    dtype: str
-    sizes: Sequence[Sizes]
-    strides: Sequence[Sizes]
-    box: Sequence[int]
-    steps: Sequence[int]
-    interleave: int
-    swizzle: int
-    promotion: int
-    fill: int
-
-    @classmethod
-    def of(cls, name: str, value: TensorMap) -> EncodedMap:
-        """That of a map in a definition, of the argument of that name."""
-        element = bytes_of(Dtype.parse(value.tensor.dtype, Where()).bits)
-        # The driver wants the innermost dimension first, and the strides of the others in bytes.
-        shape = [str(size) for size in reversed(value.tensor.shape)]
-        strides = [" * ".join([str(element), *shape[: axis + 1]]) for axis in range(len(shape) - 1)]
-        lists = shape, strides, tuple(reversed(value.box)), (1,) * len(shape)
-        modes = 0, SWIZZLES[value.swizzle], PROMOTIONS[value.promotion], FILLS[value.fill]
-        return cls(name, value.tensor.dtype, *lists, *modes)
-
-
-Passed = Declared | Workspace | Given | EncodedMap
-"""What a parameter of a device function gets."""
-
-
-@dataclass(frozen=True)
-class DeclaredLaunch:
-    """The launch of a device function.
-
-    Arguments:
-        function: what the host code calls it.
-        passed: its parameters, in order: tensors, maps of tensors and scalars, which are arguments of the kernel;
-            sizes and workspaces.
-        sizes: what is launched, by TVM's names: ``blockIdx.x``, ``threadIdx.x``, ``clusterCtaIdx.x`` and so on.
-        shared: dynamic shared memory of a block, in bytes.
-        cooperative, dependent: flags of the launch.
-    """
-
-    function: str
-    passed: Mapping[str, Passed]
-    sizes: Sequence[tuple[str, Sizes]]
-    shared: Sizes = 0
-    cooperative: bool = False
-    dependent: bool = False
-
-    @property
-    def arguments(self) -> dict[str, Tensor | Scalar]:
-        """The arguments of the kernel."""
-        return declared_in(self.passed)
-
-    @property
-    def mapped(self) -> dict[str, EncodedMap]:
-        """The tensor maps among its parameters."""
-        maps = {name: EncodedMap.of(name, v) if isinstance(v, TensorMap) else v for name, v in self.passed.items()}
-        return {name: value for name, value in maps.items() if isinstance(value, EncodedMap)}
-
-    @property
-    def names(self) -> list[str]:
-        """TVM's launch parameters."""
-        # The first is how TVM 0.27 spells it.
-        flags = {
-            "tirx.use_programtic_dependent_launch": self.dependent,
-            "tirx.use_cooperative_launch": self.cooperative,
-        }
-        named = [name for name, _ in self.sizes] + [flag for flag, is_set in flags.items() if is_set]
-        return named + (["tirx.use_dyn_shared_memory"] if self.shared != 0 else [])
-
-
-def dtype_of(value: Declared) -> str:
-    """The dtype of what is passed; a plain integer is an int32."""
-    if isinstance(value, TensorMap):
-        return value.tensor.dtype
-    return "int32" if isinstance(value, int) else value.dtype
 
 
 def lower_launch(launch: DeclaredLaunch, unit: Unit) -> LoweredKernel:

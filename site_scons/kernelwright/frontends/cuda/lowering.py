@@ -9,7 +9,8 @@ from pathlib import Path, PurePath
 
 from ...core.entry_name import ENTRY
 from ...core.errors import DefinitionError
-from ..declared_launch import DeclaredLaunch, lower_launch
+from ..declared_launch import lower_launch
+from ..launches import DeclaredLaunch
 from ..unit import LoweredKernel, Unit
 from .parameters import TYPES, comparisons
 from .source import Source

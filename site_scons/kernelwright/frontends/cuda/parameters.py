@@ -8,7 +8,7 @@ from ...core.dtype import Dtype, bytes_of
 from ...core.entry_name import ALIGNMENTS
 from ...core.errors import Where
 from ...define.arguments import DTYPES, Tensor
-from ..declared_launch import dtype_of
+from ..launches import dtype_of
 from ..unit import Unit
 from .source import TENSOR_MAP, Source
 from .tensor_map import TensorMap

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from ...core.errors import DefinitionError, Where
-from ...define.arguments import Scalar, Tensor, check_arguments
-from ...define.sizes import Size
-from ..declared_launch import DeclaredLaunch, EncodedMap, Given, Passed, lower_launches
+from ...define.arguments import Tensor, check_arguments
+from ..declared_launch import lower_launches
 from ..other_process import asked, source_of
 from ..unit import LoweredKernel, Unit
 from .program import ENVIRONMENT, Program
 from .worker import Lowered, TileLangRequest
-
-ALIGNMENT = 16
-"""Bytes that tensors are aligned to: TileLang's code loads as many at once, and asks no one."""
-
-WIDE = ("longlong4", "load_global_256", "store_global_256", "_global_256")
-"""What is in source whose code loads 32 bytes at once."""
 
 
 def lowered_by_tilelang(program: Program, unit: Unit) -> Lowered:
@@ -39,7 +31,7 @@ def lowered_by_tilelang(program: Program, unit: Unit) -> Lowered:
 
 def argument_names(program: Program, unit: Unit) -> list[str]:
     """The names of the arguments, in the order of a call; raises as :func:`lowered_by_tilelang`."""
-    return [argument["name"] for argument in lowered_by_tilelang(program, unit).arguments]
+    return list(lowered_by_tilelang(program, unit).arguments)
 
 
 def lower(program: Program, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
@@ -57,14 +49,12 @@ def lower(program: Program, unit: Unit, progress: Callable[[str], None]) -> Lowe
     """
     progress(f"lowering for {unit.arch} (TileLang)")
     data = lowered_by_tilelang(program, unit)
-    declared = dict(_arguments(data))
-    outputs = unit.named(list(declared))
+    outputs = unit.named(list(data.arguments))
     _require_outputs(program, data, outputs, unit.where)
-    check_arguments(declared, outputs, unit.where)
+    check_arguments(data.arguments, outputs, unit.where)
     unit = replace(unit, outputs=outputs)
     progress("making host code")
-    maps = [EncodedMap(**value) for value in data.maps]
-    lowered = lower_launches(declared, [_launch(launch, maps) for launch in data.launches], unit)
+    lowered = lower_launches(data.arguments, data.launches, unit)
     files = {
         **lowered.files,
         "module.tir": data.module.encode(),
@@ -73,17 +63,6 @@ def lower(program: Program, unit: Unit, progress: Callable[[str], None]) -> Lowe
         "flags.json": (json.dumps(data.flags) + "\n").encode(),
     }
     return replace(lowered, files=files, read=data.files)
-
-
-def _arguments(data: Lowered) -> Iterator[tuple[str, Tensor | Scalar]]:
-    alignment = 2 * ALIGNMENT if any(word in data.source for word in WIDE) else ALIGNMENT
-    for argument in data.arguments:
-        name, dtype, shape = argument["name"], argument["dtype"], argument["shape"]
-        if shape is None:
-            yield name, Scalar(dtype)
-        else:
-            sizes = [int(size) if size.isdigit() else size for size in shape]
-            yield name, Tensor(dtype, *sizes, alignment=alignment, written=argument["written"])
 
 
 def _require_outputs(program: Program, data: Lowered, outputs: tuple[str, ...], where: Where) -> None:
@@ -95,30 +74,8 @@ def _require_outputs(program: Program, data: Lowered, outputs: tuple[str, ...], 
         )
         listed = ", ".join(f'"{name}"' for name in own)
         raise DefinitionError(message, where, f"write outputs=[{listed}]")
-    written = [argument["name"] for argument in data.arguments if argument.get("written")]
+    written = [name for name, value in data.arguments.items() if isinstance(value, Tensor) and value.written]
     for name in outputs:
         if name not in written:
             message = f"outputs lists {name!r}, and the function does not write it"
             raise DefinitionError(message, where, f"list what it writes: {', '.join(written)}")
-
-
-def _launch(launch: Mapping[str, Any], maps: list[EncodedMap]) -> DeclaredLaunch:
-    passed = {f"p{number}": _passed(value, maps) for number, value in enumerate(launch["passed"])}
-    return DeclaredLaunch(
-        launch["function"],
-        passed,
-        list(launch["sizes"].items()),
-        _size(launch["shared"]),
-        launch["cooperative"],
-        launch["dependent"],
-    )
-
-
-def _size(text: str) -> int | str:
-    return int(text) if text.isdigit() else text
-
-
-def _passed(value: Mapping[str, Any], maps: list[EncodedMap]) -> Passed:
-    if "map" in value:
-        return maps[int(value["map"])]
-    return Given(value["tensor"]) if "tensor" in value else Size(_size(value["size"]), value["dtype"])

@@ -5,15 +5,20 @@ Written for TileLang 0.1.15.
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, ClassVar, cast
 
 from ...core.errors import DefinitionError, LoweringError
+from ...core.signature import TensorMap
+from ...define.arguments import Scalar, Tensor
+from ...define.sizes import Size
+from ..launches import DeclaredLaunch, Given
 from ..named_source import SourceRequest, require_function
 
 INFIX = {
@@ -33,6 +38,12 @@ DATA_TYPES = ("uint8", "uint16", "uint32", "int32", "uint64", "int64", "float16"
 CLUSTER = {f"tir.cluster_dim_{axis}": f"clusterCtaIdx.{axis}" for axis in "xyz"}
 """Launch parameters that TileLang names in another way than TVM."""
 
+ALIGNMENT = 16
+"""Bytes that tensors are aligned to: TileLang's code loads as many at once, and asks no one."""
+
+WIDE = ("longlong4", "load_global_256", "store_global_256", "_global_256")
+"""What is in source whose code loads 32 bytes at once."""
+
 READS_MAP = re.compile(r"tl\.(tma_load|prefetch_tma)")
 """Operations that only read the tensor of a tensor map."""
 
@@ -48,19 +59,17 @@ class Lowered:
     """What a function is lowered to.
 
     Arguments:
-        arguments: name, dtype, shape (None: it is a number), and whether it is written, in the order of a call.
+        arguments: those of the kernel by their names, in the order of a call.
         outputs: the names of those that the function itself calls outputs.
-        maps: the tensor maps that host code makes: the fields of an ``EncodedMap``.
         launches: what host code launches, with what.
         source, module: the CUDA source, and the function in TIR.
         flags: flags of the CUDA compiler.
         files: as ``LoweredKernel.read``.
     """
 
-    arguments: tuple[Mapping[str, Any], ...]
+    arguments: Mapping[str, Tensor | Scalar]
     outputs: tuple[str, ...]
-    maps: tuple[Mapping[str, Any], ...]
-    launches: tuple[Mapping[str, Any], ...]
+    launches: tuple[DeclaredLaunch, ...]
     source: str
     module: str
     flags: tuple[str, ...]
@@ -107,11 +116,10 @@ def _lowered(compiled: _Function, arch: str) -> Lowered:
     host, device, source = compiled.lower(arch)
     reader = _HostReader(compiled.function, device)
     reader.read(host)
-    arguments = tuple(reader.arguments())
+    arguments = reader.arguments(2 * ALIGNMENT if any(word in source for word in WIDE) else ALIGNMENT)
     return Lowered(
         arguments=arguments,
-        outputs=tuple(arguments[index]["name"] for index in compiled.outputs),
-        maps=tuple(reader.maps),
+        outputs=tuple(list(arguments)[index] for index in compiled.outputs),
         launches=tuple(reader.launches),
         source=source,
         module=f"{compiled.function.script()}\n",
@@ -224,10 +232,10 @@ class _HostReader:
         self._function = function
         self._device = {str(f.attrs["global_symbol"]): f for _, f in device.functions.items()}
         self._started = False
-        self._known: dict[str, Any] = {}
+        self._sizes: dict[str, str] = {}
+        self._maps: dict[str, TensorMap] = {}
         self._written: set[str] = set()
-        self.maps: list[dict[str, Any]] = []
-        self.launches: list[dict[str, Any]] = []
+        self.launches: list[DeclaredLaunch] = []
         self._tensors = {str(buffer.data.name): str(buffer.name) for _, buffer in function.buffer_map.items()}
 
     def read(self, host: Any) -> None:
@@ -236,21 +244,25 @@ class _HostReader:
         if not self.launches:
             raise UnsupportedError("its host code launches no device function")
 
-    def arguments(self) -> list[dict[str, Any]]:
-        """The arguments, in the order of a call."""
-        return [self._argument(parameter) for parameter in self._function.params]
+    def arguments(self, alignment: int) -> dict[str, Tensor | Scalar]:
+        """The arguments, in the order of a call.
 
-    def _argument(self, parameter: Any) -> dict[str, Any]:
+        Arguments:
+            alignment: bytes that tensors are aligned to.
+        """
+        return dict(self._argument(parameter, alignment) for parameter in self._function.params)
+
+    def _argument(self, parameter: Any, alignment: int) -> tuple[str, Tensor | Scalar]:
         buffer = self._function.buffer_map.get(parameter)
         if buffer is None:
             if str(parameter.dtype) == "handle":
                 message = f"argument {parameter.name!r} is a plain pointer: give it a shape and a dtype with T.Tensor"
                 raise UnsupportedError(message)
-            return {"name": str(parameter.name), "dtype": str(parameter.dtype), "shape": None}
+            return str(parameter.name), Scalar(str(parameter.dtype))
         name = str(buffer.name)
         _require_compact(buffer)
-        shape = [_size(size, _plain) for size in buffer.shape]
-        return {"name": name, "dtype": str(buffer.dtype), "shape": shape, "written": name in self._written}
+        shape = (_number(_size(size, _plain)) for size in buffer.shape)
+        return name, Tensor(str(buffer.dtype), *shape, alignment=alignment, written=name in self._written)
 
     def _visit(self, node: Any) -> None:
         kind = type(node).__name__
@@ -273,13 +285,8 @@ class _HostReader:
             self._visit(body)
 
     def _bind(self, variable: Any, value: Any) -> None:
-        if not self._started:
-            return
-        if _name_of(value) == "tirx.tvm_stack_alloca":
-            self._known[str(variable.name)] = {"map": len(self.maps)}
-            self.maps.append({})
-        else:
-            self._known[str(variable.name)] = {"size": self._text(value)}
+        if self._started and _name_of(value) != "tirx.tvm_stack_alloca":  # that is memory for a tensor map
+            self._sizes[str(variable.name)] = self._text(value)
 
     def _evaluate(self, call: Any) -> None:
         if _name_of(call) not in ("tirx.tvm_call_packed", "tirx.call_packed"):
@@ -298,18 +305,15 @@ class _HostReader:
             raise UnsupportedError(f"it uses {FEATURES.get(callee, f'what host code calls {callee} for')}")
 
     def _encode(self, arguments: list[Any]) -> None:
-        """Note a tensor map, whose place among the others is known: the arguments of cuTensorMapEncodeTiled."""
-        place = self._known[str(arguments[0].name)]["map"]
+        """Note a tensor map: these are the arguments of cuTensorMapEncodeTiled."""
         dtype, rank, tensor = int(arguments[1]), int(arguments[2]), self._tensor(arguments[3])
         if dtype >= len(DATA_TYPES) or tensor is None:
             raise UnsupportedError(f"it makes a tensor map in a way of its own: {_first_line(arguments[3])}")
         values = iter(map(self._text, arguments[4:]))
         # It gives the stride of the innermost dimension, too, which is that of an element.
-        lists = {name: [next(values) for _ in range(rank)] for name in ("sizes", "strides", "box", "steps")}
-        modes = dict(zip(("interleave", "swizzle", "promotion", "fill"), map(int, values), strict=True))
-        lists["strides"] = lists["strides"][1:]
-        whole = {name: [int(number) for number in lists[name]] for name in ("box", "steps")}
-        self.maps[place] = {"tensor": tensor, "dtype": DATA_TYPES[dtype], **lists, **whole, **modes}
+        sizes, strides, box, steps = (tuple(itertools.islice(values, rank)) for _ in range(4))
+        lists = sizes, strides[1:], tuple(map(int, box)), tuple(map(int, steps))
+        self._maps[str(arguments[0].name)] = TensorMap(tensor, DATA_TYPES[dtype], *lists, *map(int, values))
 
     def _launch(self, callee: str, arguments: list[Any]) -> None:
         function = self._device[callee]
@@ -318,34 +322,29 @@ class _HostReader:
         tags = [str(tag) for tag in attributes["tirx.kernel_launch_params"]]
         sizes = dict(zip(tags, map(self._text, arguments[count:]), strict=True))
         self._note_written(function, passed)
-        self.launches.append(
-            {
-                "function": callee,
-                "passed": passed,
-                "shared": sizes.pop("tirx.use_dyn_shared_memory", "0"),
-                "sizes": {CLUSTER.get(tag, tag): size for tag, size in sizes.items()},
-                "cooperative": bool(int(attributes.get("use_cooperative_groups", 0))),
-                "dependent": bool(int(attributes.get("has_cuda_pdl_sync", 0))),
-            }
-        )
+        shared = _number(sizes.pop("tirx.use_dyn_shared_memory", "0"))
+        launched = [(CLUSTER.get(tag, tag), size) for tag, size in sizes.items()]
+        names = ("use_cooperative_groups", "has_cuda_pdl_sync")
+        flags = (bool(int(attributes.get(name, 0))) for name in names)
+        parameters = {f"p{number}": value for number, value in enumerate(passed)}
+        self.launches.append(DeclaredLaunch(callee, parameters, launched, shared, *flags))
 
-    def _passed(self, value: Any, dtype: str) -> dict[str, Any]:
+    def _passed(self, value: Any, dtype: str) -> Given | TensorMap | Size:
         """What a parameter gets: a tensor, a map, or a number."""
-        known = self._known.get(str(getattr(value, "name", "")), {})
-        if "map" in known:
-            return dict(known)
-        tensor = self._tensor(value)
+        known, tensor = self._maps.get(str(getattr(value, "name", ""))), self._tensor(value)
+        if known is not None:
+            return known
         if tensor is not None:
-            return {"tensor": tensor}
+            return Given(tensor)
         if dtype == "handle":
             raise UnsupportedError(f"its host code passes the pointer {_first_line(value)}")
-        return {"size": self._text(value), "dtype": dtype}
+        return Size(_number(self._text(value)), dtype)
 
     def _tensor(self, value: Any) -> str | None:
         """The tensor whose data a pointer is to."""
         return self._tensors.get(str(value.name)) if type(value).__name__ == "Var" else None
 
-    def _note_written(self, function: Any, passed: list[dict[str, Any]]) -> None:
+    def _note_written(self, function: Any, passed: Sequence[Given | TensorMap | Size]) -> None:
         """Note the tensors that a device function may write."""
         from tvm.tirx.stmt_functor import post_order_visit
 
@@ -358,17 +357,13 @@ class _HostReader:
 
         post_order_visit(function.body, visit)
         for index, (parameter, value) in enumerate(zip(function.params, passed, strict=True)):
-            if "tensor" in value and index not in read_only:
-                self._written.add(value["tensor"])
-            if "map" in value and str(parameter.name) in stored:
-                self._written.add(self.maps[value["map"]]["tensor"])
+            if isinstance(value, Given) and index not in read_only:
+                self._written.add(value.name)
+            if isinstance(value, TensorMap) and str(parameter.name) in stored:
+                self._written.add(value.tensor)
 
     def _text(self, node: Any) -> str:
-        def name_of(variable: Any) -> str:
-            known = self._known.get(str(variable.name))
-            return _plain(variable) if known is None else str(known["size"])
-
-        return _size(node, name_of)
+        return _size(node, lambda variable: self._sizes.get(str(variable.name), _plain(variable)))
 
 
 def _require_compact(buffer: Any) -> None:
@@ -393,6 +388,10 @@ def _product(text: str) -> list[str]:
 
 def _plain(variable: Any) -> str:
     return str(variable.name)
+
+
+def _number(text: str) -> int | str:
+    return int(text) if text.isdigit() else text
 
 
 def _size(node: Any, name_of: Callable[[Any], str]) -> str:

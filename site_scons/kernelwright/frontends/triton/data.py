@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from ...define.arguments import Scalar, Tensor
-from ...define.sizes import Size, text_of
+from ...define.sizes import Size
 from ..named_source import SourceRequest
 from .compiler import Compiled
 from .program import Program
@@ -47,13 +47,20 @@ class CompileRequest(SourceRequest):
 
     Arguments:
         source: the path of the source, as the definition has it.
-        program: the rest of the program, see :func:`data_of`.
+        grid, options, arguments: the rest of the program.
     """
 
     op: ClassVar[str] = "compile"
     result: ClassVar[type[Made]] = Made
     source: str
-    program: Mapping[str, Any]
+    grid: tuple[str, ...]
+    options: Mapping[str, Any]
+    arguments: Mapping[str, Tensor | Scalar | Size | Any]
+
+    def program(self, function: Any) -> Program:
+        """The program, with a function."""
+        named: dict[str, Any] = {**self.options, **self.arguments}
+        return Program(function, grid=self.grid, **named)
 
     @property
     def subject(self) -> str:
@@ -87,35 +94,3 @@ class InterpretRequest(CompileRequest):
     def cannot(self) -> str:
         """What Triton cannot do if it raises an error itself, for messages."""
         return f"Triton cannot interpret {self.source}"
-
-
-def data_of(program: Program) -> dict[str, Any]:
-    """A program as data, without its function."""
-    return {
-        "grid": [text_of(size) for _, size in program.blocks],
-        "options": program.options,
-        "arguments": [[name, *_argument_data(value)] for name, value in program.arguments.items()],
-    }
-
-
-def _argument_data(value: Any) -> tuple[str, Any]:
-    if isinstance(value, Tensor):
-        return "tensor", asdict(value)
-    if isinstance(value, Scalar):
-        return "scalar", value.dtype
-    return ("size", [text_of(value), value.dtype]) if isinstance(value, Size) else ("value", value)
-
-
-def program_of(data: Mapping[str, Any], function: Any) -> Program:
-    """The program of its data, with a function."""
-    arguments = {name: _argument(kind, value) for name, kind, value in data["arguments"]}
-    return Program(function, grid=data["grid"], **data["options"], **arguments)
-
-
-def _argument(kind: str, data: Any) -> Any:
-    if kind == "tensor":
-        options = {name: data[name] for name in ("alignment", "multiples", "written")}
-        return Tensor(data["dtype"], *data["shape"], **options)
-    if kind == "scalar":
-        return Scalar(data)
-    return Size(*data) if kind == "size" else data

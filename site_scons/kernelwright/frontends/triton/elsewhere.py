@@ -15,9 +15,10 @@ import numpy as np
 from ...core.dtype import Dtype, bytes_of
 from ...core.errors import ToolchainError, Where
 from ...define.arguments import Tensor
+from ...define.sizes import text_of
 from ..other_process import asked, source_of
 from ..unit import Unit
-from .data import CompileRequest, InterpretRequest, Made, data_of
+from .data import CompileRequest, InterpretRequest, Made
 from .program import ENVIRONMENT, INTERPRETER, NEED, Program
 
 WORKER = "triton.worker"
@@ -36,7 +37,14 @@ def _told(program: Program, unit: Unit) -> dict[str, Any]:
         if not NEED.is_installed:
             raise ToolchainError("Triton has no environment", unit.where, ENVIRONMENT.remedy)
         unit = replace(unit, python=sys.executable)
-    return {**source_of(source, unit), "function": program.function, "source": source, "program": data_of(program)}
+    return {
+        **source_of(source, unit),
+        "function": program.function,
+        "source": source,
+        "grid": tuple(text_of(size) for _, size in program.blocks),
+        "options": program.options,
+        "arguments": program.arguments,
+    }
 
 
 def compiled_elsewhere(program: Program, unit: Unit) -> Made:

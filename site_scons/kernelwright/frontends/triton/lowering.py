@@ -13,7 +13,8 @@ from ...core.errors import LoweringError
 from ...core.files import canonical_json, pretty_json
 from ...define.sizes import Size, Sizes, text_of
 from ..cubin import usage_of, with_spills
-from ..declared_launch import DeclaredLaunch, Workspace, lower_launch
+from ..declared_launch import lower_launch
+from ..launches import DeclaredLaunch, Workspace
 from ..unit import LoweredKernel, Unit
 from .compiler import Compiled, compiled
 from .data import Made

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from ..named_source import require_function
 from .compiler import compiled
-from .data import CompileRequest, Interpreted, InterpretRequest, Made, program_of
+from .data import CompileRequest, Interpreted, InterpretRequest, Made
 from .program import INTERPRETER, Program
 
 
@@ -28,7 +28,7 @@ def _program_of(request: CompileRequest, module: ModuleType) -> Program:
     def is_kernel(value: Any) -> bool:
         return isinstance(value, KernelInterface)  # with other decorators, too
 
-    return program_of(request.program, require_function(request, module, is_kernel, "@triton.jit"))
+    return request.program(require_function(request, module, is_kernel, "@triton.jit"))
 
 
 def _compile(request: CompileRequest, module: ModuleType) -> Made:

@@ -1,0 +1,97 @@
+"""The launch of a device function as data, which a definition declares or a compiler reports. Nothing imports TVM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..core.dtype import Dtype, bytes_of
+from ..core.errors import Where
+from ..core.signature import TensorMap as EncodedMap
+from ..define.arguments import Scalar, Tensor
+from ..define.sizes import Size, Sizes
+from .cuda.source import declared_in
+from .cuda.tensor_map import FILLS, PROMOTIONS, SWIZZLES, TensorMap
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Temporary device memory, which a launch gets a pointer to.
+
+    Arguments:
+        factors: the number of bytes is their product, so that each is an int32, and it need not be one.
+    """
+
+    factors: Sequence[Sizes]
+
+
+@dataclass(frozen=True)
+class Given:
+    """An argument of the kernel, which a launch passes on, whatever its parameter is called."""
+
+    name: str
+
+
+Passed = Tensor | Scalar | TensorMap | Size | int | Workspace | Given | EncodedMap
+"""What a parameter of a device function gets."""
+
+
+@dataclass(frozen=True)
+class DeclaredLaunch:
+    """The launch of a device function.
+
+    Arguments:
+        function: what the host code calls it.
+        passed: its parameters, in order: tensors, maps of tensors and scalars, which are arguments of the kernel;
+            sizes and workspaces.
+        sizes: what is launched, by TVM's names: ``blockIdx.x``, ``threadIdx.x``, ``clusterCtaIdx.x`` and so on.
+        shared: dynamic shared memory of a block, in bytes.
+        cooperative, dependent: flags of the launch.
+    """
+
+    function: str
+    passed: Mapping[str, Passed]
+    sizes: Sequence[tuple[str, Sizes]]
+    shared: Sizes = 0
+    cooperative: bool = False
+    dependent: bool = False
+
+    @property
+    def arguments(self) -> dict[str, Tensor | Scalar]:
+        """The arguments of the kernel."""
+        return declared_in(self.passed)
+
+    @property
+    def mapped(self) -> dict[str, EncodedMap]:
+        """The tensor maps among its parameters."""
+        maps = {name: encoded(name, v) if isinstance(v, TensorMap) else v for name, v in self.passed.items()}
+        return {name: value for name, value in maps.items() if isinstance(value, EncodedMap)}
+
+    @property
+    def names(self) -> list[str]:
+        """TVM's launch parameters."""
+        # The first is how TVM 0.27 spells it.
+        flags = {
+            "tirx.use_programtic_dependent_launch": self.dependent,
+            "tirx.use_cooperative_launch": self.cooperative,
+        }
+        named = [name for name, _ in self.sizes] + [flag for flag, is_set in flags.items() if is_set]
+        return named + (["tirx.use_dyn_shared_memory"] if self.shared != 0 else [])
+
+
+def encoded(name: str, value: TensorMap) -> EncodedMap:
+    """The tensor map of an argument, as the driver is asked for it."""
+    element = bytes_of(Dtype.parse(value.tensor.dtype, Where()).bits)
+    # The driver wants the innermost dimension first, and the strides of the others in bytes.
+    shape = tuple(str(size) for size in reversed(value.tensor.shape))
+    strides = tuple(" * ".join([str(element), *shape[: axis + 1]]) for axis in range(len(shape) - 1))
+    lists = shape, strides, tuple(reversed(value.box)), (1,) * len(shape)
+    modes = 0, SWIZZLES[value.swizzle], PROMOTIONS[value.promotion], FILLS[value.fill]
+    return EncodedMap(name, value.tensor.dtype, *lists, *modes)
+
+
+def dtype_of(value: Tensor | Scalar | TensorMap | Size | int) -> str:
+    """The dtype of what is passed; a plain integer is an int32."""
+    if isinstance(value, TensorMap):
+        return value.tensor.dtype
+    return "int32" if isinstance(value, int) else value.dtype
