@@ -11,10 +11,7 @@ from kernelwright.define.kernel_options import Declaration, declared_options
 from support.project import SITE_SCONS
 
 FIELD = """
-    stages: int = field(
-        default=1,
-        metadata=option("number", "How many stages it has.", lambda name, value, where: int(value), "`1`"),
-    )
+    stages: int = _option(1, "number", "How many stages it has.", lambda name, value, where: int(value), "`1`")
 """
 USE = """
 import runpy
@@ -59,7 +56,7 @@ def test_an_option_is_one_field(tmp_path: Path) -> None:
         SITE_SCONS / "kernelwright", tmp_path / "kernelwright", ignore=shutil.ignore_patterns("__pycache__")
     )
     module = tmp_path / "kernelwright/define/kernel_options.py"
-    before, first, after = module.read_text().partition("    targets: Sequence[str] | None = field(")
+    before, first, after = module.read_text().partition("    targets: Sequence[str] | None = _option(")
     docs = SITE_SCONS.parent / "docs/tables.py"
 
     def run() -> subprocess.CompletedProcess[str]:

@@ -44,9 +44,25 @@ class Option(NamedTuple):
     default: str = "none"
 
 
-def option(word: str, meaning: str, checked: Callable[[str, Any, Where], Any], default: str = "none") -> dict[str, Any]:
-    """The metadata of a field that is an option; the arguments are those of :class:`Option`."""
-    return {"option": Option(word, meaning, checked, default)}
+def _option(
+    default: Any,
+    word: str,
+    text: str,
+    checked: Callable[[str, Any, Where], Any],
+    said: str = "none",
+    aside: bool = False,
+) -> Any:
+    """A field that declares an option.
+
+    Arguments:
+        default: of the field.
+        word, text, checked, said: as of :class:`Option`, in its order.
+        aside: whether nothing that is built depends on it.
+    """
+    metadata = {"option": Option(word, text, checked, said), **(ASIDE if aside else {})}
+    return (
+        field(default_factory=dict, metadata=metadata) if default == {} else field(default=default, metadata=metadata)
+    )
 
 
 def declared_options(kind: type[OwnOptions]) -> dict[str, Option]:
@@ -172,51 +188,37 @@ def _sources(name: str, value: Any, where: Where) -> tuple[str, ...]:
 class OwnOptions:
     """The options that a kernel and its backward kernel have each for itself."""
 
-    outputs: Sequence[str | int] = field(
-        default=(),
-        metadata=option(
-            "list",
-            'Tensor arguments that callers may leave out, by name (`"y"`) or by position among all arguments (`0`, or '
-            "`-1` for the last). New ones are returned in this order, several as a tuple. Their sizes must follow from "
-            "sizes of inputs or from integer arguments. It is an error if the function only reads one of them.",
-            _outputs,
-        ),
+    outputs: Sequence[str | int] = _option(
+        (),
+        "list",
+        'Tensor arguments that callers may leave out, by name (`"y"`) or by position among all arguments (`0`, or '
+        "`-1` for the last). New ones are returned in this order, several as a tuple. Their sizes must follow from "
+        "sizes of inputs or from integer arguments. It is an error if the function only reads one of them.",
+        _outputs,
     )
-    per_arch: bool = field(
-        default=False,
-        metadata=option(
-            "bool",
-            "Call the definition once for each CUDA arch: **one source for each arch** below.",
-            _flag,
-            "`False`",
-        ),
+    per_arch: bool = _option(
+        False,
+        "bool",
+        "Call the definition once for each CUDA arch: **one source for each arch** below.",
+        _flag,
+        "`False`",
     )
-    flags: Sequence[str] = field(
-        default=(), metadata=option("list", "nvcc flags, after `nvcc_flags` of the package.", _texts)
+    flags: Sequence[str] = _option((), "list", "nvcc flags, after `nvcc_flags` of the package.", _texts)
+    pass_configs: PassConfigs = _option({}, "dict", "Configs of TVM's passes: **pass configs** below.", _pass_configs)
+    reads: Sequence[str] = _option(
+        (),
+        "list",
+        "Data files that the definition, its reference or its inputs read: paths relative to the folder of the "
+        "definition file, or absolute ones. `*`, `?` and `[...]` match within a name, `**` matches any number of "
+        "folders; names that begin with a dot do not match. These files are dependencies, even if nothing is seen "
+        "to read them, and they may be absent. In strict mode, an absent file that the definition tries to open "
+        "has to be named in full. A pattern depends on all names in its folder, so give tables a folder of their "
+        "own.",
+        _reads,
+        aside=True,
     )
-    pass_configs: PassConfigs = field(
-        default_factory=dict,
-        metadata=option("dict", "Configs of TVM's passes: **pass configs** below.", _pass_configs),
-    )
-    reads: Sequence[str] = field(
-        default=(),
-        metadata=ASIDE
-        | option(
-            "list",
-            "Data files that the definition, its reference or its inputs read: paths relative to the folder of the "
-            "definition file, or absolute ones. `*`, `?` and `[...]` match within a name, `**` matches any number of "
-            "folders; names that begin with a dot do not match. These files are dependencies, even if nothing is seen "
-            "to read them, and they may be absent. In strict mode, an absent file that the definition tries to open "
-            "has to be named in full. A pattern depends on all names in its folder, so give tables a folder of their "
-            "own.",
-            _reads,
-        ),
-    )
-    tolerance: Tolerance | None = field(
-        default=None,
-        metadata=option(
-            "number", "Largest error that the check accepts, see [below](#what-is-checked).", _tolerance, "by dtype"
-        ),
+    tolerance: Tolerance | None = _option(
+        None, "number", "Largest error that the check accepts, see [below](#what-is-checked).", _tolerance, "by dtype"
     )
 
 
@@ -224,46 +226,33 @@ class OwnOptions:
 class KernelOptions(OwnOptions):
     """The options of a kernel; its backward kernel takes over those that it cannot have for itself."""
 
-    targets: Sequence[str] | None = field(
-        default=None, metadata=option("list", "Only these targets.", _names, "those of the package")
+    targets: Sequence[str] | None = _option(None, "list", "Only these targets.", _names, "those of the package")
+    archs: Sequence[str] | None = _option(
+        None, "list", "Only these archs, for the targets that they belong to.", _names, "those of the package"
     )
-    archs: Sequence[str] | None = field(
-        default=None,
-        metadata=option(
-            "list", "Only these archs, for the targets that they belong to.", _names, "those of the package"
-        ),
+    backends: Sequence[str] | None = _option(None, "list", "Only these backends.", _backends, "those of the package")
+    frontend: str = _option(
+        "tir",
+        "string",
+        "What the definition is written in: `tir`, `cuda` for [CUDA C++](cuda-cpp.md), `cutedsl` for "
+        "[CuTe DSL](cutedsl.md), `triton` for [Triton](triton.md), or `tilelang` for [TileLang](tilelang.md).",
+        _as_given,
+        "`tir`",
     )
-    backends: Sequence[str] | None = field(
-        default=None, metadata=option("list", "Only these backends.", _backends, "those of the package")
+    sources: Sequence[str] = _option(
+        (),
+        "list",
+        'With `frontend="cuda"`, sources with '
+        "[host code of their own](cuda-cpp.md#sources-with-their-own-host-code): paths relative to the folder of "
+        "the definition file, or `package:` and a path in an installed package.",
+        _sources,
     )
-    frontend: str = field(
-        default="tir",
-        metadata=option(
-            "string",
-            "What the definition is written in: `tir`, `cuda` for [CUDA C++](cuda-cpp.md), `cutedsl` for "
-            "[CuTe DSL](cutedsl.md), `triton` for [Triton](triton.md), or `tilelang` for [TileLang](tilelang.md).",
-            _as_given,
-            "`tir`",
-        ),
-    )
-    sources: Sequence[str] = field(
-        default=(),
-        metadata=option(
-            "list",
-            'With `frontend="cuda"`, sources with '
-            "[host code of their own](cuda-cpp.md#sources-with-their-own-host-code): paths relative to the folder of "
-            "the definition file, or `package:` and a path in an installed package.",
-            _sources,
-        ),
-    )
-    includes: Sequence[str] = field(
-        default=(),
-        metadata=option(
-            "list",
-            'With `frontend="cuda"`, [folders of headers](cuda-cpp.md#folders-of-headers): paths relative to the '
-            "folder of the definition file, or `package:` and a path in an installed package.",
-            _sources,
-        ),
+    includes: Sequence[str] = _option(
+        (),
+        "list",
+        'With `frontend="cuda"`, [folders of headers](cuda-cpp.md#folders-of-headers): paths relative to the '
+        "folder of the definition file, or `package:` and a path in an installed package.",
+        _sources,
     )
 
 
@@ -271,13 +260,11 @@ class KernelOptions(OwnOptions):
 class BackwardDeclaration(OwnOptions):
     """All that ``.backward`` can be given."""
 
-    tune: Any = field(
-        default=None,
-        metadata=option(
-            "list of dicts, or a function",
-            "The [space](#tune) of tuning parameters: further parameters of the function, which callers do not see.",
-            _as_given,
-        ),
+    tune: Any = _option(
+        None,
+        "list of dicts, or a function",
+        "The [space](#tune) of tuning parameters: further parameters of the function, which callers do not see.",
+        _as_given,
     )
 
 
@@ -285,42 +272,34 @@ class BackwardDeclaration(OwnOptions):
 class Declaration(KernelOptions, BackwardDeclaration):
     """All that ``@kernel`` can be given. What says which variants there are is used up when they are made."""
 
-    configs: Sequence[Mapping[str, Any]] | Recorded | None = field(
-        default=None,
-        metadata=option(
-            "list of dicts, or [`recorded(...)`](#recorded)",
-            "Keys are the function's parameters. Values are bool, int, float or str. A call tries the first config "
-            "first. A config may leave out a parameter that has a default.",
-            _as_given,
-            "one empty config",
-        ),
+    configs: Sequence[Mapping[str, Any]] | Recorded | None = _option(
+        None,
+        "list of dicts, or [`recorded(...)`](#recorded)",
+        "Keys are the function's parameters. Values are bool, int, float or str. A call tries the first config "
+        "first. A config may leave out a parameter that has a default.",
+        _as_given,
+        "one empty config",
     )
-    preferred: Any = field(
-        default=None,
-        metadata=option(
-            "dict, or a function",
-            "Arch → the point of the [space](#tune) that runs there if no tuning table says more: "
-            '`{"sm_90a": {"block_m": 128}}`.',
-            _as_given,
-        ),
+    preferred: Any = _option(
+        None,
+        "dict, or a function",
+        "Arch → the point of the [space](#tune) that runs there if no tuning table says more: "
+        '`{"sm_90a": {"block_m": 128}}`.',
+        _as_given,
     )
-    divisible: Mapping[str, Sequence[int]] | None = field(
-        default=None,
-        metadata=option(
-            "dict",
-            '[Classes of sizes](#divisible): `{"m": [1, 16]}` makes a variant for each m that is a multiple of 16, and '
-            "one for all others.",
-            _as_given,
-        ),
+    divisible: Mapping[str, Sequence[int]] | None = _option(
+        None,
+        "dict",
+        '[Classes of sizes](#divisible): `{"m": [1, 16]}` makes a variant for each m that is a multiple of 16, and '
+        "one for all others.",
+        _as_given,
     )
-    specialize: str | None = field(
-        default=None,
-        metadata=option(
-            '`"auto"`',
-            "For [Triton](triton.md#specialisation): two variants of each config, one for data and rows that are "
-            "multiples of 16, and one for all calls.",
-            _as_given,
-        ),
+    specialize: str | None = _option(
+        None,
+        '`"auto"`',
+        "For [Triton](triton.md#specialisation): two variants of each config, one for data and rows that are "
+        "multiples of 16, and one for all calls.",
+        _as_given,
     )
 
 

@@ -15,23 +15,8 @@ MAX_NAME = 100
 
 RESERVED = frozenset(
     {
-        "main",
-        "preload",
-        "supported",
-        "variants",
-        "manifest",
-        "misses",
-        "set_fallback",
-        "set_num_threads",
-        "num_threads",
-        "check",
-        "ir",
-        "wheel",
-        "tune",
-        "sass",
-        "ptx",
-        "backends",
-        "jax",
+        *("main", "preload", "supported", "variants", "manifest", "misses", "set_fallback", "set_num_threads"),
+        *("num_threads", "check", "ir", "wheel", "tune", "sass", "ptx", "backends", "jax"),
     }
 )
 """Names that a kernel cannot have, because the package or the build file uses them."""

@@ -45,6 +45,16 @@ def _setting(kind: Kind, default: Any, text: str, **more: Any) -> Any:
     return field(default=default, metadata={"setting": declared, **({} if declared.affects_output else ASIDE)})
 
 
+def _aside(kind: Kind, default: Any, text: str, **more: Any) -> Any:
+    """A setting that nothing which is built depends on."""
+    return _setting(kind, default, text, affects_output=False, **more)
+
+
+def _of_run(kind: Kind, default: Any, text: str, **more: Any) -> Any:
+    """Such a setting, for all packages of a run."""
+    return _aside(kind, default, text, of_run=True, **more)
+
+
 def _check_targets(targets: tuple[str, ...], where: Where) -> None:
     require_known("target", targets, TARGETS, where)
 
@@ -127,114 +137,53 @@ class Settings:
     host_compiler: str = _setting(
         TEXT, "", "C compiler, a path or a name; empty: the first of cc, gcc and clang on PATH"
     )
-    tilelang_python: str = _setting(
-        TEXT,
-        "",
-        "Python interpreter of an environment with TileLang, a path or a name; empty: there is none",
-        affects_output=False,
+    tilelang_python: str = _aside(
+        TEXT, "", "Python interpreter of an environment with TileLang, a path or a name; empty: there is none"
     )
-    triton_python: str = _setting(
-        TEXT,
-        "",
-        "Python interpreter of an environment with Triton, a path or a name; empty: Triton is beside TVM",
-        affects_output=False,
+    triton_python: str = _aside(
+        TEXT, "", "Python interpreter of an environment with Triton, a path or a name; empty: Triton is beside TVM"
     )
     glibc: str = _setting(
-        TEXT,
-        "2.28",
-        "oldest glibc that libraries run with; empty: that of the machine that builds",
-        check=_check_glibc,
+        TEXT, "2.28", "oldest glibc that libraries run with; empty: that of the machine that builds", check=_check_glibc
     )
     environment: tuple[str, ...] = _setting(
-        NAMES,
-        (),
-        f"variables that definitions see besides {', '.join(PASSED_ON)}",
-        check=_check_environment,
+        NAMES, (), f"variables that definitions see besides {', '.join(PASSED_ON)}", check=_check_environment
     )
-    worker_timeout: float = _setting(
-        SECONDS, 300.0, "time that starting a worker, or one request to it, may take", affects_output=False
+    worker_timeout: float = _aside(SECONDS, 300.0, "time that starting a worker, or one request to it, may take")
+    tool_timeout: float = _aside(SECONDS, 1800.0, "time that one run of a compiler may take")
+    memory_limit: str = _of_run(SIZE, "", "memory for all runs of compilers together; empty: 80 % of what is free")
+    nvcc_memory: str = _of_run(SIZE, "", "memory for one run of nvcc or NVRTC; empty: learnt from earlier builds")
+    pch_size: str = _aside(SIZE, "2G", "what NVRTC's precompiled headers are kept within; empty: there are none")
+    dump_ir: str = _aside(
+        choice("no", "yes"), "no", "whether each build also writes the IR after each of TVM's passes, as scons ir does"
     )
-    tool_timeout: float = _setting(SECONDS, 1800.0, "time that one run of a compiler may take", affects_output=False)
-    memory_limit: str = _setting(
-        SIZE,
-        "",
-        "memory for all runs of compilers together; empty: 80 % of what is free",
-        affects_output=False,
-        of_run=True,
-    )
-    nvcc_memory: str = _setting(
-        SIZE,
-        "",
-        "memory for one run of nvcc or NVRTC; empty: learnt from earlier builds",
-        affects_output=False,
-        of_run=True,
-    )
-    pch_size: str = _setting(
-        SIZE, "2G", "what NVRTC's precompiled headers are kept within; empty: there are none", affects_output=False
-    )
-    dump_ir: str = _setting(
-        choice("no", "yes"),
-        "no",
-        "whether each build also writes the IR after each of TVM's passes, as scons ir does",
-        affects_output=False,
-    )
-    cache_dir: str = _setting(
-        TEXT,
-        "build/.kernelwright/cache",
-        "folder of the build cache; empty: no cache",
-        affects_output=False,
-        of_run=True,
-    )
-    cache_size: str = _setting(
-        SIZE, "2G", "what the build cache is cut down to at the end of a build", affects_output=False, of_run=True
-    )
-    remote_cache: str = _setting(
+    cache_dir: str = _of_run(TEXT, "build/.kernelwright/cache", "folder of the build cache; empty: no cache")
+    cache_size: str = _of_run(SIZE, "2G", "what the build cache is cut down to at the end of a build")
+    remote_cache: str = _of_run(
         TEXT,
         "",
         "cache that machines share, behind the build cache: https://..., s3://..., gs://..., az://..., a folder; "
         "empty: none",
         check=check_address,
-        affects_output=False,
-        of_run=True,
     )
-    remote_mode: str = _setting(
-        choice("read", "read-write"),
-        "read",
-        "whether builds also write to the remote cache",
-        affects_output=False,
-        of_run=True,
+    remote_mode: str = _of_run(choice("read", "read-write"), "read", "whether builds also write to the remote cache")
+    remote_layout: str = _of_run(choice("plain", "bazel"), "plain", "how objects lie in the remote cache")
+    remote_key: str = _of_run(
+        TEXT, "", "public key that objects of the remote cache must be signed with; empty: signatures do not count"
     )
-    remote_layout: str = _setting(
-        choice("plain", "bazel"), "plain", "how objects lie in the remote cache", affects_output=False, of_run=True
+    remote_ca: str = _of_run(
+        TEXT, "", "file with a certificate authority of the remote cache's server, in PEM; empty: those of the system"
     )
-    remote_key: str = _setting(
-        TEXT,
-        "",
-        "public key that objects of the remote cache must be signed with; empty: signatures do not count",
-        affects_output=False,
-        of_run=True,
-    )
-    remote_ca: str = _setting(
-        TEXT,
-        "",
-        "file with a certificate authority of the remote cache's server, in PEM; empty: those of the system",
-        affects_output=False,
-        of_run=True,
-    )
-    cluster: str = _setting(
+    cluster: str = _of_run(
         TEXT,
         "",
         "address of a Dask scheduler whose workers compile, such as tls://host:8786; empty: all is done here",
         check=_check_cluster,
-        affects_output=False,
-        of_run=True,
     )
-    cluster_certificates: str = _setting(
+    cluster_certificates: str = _of_run(
         TEXT,
         "~/.config/kernelwright/cluster",
         "folder with ca.pem, cert.pem and key.pem, for a cluster that tls:// leads to",
-        affects_output=False,
-        of_run=True,
     )
     # The words are the modes of fatbinary.
     compress: str = _setting(choice("none", "speed", "balance", "size"), "none", "how cubins and PTX are compressed")
@@ -243,9 +192,7 @@ class Settings:
         "none",
         "where device code goes; none: one wheel with the rest; arch: a wheel of its own for each CUDA arch",
     )
-    max_wheel_size: str = _setting(
-        SIZE, "", "largest size that a wheel may have; empty: no limit", affects_output=False
-    )
+    max_wheel_size: str = _aside(SIZE, "", "largest size that a wheel may have; empty: no limit")
     max_registers: int | None = _setting(
         LIMIT, None, "registers per thread that a device function may use; empty: no limit"
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Generic
 from ..core.arch import is_ptx, virtual_arch
 from ..core.errors import DefinitionError, SettingsError
 from ..core.request import ASIDE
+from ..toolchain.headers import can_include
 from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.kept_headers import KeptHeaders
 from ..toolchain.nvcc import Nvcc
@@ -21,7 +22,6 @@ from ..toolchain.nvcc_run import (
     NvccJob,
     ToolHeaders,
     by_hand,
-    can_include,
     compile_device_code,
     stand_in,
 )

@@ -21,25 +21,6 @@ from .headers import can_include, headers_in, options_files
 from .host_compiler import HostCompiler
 from .nvcc import Nvcc
 
-__all__ = [
-    "LISTING",
-    "CompiledCode",
-    "DeviceJob",
-    "NvccJob",
-    "ToolHeaders",
-    "as_dependencies",
-    "by_hand",
-    "can_include",
-    "compile_device_code",
-    "headers_of",
-    "resource_usage",
-    "script",
-    "shell_script",
-    "stand_in",
-    "write_results",
-    "write_usage",
-]
-
 USAGE = {
     "registers": r"Used (\d+) registers",
     "stack_bytes": r"(\d+) bytes stack frame",

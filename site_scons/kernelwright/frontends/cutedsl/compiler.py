@@ -26,25 +26,12 @@ from .program import DTYPES, NEED, VERSION, Program
 
 ANSWERED = frozenset(
     {
-        "CuteDSLRT_TVMFFISetRaisedCudaError",
-        "TVMFFIEnvGetStream",
-        "_GLOBAL_OFFSET_TABLE_",
-        "_cuKernelGetAttribute",
-        "_cudaDeviceGetAttribute",
-        "_cudaFuncSetAttribute",
-        "_cudaGetDevice",
-        "_cudaKernelSetAttributeForDevice",
-        "_cudaLaunchKernelEx",
-        "_cudaLibraryGetKernel",
-        "_cudaLibraryLoadData",
-        "_cudaSetDevice",
-        "cuda_dialect_init_library_once",
-        "cuda_dialect_unload_library_once",
-        "kw_cutedsl_print",
-        "kw_cutedsl_raise",
-        "kw_cutedsl_raise_parts",
-        "memcpy",
-        "memset",
+        *("CuteDSLRT_TVMFFISetRaisedCudaError", "TVMFFIEnvGetStream", "_GLOBAL_OFFSET_TABLE_"),
+        *("_cuKernelGetAttribute", "_cudaDeviceGetAttribute", "_cudaFuncSetAttribute", "_cudaGetDevice"),
+        *("_cudaKernelSetAttributeForDevice", "_cudaLaunchKernelEx", "_cudaLibraryGetKernel"),
+        *("_cudaLibraryLoadData", "_cudaSetDevice", "cuda_dialect_init_library_once"),
+        *("cuda_dialect_unload_library_once", "kw_cutedsl_print", "kw_cutedsl_raise"),
+        *("kw_cutedsl_raise_parts", "memcpy", "memset"),
     }
 )
 """What exported code may call: functions of ``launcher/cutedsl.h``, of tvm-ffi and of the C library."""
