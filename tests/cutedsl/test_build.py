@@ -447,7 +447,7 @@ def mistakes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             .replace("@scale_add.", f"@m{number}.")
         )
         project.write(f"kernels/m{number}.py", text.replace('"float32", ', ""))
-    return project.scons("-k", "ARCHS=sm_80", ok=False).errors
+    return project.scons("-k", "TARGETS=cuda", "ARCHS=sm_80", ok=False).errors
 
 
 @pytest.mark.parametrize("number", range(len(MISTAKES)), ids=[what for _, _, what, _ in MISTAKES])
