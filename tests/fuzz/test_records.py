@@ -372,7 +372,7 @@ USAGE_FILE = {"schema": 1, "arch": "sm_80", "kernels": {"main_kernel": {**USAGE,
 def usage_of_resources(place: Place) -> None:
     path, _ = place.put("sm_80.json", of_json(json.dumps(USAGE_FILE, indent=1).encode()))
     try:
-        check_limits("f", "default", "sm_80", read_usage(path), 255, 0, discovery.Where("f"))
+        check_limits("sm_80", read_usage(path), 255, 0, discovery.Where("f", "default"))
     except KernelwrightError as error:
         require_readable(error, placed=False)
 

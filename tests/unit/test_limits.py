@@ -33,7 +33,7 @@ def usage(**functions: tuple[int, int, int]) -> dict[str, Any]:
 
 
 def check(used: dict[str, Any], registers: int | None, spills: int | None, where: Where = WHERE) -> None:
-    check_limits("gemm", "block_m-64", "sm_80", used, registers, spills, where)
+    check_limits("sm_80", used, registers, spills, where)
 
 
 @pytest.mark.parametrize(("registers", "spills"), [(None, None), (168, 96), (168, None), (None, 96), (255, 1000)])
@@ -70,13 +70,7 @@ def test_every_violation_is_listed():
     ]
 
 
-def test_place_without_a_kernel_is_completed():
-    with pytest.raises(LimitError) as caught:
-        check(usage(gemm_kernel=(168, 0, 0)), 128, None, Where(stage="nvcc"))
-    assert (caught.value.where.kernel, caught.value.where.variant) == ("gemm", "block_m-64")
-
-
-def test_a_place_that_is_known_stays():
+def test_the_place_is_that_of_what_was_compiled():
     for used in (usage(a=(168, 0, 0)), usage(a=(168, 0, 0), b=(168, 0, 0))):
         with pytest.raises(LimitError) as caught:
             check(used, 128, None, Where("other", "n-1", "nvcc"))

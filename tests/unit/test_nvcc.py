@@ -13,7 +13,7 @@ from kernelwright.core.errors import ToolchainError, ToolError, Where
 from kernelwright.processes.runner import ToolResult, ToolRunner
 from kernelwright.toolchain.host_compiler import HostCompiler
 from kernelwright.toolchain.nvcc import Nvcc
-from kernelwright.toolchain.nvcc_run import CompiledCode, NvccJob, compile_device_code, resource_usage, script
+from kernelwright.toolchain.nvcc_run import CompiledCode, NvccJob, NvccRun, compile_device_code, resource_usage, script
 from support.real_nvcc import real_nvcc
 
 REPORT = """\
@@ -73,7 +73,7 @@ NVCC, CC = Nvcc("/opt/cuda/bin/nvcc", "13.0.88", "id", ()), HostCompiler("/usr/b
 
 def compile_with(tools: FakeTools, folder: Path, *flags: str) -> CompiledCode:
     job = NvccJob("sm_80", flags, folder, Where("gemm", "m-64", "nvcc"))
-    return compile_device_code(job, NVCC, CC, folder, tools, "gemm/m-64 sm_80")
+    return compile_device_code(NvccRun(job, NVCC, CC, folder, tools, "gemm/m-64 sm_80"))
 
 
 def test_nvcc_is_run_in_the_folder_of_the_source_and_its_report_and_script_are_left(tmp_path):
@@ -86,7 +86,7 @@ def test_nvcc_is_run_in_the_folder_of_the_source_and_its_report_and_script_are_l
     assert command == [*fixed, "-arch=sm_80", "--use_fast_math", "-o", output, "device.cu"]
     assert (call["folder"], call["kind"], call["subject"]) == (tmp_path, "nvcc", "gemm/m-64 sm_80")
     assert str(tmp_path / "device.cu") in call["remedy"]
-    assert "elsewhere" not in call  # it makes names of the folder that it runs in
+    assert call["elsewhere"] is None  # it makes names of the folder that it runs in
     assert '"registers": 255' in (tmp_path / "sm_80.json").read_text()
     assert "--use_fast_math" in (tmp_path / "compile_sm_80.sh").read_text()
 
@@ -132,7 +132,7 @@ class Bench:
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
         job = NvccJob(arch, flags, self.folder, Where("twice", "default", "nvcc"))
-        compiled = compile_device_code(job, self.nvcc, self.compiler, scratch, self.runner, f"twice {arch}")
+        compiled = compile_device_code(NvccRun(job, self.nvcc, self.compiler, scratch, self.runner, f"twice {arch}"))
         return compiled, (scratch / job.output).read_bytes()
 
 

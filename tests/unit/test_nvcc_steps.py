@@ -16,7 +16,7 @@ from kernelwright.toolchain.host_compiler import HostCompiler
 from kernelwright.toolchain.kept_headers import KeptHeaders
 from kernelwright.toolchain.nvcc import Nvcc
 from kernelwright.toolchain.nvcc_probe import compile_probe
-from kernelwright.toolchain.nvcc_run import CompiledCode, NvccJob, compile_device_code
+from kernelwright.toolchain.nvcc_run import CompiledCode, NvccJob, NvccRun, compile_device_code
 from kernelwright.toolchain.nvcc_steps import Steps, read_steps
 from kernelwright.toolchain.nvcc_steps_run import KnownSteps, can_part, compile_by_steps
 from support.real_nvcc import real_nvcc
@@ -129,14 +129,14 @@ class Bench:
     def plain(self, arch: str, *flags: str) -> tuple[CompiledCode, dict[str, bytes]]:
         """What nvcc reports and makes."""
         scratch, job = self._scratch("plain"), self._job(arch, flags)
-        done = compile_device_code(job, self.nvcc, self.compiler, scratch, self.runner, arch)
+        done = compile_device_code(NvccRun(job, self.nvcc, self.compiler, scratch, self.runner, arch))
         return done, {name: (scratch / name).read_bytes() for name in job.outputs}
 
     def stepwise(self, arch: str, *flags: str, shipped: bool = True) -> tuple[CompiledCode, dict[str, bytes]]:
         """What is reported and made without it; PTX stays in the folder, where cubins are made from it."""
         scratch, job = self._scratch("steps, (1): really"), self._job(arch, flags)
-        given = (job, self.nvcc, self.compiler, self.known, self.kept, scratch, self.runner, arch)
-        done = compile_by_steps(*given, shipped=shipped)
+        run = NvccRun(job, self.nvcc, self.compiler, scratch, self.runner, arch)
+        done = compile_by_steps(run, self.known, self.kept, shipped=shipped)
         if is_ptx(arch):
             shutil.copy(scratch / job.output, self.folder)
         return done, {name: (scratch / name).read_bytes() for name in job.outputs}
@@ -290,8 +290,8 @@ def test_a_path_that_a_shell_would_act_on_is_given_to_none(bench):
     job = NvccJob("compute_80", (), evil, Where("k", "default", "nvcc"))
     scratch = bench.project / "build/scratch"
     scratch.mkdir()
-    given = (job, bench.nvcc, bench.compiler, bench.known, bench.kept, scratch, bench.runner, "k")
-    done = compile_by_steps(*given, shipped=True)
+    run = NvccRun(job, bench.nvcc, bench.compiler, scratch, bench.runner, "k")
+    done = compile_by_steps(run, bench.known, bench.kept, shipped=True)
     assert done.notes == () and (scratch / job.output).is_file()
     assert not [*bench.project.rglob("sprung*")]
 

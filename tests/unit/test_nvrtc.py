@@ -24,7 +24,7 @@ from kernelwright.toolchain import nvrtc_run as nvrtc_module
 from kernelwright.toolchain.headers import included_files
 from kernelwright.toolchain.host_compiler import HostCompiler, find_host_compiler
 from kernelwright.toolchain.nvcc import Nvcc, find_nvcc
-from kernelwright.toolchain.nvcc_run import CompiledCode, NvccJob, compile_device_code, resource_usage
+from kernelwright.toolchain.nvcc_run import CompiledCode, NvccJob, NvccRun, compile_device_code, resource_usage
 from kernelwright.toolchain.nvrtc import Nvrtc, compiler_process, find_nvrtc, include_beside
 from kernelwright.toolchain.nvrtc_run import (
     HeaderStore,
@@ -644,7 +644,7 @@ def by_nvcc(bench: Bench, arch: str, *flags: str) -> tuple[CompiledCode, bytes]:
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
     job = NvccJob(arch, flags, bench.folder, WHERE)
-    compiled = compile_device_code(job, nvcc, compiler, scratch, bench.runner, f"scale {arch}")
+    compiled = compile_device_code(NvccRun(job, nvcc, compiler, scratch, bench.runner, f"scale {arch}"))
     return compiled, (scratch / job.output).read_bytes()
 
 

@@ -343,7 +343,7 @@ class Machine:
         self.probes = 0
         self.reads = 0
         self.version = "13.0.88"
-        monkeypatch.setattr(probe_module, "version_of_nvcc", lambda path: self.version)
+        monkeypatch.setattr(probe_module, "version_of", lambda path, remedy: self.version)
         monkeypatch.setattr(probe_module, "probe_nvcc", self._probe)
         monkeypatch.setattr(probe_module, "content_digest", self._read)
 

@@ -81,20 +81,29 @@ MAX_THREADS, REQUIRED_THREADS = 0x05, 0x10
 """EIATTR_MAX_THREADS and EIATTR_REQNTID of a cubin's ``.nv.info`` sections, as cuobjdump -elf names them."""
 
 
+SIZED = 4
+"""The format of attributes with two bytes of length, and that many bytes. The others have two bytes only."""
+
+
 def _bounds_in_cubin(content: bytes, function: str) -> tuple[int, bool] | None:
     from elftools.elf.elffile import ELFFile
 
     section = ELFFile(io.BytesIO(content)).get_section_by_name(f".nv.info.{function}")
-    data, at = section.data() if section else b"", 0
-    while at + 4 <= len(data):
-        form, attribute, size = struct.unpack_from("<BBH", data, at)
-        at += 4
-        if form != 4:  # the value is in place of the size
-            continue
-        if attribute in (MAX_THREADS, REQUIRED_THREADS) and size == 12:
-            return math.prod(struct.unpack_from("<3I", data, at)), attribute == REQUIRED_THREADS
-        at += size
+    for attribute, value in attributes_in(section.data() if section else b""):
+        if attribute in (MAX_THREADS, REQUIRED_THREADS) and len(value) == 12:
+            return math.prod(struct.unpack("<3I", value)), attribute == REQUIRED_THREADS
     return None
+
+
+def attributes_in(section: bytes) -> Iterator[tuple[int, bytes]]:
+    """The attributes in a section ``.nv.info`` of a cubin: number and value. Values of two bytes are left out."""
+    at = 0
+    while at + 4 <= len(section):
+        form, attribute, size = struct.unpack_from("<BBH", section, at)
+        at += 4
+        if form == SIZED:  # otherwise the value is in place of the size
+            yield attribute, section[at : at + size]
+            at += size
 
 
 def _in_cubin(content: bytes) -> str:

@@ -5,21 +5,34 @@ from __future__ import annotations
 import io
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
+from ..core.arch import image_file, is_ptx, real_arch
+from ..core.entry_name import attributes_in
+from ..core.files import pretty_json
+
 REGISTERS, FRAME_SIZE = 0x2F, 0x11
 """Attributes of ``.nv.info`` that have a symbol and a number (EIATTR_REGCOUNT, EIATTR_FRAME_SIZE)."""
-
-SIZED = 4
-"""The format of those attributes: two bytes of length, and that many bytes. The others have two bytes only."""
-
 
 RESERVED, RESERVED_SINCE = 1024, 90
 """Bytes of shared memory that CUDA has for itself in each block, and the first capability where it does. ptxas does not
 count them, and the section has them."""
+
+
+class Code(Protocol):
+    """The device code of an arch."""
+
+    @property
+    def cubin(self) -> bytes:
+        """The machine code."""
+
+    @property
+    def ptx(self) -> str:
+        """The PTX that it is made of."""
 
 
 def functions_of(cubin: bytes) -> list[str]:
@@ -62,6 +75,24 @@ def with_spills(usage: Mapping[str, Mapping[str, int]], report: str) -> dict[str
     return found
 
 
+def device_files(
+    archs: Iterable[str], results: Mapping[str, Code], usage: Callable[[Any], Mapping[str, Any]]
+) -> dict[str, bytes]:
+    """The files with the device code of archs, and with what the functions of each cubin use.
+
+    Arguments:
+        results: real arch -> its code.
+        usage: tells what the functions of a cubin use.
+    """
+    files = {}
+    for arch in archs:
+        result = results[real_arch(arch)]
+        files[image_file(arch)] = result.ptx.encode() if is_ptx(arch) else result.cubin
+        if not is_ptx(arch):
+            files[f"{arch}.json"] = pretty_json({"schema": 1, "arch": arch, "kernels": usage(result)}).encode()
+    return files
+
+
 def undefined_symbols(content: bytes) -> set[str]:
     """The symbols that an object file uses and does not define."""
     table = ELFFile(io.BytesIO(content)).get_section_by_name(".symtab")
@@ -75,14 +106,7 @@ def _numbers(file: ELFFile) -> Iterator[tuple[tuple[int, str], int]]:
     section, table = file.get_section_by_name(".nv.info"), file.get_section_by_name(".symtab")
     if section is None or not isinstance(table, SymbolTableSection):
         return
-    data = section.data()
-    at = 0
-    while at + 4 <= len(data):
-        form, attribute, length = struct.unpack_from("<BBH", data, at)
-        at += 4
-        if form != SIZED:
-            continue
-        if length == 8:
-            symbol, number = struct.unpack_from("<II", data, at)
+    for attribute, value in attributes_in(section.data()):
+        if len(value) == 8:
+            symbol, number = struct.unpack("<II", value)
             yield (attribute, table.get_symbol(symbol).name), number
-        at += length

@@ -1,10 +1,23 @@
-"""Where a definition was when the compiler of its front end raised an error."""
+"""What messages show of an error that the compiler of a front end raised, and where the definition was then."""
 
 from __future__ import annotations
 
 import re
 import traceback
 from pathlib import Path
+
+MAX_MESSAGE = 6000
+"""Longest text in characters that is shown of an exception of a compiler."""
+
+
+def first_line(error: BaseException, text: str | None = None) -> str:
+    """The first line of an error's text that is not blank, cut if it is very long; without one, the error's class.
+
+    Arguments:
+        text: what is shown in place of the text of the error.
+    """
+    lines = (str(error) if text is None else text).splitlines()
+    return next((line.strip() for line in lines if line.strip()), type(error).__name__)[:300]
 
 
 def line_of(error: BaseException, compiler: str) -> str | None:

@@ -20,6 +20,7 @@ from ..toolchain.nvcc_run import (
     CompiledCode,
     Job,
     NvccJob,
+    NvccRun,
     ToolHeaders,
     by_hand,
     compile_device_code,
@@ -204,13 +205,14 @@ def compile_by_nvcc(request: NvccCompilation, scratch: Path, stage: StageRun) ->
     job, nvcc, host_compiler, begun = request.real, request.nvcc, request.host_compiler, time.time_ns()
     require_folders(request.folders, job.where)
     require_no_device_linker(job.flags, job.where)
-    job, given = replace(job, flags=(*request.own_flags(), *job.flags)), (scratch, stage.tools, stage.stage.subject)
+    job = replace(job, flags=(*request.own_flags(), *job.flags))
+    run = NvccRun(job, nvcc, host_compiler, scratch, stage.tools, stage.stage.subject)
     if request.parted:
         identity = (nvcc.identity, nvcc.path, host_compiler.identity, host_compiler.path, code_digest("PTX"))
         kept = KeptHeaders(stage.run.state / "headers", identity)
-        done = compile_by_steps(job, nvcc, host_compiler, request.steps, kept, *given, shipped=request.shipped)
+        done = compile_by_steps(run, request.steps, kept, shipped=request.shipped)
     else:
-        done = compile_device_code(job, nvcc, host_compiler, *given)
+        done = compile_device_code(run)
     request.note(done, begun, stage)
 
 

@@ -106,7 +106,7 @@ def write(request: Entry, variants: tuple[VariantFiles, ...], scratch: Path, lau
 def check_limits(request: Entry, variants: tuple[VariantFiles, ...], where: Where) -> None:
     """Raise a KernelwrightError if a device function needs more than the settings allow."""
     for variant in variants:
-        place = replace(where, stage=request.compiler, variant=variant.slug)
+        place = replace(where, kernel=request.kernel, stage=request.compiler, variant=variant.slug)
         for unit in variant.units:
             for arch, usage in usages_of(unit).items():
-                check_usage(request.kernel, variant.slug, arch, usage, *request.limits, place)
+                check_usage(arch, usage, *request.limits, place)

@@ -1,11 +1,16 @@
-"""What nvcc and NVRTC have in common: where NVIDIA's wheels are, headers, and releases."""
+"""What the tools of CUDA have in common: where NVIDIA's wheels are, headers, programs and their versions."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from ..core.errors import ToolchainError
+from .ask import WHERE, answer
 
 RELEASE = re.compile(rb"Cuda compilation tools, release ([0-9.]+), V([0-9.]+)")
 
@@ -37,6 +42,28 @@ def _site_folders() -> list[str]:
     import sysconfig
 
     return [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+
+
+def first_program(candidates: Iterable[Path], name: str, environment: Mapping[str, str]) -> str | None:
+    """The first of some files that can be executed, or else the program of that name on PATH; None: there is none."""
+    found = (str(path) for path in candidates if os.access(path, os.X_OK))
+    return next(found, None) or shutil.which(name, path=environment.get("PATH"))
+
+
+def version_of(program: str, remedy: str) -> str:
+    """The version that a program of CUDA says it has, such as ``13.0.88``.
+
+    Arguments:
+        remedy: how to get another one.
+
+    Raises:
+        ToolchainError: it does not answer, or says none.
+    """
+    text = answer([program, "--version"], remedy)
+    match = RELEASE.search(text.encode())
+    if match is None:
+        raise ToolchainError(f"{program} does not say which CUDA release it is of", WHERE, remedy, text)
+    return match[2].decode()
 
 
 def cuda_version(version: str) -> int:

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import re
 import struct
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import ToolchainError, Where
-from ..processes.environment import tool_environment
 from ..processes.runner import RunsTools, ToolResult
+from .ask import run_tool
 from .host_compiler import HostCompiler
 
 LIBRARIES = {
@@ -126,17 +125,10 @@ def version_script(symbols: list[Symbol]) -> str:
 
 def _library(compiler: HostCompiler, soname: str, where: Where) -> Path:
     """The path of a library of the compiler's C library."""
-    done = subprocess.run(
-        [compiler.path, f"-print-file-name={soname}"],
-        capture_output=True,
-        text=True,
-        env=tool_environment(),
-        timeout=60,
-        check=False,
-    )
+    remedy = 'install glibc, or set glibc = "" to link with the C library that there is'
+    done = run_tool([compiler.path, f"-print-file-name={soname}"], f"{compiler.path} cannot be run", remedy)
     path = Path(done.stdout.strip())
     if done.returncode != 0 or not path.is_absolute() or not path.is_file():
-        remedy = 'install glibc, or set glibc = "" to link with the C library that there is'
         raise ToolchainError(f"{compiler.path} has no {soname}", where, remedy)
     return path
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..core.errors import ToolchainError
+from ..core.files import sha256_of
 from ..core.request import ASIDE
 from .ask import WHERE, answer, identity
 
@@ -46,5 +46,4 @@ def probe_host_compiler(path: str) -> HostCompiler:
     """
     version = answer([path, "--version"], INSTALL_COMPILER).splitlines()[0]
     machine = answer([path, "-dumpmachine"], INSTALL_COMPILER).strip()
-    content = hashlib.sha256(Path(path).resolve().read_bytes()).hexdigest()
-    return HostCompiler(path, version, identity([version, machine, content]))
+    return HostCompiler(path, version, identity([version, machine, sha256_of(Path(path))]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,37 +49,32 @@ def read_reports(paths: Iterable[str]) -> dict[str, dict[str, Any]]:
 def _checked_report(document: Record) -> dict[str, Any]:
     archs = document.record("archs")
     for arch in archs.raw:
-        for _, used in archs.members(arch):
-            for name in USED:
-                used.count(name)
+        _require_usage(archs, arch)
     return document.raw
 
 
 def _checked_usage(document: Record) -> dict[str, Any]:
-    for _, used in document.members("kernels"):
-        for name in USED:
-            used.count(name)
+    _require_usage(document, "kernels")
     return document.raw
 
 
+def _require_usage(record: Record, name: str) -> None:
+    for _, used in record.members(name):
+        for each in USED:
+            used.count(each)
+
+
 def check_limits(
-    kernel: str,
-    variant: str,
-    arch: str,
-    usage: Mapping[str, Any],
-    max_registers: int | None,
-    max_spills: int | None,
-    where: Where,
+    arch: str, usage: Mapping[str, Any], max_registers: int | None, max_spills: int | None, where: Where
 ) -> None:
     """Compare what each device function of one cubin uses with the limits.
 
     Arguments:
-        kernel, variant: what was compiled; they complete ``where``.
         arch: the arch of the cubin.
         usage: the content of ``<arch>.json``; for PTX it names no function, so that no limit applies.
         max_registers: registers per thread, or None for no limit.
         max_spills: bytes of spill stores and spill loads together, or None for no limit.
-        where: the place for the error.
+        where: what was compiled.
 
     Raises:
         LimitError: a limit is exceeded; the message lists every device function and limit concerned.
@@ -92,11 +86,10 @@ def check_limits(
     ]
     if not exceeded:
         return
-    place = replace(where, kernel=where.kernel or kernel, variant=where.variant or variant)
     if len(exceeded) == 1:
-        raise LimitError(exceeded[0], place, REMEDY)
+        raise LimitError(exceeded[0], where, REMEDY)
     message = f"device functions exceed limits for {arch} in {len(exceeded)} places"
-    raise LimitError(message, place, REMEDY, "\n".join(exceeded))
+    raise LimitError(message, where, REMEDY, "\n".join(exceeded))
 
 
 def _exceeded(

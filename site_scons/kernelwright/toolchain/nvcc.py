@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import tempfile
@@ -15,7 +14,7 @@ from ..core.errors import ToolchainError
 from ..core.files import file_stamp
 from ..core.request import ASIDE
 from .ask import WHERE, answer, content_digest, identity, run_tool
-from .cuda import HEADERS, RELEASE, in_wheels
+from .cuda import HEADERS, RELEASE, first_program, in_wheels, version_of
 from .host_compiler import HostCompiler
 
 INSTALL_CUDA = "pip install 'kernelwright[cuda]', or set nvcc to another compiler, or have targets = llvm, without CUDA"
@@ -54,10 +53,8 @@ def find_nvcc(setting: str, environment: Mapping[str, str]) -> str:
             raise ToolchainError(f"nvcc = {setting!r} is not an executable file", WHERE, INSTALL_CUDA)
         return str(Path(path).absolute())
     home = environment.get("CUDA_HOME", "")
-    for candidate in [*in_wheels("bin/nvcc"), *([Path(home, "bin", "nvcc")] if home else [])]:
-        if os.access(candidate, os.X_OK):
-            return str(candidate)
-    found = shutil.which("nvcc", path=environment.get("PATH"))
+    candidates = [*in_wheels("bin/nvcc"), *([Path(home, "bin", "nvcc")] if home else [])]
+    found = first_program(candidates, "nvcc", environment)
     if found is None:
         raise ToolchainError("no nvcc: none in the Python environment, CUDA_HOME or PATH", WHERE, INSTALL_CUDA)
     return found
@@ -104,7 +101,7 @@ def probe_nvcc(path: str, parts: Sequence[Path], host_compiler: HostCompiler) ->
     # Imported here, because most runs know the tools.
     from .nvcc_probe import compile_probe
 
-    version = version_of_nvcc(path)
+    version = version_of(path, INSTALL_CUDA)
     _check_parts(path, version, parts)
     archs = [name for kind in ("code", "arch") for name in answer([path, f"--list-gpu-{kind}"], INSTALL_CUDA).split()]
     real = next(arch for arch in archs if not is_ptx(arch))
@@ -112,15 +109,6 @@ def probe_nvcc(path: str, parts: Sequence[Path], host_compiler: HostCompiler) ->
     digests = ((part.name, content_digest(str(part), file_stamp(part))) for part in parts)
     contents = (name.encode() + b"\0" + bytes.fromhex(digest) for name, digest in digests)
     return Nvcc(path, version, identity([version, host_compiler.identity], contents), with_suffixes(archs), obstacle)
-
-
-def version_of_nvcc(path: str) -> str:
-    """The version that nvcc says it has; raises a ToolchainError if it says none."""
-    text = answer([path, "--version"], INSTALL_CUDA)
-    match = RELEASE.search(text.encode())
-    if match is None:
-        raise ToolchainError(f"{path} does not say which CUDA release it is of", WHERE, INSTALL_CUDA, text)
-    return match[2].decode()
 
 
 def _check_parts(nvcc: str, version: str, parts: Sequence[Path]) -> None:

@@ -15,6 +15,7 @@ from ..core.dependencies import IN_PACKAGE, dependency_name
 from ..core.errors import ToolError, Where
 from ..core.files import pretty_json
 from ..core.request import ASIDE
+from ..processes.elsewhere import Elsewhere
 from ..processes.environment import place_for_shell
 from ..processes.runner import RunsTools, ToolResult
 from .headers import can_include, headers_in, options_files
@@ -130,36 +131,78 @@ class CompiledCode:
     notes: tuple[str, ...] = ()
 
 
-def compile_device_code(
-    job: NvccJob, nvcc: Nvcc, host_compiler: HostCompiler, scratch: Path, tools: RunsTools, subject: str
-) -> CompiledCode:
-    """Compile ``device.cu``, and leave the output, its resource usage (JSON) and the command (a script) in ``scratch``.
+@dataclass(frozen=True)
+class NvccRun:
+    """What a run of nvcc, or of the programs that it runs, works with.
 
     Arguments:
         job: what to compile, and how.
         nvcc, host_compiler: the compilers.
         scratch: a folder on the same file system as the outputs' last place.
-        tools: runs nvcc.
+        tools: runs programs.
         subject: what is made, for the measurements of memory; the same in every build.
+    """
+
+    job: NvccJob
+    nvcc: Nvcc
+    host_compiler: HostCompiler
+    scratch: Path
+    tools: RunsTools
+    subject: str
+
+    def place(self, name: str) -> str:
+        """A file in the scratch folder, as a command names it."""
+        return place_for_shell(self.scratch / name, self.job.folder)
+
+    @property
+    def command(self) -> list[str]:
+        """The command of nvcc."""
+        return self.job.arguments(self.nvcc.path, self.host_compiler.path, self.place(self.job.output))
+
+    def run(
+        self, command: Sequence[str], remedy: str = "", elsewhere: Elsewhere | None = None, subject: str = ""
+    ) -> ToolResult:
+        """Run a command; see :meth:`ToolRunner.run`."""
+        given = (command, self.job.folder, self.scratch, self.job.where, remedy)
+        called = "nvcc" if command[0] == "/bin/sh" else ""  # the user has not asked for a shell
+        return self.tools.run(*given, kind="nvcc", subject=subject or self.subject, elsewhere=elsewhere, called=called)
+
+    def write_results(self, output: str) -> None:
+        """Leave the resource usage, which is in the output of ptxas, and the script that repeats the run."""
+        write_usage(self.job, output, self.scratch)
+        (self.scratch / f"compile_{self.job.arch}.sh").write_text(script(self.job, self.nvcc))
+
+    def headers(self) -> tuple[str, ...]:
+        """The headers in the list that the run has left, as :class:`CompiledCode` has them."""
+        job, places = self.job, (self.nvcc.path, self.host_compiler.path)
+        listed = headers_in(self.scratch / LISTING, job.folder, *places, job.where, job.packages)
+        if job.headers:
+            listed = [path for path in listed if not path.is_relative_to(job.headers.path)]
+        read = {*listed, *options_files(job.flags, job.folder)} - {job.folder / "device.cu"}
+        return as_dependencies(read, self.tools.project_root, job.packages)
+
+
+def compile_device_code(run: NvccRun) -> CompiledCode:
+    """Compile ``device.cu``, and leave the output, its resource usage (JSON) and the command (a script) in ``scratch``.
 
     Raises:
         KernelwrightError: as :meth:`ToolRunner.run`; the message has the command, its output and the source's path.
     """
-    command = job.arguments(nvcc.path, host_compiler.path, place_for_shell(scratch / job.output, job.folder))
+    job, nvcc, command = run.job, run.nvcc, run.command
     if can_include(job.flags):
         # The target's name is given because nvcc would write the path of the output there without quoting it.
-        command += ["-MD", "-MF", place_for_shell(scratch / LISTING, job.folder), "-MT", "device"]
+        command += ["-MD", "-MF", run.place(LISTING), "-MT", "device"]
     remedy = f"the source is {job.folder / 'device.cu'}; mend the definition that it was lowered from, or the flags"
     if job.has_portable_names:  # a source of the user's own
         remedy = f"mend the source, the definition or the flags; {job.folder / 'device.cu'} includes the source"
     try:
         # Never on another machine: nvcc makes names of the folder that it runs in.
-        result = tools.run(command, job.folder, scratch, job.where, remedy, kind="nvcc", subject=subject)
+        result = run.run(command, remedy)
     except ToolError as error:
-        error.detail = error.detail and _from_project(error.detail, job.folder, tools.project_root)
+        error.detail = error.detail and _from_project(error.detail, job.folder, run.tools.project_root)
         raise
-    write_results(job, nvcc, result.output, scratch)
-    headers = headers_of(job, scratch, nvcc, host_compiler, tools.project_root) if can_include(job.flags) else ()
+    run.write_results(result.output)
+    headers = run.headers() if can_include(job.flags) else ()
     return CompiledCode(result, headers, (f"nvcc is run as a whole: {nvcc.obstacle}",) if nvcc.obstacle else ())
 
 
@@ -168,28 +211,10 @@ def _from_project(said: str, folder: Path, project_root: Path) -> str:
     return re.sub(rf"^{re.escape(os.path.relpath(project_root, folder))}/", "", said, flags=re.M)
 
 
-def write_results(job: NvccJob, nvcc: Nvcc, output: str, scratch: Path) -> None:
-    """Leave the resource usage, which is in the output of ptxas, and the script that repeats the run."""
-    write_usage(job, output, scratch)
-    (scratch / f"compile_{job.arch}.sh").write_text(script(job, nvcc))
-
-
 def write_usage(job: DeviceJob, output: str, scratch: Path) -> None:
     """Write the resource usage that ptxas reported in a compiler's output to ``<arch>.json``."""
     usage = {"schema": 1, "arch": job.arch, "kernels": resource_usage(output)}
     (scratch / f"{job.arch}.json").write_text(pretty_json(usage))
-
-
-def headers_of(
-    job: NvccJob, scratch: Path, nvcc: Nvcc, host_compiler: HostCompiler, project_root: Path
-) -> tuple[str, ...]:
-    """The headers in the list that a run has left, as :class:`CompiledCode` has them."""
-    places = nvcc.path, host_compiler.path
-    listed = headers_in(scratch / LISTING, job.folder, *places, job.where, job.packages)
-    if job.headers:
-        listed = [path for path in listed if not path.is_relative_to(job.headers.path)]
-    read = {*listed, *options_files(job.flags, job.folder)} - {job.folder / "device.cu"}
-    return as_dependencies(read, project_root, job.packages)
 
 
 def as_dependencies(paths: Iterable[Path], project_root: Path, packages: Mapping[str, str]) -> tuple[str, ...]:

@@ -10,19 +10,17 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from ..core.arch import is_ptx, virtual_arch
 from ..core.errors import ToolError
 from ..processes.elsewhere import Elsewhere
 from ..processes.environment import place_for_shell
-from ..processes.runner import RunsTools, ToolResult, together
+from ..processes.runner import ToolResult, together
 from .headers import can_include
-from .host_compiler import HostCompiler
 from .kept_headers import KeptHeaders
-from .nvcc import Nvcc
-from .nvcc_run import LISTING, CompiledCode, NvccJob, compile_device_code, headers_of, write_results
+from .nvcc_run import LISTING, CompiledCode, NvccRun, compile_device_code
 from .nvcc_steps import Steps, read_steps
 from .plain_flags import can_trim, has_debug_information
 from .shared import shared_nvcc
@@ -78,40 +76,28 @@ class KnownSteps:
         self._known: dict[tuple[Any, ...], Steps] = {}
         self.headers = KnownHeaders()
 
-    def of(self, job: NvccJob, nvcc: Nvcc, host_compiler: HostCompiler, scratch: Path, tools: RunsTools) -> Steps:
-        """The steps of a job.
+    def of(self, run: NvccRun) -> Steps:
+        """The steps of a run.
 
         Raises:
             ToolError: the dry run failed.
             ValueError: it cannot be read.
         """
-        place, folder = place_for_shell(scratch, job.folder), "" if job.has_portable_names else str(job.folder)
-        key = (nvcc.path, host_compiler.path, job.arch, job.headers, *job.flags)
+        job, scratch = run.job, place_for_shell(run.scratch, run.job.folder)
+        folder = "" if job.has_portable_names else str(job.folder)
+        key = (run.nvcc.path, run.host_compiler.path, job.arch, job.headers, *job.flags)
         known = self._known.get(key)
         if known is not None:
-            return known.moved(folder, place)
-        arguments = job.arguments(nvcc.path, host_compiler.path, f"{place}/{job.output}")
-        arguments.insert(1, "--dryrun")
-        done = tools.run(arguments, job.folder, scratch, job.where, "", kind="nvcc", subject=f"steps for {job.arch}")
-        steps = read_steps(done.output, "ptx" if is_ptx(job.arch) else "cubin", place)
-        steps = steps.moved(folder, place)
+            return known.moved(folder, scratch)
+        nvcc, *arguments = run.command
+        done = run.run([nvcc, "--dryrun", *arguments], subject=f"steps for {job.arch}")
+        steps = read_steps(done.output, "ptx" if is_ptx(job.arch) else "cubin", scratch).moved(folder, scratch)
         if not can_include(job.flags):  # what flags name may be relative to the folder
             self._known[key] = steps
         return steps
 
 
-def compile_by_steps(
-    job: NvccJob,
-    nvcc: Nvcc,
-    host_compiler: HostCompiler,
-    known: KnownSteps,
-    kept: KeptHeaders,
-    scratch: Path,
-    tools: RunsTools,
-    subject: str,
-    *,
-    shipped: bool,
-) -> CompiledCode:
+def compile_by_steps(run: NvccRun, known: KnownSteps, kept: KeptHeaders, *, shipped: bool) -> CompiledCode:
     """As :func:`compile_device_code`, without nvcc; a cubin is made of the PTX of its virtual arch in the same folder.
 
     Arguments:
@@ -119,76 +105,36 @@ def compile_by_steps(
         kept: headers that builds have read.
         shipped: whether the output is used itself, and not only for cubins.
     """
+    job = run.job
     try:
-        steps = known.of(job, nvcc, host_compiler, scratch, tools)
-        result = _result(
-            *(job, nvcc, host_compiler, steps, known.headers, kept, scratch, tools), subject, shipped=shipped
-        )
+        result = _result(run, known, kept, shipped=shipped)
     except ValueError as error:
         reason = f"its dry run for {job.arch} cannot be read: {error}"
     except ToolError as error:
         reason = f"what it runs for {job.arch} ended with exit status {error.status}"
     else:
-        write_results(job, nvcc, result.output, scratch)
-        includes = is_ptx(job.arch) and can_include(job.flags)
-        headers = headers_of(job, scratch, nvcc, host_compiler, tools.project_root) if includes else ()
-        return CompiledCode(result, headers)
-    done = compile_device_code(job, nvcc, host_compiler, scratch, tools, subject)
+        run.write_results(result.output)
+        return CompiledCode(result, run.headers() if is_ptx(job.arch) and can_include(job.flags) else ())
+    done = compile_device_code(run)
     return CompiledCode(done.result, done.headers, (f"nvcc is run as a whole: {reason}",))
 
 
-def _result(
-    job: NvccJob,
-    nvcc: Nvcc,
-    host_compiler: HostCompiler,
-    steps: Steps,
-    known: KnownHeaders,
-    kept: KeptHeaders,
-    scratch: Path,
-    tools: RunsTools,
-    subject: str,
-    *,
-    shipped: bool,
-) -> ToolResult:
+def _result(run: NvccRun, known: KnownSteps, kept: KeptHeaders, *, shipped: bool) -> ToolResult:
     """Run what makes the output."""
-
-    tool = shared_nvcc(nvcc, host_compiler)
-
-    def read(command: Sequence[str]) -> ToolResult:
-        return _run(job, command, scratch, tools, subject, None)
+    job, steps, tool = run.job, known.of(run), shared_nvcc(run.nvcc, run.host_compiler)
 
     def translate(command: Sequence[str]) -> ToolResult:
         # What was preprocessed has all that is read, so another machine can do it.
         files = (job.folder / steps.preprocessed,), (job.folder / steps.ptx,)
-        needs = None if has_debug_information(job.flags) else Elsewhere(tool, *files)
-        return _run(job, command, scratch, tools, subject, needs)
+        return run.run(command, elsewhere=None if has_debug_information(job.flags) else Elsewhere(tool, *files))
 
     if not is_ptx(job.arch):
         ptx = f"{virtual_arch(job.arch)}.ptx"
-        needs = Elsewhere(tool, (job.folder / ptx,), (scratch / job.output,))
-        return _run(job, steps.assembling(ptx), scratch, tools, subject, needs)
+        needs = Elsewhere(tool, (job.folder / ptx,), (run.scratch / job.output,))
+        return run.run(steps.assembling(ptx), elsewhere=needs)
     if can_trim(job.flags):
-        results = compile_trimmed(job, steps, known, kept, scratch, read, translate, checked=shipped)
+        results = compile_trimmed(run, steps, partial(known.headers.of, kept), translate, checked=shipped)
         if results:
             return together(results)
-    return together([read(_reading(job, steps, scratch)), translate(steps.translating(checked=shipped))])
-
-
-def _reading(job: NvccJob, steps: Steps, scratch: Path) -> list[str]:
-    if not can_include(job.flags):
-        return steps.reading()
-    listing = place_for_shell(scratch / LISTING, job.folder)
-    return steps.reading(f"-MD -MF {shlex.quote(listing)} -MT device")
-
-
-def _run(
-    job: NvccJob, command: Sequence[str], scratch: Path, tools: RunsTools, subject: str, elsewhere: Elsewhere | None
-) -> ToolResult:
-    # It is a shell that is run, and the user has asked for nvcc.
-    return tools.run(
-        *(command, job.folder, scratch, job.where, ""),
-        kind="nvcc",
-        subject=subject,
-        elsewhere=elsewhere,
-        called="nvcc",
-    )
+    listing = f"-MD -MF {shlex.quote(run.place(LISTING))} -MT device" if can_include(job.flags) else ""
+    return together([run.run(steps.reading(listing)), translate(steps.translating(checked=shipped))])

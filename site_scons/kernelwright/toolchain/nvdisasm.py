@@ -5,17 +5,15 @@ PyPI has it from CUDA 13.2 on. It reads the cubins of older compilers as well, s
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..core.errors import ToolchainError
+from ..core.files import sha256_of
 from ..core.request import ASIDE
-from .ask import WHERE, answer, identity
-from .cuda import RELEASE, in_wheels
+from .ask import WHERE, identity
+from .cuda import first_program, in_wheels, version_of
 from .nvcc import nvcc_parts
 
 INSTALL_NVDISASM = "pip install 'kernelwright[sass]', or put the nvdisasm of a CUDA toolkit on PATH"
@@ -39,23 +37,21 @@ def find_nvdisasm(nvcc: str, environment: Mapping[str, str]) -> str:
     Raises:
         ToolchainError: there is none; it says how to get one.
     """
-    home = environment.get("CUDA_HOME", "")
-    for candidate in in_wheels("bin/nvdisasm"):
-        if os.access(candidate, os.X_OK):
-            return str(candidate)
-    for folder in [*(_programs_of(nvcc) if nvcc else []), *([Path(home, "bin")] if home else [])]:
-        if os.access(folder / "nvdisasm", os.X_OK):
-            return str(folder / "nvdisasm")
-    found = shutil.which("nvdisasm", path=environment.get("PATH"))
+    found = first_program(_candidates(nvcc, environment.get("CUDA_HOME", "")), "nvdisasm", environment)
     if found is None:
         message = "no nvdisasm: none in the Python environment, beside nvcc, in CUDA_HOME or in PATH"
         raise ToolchainError(message, WHERE, INSTALL_NVDISASM)
     return found
 
 
-def _programs_of(nvcc: str) -> list[Path]:
-    """The folder of nvcc, and that of the ptxas that it runs, which is another one if nvcc is a wrapper script."""
-    return list(dict.fromkeys(part.parent for part in nvcc_parts(nvcc) if part.name in (Path(nvcc).name, "ptxas")))
+def _candidates(nvcc: str, home: str) -> Iterator[Path]:
+    yield from in_wheels("bin/nvdisasm")
+    # A wrapper script is in another folder than the ptxas that it runs.
+    for part in nvcc_parts(nvcc) if nvcc else ():
+        if part.name in (Path(nvcc).name, "ptxas"):
+            yield part.with_name("nvdisasm")
+    if home:
+        yield Path(home, "bin", "nvdisasm")
 
 
 def probe_nvdisasm(path: str) -> Nvdisasm:
@@ -64,10 +60,5 @@ def probe_nvdisasm(path: str) -> Nvdisasm:
     Raises:
         ToolchainError: it does not answer.
     """
-    text = answer([path, "--version"], INSTALL_NVDISASM)
-    match = RELEASE.search(text.encode())
-    if match is None:
-        raise ToolchainError(f"{path} does not say which CUDA release it is of", WHERE, INSTALL_NVDISASM, text)
-    content = hashlib.sha256(Path(path).resolve().read_bytes()).hexdigest()
-    version = match[2].decode()
-    return Nvdisasm(path, version, identity([version, content]))
+    version = version_of(path, INSTALL_NVDISASM)
+    return Nvdisasm(path, version, identity([version, sha256_of(Path(path))]))

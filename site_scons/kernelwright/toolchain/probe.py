@@ -19,9 +19,10 @@ from ..core.files import canonical_json, file_stamp
 from ..core.sealed import form_of, read_sealed, write_sealed
 from ..processes.environment import require_plain_path
 from .ask import REVISION, content_digest
+from .cuda import version_of
 from .distribution import Distribution, distribution_records, probe_distribution
 from .host_compiler import HostCompiler, find_host_compiler, probe_host_compiler
-from .nvcc import Nvcc, find_nvcc, nvcc_parts, probe_nvcc, version_of_nvcc
+from .nvcc import INSTALL_CUDA, Nvcc, find_nvcc, nvcc_parts, probe_nvcc
 from .tvm import Lowerer, probe_tvm, tvm_records
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Toolchain:
         files = [*parts, Path(host_compiler.path)]
 
         def probe() -> Nvcc:
-            facts = [version_of_nvcc(path), host_compiler.identity]
+            facts = [version_of(path, INSTALL_CUDA), host_compiler.identity]
             places = {"path": path}
             return self._asked(Nvcc, "nvcc", parts, facts, places, lambda: probe_nvcc(path, parts, host_compiler))
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...core.arch import CudaArch, arch_order, image_file, is_ptx, real_arch
+from ...core.arch import CudaArch, arch_order, real_arch
 from ...core.errors import DefinitionError, KernelwrightError, LoweringError, ToolchainError, Where
 from ...core.files import pretty_json
 from ...define.arguments import Scalar, Tensor, multiples_of
-from ..cubin import functions_of, undefined_symbols, usage_of, with_spills
-from ..raised import line_of
+from ..cubin import device_files, functions_of, undefined_symbols, usage_of, with_spills
+from ..raised import MAX_MESSAGE, first_line, line_of
 from ..unit import LoweredKernel, Unit, returned_in
 from .program import DTYPES, NEED, VERSION, Program
 
@@ -63,9 +63,6 @@ static int32_t {entry}(void *self, void *arguments, int32_t count, void *result)
   return kw_cutedsl_call({entry}_find, exported, arguments, count, result);
 }}
 """
-
-MAX_MESSAGE = 6000
-"""Longest text in characters that is shown of an exception of CuTe DSL."""
 
 
 @dataclass(frozen=True)
@@ -126,13 +123,7 @@ def _files(program: Program, unit: Unit, results: Mapping[str, _Compiled], compi
         ).encode(),
         "host.o": main.object,
     }
-    for arch in unit.archs:
-        result = results[real_arch(arch)]
-        files[image_file(arch)] = result.ptx.encode() if is_ptx(arch) else result.cubin
-        if not is_ptx(arch):
-            usage = {"schema": 1, "arch": arch, "kernels": _usage(result, compiler)}
-            files[f"{arch}.json"] = pretty_json(usage).encode()
-    return files
+    return files | device_files(unit.archs, results, lambda result: _usage(result, compiler))
 
 
 def _source(results: Mapping[str, _Compiled]) -> str:
@@ -374,9 +365,8 @@ def _compile_error(error: BaseException, arch: str, unit: Unit) -> LoweringError
     kind = type(error).__name__
     place = re.search(r"^ *--> (.+?):(\d+)(?::\d+)?$", text, re.MULTILINE)
     location = f"{place[1]}:{place[2]}" if place else line_of(error, "nvidia_cutlass_dsl")
-    first = next((line.strip() for line in text.splitlines() if line.strip()), kind)
     return LoweringError(
-        f"CuTe DSL cannot compile it for {arch}: {first[:300]}",
+        f"CuTe DSL cannot compile it for {arch}: {first_line(error, text)}",
         Where(unit.kernel, unit.slug, "lower", location or unit.location),
         "mend that line of the definition",
         text[:MAX_MESSAGE] if "\n" in text else f"{kind}: {text}"[:MAX_MESSAGE],

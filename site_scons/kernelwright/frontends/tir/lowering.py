@@ -23,6 +23,7 @@ from ...core.arch import real_arch
 from ...core.errors import DefinitionError, LoweringError
 from ...core.files import pretty_json
 from ..launch_limits import require_within_limits
+from ..raised import MAX_MESSAGE, first_line
 from ..unit import LoweredKernel, Unit, returned_in
 from .alignment import relaxed
 from .launch import launches_of
@@ -35,9 +36,6 @@ from .tensor_maps import in_plain_memory, is_pointer, with_type
 
 TRIPLES = ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu")
 """LLVM targets of the CPU archs: the first that knows an arch is used."""
-
-MAX_MESSAGE = 6000
-"""Longest text in characters that is shown of an exception of TVM."""
 
 PACKED_CALL = 1
 """Value of the attribute ``calling_conv`` of a function with the packed signature (``CallingConv::kCPackedFunc``)."""
@@ -97,7 +95,7 @@ def lower(definition: tirx.PrimFunc | tvm.IRModule, unit: Unit, progress: Callab
         except Exception as error:  # TVM's passes raise errors of any type
             if rule == AS_WRITTEN:
                 raise _lowering_error(error, unit) from error
-            failures.append(f"{rule}: its result cannot be lowered: {_first_line(error)}")
+            failures.append(f"{rule}: its result cannot be lowered: {first_line(error)}")
             continue
         aligned = with_alignments(arguments, scheduled[name], unit.target == "cuda")
         return _lowered(scheduled, module[name], aligned, code, rule, unit)
@@ -349,11 +347,7 @@ def _unscheduled(function: tirx.PrimFunc, unit: Unit, failures: list[str]) -> Lo
 def _lowering_error(error: Exception, unit: Unit) -> LoweringError:
     text = f"{type(error).__name__}: {error}".strip()
     return LoweringError(
-        f"TVM cannot lower the function for {unit.target} ({unit.arch}): {_first_line(error)}",
+        f"TVM cannot lower the function for {unit.target} ({unit.arch}): {first_line(error)}",
         unit.where,
         detail=text if len(text) <= MAX_MESSAGE else text[:MAX_MESSAGE] + "\n[cut]",
     )
-
-
-def _first_line(error: Exception) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__).strip()[:300]

@@ -11,6 +11,8 @@ from tvm.s_tir import dlight
 from tvm.s_tir.stmt import SBlock
 from tvm.target import Target
 
+from ..raised import first_line
+
 AS_WRITTEN = "as written"
 """The name of a schedule that the definition itself made."""
 
@@ -113,8 +115,7 @@ def _apply(rule: str, function: tirx.PrimFunc, target: Target, failures: list[st
         with target:
             space = instance.apply(function, target, False)
     except Exception as error:  # rules raise errors of any type
-        line = next((line for line in str(error).splitlines() if line.strip()), "")
-        failures.append(f"{rule}: {type(error).__name__}: {line.strip()[:300]}")
+        failures.append(f"{rule}: {type(error).__name__}: {first_line(error)}")
         return None
     if space is None or space == []:
         failures.append(f"{rule}: it does not apply")

@@ -18,7 +18,7 @@ from ...core.errors import DefinitionError, LoweringError, ToolchainError, Where
 from ...define.arguments import Scalar, Tensor, multiples_of
 from ...define.divisible import SPECIALIZED as DIVISIBILITY
 from ...define.sizes import Size
-from ..raised import line_of
+from ..raised import MAX_MESSAGE, first_line, line_of
 from ..unit import Unit
 from .heuristics import divisor_of, resolved
 from .program import DTYPES, ENVIRONMENT, NEED, VERSION, Program
@@ -31,9 +31,6 @@ SCRATCH_ALIGNMENT = 256
 
 CONSTANT = "Cannot store to a constant pointer"
 """What Triton says of a store to a pointer to constants."""
-
-MAX_MESSAGE = 6000
-"""Longest text in characters that is shown of an exception of Triton."""
 
 
 @dataclass(frozen=True)
@@ -335,9 +332,8 @@ def _compile_error(error: BaseException, arch: str, unit: Unit) -> LoweringError
     while cause.__cause__ is not None and hasattr(cause.__cause__, "node"):
         cause = cause.__cause__
     text = str(getattr(cause, "error_message", None) or cause).strip()
-    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     return LoweringError(
-        f"Triton cannot compile it for {arch}: {first[:300]}",
+        f"Triton cannot compile it for {arch}: {first_line(error, text)}",
         Where(unit.kernel, unit.slug, "lower", _line_in_source(cause) or line_of(error, "triton") or unit.location),
         "mend that line of the definition",
         f"{type(cause).__name__}: {cause}"[:MAX_MESSAGE],

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from ...core.arch import SHARED_MEMORY, arch_order, image_file, is_ptx, real_arch
+from ...core.arch import SHARED_MEMORY, arch_order
 from ...core.errors import LoweringError
-from ...core.files import canonical_json, pretty_json
+from ...core.files import canonical_json
 from ...define.sizes import Size, Sizes, text_of
-from ..cubin import usage_of, with_spills
+from ..cubin import device_files, usage_of, with_spills
 from ..declared_launch import lower_launch
 from ..launches import DeclaredLaunch, Workspace
 from ..unit import LoweredKernel, Unit
@@ -99,14 +99,11 @@ def _scratch(sizes: Sequence[tuple[str, Sizes]], results: Sequence[Compiled]) ->
 
 def _files(program: Program, unit: Unit, listed: Sequence[Compiled]) -> dict[str, bytes]:
     results = {result.arch: result for result in listed}
-    files = {"module.ttir": _source(program, listed).encode()}
-    for arch in unit.archs:
-        result = results[real_arch(arch)]
-        files[image_file(arch)] = result.ptx.encode() if is_ptx(arch) else result.cubin
-        if not is_ptx(arch):
-            usage = with_spills(usage_of(result.cubin, arch_order(arch)[0]), result.report)
-            files[f"{arch}.json"] = pretty_json({"schema": 1, "arch": arch, "kernels": usage}).encode()
-    return files
+    return {"module.ttir": _source(program, listed).encode()} | device_files(unit.archs, results, _usage)
+
+
+def _usage(result: Compiled) -> dict[str, dict[str, int]]:
+    return with_spills(usage_of(result.cubin, arch_order(result.arch)[0]), result.report)
 
 
 def _source(program: Program, results: Iterable[Compiled]) -> str:
