@@ -58,8 +58,13 @@ class MisfitError(ValueError):
         self._place = part + self._place
         return self
 
+    @property
+    def place(self) -> str:
+        """Where the value is in the document: ``rules[2].upto``; empty for the document itself."""
+        return self._place.removeprefix(".")
+
     def __str__(self) -> str:
-        return f"{self._place.removeprefix('.') or 'the document'} {self._problem}"
+        return f"{self.place or 'the document'} {self._problem}"
 
 
 @dataclass(frozen=True)

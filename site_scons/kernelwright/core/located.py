@@ -1,4 +1,4 @@
-"""Reads JSON that people edit: every value knows its line, and so does every error."""
+"""Reads JSON that people edit: the line of each value is known, and each error has one."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import bisect
 import json
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
 
-from .converter import LARGEST
-from .errors import is_text, shown
+from .converter import MisfitError, from_json
+from .errors import shown
+
+Kind = TypeVar("Kind")
 
 DEEPEST = 50
 """Objects and lists within each other; a parser that recurses without end dies."""
@@ -34,124 +35,47 @@ class LocatedError(ValueError):
         self.line = line
 
 
-@dataclass(frozen=True)
-class Located:
-    """A value and its line. The methods raise a :class:`LocatedError` for what does not fit.
-
-    Arguments:
-        value: a dict or a list of others, a string, a number, a bool or None.
-        line: the line where it begins, from 1 on.
-        name: what it is, for messages: ``rules[2].upto``; empty for the document itself.
-    """
-
-    value: Any
-    line: int
-    name: str = ""
-
-    def has(self, key: str) -> bool:
-        """Whether this object has a value of that name."""
-        return key in self.value
-
-    def member(self, key: str) -> Located:
-        """The value of that name."""
-        if key not in self.value:
-            raise LocatedError(f"{self.name or 'the document'} has no {key!r}", self.line)
-        found: Located = self.value[key]
-        return found
-
-    def require_object(self, *keys: str, optional: tuple[str, ...] = ()) -> None:
-        """Raise an error if this is no object, or has not just these keys."""
-        self.mapping()
-        for key in keys:
-            self.member(key)
-        for key, found in self.value.items():
-            if key not in (*keys, *optional):
-                known = ", ".join((*keys, *optional))
-                raise LocatedError(f"{self._inner(key)} is not expected; what may be there is {known}", found.line)
-
-    def mapping(self) -> dict[str, Located]:
-        """An object."""
-        if not isinstance(self.value, dict):
-            self._misfit("an object")
-        found: dict[str, Located] = self.value
-        return found
-
-    def items(self) -> list[Located]:
-        """A list."""
-        if not isinstance(self.value, list):
-            self._misfit("a list")
-        found: list[Located] = self.value
-        return found
-
-    def text(self) -> str:
-        """A string, which can be written to a file."""
-        if not isinstance(self.value, str) or not is_text(self.value):
-            self._misfit("a text")
-        found: str = self.value
-        return found
-
-    def count(self, least: int = 0) -> int:
-        """An integer that is not below ``least`` and exact in every reader of JSON."""
-        if type(self.value) is not int or not least <= self.value <= LARGEST:
-            self._misfit(f"an integer from {least} to {LARGEST}")
-        found: int = self.value
-        return found
-
-    def number(self) -> float:
-        """A number that is not negative."""
-        if type(self.value) not in (int, float) or not 0 <= self.value <= LARGEST:
-            self._misfit("a number that is not negative")
-        return float(self.value)
-
-    def scalars(self) -> dict[str, bool | int | float | str]:
-        """An object of bools, numbers and texts, as configs are."""
-        found = {}
-        for key, item in self.mapping().items():
-            if not isinstance(item.value, (bool, int, float, str)) or (
-                type(item.value) is str and not is_text(item.value)
-            ):
-                item._misfit("a bool, a number or a text")
-            found[key] = item.value
-        return found
-
-    def _misfit(self, expected: str) -> None:
-        raw = plain(self)
-        raise LocatedError(f"{self.name or 'the document'} is {shown(raw)}, expected {expected}", self.line)
-
-    def _inner(self, key: str) -> str:
-        return f"{self.name}.{key}" if self.name else key
-
-
-def plain(value: Located) -> Any:
-    """A value without the lines."""
-    if isinstance(value.value, dict):
-        return {key: plain(item) for key, item in value.value.items()}
-    return [plain(item) for item in value.value] if isinstance(value.value, list) else value.value
-
-
-def located(content: bytes) -> Located:
-    """The document that a JSON text is.
+def read_located(kind: type[Kind], content: bytes) -> tuple[Kind, Mapping[str, int]]:
+    """What a JSON text has, as a type that ``core/converter.py`` reads; and the lines of :func:`located`.
 
     Raises:
-        LocatedError: it is none, an object has one key twice, a number is none that JSON has, or it is nested too
+        LocatedError: it is no JSON, or a value does not fit the type.
+    """
+    value, lines = located(content)
+    try:
+        return from_json(kind, value), lines
+    except MisfitError as misfit:
+        place = misfit.place
+        while place not in lines:  # what is missing has no line, and the object that it should be in has one
+            place = place[: max(place.rfind("."), place.rfind("["), 0)]
+        raise LocatedError(str(misfit), lines[place]) from misfit
+
+
+def located(content: bytes) -> tuple[Any, Mapping[str, int]]:
+    """What a JSON text says; and the line where each value begins, from 1 on, by its place, such as ``rules[2].upto``.
+
+    Raises:
+        LocatedError: it is no JSON, an object has one key twice, a number is none that JSON has, or it is nested too
             deeply.
     """
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise LocatedError("it is not UTF-8", content.count(b"\n", 0, error.start) + 1) from error
-    return _Parser(text).document()
+    parser = _Parser(text)
+    return parser.document(), parser.lines
 
 
 class _Parser:
     """Parses one text."""
 
     def __init__(self, text: str) -> None:
+        self.lines: dict[str, int] = {}
         self._text = text
         self._at = 0
         self._breaks = [found.start() for found in re.finditer("\n", text)]
 
-    def document(self) -> Located:
+    def document(self) -> Any:
         self._skip()
         found = self._value("", 0)
         self._skip()
@@ -159,18 +83,18 @@ class _Parser:
             raise self._error("there is more behind the document")
         return found
 
-    def _value(self, name: str, depth: int) -> Located:
-        line = self._line()
+    def _value(self, name: str, depth: int) -> Any:
+        self.lines[name] = self._line()
         if depth > DEEPEST:
             raise self._error("it is nested too deeply")
         first = self._text[self._at : self._at + 1]
         if first == "{":
-            return Located(dict(self._members(name, depth)), line, name)
+            return dict(self._members(name, depth))
         if first == "[":
-            return Located(list(self._elements(name, depth)), line, name)
-        return Located(self._string() if first == '"' else self._scalar(), line, name)
+            return list(self._elements(name, depth))
+        return self._string() if first == '"' else self._scalar()
 
-    def _members(self, name: str, depth: int) -> Iterator[tuple[str, Located]]:
+    def _members(self, name: str, depth: int) -> Iterator[tuple[str, Any]]:
         seen: set[str] = set()
         for _ in self._entries("}"):
             if self._text[self._at : self._at + 1] != '"':
@@ -183,7 +107,7 @@ class _Parser:
             self._expect(":", f"behind {key!r}")
             yield key, self._value(f"{name}.{key}" if name else key, depth + 1)
 
-    def _elements(self, name: str, depth: int) -> Iterator[Located]:
+    def _elements(self, name: str, depth: int) -> Iterator[Any]:
         for index, _ in enumerate(self._entries("]")):
             yield self._value(f"{name}[{index}]", depth + 1)
 

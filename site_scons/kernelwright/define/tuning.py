@@ -12,15 +12,17 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from ..core.arch import TARGETS, target_of
-from ..core.errors import KernelwrightError, SettingsError, Where, shown
+from ..core.arch import CPU_LEVELS, TARGETS, CudaArch, target_of
+from ..core.converter import LARGEST as EXACT
+from ..core.converter import that
+from ..core.errors import KernelwrightError, Where, is_text, shown
 from ..core.files import read_record
-from ..core.located import Located, LocatedError, located
+from ..core.located import LocatedError, read_located
+from ..core.signature import Text
 from ..runtime.tables import Rules
 from .recorded import config_text, rank_of
-from .space import Point
 
 SCHEMA = 1
 """Revision of the file's form."""
@@ -33,8 +35,30 @@ MOST_CORES = 2**31 - 1
 
 ENDING = ".json"
 
-DIGEST = re.compile(r"[0-9a-f]{8,64}")
+Digest = Annotated[str, that("8 to 64 hexadecimal digits", lambda text: bool(re.fullmatch("[0-9a-f]{8,64}", text)))]
 """The digest of the sources of a variant, or its beginning."""
+
+Positive = Annotated[int, that(f"an integer from 1 to {EXACT}", lambda value: 1 <= value <= EXACT)]
+Amount = Annotated[float, that("a number that is not negative", lambda value: 0 <= value <= EXACT)]
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, (bool, int, float)) or (isinstance(value, str) and is_text(value))
+
+
+def _are_symbols(names: tuple[str, ...]) -> bool:
+    return all(map(str.isidentifier, names)) and len({*names}) == len(names)
+
+
+Target = Annotated[str, that(" or ".join(TARGETS), lambda text: text in TARGETS)]
+Arch = Annotated[str, that("an arch, such as sm_90a", lambda text: text in CPU_LEVELS or bool(CudaArch.of(text)))]
+DeviceName = Annotated[str, that("the name of a device", lambda text: bool(text) and text.isprintable())]
+Cores = Annotated[int, that(f"an integer from 1 to {MOST_CORES}", lambda value: 1 <= value <= MOST_CORES)]
+Symbols = Annotated[tuple[str, ...], that("different size symbols", _are_symbols)]
+Schema = Annotated[int, that(str(SCHEMA), lambda schema: schema == SCHEMA)]
+
+Values = Mapping[str, Annotated[Any, that("a bool, a number or a text", _is_scalar)]]
+"""A config, or a point."""
 
 MEND = "mend the line, or remove the file and measure again: kernelwright tune"
 
@@ -54,10 +78,10 @@ class TableDevice:
         count: its multiprocessors, or the cores of the machine.
     """
 
-    target: str
-    arch: str
-    name: str
-    count: int
+    target: Target
+    arch: Arch
+    name: DeviceName
+    count: Cores
 
 
 @dataclass(frozen=True)
@@ -70,9 +94,9 @@ class Rule:
         line: where it is in the file; 0: it is in none.
     """
 
-    tune: Point
-    upto: int | None = None
-    line: int = field(default=0, compare=False)
+    tune: Values
+    upto: Positive | None = None
+    line: int = field(default=0, compare=False, init=False)
 
 
 @dataclass(frozen=True)
@@ -87,19 +111,19 @@ class Evidence:
         spread: by how much the rounds differ, as a part of the time.
     """
 
-    sizes: Mapping[str, int]
-    tune: Point
-    us: float
-    default_us: float
-    spread: float
+    sizes: Mapping[str, Positive]
+    tune: Values
+    us: Amount
+    default_us: Amount
+    spread: Amount
 
 
 @dataclass(frozen=True)
 class Source:
     """The digest of the sources that a point was measured with."""
 
-    tune: Point
-    digest: str
+    tune: Values
+    digest: Digest
 
 
 @dataclass(frozen=True)
@@ -115,14 +139,14 @@ class TunedConfig:
         line: where it is in the file; 0: it is in none.
     """
 
-    config: Mapping[str, Any]
-    by: tuple[str, ...]
+    config: Values
+    by: Symbols
     rules: tuple[Rule, ...]
     evidence: tuple[Evidence, ...] = ()
     sources: tuple[Source, ...] = ()
-    line: int = field(default=0, compare=False)
+    line: int = field(default=0, compare=False, init=False)
 
-    def answer(self, sizes: Mapping[str, int]) -> Point | None:
+    def answer(self, sizes: Mapping[str, int]) -> Values | None:
         """The point for some sizes; None: those that decide are not among them."""
         if not set(self.by) <= sizes.keys():
             return None
@@ -148,7 +172,7 @@ class TableFile:
     measured: Mapping[str, str]
     configs: tuple[TunedConfig, ...]
     path: str = field(default="", compare=False)
-    line: int = field(default=0, compare=False)
+    line: int = field(default=0, compare=False, init=False)
 
     def of(self, config: Mapping[str, Any]) -> TunedConfig | None:
         """What it says of a config; None: nothing."""
@@ -157,6 +181,17 @@ class TableFile:
     def where(self, line: int) -> Where:
         """The place of a line of the file, for messages."""
         return Where(self.kernel, stage="tuning", location=f"{self.path}:{line}")
+
+
+@dataclass(frozen=True)
+class _Document:
+    """A table as its file has it."""
+
+    schema: Schema
+    kernel: Text
+    device: TableDevice
+    measured: Mapping[str, Text]
+    configs: tuple[TunedConfig, ...]
 
 
 def read_table(top: Path, name: str) -> TableFile:
@@ -186,7 +221,7 @@ def parse_table(content: bytes, name: str) -> TableFile:
         TuningError: it is malformed; the message names file and line.
     """
     try:
-        return _table(located(content), name)
+        return _table(content, name)
     except LocatedError as error:
         where = Where(kernel_of(name), stage="tuning", location=f"{name}:{error.line}")
         raise TuningError(error.message, where, MEND) from error
@@ -283,70 +318,34 @@ def _reduced(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60].strip("-") or "unknown"
 
 
-def _table(document: Located, name: str) -> TableFile:
-    document.require_object("schema", "kernel", "device", "measured", "configs")
-    schema = document.member("schema")
-    if schema.count() != SCHEMA:
-        raise LocatedError(f"its schema is {schema.value}, expected {SCHEMA}", schema.line)
-    kernel = document.member("kernel")
-    if kernel.text() != kernel_of(name):
-        message = f"kernel is {shown(kernel.text())}, but the name of the file begins with {shown(kernel_of(name))}"
-        raise LocatedError(message, kernel.line)
-    measured = {key: item.text() for key, item in document.member("measured").mapping().items()}
-    configs = tuple(map(_config, document.member("configs").items()))
-    known: set[str] = set()
-    for config in configs:
+def _table(content: bytes, name: str) -> TableFile:
+    document, lines = read_located(_Document, content)
+    if document.kernel != kernel_of(name):
+        message = f"kernel is {shown(document.kernel)}, but the name of the file begins with {shown(kernel_of(name))}"
+        raise LocatedError(message, lines["kernel"])
+    device, known = document.device, set[str]()
+    if target_of(device.arch) != device.target:
+        message = f"arch {device.arch!r} is one of {target_of(device.arch)}, not of {device.target}"
+        raise LocatedError(message, lines["device.arch"])
+    for number, config in enumerate(document.configs):
+        place = f"configs[{number}]"
+        object.__setattr__(config, "line", lines[place])
         if config_text(config.config) in known:
             raise LocatedError(f"config {shown(dict(config.config))} is there twice", config.line)
         known.add(config_text(config.config))
-    device = document.member("device")
-    return TableFile(kernel.text(), _device(device), measured, configs, name, device.line)
+        for row, rule in enumerate(config.rules):
+            object.__setattr__(rule, "line", lines[f"{place}.rules[{row}]"])
+        _require_whole(config, f"{place}.rules", lines)
+    table = TableFile(document.kernel, device, document.measured, document.configs, name)
+    object.__setattr__(table, "line", lines["device"])
+    return table
 
 
-def _device(item: Located) -> TableDevice:
-    item.require_object("target", "arch", "name", "count")
-    target, arch = item.member("target"), item.member("arch")
-    if target.text() not in TARGETS:
-        raise LocatedError(f"unknown target {shown(target.text())}, expected {' or '.join(TARGETS)}", target.line)
-    try:
-        of_arch = target_of(arch.text())
-    except SettingsError as error:
-        raise LocatedError(error.message, arch.line) from error
-    if of_arch != target.text():
-        raise LocatedError(f"arch {arch.text()!r} is one of {of_arch}, not of {target.text()}", arch.line)
-    name = item.member("name")
-    if not name.text() or not name.text().isprintable():
-        raise LocatedError(f"device.name is {shown(name.text())}, expected the name of a device", name.line)
-    count = item.member("count")
-    if count.count(1) > MOST_CORES:
-        raise LocatedError(f"device.count is {count.value}, expected at most {MOST_CORES}", count.line)
-    return TableDevice(target.text(), arch.text(), name.text(), count.count(1))
-
-
-def _config(item: Located) -> TunedConfig:
-    item.require_object("config", "by", "rules", optional=("evidence", "sources"))
-    by = item.member("by")
-    symbols = tuple(symbol.text() for symbol in by.items())
-    for symbol in symbols:
-        if not symbol.isidentifier() or symbols.count(symbol) > 1:
-            raise LocatedError(f"{by.name} is {shown(list(symbols))}, expected different size symbols", by.line)
-    evidence = item.member("evidence").items() if item.has("evidence") else []
-    sources = item.member("sources").items() if item.has("sources") else []
-    return TunedConfig(
-        item.member("config").scalars(),
-        symbols,
-        _rules(item.member("rules"), symbols),
-        tuple(map(_evidence, evidence)),
-        tuple(map(_source, sources)),
-        item.line,
-    )
-
-
-def _rules(item: Located, by: tuple[str, ...]) -> tuple[Rule, ...]:
-    """The rules of a config, which cover every size."""
-    rules = tuple(map(_rule, item.items()))
+def _require_whole(config: TunedConfig, place: str, lines: Mapping[str, int]) -> None:
+    """Raise a LocatedError unless the rules of a config cover every size."""
+    rules = config.rules
     if not rules:
-        raise LocatedError(f"{item.name} is empty, so it covers no size", item.line)
+        raise LocatedError(f"{place} is empty, so it covers no size", lines[place])
     least = -math.inf
     for rule in rules[:-1]:
         if rule.upto is None:
@@ -354,31 +353,7 @@ def _rules(item: Located, by: tuple[str, ...]) -> tuple[Rule, ...]:
         if rule.upto <= least:
             raise LocatedError(f"upto is {rule.upto}, expected more than {least} of the rule before", rule.line)
         least = rule.upto
-    last = rules[-1]
-    if last.upto is not None:
-        message = f"the last rule has upto: no rule covers sizes above {last.upto}"
-        raise LocatedError(message, last.line)
-    if len(rules) > 1 and not by:
-        raise LocatedError(f"{item.name} has several rules, but by names no size that decides", item.line)
-    return rules
-
-
-def _rule(item: Located) -> Rule:
-    item.require_object("tune", optional=("upto",))
-    upto = item.member("upto").count(1) if item.has("upto") else None
-    return Rule(item.member("tune").scalars(), upto, item.line)
-
-
-def _evidence(item: Located) -> Evidence:
-    item.require_object("sizes", "tune", "us", "default_us", "spread")
-    sizes = {symbol: size.count(1) for symbol, size in item.member("sizes").mapping().items()}
-    times = (item.member(name).number() for name in ("us", "default_us", "spread"))
-    return Evidence(sizes, item.member("tune").scalars(), *times)
-
-
-def _source(item: Located) -> Source:
-    item.require_object("tune", "digest")
-    digest = item.member("digest")
-    if not DIGEST.fullmatch(digest.text()):
-        raise LocatedError(f"{digest.name} is {shown(digest.text())}, expected 8 to 64 hexadecimal digits", digest.line)
-    return Source(item.member("tune").scalars(), digest.text())
+    if rules[-1].upto is not None:
+        raise LocatedError(f"the last rule has upto: no rule covers sizes above {rules[-1].upto}", rules[-1].line)
+    if len(rules) > 1 and not config.by:
+        raise LocatedError(f"{place} has several rules, but by names no size that decides", lines[place])
