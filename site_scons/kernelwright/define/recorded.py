@@ -11,8 +11,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from ..core.converter import that
 from ..core.errors import DefinitionError, Where, shown
 from ..core.records import Record, decoded
 
@@ -30,7 +31,15 @@ Check = Callable[[Callable[..., Any], Any, Where], tuple[Mapping[str, Any], ...]
 
 OfDefault = Callable[[tuple[Mapping[str, Any], ...]], tuple[Mapping[str, Any], ...]]
 
-Configs = dict[str, list[dict[str, Any]]]
+
+def is_value(value: Any) -> bool:
+    """Whether a config can have a value: bools, numbers and texts that JSON gives back as they are."""
+    return isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value))
+
+
+Value = Annotated[Any, that("a bool, a number or a text", is_value)]
+
+Configs = dict[str, list[dict[str, Value]]]
 """Name of a kernel -> its configs."""
 
 
@@ -137,8 +146,7 @@ def parse(content: bytes | str) -> Configs:
     document = Record(decoded(content), "")
     if document.count("schema") != SCHEMA:
         raise ValueError(f"its schema is {document.count('schema')}, expected {SCHEMA}")
-    kernels = document.record("kernels")
-    return {name: [_config(config) for config in kernels.records(name)] for name in kernels.raw}
+    return document.typed(Configs, "kernels")
 
 
 def text_of(kernels: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
@@ -162,13 +170,6 @@ def damage(error: OSError | ValueError) -> str:
     if isinstance(error, OSError):
         return f"cannot be read: {error.strerror or error}"
     return f"is damaged: {error}"
-
-
-def _config(value: Record) -> dict[str, Any]:
-    for key, item in value.raw.items():
-        if not isinstance(item, (bool, int, float, str)) or (isinstance(item, float) and not math.isfinite(item)):
-            raise ValueError(f"{value.place}.{key} is {shown(item)}, expected a bool, a number or a text")
-    return dict(value.raw)
 
 
 def _ordered(config: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ Point = Mapping[str, Plain]
 Sizes = Mapping[str, tuple[int, ...]]
 """Size symbol -> the sizes that are measured."""
 
-TARGETS_OF = {"cuda": ("cuda",), "cutedsl": ("cuda",), "triton": ("cuda",)}
+TARGETS_OF = {"cuda": ("cuda",), "cutedsl": ("cuda",), "triton": ("cuda",), "tilelang": ("cuda",)}
 """Front end -> the targets that its definitions can be built for, where these are not all."""
 
 WRITE = "write tune=grid(block=[32, 64]), or a function that returns such a list"

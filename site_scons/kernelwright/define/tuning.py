@@ -22,7 +22,7 @@ from ..core.files import read_record
 from ..core.located import LocatedError, read_located
 from ..core.signature import Text
 from ..runtime.tables import Rules
-from .recorded import config_text, rank_of
+from .recorded import Value, config_text, rank_of
 
 SCHEMA = 1
 """Revision of the file's form."""
@@ -42,10 +42,6 @@ Positive = Annotated[int, that(f"an integer from 1 to {EXACT}", lambda value: 1 
 Amount = Annotated[float, that("a number that is not negative", lambda value: 0 <= value <= EXACT)]
 
 
-def _is_scalar(value: Any) -> bool:
-    return isinstance(value, (bool, int, float)) or (isinstance(value, str) and is_text(value))
-
-
 def _are_symbols(names: tuple[str, ...]) -> bool:
     return all(map(str.isidentifier, names)) and len({*names}) == len(names)
 
@@ -57,7 +53,7 @@ Cores = Annotated[int, that(f"an integer from 1 to {MOST_CORES}", lambda value: 
 Symbols = Annotated[tuple[str, ...], that("different size symbols", _are_symbols)]
 Schema = Annotated[int, that(str(SCHEMA), lambda schema: schema == SCHEMA)]
 
-Values = Mapping[str, Annotated[Any, that("a bool, a number or a text", _is_scalar)]]
+Values = Mapping[str, Annotated[Value, that("whole characters", lambda value: is_text(str(value)))]]
 """A config, or a point."""
 
 MEND = "mend the line, or remove the file and measure again: kernelwright tune"
