@@ -57,8 +57,8 @@ def target_of(arch: str, where: Where | None = None) -> str:
 
 def arch_order(arch: str) -> tuple[int, str]:
     """Sort key: the arch's number, so that ``sm_80`` comes before ``sm_100``; CPU levels in order."""
-    found = CudaArch.of(arch)
-    return (found.number, found.suffix) if found else (CPU_LEVELS[arch], "")
+    cuda = CudaArch.of(arch)
+    return (cuda.number, cuda.suffix) if cuda else (CPU_LEVELS[arch], "")
 
 
 def real_arch(arch: str) -> str:
@@ -103,8 +103,8 @@ def with_suffixes(archs: Iterable[str]) -> tuple[str, ...]:
     """CUDA compilers list plain names only; from 9.0 on each also exists with ``a``, and from 10.0 on with ``f``."""
     result: list[str] = []
     for arch in archs:
-        found = CudaArch.of(arch)
-        number = found.number if found else 0
+        cuda = CudaArch.of(arch)
+        number = cuda.number if cuda else 0
         result += [arch, *([arch + "a"] if number >= FIRST_SPECIFIC else [])]
         result += [arch + "f"] if number >= FIRST_FAMILY else []
     return tuple(result)

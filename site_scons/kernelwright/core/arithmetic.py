@@ -37,8 +37,8 @@ BEGINNING = 1 << 13
 @cache
 def library() -> Path | None:
     """The C library's functions of numbers; None: there are none in the usual places."""
-    found = LIBRARY.search(MAPS.read_text(encoding="utf-8", errors="surrogateescape"))
-    return Path(found[1]) if found else next((path for path in USUAL if path.is_file()), None)
+    match = LIBRARY.search(MAPS.read_text(encoding="utf-8", errors="surrogateescape"))
+    return Path(match[1]) if match else next((path for path in USUAL if path.is_file()), None)
 
 
 @cache
@@ -57,15 +57,15 @@ def arithmetic() -> list[Any]:
     Raises:
         OSError: the library cannot be read.
     """
-    found = library()
-    digest = _digest(found, file_stamp(found)) if found else ""
+    path = library()
+    digest = _digest(path, file_stamp(path)) if path else ""
     return [digest, [name for name in features() if name in FEATURES]]
 
 
 def stamp() -> list[Any]:
     """What tells, without reading the library, that :func:`arithmetic` may be another one. JSON data."""
-    found = library()
-    return [str(found), file_stamp(found) if found else [], features()]
+    path = library()
+    return [str(path), file_stamp(path) if path else [], features()]
 
 
 def of_numpy() -> list[str]:

@@ -192,8 +192,8 @@ def _place_of(top: Path, name: str) -> tuple[Path | None, str]:
         return top, name
     folder, _, path = name.removeprefix(f"/{IN_PACKAGE}").partition("//")
     if folder == ".":
-        found = (Path(place) for place in filter(None, sys.path) if os.path.lexists(os.path.join(place, path)))  # noqa: PTH118
-        return next(found, None), path
+        places = (Path(place) for place in filter(None, sys.path) if os.path.lexists(os.path.join(place, path)))  # noqa: PTH118
+        return next(places, None), path
     try:
         return packaged_folder(folder), path
     except (OSError, ValueError):  # ValueError: there is a NUL in the name

@@ -53,8 +53,8 @@ class Dtype:
         Raises:
             KernelwrightError: it is none that DLPack has.
         """
-        found = re.fullmatch(r"(complex[0-9]+|[^x]*)(?:x([0-9]{1,4}))?", text, re.S)
-        base, lanes = (found[1], int(found[2] or 1)) if found else ("", 1)
+        match = re.fullmatch(r"(complex[0-9]+|[^x]*)(?:x([0-9]{1,4}))?", text, re.S)
+        base, lanes = (match[1], int(match[2] or 1)) if match else ("", 1)
         if base == "handle":
             return cls(CODES[base], 64, 1)
         if base == "bool":

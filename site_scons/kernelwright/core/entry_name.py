@@ -73,8 +73,8 @@ def thread_bounds(image: Path, function: str) -> tuple[int, bool] | None:
         return _bounds_in_cubin(content, function)
     # Before it is defined it may be declared, which ends with a semicolon.
     name = re.escape(function.encode())
-    said = re.search(rb"\.entry " + name + rb"(?![\w$])[^{;]*\.(maxntid|reqntid) ([\d, ]+)", content)
-    return (math.prod(map(int, said[2].split(b","))), said[1] == b"reqntid") if said else None
+    bounds = re.search(rb"\.entry " + name + rb"(?![\w$])[^{;]*\.(maxntid|reqntid) ([\d, ]+)", content)
+    return (math.prod(map(int, bounds[2].split(b","))), bounds[1] == b"reqntid") if bounds else None
 
 
 MAX_THREADS, REQUIRED_THREADS = 0x05, 0x10
@@ -124,8 +124,8 @@ def _variable_in_cubin(content: bytes) -> bytes:
     """The bytes of the variable with alignments."""
     for file, _, variable in _variables(content, ALIGNMENTS):
         start: int = variable["st_value"]
-        found: bytes = file.get_section(variable["st_shndx"]).data()[start : start + variable["st_size"]]
-        return found
+        content_of_variable: bytes = file.get_section(variable["st_shndx"]).data()[start : start + variable["st_size"]]
+        return content_of_variable
     raise ValueError(f"the cubin has no {ALIGNMENTS}")
 
 

@@ -54,7 +54,7 @@ direction of writing. And halves of characters, which no file can hold."""
 
 def escaped(text: str) -> str:
     """What a program printed, for a terminal: with escapes in place of control characters."""
-    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text.replace("\r\n", "\n"))
+    return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text.replace("\r\n", "\n"))
 
 
 def is_text(text: str) -> bool:

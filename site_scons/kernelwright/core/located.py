@@ -73,15 +73,15 @@ class _Parser:
         self.lines: dict[str, int] = {}
         self._text = text
         self._at = 0
-        self._breaks = [found.start() for found in re.finditer("\n", text)]
+        self._breaks = [match.start() for match in re.finditer("\n", text)]
 
     def document(self) -> Any:
         self._skip()
-        found = self._value("", 0)
+        value = self._value("", 0)
         self._skip()
         if self._at < len(self._text):
             raise self._error("there is more behind the document")
-        return found
+        return value
 
     def _value(self, name: str, depth: int) -> Any:
         self.lines[name] = self._line()
@@ -132,14 +132,14 @@ class _Parser:
         self._skip()
 
     def _string(self) -> str:
-        found = STRING.match(self._text, self._at)
-        if found is None:
+        match = STRING.match(self._text, self._at)
+        if match is None:
             raise self._error("a text has no end in its line")
         try:
-            text = json.loads(found[0])
+            text = json.loads(match[0])
         except ValueError as error:
-            raise self._error(f"{shown(found[0])} is no text of JSON") from error
-        self._at = found.end()
+            raise self._error(f"{shown(match[0])} is no text of JSON") from error
+        self._at = match.end()
         return str(text)
 
     def _scalar(self) -> Any:
@@ -147,20 +147,20 @@ class _Parser:
             if self._text.startswith(word, self._at):
                 self._at += len(word)
                 return value
-        found = NUMBER.match(self._text, self._at)
-        if found is None:
+        match = NUMBER.match(self._text, self._at)
+        if match is None:
             rest = self._text[self._at : self._at + 20].split("\n")[0]
             raise self._error(f"expected a value, not {shown(rest)}" if rest else "expected a value")
-        text = found[0]
-        number = float(text) if found[1] or found[2] else int(text[:LONGEST_NUMBER])
+        text = match[0]
+        number = float(text) if match[1] or match[2] else int(text[:LONGEST_NUMBER])
         if len(text) > LONGEST_NUMBER or not math.isfinite(number):
             raise self._error(f"{shown(text[:LONGEST_NUMBER])} is too large a number")
-        self._at = found.end()
+        self._at = match.end()
         return number
 
     def _skip(self) -> None:
-        found = BLANKS.match(self._text, self._at)
-        self._at = found.end() if found else self._at
+        match = BLANKS.match(self._text, self._at)
+        self._at = match.end() if match else self._at
 
     def _line(self, place: int | None = None) -> int:
         return bisect.bisect_left(self._breaks, self._at if place is None else place) + 1

@@ -56,7 +56,7 @@ def digest(value: Any) -> str:
 @cache
 def deciding(kind: type) -> tuple[str, ...]:
     """The names of the fields of a dataclass that decide, in their order."""
-    return tuple(found.name for found in fields(kind) if not found.metadata.get("aside"))
+    return tuple(each.name for each in fields(kind) if not each.metadata.get("aside"))
 
 
 def _key(name: Any) -> str:

@@ -48,8 +48,8 @@ def parse_shard(text: str) -> Shard:
     Raises:
         SettingsError: it is none.
     """
-    found = SHARD.fullmatch(text)
-    number, count = (int(found[1]), int(found[2])) if found else (0, 0)
+    match = SHARD.fullmatch(text)
+    number, count = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 1 <= number <= count:
         message = f"--shard is {shown(text)}, expected a number of a shard and how many there are"
         remedy = "write 1/8 for the first of eight shards, and 8/8 for the last"

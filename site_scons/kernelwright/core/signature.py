@@ -100,10 +100,10 @@ class Parameter:
     def passed(self) -> tuple[str, int | str]:
         """What it is: ``tensor``, ``workspace``, ``tensor_map`` or the dtype of a number; and which one."""
         named = {"tensor": self.tensor, "workspace": self.workspace, "tensor_map": self.tensor_map}
-        found = [(kind, value) for kind, value in (*named.items(), (self.dtype, self.scalar)) if value is not None]
-        if len(found) != 1 or found[0][0] is None:
+        values = [(kind, value) for kind, value in (*named.items(), (self.dtype, self.scalar)) if value is not None]
+        if len(values) != 1 or values[0][0] is None:
             raise ValueError(f"a parameter of a launch is {shown(self)}, expected one thing")
-        return str(found[0][0]), found[0][1]
+        return str(values[0][0]), values[0][1]
 
     def __post_init__(self) -> None:
         """Raises ValueError if it is several things, or none."""

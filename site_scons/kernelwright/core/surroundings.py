@@ -125,7 +125,7 @@ def versions_of(distributions: Iterable[str]) -> list[str]:
 
 def distributions_of(files: Iterable[str]) -> list[str] | None:
     """The distributions that some installed files belong to, sorted; None if one belongs to none that is recorded."""
-    found: set[str] = set()
+    names: set[str] = set()
     records_in = cache(_records_in)
     for file in files:
         folders = [folder for folder in sys.path if folder and file.startswith(folder.rstrip(os.sep) + os.sep)]
@@ -135,8 +135,8 @@ def distributions_of(files: Iterable[str]) -> list[str] | None:
         owner = next(owners, None)
         if owner is None:
             return None
-        found.add(owner)
-    return sorted(found)
+        names.add(owner)
+    return sorted(names)
 
 
 def _records_in(folder: str) -> list[tuple[str, str]]:

@@ -126,11 +126,11 @@ def multiples_of(values: Iterable[Any], known: Mapping[str, int] | None = None) 
         values: what is passed, the tensors among which say something.
         known: what is known besides.
     """
-    found = dict(known or {})
+    multiples = dict(known or {})
     for value in values:
         for name, number in value.multiples.items() if isinstance(value, Tensor) else ():
-            found[name] = math.lcm(number, found.get(name, 1))
-    return found
+            multiples[name] = math.lcm(number, multiples.get(name, 1))
+    return multiples
 
 
 def check_arguments(declared: Mapping[str, Tensor | Scalar], outputs: Sequence[str], where: Where) -> None:
@@ -151,8 +151,8 @@ def check_arguments(declared: Mapping[str, Tensor | Scalar], outputs: Sequence[s
     tensors = [name for name, value in declared.items() if isinstance(value, Tensor)]
     for name in outputs:
         if name not in tensors:
-            listed = ", ".join(tensors) or "none"
-            message = f"outputs names {name!r}, which is no tensor argument (the tensor arguments are {listed})"
+            names = ", ".join(tensors) or "none"
+            message = f"outputs names {name!r}, which is no tensor argument (the tensor arguments are {names})"
             raise DefinitionError(message, where, "use the names of the tensors, or their positions")
     if not tensors:
         remedy = "declare at least one Tensor: it tells on which device to run"

@@ -28,10 +28,10 @@ def check_address(address: str, where: Where) -> None:
     if not separator or scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES)
         raise SettingsError(f"cluster is {shown(address)}, and an address begins with one of {known}", where, remedy)
-    found = HOST_AND_PORT.fullmatch(rest)
-    if found is None or int(found[2]) > 65535:
+    match = HOST_AND_PORT.fullmatch(rest)
+    if match is None or int(match[2]) > 65535:
         raise SettingsError(f"cluster is {shown(address)}, which is no host with a port", where, remedy)
-    if scheme == "tcp" and not _is_here(found[1].strip("[]")):
+    if scheme == "tcp" and not _is_here(match[1].strip("[]")):
         message = f"{address} is another machine, and what is sent there by tcp:// can be read and changed on the way"
         raise SettingsError(message, where, "use tls:// and certificates, see docs/cluster.md")
 

@@ -109,9 +109,9 @@ def variant_of(name: str, configs: Sequence[Config], config: Config) -> Variant:
     """
     names = list(dict.fromkeys((*(configs[0] if configs else ()), *config)))
     ordered = {key: config[key] for key in names if key in config}
-    wanted = typed_items(ordered)
+    items = typed_items(ordered)
     for known, slug in zip(configs, slugs(configs), strict=True):
-        if typed_items(known) == wanted:
+        if typed_items(known) == items:
             return Variant(name, known, slug)
     return Variant(name, ordered, slugs((*configs, ordered))[-1])
 
@@ -219,9 +219,9 @@ def check_config(
         raise DefinitionError("a definition cannot have *args, **kwargs or positional-only parameters", where)
     for key, value in config.items():
         if key not in parameters and key not in class_keys(divisible):
-            listed = ", ".join(parameters) or "none"
+            names = ", ".join(parameters) or "none"
             raise DefinitionError(
-                f"config key {shown(key)} is not a parameter of the definition (its parameters: {listed})",
+                f"config key {shown(key)} is not a parameter of the definition (its parameters: {names})",
                 where,
                 f"add a parameter {shown(key)} to {function.__name__}, or remove the key",
             )

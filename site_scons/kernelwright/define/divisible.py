@@ -48,7 +48,7 @@ def checked_divisible(value: Any, frontend: str, where: Where) -> dict[str, tupl
     if frontend not in FRONT_ENDS:
         message = f"divisible is for definitions in TIR and in Triton, and this one is written in {frontend}"
         raise DefinitionError(message, where, "declare the alignment of sizes where the definition declares them")
-    return {_symbol(name, where): _numbers(name, listed, where) for name, listed in value.items()}
+    return {_symbol(name, where): _numbers(name, numbers, where) for name, numbers in value.items()}
 
 
 def with_specialized(divisible: Divisible, specialize: Any, frontend: str, where: Where) -> Divisible:
@@ -82,10 +82,10 @@ def expanded(configs: Iterable[Mapping[str, Any]], divisible: Divisible) -> list
     """
     keys = [f"{name}{SUFFIX}" for name in divisible]
     classes = [dict(zip(keys, numbers, strict=True)) for numbers in itertools.product(*divisible.values())]
-    made = (
+    combined = (
         {**config, **{k: n for k, n in known.items() if k not in config}} for config in configs for known in classes
     )
-    plain = [{key: value for key, value in config.items() if key not in keys or value != 1} for config in made]
+    plain = [{key: value for key, value in config.items() if key not in keys or value != 1} for config in combined]
     return list({config_text(config): config for config in plain}.values())
 
 
@@ -136,9 +136,9 @@ def require_classes(configs: Iterable[Mapping[str, Any]], divisible: Divisible, 
             number = config.get(f"{name}{SUFFIX}", 1)
             if type(number) is not int or number not in numbers:
                 message = f"config {shown(dict(config))} is for sizes {name} that are multiples of {shown(number)}"
-                listed = ", ".join(map(str, numbers))
+                classes = ", ".join(map(str, numbers))
                 raise DefinitionError(
-                    f"{message}, and divisible lists {listed}", where, f"set {name}{SUFFIX} to one of these"
+                    f"{message}, and divisible lists {classes}", where, f"set {name}{SUFFIX} to one of these"
                 )
 
 
@@ -148,10 +148,10 @@ def _symbol(name: Any, where: Where) -> str:
     return name
 
 
-def _numbers(name: str, listed: Any, where: Where) -> tuple[int, ...]:
-    if isinstance(listed, (str, Mapping)) or not isinstance(listed, Iterable):
-        raise DefinitionError(f"divisible has {name}={shown(listed)}, expected a list of integers", where, WRITE)
-    numbers = tuple(listed)
+def _numbers(name: str, value: Any, where: Where) -> tuple[int, ...]:
+    if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable):
+        raise DefinitionError(f"divisible has {name}={shown(value)}, expected a list of integers", where, WRITE)
+    numbers = tuple(value)
     for number in numbers:
         if isinstance(number, bool) or not isinstance(number, int) or not 0 < number <= LARGEST:
             message = f"divisible has {name}={shown(number)}, expected an integer from 1 to {LARGEST}"

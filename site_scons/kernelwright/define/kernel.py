@@ -98,9 +98,9 @@ class Kernel:
         where = Where(self.name, location=self.location)
         check_config(self.function, config, where, self.divisible)
         require_classes([config], self.divisible, where)
-        for listed in self.variants:  # a config that was recorded in the meantime
-            if typed_items(listed.config) == typed_items(config):
-                return listed, slugs(self.configs)
+        for variant in self.variants:  # a config that was recorded in the meantime
+            if typed_items(variant.config) == typed_items(config):
+                return variant, slugs(self.configs)
         names = slugs((*self.configs, config))
         return Variant(self.name, dict(config), names[-1]), names
 
@@ -112,8 +112,8 @@ class Kernel:
             DefinitionError: a config's keys are not the function's parameters, two configs are equal, or options do not
                 fit together.
         """
-        listed = checked_divisible(declared.divisible, declared.frontend, where)
-        classes = with_specialized(listed, declared.specialize, declared.frontend, where)
+        divisible = checked_divisible(declared.divisible, declared.frontend, where)
+        classes = with_specialized(divisible, declared.specialize, declared.frontend, where)
         options = kept(declared)
         space = space_of(declared.tune, options.targets, options.frontend, where, declared.preferred)
         variants, choices = declared_variants(function, declared.configs, space, classes, where)

@@ -49,7 +49,7 @@ def _option(
     word: str,
     text: str,
     checked: Callable[[str, Any, Where], Any],
-    said: str = "none",
+    shown_default: str = "none",
     aside: bool = False,
 ) -> Any:
     """A field that declares an option.
@@ -59,7 +59,7 @@ def _option(
         word, text, checked, said: as of :class:`Option`, in its order.
         aside: whether nothing that is built depends on it.
     """
-    metadata = {"option": Option(word, text, checked, said), **(ASIDE if aside else {})}
+    metadata = {"option": Option(word, text, checked, shown_default), **(ASIDE if aside else {})}
     return (
         field(default_factory=dict, metadata=metadata) if default == {} else field(default=default, metadata=metadata)
     )
@@ -67,7 +67,7 @@ def _option(
 
 def declared_options(kind: type[OwnOptions]) -> dict[str, Option]:
     """Name -> what is declared about it, of all options that one of the classes here has."""
-    return {found.name: found.metadata["option"] for found in fields(kind)}
+    return {each.name: each.metadata["option"] for each in fields(kind)}
 
 
 def read_options(kind: type[Some], given: Mapping[str, Any], decorator: str, where: Where) -> Some:
@@ -102,15 +102,15 @@ def _as_given(name: str, value: Any, where: Where) -> Any:
 def _names(name: str, value: Any, where: Where) -> tuple[str, ...] | None:
     if value is None:
         return None
-    found = _texts(name, value, where)
-    if len(set(found)) != len(found):
-        raise DefinitionError(f"{name} lists an entry twice: {shown(found)}", where)
-    return found
+    texts = _texts(name, value, where)
+    if len(set(texts)) != len(texts):
+        raise DefinitionError(f"{name} lists an entry twice: {shown(texts)}", where)
+    return texts
 
 
 def _backends(name: str, value: Any, where: Where) -> tuple[str, ...] | None:
-    found = _names(name, value, where)
-    return None if found is None else backend_names(found)
+    names = _names(name, value, where)
+    return None if names is None else backend_names(names)
 
 
 def _texts(name: str, value: Any, where: Where) -> tuple[str, ...]:
@@ -176,9 +176,9 @@ def _tolerance(name: str, value: Any, where: Where) -> float | None:
 
 
 def _sources(name: str, value: Any, where: Where) -> tuple[str, ...]:
-    found = _names(name, value, where) or ()
-    (check_sources if name == "sources" else check_includes)(found, where)
-    return found
+    paths = _names(name, value, where) or ()
+    (check_sources if name == "sources" else check_includes)(paths, where)
+    return paths
 
 
 # ---- the options ----
@@ -305,6 +305,6 @@ class Declaration(KernelOptions, BackwardDeclaration):
 
 def kept(declared: OwnOptions, **others: Any) -> KernelOptions:
     """The options of a declaration that a build is told, with others in place of some."""
-    names = {found.name for found in fields(declared)}
-    given = {found.name: getattr(declared, found.name) for found in fields(KernelOptions) if found.name in names}
+    names = {each.name for each in fields(declared)}
+    given = {each.name: getattr(declared, each.name) for each in fields(KernelOptions) if each.name in names}
     return KernelOptions(**given | others)

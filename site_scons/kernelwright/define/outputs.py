@@ -30,16 +30,16 @@ def named_outputs(outputs: Outputs, arguments: Sequence[str], where: Where) -> t
         DefinitionError: there is no argument at a position, or two entries are one argument.
     """
     named: dict[str, str | int] = {}
-    listed = ", ".join(arguments) or "none"
+    names = ", ".join(arguments) or "none"
     for entry in outputs:
         if isinstance(entry, int) and not -len(arguments) <= entry < len(arguments):
-            message = f"outputs lists position {entry}, but there are {len(arguments)} arguments ({listed})"
+            message = f"outputs lists position {entry}, but there are {len(arguments)} arguments ({names})"
             remedy = f"use 0 to {len(arguments) - 1}, or -1 to -{len(arguments)} from the end" if arguments else None
             raise DefinitionError(message, where, remedy)
         name = arguments[entry] if isinstance(entry, int) else entry
         if name in named:
             message = f"outputs lists one argument twice: {named[name]!r} and {entry!r} are both {name!r}"
-            raise DefinitionError(message, where, f"remove one of them (the arguments are {listed})")
+            raise DefinitionError(message, where, f"remove one of them (the arguments are {names})")
         named[name] = entry
     return tuple(named)
 

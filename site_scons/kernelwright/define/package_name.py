@@ -54,8 +54,8 @@ def check_package_name(name: str, where: Where) -> None:
     if not is_importable(name):
         raise SettingsError(f"package is {name!r}, which Python cannot import", where, "use a Python identifier")
     if top in BUILD_FOLDERS:
-        listed = ", ".join(BUILD_FOLDERS)
-        raise SettingsError(f"package is {name!r}, but {listed} are folders of the build", where, "use another name")
+        folders = ", ".join(BUILD_FOLDERS)
+        raise SettingsError(f"package is {name!r}, but {folders} are folders of the build", where, "use another name")
     if top in TAKEN:
         message = f"package is {name!r}, which would take the place of the module {top!r}"
         raise SettingsError(message, where, "use another name, such as acme_kernels")

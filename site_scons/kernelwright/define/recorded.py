@@ -88,11 +88,11 @@ class Recorded:
         Raises:
             DefinitionError: the file is missing or damaged, or does not name the kernel, or a config does not suit it.
         """
-        found = self._found(function, where)
-        if found is None:
+        configs = self._found(function, where)
+        if configs is None:
             return of_default(check(function, self.default, where))
         try:
-            return check(function, found, where)
+            return check(function, configs, where)
         except DefinitionError as error:
             remedy = self._remedy("take it out of the file, and ")
             raise DefinitionError(f"{self.path}: {error.message}", error.where, remedy) from error
@@ -101,18 +101,18 @@ class Recorded:
         """The configs in the file; None: there are none, and a default."""
         name = where.kernel or function.__name__
         try:
-            found = parse(self._read(function))
+            kernels_in_file = parse(self._read(function))
         except FileNotFoundError:
             self._missing(f"there is no file {self.path}", where)
             return None
         except (OSError, ValueError) as error:
             raise DefinitionError(f"{self.path} {damage(error)}", where, self._remedy("delete it, and ")) from error
-        if name not in found:
+        if name not in kernels_in_file:
             self._missing(f"{self.path} has no configs of {name!r}", where)
             return None
         first = self.default[0] if self.default and isinstance(self.default[0], Mapping) else {}
         order = list(dict.fromkeys((*first, *inspect.signature(function).parameters)))
-        return [_ordered(config, order) for config in found[name]]
+        return [_ordered(config, order) for config in kernels_in_file[name]]
 
     def _read(self, function: Callable[..., Any]) -> bytes:
         # The reads of this module are the only ones of which a worker takes no notice as contents: see worker/reads.py.
@@ -156,8 +156,8 @@ def text_of(kernels: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
         unique = {config_text(config): config for config in kernels[name]}
         lines = [config_text(config) for config in sorted(unique.values(), key=rank_of)]
         blocks.append(f"  {json.dumps(name)}: [\n" + ",\n".join(f"   {line}" for line in lines) + "\n  ]")
-    listed = "{\n" + ",\n".join(blocks) + "\n }" if blocks else "{}"
-    return f'{{\n "schema": {SCHEMA},\n "kernels": {listed}\n}}\n'
+    text = "{\n" + ",\n".join(blocks) + "\n }" if blocks else "{}"
+    return f'{{\n "schema": {SCHEMA},\n "kernels": {text}\n}}\n'
 
 
 def config_text(config: Mapping[str, Any]) -> str:

@@ -91,8 +91,8 @@ def backend(*names: str) -> Kind:
     kind = choice(*names)
 
     def read(name: str, raw: Any, where: Where) -> str:
-        found: str = kind.read(name, BACKEND_ALIASES.get(raw, raw) if isinstance(raw, str) else raw, where)
-        return found
+        value: str = kind.read(name, BACKEND_ALIASES.get(raw, raw) if isinstance(raw, str) else raw, where)
+        return value
 
     return kind._replace(read=read)
 

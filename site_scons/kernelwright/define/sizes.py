@@ -108,10 +108,10 @@ def on_axes(name: str, sizes: Sizes | Sequence[Sizes] | None) -> Iterator[tuple[
 
 def check_axes(sizes: Any, names: frozenset[str], what: str, where: Where) -> None:
     """Raise a DefinitionError unless something is one to three sizes that a call tells; the others are as below."""
-    listed = _listed(sizes)
-    if not 1 <= len(listed) <= 3:
-        raise DefinitionError(f"{what} has {len(listed)} sizes", where, "give one to three: x, y and z")
-    for size in listed:
+    axes = _listed(sizes)
+    if not 1 <= len(axes) <= 3:
+        raise DefinitionError(f"{what} has {len(axes)} sizes", where, "give one to three: x, y and z")
+    for size in axes:
         check_size(size, names, what, where)
 
 
@@ -136,8 +136,8 @@ def check_size(size: Any, names: frozenset[str], what: str, where: Where) -> Non
         ) from error
     unknown = next((name for name in used if name not in names), None)
     if unknown is not None:
-        listed = ", ".join(sorted(names)) or "none"
-        message = f"{what} has the name {unknown!r}, which is in no shape of a Tensor (names in shapes: {listed})"
+        known = ", ".join(sorted(names)) or "none"
+        message = f"{what} has the name {unknown!r}, which is in no shape of a Tensor (names in shapes: {known})"
         raise DefinitionError(message, where, remedy)
     if isinstance(size, Size) and size.dtype not in INTEGERS:
         raise DefinitionError(f"{what} has the dtype {shown(size.dtype)}", where, f"use one of {', '.join(INTEGERS)}")

@@ -112,7 +112,7 @@ class Space:
         return choices
 
     def _choice(self, config: Mapping[str, Any], seen: bool) -> Choice:
-        points = {target: found for target in self._targets if (found := self._of(config, target))}
+        points = {target: points_for for target in self._targets if (points_for := self._of(config, target))}
         if not points:
             message = f"tune has no point for {shown(dict(config))} and any target"
             raise DefinitionError(message, self._where, POINTLESS)
@@ -123,13 +123,13 @@ class Space:
 
     def _preferred_of(self, config: Mapping[str, Any], points: Mapping[str, tuple[Point, ...]]) -> dict[str, Point]:
         """The preferred points for a config, without those that are the first ones anyway."""
-        found: Any = self._preferred or {}
-        if callable(found):
-            found = found(**given(found, config, "preferred", self._where))
-        if not isinstance(found, Mapping):
-            message = f"preferred is {shown(found)}, expected a dict from archs to points"
+        preferred: Any = self._preferred or {}
+        if callable(preferred):
+            preferred = preferred(**given(preferred, config, "preferred", self._where))
+        if not isinstance(preferred, Mapping):
+            message = f"preferred is {shown(preferred)}, expected a dict from archs to points"
             raise DefinitionError(message, self._where, PREFER)
-        return {arch: dict(point) for arch, point in found.items() if self._prefers(arch, point, points)}
+        return {arch: dict(point) for arch, point in preferred.items() if self._prefers(arch, point, points)}
 
     def _prefers(self, arch: Any, point: Any, points: Mapping[str, tuple[Point, ...]]) -> bool:
         """Whether a point takes the place of the first one; there may be no point for the arch's target at all."""
@@ -150,22 +150,22 @@ class Space:
         """The points for a config and a target; none: there is no such variant for this target."""
         if not callable(self._tune):
             return self._points
-        found = self._tune(**given(self._tune, {**config, "target": target}, "tune", self._where))
-        return self._checked(found, f"tune, for {shown(dict(config))} and {target},")
+        points = self._tune(**given(self._tune, {**config, "target": target}, "tune", self._where))
+        return self._checked(points, f"tune, for {shown(dict(config))} and {target},")
 
     def _checked(self, points: Any, subject: str) -> tuple[Point, ...]:
         if isinstance(points, (str, Mapping)) or not isinstance(points, Iterable):
             raise DefinitionError(f"{subject} is {shown(points)}, expected a list of dicts", self._where, WRITE)
-        found: dict[str, Point] = {}
+        unique: dict[str, Point] = {}
         for point in points:
             if not isinstance(point, Mapping):
                 raise DefinitionError(f"{subject} has {shown(point)}, which is not a dict", self._where, WRITE)
             text = repr(typed_items(point))
-            if text in found:
+            if text in unique:
                 message = f"{subject} lists point {shown(dict(point))} twice"
                 raise DefinitionError(message, self._where, "remove one of them")
-            found[text] = dict(point)
-        return tuple(found.values())
+            unique[text] = dict(point)
+        return tuple(unique.values())
 
     def _require_apart(self, config: Mapping[str, Any], tuned: frozenset[str]) -> None:
         """Raise a DefinitionError for a parameter that both a config and the space have."""
@@ -235,12 +235,12 @@ def checked_sizes(value: Any, where: Where) -> dict[str, tuple[int, ...]]:
     if not isinstance(value, Mapping):
         raise DefinitionError(f"sizes returned {shown(value)}, expected a dict", where, remedy)
     sizes = {}
-    for symbol, listed in value.items():
+    for symbol, values in value.items():
         if not isinstance(symbol, str) or not symbol.isidentifier():
             raise DefinitionError(f"sizes has the key {shown(symbol)}, expected a size symbol", where, remedy)
-        if isinstance(listed, (str, Mapping)) or not isinstance(listed, Iterable):
-            raise DefinitionError(f"sizes has {symbol}={shown(listed)}, expected a list of integers", where, remedy)
-        sizes[symbol] = tuple(sorted({_size(symbol, size, where) for size in listed}))
+        if isinstance(values, (str, Mapping)) or not isinstance(values, Iterable):
+            raise DefinitionError(f"sizes has {symbol}={shown(values)}, expected a list of integers", where, remedy)
+        sizes[symbol] = tuple(sorted({_size(symbol, size, where) for size in values}))
         if not 0 < len(sizes[symbol]) <= MOST_SIZES:
             message = f"sizes has {len(sizes[symbol])} values of {symbol}, expected 1 to {MOST_SIZES}"
             raise DefinitionError(message, where, remedy)

@@ -20,11 +20,11 @@ def tables_in(top: Path, folder: str) -> dict[str, tuple[str, ...]]:
     Raises:
         SettingsError: what has the name is no folder, or cannot be read.
     """
-    found: dict[str, list[str]] = {}
+    tables: dict[str, list[str]] = {}
     for name in sorted(_names(top, folder)) if folder else ():
         if name.endswith(ENDING) and not name.startswith("."):
-            found.setdefault(name.partition(".")[0], []).append(f"{folder}/{name}")
-    return {kernel: tuple(names) for kernel, names in found.items()}
+            tables.setdefault(name.partition(".")[0], []).append(f"{folder}/{name}")
+    return {kernel: tuple(names) for kernel, names in tables.items()}
 
 
 def _names(top: Path, folder: str) -> list[str]:

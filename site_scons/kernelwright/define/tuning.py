@@ -172,7 +172,7 @@ class TableFile:
 
     def of(self, config: Mapping[str, Any]) -> TunedConfig | None:
         """What it says of a config; None: nothing."""
-        return next((found for found in self.configs if same(found.config, config)), None)
+        return next((each for each in self.configs if same(each.config, config)), None)
 
     def where(self, line: int) -> Where:
         """The place of a line of the file, for messages."""
@@ -292,17 +292,17 @@ def _config_block(config: TunedConfig) -> str:
 
 
 def _rows(rows: Iterable[str]) -> str:
-    listed = [f"    {row}" for row in rows]
-    return "\n" + ",\n".join(listed) + "\n   " if listed else ""
+    lines = [f"    {row}" for row in rows]
+    return "\n" + ",\n".join(lines) + "\n   " if lines else ""
 
 
 def _row(fields: Mapping[str, Any]) -> str:
     """A line: fields as they come, and what is in them in the order of its names."""
-    return _json({name: _in_order(found) if isinstance(found, Mapping) else found for name, found in fields.items()})
+    return _json({name: _in_order(value) if isinstance(value, Mapping) else value for name, value in fields.items()})
 
 
-def _in_order(found: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(sorted(found.items()))
+def _in_order(items: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(sorted(items.items()))
 
 
 def _json(value: Any) -> str:

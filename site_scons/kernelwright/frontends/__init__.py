@@ -80,8 +80,8 @@ def require_recognized(front_end: FrontEnd, returned: Any, where: Where) -> None
 
 def interpreter_variables() -> dict[str, str]:
     """The variables of the environment with which definitions can be interpreted."""
-    found = [get(name).interpreter for name in names()]
-    return {name: value for one in found if one is not None for name, value in one.variables.items()}
+    interpreters = [get(name).interpreter for name in names()]
+    return {name: value for one in interpreters if one is not None for name, value in one.variables.items()}
 
 
 __all__ = ["get", "interpreter_variables", "names", "of", "require_recognized", "targets_of"]

@@ -66,13 +66,13 @@ def usage_of(cubin: bytes, capability: int) -> dict[str, dict[str, int]]:
 
 def with_spills(usage: Mapping[str, Mapping[str, int]], report: str) -> dict[str, dict[str, int]]:
     """The same, with the spills that ``ptxas -v`` has reported; a device function that it does not name has none."""
-    found = {name: dict(used) for name, used in usage.items()}
-    for name, used in found.items():
+    completed = {name: dict(used) for name, used in usage.items()}
+    for name, used in completed.items():
         part = report.partition(f"Function properties for {name}")[2]
         match = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", part)
         if match:
             used |= {"spill_store_bytes": int(match[1]), "spill_load_bytes": int(match[2])}
-    return found
+    return completed
 
 
 def device_files(

@@ -59,8 +59,8 @@ def lower_launches(
     function = host.function(launches)
     mapped = {value.tensor for launch in launches for value in launch.mapped.values()}
     arguments = [
-        _declared(found, declared[found.name], UNIT if found.name in mapped else 1, unit.where)
-        for found in arguments_of(function, unit)
+        _declared(argument, declared[argument.name], UNIT if argument.name in mapped else 1, unit.where)
+        for argument in arguments_of(function, unit)
     ]
     kernels = [{"name": each.function, "params": host.parameters(each), "launch": each.names} for each in launches]
     return lower_host(function, arguments, kernels, unit)
@@ -160,11 +160,11 @@ class _Host:
         parameter = self._parameters[value.name if isinstance(value, Given) else name]
         return parameter.data if tirx.buffer.is_buffer_var(parameter) else parameter
 
-    def _map(self, made: Any, value: EncodedMap) -> list[Any]:
+    def _map(self, variable: Any, value: EncodedMap) -> list[Any]:
         """What makes a tensor map, before the launch."""
         numbers = [self._number(size, "int64") for size in (*value.sizes, *value.strides)]
         call = operations.tensormap_encode_tiled(
-            *(made, self._parameters[value.tensor].data, *numbers, *value.box, *value.steps),
+            *(variable, self._parameters[value.tensor].data, *numbers, *value.box, *value.steps),
             descriptor_dtype=value.dtype,
             rank=len(value.sizes),
             interleave=value.interleave,
@@ -172,7 +172,7 @@ class _Host:
             l2_promotion=value.promotion,
             oob_fill=value.fill,
         )
-        return [tirx.Bind(made, operations.tvm_stack_alloca("tensormap", 1)), tirx.Evaluate(call)]
+        return [tirx.Bind(variable, operations.tvm_stack_alloca("tensormap", 1)), tirx.Evaluate(call)]
 
     def _parameter_number(self, name: str, size: Sizes, dtype: str) -> Any:
         """A number that a parameter gets; in front of the launches is what refuses one that its dtype cannot hold."""

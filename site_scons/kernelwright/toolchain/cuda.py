@@ -46,8 +46,8 @@ def _site_folders() -> list[str]:
 
 def first_program(candidates: Iterable[Path], name: str, environment: Mapping[str, str]) -> str | None:
     """The first of some files that can be executed, or else the program of that name on PATH; None: there is none."""
-    found = (str(path) for path in candidates if os.access(path, os.X_OK))
-    return next(found, None) or shutil.which(name, path=environment.get("PATH"))
+    programs = (str(path) for path in candidates if os.access(path, os.X_OK))
+    return next(programs, None) or shutil.which(name, path=environment.get("PATH"))
 
 
 def version_of(program: str, remedy: str) -> str:

@@ -233,8 +233,8 @@ def _declared(text: str, body: int) -> set[str]:
     if re.search(r"\benum\b", head):
         return {*NAME.findall(_ASIDE.sub(" ", text))}
     if head.startswith("using") or re.match(r"template\s+using\b", head):
-        found = re.match(r"(?:template\s+)?using\s+(\w+)\s*=", head)
-        return {found[1]} if found else {*re.findall(r"(\w+)\s*[;,]", head)}
+        alias = re.match(r"(?:template\s+)?using\s+(\w+)\s*=", head)
+        return {alias[1]} if alias else {*re.findall(r"(\w+)\s*[;,]", head)}
     if not re.search(r"\b(?:typedef|struct|class|union)\b", head):
         return _variables(head) if body < 0 else {*NAME.findall(text)}
     tail = _behind(text[body:]) if body >= 0 else ""
@@ -268,8 +268,8 @@ def _variables(head: str) -> set[str]:
 
 def _operands(text: str) -> set[str]:
     """The types that an operator is for, or more names."""
-    if found := re.search(r"\boperator\s*(new|delete)\b", text):
-        return {found[1]}
+    if memory := re.search(r"\boperator\s*(new|delete)\b", text):
+        return {memory[1]}
     if member := _OPERATOR_MEMBER.search(text):
         return {member[1]}
     operands = _OPERANDS.search(text)

@@ -57,7 +57,7 @@ def distribution_records(name: str, parts: str = "") -> list[Path]:
 def probe_distribution(name: str, records: Sequence[Path]) -> Distribution:
     """Read the records; the version is "absent" where there are none."""
     names = [re.sub(r".*/(.+)\.dist-info$", r"\1", record.parent.as_posix()) for record in records]
-    version = next((found.rpartition("-")[2] for found in names if found.startswith(f"{name}-")), "absent")
+    version = next((each.rpartition("-")[2] for each in names if each.startswith(f"{name}-")), "absent")
     return Distribution(version, identity([sorted(names)], map(hashes_of, records)))
 
 

@@ -56,8 +56,8 @@ class Parts:
 
     def files(self, records: Sequence[Path]) -> list[Path]:
         """Its records and its own headers."""
-        listed = self.folder(records).joinpath(self.headers).rglob("*.h") if records and self.headers else ()
-        return [*records, *sorted(listed)]
+        headers = self.folder(records).joinpath(self.headers).rglob("*.h") if records and self.headers else ()
+        return [*records, *sorted(headers)]
 
 
 TILELANG = Parts(("tilelang", "apache_tvm_ffi", "z3_solver"), "src/tl_templates/cuda")
@@ -90,5 +90,5 @@ def probe_elsewhere(python: str, records: Sequence[Path], parts: Parts) -> Elsew
     names = [re.sub(r".*/(.+)\.dist-info$", r"\1", record.parent.as_posix()) for record in records]
     headers = [path for path in parts.files(records) if path not in records]
     digests = [[path.name, content_digest(str(path), file_stamp(path))] for path in headers]
-    found = identity([names, digests], map(hashes_of, records))
-    return Elsewhere(names[0].rpartition("-")[2], found, python, str(parts.folder(records)))
+    digest = identity([names, digests], map(hashes_of, records))
+    return Elsewhere(names[0].rpartition("-")[2], digest, python, str(parts.folder(records)))

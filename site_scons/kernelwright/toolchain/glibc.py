@@ -148,12 +148,12 @@ def _symbols(library: Path, where: Where) -> list[Symbol]:
             table = _section(elf, ".dynsym").data()
             text = _section(elf, ".dynstr").data()
             versions = memoryview(_section(elf, ".gnu.version").data()).cast("H")
-            listed = zip(SYMBOL.iter_unpack(table), versions, strict=True)
-            found = [_symbol(item, names.get(version & ~NOT_DEFAULT, ""), text) for item, version in listed]
+            rows = zip(SYMBOL.iter_unpack(table), versions, strict=True)
+            symbols = [_symbol(item, names.get(version & ~NOT_DEFAULT, ""), text) for item, version in rows]
     except (OSError, ELFError, ValueError, struct.error) as error:
         remedy = 'mend that, or set glibc = "" to link with the C library that there is'
         raise ToolchainError(f"the symbols of {library} cannot be read: {error}", where, remedy) from error
-    return [symbol for symbol in found if symbol is not None]
+    return [symbol for symbol in symbols if symbol is not None]
 
 
 def _section(elf: Any, name: str) -> Any:

@@ -71,14 +71,14 @@ def options_files(flags: Sequence[str], folder: Path) -> list[Path]:
         flags: the flags.
         folder: the folder that nvcc runs in, which names are relative to.
     """
-    found: list[Path] = []
+    paths: list[Path] = []
     todo = [name for _, files in _with_files(flags) for name in files]
     while todo:
         path = _absolute(todo.pop(0), folder)
-        if path not in found and path.is_file():  # one that is missing is an error of nvcc
-            found.append(path)
+        if path not in paths and path.is_file():  # one that is missing is an error of nvcc
+            paths.append(path)
             todo += [name for _, files in _with_files(_flags_in(path)) for name in files]
-    return found
+    return paths
 
 
 @dataclass(frozen=True)
@@ -126,13 +126,13 @@ def included_files(source: Path, flags: Sequence[str], folder: Path) -> list[Pat
     """
     search = Search.of(flags, folder)
     todo = [source, *(path for name in search.given for path in _found(name, search.places(folder)))]
-    found: set[Path] = set()
+    paths: set[Path] = set()
     while todo:
         path = todo.pop()
-        if path not in found:
-            found.add(path)
+        if path not in paths:
+            paths.add(path)
             todo += _included(path, search)
-    return sorted(found - {source})
+    return sorted(paths - {source})
 
 
 def _included(path: Path, search: Search) -> Iterator[Path]:
@@ -172,7 +172,7 @@ def sought_in_vain(
     Returns:
         Names (see ``core.dependencies``), sorted; with a slash at the end for a folder that is not there.
     """
-    found, search = set[str](), Search.of(flags, folder)
+    lacking, search = set[str](), Search.of(flags, folder)
     for name, first in dict.fromkeys(_sought(files, search)):
         places = search.places(first)
         paths = [_absolute(name, place) for place in places]
@@ -182,8 +182,8 @@ def sought_in_vain(
         for number, (path, place) in enumerate(zip(paths[:last], places, strict=False)):
             if number not in there:
                 base = next((base for base in (*map(Path, packages), top) if path.is_relative_to(base)), place)
-                found.add(_lacking(path, base, top, packages))
-    return sorted(found)
+                lacking.add(_lacking(path, base, top, packages))
+    return sorted(lacking)
 
 
 def _sought(files: Collection[Path], search: Search) -> Iterator[tuple[str, Path | None]]:
@@ -291,8 +291,8 @@ def parse_dependencies(text: str) -> list[str]:
     A blank in a name, and sometimes ``#``, has a backslash before it. Whether ``$`` is doubled, as Make wants it,
     cannot be told: nvcc 13.0 does not do it. So it is left as it is.
     """
-    _, _, listed = text.replace("\\\n", " ").partition(": ")
-    rule = listed.partition("\n")[0]
+    _, _, names = text.replace("\\\n", " ").partition(": ")
+    rule = names.partition("\n")[0]
     return [re.sub(r"\\([ \t#])", r"\1", name) for name in re.findall(r"(?:\\[ \t]|[^ \t])+", rule)]
 
 

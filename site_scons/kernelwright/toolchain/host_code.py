@@ -178,9 +178,9 @@ def _headers(
     job: ObjectJob, nvcc: Nvcc, host_compiler: HostCompiler, scratch: Path, project_root: Path
 ) -> tuple[str, ...]:
     """The files that were read, the source among them, but for those that something else stands for."""
-    listed = set(_listed(job, nvcc, host_compiler, scratch)) | set(options_files(job.flags, job.folder))
+    paths = set(_listed(job, nvcc, host_compiler, scratch)) | set(options_files(job.flags, job.folder))
     tops = tuple(f"{folder}/" for folder in job.known)
-    own = {path for path in listed if not str(path).startswith(tops)}
+    own = {path for path in paths if not str(path).startswith(tops)}
     return as_dependencies(own, project_root, job.packages)
 
 

@@ -34,8 +34,8 @@ def find_host_compiler(setting: str, environment: Mapping[str, str]) -> str:
         path = shutil.which(name, path=environment.get("PATH"))
         if path is not None:
             return str(Path(path).absolute())
-    wanted = f"host_compiler = {setting!r}" if setting else "a C compiler (cc, gcc or clang)"
-    raise ToolchainError(f"{wanted} is not on PATH", WHERE, INSTALL_COMPILER)
+    compiler = f"host_compiler = {setting!r}" if setting else "a C compiler (cc, gcc or clang)"
+    raise ToolchainError(f"{compiler} is not on PATH", WHERE, INSTALL_COMPILER)
 
 
 def probe_host_compiler(path: str) -> HostCompiler:

@@ -38,12 +38,12 @@ def read_reports(paths: Iterable[str]) -> dict[str, dict[str, Any]]:
     Raises:
         KernelwrightError: a file is missing or damaged.
     """
-    found: dict[str, dict[str, Any]] = {}
+    usages: dict[str, dict[str, Any]] = {}
     for path in paths:
         report = read_json(Path(path), _checked_report, "remove it and try again")
         for arch, kernels in report["archs"].items():
-            found.setdefault(arch, {"kernels": {}})["kernels"].update(kernels)
-    return {arch: {"kernels": dict(sorted(usage["kernels"].items()))} for arch, usage in sorted(found.items())}
+            usages.setdefault(arch, {"kernels": {}})["kernels"].update(kernels)
+    return {arch: {"kernels": dict(sorted(usage["kernels"].items()))} for arch, usage in sorted(usages.items())}
 
 
 def _checked_report(document: Record) -> dict[str, Any]:

@@ -54,10 +54,10 @@ def find_nvcc(setting: str, environment: Mapping[str, str]) -> str:
         return str(Path(path).absolute())
     home = environment.get("CUDA_HOME", "")
     candidates = [*in_wheels("bin/nvcc"), *([Path(home, "bin", "nvcc")] if home else [])]
-    found = first_program(candidates, "nvcc", environment)
-    if found is None:
+    program = first_program(candidates, "nvcc", environment)
+    if program is None:
         raise ToolchainError("no nvcc: none in the Python environment, CUDA_HOME or PATH", WHERE, INSTALL_CUDA)
-    return found
+    return program
 
 
 def fatbinary_beside(nvcc: str) -> str | None:
@@ -115,14 +115,14 @@ def _check_parts(nvcc: str, version: str, parts: Sequence[Path]) -> None:
     """Raise a ToolchainError if ptxas or cicc are of another release than nvcc, or missing beside nvcc's own files."""
     packages = {"cicc": "nvidia-nvvm", "ptxas": "nvidia-cuda-nvcc"}
     release = ".".join(version.split(".")[:2])
-    found = {part.name: part for part in parts}
+    by_name = {part.name: part for part in parts}
     for name, package in packages.items():
         remedy = f"pip install '{package}=={release}.*', or {INSTALL_CUDA}"
-        if name not in found:
+        if name not in by_name:
             if "nvidia/cu" in nvcc:
                 raise ToolchainError(f"nvcc {version} has no {name} beside it", WHERE, remedy, f"nvcc: {nvcc}")
             continue
-        match = RELEASE.search(found[name].read_bytes())
+        match = RELEASE.search(by_name[name].read_bytes())
         if match and match[1].decode() != release:
             raise ToolchainError(
                 f"nvcc is of CUDA {release}, but {name} of CUDA {match[1].decode()}", WHERE, remedy, f"nvcc: {nvcc}"

@@ -111,8 +111,8 @@ class NvccJob(DeviceJob):
         """
         kind = ["-ptx"] if is_ptx(self.arch) else ["-cubin", "-Xptxas", "-v"]
         fixed = ["-ccbin", host_compiler, f"-std={self.headers.standard if self.headers else 'c++17'}", "-O3"]
-        found = self.headers.flags(self.headers.path if headers is None else headers) if self.headers else []
-        return [nvcc, *fixed, *kind, f"-arch={self.arch}", *found, *self.flags, "-o", output, "device.cu"]
+        folders = self.headers.flags(self.headers.path if headers is None else headers) if self.headers else []
+        return [nvcc, *fixed, *kind, f"-arch={self.arch}", *folders, *self.flags, "-o", output, "device.cu"]
 
 
 @dataclass(frozen=True)
@@ -175,10 +175,10 @@ class NvccRun:
     def headers(self) -> tuple[str, ...]:
         """The headers in the list that the run has left, as :class:`CompiledCode` has them."""
         job, places = self.job, (self.nvcc.path, self.host_compiler.path)
-        listed = headers_in(self.scratch / LISTING, job.folder, *places, job.where, job.packages)
+        paths = headers_in(self.scratch / LISTING, job.folder, *places, job.where, job.packages)
         if job.headers:
-            listed = [path for path in listed if not path.is_relative_to(job.headers.path)]
-        read = {*listed, *options_files(job.flags, job.folder)} - {job.folder / "device.cu"}
+            paths = [path for path in paths if not path.is_relative_to(job.headers.path)]
+        read = {*paths, *options_files(job.flags, job.folder)} - {job.folder / "device.cu"}
         return as_dependencies(read, self.tools.project_root, job.packages)
 
 
@@ -206,9 +206,9 @@ def compile_device_code(run: NvccRun) -> CompiledCode:
     return CompiledCode(result, headers, (f"nvcc is run as a whole: {nvcc.obstacle}",) if nvcc.obstacle else ())
 
 
-def _from_project(said: str, folder: Path, project_root: Path) -> str:
+def _from_project(text: str, folder: Path, project_root: Path) -> str:
     """What nvcc said, with the places of files of the project as its users know them, and not from where nvcc ran."""
-    return re.sub(rf"^{re.escape(os.path.relpath(project_root, folder))}/", "", said, flags=re.M)
+    return re.sub(rf"^{re.escape(os.path.relpath(project_root, folder))}/", "", text, flags=re.M)
 
 
 def write_usage(job: DeviceJob, output: str, scratch: Path) -> None:

@@ -98,8 +98,8 @@ class Steps:
             ValueError: the command has another form.
         """
         command, files = FILES.subn(lambda match: f'"{source}" -o "{output}"', self.commands[0])
-        without, found = BUILT_IN_HEADER.subn("", command)
-        if not files or not found:
+        without, has_header = BUILT_IN_HEADER.subn("", command)
+        if not files or not has_header:
             raise ValueError("the command that preprocesses has another form")
         command = command if has_built_in else without
         return self._by_shell(command.replace(" -E ", " -E -dD ", 1) if macros else command)

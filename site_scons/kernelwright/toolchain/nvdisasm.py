@@ -37,11 +37,11 @@ def find_nvdisasm(nvcc: str, environment: Mapping[str, str]) -> str:
     Raises:
         ToolchainError: there is none; it says how to get one.
     """
-    found = first_program(_candidates(nvcc, environment.get("CUDA_HOME", "")), "nvdisasm", environment)
-    if found is None:
+    program = first_program(_candidates(nvcc, environment.get("CUDA_HOME", "")), "nvdisasm", environment)
+    if program is None:
         message = "no nvdisasm: none in the Python environment, beside nvcc, in CUDA_HOME or in PATH"
         raise ToolchainError(message, WHERE, INSTALL_NVDISASM)
-    return found
+    return program
 
 
 def _candidates(nvcc: str, home: str) -> Iterator[Path]:

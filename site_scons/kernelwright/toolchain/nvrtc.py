@@ -64,9 +64,9 @@ def find_nvrtc(environment: Mapping[str, str]) -> Path:
     """
     for folder in library_folders(environment):
         # Besides the library there are variants of it (libnvrtc.alt.so.13) and links.
-        found = [p for p in folder.glob("libnvrtc.so.*") if re.fullmatch(r"libnvrtc\.so\.[0-9]+", p.name)]
-        if found:
-            return max(found, key=lambda path: int(path.suffix[1:]))
+        libraries = [p for p in folder.glob("libnvrtc.so.*") if re.fullmatch(r"libnvrtc\.so\.[0-9]+", p.name)]
+        if libraries:
+            return max(libraries, key=lambda path: int(path.suffix[1:]))
     raise ToolchainError("no NVRTC: none in the Python environment or CUDA_HOME", WHERE, INSTALL_NVRTC)
 
 
@@ -99,14 +99,14 @@ def probe_nvrtc(library: Path, parts: Sequence[Path]) -> Nvrtc:
     Raises:
         ToolchainError: it cannot be used, or its parts and the headers are of different releases.
     """
-    found = json.loads(_run([f"--library={library}", "--probe"], "NVRTC cannot be used"))
-    release, include = str(found["release"]), include_beside(library)
+    answer = json.loads(_run([f"--library={library}", "--probe"], "NVRTC cannot be used"))
+    release, include = str(answer["release"]), include_beside(library)
     if tuple(map(int, release.split("."))) < FIRST_RELEASE:
         needed = ".".join(map(str, FIRST_RELEASE))
         raise ToolchainError(f"NVRTC is of CUDA {release}, and {needed} or newer is needed", WHERE, INSTALL_NVRTC)
     _check_builtins(library, release)
     _check_headers(include, release)
-    archs = with_suffixes(str(CudaArch(n, is_ptx=virtual)) for virtual in (False, True) for n in found["archs"])
+    archs = with_suffixes(str(CudaArch(n, is_ptx=virtual)) for virtual in (False, True) for n in answer["archs"])
     _compile_probe(library, archs[0])
     version = _full_version(library, release)
     contents = (part.name.encode() + b"\0" + sha256_of(part).encode() for part in parts)
@@ -129,9 +129,9 @@ def compiler_process() -> list[str]:
 
 def _check_builtins(library: Path, release: str) -> None:
     """Raise a ToolchainError if the part that NVRTC loads when it compiles is missing, or of another release."""
-    found = [path.name for path in library.parent.glob("libnvrtc-builtins.so.*")]
-    if f"libnvrtc-builtins.so.{release}" not in found:
-        beside = f"only {', '.join(sorted(found))}" if found else "no libnvrtc-builtins"
+    names = [path.name for path in library.parent.glob("libnvrtc-builtins.so.*")]
+    if f"libnvrtc-builtins.so.{release}" not in names:
+        beside = f"only {', '.join(sorted(names))}" if names else "no libnvrtc-builtins"
         remedy = f"pip install --force-reinstall 'nvidia-cuda-nvrtc=={release}.*', or {INSTALL_NVRTC}"
         raise ToolchainError(f"NVRTC is of CUDA {release}, and has {beside} beside it", WHERE, remedy, str(library))
 
@@ -144,11 +144,11 @@ def _check_headers(include: Path, release: str) -> None:
             remedy = f"pip install '{package}=={release}.*', or {INSTALL_NVRTC}"
             raise ToolchainError(f"NVRTC {release} has no {name} beside it", WHERE, remedy, f"looked in {include}")
     match = CUDART_VERSION.search((include / "cuda_runtime_api.h").read_text(errors="replace"))
-    found = f"{int(match[1]) // 1000}.{int(match[1]) % 1000 // 10}" if match else release
-    if found != release:
+    release_of_headers = f"{int(match[1]) // 1000}.{int(match[1]) % 1000 // 10}" if match else release
+    if release_of_headers != release:
         remedy = f"pip install 'nvidia-cuda-runtime=={release}.*', or {INSTALL_NVRTC}"
         raise ToolchainError(
-            f"NVRTC is of CUDA {release}, but the headers of CUDA {found}", WHERE, remedy, str(include)
+            f"NVRTC is of CUDA {release}, but the headers of CUDA {release_of_headers}", WHERE, remedy, str(include)
         )
 
 

@@ -267,13 +267,13 @@ def make_header(arguments: Arguments, library: Library, program: Program) -> Pro
     scratch = f"{folder}/.scratch-{os.getpid()}-{name}"
     try:
         status = program.compile([*arguments.options, f"--create-pch={scratch}"])
-        made = program.pch_status
-        if made == HEAP_EXHAUSTED and heap < program.needed_heap <= LARGEST_HEAP:
+        creation = program.pch_status
+        if creation == HEAP_EXHAUSTED and heap < program.needed_heap <= LARGEST_HEAP:
             arguments.again_with("--heap", str(program.needed_heap))
-        if made == 0:
+        if creation == 0:
             keep(scratch, path, heap)
         else:
-            note(f"is not made: {library.text_of(made)}")
+            note(f"is not made: {library.text_of(creation)}")
     finally:
         discard(scratch)
     return finished(program, status)

@@ -122,15 +122,15 @@ class HeaderStore:
 
     def trim(self) -> None:
         """Remove what was not used for longest until the rest is within the limit."""
-        found = []
+        files = []
         for path in self.folder.glob("[!.]*.pch"):
             try:
                 status = path.stat()
             except OSError:  # somebody else removed it
                 continue
-            found.append((status.st_mtime, status.st_size, path))
+            files.append((status.st_mtime, status.st_size, path))
         total = 0
-        for _, size, path in sorted(found, reverse=True):
+        for _, size, path in sorted(files, reverse=True):
             total += size
             if total > self.limit:
                 _remove(path)
@@ -164,10 +164,10 @@ def compile_with_nvrtc(
         notes.append(f"a precompiled header is not used: NVRTC crashed with it (signal {-error.status})")
         _remove(Path(own[-1].partition("=")[2]))
         result = _run(job, nvrtc, scratch, tools, subject, [])
-    said = re.findall(rf"^{NOTE} (.*)$", result.output, re.M)
-    if store is not None and "is made" in said:
+    lines = re.findall(rf"^{NOTE} (.*)$", result.output, re.M)
+    if store is not None and "is made" in lines:
         store.trim()
-    notes += [f"a precompiled header {text}" for text in said if text not in ("is used", "is made")]
+    notes += [f"a precompiled header {text}" for text in lines if text not in ("is used", "is made")]
     write_usage(job, result.output, scratch)
     (scratch / f"compile_{job.arch}.sh").write_text(script(job, nvrtc))
     headers = included_files(source, job.flags, job.folder) if can_include(job.flags) else []

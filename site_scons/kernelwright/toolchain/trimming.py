@@ -101,12 +101,12 @@ def read_headers(preprocessed: str, before: Headers | None = None) -> Headers:
 
 def _outside(preprocessed: str) -> str:
     """What is in no header."""
-    depth, start, found = 0, 0, []
+    depth, start, texts = 0, 0, []
     for marker in MARKER.finditer(preprocessed):
-        found += [preprocessed[start : marker.start()]] if depth == 0 else []
+        texts += [preprocessed[start : marker.start()]] if depth == 0 else []
         depth += {"1": 1, "2": -1}.get(marker[1], 0)
         start = marker.end()
-    return "".join([*found, preprocessed[start:] if depth == 0 else ""])
+    return "".join([*texts, preprocessed[start:] if depth == 0 else ""])
 
 
 def next_part(headers: Headers, part: str) -> str:

@@ -145,12 +145,12 @@ have macros of other names, such as ``N`` and ``T``; none is x, y, z or w, which
 def comparisons(source: Source, unit: Unit) -> Iterator[str]:
     """Comparisons of a function's parameters with the arguments, and what the types of these ask for."""
     function, count = source.function.replace('"', "'"), len(source.arguments)
-    listed = ", ".join(source.arguments)
+    names = ", ".join(source.arguments)
     yield from (_own(name, dtype) for name, dtype in source.types.items())
     yield _assertion("kw_function::kw_count >= 0", f"{function} names no __global__ function")
     yield _assertion(
         f"kw_function::kw_count < 0 || kw_function::kw_count == {count}",
-        f"{function} has another number of parameters than {count}: {listed}",
+        f"{function} has another number of parameters than {count}: {names}",
     )
     for number, (name, value) in enumerate(source.arguments.items()):
         parameter, place = _parameter(number), f"parameter {number + 1} of {function}"

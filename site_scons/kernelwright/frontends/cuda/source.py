@@ -114,5 +114,5 @@ class Source(Declared):
 
 def declared_in(passed: Mapping[str, object]) -> dict[str, Tensor | Scalar]:
     """The arguments of a kernel among what its function is passed."""
-    found = {name: value.tensor if isinstance(value, TensorMap) else value for name, value in passed.items()}
-    return {name: value for name, value in found.items() if isinstance(value, (Tensor, Scalar))}
+    tensors = {name: value.tensor if isinstance(value, TensorMap) else value for name, value in passed.items()}
+    return {name: value for name, value in tensors.items() if isinstance(value, (Tensor, Scalar))}

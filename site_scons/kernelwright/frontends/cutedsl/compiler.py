@@ -283,12 +283,12 @@ class _Compiler:
         from cutlass._mlir import ir
 
         with module.context:
-            found = [op for op in module.body.operations if _is_binary(op)]
-            for op in found:
+            binaries = [op for op in module.body.operations if _is_binary(op)]
+            for op in binaries:
                 op.operation.attributes["value"] = ir.StringAttr.get("\0")
                 op.operation.attributes["global_type"] = ir.TypeAttr.get(ir.Type.parse("!llvm.array<1 x i8>"))
-            if len(found) != 1:
-                message = f"the host code has {len(found)} modules of device code, expected 1"
+            if len(binaries) != 1:
+                message = f"the host code has {len(binaries)} modules of device code, expected 1"
                 raise LoweringError(message, self._unit.where, "launch at least one @cute.kernel in the host function")
             text = str(module)
             _require_right_launches(text, arch, self._unit)
@@ -333,9 +333,9 @@ def _require_right_launches(host: str, arch: str, unit: Unit) -> None:
             text, *numbers = call[1].split(", ")
             message = formats.get(values.get(pointers.get(text, ""), ""))
             if message is not None:
-                told = re.sub(r"%(?:ll)?d", "{}", message).format(*(values.get(n, "?") for n in numbers))
+                problem = re.sub(r"%(?:ll)?d", "{}", message).format(*(values.get(n, "?") for n in numbers))
                 remedy = "mend the launch or make its tiles smaller, or restrict the kernel to other archs"
-                raise LoweringError(f"CuTe DSL says of a launch for {arch}: {told}", unit.where, remedy)
+                raise LoweringError(f"CuTe DSL says of a launch for {arch}: {problem}", unit.where, remedy)
 
 
 def _require_release(where: Where) -> None:
@@ -343,11 +343,11 @@ def _require_release(where: Where) -> None:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        found = version("nvidia-cutlass-dsl")
+        installed = version("nvidia-cutlass-dsl")
     except PackageNotFoundError as error:
         raise ToolchainError("nvidia-cutlass-dsl (CuTe DSL) is not installed", where, NEED.install) from error
-    if found.split(".")[:2] != VERSION.split(".")[:2]:
-        message = f"nvidia-cutlass-dsl {found} is installed; the launcher knows the exported code of {VERSION}"
+    if installed.split(".")[:2] != VERSION.split(".")[:2]:
+        message = f"nvidia-cutlass-dsl {installed} is installed; the launcher knows the exported code of {VERSION}"
         raise ToolchainError(message, where, NEED.install)
 
 

@@ -24,8 +24,8 @@ def lowered_by_tilelang(program: Program, unit: Unit) -> Lowered:
         ToolchainError: there is no environment with TileLang.
     """
     program.check(unit.where)
-    told = source_of(program.source, unit)
-    request = TileLangRequest(**told, function=program.function, arguments=program.arguments)
+    source = source_of(program.source, unit)
+    request = TileLangRequest(**source, function=program.function, arguments=program.arguments)
     return asked(ENVIRONMENT, "tilelang.worker", request, unit)
 
 
@@ -72,8 +72,8 @@ def _require_outputs(program: Program, data: Lowered, outputs: tuple[str, ...], 
         message = (
             f"the outputs of {program.function} are {', '.join(own)}, those of the definition {', '.join(outputs)}"
         )
-        listed = ", ".join(f'"{name}"' for name in own)
-        raise DefinitionError(message, where, f"write outputs=[{listed}]")
+        names = ", ".join(f'"{name}"' for name in own)
+        raise DefinitionError(message, where, f"write outputs=[{names}]")
     written = [name for name, value in data.arguments.items() if isinstance(value, Tensor) and value.written]
     for name in outputs:
         if name not in written:

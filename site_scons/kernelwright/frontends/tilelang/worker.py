@@ -156,10 +156,10 @@ class _Function:
         self._configs = normalize_pass_configs(
             {**dict(attributes.get("tilelang_pass_configs", {})), **dict(jit.pass_configs or {})}
         )
-        wanted = attributes.get("tilelang_out_idx", jit.out_idx)
+        outputs = attributes.get("tilelang_out_idx", jit.out_idx)
         count = len(self.function.params)
-        listed = [] if wanted is None else [wanted] if isinstance(wanted, int) else list(wanted)
-        self.outputs = [int(index) % count for index in listed]
+        positions = [] if outputs is None else [outputs] if isinstance(outputs, int) else list(outputs)
+        self.outputs = [int(index) % count for index in positions]
         listed_flags = [*attributes.get("tilelang_compile_flags", ()), *_listed(jit.compile_flags)]
         self.flags = list(self._flags(map(str, listed_flags)))
 

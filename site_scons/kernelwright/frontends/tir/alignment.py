@@ -89,17 +89,17 @@ def _with_alignment(buffer: Any, alignment: int) -> Any:
 
 def _views(function: tirx.PrimFunc) -> list[tuple[Any, Any]]:
     """Buffers in the body that are views of others, which may not be aligned better than those, and what they view."""
-    found: list[tuple[Any, Any]] = []
+    pairs: list[tuple[Any, Any]] = []
 
     def note_part(part: Any) -> None:
-        found.append((part.buffer, part.source))
+        pairs.append((part.buffer, part.source))
 
     def note_declared(declared: Any) -> None:
         if declared.data is not None:
-            found.append((declared.buffer, declared.data))
+            pairs.append((declared.buffer, declared.data))
 
     tvm_ffi.structural_walk(function.body, [(MatchBufferRegion, note_part), (tirx.DeclBuffer, note_declared)])
-    return found
+    return pairs
 
 
 def _access_alignment(function: tirx.PrimFunc, parameter: Any) -> int:
@@ -146,11 +146,11 @@ def _access_alignment(function: tirx.PrimFunc, parameter: Any) -> int:
 
 
 def _mentions(node: Any, parameter: Any) -> bool:
-    found: list[bool] = []
+    mentions: list[bool] = []
 
     def note(variable: Any) -> None:
         if parameter.same_as(variable):
-            found.append(True)
+            mentions.append(True)
 
     tvm_ffi.structural_walk(node, (tvm.ir.Var, note))
-    return bool(found)
+    return bool(mentions)

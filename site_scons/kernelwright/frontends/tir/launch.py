@@ -104,8 +104,8 @@ def launches_of(
         reader.visit(packed.body, None)
     except _Inexpressible as error:
         return {"launches": None, "host_logic": f"the host code {error}"}
-    found: dict[str, Any] = {"launches": reader.launches, "workspaces": reader.workspaces, "host_checks": reader.checks}
-    return found | ({"tensor_maps": reader.tensor_maps} if reader.tensor_maps else {})
+    code: dict[str, Any] = {"launches": reader.launches, "workspaces": reader.workspaces, "host_checks": reader.checks}
+    return code | ({"tensor_maps": reader.tensor_maps} if reader.tensor_maps else {})
 
 
 def _require_plain(function: tirx.PrimFunc, arguments: list[Argument]) -> None:
@@ -282,19 +282,19 @@ class _Reader:
     def _stride(self, variable: Any) -> _Text | None:
         """A variable that stands for a stride of an argument, which host code computes where an array tells none."""
         declared = variables_of(stride for argument in self.arguments for stride in argument.strides)
-        is_declared = not self._started and str(variable.name) in {str(found.name) for found in declared}
+        is_declared = not self._started and str(variable.name) in {str(each.name) for each in declared}
         return _Text(str(variable.name)) if is_declared else None
 
     def _argument_read_by(self, value: Any) -> Argument | None:
         """The argument whose value an expression takes out of the array of packed arguments."""
-        found: list[int] = []
+        positions: list[int] = []
 
         def note(call: Any) -> None:
             if _is_struct_get(call, _VALUE) and call.args[0].same_as(self.packed.params[1]):
-                found.append(int(call.args[1].value))
+                positions.append(int(call.args[1].value))
 
         tvm_ffi.structural_walk(value, (tvm.ir.Call, note))
-        return self.arguments[found[0]] if found else None
+        return self.arguments[positions[0]] if positions else None
 
     def _memory(self, value: Any) -> _Memory | None:
         """The memory that a pointer expression points to the beginning of."""

@@ -174,9 +174,9 @@ def _with_one_entry(module: tvm.IRModule, unit: Unit) -> tuple[tvm.IRModule, str
     if len(public) != 1 and len(functions) == 1:
         public = list(functions)
     if len(public) != 1:
-        listed = ", ".join(sorted(public)) or "none"
+        names = ", ".join(sorted(public)) or "none"
         raise DefinitionError(
-            f"the IRModule must have one entry function, but its public functions are: {listed}",
+            f"the IRModule must have one entry function, but its public functions are: {names}",
             unit.where,
             "call the entry main, and mark the others with @T.prim_func(private=True)",
         )

@@ -64,9 +64,9 @@ def _symbol(function: tirx.PrimFunc, name: str, unit: Unit) -> Any:
     for parameter in function.params:
         if tirx.buffer.is_buffer_var(parameter) and str(parameter.name) not in outputs:
             sizes += [size for size in parameter.shape if isinstance(size, tvm.ir.Var)]
-    found = next((size for size in sizes if str(size.name) == name), None)
-    if found is None:
-        listed = ", ".join(dict.fromkeys(str(size.name) for size in sizes)) or "there are none"
-        message = f"divisible names {name!r}, which is no size of an input (the sizes that are: {listed})"
+    symbol = next((size for size in sizes if str(size.name) == name), None)
+    if symbol is None:
+        names = ", ".join(dict.fromkeys(str(size.name) for size in sizes)) or "there are none"
+        message = f"divisible names {name!r}, which is no size of an input (the sizes that are: {names})"
         raise DefinitionError(message, unit.where, "name a variable that is a whole dimension of an input's shape")
-    return found
+    return symbol

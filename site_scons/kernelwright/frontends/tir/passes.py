@@ -33,9 +33,9 @@ def require_pass_configs(pass_configs: Mapping[str, Any], where: Where) -> None:
     for name, value in pass_configs.items():
         if name not in known:
             near = get_close_matches(name, sorted(known), 3)
-            listed = f"did you mean {' or '.join(near)}?" if near else f"they are {', '.join(sorted(known))}"
+            remedy = f"did you mean {' or '.join(near)}?" if near else f"they are {', '.join(sorted(known))}"
             raise DefinitionError(
-                f"TVM has {len(known)} pass configs, and {shown(name)} is none of them", where, listed
+                f"TVM has {len(known)} pass configs, and {shown(name)} is none of them", where, remedy
             )
         _require_type(name, value, known[name], where)
 
@@ -53,8 +53,8 @@ def _require_type(name: str, value: Any, expected: str, where: Where) -> None:
     if not fields:
         message = f"pass config {name!r} cannot be given: TVM expects an object of type {expected}, which is no data"
         raise DefinitionError(message, where, "leave it out")
-    listed = ", ".join(f"{field} ({type(default).__name__})" for field, default in fields.items())
-    remedy = f"its fields are {listed}"
+    names = ", ".join(f"{field} ({type(default).__name__})" for field, default in fields.items())
+    remedy = f"its fields are {names}"
     if not isinstance(value, Mapping):
         message = f"pass config {name!r} is {shown(value)}, TVM expects a {expected}: write a dict of its fields"
         raise DefinitionError(message, where, remedy)
@@ -62,9 +62,9 @@ def _require_type(name: str, value: Any, expected: str, where: Where) -> None:
         if field not in fields:
             raise DefinitionError(f"pass config {name!r} has no field {shown(field)}", where, remedy)
         _require_plain(f"pass config {name!r}, field {field!r},", item, type(fields[field]), where)
-    taken = PassContext(config={name: dict(value)}).config[name]
+    config = PassContext(config={name: dict(value)}).config[name]
     for field, item in value.items():
-        if getattr(taken, field) != item:  # an int of 32 bits has another value
+        if getattr(config, field) != item:  # an int of 32 bits has another value
             message = f"pass config {name!r}, field {field!r}, is {shown(item)}, which TVM takes for something else"
             raise DefinitionError(message, where, "give a smaller number")
 
@@ -78,7 +78,7 @@ def _require_plain(place: str, value: Any, expected: type, where: Where) -> None
 def _fields_of(name: str) -> dict[str, Any]:
     """The fields of the object that a config is, with their defaults; none, if it is something else."""
     try:
-        made = PassContext(config={name: {}}).config[name]
+        config = PassContext(config={name: {}}).config[name]
     except (AttributeError, RuntimeError, TypeError, ValueError):  # it cannot be made of fields
         return {}
-    return {field.name: getattr(made, field.name) for field in type(made).__tvm_ffi_type_info__.fields}
+    return {field.name: getattr(config, field.name) for field in type(config).__tvm_ffi_type_info__.fields}

@@ -73,18 +73,18 @@ def _two_orders(buffer: Any, unit: Unit) -> DefinitionError:
 
 
 def _has_tirx(function: tirx.PrimFunc) -> bool:
-    found: list[bool] = []
+    uses: list[bool] = []
 
     def note(node: Any) -> None:
-        found.append(True)
+        uses.append(True)
 
     def note_call(call: Any) -> None:
         if str(getattr(call.op, "name", "")).startswith(TIRX_CALLS):
-            found.append(True)
+            uses.append(True)
 
     visitors = [((tirx.stmt.ScopeIdDefStmt, TilePrimitiveCall), note), (tvm.ir.Call, note_call)]
     tvm_ffi.structural_walk(function.body, visitors)
-    return bool(found) or any(map(_is_laid_out, _buffers(function)))
+    return bool(uses) or any(map(_is_laid_out, _buffers(function)))
 
 
 def _buffers(function: tirx.PrimFunc) -> Iterator[Any]:

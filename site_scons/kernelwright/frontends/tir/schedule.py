@@ -91,17 +91,17 @@ def has_blocks(function: tirx.PrimFunc) -> bool:
 
 
 def _any_statement(function: tirx.PrimFunc, test: Callable[[Any], bool]) -> bool:
-    found: list[bool] = []
+    matches: list[bool] = []
 
     def visit(node: Any) -> Any:
-        if found or not isinstance(node, tirx.Stmt):
+        if matches or not isinstance(node, tirx.Stmt):
             return tvm_ffi.WalkResult.SKIP if isinstance(node, tirx.expr.Var) else None
         if test(node):
-            found.append(True)
+            matches.append(True)
         return None
 
     tvm_ffi.structural_walk(function.body, (object, visit), order="pre")
-    return bool(found)
+    return bool(matches)
 
 
 def _apply(rule: str, function: tirx.PrimFunc, target: Target, failures: list[str]) -> tirx.PrimFunc | None:

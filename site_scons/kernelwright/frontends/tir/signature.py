@@ -129,17 +129,17 @@ def stride_symbols_of(arguments: list[Argument]) -> dict[str, str]:
     """The variables that only strides have, with their types."""
     named = {str(variable.name) for variable in variables_of(size for a in arguments for size in a.shape or ())}
     named |= {argument.name for argument in arguments if argument.shape is None}
-    found = variables_of(stride for argument in arguments for stride in argument.strides)
-    return {str(variable.name): str(variable.ty.dtype) for variable in found if str(variable.name) not in named}
+    variables = variables_of(stride for argument in arguments for stride in argument.strides)
+    return {str(variable.name): str(variable.ty.dtype) for variable in variables if str(variable.name) not in named}
 
 
 def variables_of(sizes: Iterable[Any]) -> list[Any]:
     """The variables in some sizes or strides, as often as they are there."""
-    found: list[Any] = []
+    variables: list[Any] = []
     for size in sizes:
         if not isinstance(size, int):
-            tvm_ffi.structural_walk(size, (tvm.ir.Var, found.append))
-    return found
+            tvm_ffi.structural_walk(size, (tvm.ir.Var, variables.append))
+    return variables
 
 
 def expression(size: Any, unit: Unit, argument: str) -> str:
@@ -174,12 +174,12 @@ def expression(size: Any, unit: Unit, argument: str) -> str:
 
     try:
         result = text(size)
-        found = result[1:-1] if result.startswith("(") else result
-        translate(found, str, str, lambda *_: "")
+        plain = result[1:-1] if result.startswith("(") else result
+        translate(plain, str, str, lambda *_: "")
     except (ValueError, RecursionError) as error:
         message = f"a size of argument {argument!r} has too many terms inside of one another"
         raise DefinitionError(message, unit.where, "pass it as a number, or write it with fewer terms") from error
-    return found
+    return plain
 
 
 def _argument(parameter: Any, written: bool, unit: Unit) -> Argument:
@@ -225,9 +225,9 @@ def _check_strides(arguments: list[Argument], unit: Unit) -> None:
         for size, stride in zip(reversed(argument.shape or ()), reversed(argument.strides), strict=True):
             is_free = isinstance(stride, tvm.ir.Var) and used.count(str(stride.name)) == 1
             if not is_free and not sym.Analyzer().can_prove_equal(stride, expected):
-                told = ", ".join(map(str, argument.stride_text))
+                strides = ", ".join(map(str, argument.stride_text))
                 raise DefinitionError(
-                    f"output {argument.name!r} has the strides [{told}], and new arrays are compact",
+                    f"output {argument.name!r} has the strides [{strides}], and new arrays are compact",
                     unit.where,
                     f"remove {argument.name!r} from outputs, so that callers pass it; or declare it without strides",
                 )

@@ -163,15 +163,15 @@ class _Compiler:
             with _constants_told_apart():
                 self._source(with_constants=True).make_ir(target, options, *implementation, context)
         except Exception as error:
-            found = _compile_error(error, self._unit.arch, self._unit)
-            if CONSTANT in str(found.detail):
+            problem = _compile_error(error, self._unit.arch, self._unit)
+            if CONSTANT in str(problem.detail):
                 message = "it stores to a tensor that is no output, and that the definition does not say is written"
                 remedy = "add it to outputs, or write Tensor(..., written=True)"
-                raise DefinitionError(message, found.where, remedy, found.detail) from error
+                raise DefinitionError(message, problem.where, remedy, problem.detail) from error
             # Such as a pointer that is one to an output in one branch, and to an input in the other.
             message = "it cannot be told whether it stores to a tensor that is no output"
             remedy = "write Tensor(..., written=True) for each tensor that it may write"
-            return DefinitionError(message, found.where, remedy, found.detail)
+            return DefinitionError(message, problem.where, remedy, problem.detail)
         return None
 
     def _source(self, *, with_constants: bool = False) -> Any:
@@ -236,9 +236,9 @@ def _constants_told_apart() -> Iterator[None]:
     plain = pointer.mangle, descriptor.mangle, TritonSemantic.make_tensor_descriptor
 
     def describe(self: Any, base: Any, *others: Any) -> Any:
-        made = plain[2](self, base, *others)
-        made.type.block_type.is_constant = base.type.is_const()
-        return made
+        descriptor_of_base = plain[2](self, base, *others)
+        descriptor_of_base.type.block_type.is_constant = base.type.is_const()
+        return descriptor_of_base
 
     def storing(way: Callable[..., Any]) -> Callable[..., Any]:
         def store(self: Any, target: Any, *others: Any) -> Any:

@@ -135,8 +135,8 @@ def specialized(program: Program, unit: Unit) -> tuple[Program, Unit]:
     The unit has no multiples left but those of sizes.
     """
     step = unit.multiples.get(ALL, 1)
-    made = program if step == 1 else program.specialized(step, unit.named(list(program.declared)))
-    return made, replace(unit, multiples={name: number for name, number in unit.multiples.items() if name != ALL})
+    result = program if step == 1 else program.specialized(step, unit.named(list(program.declared)))
+    return result, replace(unit, multiples={name: number for name, number in unit.multiples.items() if name != ALL})
 
 
 def resolved(program: Program, unit: Unit) -> tuple[Program, Unit]:
@@ -152,23 +152,23 @@ def resolved(program: Program, unit: Unit) -> tuple[Program, Unit]:
     from triton.runtime.autotuner import Autotuner, Heuristics
 
     program, unit = specialized(program, unit)
-    made = copy.copy(program)
+    result = copy.copy(program)
     heuristics: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
-    while isinstance(made.function, (Autotuner, Heuristics)):
-        if isinstance(made.function, Heuristics):
-            heuristics |= {name: rule for name, rule in made.function.values.items() if name not in heuristics}
-        made.function = made.function.fn
+    while isinstance(result.function, (Autotuner, Heuristics)):
+        if isinstance(result.function, Heuristics):
+            heuristics |= {name: rule for name, rule in result.function.values.items() if name not in heuristics}
+        result.function = result.function.fn
     if heuristics:
-        known = _known(made, unit)
-        values = _defaults(made.function) | {name: known.of(name, value) for name, value in made.arguments.items()}
+        known = _known(result, unit)
+        values = _defaults(result.function) | {name: known.of(name, value) for name, value in result.arguments.items()}
         for name, rule in heuristics.items():
-            if name not in made.arguments:
+            if name not in result.arguments:
                 values[name] = _value(name, rule, values, unit.where)
-                made = made.with_value(name, values[name])
+                result = result.with_value(name, values[name])
     # As Triton does it for a call: what is a parameter, too, gets what was given for the launch.
-    told = {name: made.options[name] for name in _parameters(made.function) if name in made.options}
-    made.arguments = {**told, **made.arguments}
-    return made, unit
+    options = {name: result.options[name] for name in _parameters(result.function) if name in result.options}
+    result.arguments = {**options, **result.arguments}
+    return result, unit
 
 
 def _known(program: Program, unit: Unit) -> _Known:
@@ -187,8 +187,8 @@ def _parameters(function: Any) -> Mapping[str, inspect.Parameter]:
 
 def _defaults(function: Any) -> dict[str, Any]:
     """The parameters of a function that have a default."""
-    found = _parameters(function).values()
-    return {parameter.name: parameter.default for parameter in found if parameter.default is not parameter.empty}
+    parameters = _parameters(function).values()
+    return {parameter.name: parameter.default for parameter in parameters if parameter.default is not parameter.empty}
 
 
 def _value(name: str, rule: Callable[[Mapping[str, Any]], Any], values: Mapping[str, Any], where: Where) -> Any:

@@ -82,10 +82,10 @@ def _mend_bfloat16(operation: str) -> None:
     def mended(builder: InterpreterBuilder, *operands: Any) -> Any:
         is_narrow = [isinstance(one, TensorHandle) and one.dtype.scalar == tl.bfloat16 for one in operands]
         pairs = zip(operands, is_narrow, strict=True)
-        made = plain(builder, *(builder.cast_impl(one, tl.float32) if narrow else one for one, narrow in pairs))
+        result = plain(builder, *(builder.cast_impl(one, tl.float32) if narrow else one for one, narrow in pairs))
         # The result has the type of the first operand, and a product of matrices that of what it is added to.
-        wanted = is_narrow[2 if operation == "create_dot" else 0]
-        return builder.cast_impl(made, tl.bfloat16) if wanted and made.data.dtype == np.float32 else made
+        narrows = is_narrow[2 if operation == "create_dot" else 0]
+        return builder.cast_impl(result, tl.bfloat16) if narrows and result.data.dtype == np.float32 else result
 
     setattr(InterpreterBuilder, operation, mended)
 
@@ -99,8 +99,8 @@ def _mend_reductions() -> None:
         tensors = given if isinstance(given, tuple) else (given,)
         is_narrow = [one.dtype == tl.bfloat16 for one in tensors]
         pairs = zip(tensors, is_narrow, strict=True)
-        made = plain(self, tuple(_cast(one, tl.float32) if narrow else one for one, narrow in pairs))
-        pairs = zip(made, is_narrow, strict=False)
+        result = plain(self, tuple(_cast(one, tl.float32) if narrow else one for one, narrow in pairs))
+        pairs = zip(result, is_narrow, strict=False)
         results = tuple(_cast(one, tl.bfloat16) if narrow else one for one, narrow in pairs)
         return results if isinstance(given, tuple) else results[0]
 

@@ -43,13 +43,13 @@ def lower(program: Program, unit: Unit, progress: Callable[[str], None]) -> Lowe
         ToolchainError: Triton is not installed, or another release of it.
     """
     unit = program.checked(unit)
-    made = _made(program, unit, progress)
+    compilation = _made(program, unit, progress)
     program, unit = specialized(program, unit)
-    program = program.with_options(made.options)
+    program = program.with_options(compilation.options)
     progress("making host code")
-    lowered = lower_launch(_launch(program, made.results, unit), unit)
+    lowered = lower_launch(_launch(program, compilation.results, unit), unit)
     files = {name: lowered.files[name] for name in ("signature.json", "host.c")}
-    return replace(lowered, files=files | _files(program, unit, made.results), read=made.files)
+    return replace(lowered, files=files | _files(program, unit, compilation.results), read=compilation.files)
 
 
 def _made(program: Program, unit: Unit, progress: Callable[[str], None]) -> Made:
@@ -97,9 +97,9 @@ def _scratch(sizes: Sequence[tuple[str, Sizes]], results: Sequence[Compiled]) ->
     return Workspace([*(size for name, size in sizes if name.startswith("blockIdx")), most]) if most else NULL
 
 
-def _files(program: Program, unit: Unit, listed: Sequence[Compiled]) -> dict[str, bytes]:
-    results = {result.arch: result for result in listed}
-    return {"module.ttir": _source(program, listed).encode()} | device_files(unit.archs, results, _usage)
+def _files(program: Program, unit: Unit, codes: Sequence[Compiled]) -> dict[str, bytes]:
+    results = {result.arch: result for result in codes}
+    return {"module.ttir": _source(program, codes).encode()} | device_files(unit.archs, results, _usage)
 
 
 def _usage(result: Compiled) -> dict[str, dict[str, int]]:

@@ -129,36 +129,36 @@ class Program(Declared):
             step: the number.
             outputs: the names of the outputs, whose sizes a call need not tell.
         """
-        rows, made = self.rows(outputs), copy.copy(self)
+        rows, copied = self.rows(outputs), copy.copy(self)
         tensors = {name: value for name, value in self.declared.items() if isinstance(value, Tensor)}
-        made.arguments = {
+        copied.arguments = {
             **self.arguments,
             **{name: tensor.specialized(step, rows) for name, tensor in tensors.items()},
         }
-        return made
+        return copied
 
     def rows(self, outputs: Sequence[str]) -> set[str]:
         """The last sizes of shapes, of those that the function gets and that a call tells."""
         tensors = {name: value for name, value in self.declared.items() if isinstance(value, Tensor)}
-        told = {size for name, tensor in tensors.items() if name not in outputs for size in tensor.shape}
+        sizes = {size for name, tensor in tensors.items() if name not in outputs for size in tensor.shape}
         used = {size for value in self.arguments.values() if isinstance(value, Size) for size in names_in(value)}
         last = (tensor.shape[-1] for tensor in tensors.values() if tensor.shape)
-        return {size for size in last if isinstance(size, str) and size in told & used}
+        return {size for size in last if isinstance(size, str) and size in sizes & used}
 
     def with_value(self, name: str, value: Any) -> Program:
         """The same with one more constant, or another option of the launch."""
         if name in self.options:
             return self.with_options({**self.options, name: value})
-        made = copy.copy(self)
-        made.arguments = {**self.arguments, name: value}
-        return made
+        copied = copy.copy(self)
+        copied.arguments = {**self.arguments, name: value}
+        return copied
 
     def with_options(self, options: Mapping[str, Any]) -> Program:
         """The same with other options."""
-        made = copy.copy(self)
-        made.options = dict(options)
-        made.num_ctas = made.options["num_ctas"]
-        return made
+        copied = copy.copy(self)
+        copied.options = dict(options)
+        copied.num_ctas = copied.options["num_ctas"]
+        return copied
 
     @property
     def blocks(self) -> list[tuple[str, Sizes]]:
@@ -243,16 +243,16 @@ def configs_of(function: Any, name: str | None = None, /) -> list[dict[str, Any]
             message = f"the config {config} of @triton.autotune has a pre_hook or an ir_override, which no build runs"
             raise DefinitionError(message, where, "leave it out, or list the points by hand: tune=grid(...)")
     optional = [name for name, usual in OPTIONAL.items() if any(getattr(c, name) != usual for c in configs)]
-    found: list[dict[str, Any]] = []
+    points: list[dict[str, Any]] = []
     for config in configs:
         names = ["num_warps", "num_stages", *optional]
         point = {
             **config.kwargs,
             **{name: getattr(config, name) for name in names if getattr(config, name) is not None},
         }
-        if point not in found:
-            found.append(point)
-    return found
+        if point not in points:
+            points.append(point)
+    return points
 
 
 def _check_number(name: str, value: Any, most: int | None, where: Where) -> None:
