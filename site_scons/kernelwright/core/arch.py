@@ -1,4 +1,4 @@
-"""Archs: the names of what code is made for, in settings, JSON and paths, and all that follows from such a name.
+"""Archs: their names in settings, JSON and paths, and all that follows from such a name.
 
 A name of the target ``llvm`` is a level of x86-64, one of ``cuda`` is nvcc's. What a package has to know of the latter
 where it runs is in ``runtime/arch.py``.

@@ -1,4 +1,4 @@
-"""What decides the last bit of numbers that tools and definitions compute, besides these themselves.
+"""Identifies the C library and the CPU, because they decide the last bit of numbers that tools compute.
 
 Compilers fold constants with the C library of the machine, and the C library has several versions of ``exp``, ``pow``,
 ``sin`` and others, among which it chooses by the CPU. Their results differ in the last bit. NumPy does the same.
@@ -43,7 +43,7 @@ def library() -> Path | None:
 
 @cache
 def features() -> tuple[str, ...]:
-    """Those features that the CPU has of all that are asked for here."""
+    """The features in :data:`FEATURES` and :data:`OF_NUMPY` that the CPU has."""
     with CPU.open("rb") as stream:
         beginning = stream.read(BEGINNING)
     flags = re.search(rb"^flags\s*:(.*)$", beginning, re.M)
@@ -63,13 +63,13 @@ def arithmetic() -> list[Any]:
 
 
 def stamp() -> list[Any]:
-    """What tells, without reading the library, that :func:`arithmetic` may be another one. JSON data."""
+    """A stamp that changes if the result of :func:`arithmetic` may change, without a look into the library."""
     path = library()
     return [str(path), file_stamp(path) if path else [], features()]
 
 
 def of_numpy() -> list[str]:
-    """What NumPy chooses by besides."""
+    """The features of the CPU that only NumPy looks at."""
     return [name for name in features() if name in OF_NUMPY]
 
 

@@ -1,4 +1,4 @@
-"""The names of what builds depend on: what each stands for, and the digest of what is there now.
+"""The names of dependencies: what each name stands for, and the present digest of that.
 
 A file of the project has its path relative to the top, and so has one of the repository that the project is in:
 ``../common/tiles.py``. What differs in place from machine to machine, and from environment to environment, has a name
@@ -37,7 +37,7 @@ EDITED = "edited while it was read"
 
 
 def present_digest(top: Path, name: str) -> str:
-    """The digest of what something depends on, as it is now; empty if that is absent.
+    """The present digest of a dependency; empty if it is absent.
 
     Arguments:
         top: the project's folder.
@@ -94,7 +94,7 @@ _PORTABLE = (VARIABLE, INSTALLED, FOLDER, f"/{IN_PACKAGE}", *SOFTWARE)
 
 
 def may_be_asked(top: Path, name: str, variables: Collection[str] = PASSED_ON) -> bool:
-    """Whether others may have us look at something, whose digest they can find out then.
+    """Whether others may ask for the digest of a dependency, which tells them something about its content.
 
     They may name what is in the repository, in packages and in folders of installed software, and the variables that
     definitions see. They may not name what hides: keys and tokens are in such files.

@@ -1,4 +1,4 @@
-"""Tells what only a compiler knows of a device function: the name that it made of its types, and what these ask for."""
+"""Reads compiled device code: the name that the compiler gave a function, and the alignment and threads it needs."""
 
 from __future__ import annotations
 

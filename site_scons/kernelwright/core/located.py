@@ -1,4 +1,4 @@
-"""Reads JSON that people edit: the line of each value is known, and each error has one."""
+"""Reads JSON that people edit, with the line of each value, so that errors can name the line."""
 
 from __future__ import annotations
 

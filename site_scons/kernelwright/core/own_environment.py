@@ -1,4 +1,4 @@
-"""The environment that a front end's compiler has for itself, because it cannot or need not share that of TVM."""
+"""The separate Python environment of a front end's compiler that cannot, or need not, share that of TVM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths of the machine that builds: what is given away may not name them."""
+"""Finds paths of the machine that builds. Files that users publish may not contain such paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells the files of the user, in the project and elsewhere, from those of Python, of packages, and of the system."""
+"""Tells whether a file belongs to the user, or to Python, a package or the system."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class Culprit:
 
 
 def culprit_of(frames: Iterable[FrameType], project: Project, installation: Installation) -> Culprit | None:
-    """The line that does what is being done; None: an installed module does it while it is imported, and may.
+    """The user's line that the frames come from; None: an installed module is being imported, which is allowed.
 
     Only the first import in a process would show that, and the user could not do anything about it.
 

@@ -1,4 +1,4 @@
-"""``signature.json``: what a lowering says of a kernel's arguments, its device functions, and its host code.
+"""``signature.json``: the result of a lowering about a kernel's arguments, its device functions, and its host code.
 
 Every front end writes the file. From there on nothing knows which language a kernel was written in.
 
@@ -98,7 +98,7 @@ class Parameter:
 
     @property
     def passed(self) -> tuple[str, int | str]:
-        """What it is: ``tensor``, ``workspace``, ``tensor_map`` or the dtype of a number; and which one."""
+        """Its kind (``tensor``, ``workspace``, ``tensor_map``, or the dtype of a number), and its name or value."""
         named = {"tensor": self.tensor, "workspace": self.workspace, "tensor_map": self.tensor_map}
         values = [(kind, value) for kind, value in (*named.items(), (self.dtype, self.scalar)) if value is not None]
         if len(values) != 1 or values[0][0] is None:
@@ -197,7 +197,7 @@ class Workspace:
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:
-    """What signature.json says.
+    """The content of signature.json.
 
     Arguments:
         schema: the revision of the format.

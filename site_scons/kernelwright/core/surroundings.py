@@ -1,4 +1,4 @@
-"""What a definition sees besides the project's files: variables of the environment, and installed packages.
+"""The dependencies of a definition besides the project's files: environment variables and installed packages.
 
 Each has a name that begins with a slash, as no file of the project has, and a digest of what is there now.
 """
@@ -39,9 +39,9 @@ INSTALLED = "/installed/"
 """What the name of an installed distribution begins with."""
 
 OUTSIDE = "/outside/"
-"""The name of what nobody else can look at: a file outside of the project, another process, the network.
+"""The name of all dependencies that no other machine can compare: files outside of the project, processes, the network.
 
-What depends on it stays on the machine."""
+A result that depends on it stays on the machine."""
 
 FOLDER = "/folder/"
 """The name of the place of the project, for what has an absolute path of it, such as a flag with ``__file__`` in it."""

@@ -1,1 +1,1 @@
-"""What a definition file and ``pyproject.toml`` say: kernels, programs, settings."""
+"""The content of definition files and of ``pyproject.toml``: kernels, their options, and settings."""

@@ -1,4 +1,4 @@
-"""The arguments of kernels whose definitions declare them, because their source does not tell enough."""
+"""Arguments that a definition declares, because the source of the kernel does not say enough about them."""
 
 from __future__ import annotations
 
@@ -82,13 +82,13 @@ class Scalar:
 
 
 class Declared:
-    """What a definition returns that declares its arguments by name; some of them are those of the kernel."""
+    """The base of what definitions return if they declare arguments by name."""
 
     arguments: Mapping[str, Any]
 
     @property
     def declared(self) -> dict[str, Tensor | Scalar]:
-        """Those that are arguments of the kernel."""
+        """The arguments of the kernel, by their names."""
         return {name: value for name, value in self.arguments.items() if isinstance(value, (Tensor, Scalar))}
 
     @property
@@ -120,11 +120,11 @@ class Declared:
 
 
 def multiples_of(values: Iterable[Any], known: Mapping[str, int] | None = None) -> dict[str, int]:
-    """What definitions say of sizes: name -> what its values are multiples of, of all that is said of it.
+    """The multiples of sizes: name of a size -> the number that its values are multiples of, by all declarations.
 
     Arguments:
-        values: what is passed, the tensors among which say something.
-        known: what is known besides.
+        values: the arguments; tensors among them declare multiples.
+        known: multiples from elsewhere.
     """
     multiples = dict(known or {})
     for value in values:

@@ -15,7 +15,7 @@ HOST_AND_PORT = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})", re.A)
 
 
 def check_address(address: str, where: Where) -> None:
-    """See that something is the address of a cluster, and that what is sent there is encrypted.
+    """Check that a text is the address of a cluster, and that the connection is encrypted.
 
     Raises:
         SettingsError: it is none. The message shows no password.

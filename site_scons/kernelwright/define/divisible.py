@@ -29,10 +29,10 @@ FRONT_ENDS = ("tir", "triton")
 """The front ends whose compilers use that a size is a multiple of a number."""
 
 ALL = "all"
-"""In place of a size symbol: all that Triton looks at when it compiles for a call, addresses and sizes."""
+"""A key in place of a size symbol: all that Triton looks at when it compiles for a call, addresses and sizes."""
 
 SPECIALIZED = 16
-"""What Triton then asks of them: whether they are multiples of 16."""
+"""Triton looks whether they are multiples of this number."""
 
 
 def checked_divisible(value: Any, frontend: str, where: Where) -> dict[str, tuple[int, ...]]:
@@ -95,7 +95,7 @@ def in_order(configs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def by_class(pairs: Iterable[tuple[Mapping[str, Any], Item]]) -> list[Item]:
-    """What configs stand for, in the order in which a call is compared with it. A file of recorded configs has another.
+    """The items of some configs, in the order in which a call tries them. A file of recorded configs has another order.
 
     Arguments:
         pairs: a config, and what it stands for. Of those that differ only in their classes, the one with the largest
@@ -120,7 +120,7 @@ def _rank(config: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def multiples_of(config: Mapping[str, Any], divisible: Divisible) -> dict[str, int]:
-    """What a variant knows of sizes: size symbol -> what its values are multiples of."""
+    """The multiples that a variant knows: size symbol -> the number that its values are multiples of."""
     return {name: config[f"{name}{SUFFIX}"] for name in divisible if f"{name}{SUFFIX}" in config}
 
 

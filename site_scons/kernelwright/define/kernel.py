@@ -90,7 +90,7 @@ class Kernel:
         return list(self._variants[1])
 
     def unlisted(self, config: Any) -> tuple[Variant, list[str]]:
-        """The variant that a config would be as the last of ``configs``, and the slugs that all would have then.
+        """The variant of a config that is added to the end of ``configs``, and the slugs of all variants with it.
 
         Raises:
             DefinitionError: the definition cannot be called with the config.
@@ -106,7 +106,7 @@ class Kernel:
 
     @classmethod
     def declare(cls, function: Any, declared: Declaration, where: Where) -> Kernel:
-        """The kernel of a function, and what ``@kernel`` was given.
+        """The kernel of a function with ``@kernel``.
 
         Raises:
             DefinitionError: a config's keys are not the function's parameters, two configs are equal, or options do not
@@ -179,7 +179,7 @@ class Kernel:
         return checked_sizes(self.sizes_function(**given(self.sizes_function, config, "sizes", self.where)), self.where)
 
     def cost_of(self, config: Config, sizes: Mapping[str, int], target: str) -> float:
-        """What a candidate is estimated to take; 0, if the definition does not say.
+        """The definition's estimate of how long a candidate takes; 0, if it has none.
 
         Arguments:
             config: the candidate's.

@@ -28,7 +28,7 @@ MAX_BITS = 64
 
 
 class Option(NamedTuple):
-    """What is declared about an option, besides its type and its default.
+    """The declaration of an option, besides its type and its default.
 
     Arguments:
         word: what the docs call its type, in Markdown.
@@ -66,12 +66,12 @@ def _option(
 
 
 def declared_options(kind: type[OwnOptions]) -> dict[str, Option]:
-    """Name -> what is declared about it, of all options that one of the classes here has."""
+    """Name -> declaration, for all options of one of the classes here."""
     return {each.name: each.metadata["option"] for each in fields(kind)}
 
 
 def read_options(kind: type[Some], given: Mapping[str, Any], decorator: str, where: Where) -> Some:
-    """The checked options of what a decorator was given.
+    """The options that a decorator got, checked.
 
     Arguments:
         kind: which options it takes.
@@ -258,7 +258,7 @@ class KernelOptions(OwnOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class BackwardDeclaration(OwnOptions):
-    """All that ``.backward`` can be given."""
+    """All options of ``.backward``."""
 
     tune: Any = _option(
         None,
@@ -270,7 +270,7 @@ class BackwardDeclaration(OwnOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration(KernelOptions, BackwardDeclaration):
-    """All that ``@kernel`` can be given. What says which variants there are is used up when they are made."""
+    """All options of ``@kernel``. Those that choose the variants are needed only until the variants are made."""
 
     configs: Sequence[Mapping[str, Any]] | Recorded | None = _option(
         None,
@@ -304,7 +304,7 @@ class Declaration(KernelOptions, BackwardDeclaration):
 
 
 def kept(declared: OwnOptions, **others: Any) -> KernelOptions:
-    """The options of a declaration that a build is told, with others in place of some."""
+    """The options of a declaration that a build needs, some of them replaced by others."""
     names = {each.name for each in fields(declared)}
     given = {each.name: getattr(declared, each.name) for each in fields(KernelOptions) if each.name in names}
     return KernelOptions(**given | others)

@@ -12,7 +12,7 @@ Outputs = Sequence[str | int]
 
 
 class Arguments(NamedTuple):
-    """What is known of the arguments of a kernel: its outputs as the definition lists them, and all names in order."""
+    """The arguments of a kernel: its outputs as the definition lists them, and the names of all in order."""
 
     outputs: Outputs
     names: Sequence[str]
@@ -45,7 +45,7 @@ def named_outputs(outputs: Outputs, arguments: Sequence[str], where: Where) -> t
 
 
 def require_gradient_names(forward: str, of_forward: Arguments, of_backward: Arguments, where: Where) -> None:
-    """Find out whether each argument of a backward kernel is one that autograd can pass.
+    """Check that autograd can pass each argument of a backward kernel.
 
     Arguments:
         forward: the name of the kernel whose gradients it computes.

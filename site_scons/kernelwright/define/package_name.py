@@ -1,4 +1,4 @@
-"""Import names of packages: which ones Python can import, and which ones something else has."""
+"""Checks the import name of a package: Python has to be able to import it, and no other package may have it."""
 
 from __future__ import annotations
 

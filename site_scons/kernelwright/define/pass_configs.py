@@ -1,4 +1,4 @@
-"""Configs of TVM's passes, as definitions and callers give them: checked as data, without TVM."""
+"""Checks configs of TVM's passes without TVM: their form, and the types of their values."""
 
 from __future__ import annotations
 

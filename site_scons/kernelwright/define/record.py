@@ -1,4 +1,4 @@
-"""The record of a definition file: what a build knows of its kernels without executing it again.
+"""The record of a definition file. With it, a build knows the kernels without executing the file again.
 
 A worker makes it, and it passes as JSON (``core/converter.py``) to the build, which keeps it.
 """
@@ -120,7 +120,7 @@ class DefinitionRecord:
         return [*self.dependencies.items(), *self.recorded.items(), *self.surroundings.items()]
 
     def covers(self, name: str) -> bool:
-        """Whether it is known of something that the definition depends on it, before any of its functions is called."""
+        """Whether the record names something as a dependency of the definition file itself."""
         return name in self.dependencies or name in self.surroundings or (name == OUTSIDE and not self.shared)
 
 

@@ -1,4 +1,4 @@
-"""Configs that a program was seen to use: the file that they are recorded in, and ``recorded()`` for definitions.
+"""Reads and writes the file of configs that a program has used, and has ``recorded()`` for definitions.
 
 The file has a line for each config, in a fixed order, so that it can be kept with the sources and be compared.
 """
@@ -64,7 +64,7 @@ def recorded(path: str, *, default: Iterable[Mapping[str, Any]] | None = None) -
 
 @dataclass(frozen=True)
 class Recorded:
-    """What stands for the recorded configs until the kernel that they are for is known.
+    """A stand-in for recorded configs, until the name of their kernel is known.
 
     Arguments:
         path: the file, relative to the folder of the definition file.
@@ -138,7 +138,7 @@ def folder_of(function: Callable[..., Any]) -> Path:
 
 
 def parse(content: bytes | str) -> Configs:
-    """What a file of recorded configs says.
+    """The content of a file of recorded configs.
 
     Raises:
         ValueError: it is damaged; the message says how.
@@ -166,7 +166,7 @@ def config_text(config: Mapping[str, Any]) -> str:
 
 
 def damage(error: OSError | ValueError) -> str:
-    """What is wrong with a file that could not be read, to follow its name."""
+    """The rest of a message about a file that cannot be read, to be put behind its name."""
     if isinstance(error, OSError):
         return f"cannot be read: {error.strerror or error}"
     return f"is damaged: {error}"
@@ -178,7 +178,7 @@ def _ordered(config: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
 
 
 def rank_of(config: Mapping[str, Any]) -> list[tuple[str, bool, float, str, str]]:
-    """What configs are sorted by: numbers by their size."""
+    """The key that configs are sorted by; numbers are sorted by their size."""
     ranked = []
     for key in sorted(config):
         value = config[key]

@@ -1,4 +1,4 @@
-"""The address of a remote cache: which ones there are, and that none has a secret in it."""
+"""Checks the address of a remote cache: its form, and that it contains no secret."""
 
 from __future__ import annotations
 

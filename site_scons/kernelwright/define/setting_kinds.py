@@ -1,4 +1,4 @@
-"""The kinds of settings: what may be given for one, what it becomes, and how it is written."""
+"""The kinds of settings: how the value of each kind is read, checked and written."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Kind(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """What is declared about one setting, besides its default.
+    """The declaration of a setting, besides its default.
 
     Arguments:
         kind: how its values are written.

@@ -46,12 +46,12 @@ def _setting(kind: Kind, default: Any, text: str, **more: Any) -> Any:
 
 
 def _aside(kind: Kind, default: Any, text: str, **more: Any) -> Any:
-    """A setting that nothing which is built depends on."""
+    """A setting that no output depends on."""
     return _setting(kind, default, text, affects_output=False, **more)
 
 
 def _of_run(kind: Kind, default: Any, text: str, **more: Any) -> Any:
-    """Such a setting, for all packages of a run."""
+    """A setting that no output depends on, and that all packages of a run have in common."""
     return _aside(kind, default, text, of_run=True, **more)
 
 
@@ -232,7 +232,7 @@ def environment_layer(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def unknown_variables(environment: Iterable[str]) -> list[str]:
-    """The names among those of variables that begin as those of a remote cache, and are none."""
+    """The variables whose names begin like those of a remote cache, and that mean nothing."""
     known = {*ENVIRONMENT, TOKEN, SIGNING_KEY}
     return [name for name in environment if name.startswith("KERNELWRIGHT_REMOTE_") and name not in known]
 

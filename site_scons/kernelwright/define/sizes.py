@@ -116,7 +116,7 @@ def check_axes(sizes: Any, names: frozenset[str], what: str, where: Where) -> No
 
 
 def check_size(size: Any, names: frozenset[str], what: str, where: Where) -> None:
-    """Find out whether something is a size that a call tells.
+    """Check that a value is a size that follows from the arguments of a call.
 
     Arguments:
         names: those in the shapes of tensors.

@@ -1,4 +1,4 @@
-"""The sources with host code that a kernel lists, and the folders that its sources include headers from."""
+"""Checks the paths of a kernel's sources with host code, and of its folders of headers."""
 
 from __future__ import annotations
 

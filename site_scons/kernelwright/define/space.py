@@ -1,4 +1,4 @@
-"""Spaces of tuning parameters: how a kernel may do its work, apart from the configs that its callers can see.
+"""Spaces of tuning parameters, which callers of a kernel do not see.
 
 A caller's config and a point of the space together are the config of a variant, a candidate. Which candidates are built
 is decided by tuning tables; without one, it is the first point of each target.
@@ -199,7 +199,7 @@ def variants_of(choices: Iterable[Choice]) -> list[dict[str, Any]]:
 
 
 def targets_with_points(choices: Sequence[Choice], targets: Sequence[str]) -> tuple[str, ...]:
-    """Those of some targets that a kernel with these choices has variants for; all, if it has no space."""
+    """The targets for which a kernel with these choices has variants; all of them, if it has no space."""
     return tuple(target for target in targets if not choices or any(c.points.get(target) for c in choices))
 
 
@@ -210,7 +210,7 @@ def callers_part(choices: Iterable[Choice], config: Mapping[str, Any]) -> dict[s
 
 
 def given(function: Callable[..., Any], known: Mapping[str, Any], subject: str, where: Where) -> dict[str, Any]:
-    """The arguments for a function of a definition that takes those of some values that it has parameters for.
+    """The values that a function of a definition has parameters for, as keyword arguments.
 
     Raises:
         DefinitionError: it has a parameter without a default that no value has the name of.

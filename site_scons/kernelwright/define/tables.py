@@ -1,4 +1,4 @@
-"""Where the tuning tables of a project are: found by the names of the files, without reading any."""
+"""Finds the tuning tables of a project by the names of the files, without reading them."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was measured for some sizes.
+    """A measurement for some sizes.
 
     Arguments:
         sizes: size symbol -> size.
@@ -124,7 +124,7 @@ class Source:
 
 @dataclass(frozen=True)
 class TunedConfig:
-    """What a table says of one config of a caller.
+    """The part of a table for one config of a caller.
 
     Arguments:
         config: the config.
@@ -171,7 +171,7 @@ class TableFile:
     line: int = field(default=0, compare=False, init=False)
 
     def of(self, config: Mapping[str, Any]) -> TunedConfig | None:
-        """What it says of a config; None: nothing."""
+        """Its part for a config; None: it has none."""
         return next((each for each in self.configs if same(each.config, config)), None)
 
     def where(self, line: int) -> Where:

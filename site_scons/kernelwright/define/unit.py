@@ -1,4 +1,4 @@
-"""A unit: what a front end is asked to lower."""
+"""A unit: the part of a kernel that a front end lowers in one go."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .pass_configs import PassConfigs
 
 @dataclass(frozen=True)
 class Unit:
-    """What is to be lowered: one variant for one target.
+    """One variant for one target, which a front end lowers.
 
     Arguments:
         kernel: the kernel's name.
@@ -83,7 +83,7 @@ def unit_symbol(kernel: str, slug: str, slugs: Iterable[str], target: str, arch:
 
 
 def alike(slug: str, slugs: Iterable[str]) -> list[str]:
-    """Those slugs that are one identifier in C with a slug, which may be one of them."""
+    """The slugs that become the same C identifier as a slug, which may be one of them."""
     return [other for other in slugs if _identifier(other) == _identifier(slug)]
 
 

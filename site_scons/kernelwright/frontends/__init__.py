@@ -42,11 +42,11 @@ class Written(Protocol):
 
     @property
     def options(self) -> KernelOptions:
-        """What its decorator was given."""
+        """The options that its decorator got."""
 
 
 def of(kernel: Written, where: Where | None = None) -> FrontEnd:
-    """The front end of a kernel: the one of that name, or what stands in for it if sources have their own host code.
+    """The front end of a kernel. Sources with their own host code have one that stands in for the one of that name.
 
     Raises:
         DefinitionError: there is none.
@@ -62,7 +62,7 @@ def targets_of(kernel: Kernel) -> Sequence[str]:
 
 
 def require_recognized(front_end: FrontEnd, returned: Any, where: Where) -> None:
-    """Raise a DefinitionError if a definition returned something else than its front end lowers."""
+    """Raise a DefinitionError if a definition returned an object that its front end cannot lower."""
     if front_end.recognizes(returned):
         return
     remedy = front_end.remedy

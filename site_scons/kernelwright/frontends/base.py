@@ -1,4 +1,4 @@
-"""What a front end is. Nothing here, nor in the class of a front end outside of its methods, imports TVM."""
+"""The base class of front ends. This module does not import TVM; a front end may import it inside of methods only."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LoweredFiles:
         source: the CUDA source of the device code; empty: there is none for a CUDA compiler.
         images: arch -> its device code, where the front end compiles that itself.
         usages: arch -> what the functions of its cubin use, as JSON.
-        flags: flags of the CUDA compiler that the source says, as a list in JSON; empty: it says none.
+        flags: a JSON list of the flags that the source needs of the CUDA compiler; empty: it needs none.
     """
 
     module: str
@@ -47,7 +47,7 @@ class LoweredFiles:
 
     @classmethod
     def with_images(cls, module: str, host: tuple[str, ...], archs: tuple[str, ...]) -> LoweredFiles:
-        """Those of a front end that compiles the device code of each arch itself."""
+        """The names for a front end that compiles the device code of each arch itself."""
         usages = {arch: f"{arch}.json" for arch in archs if not is_ptx(arch)}
         return cls(module, host, "", {arch: image_file(arch) for arch in archs}, usages)
 
@@ -72,7 +72,7 @@ class HeaderFolders:
 
 
 class FrontEnd:
-    """A language of definitions: it recognises what they return, lowers it, and says what has to be installed for that.
+    """A language of definitions: it recognises what they return, lowers it, and names the packages that this needs.
 
     The build asks for the attributes, :meth:`tool` and :meth:`files`; the other methods run in workers.
     """
@@ -97,7 +97,7 @@ class FrontEnd:
     """The headers of its tool that the CUDA source includes."""
 
     own_environment: ClassVar[OwnEnvironment | None] = None
-    """The environment that its compiler has for itself, or may have."""
+    """The environment of its compiler, if that has, or can have, one of its own."""
 
     has_host_code: ClassVar[bool] = False
     """Whether the kernel's sources have host code of their own: a compiler makes objects of them, which are linked."""
@@ -106,7 +106,7 @@ class FrontEnd:
     """Whether TVM's passes lower its definitions. Then they take configs of passes, and can show the IR after each."""
 
     interpreter: ClassVar[Interpreter | None] = None
-    """What runs its definitions where there is no GPU, so that they can be checked."""
+    """The interpreter that runs its definitions on machines without a GPU, for checks."""
 
     returns: ClassVar[type]
     """The class of what a definition returns, unless :meth:`recognizes` says more."""
@@ -138,7 +138,7 @@ class FrontEnd:
         )
 
     def check(self, kernel: Kernel, where: Where) -> None:
-        """Raise a DefinitionError for what a kernel cannot have with this front end: targets, flags, pass configs."""
+        """Raise a DefinitionError if a kernel has targets, flags or pass configs that this front end does not take."""
         for target in kernel.options.targets or ():
             if target in TARGETS and target not in self.targets:  # what is no target is found later, for all kernels
                 message = f"a definition in {self.name} cannot be built for the target {target!r}"
@@ -181,8 +181,7 @@ class FrontEnd:
         return isinstance(returned, self.returns)
 
     def target(self, unit: Unit) -> Any:
-        """What a definition gets as its parameter ``target``: by default that text, or the arch if it has it called for
-        each.
+        """What a definition gets as its parameter ``target``: the name of the target, or with ``per_arch`` the arch.
 
         Raises:
             LoweringError: there is no such arch.
@@ -190,8 +189,10 @@ class FrontEnd:
         return unit.arch if unit.per_arch else unit.target
 
     def calls_definition(self, returned: Any) -> bool:
-        """Whether lowering and interpreting call functions of the definition in this process: what they raise and read
-        is then the definition's."""
+        """Whether lowering and interpreting call functions of the definition in this process.
+
+        If so, the errors that they raise and the files that they read belong to the definition.
+        """
         return False
 
     def argument_names(self, returned: Any, unit: Unit) -> list[str]:
@@ -206,10 +207,10 @@ class FrontEnd:
         return list(returned.declared)
 
     def interpreted(self, returned: Any, unit: Unit) -> Callable[..., Mapping[str, str]]:
-        """A function that runs what the definition returned in the interpreter, and gets all arguments of a call.
+        """A function that runs what the definition returned in the interpreter.
 
-        Those are NumPy arrays, numbers, and tensors of tvm-ffi with dtypes that NumPy lacks, all on the CPU. It returns
-        the files that another process used for it, as ``LoweredKernel.read`` has them.
+        It takes all arguments of a call: numbers, NumPy arrays, and tensors of tvm-ffi with dtypes that NumPy lacks, which
+        are on the CPU. It returns the files that another process used for it, in the form of ``LoweredKernel.read``.
 
         Raises:
             DefinitionError: the definition is wrong.
@@ -222,7 +223,7 @@ class FrontEnd:
         Arguments:
             returned: what the definition returned, which :meth:`recognizes` accepts.
             unit: what is lowered.
-            progress: called with what is about to be done; an error shows it if the worker dies.
+            progress: a function that gets the name of each next step. An error shows that name if the worker dies.
 
         Raises:
             DefinitionError: the definition is wrong.

@@ -1,4 +1,4 @@
-"""What ELF files say: the device functions of a cubin and what they use, and what an object leaves undefined."""
+"""Reads ELF files: the device functions of a cubin with their registers and memory, and the symbols an object needs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def usage_of(cubin: bytes, capability: int) -> dict[str, dict[str, int]]:
 
 
 def with_spills(usage: Mapping[str, Mapping[str, int]], report: str) -> dict[str, dict[str, int]]:
-    """The same, with the spills that ``ptxas -v`` has reported; a device function that it does not name has none."""
+    """The usage with the spills from the report of ``ptxas -v``. A function that the report does not name has none."""
     completed = {name: dict(used) for name, used in usage.items()}
     for name, used in completed.items():
         part = report.partition(f"Function properties for {name}")[2]

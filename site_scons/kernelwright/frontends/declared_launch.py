@@ -1,4 +1,4 @@
-"""Host code for a device function whose arguments and launch a definition declares: TVM makes it of TIR."""
+"""Has TVM make the host code of a device function, if the definition declares its arguments and its launch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def lower_launch(launch: DeclaredLaunch, unit: Unit) -> LoweredKernel:
-    """Make the files of a unit that launches one device function, but for its device code.
+    """Make all files of a unit that launches one device function, except for the device code.
 
     Raises:
         DefinitionError: the arguments cannot be those of a kernel.
@@ -67,15 +67,15 @@ def lower_launches(
 
 
 def lower_checks(declared: Mapping[str, Tensor | Scalar], unit: Unit) -> LoweredKernel:
-    """As :func:`lower_launches`, without launches: the host code compares a call with the arguments, and that is all.
+    """As :func:`lower_launches`, without launches: the host code only compares a call with the arguments.
 
-    Sizes have 64 bits, because who does the work computes with them as they like.
+    Sizes have 64 bits, because the function that does the work may compute with them in any type.
     """
     return lower_launches(declared, (), unit, "int64")
 
 
 def _declared(argument: Argument, value: Tensor | Scalar, least: int, where: Where) -> Argument:
-    """An argument with what the definition says of it and TIR cannot know.
+    """An argument with facts that only the definition has: its alignment, and whether it is written.
 
     Arguments:
         least: bytes to which its data is aligned in any case.
@@ -175,7 +175,7 @@ class _Host:
         return [tirx.Bind(variable, operations.tvm_stack_alloca("tensormap", 1)), tirx.Evaluate(call)]
 
     def _parameter_number(self, name: str, size: Sizes, dtype: str) -> Any:
-        """A number that a parameter gets; in front of the launches is what refuses one that its dtype cannot hold."""
+        """A number that a parameter gets. A check before the launches refuses a number that its dtype cannot hold."""
         number = self._number(size, dtype)
         if "int" not in dtype:
             return number
@@ -218,7 +218,7 @@ class _Host:
         return self._analyzer.simplify(translate(text_of(size), literal, symbol, operation))
 
     def _require_divisor(self, divisor: Any, size: Sizes) -> None:
-        """Have calls refused in which a divisor is 0, which ends a process that computes in C."""
+        """Add a check that refuses calls with a divisor of 0. Such a division ends a process that computes in C."""
         bound = self._analyzer.const_int_bound(divisor)
         if bound.min_value == bound.max_value == 0:
             remedy = "divide by a number, or by a size that is not 0"

@@ -1,7 +1,8 @@
-"""What CUDA allows of a launch: what is known of it when a kernel is built is compared then, and not at its first call.
+"""Compares launches with the limits of CUDA when a kernel is built, as far as their sizes are known by then.
 
-The limits are those of the CUDA C++ Programming Guide (technical specifications for each compute capability), which all
-archs have in common, but for shared memory.
+So a launch that can never work is an error of the build, and not of the first call. The limits are in the CUDA C++
+Programming Guide (technical specifications for each compute capability). All archs have the same, except for shared
+memory.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ CLUSTER = 16
 
 
 def require_within_limits(launches: Iterable[Mapping[str, Any]], unit: Unit) -> None:
-    """Find out whether a device can begin these launches, as far as their sizes are constants.
+    """Check that a device can begin these launches, as far as their sizes are constants.
 
     Arguments:
         launches: as ``signature.json`` has them; a size is an integer, or an expression that only a call can compute.
@@ -46,7 +47,7 @@ def require_within_limits(launches: Iterable[Mapping[str, Any]], unit: Unit) -> 
 
 
 def _excesses(launch: Mapping[str, Any], arch: str) -> Iterator[tuple[str, str]]:
-    """What cannot be, in words, and what to do about it."""
+    """Each limit that a launch exceeds, in words, and what the user can do about it."""
     block, cluster = launch["block"], launch.get("cluster", ())
     yield from _axes(block, "threads in a block", BLOCK, "make the block smaller")
     if (threads := math.prod(_known(block))) > THREADS:

@@ -1,4 +1,4 @@
-"""What definitions name in place of a function: a source, which another process imports, and a function in it."""
+"""Sources that definitions name instead of passing a function: another process imports the source and finds it."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class SourceRequest:
 
     @property
     def where(self) -> Where:
-        """The place that an error of it belongs to."""
+        """The place that errors of the request name."""
         return self.unit.where
 
     @property
     def subject(self) -> str:
-        """What raises the errors of the author's code, for messages."""
+        """What messages name as the origin of errors in the author's code."""
         return self.function
 
     @property
     def cannot(self) -> str:
-        """What the compiler cannot do if it raises an error itself, for messages; ``remedy`` is what helps then."""
+        """The beginning of a message for an error of the compiler: what it cannot do. ``remedy`` ends the message."""
         raise NotImplementedError
 
 

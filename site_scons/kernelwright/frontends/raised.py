@@ -1,4 +1,4 @@
-"""What messages show of an error that the compiler of a front end raised, and where the definition was then."""
+"""Reads the error that a front end's compiler raised: its first line, and the line of the definition that it is in."""
 
 from __future__ import annotations
 

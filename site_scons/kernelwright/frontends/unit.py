@@ -31,7 +31,7 @@ class LoweredKernel:
 
 
 def returned_in(unit: Unit, arguments: Sequence[str]) -> dict[str, Any]:
-    """What ``signature.json`` says of the order in which new outputs are returned; nothing, if it is the arguments'.
+    """The key ``outputs`` of ``signature.json``, if a call returns outputs in another order than that of the arguments.
 
     Arguments:
         arguments: the names of all arguments, in the order of a call.

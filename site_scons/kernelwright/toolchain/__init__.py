@@ -1,1 +1,1 @@
-"""The tools of a build: a module for each finds it and asks it who it is; ``probe`` keeps the answers."""
+"""The tools of a build. Each has a module that finds it and identifies it; ``probe`` keeps the results."""

@@ -1,4 +1,4 @@
-"""Asks a tool who it is: runs it for an answer, and makes an identity of what was found out.
+"""Identifies a tool: runs it, and makes a digest of its version and its files.
 
 An identity is made from versions and contents, never from paths or times, so that two machines with the same tools
 agree, if they also compute alike (see ``core.arithmetic``).
@@ -41,7 +41,7 @@ def content_digest(path: str, stamp: Stamp) -> str:
 
 
 def answer(command: Sequence[str], remedy: str) -> str:
-    """What a tool prints; ``remedy`` is for one that cannot be started.
+    """The output of a tool. If it cannot be started, the error has this remedy.
 
     Raises:
         ToolchainError: it cannot be run, or it failed.
@@ -55,7 +55,7 @@ def answer(command: Sequence[str], remedy: str) -> str:
 def run_tool(
     command: Sequence[str], problem: str, remedy: str, folder: Path | None = None, scratch: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a tool in the fixed environment, and say how it ended.
+    """Run a tool in the fixed environment; the result has its exit status and its output.
 
     Arguments:
         command: the tool, and its arguments.

@@ -51,7 +51,7 @@ def first_program(candidates: Iterable[Path], name: str, environment: Mapping[st
 
 
 def version_of(program: str, remedy: str) -> str:
-    """The version that a program of CUDA says it has, such as ``13.0.88``.
+    """The version that a program of CUDA prints, such as ``13.0.88``.
 
     Arguments:
         remedy: how to get another one.

@@ -1,4 +1,4 @@
-"""Finds and probes the compilers of front ends, through what pip has recorded of them and without importing them."""
+"""Finds and identifies the compilers of front ends by the RECORD files of pip, without importing them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Distribution:
 
 
 def distribution_records(name: str, parts: str = "") -> list[Path]:
-    """The RECORD files of what a compiler consists of; empty: it is not installed.
+    """The RECORD files of all distributions of a compiler; empty: it is not installed.
 
     Arguments:
         name: the distribution, as its folder has it, and the folder of its modules.
@@ -62,6 +62,6 @@ def probe_distribution(name: str, records: Sequence[Path]) -> Distribution:
 
 
 def hashes_of(record: Path) -> bytes:
-    """The hashes of what decides the output, but for extension modules (see :mod:`.tvm`)."""
+    """The hashes of the files that decide the output, without extension modules (see :mod:`.tvm`)."""
     rows = [row for row in record.read_text().splitlines() if CONTENT.search(row) and not row.startswith("..")]
     return "\n".join(sorted(row for row in rows if ".cpython-" not in row)).encode()

@@ -1,4 +1,4 @@
-"""Finds and probes the compiler of a front end in the environment that a setting names, without running its Python."""
+"""Finds and identifies a front end's compiler in the environment that a setting names, without running its Python."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ABSENT = Elsewhere("absent", "absent", "", "")
 
 @dataclass(frozen=True)
 class Parts:
-    """What decides what a compiler makes.
+    """The files that decide what a compiler makes.
 
     Arguments:
         distributions: as their folders have them, itself first.

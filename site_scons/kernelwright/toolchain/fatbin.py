@@ -1,8 +1,8 @@
-"""Fatbins, the containers in which CUDA keeps device code: packs an image into a compressed one, reads what is in some.
+"""Writes and reads fatbins, the containers in which CUDA keeps device code. A fatbin can be compressed.
 
-NVIDIA does not document the format. What is read here was found out with ``fatbinary`` of CUDA 13.0: a header of 16
-bytes (magic number, version, size of the header, bytes that follow), and for each image a header that says kind, arch,
-size and compression.
+NVIDIA does not document the format. This reader follows the output of ``fatbinary`` of CUDA 13.0: a header of 16 bytes
+(magic number, version, size of the header, bytes that follow), and for each image a header with its kind, arch, size
+and compression.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def needed_driver(mode: str) -> int:
 
 
 def described(mode: str) -> dict[str, str]:
-    """What the manifest says of compressed device code: the mode, and the oldest CUDA version of a driver."""
+    """The manifest's facts about compressed device code: the mode, and the oldest CUDA version that a driver needs."""
     return {"mode": mode, "cuda": "12.4" if needed_driver(mode) else "12.0"}
 
 

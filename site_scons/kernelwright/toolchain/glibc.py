@@ -1,9 +1,9 @@
-"""Libraries to link with in place of the machine's C library, so that what is linked runs with an older one too.
+"""Makes stand-ins for the machine's C library. A library that is linked with them also runs with an older glibc.
 
 A linker binds each function of glibc to its newest version on the machine that builds: ``dlopen`` to GLIBC_2.34,
 ``exp`` to GLIBC_2.29. glibc keeps the older versions, but a linker has no option to choose them. So it is given shared
-libraries that have the same names and no code, and in which the default version of each symbol is the newest one that
-is not newer than wanted. Which ones there are is read from the machine's own libraries.
+libraries with the same names and without code. In these, the default version of each symbol is the newest one that the
+setting ``glibc`` allows. The machine's own libraries list the symbols and their versions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which files a CUDA compiler reads besides its source and its own headers: those that flags such as ``-I`` pull in."""
+"""Finds the files that a CUDA compiler reads because of flags such as ``-I``, besides its source and own headers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NAMING = sorted([*GIVEN, *QUOTED, *itertools.chain(*FOLDERS), "-iprefix"], key=l
 """All of these, the longest first: one can be the begin of another one."""
 
 INCLUDING = (*NAMING, *OPTIONS_FILE, "-isysroot", "--sysroot", "@")
-"""How flags begin that name a file to read, or a folder to look for files in. One too many here does no harm."""
+"""The beginnings of flags that name a file to read, or a folder to search. A surplus entry does no harm."""
 
 PASSED_ON = re.compile(r"(-X(compiler|ptxas|cudafe|nvlink)|--(compiler|ptxas|nvlink)-options)(=|$)")
 """Flags whose value is a list, with commas, of flags for another program."""
@@ -50,7 +50,7 @@ SOUGHT = re.compile(
     r"""(?:^[ \t]*\#[ \t]*(?:include(?:_next)?|import)|__has_include(?:_next)?[ \t]*\()[ \t]*(<[^>\n]+>|"[^"\n]+")""",
     re.M,
 )
-"""What makes a compiler look for a file, with the name and its brackets."""
+"""Text that makes a compiler look for a file, with the name and its brackets."""
 
 SYSTEM = ("/usr/include", "/usr/lib", "/usr/lib64", "/usr/lib32")
 """Folders of the system's headers, and of a compiler's that belongs to the system."""
@@ -83,7 +83,7 @@ def options_files(flags: Sequence[str], folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class Search:
-    """Where flags have a compiler look for headers.
+    """The folders in which a compiler looks for headers because of its flags.
 
     Arguments:
         working: the folder that it runs in.
@@ -116,8 +116,8 @@ class Search:
 def included_files(source: Path, flags: Sequence[str], folder: Path) -> list[Path]:
     """The files that a source may include by the folders and files that flags name; absolute paths, sorted.
 
-    For a compiler that does not tell what it read. Conditions are not looked at, so there may be some too many. What
-    cannot be told from the text (``#include MACRO``) may be any file of these folders.
+    This is for a compiler that does not list the files that it reads. It ignores conditions, so the result may have
+    more files than the compiler reads. ``#include MACRO`` may mean any file of these folders.
 
     Arguments:
         source: the source.
@@ -157,9 +157,9 @@ def sought_in_vain(
     packages: Mapping[str, str],
     begun: int | None = None,
 ) -> list[str]:
-    """What a compiler looks for before it finds a header elsewhere, or nowhere: if it is made, another file is read.
+    """The paths where a compiler looks for a header before it finds it. It would read a new file there instead.
 
-    There may be some too many, of which a compiler would take no notice.
+    The result may have more paths than the compiler looks at.
 
     Arguments:
         files: the files that it read; absolute paths.

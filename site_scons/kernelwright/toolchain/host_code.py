@@ -121,7 +121,7 @@ def compile_object(
 
 
 def shell_text(dry_run: str, job: ObjectJob, scratch: str) -> str:
-    """What a shell runs in place of nvcc, in the folder of the project.
+    """The commands that a shell runs in place of nvcc, in the folder of the project.
 
     Arguments:
         dry_run: what ``nvcc --dryrun`` printed.

@@ -39,7 +39,7 @@ def find_host_compiler(setting: str, environment: Mapping[str, str]) -> str:
 
 
 def probe_host_compiler(path: str) -> HostCompiler:
-    """Ask the compiler who it is.
+    """Identify the compiler.
 
     Raises:
         ToolchainError: it does not answer.

@@ -1,4 +1,4 @@
-"""Limits on what device functions may use: registers and spills, as ptxas reported them."""
+"""Compares the registers and spills of device functions, which ptxas reports, with the limits in the settings."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def _top_of_wrapped(nvcc: str) -> Path:
 
 
 def probe_nvcc(path: str, parts: Sequence[Path], host_compiler: HostCompiler) -> Nvcc:
-    """Ask nvcc who it is, and compile a small kernel.
+    """Identify nvcc, and compile a small kernel with it.
 
     Raises:
         ToolchainError: a part of it is missing, its parts have different versions, or it does not compile the kernel.

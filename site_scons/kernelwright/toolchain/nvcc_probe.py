@@ -1,4 +1,4 @@
-"""Compiles a small kernel with nvcc, to see that it works, and with the programs that nvcc runs, to see if they do."""
+"""Tests nvcc with a small kernel: once as a whole, and once with the programs that nvcc runs, one by one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ ELF = b"\x7fELF"
 
 
 def compile_probe(nvcc: str, version: str, host_compiler: str, arch: str, remedy: str) -> str:
-    """Compile a small kernel with nvcc, and with the programs that it runs; why they cannot be used, if so.
+    """Compile a small kernel with nvcc and with the programs that nvcc runs.
+
+    The result says why these programs cannot be used without nvcc; empty: they can.
 
     Arguments:
         nvcc, host_compiler: paths of the compilers.
@@ -87,7 +89,7 @@ class _Probe:
         return [self.nvcc, "-ccbin", self.host_compiler, f"-{kind}", f"-arch={arch}", "-o", output, "probe.cu"]
 
     def obstacle(self) -> str:
-        """What the programs that nvcc runs founder on, if they do."""
+        """Why the programs that nvcc runs cannot be used without nvcc; empty: they can."""
         try:
             front, whole = self._steps("ptx"), self._steps("cubin")
             if front.decisive != whole.decisive:

@@ -54,7 +54,11 @@ class ToolHeaders:
     standard: str
 
     def flags(self, path: str) -> list[str]:
-        """What makes the compiler find them, with the folder of the tool."""
+        """The flags that make the compiler find them.
+
+        Arguments:
+            path: the folder of the tool.
+        """
         return [flag for folder in self.folders for flag in ("-I", f"{path}/{folder}")]
 
 
@@ -117,7 +121,7 @@ class NvccJob(DeviceJob):
 
 @dataclass(frozen=True)
 class CompiledCode:
-    """What a run of a CUDA compiler gave besides its files.
+    """The result of a run of a CUDA compiler, besides its files.
 
     Arguments:
         result: what it printed and what it took.
@@ -233,7 +237,7 @@ def resource_usage(output: str) -> dict[str, dict[str, int]]:
 
 
 def by_hand(job: Job) -> Job:
-    """The same as a script has it, with stand-ins for folders in installed packages."""
+    """The job with stand-ins for folders in installed packages, for a script."""
     return replace(
         job, flags=tuple(stand_in(job.packages[word]) if word in job.packages else word for word in job.flags)
     )

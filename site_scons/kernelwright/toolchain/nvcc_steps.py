@@ -28,7 +28,7 @@ PROGRAMS = {"ptx": (["cicc"], ["cicc", "ptxas"]), "cubin": (["cicc", "ptxas"],)}
 """Kind of output -> the programs that may be run on what the host compiler has preprocessed."""
 
 OF_CUBINS_ONLY = re.compile(r' --(?:gen_c_file|stub_file|gen_device_file)_name "[^"]*"')
-"""What cicc writes beside the PTX of a cubin, and nothing reads."""
+"""Flags for files that cicc writes beside the PTX of a cubin. No program reads these files."""
 
 SOURCE_PATH = re.compile(r'(?<= --orig_src_path_name ")((?:\\.|[^"\\])*)/(?=[^"/]*")')
 """The folder of the source, which nvcc tells cicc for debug information."""
@@ -52,9 +52,9 @@ class Steps:
     commands: tuple[str, ...]
 
     def moved(self, folder: str, scratch: str) -> Steps:
-        """The same steps for the source of that name in another folder; empty: cicc is not told which one.
+        """The steps for a source of the same name in another folder; empty: cicc does not learn the folder.
 
-        cicc makes names of that path, for what has the same name in other files: what is in a namespace without a name.
+        cicc makes names of that path for declarations in a namespace without a name, so that they differ between files.
         """
         # nvcc puts it between double quotes as it is, where a shell would act on it.
         place = re.sub(r'([$`"\\])', r"\\\1", os.path.realpath(folder)) + "/" if folder else ""
@@ -118,7 +118,7 @@ class Steps:
 
     @property
     def decisive(self) -> list[str]:
-        """What decides the PTX: the first two commands, without the names of files that come and go."""
+        """The part of the commands that decides the PTX: the first two, without the names of temporary files."""
         named = (OUTPUT.sub("", OF_CUBINS_ONLY.sub("", command)) for command in self.commands[:2])
         return [" ".join(TEMPORARY.sub("", command).split()) for command in named]
 

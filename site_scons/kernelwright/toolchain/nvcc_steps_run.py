@@ -1,8 +1,8 @@
-"""Compiles CUDA source with the programs that nvcc runs, and without nvcc: PTX by the front end, cubins by ptxas.
+"""Compiles CUDA source with the programs that nvcc runs, without nvcc: the front end makes PTX, and ptxas makes cubins.
 
-That makes the same files in less time: PTX is made once for all archs that need it, and ptxas runs only if it changed.
-``toolchain/nvcc_probe.py`` has seen that this nvcc allows it. Whatever goes wrong on the way, nvcc itself is run then,
-and its error is the one that counts.
+The files are the same, and take less time: PTX is made once for all archs that need it, and ptxas runs only if the PTX
+changed. ``toolchain/nvcc_probe.py`` has tested that this nvcc allows it. If a step fails, nvcc itself runs, and the
+user sees the error of nvcc.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def can_part(flags: Sequence[str]) -> bool:
 
 
 class KnownSteps:
-    """What nvcc runs, asked for once for each arch and flags. Several threads may ask at a time."""
+    """The programs that nvcc runs, read from one dry run for each arch and flags. Several threads may ask at a time."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], Steps] = {}

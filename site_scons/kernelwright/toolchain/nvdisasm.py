@@ -55,7 +55,7 @@ def _candidates(nvcc: str, home: str) -> Iterator[Path]:
 
 
 def probe_nvdisasm(path: str) -> Nvdisasm:
-    """Ask nvdisasm who it is.
+    """Identify nvdisasm.
 
     Raises:
         ToolchainError: it does not answer.

@@ -94,7 +94,7 @@ def include_flags(include: str) -> list[str]:
 
 
 def probe_nvrtc(library: Path, parts: Sequence[Path]) -> Nvrtc:
-    """Ask NVRTC who it is, and compile a small kernel.
+    """Identify NVRTC, and compile a small kernel with it.
 
     Raises:
         ToolchainError: it cannot be used, or its parts and the headers are of different releases.

@@ -234,7 +234,7 @@ def _is_known(flag: str) -> bool:
 
 
 def header_options(job: NvrtcJob, nvrtc: Nvrtc, source: Path, store: HeaderStore) -> tuple[list[str], list[str]]:
-    """The options for a precompiled header, and what there is to say about it; no options: there cannot be one."""
+    """The options for a precompiled header, and notes for the user; no options: this source cannot have one."""
     text = source.read_text(encoding="utf-8", errors="surrogateescape")
     number = head_lines(text)
     if not number or not store.has_room or can_include(job.flags):

@@ -1,4 +1,4 @@
-"""Flags of nvcc that put nothing into PTX of where sources and headers are, nor of declarations that are not used."""
+"""Flags of nvcc with which PTX depends neither on the folders of sources nor on unused declarations."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ DEBUG = ("-G", "--device-debug", "-g", "--debug", "-lineinfo", "--generate-line-
 
 
 def has_debug_information(flags: Sequence[str]) -> bool:
-    """Whether nvcc puts where sources are into what it makes."""
+    """Whether these flags make nvcc write the folders of sources into its output."""
     return any(word.startswith(DEBUG) for word in flags)

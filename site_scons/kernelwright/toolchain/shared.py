@@ -1,4 +1,4 @@
-"""The compilers as other machines may have them: their identities, and what commands have in place of their paths.
+"""Describes compilers to other machines: their identities, and stand-ins for their paths in commands.
 
 An identity covers all that decides a result besides the files that a run declares: the compiler, the headers that come
 with it, and our own code and headers that take part.

@@ -1,4 +1,4 @@
-"""Runs the front end of nvcc on a source that has only what it needs of its headers."""
+"""Runs the front end of nvcc on a source with only those declarations of its headers that it needs."""
 
 from __future__ import annotations
 

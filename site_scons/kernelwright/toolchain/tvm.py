@@ -1,4 +1,4 @@
-"""Finds and probes TVM and tvm-ffi, through what pip has recorded of them and without importing them."""
+"""Finds and identifies TVM and tvm-ffi by the RECORD files of pip, without importing them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a definition returns whose sources have host code of their own: the function that they export, its arguments."""
+"""Exported: what a definition returns if its sources have host code. It names a function that they export."""
 
 from __future__ import annotations
 

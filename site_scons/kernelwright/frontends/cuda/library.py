@@ -1,4 +1,4 @@
-"""Lowers an Exported: has TVM make the host code that checks the arguments, for a function that launches by itself."""
+"""Lowers an Exported: TVM makes host code that checks the arguments. The exported function makes the launches."""
 
 from __future__ import annotations
 

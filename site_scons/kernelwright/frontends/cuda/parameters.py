@@ -19,14 +19,14 @@ NUMBERS = {
     **{"unsigned char": "uint8", "unsigned short": "uint16", "unsigned": "uint32"},
     **{"unsigned long": "uint64", "unsigned long long": "uint64"},
 }
-"""What plain numbers of C++ are."""
+"""The number types of C++, and their dtypes."""
 
 CLASSES = {
     **{"__half": "float16", "__nv_bfloat16": "bfloat16"},
     **{f"__nv_fp8{count}_e4m3": "float8_e4m3fn" for count in ("", "x2", "x4")},
     **{f"__nv_fp8{count}_e5m2": "float8_e5m2" for count in ("", "x2", "x4")},
 }
-"""What classes of CUDA's headers hold. Those such as float4 and __half2 are known by their members x, y, z and w."""
+"""The dtypes of classes in CUDA's headers. float4, __half2 and the like are recognised by their members x, y, z, w."""
 
 _FUNCTION = """\
 template <int kw_I, class... kw_P> struct kw_nth { using kw_type = void; };
@@ -136,14 +136,16 @@ def _types() -> str:
 
 
 TYPES = _types()
-"""What a function's parameters are, for the comparison with the arguments. A missing one counts as right: their number
-is compared, too. So do those of a name that is no function, or none that can be launched, which has -1 of them: each
-comparison would be several errors behind the one that matters. All names begin with ``kw_``, because the source may
-have macros of other names, such as ``N`` and ``T``; none is x, y, z or w, which are members of CUDA's own variables."""
+"""C++ templates that tell the types of a function's parameters, which are then compared with the arguments.
+
+A parameter that is missing counts as right, because the number of parameters is compared, too. A name that is no
+kernel has -1 parameters, and each of them counts as right: otherwise several more errors would follow the one that
+matters. All names begin with ``kw_``, because the source may have macros with names such as ``N`` and ``T``. No name is
+x, y, z or w, because CUDA's own variables have such members."""
 
 
 def comparisons(source: Source, unit: Unit) -> Iterator[str]:
-    """Comparisons of a function's parameters with the arguments, and what the types of these ask for."""
+    """Lines that compare a function's parameters with the arguments, and that store the alignment of each type."""
     function, count = source.function.replace('"', "'"), len(source.arguments)
     names = ", ".join(source.arguments)
     yield from (_own(name, dtype) for name, dtype in source.types.items())

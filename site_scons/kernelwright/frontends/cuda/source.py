@@ -12,7 +12,7 @@ from ...define.sizes import Size, Sizes, check_axes, check_size, on_axes
 from .tensor_map import TensorMap
 
 TENSOR_MAP = "tensor_map"
-"""What a type of the author's may be besides: a CUtensorMap by another name."""
+"""In ``types``: the type is a CUtensorMap by another name."""
 
 MACRO = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
@@ -64,7 +64,7 @@ class Source(Declared):
 
     @property
     def declared(self) -> dict[str, Tensor | Scalar]:
-        """Those that are arguments of the kernel."""
+        """The arguments of the kernel, by their names."""
         return declared_in(self.arguments)
 
     @property
@@ -73,7 +73,7 @@ class Source(Declared):
         return self.source if isinstance(self.source, str) and "\n" in self.source else None
 
     def launch(self) -> Iterator[tuple[str, Sizes]]:
-        """What is launched, as TVM names it: ``blockIdx.x`` and the size, and so on."""
+        """The sizes of the launch by TVM's names: ``blockIdx.x`` and its size, and so on."""
         yield from on_axes("blockIdx", self.grid)
         yield from on_axes("threadIdx", self.block)
         yield from on_axes("clusterCtaIdx", self.cluster)
@@ -98,7 +98,7 @@ class Source(Declared):
         self._check_words(where)
 
     def _check_words(self, where: Where) -> None:
-        """Raise a DefinitionError for macros and types that cannot be."""
+        """Raise a DefinitionError if a macro or a type is not valid C++."""
         for macro, text in self.defines.items():
             if not isinstance(macro, str) or not MACRO.fullmatch(macro) or "\n" in str(text):
                 message = f"defines has {shown(macro)}: {shown(text)}, which is no macro"
@@ -113,6 +113,6 @@ class Source(Declared):
 
 
 def declared_in(passed: Mapping[str, object]) -> dict[str, Tensor | Scalar]:
-    """The arguments of a kernel among what its function is passed."""
+    """The arguments of a kernel: the tensors and numbers among the values that its function gets."""
     tensors = {name: value.tensor if isinstance(value, TensorMap) else value for name, value in passed.items()}
     return {name: value for name, value in tensors.items() if isinstance(value, (Tensor, Scalar))}

@@ -1,4 +1,4 @@
-"""Tensor maps in definitions: by them, the copy engine of a GPU (TMA) finds its way in an array."""
+"""Tensor maps in definitions. A tensor map describes an array to the copy engine of a GPU (TMA)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TensorMap:
     fill: str = "zero"
 
     def check(self, name: str, where: Where) -> None:
-        """Raise a DefinitionError for what no driver can encode.
+        """Raise a DefinitionError if no driver can encode the map.
 
         Arguments:
             name: of the argument.

@@ -1,8 +1,8 @@
 """Lowers a Program: NVIDIA's compiler makes device code for each arch, and exports the host code beside it.
 
-The exported host code checks its arguments and computes the launch, as TVM's does. What it calls of NVIDIA's runtime
-library is answered by ``launcher/cutedsl.h``, so that packages do not need that library, and device code is chosen and
-loaded as for all other kernels. Written for nvidia-cutlass-dsl 4.8.
+The exported host code checks its arguments and computes the launch, as TVM's does. ``launcher/cutedsl.h`` has the
+functions of NVIDIA's runtime library that it calls. So packages do not need that library, and the launcher chooses and
+loads device code as for all other kernels. Written for nvidia-cutlass-dsl 4.8.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class _Compiled:
 
     @property
     def portable_host(self) -> str:
-        """The host code without what it says of the arch in a message."""
+        """The host code without the name of the arch, which a message in it has."""
         text = re.sub(r"(current GPU arch )\w+( allowed\. .* Max: )\d+", r"\1ARCH\2N", self.host)
         return text.replace(self.arch, "ARCH")
 
@@ -320,10 +320,10 @@ def _is_binary(op: Any) -> bool:
 
 
 def _require_right_launches(host: str, arch: str, unit: Unit) -> None:
-    """Raise a LoweringError for what the host code would say of every launch, such as that it has too little memory.
+    """Raise a LoweringError if every launch would fail, for example because it has too little memory.
 
-    Exported code would only print that, whenever it is called: there is a call of ``printf`` in the first block of a
-    function, which no condition guards.
+    The exported code only prints such an error, at each call: the first block of a function calls ``printf``, and no
+    condition guards that call.
     """
     formats = dict(re.findall(r'constant @(\w+)\("\\0AError: ([^"]*?)(?:\\0A)*\\00"\)', host))
     for function in re.split(r"(?m)^  llvm\.func ", host):

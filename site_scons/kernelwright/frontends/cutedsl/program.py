@@ -16,7 +16,7 @@ VERSION = "4.8.1"
 """The release of nvidia-cutlass-dsl whose exported code the launcher knows (``launcher/cutedsl.h``)."""
 
 NEED = Need("cutlass", f"nvidia-cutlass-dsl=={VERSION}")
-"""What definitions in CuTe DSL import."""
+"""The package that definitions in CuTe DSL import."""
 
 _CLASSES = {"bfloat16": "BFloat16", "float8_e4m3fn": "Float8E4M3FN", "float8_e5m2": "Float8E5M2", "bool": "Boolean"}
 

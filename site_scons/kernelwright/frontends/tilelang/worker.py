@@ -45,7 +45,7 @@ WIDE = ("longlong4", "load_global_256", "store_global_256", "_global_256")
 """What is in source whose code loads 32 bytes at once."""
 
 READS_MAP = re.compile(r"tl\.(tma_load|prefetch_tma)")
-"""Operations that only read the tensor of a tensor map."""
+"""Operations that read the tensor of a tensor map and never write it."""
 
 FEATURES = {
     "__tvm_tensormap_create_im2col": "a tensor map for convolutions (T.im2col)",
@@ -56,7 +56,7 @@ FEATURES = {
 
 @dataclass(frozen=True)
 class Lowered:
-    """What a function is lowered to.
+    """The result of lowering a function.
 
     Arguments:
         arguments: those of the kernel by their names, in the order of a call.

@@ -1,7 +1,7 @@
-"""The alignment that the data of a function's arguments needs: no more than its code demands.
+"""Finds the alignment that the code of a function needs for the data of its arguments.
 
-TVM 0.27 takes every buffer to be aligned to 64 bytes, and neither checks nor says so: its vector code for the CPU ends
-in a segmentation fault for a NumPy array (aligned to 16 bytes) or for the slice ``x[1:]``.
+TVM 0.27 assumes that every buffer is aligned to 64 bytes, and neither checks nor documents that. So its vector code for
+the CPU crashes for a NumPy array, which is aligned to 16 bytes, and for the slice ``x[1:]``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LARGEST_ACCESS = 16
 """Bytes of the largest access of one CUDA thread, except by instructions of 256 bits."""
 
 WIDE_ACCESS = 32
-"""Bytes of an instruction of 256 bits, which must be asked for by its name, for sm_100 and later."""
+"""Bytes of an instruction of 256 bits. Code has to name it, and only sm_100 and later archs have it."""
 
 SEVERAL = (
     *("tirx.ptx.cp_async", "tirx.s_tir.cp_async", "tirx.ptx.ld"),

@@ -1,4 +1,4 @@
-"""Writes the IR after each of TVM's passes into a folder, for whoever wants to see what the passes make of a function.
+"""Writes the IR after each of TVM's passes into a folder, so that people can see what a pass changes.
 
 Written for TVM 0.27. Its own ``DumpIR`` does not tell which schedule a pass belongs to, nor which passes do nothing.
 """
@@ -56,7 +56,7 @@ class IrDump:
         return pass_instrument(Printing)()
 
     def noting(self, progress: Callable[[str], None]) -> Callable[[str], None]:
-        """As ``progress``; what it is told also becomes a line of the list: which schedule is tried."""
+        """The function ``progress``, which now also adds a line to the list for each schedule that it is told."""
 
         def noted(doing: str) -> None:
             self._lines.append(f"# {doing}")

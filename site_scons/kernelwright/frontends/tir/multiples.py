@@ -1,4 +1,4 @@
-"""Sizes that are known to be multiples of a number: what follows from that is left to TVM's simplifier.
+"""Tells TVM's simplifier which sizes are multiples of a number.
 
 In the body of a function the size ``n`` becomes ``n // 16 * 16``. So conditions such as ``block * 16 + lane < n`` turn
 into ``block < n // 16``, and loops over vectors need no tail. The function refuses other sizes by an assertion.

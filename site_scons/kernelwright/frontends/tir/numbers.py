@@ -1,4 +1,4 @@
-"""Numbers among a function's arguments whose dtypes calls do not have.
+"""Replaces number arguments of dtypes that a call cannot pass.
 
 TVM 0.27 takes a float of at least 16 bits, but no bfloat16 and nothing smaller: "dtype.code() == kDLFloat (4 vs. 2)".
 Such a number is passed as a float32, and rounded to its own dtype where it is used: on the device, for CUDA.
@@ -14,9 +14,9 @@ from ...runtime.dtype import passed_as
 
 
 def in_passed_dtypes(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The function with numbers as arguments that TVM's host code can take; it is as it was where there are no others.
+    """The function with dtypes of numbers that TVM's host code can take. Names stay the same.
 
-    Names stay. What the caller is told of an argument is said before this is done.
+    ``signature.json`` has the dtypes of the definition: it is made of the arguments before this.
     """
     params, values = list(function.params), {}
     for position, parameter in enumerate(params):

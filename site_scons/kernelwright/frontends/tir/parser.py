@@ -17,7 +17,7 @@ from tvm.script.parser.core.parser import ScriptMacro
 
 _look_up = Source.__init__
 _known: dict[int, tuple[CodeType, dict[str, Any]]] = {}
-"""By the identity of their code: that of generated functions may be equal though their texts differ."""
+"""The key is the identity of a code object: generated functions may have equal code objects and different texts."""
 
 MOST = 256
 """How many sources are kept: functions within others have other code each time."""

@@ -20,7 +20,7 @@ REMEDIES = {bool: "write True or False", int: "write a whole number", float: "wr
 
 
 def require_pass_configs(pass_configs: Mapping[str, Any], where: Where) -> None:
-    """Find out whether TVM's passes have some configs, with values of these types.
+    """Check that TVM's passes have these configs, and take values of these types.
 
     Arguments:
         pass_configs: the result of ``define.pass_configs.checked_pass_configs``.

@@ -1,4 +1,4 @@
-"""Which of TVM's pipelines lowers a function: the one of ``tvm.compile``, unless only another knows what is in it.
+"""Chooses TVM's pipeline for a function: that of ``tvm.compile``, unless the function needs another one.
 
 TVM 0.27 has two of them, and both take any PrimFunc. ``default``, which is that of ``tvm.compile``, follows the strides
 of buffers, puts in barriers, and reduces across threads. It ignores the layouts of TIRx, and knows none of its scopes
@@ -42,7 +42,7 @@ def is_tirx(module: tvm.IRModule) -> bool:
 
 
 def require_one_order(module: tvm.IRModule, unit: Unit) -> None:
-    """Find out whether each buffer has one order of its elements, if the pipeline ``tirx`` lowers a module.
+    """Check that each buffer has one order of its elements, if the pipeline ``tirx`` lowers a module.
 
     Raises:
         DefinitionError: a buffer has no layout, or its layout says one thing and its strides another.

@@ -217,7 +217,7 @@ def are_compact(parameter: Any) -> bool:
 
 
 def _check_strides(arguments: list[Argument], unit: Unit) -> None:
-    """Raise a DefinitionError for an output whose strides a new array does not have, because that is compact."""
+    """Raise a DefinitionError if an output has other strides than a new array, which is compact."""
     used = [str(variable.name) for variable in variables_of(size for a in arguments for size in a.shape or ())]
     used += [str(variable.name) for variable in variables_of(stride for a in arguments for stride in a.strides)]
     for argument in (argument for argument in arguments if argument.output and argument.strides):
@@ -254,9 +254,9 @@ def _check_names(arguments: list[Argument], outputs: tuple[str, ...], unit: Unit
 
 
 def require_written(arguments: list[Argument], unit: Unit) -> None:
-    """Raise a DefinitionError for an output that the function does not write: callers would get what memory holds.
+    """Raise a DefinitionError for an output that the function does not write: callers would get old memory.
 
-    Whatever may write through a pointer counts as written, so an output that does not is certainly none.
+    An argument counts as written if the function may write to it through a pointer. So there are no false alarms.
     """
     outputs = unit.named([argument.name for argument in arguments])
     by_name = {argument.name: argument for argument in arguments}
@@ -269,7 +269,7 @@ def require_written(arguments: list[Argument], unit: Unit) -> None:
 
 
 def _written_buffers(function: tirx.PrimFunc) -> list[Any]:
-    """The buffers that a function stores to, or hands out itself or by a pointer, so that they could be written."""
+    """The buffers that a function stores to, or passes on in a way that allows others to write to them."""
     written: list[Any] = []
     mapped: list[Any] = []
     aliases: list[tuple[Any, Any]] = []

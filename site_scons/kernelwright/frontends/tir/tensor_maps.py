@@ -1,4 +1,4 @@
-"""Tensor maps, by which the copy engine of a GPU (TMA) finds its way in an array, in host code that is C.
+"""Tensor maps in host code that is C. A tensor map describes an array to the copy engine of a GPU (TMA).
 
 TVM 0.27 makes them in C++ only, where ``CUtensorMap`` is a type. Its C has no such type, and no ``tvm_stack_alloca`` of
 one. There they get plain memory, and the launcher finds the aligned part of it.

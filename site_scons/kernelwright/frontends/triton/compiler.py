@@ -30,7 +30,7 @@ SCRATCH_ALIGNMENT = 256
 """Alignment in bytes of memory that the driver gives."""
 
 CONSTANT = "Cannot store to a constant pointer"
-"""What Triton says of a store to a pointer to constants."""
+"""Triton's message for a store to a pointer to constants."""
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ class _Compiler:
 
 @contextlib.contextmanager
 def _constants_told_apart() -> Iterator[None]:
-    """Have Triton's front end tell pointers to constants from others, also in descriptors that are made of them.
+    """Make Triton's front end distinguish pointers to constants from other pointers, also in descriptors.
 
     Written for Triton 3.9. In its names of functions both kinds are one, so a call would get what was made for an
     earlier one. It has no constants behind descriptors. In its IR, they are in a memory of their own, and it then

@@ -1,4 +1,4 @@
-"""What a process is asked about a Program that names its source, and what it answers."""
+"""The requests about a Program that names its source, and the answers of the process that imports that source."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Interpreted:
-    """What came of a run in the interpreter.
+    """The result of a run in the interpreter.
 
     Arguments:
         contents: what is in the arrays afterwards.

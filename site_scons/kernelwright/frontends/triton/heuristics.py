@@ -1,7 +1,7 @@
-"""Values that ``@triton.heuristics`` computes: Triton does so for each call, and here it has to be before there is one.
+"""Computes the values of ``@triton.heuristics`` when a kernel is built. Triton itself computes them at each call.
 
-A heuristic gets the constants of a Program as they are, and in place of a size an object that knows what the variant
-knows: what the size is a multiple of, and that it is no multiple of what an earlier variant is for.
+A heuristic gets the constants of a Program unchanged. For a size it gets an object that knows as much as the variant:
+which number the size is a multiple of, and which numbers it is no multiple of, because an earlier variant is for those.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .program import Program
 
 
 class UnknownError(Exception):
-    """A heuristic asks for what only a call tells.
+    """A heuristic needs a value that is known in a call only.
 
     Arguments:
         what: what it asks for.
@@ -52,7 +52,7 @@ OPERATIONS = (
     *("add", "sub", "mul", "truediv", "floordiv", "mod", "and", "pow"),
     *("radd", "rsub", "rmul", "rtruediv", "rfloordiv", "rmod", "rand", "rpow"),
 )
-"""What can be done with a number."""
+"""The operations of numbers."""
 
 
 class _Unknown:

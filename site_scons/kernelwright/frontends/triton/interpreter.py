@@ -114,7 +114,7 @@ def _cast(tensor: tl.tensor, dtype: tl.dtype) -> tl.tensor:
 
 @cache
 def _mend_libdevice() -> None:
-    """Have functions of libdevice say that the interpreter lacks them.
+    """Make functions of libdevice raise an error, because the interpreter lacks them.
 
     Those that are the same for all devices only have a name and no body until Triton compiles, so they return None. A
     definition has imported them already, by any name: the functions themselves are changed.

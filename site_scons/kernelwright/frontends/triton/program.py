@@ -47,7 +47,7 @@ DTYPES = {
 """A dtype -> its name in signatures of Triton."""
 
 OPTIONAL = {"num_ctas": 1, "maxnreg": None}
-"""Options in configs of ``@triton.autotune`` that most leave alone, and what they are then."""
+"""Options that most configs of ``@triton.autotune`` do not set, and their defaults."""
 
 PLAIN = (bool, int, float, str, type(None))
 """The types of constants that a process can be told."""
@@ -112,18 +112,18 @@ class Program(Declared):
 
     @property
     def passed(self) -> dict[str, Tensor | Scalar | Size]:
-        """What the device function gets; the other arguments are constants in its code."""
+        """The parameters that a launch passes. All other arguments are constants in the code."""
         return {name: value for name, value in self.arguments.items() if isinstance(value, (Tensor, Scalar, Size))}
 
     @property
     def constants(self) -> dict[str, Any]:
-        """What the code is compiled for."""
+        """The constants in the code."""
         return {name: value for name, value in self.arguments.items() if name not in self.passed}
 
     def specialized(self, step: int, outputs: Sequence[str]) -> Program:
-        """The same for data that is aligned to a number of bytes, and rows whose length is a multiple of it.
+        """The program for data that is aligned to a number of bytes, and for rows whose length is a multiple of it.
 
-        Of the sizes that the function gets, these are the last ones in shapes. Then all strides are multiples, too.
+        A row's length is the last size of a shape, if the function gets that size. Then all strides are multiples, too.
 
         Arguments:
             step: the number.
@@ -138,7 +138,7 @@ class Program(Declared):
         return copied
 
     def rows(self, outputs: Sequence[str]) -> set[str]:
-        """The last sizes of shapes, of those that the function gets and that a call tells."""
+        """The sizes that come last in a shape, that the function gets, and that a call has."""
         tensors = {name: value for name, value in self.declared.items() if isinstance(value, Tensor)}
         sizes = {size for name, tensor in tensors.items() if name not in outputs for size in tensor.shape}
         used = {size for value in self.arguments.values() if isinstance(value, Size) for size in names_in(value)}
@@ -166,7 +166,7 @@ class Program(Declared):
         return list(on_axes("blockIdx", self.grid))
 
     def launch(self, threads: int) -> Iterator[tuple[str, Sizes]]:
-        """What is launched, as TVM names it. A program of several blocks is a cluster along x.
+        """The sizes of the launch by TVM's names. A program of several blocks is a cluster along x.
 
         Arguments:
             threads: of a block, as Triton compiled it.
@@ -192,7 +192,7 @@ class Program(Declared):
             _check_number("maxnreg", self.options["maxnreg"], None, where)
 
     def _check_function(self, where: Where) -> None:
-        """Raise a DefinitionError for a source without a name, or what a process cannot be told."""
+        """Raise a DefinitionError if a source has no name, or if an argument cannot be sent to a process."""
         for name, value in self.arguments.items():
             if type(value).__name__ in ("TensorDescriptor", "TensorMap"):  # Triton's, or that of CUDA C++
                 message = f"the argument {name!r} is a tensor descriptor (TMA), which launches here cannot pass"
