@@ -209,8 +209,9 @@ class FrontEnd:
     def interpreted(self, returned: Any, unit: Unit) -> Callable[..., Mapping[str, str]]:
         """A function that runs what the definition returned in the interpreter.
 
-        It takes all arguments of a call: numbers, NumPy arrays, and tensors of tvm-ffi with dtypes that NumPy lacks, which
-        are on the CPU. It returns the files that another process used for it, in the form of ``LoweredKernel.read``.
+        It takes all arguments of a call: numbers, NumPy arrays, and tensors of tvm-ffi with dtypes that NumPy lacks,
+        which are on the CPU. It returns the files that another process used for it, in the form of
+        ``LoweredKernel.read``.
 
         Raises:
             DefinitionError: the definition is wrong.
