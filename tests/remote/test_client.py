@@ -16,9 +16,10 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
+from kernelwright.commands import project_caches
 from kernelwright.core.errors import SettingsError
 from kernelwright.define.settings import Settings
-from kernelwright.state import asked_ahead, layers, remote_client, remote_store, shared
+from kernelwright.state import asked_ahead, layers, remote_client, remote_store
 from kernelwright.state.cache import BuildCache
 from kernelwright.state.entry import ANSWER, Wanted, entry_key, entry_with, key_of
 from kernelwright.state.remote_bazel import action_result, digest_in
@@ -411,15 +412,15 @@ def test_a_push_leaves_nothing_out_or_says_so(
         return False
 
     server.answer = one_fails
-    assert shared.run("push") == 1 and "push again" in capsys.readouterr().err
+    assert project_caches.run("push") == 1 and "push again" in capsys.readouterr().err
     assert len(set(failing)) == 1 and len(server.objects) == 29
     server.answer = lambda handler: False
-    assert shared.run("push") == 0 and len(server.objects) == 30
+    assert project_caches.run("push") == 0 and len(server.objects) == 30
     said = capsys.readouterr()
     assert said.out == "1 entries are new in the remote cache, 0.0 MB\n" and "push again" not in said.err
     server.answer = lambda handler: reply(handler, 200, b"<html>log in</html>") is None
     with pytest.raises(SettingsError, match="is no store"):
-        shared.run("push")
+        project_caches.run("push")
 
 
 def test_a_number_of_a_result_has_64_bits() -> None:
@@ -434,7 +435,7 @@ def test_a_push_of_no_build_cache_is_an_error(tmp_path: Path, server: Faulty, mo
     monkeypatch.setenv("KERNELWRIGHT_REMOTE_CACHE", server.address)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SettingsError, match="there is no build cache build/"):
-        shared.run("push")
+        project_caches.run("push")
     assert not server.asked
 
 
