@@ -167,7 +167,7 @@ DECIDING_NOTHING = {
             "settled",
         ]
     ),
-    *(f"state/{name}.py" for name in ("shared", "shards", "trace", "tuning_result")),
+    *(f"state/{name}.py" for name in ("shards", "trace", "tuning_result")),
     *(
         "package/diff.py",
         "package/sdist.py",

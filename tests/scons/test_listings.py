@@ -17,7 +17,7 @@ from support.project import ADD, Project
 WITHOUT_WHEELS = """\
 from kernelwright.toolchain import nvdisasm
 nvdisasm.in_wheels = lambda name: []
-nvdisasm._programs_of = lambda nvcc: []
+nvdisasm.nvcc_parts = lambda nvcc: []
 """
 """The beginning of a build file for which pip has installed no nvdisasm."""
 

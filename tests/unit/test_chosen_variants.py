@@ -49,8 +49,10 @@ def table(device: TableDevice, *configs: TunedConfig, name: str = "tuning/gemm.j
 
 
 def tuned(n: int, *rules: tuple[int | None, int], by: tuple[str, ...] = ("m",), line: int = 10) -> TunedConfig:
-    made = (Rule({"block": block}, upto, line + 1 + number) for number, (upto, block) in enumerate(rules))
-    return TunedConfig({"n": n}, by, tuple(made), line=line)
+    config = TunedConfig({"n": n}, by, tuple(Rule({"block": block}, upto) for upto, block in rules))
+    for number, item in enumerate((config, *config.rules)):
+        object.__setattr__(item, "line", line + number)
+    return config
 
 
 def built(selection: KernelSelection) -> list[tuple[Any, ...]]:

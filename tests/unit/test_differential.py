@@ -59,7 +59,7 @@ def compiled(function: Function, mode: str, target: str, pipeline: str = "defaul
     if function.helpers:
         functions = {var: other for var, other in made.functions_items() if var.name_hint != "main"}
         made = tvm.IRModule({function.name: made["main"].with_attr("global_symbol", function.name), **functions})
-    chosen = target_for(target, ARCHS[target])
+    chosen = target_for(Unit(function.name, "v", "", {}, (), target, ARCHS[target], ""))
     chosen = chosen.with_host("c") if target == "cuda" else chosen
     without_vectors = ["tirx.disable_vectorize"] if target == "llvm" and function.name in UNALIGNED else []
     configs = [*function.pass_configs, *without_vectors]

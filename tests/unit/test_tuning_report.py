@@ -410,7 +410,7 @@ def test_texts_of_the_user_are_escaped(tmp_path: Path):
     points = [{EVIL: EVIL, "b": 1}, {EVIL: "x", "b": 1}, {EVIL: EVIL, "b": 2}, {EVIL: "x", "b": 2}]
     sizes = [{EVIL: size, "m<b>": size} for size in (1, 2)]
     config = tuned_config({EVIL: EVIL}, points, sizes, lambda point, at: 10.0 + point["b"], {3: EVIL})
-    made = result("k<i>", config, device=replace(CPU, name=EVIL, arch=EVIL))
+    made = result("k<i>", config, device=replace(CPU, name=EVIL))
     add_result(tmp_path, replace(made, measured={EVIL: EVIL}, table=EVIL))
     page = page_of(tmp_path)
     assert "<script>alert" not in page and "<img" not in page and "<!--" not in page and "<i>" not in page

@@ -21,6 +21,7 @@ import binascii
 import hashlib
 import json
 import reprlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
@@ -215,7 +216,7 @@ def _reader_of_scalar(kind: Any) -> Reader:
 
     def number(value: Any) -> float:
         # A huge integer does not fit into a float.
-        if type(value) not in (int, float) or not abs(value) <= 1e308:
+        if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:
             raise _misfit(value, expected)
         return float(value)
 
