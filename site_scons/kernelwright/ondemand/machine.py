@@ -28,7 +28,7 @@ CAP = "KERNELWRIGHT_CPU_LEVEL"
 """The variable with which a user lowers the level that kernels run on; see ``backends/launcher/cpu.h``."""
 
 DRIVER = "KERNELWRIGHT_CUDA_DRIVER"
-"""The variable that names another CUDA driver than the installed one; see ``backends/launcher/cuda.h``."""
+"""The variable that names another CUDA driver than the installed one; see ``backends/launcher/driver.h``."""
 
 DEVICE_FILES = ("/dev/nvidiactl", "/dev/dxg")
 """What is there if a driver is loaded: the second one under Windows."""

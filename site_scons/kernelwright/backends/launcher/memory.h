@@ -196,7 +196,7 @@ KW_FUNCTION void *kw_cuda_allocate_workspace(int id, uint64_t bytes) {
   CUdeviceptr pointer = 0;
   bool pushed;
   const kw_device *device = kw_get_device(id);
-  CUstream stream = TVMFFIEnvGetStream(KW_CUDA_DEVICE, id);
+  CUstream stream = TVMFFIEnvGetStream(kDLCUDA, id);
   if (!device || kw_enter(device, stream, &pushed)) return NULL;
   int status = kw_take_workspace(device, id, bytes, stream, &pointer);
   kw_leave(pushed);
@@ -206,7 +206,7 @@ KW_FUNCTION void *kw_cuda_allocate_workspace(int id, uint64_t bytes) {
 KW_FUNCTION int kw_cuda_free_workspace(int id, void *data) {
   bool pushed;
   const kw_device *device = kw_get_device(id);
-  CUstream stream = TVMFFIEnvGetStream(KW_CUDA_DEVICE, id);
+  CUstream stream = TVMFFIEnvGetStream(kDLCUDA, id);
   if (!device || kw_enter(device, stream, &pushed)) return -1;
   CUresult status = kw_free_device(device, (uintptr_t)data, stream);
   kw_leave(pushed);
@@ -245,7 +245,7 @@ KW_FUNCTION int kw_take_output(const kw_device *device, int id, size_t bytes, CU
 KW_FUNCTION void *kw_cuda_allocate_output(int id, size_t bytes, kw_released *released) {
   bool pushed;
   const kw_device *device = kw_get_device(id);
-  CUstream stream = TVMFFIEnvGetStream(KW_CUDA_DEVICE, id);
+  CUstream stream = TVMFFIEnvGetStream(kDLCUDA, id);
   if (!device || kw_enter(device, stream, &pushed)) return NULL;
   int status = kw_take_output(device, id, bytes, stream, &released->pointer);
   kw_leave(pushed);
