@@ -477,12 +477,8 @@ PLANTED = (
     Planted(
         "After an output on the CPU, outputs on a GPU know no stream.",
         "Kernel._with_stream",
-        ('return result\n            return Output(self, result, self._service(b"kw_current_stream", device))'),
-        (
-            "self._as_is.add(type(result))\n"
-            "                return result\n"
-            '            return Output(self, result, self._service(b"kw_current_stream", device))'
-        ),
+        "if kind != CUDA:\n                return result",
+        "if kind != CUDA:\n                self._as_is.add(type(result))\n                return result",
         ("test_an_output_on_a_gpu_remembers_its_stream_whatever_else_the_kernel_is_built_for",),
     ),
     Planted(

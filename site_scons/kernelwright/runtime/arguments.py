@@ -17,9 +17,9 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 from .dtype import integer_range, number_kind, passed_as
-from .interface import is_symbolic, plain_number
+from .interface import TENSOR, is_symbolic, plain_number
 from .loader import gaps_text
-from .refusal import AMBIGUOUS, BY_KERNEL, NO_TARGET, NO_VARIANT, because
+from .refusal import AMBIGUOUS, BY_KERNEL, NO_TARGET, NO_VARIANT, refuse
 from .rivals import are_alike, are_rivals, have_same_values, may_share
 from .size import Size, size_text, strides_text, value_or_none
 
@@ -196,8 +196,7 @@ class Signatures:
             self._raise_count(len(passed) - sum(described is None for described in passed))
         for argument, described in zip(self._arguments, call, strict=True):
             if argument.kind == "tensor" and described is not None and described.shape is None:
-                what = "expected a tensor: an array of NumPy, PyTorch, JAX, CuPy or another library with DLPack"
-                self.refuse(TypeError, f"argument '{argument.name}' is {_value_text(described)}, {what}")
+                self.refuse(TypeError, f"argument '{argument.name}' is {value_text(described.value)}, {TENSOR}")
         return call
 
     def _check_ranges(self, variant: _Variant, call: Sequence[Described | None]) -> None:
@@ -289,7 +288,7 @@ class Signatures:
 
     def refuse(self, kind: type[Exception], text: str, refusal: str = BY_KERNEL) -> NoReturn:
         """Raise an error that names the kernel, and tells programs why the call is refused."""
-        raise because(kind(f"kernel '{self.kernel}': {text}{self._gaps}"), refusal)
+        refuse(self.kernel, kind, text + self._gaps, refusal)
 
 
 @dataclass(frozen=True)
@@ -440,14 +439,13 @@ def _shape_text(shape: Sequence[Any]) -> str:
 
 def _passed_text(described: Described) -> str:
     if described.shape is None:
-        return _value_text(described)
+        return value_text(described.value)
     place = f" on {described.device}" if described.device else ""
     return f"{described.dtype}{_shape_text(described.shape)}{place}"
 
 
-def _value_text(described: Described) -> str:
+def value_text(value: Any) -> str:
     """What is not a tensor, as a Python programmer would say it."""
-    value = described.value
     if value is None:
         return "None"
     if isinstance(value, str):

@@ -12,15 +12,10 @@ from typing import Any, NamedTuple
 
 from .dlpack import Tensor, VersionedTensor, is_valid, pointer_in
 from .dtype import dtype_name, name_of_torch
-from .interface import VIEW
+from .interface import DEVICE_TYPES, IMMUTABLE, VIEW, first_line, library_of
 
-CPU, CUDA, MANAGED = 1, 2, 13
+CPU, CUDA, MANAGED = *DEVICE_TYPES.values(), 13
 """DLPack's device types. Managed memory has an address for every device."""
-
-IMMUTABLE = "jaxlib"
-"""Where arrays come from that nobody may write into. Through DLPack they are exported without a word about that.
-
-JAX uses the memory of an array again as soon as nobody holds it and nothing of JAX's own reads it."""
 
 READ_ONLY = 1
 """The flag of a versioned DLPack tensor that forbids writing."""
@@ -119,17 +114,12 @@ def _read_torch(tensor: Any) -> Array:
             raise UnreadableArrayError(f"it is {VIEW}")
         strides, data = tensor.stride(), tensor.data_ptr()
     except (RuntimeError, NotImplementedError) as error:
-        raise UnreadableArrayError(_first_line(error)) from error
+        raise UnreadableArrayError(first_line(error)) from error
     device = tensor.device
     kind = {"cpu": CPU, "cuda": CUDA}.get(device.type, 0)
     return Array(
         data, name_of_torch(tensor.dtype), tuple(tensor.shape), strides, (kind, device.index or 0), owner=tensor
     )
-
-
-def library_of(value: Any) -> str:
-    """The library that an object is from, by its top package."""
-    return type(value).__module__.partition(".")[0]
 
 
 # ---- DLPack
@@ -142,7 +132,7 @@ def _read_dlpack(value: Any, stream: int) -> Array:
             return Array(0, "", (), None, (kind, number), owner=value)  # the device is all that will be looked at
         capsule = _export(value, stream)
     except Exception as error:  # libraries raise errors of any type
-        raise UnreadableArrayError(_first_line(error)) from error
+        raise UnreadableArrayError(first_line(error)) from error
     is_immutable = library_of(value) == IMMUTABLE
     # The capsule keeps its name, so it remains the owner and frees its tensor when it goes.
     if is_valid(capsule, b"dltensor_versioned"):
@@ -200,7 +190,3 @@ def _read_interface(value: Any, interface: dict[str, Any]) -> Array:
             raise UnreadableArrayError(f"the driver does not know its memory ({status.name})")
     after = interface.get("stream")
     return Array(int(data or 0), dtype, shape, strides, (CUDA, int(number)), bool(read_only), after, value)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

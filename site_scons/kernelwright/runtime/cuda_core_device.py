@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, NoReturn
 
-from .refusal import BY_KERNEL, because
+from .interface import first_line
+from .refusal import BY_KERNEL, refuse
 
 LAST_DEFAULT_STREAM = 2
 """Up to here handles of streams stand for one of the current context: null, the legacy default, that of the thread."""
@@ -134,14 +135,14 @@ class Cuda:
 
     def refuse(self, kind: type[Exception], text: str, refusal: str = BY_KERNEL) -> NoReturn:
         """Raise an error that names the kernel, and tells programs why the call is refused."""
-        raise because(kind(f"kernel '{self.kernel}': {text}"), refusal)
+        refuse(self.kernel, kind, text, refusal)
 
     def call(self, doing: Callable[[], str], function: Callable[..., Any], *arguments: Any) -> Any:
         """Call cuda.core; what it raises becomes an error that says what was being done."""
         try:
             return function(*arguments)
         except Exception as error:  # cuda.core's own exceptions have no public base class
-            text = (str(error).splitlines() or [type(error).__name__])[0]
+            text = first_line(error)
             found = re.match(r"CUDA_ERROR_\w+", text)
             remedy = self._remedy(found[0]) if found else ""
             raise RuntimeError(f"kernel '{self.kernel}': {doing()} failed with {text}{remedy}") from error
@@ -218,10 +219,9 @@ class Cuda:
         try:
             result = driver.cuInit(0)
         except (RuntimeError, OSError) as error:  # what cuda.bindings raises where libcuda.so.1 is not found
-            text = (str(error).splitlines() or [""])[0]
             self.refuse(
                 RuntimeError,
-                f"there is no CUDA driver: {text}\n"
+                f"there is no CUDA driver: {first_line(error)}\n"
                 "  remedy: install the NVIDIA driver (580 or newer), or use a backend with code for the CPU",
             )
         self._begun = True

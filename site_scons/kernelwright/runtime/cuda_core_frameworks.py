@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from .cuda_core_device import Cuda, Device
-from .cuda_core_memory import LEGACY, OF_THREAD, new_output, pool_of
+from .cuda_core_memory import new_output, pool_of
 from .dtype import torch_dtype
-from .interface import plain_number
+from .interface import LEGACY, OF_THREAD, library_of, plain_number
 
 DEFAULT = (0, LEGACY)
 """Handles of the default stream."""
@@ -138,7 +138,7 @@ def framework_of(arrays: Iterable[Any]) -> Framework:
         if tensors:
             return _Torch(torch, next((tensor for tensor in tensors if tensor.device.type == "cuda"), None))
     if cupy is not None:
-        found = [array for array in arrays if type(array).__module__.partition(".")[0] == "cupy"]
+        found = [array for array in arrays if library_of(array) == "cupy"]
         if found:
             return _Cupy(cupy, found[0])
     return Framework()

@@ -11,15 +11,14 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn
 
-from .arguments import Described, Expected
+from .arguments import Described, Expected, value_text
 from .cuda_core_arrays import CUDA, MANAGED, Array, UnreadableArrayError, read_array
 from .cuda_core_device import Device
 from .cuda_core_frameworks import Framework, Stream, address_of, framework_of
 from .cuda_core_launch import Call, DeviceCode, LaunchError
 from .cuda_core_match import Match, Matcher, Passed, Shared, described_as
-from .cuda_core_memory import LEGACY
 from .dtype import NARROW, rounded
-from .interface import Choice, Interface, kind_of, plain_number
+from .interface import DEVICE_TYPES, LEGACY, TENSOR, Choice, Interface, kind_of, parse_device, plain_number
 from .refusal import BY_KERNEL, NO_TARGET
 from .tables import ASKED_FOR, NO_TABLES
 
@@ -118,8 +117,7 @@ class CudaCoreKernel(Interface):
             text = f"argument {name!r} is a {kind_of(value)} that cannot be passed: {error}\n  remedy: {remedy}"
             self._refuse(TypeError, text)
         if array is None:
-            what = "expected a tensor: an array of NumPy, PyTorch, JAX, CuPy or another library with DLPack"
-            self._refuse(TypeError, f"argument '{name}' is {_value_text(value)}, {what}")
+            self._refuse(TypeError, f"argument '{name}' is {value_text(value)}, {TENSOR}")
         if array.device[0] not in (CUDA, MANAGED):
             remedy = "move it to a CUDA device, or use a backend that was built for the CPU"
             built = ", ".join(self._shared.archs)
@@ -137,7 +135,7 @@ class CudaCoreKernel(Interface):
         found = Stream.of(stream)
         if found is None:
             remedy = "pass an object with __cuda_stream__, a stream of PyTorch or CuPy, or the handle of one as an int"
-            text = f"stream is {_value_text(stream)}, expected a CUDA stream\n  remedy: {remedy}"
+            text = f"stream is {value_text(stream)}, expected a CUDA stream\n  remedy: {remedy}"
             self._refuse(TypeError, text)
         return found
 
@@ -277,14 +275,12 @@ class CudaCoreKernel(Interface):
 
     def _parsed(self, device: Any) -> int:
         """The number of ``"cuda"``, ``"cuda:1"``, or an object that prints so."""
-        kind, _, index = str(device).partition(":")
-        if kind not in ("cpu", "cuda") or not (index or "0").isdigit():
-            raise ValueError(f"unknown device {device!r}; expected 'cpu', 'cuda' or 'cuda:N'")
-        if kind == "cpu":
+        kind, number = parse_device(device)
+        if kind != DEVICE_TYPES["cuda"]:
             remedy = "use a device that it was built for, or a backend that was built for the CPU"
             built = f"cuda ({', '.join(self._shared.archs)})"
             self._refuse(ValueError, f"it cannot run on cpu: it was built for {built} only\n  remedy: {remedy}")
-        return int(index or 0)
+        return number
 
 
 def load(loader: Any, name: str, entry: dict[str, Any]) -> CudaCoreKernel:
@@ -313,14 +309,3 @@ def _number(argument: Expected, value: Any) -> Any:
         return rounded(float(value), argument.dtype) if argument.dtype in NARROW else float(value)
     except OverflowError:
         raise LaunchError(f"argument '{argument.name}' is an int that is too large for {argument.dtype}") from None
-
-
-def _value_text(value: Any) -> str:
-    """What is not a tensor, as a Python programmer would say it."""
-    if value is None:
-        return "None"
-    if isinstance(value, float):
-        return f"the float {value:g}"
-    if isinstance(value, int):
-        return f"the {type(value).__name__} {value}"
-    return "a str" if isinstance(value, str) else "a Python object that is not a tensor"

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 from .arguments import Chosen, Described, Signatures
-from .cuda_core_arrays import CUDA, IMMUTABLE, Array, library_of
+from .cuda_core_arrays import CUDA, Array
 from .cuda_core_device import Cuda, Device
 from .cuda_core_launch import DeviceCode
+from .interface import IMMUTABLE, library_of
 from .refusal import MISALIGNED
 from .size import Size
 from .tables import Tuned, table_for, tables_of

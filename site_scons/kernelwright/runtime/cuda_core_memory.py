@@ -17,11 +17,12 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from .cuda_core_device import LAST_DEFAULT_STREAM, Cuda, Device
 from .dtype import numpy_dtype
+from .interface import LEGACY, NewArray
 
 LIMIT = 256 << 20
 """How many bytes of outputs that have ended may wait to be freed."""
@@ -31,9 +32,6 @@ LEAST = 64 << 10
 
 KEEP = 2**64 - 1
 """Bytes that a pool keeps: all."""
-
-LEGACY, OF_THREAD = 1, 2
-"""The default streams as DLPack numbers them for CUDA: the device's, and that of the thread."""
 
 
 class Pool:
@@ -193,91 +191,27 @@ def _resource_class(base: Any) -> Any:
     return type("ReleasedMemory", (base,), values | {"allocate": allocate, "deallocate": deallocate})
 
 
-class Output:
-    """A new array on a GPU that no framework has allocated.
+class Output(NewArray):
+    """A new array on a GPU that no framework has allocated, and that knows the stream of its launch.
 
-    Through DLPack it can be taken at once, on any stream: that stream is made to wait for the kernel. What is not here
-    is looked up in a ``cuda.core.utils.StridedMemoryView``: ``ptr``, ``shape``, ``dtype`` and others.
-
-    Arguments:
-        cuda, device: where it is.
-        view: of its memory.
-        stream: the handle of the launch's stream, which has to exist until the output is taken.
-        kept: what keeps that stream alive, as far as it was passed.
+    What is not here is looked up in a ``cuda.core.utils.StridedMemoryView``: ``ptr``, ``shape``, ``dtype`` and others.
     """
 
-    __slots__ = ("__weakref__", "_cuda", "_device", "_kept", "_stream", "_thread", "_view")
+    __slots__ = ()
 
-    def __init__(self, cuda: Cuda, device: Device, view: Any, stream: int, kept: Any) -> None:
-        self._cuda = cuda
-        self._device = device
-        self._view = view
-        self._stream = stream or LEGACY
-        self._kept = kept
-        self._thread = threading.get_ident()
 
-    def __dlpack_device__(self) -> tuple[int, int]:
-        """DLPack's type and number of the device."""
-        kind, number = self._view.__dlpack_device__()
-        return int(kind), int(number)
+def _serve(cuda: Cuda, name: bytes, number: int, *streams: int) -> None:
+    """Make a stream wait for another one, or wait for one; called as :func:`hand_over` calls a library's service."""
+    from cuda.bindings import driver
 
-    def __dlpack__(
-        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None
-    ) -> Any:
-        """A capsule, in the form of DLPack 1 if ``max_version`` is that or later.
-
-        Arguments:
-            stream: what takes the array will use it on that stream, which is made to wait: its handle, 1 for the
-                default stream, 2 for that of the thread, -1 if the taker orders its work itself. None is one that names
-                no stream, and gets what is finished.
-            max_version: the latest form that is understood.
-            dl_device: where the array should be; only where it is.
-            copy: whether it should be a copy; it never is.
-
-        Raises:
-            BufferError: the stream is no handle, or a copy is asked for.
-            RuntimeError: the driver refuses, or a stream that is being captured would have to be waited for.
-        """
-        if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
-            raise BufferError("a new output of a kernel is exported where it is, and not copied")
-        if stream is not None and (
-            not isinstance(stream, int) or isinstance(stream, bool) or stream < -1 or not stream
-        ):
-            raise BufferError(
-                f"kernel {self._cuda.kernel!r}: an output was asked for on the stream {stream!r}\n  remedy: pass a "
-                "handle, 1 for the default stream, 2 for that of the thread, -1 for no order, or None to wait"
-            )
-        if stream != -1:
-            self._hand_over(stream)
-        return self._view.__dlpack__(max_version=max_version)
-
-    def _hand_over(self, stream: int | None) -> None:
-        """Order a stream behind the kernel, or wait for it.
-
-        What is on the launch's stream is recorded now and not at the launch. So nothing is paid for what stays on that
-        stream, later kernels there that write the output count too, and a stream that is captured sees no event.
-        """
-        from cuda.bindings import driver
-
-        cuda = self._cuda
-        device = cuda.device(self._device.number)  # an error, if the process was forked
-        with cuda.current(device, self._stream):
-            if self._stream == OF_THREAD and self._thread != threading.get_ident():
-                # Another thread's default stream has no handle here, so all streams are waited for.
-                cuda.checked(lambda: f"waiting for {device}", driver.cuCtxSynchronize())
-            elif stream is None:
-                cuda.synchronize(device, self._stream)
-            else:
-                cuda.order(device, self._stream, stream)
-
-    def __getattr__(self, name: str) -> Any:
-        """What a view of cuda.core has."""
-        if name.startswith("_"):
-            raise AttributeError(name)  # private ways to the data know no streams
-        return getattr(self._view, name)
-
-    def __repr__(self) -> str:
-        return f"<output of kernel {self._cuda.kernel}: {self.dtype}{list(self.shape)} on {self._device}>"
+    device = cuda.device(number)  # an error, if the process was forked
+    with cuda.current(device, max(streams[0], 0)):
+        if name == b"kw_order":
+            cuda.order(device, *streams)
+        elif streams[0] < 0:
+            cuda.checked(lambda: f"waiting for {device}", driver.cuCtxSynchronize())
+        else:
+            cuda.synchronize(device, streams[0])
 
 
 def new_output(cuda: Cuda, device: Device, dtype: str, shape: tuple[int, ...], stream: int, kept: Any) -> Output:
@@ -296,4 +230,5 @@ def new_output(cuda: Cuda, device: Device, dtype: str, shape: tuple[int, ...], s
     resource.pool, resource.device_id = pool, device.number
     default = cuda.core.LEGACY_DEFAULT_STREAM
     buffer = cuda.core.Buffer.from_handle(address, max(size, 1), mr=resource, stream=default)
-    return Output(cuda, device, StridedMemoryView.from_buffer(buffer, shape, dtype=kind), stream, kept)
+    view = StridedMemoryView.from_buffer(buffer, shape, dtype=kind)
+    return Output(cuda.kernel, partial(_serve, cuda), view, stream or LEGACY, kept)

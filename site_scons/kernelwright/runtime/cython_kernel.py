@@ -13,7 +13,7 @@ import sys
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 
-from .interface import Choice, Interface, libraries_of, library_of, parse_device, plain_number
+from .interface import Choice, LibraryKernel, libraries_of, library_of, plain_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,48 +46,16 @@ STREAMS: dict[str, Callable[[Any, int], Any]] = {
 """Library -> its current stream on a device. Others either say it in C, or have none: JAX orders work by itself."""
 
 
-class Services(Interface):
+class Services(LibraryKernel):
     """What a kernel object has besides its call. ``_load``, ``_service`` and ``_set_provider`` are the module's."""
 
     _load: Callable[[bytes, bytes, bytes], None]
-    _set_provider: Callable[[Callable[[str, str, int, int], str]], None]
     _library: Path
     _importers: dict[type, Callable[[Any], Any]]
     _choosing: Any = None  # an object whose call is that of kw_choice
 
     def _of_variant(self, index: int) -> Services:
         return _make(type(self), self.name, self._entry, self._library, index)
-
-    def supported(self, device: Any = "cpu") -> bool:
-        """Whether this kernel has code that the device, and its driver, can run."""
-        return not self._service(b"kw_supported", *parse_device(device))
-
-    def preload(self, device: Any = "cpu") -> None:
-        """Load the device code ahead of the first call, for example before a graph is captured.
-
-        Raises:
-            RuntimeError: the device, or its driver, cannot run the kernel; the message says why.
-            ValueError: the kernel is not built for devices of that kind.
-        """
-        self._service(b"kw_preload", *parse_device(device))
-
-    def find_device_code(self, provider: Callable[[str, str, int, int], str]) -> None:
-        """Have device code, if the library does not hold it, found by a function as :class:`Provider` has one."""
-        self._set_provider(provider)
-
-    def set_num_threads(self, count: int) -> None:
-        """Set how many threads parallel CPU loops use, in the whole process.
-
-        Raises:
-            ValueError: count is not a positive integer.
-        """
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ValueError(f"set_num_threads: expected a positive integer, got {count!r}")
-        self._service(b"kw_set_num_threads", count)
-
-    def num_threads(self) -> int:
-        """How many threads parallel CPU loops use."""
-        return int(self._service(b"kw_num_threads"))
 
     def choice(self, *arguments: Any, **named: Any) -> Choice:
         """Which variant a call with these arguments runs, and why; nothing runs.
@@ -204,10 +172,7 @@ def load(loader: Loader, name: str, entry: dict[str, Any]) -> Services:
     path = loader.verified(f"backends/cython/_{name}.abi3.so")
     module = _import(f"{loader.package}.backends.cython._{name}", path)
     kind = type(name, (Services, module.Function), {"__module__": loader.package, "__doc__": entry["doc"]})
-    kernel = _make(kind, name, entry, loader.library(name), None)
-    if "device_code" in loader.manifest() and "cuda" in kernel.devices:
-        kernel.find_device_code(loader.provider(name).find)
-    return kernel
+    return _make(kind, name, entry, loader.library(name), None)._completed(loader)
 
 
 def _is_suitable() -> bool:

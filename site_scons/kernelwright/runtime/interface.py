@@ -1,4 +1,4 @@
-"""What the kernel objects of compiled backends have besides their call: configs, devices, and words for refusals.
+"""What kernel objects have besides their call: configs, devices, services of the library, and errors for arguments.
 
 Only the standard library is imported here.
 """
@@ -9,7 +9,7 @@ import operator
 import threading
 
 from .loader import gaps_text
-from .refusal import BY_KERNEL, because
+from .refusal import BY_KERNEL, because, refuse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,12 +19,21 @@ if TYPE_CHECKING:
     from .loader import Loader
 
     Self = TypeVar("Self", bound="Interface")
+    Called = TypeVar("Called", bound="LibraryKernel")
 
 DEVICE_TYPES = {"cpu": 1, "cuda": 2}
 """DLPack's device type numbers."""
 
-OF_THREAD = 2
-"""The default stream of the thread, as DLPack numbers it for CUDA."""
+LEGACY, OF_THREAD = 1, 2
+"""The default streams as DLPack numbers them for CUDA: the device's, and that of the thread."""
+
+IMMUTABLE = "jaxlib"
+"""The library whose arrays nobody may write into. Through DLPack it exports them without a word about that.
+
+JAX uses the memory of an array again as soon as nobody holds it and nothing of JAX's own reads it."""
+
+TENSOR = "expected a tensor: an array of NumPy, PyTorch, JAX, CuPy or another library with DLPack"
+"""What errors say about an argument that is no tensor, and has to be one."""
 
 REMEDIES = {
     "numpy": "pass a dtype that NumPy exports, in native byte order, or bfloat16 or float8 of ml_dtypes",
@@ -37,7 +46,7 @@ REMEDIES = {
 
 
 VIEW = "a view that PyTorch computes when it is read (is_neg, is_conj)"
-"""What is said of a tensor whose memory has something else than its values."""
+"""What errors say of a tensor whose memory does not have its values."""
 
 
 class NoVariantError(KeyError):
@@ -126,22 +135,21 @@ def in_order(
         TypeError: a name is none of an argument's, or was given twice, or an argument is missing.
     """
 
-    def refuse(problem: str, remedy: str) -> NoReturn:
-        raise because(TypeError(f"kernel {kernel!r}: {problem}\n  remedy: {remedy}"), BY_KERNEL)
-
     outputs = {item["name"] for item in items if item["output"]}
     given = {name: value for name, value in named.items() if value is not None or name not in outputs}
     names = [item["name"] for item in items]
     if unknown := [name for name in given if name not in names]:
-        refuse(f"it has no argument {unknown[0]!r}", f"its arguments are {', '.join(names)}")
+        refuse(kernel, TypeError, f"it has no argument {unknown[0]!r}\n  remedy: its arguments are {', '.join(names)}")
     if len(positional) + len(given) < len(names):
         names = [name for name in names if name not in outputs or name in given]
     values = dict(zip(names, positional, strict=False))
     if twice := [name for name in values if name in given]:
-        refuse(f"argument {twice[0]!r} was given by its position and by its name", "pass it once")
+        problem = f"argument {twice[0]!r} was given by its position and by its name"
+        refuse(kernel, TypeError, f"{problem}\n  remedy: pass it once")
     values |= given
     if missing := [name for name in names if name not in values]:
-        refuse(f"argument {missing[0]!r} is missing", "pass all arguments, or all but the outputs")
+        problem = f"argument {missing[0]!r} is missing"
+        refuse(kernel, TypeError, f"{problem}\n  remedy: pass all arguments, or all but the outputs")
     return (*(values[name] for name in names), *positional[len(names) :])
 
 
@@ -179,7 +187,6 @@ class Interface:
     _entry: dict[str, Any]
     _index: int | None
     _loader: Loader | None = None  # of the package; a variant that was asked for has none
-    _service: Callable[..., Any]  # calls a service of the library by its name, with integers
 
     def _of_variant(self: Self, index: int) -> Self:
         """The kernel object of the variant of that number."""
@@ -227,15 +234,6 @@ class Interface:
         entry = self._entry["variants"][index]
         return Choice(entry["slug"], dict(entry["config"]), reason)
 
-    def _told_choice(self, text: str) -> Choice:
-        """What the function ``kw_choice`` of the library has said."""
-        number, _, reason = text.partition(" ")
-        return self._choice(int(number), reason)
-
-    def _chooser(self) -> str:
-        """The name of the library's function that tells what a call would run."""
-        return "kw_choice" if self._index is None else f"kw_choice__{self._index}"
-
     def _missed(self, arguments: Sequence[Any], error: Exception, stream: Any = None) -> Any:
         """The result of a call that has failed: it is noted if no variant fits it, and compiled if the user wants that.
 
@@ -251,55 +249,18 @@ class Interface:
         if self._loader is not None:
             self._loader.missed_calls().note(self.name, self._entry, arguments, error)
 
-    def _hand_over(self, device: int, launched: int, stream: Any, thread: int) -> None:
-        """Order whoever takes an output on a GPU behind the kernel that writes it.
-
-        What is on the launch's stream is recorded now and not at the launch. So nothing is paid for what stays on that
-        stream, later kernels there that write the output count too, and a stream that is being captured sees no event.
-
-        Arguments:
-            device: CUDA's number of the device.
-            launched: the handle of the launch's stream.
-            stream: what was passed to ``__dlpack__``, as the array API standard has it for CUDA: the handle of the
-                taker's stream, 1 for the default one, 2 for the default one of the thread, -1 if the taker orders its
-                work itself. None is one that names no stream, and gets what is finished.
-            thread: that of the launch, as ``threading.get_ident`` has it.
-
-        Raises:
-            BufferError: the stream is no handle.
-            RuntimeError: the driver refuses, or a stream that is being captured would have to be waited for.
-        """
-        is_stream = isinstance(stream, int) and not isinstance(stream, bool) and stream >= -1 and stream != 0
-        if stream is not None and not is_stream:
-            raise BufferError(
-                f"kernel {self.name!r}: an output was asked for on the stream {stream!r}\n  remedy: pass a handle, 1 "
-                "for the default stream, 2 for that of the thread, -1 for no order, or None to wait"
-            )
-        if stream == -1:
-            return
-        if launched == OF_THREAD and thread != threading.get_ident():
-            # Another thread's default stream has no handle here, so all streams are waited for.
-            self._service(b"kw_synchronize", device, -1)
-        elif stream is None:
-            self._service(b"kw_synchronize", device, launched)
-        else:
-            self._service(b"kw_order", device, launched, stream)
-
     def _refuse_writing(self, name: str, what: str) -> NoReturn:
         remedy = "pass an array that can be written, or leave outputs out of the call to get new ones"
-        text = f"kernel {self.name!r}: argument {name!r} is {what}, and the kernel writes it\n  remedy: {remedy}"
-        raise because(ValueError(text), BY_KERNEL)
+        text = f"argument {name!r} is {what}, and the kernel writes it\n  remedy: {remedy}"
+        refuse(self.name, ValueError, text)
 
     def _refuse_large(self, name: str, what: str) -> NoReturn:
-        text = f"kernel {self.name!r}: argument {name!r} is an int that is too large for {what}"
-        raise because(ValueError(text), BY_KERNEL)
+        refuse(self.name, ValueError, f"argument {name!r} is an int that is too large for {what}")
 
     def _refuse_array(self, name: str, argument: Any, error: Exception) -> NoReturn:
-        kind = kind_of(argument)
-        cause = (str(error).splitlines() or [type(error).__name__])[0]
         remedy = REMEDIES.get(library_of(argument), "pass an array of NumPy, PyTorch, JAX or CuPy")
-        text = f"kernel {self.name!r}: argument {name!r} is a {kind} that cannot be passed: {cause}"
-        raise because(TypeError(f"{text}\n  remedy: {remedy}"), BY_KERNEL) from error
+        text = f"argument {name!r} is a {kind_of(argument)} that cannot be passed: {first_line(error)}"
+        raise because(TypeError(f"kernel {self.name!r}: {text}\n  remedy: {remedy}"), BY_KERNEL) from error
 
     def __repr__(self) -> str:
         if self._index is None:
@@ -315,6 +276,170 @@ class Interface:
 
     def __reduce__(self) -> Any:
         raise TypeError(f"kernel {self.name} cannot be pickled; import it where it is used")
+
+
+class LibraryKernel(Interface):
+    """A kernel that is called through its library, and what the library does besides."""
+
+    __slots__ = ()
+
+    _service: Callable[..., Any]  # calls a function of the library by its name, with integers
+    _set_provider: Callable[[Callable[[str, str, int, int], str]], None]
+
+    def find_device_code(self, provider: Callable[[str, str, int, int], str]) -> None:
+        """Have device code, if the library does not hold it, found by a function as :class:`Provider` has one."""
+        self._set_provider(provider)
+
+    def _completed(self: Called, loader: Loader) -> Called:
+        """The kernel of a package, which finds the device code that its library does not hold."""
+        if "device_code" in loader.manifest() and "cuda" in self.devices:
+            self.find_device_code(loader.provider(self.name).find)
+        return self
+
+    def supported(self, device: Any = "cpu") -> bool:
+        """Whether this kernel has code that the device, and its driver, can run."""
+        return not self._service(b"kw_supported", *parse_device(device))
+
+    def preload(self, device: Any = "cpu") -> None:
+        """Load the device code ahead of the first call, for example before a graph is captured.
+
+        Raises:
+            RuntimeError: the device, or its driver, cannot run the kernel; the message says why.
+            ValueError: the kernel is not built for devices of that kind.
+        """
+        self._service(b"kw_preload", *parse_device(device))
+
+    def set_num_threads(self, count: int) -> None:
+        """Set how many threads parallel CPU loops use, in the whole process.
+
+        Raises:
+            ValueError: count is not a positive integer.
+        """
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ValueError(f"set_num_threads: expected a positive integer, got {count!r}")
+        self._service(b"kw_set_num_threads", count)
+
+    def num_threads(self) -> int:
+        """How many threads parallel CPU loops use."""
+        return int(self._service(b"kw_num_threads"))
+
+    def _chooser(self) -> str:
+        """The name of the library's function that tells what a call would run."""
+        return "kw_choice" if self._index is None else f"kw_choice__{self._index}"
+
+    def _told_choice(self, text: str) -> Choice:
+        """The choice that this function tells: the number of the variant and, after a blank, why."""
+        number, _, reason = text.partition(" ")
+        return self._choice(int(number), reason)
+
+    def _hand_over(self, device: int, launched: int, stream: Any, thread: int) -> None:
+        hand_over(self.name, self._service, device, launched, stream, thread)
+
+
+def hand_over(kernel: str, service: Callable[..., Any], device: int, launched: int, stream: Any, thread: int) -> None:
+    """Order whoever takes an output on a GPU behind the kernel that writes it.
+
+    What is on the launch's stream is recorded now and not at the launch. So nothing is paid for what stays on that
+    stream, later kernels there that write the output count too, and a stream that is being captured sees no event.
+
+    Arguments:
+        kernel: the kernel's name.
+        service: called with ``kw_synchronize``, the device and a stream, or -1 for all streams, it waits; with
+            ``kw_order``, the device and two streams, it makes the second stream wait for the first.
+        device: CUDA's number of the device.
+        launched: the handle of the launch's stream.
+        stream: what was passed to ``__dlpack__``, as the array API standard has it for CUDA: the handle of the
+            taker's stream, 1 for the default one, 2 for the default one of the thread, -1 if the taker orders its
+            work itself. None is one that names no stream, and gets what is finished.
+        thread: that of the launch, as ``threading.get_ident`` has it.
+
+    Raises:
+        BufferError: the stream is no handle.
+        RuntimeError: the driver refuses, or a stream that is being captured would have to be waited for.
+    """
+    is_stream = isinstance(stream, int) and not isinstance(stream, bool) and stream >= -1 and stream != 0
+    if stream is not None and not is_stream:
+        raise BufferError(
+            f"kernel {kernel!r}: an output was asked for on the stream {stream!r}\n  remedy: pass a handle, 1 "
+            "for the default stream, 2 for that of the thread, -1 for no order, or None to wait"
+        )
+    if stream == -1:
+        return
+    if launched == OF_THREAD and thread != threading.get_ident():
+        # Another thread's default stream has no handle here, so all streams are waited for.
+        service(b"kw_synchronize", device, -1)
+    elif stream is None:
+        service(b"kw_synchronize", device, launched)
+    else:
+        service(b"kw_order", device, launched, stream)
+
+
+class NewArray:
+    """A new array on a GPU that no framework has allocated, and that knows the stream of its launch.
+
+    Through DLPack it can be taken at once, on any stream: that stream is made to wait for the kernel.
+
+    Arguments:
+        kernel: the name of the kernel that writes it.
+        service: as of :func:`hand_over`.
+        view: what has its data; what is not here is looked up there.
+        stream: the handle of the launch's stream, which has to exist until the array is taken.
+        kept: what keeps that stream alive, as far as it was passed.
+    """
+
+    __slots__ = ("__weakref__", "_kept", "_kernel", "_service", "_stream", "_thread", "_view")
+
+    def __init__(self, kernel: str, service: Callable[..., Any], view: Any, stream: int, kept: Any = None) -> None:
+        self._kernel = kernel
+        self._service = service
+        self._view = view
+        self._stream = stream
+        self._kept = kept
+        self._thread = threading.get_ident()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's type and number of the device."""
+        kind, number = self._view.__dlpack_device__()
+        return int(kind), int(number)
+
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None
+    ) -> Any:
+        """A capsule, in the form of DLPack 1 if ``max_version`` is that or later.
+
+        Arguments:
+            stream: what takes the array will use it on that stream, which is made to wait; see :func:`hand_over`.
+                Without one the kernel is waited for.
+            max_version: the latest form that is understood.
+            dl_device: where the array should be; only where it is.
+            copy: whether it should be a copy; it never is.
+
+        Raises:
+            BufferError: the stream is no handle, or a copy is asked for.
+            RuntimeError: the driver refuses, or a stream that is being captured would have to be waited for.
+        """
+        if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
+            raise BufferError("a new output of a kernel is exported where it is, and not copied")
+        self._hand_over(stream)
+        return self._view.__dlpack__(max_version=max_version if max_version and max_version[0] >= 1 else None)
+
+    def _hand_over(self, stream: Any) -> None:
+        hand_over(self._kernel, self._service, self.__dlpack_device__()[1], self._stream, stream, self._thread)
+
+    def __getattr__(self, name: str) -> Any:
+        """``shape``, ``dtype`` and all else that the view has."""
+        if name.startswith("_"):
+            raise AttributeError(name)  # private ways to the data know no streams
+        return getattr(self._view, name)
+
+    def __repr__(self) -> str:
+        place = f"cuda:{self.__dlpack_device__()[1]}"
+        return f"<output of kernel {self._kernel}: {self.dtype}{list(self.shape)} on {place}>"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or the name of its class if it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def libraries_of(kind: type) -> list[str]:

@@ -6,7 +6,6 @@ arrays that are read-only, and arrays that their library does not hand out.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from sys import modules
@@ -14,20 +13,24 @@ from typing import Any
 
 import tvm_ffi
 
-from .interface import DEVICE_TYPES, VIEW, Choice, Interface, library_of, parse_device, plain_number
+from .interface import (
+    DEVICE_TYPES,
+    IMMUTABLE,
+    LEGACY,
+    VIEW,
+    Choice,
+    LibraryKernel,
+    NewArray,
+    library_of,
+    plain_number,
+)
 from .loader import DamageError, Loader
 from .refusal import refusal_of
 
 CUDA = DEVICE_TYPES["cuda"]
 
-LEGACY = 1
-"""The default stream of a device, as DLPack numbers it for CUDA."""
 
-IMMUTABLE = "jaxlib"
-"""Where arrays come from that nobody may write into. Through DLPack they are exported without a word about that."""
-
-
-class Kernel(Interface, tvm_ffi.Function):
+class Kernel(LibraryKernel, tvm_ffi.Function):
     """A kernel, or one variant of it.
 
     Call it with all its arguments to have the outputs written into those you give, or leave the outputs out to get
@@ -111,12 +114,8 @@ class Kernel(Interface, tvm_ffi.Function):
 
     def _places_of_immutable(self, arguments: tuple[Any, ...]) -> Collection[tuple[int, int]]:
         """The GPUs that arrays of JAX are on, and on each the stream that the call is launched on."""
-        places = {}
-        for array in arguments:
-            device = cuda_device_of(array) if library_of(array) == IMMUTABLE else None
-            if device is not None:
-                places[device] = self._stream_of_call(device, arguments)
-        return places.items()
+        devices = {cuda_device_of(array) for array in arguments if library_of(array) == IMMUTABLE}
+        return [(device, self._stream_of_call(device, arguments)) for device in devices if device is not None]
 
     def _stream_of_call(self, device: int, arguments: tuple[Any, ...]) -> int:
         """The stream that tvm-ffi launches on: PyTorch's current one if a tensor of PyTorch is passed, or its own."""
@@ -131,7 +130,8 @@ class Kernel(Interface, tvm_ffi.Function):
             kind, device = result.__dlpack_device__()
             if kind != CUDA:
                 return result
-            return Output(self, result, self._service(b"kw_current_stream", device))
+            stream = self._service(b"kw_current_stream", device)
+            return Output(self.name, self._service, result, stream)
         if isinstance(result, tvm_ffi.Array):
             return tuple(map(self._with_stream, result))
         self._as_is.add(type(result))
@@ -251,36 +251,8 @@ class Kernel(Interface, tvm_ffi.Function):
         """
         return self._dispatcher
 
-    def supported(self, device: Any = "cpu") -> bool:
-        """Whether this kernel has code that the device, and its driver, can run."""
-        return not self._service(b"kw_supported", *parse_device(device))
-
-    def preload(self, device: Any = "cpu") -> None:
-        """Load the device code ahead of the first call, for example before a graph is captured.
-
-        Raises:
-            RuntimeError: the device, or its driver, cannot run the kernel; the message says why.
-            ValueError: the kernel is not built for devices of that kind.
-        """
-        self._service(b"kw_preload", *parse_device(device))
-
-    def find_device_code(self, provider: Callable[[str, str, int, int], str]) -> None:
-        """Have device code, if the library does not hold it, found by a function as :class:`Provider` has one."""
+    def _set_provider(self, provider: Callable[[str, str, int, int], str]) -> None:
         self._module["kw_set_provider"](tvm_ffi.convert(provider))
-
-    def set_num_threads(self, count: int) -> None:
-        """Set how many threads parallel CPU loops use, in the whole process.
-
-        Raises:
-            ValueError: count is not a positive integer.
-        """
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ValueError(f"set_num_threads: expected a positive integer, got {count!r}")
-        self._service(b"kw_set_num_threads", count)
-
-    def num_threads(self) -> int:
-        """How many threads parallel CPU loops use."""
-        return int(self._service(b"kw_num_threads"))
 
     def for_xla(self, function: Any) -> Any:
         """A function that does what another does, and is safe to register with jax-tvm-ffi for GPUs.
@@ -292,51 +264,14 @@ class Kernel(Interface, tvm_ffi.Function):
         return self._module["kw_for_xla"](function)
 
 
-class Output:
+class Output(NewArray):
     """A new array on a GPU that no framework has allocated: a ``tvm_ffi.Tensor`` that knows the stream of its launch.
 
     Through DLPack it can be taken at once, on any stream: that stream is made to wait for the kernel. It can be passed
     to a kernel again, which waits if it is launched on another stream.
-
-    Arguments:
-        kernel: what made it.
-        tensor: which has its data; what is not here is looked up there.
-        stream: the handle of the stream, which has to exist until the output is taken.
     """
 
-    __slots__ = ("_kernel", "_stream", "_tensor", "_thread")
-
-    def __init__(self, kernel: Kernel, tensor: tvm_ffi.Tensor, stream: int) -> None:
-        self._kernel = kernel
-        self._tensor = tensor
-        self._stream = stream
-        self._thread = threading.get_ident()
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        """DLPack's type and number of the device."""
-        device: tuple[int, int] = self._tensor.__dlpack_device__()
-        return device
-
-    def __dlpack__(
-        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None
-    ) -> Any:
-        """A capsule, in the form of DLPack 1 if ``max_version`` is that or later.
-
-        Arguments:
-            stream: what takes the array will use it on that stream, which is made to wait; see
-                :meth:`Interface._hand_over`. Without one the kernel is waited for.
-            max_version: the latest form that is understood.
-            dl_device: where the array should be; only where it is.
-            copy: whether it should be a copy; it never is.
-
-        Raises:
-            BufferError: the stream is no handle, or a copy is asked for.
-        """
-        device = self.__dlpack_device__()
-        if copy or (dl_device is not None and tuple(dl_device) != device):
-            raise BufferError("a new output of a kernel is exported where it is, and not copied")
-        self._kernel._hand_over(device[1], self._stream, stream, self._thread)
-        return self._tensor.__dlpack__(max_version=max_version if max_version and max_version[0] >= 1 else None)
+    __slots__ = ()
 
     def __tvm_ffi_object__(self) -> tvm_ffi.Tensor:
         """The tensor, as an argument of a function of tvm-ffi, which may be called on another stream.
@@ -344,21 +279,13 @@ class Output:
         That is tvm-ffi's current one, or PyTorch's if its tensors are among the arguments, which is not known here.
         """
         device, torch = self.__dlpack_device__()[1], modules.get("torch")
-        streams = [self._kernel._service(b"kw_current_stream", device)]
+        streams = [self._service(b"kw_current_stream", device)]
         if torch is not None and torch.cuda.is_initialized():
             streams.append(torch.cuda.current_stream(device).cuda_stream)
         for stream in streams:
-            self._kernel._hand_over(device, self._stream, stream or LEGACY, self._thread)
-        return self._tensor
-
-    def __getattr__(self, name: str) -> Any:
-        """``shape``, ``dtype``, ``device`` and all else that a tensor of tvm-ffi has."""
-        if name.startswith("_"):
-            raise AttributeError(name)  # private ways to the data know no streams
-        return getattr(self._tensor, name)
-
-    def __repr__(self) -> str:
-        return f"<output of kernel {self._kernel.name}: {self.dtype}{list(self.shape)} on {self.device}>"
+            self._hand_over(stream or LEGACY)
+        tensor: tvm_ffi.Tensor = self._view
+        return tensor
 
 
 def cuda_device_of(array: Any) -> int | None:
@@ -405,10 +332,7 @@ def load(loader: Loader, name: str, entry: dict[str, Any]) -> Kernel:
     Raises:
         ImportError: its library is missing or was altered, or cannot be loaded.
     """
-    kernel = load_kernel(name, entry, loader.library(name))
-    if "device_code" in loader.manifest() and "cuda" in kernel.devices:
-        kernel.find_device_code(loader.provider(name).find)
-    return kernel
+    return load_kernel(name, entry, loader.library(name))._completed(loader)
 
 
 def load_kernel(name: str, entry: dict[str, Any], path: Path) -> Kernel:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import TypeVar
+    from typing import NoReturn, TypeVar
 
     Raised = TypeVar("Raised", bound=Exception)
 
@@ -32,6 +32,11 @@ def because(error: Raised, refusal: str) -> Raised:
     """The error, which then says why the call was refused."""
     error.refusal = refusal  # type: ignore[attr-defined]
     return error
+
+
+def refuse(kernel: str, kind: type[Exception], text: str, refusal: str = BY_KERNEL) -> NoReturn:
+    """Raise an error that names the kernel, and tells programs why the call is refused."""
+    raise because(kind(f"kernel '{kernel}': {text}"), refusal)
 
 
 def refusal_of(error: BaseException) -> str | None:
