@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
@@ -11,7 +11,8 @@ from ..core.arch import CPU_LEVELS, TARGETS
 from ..core.converter import from_json
 from ..core.errors import KernelwrightError, Where, shown
 from ..core.signature import IDENTIFIER, SCHEMA, Argument, Signature
-from ..runtime.size import size_text, strides_text
+from ..runtime.rivals import Pair, Relations
+from ..runtime.size import argument_text
 from ..runtime.tables import DeviceTable, Rules
 
 REBUILD = "remove what was built, and try again"
@@ -196,6 +197,18 @@ class KernelPlan:
         """All lowerings of all variants."""
         return tuple(unit for variant in self.variants for unit in variant.units)
 
+    def relations(self) -> Relations:
+        """Which declared variants a call may mean as well as another one; none, if the arguments are not known."""
+        return Relations(self._pairs(), [variant.config for variant in self.variants], self.meaning)
+
+    def _pairs(self) -> Iterator[Pair]:
+        """The declared variants by twos, for each target that both are for."""
+        declared = () if self.opaque else self.variants[: self.num_declared]
+        for (number, one), (rival, other) in itertools.combinations(enumerate(declared), 2):
+            for target in TARGETS:
+                if (first := one.of(target)) and (second := other.of(target)):
+                    yield number, first[0].arguments, rival, second[0].arguments
+
     def check(self) -> None:
         """Check what every backend relies on.
 
@@ -324,9 +337,7 @@ def _call_text(unit: LoweredUnit) -> str:
     """All that callers have to know of a lowering."""
 
     def text(argument: Argument) -> str:
-        sizes = ", ".join(size_text(size, unit.multiples) for size in argument.shape)
-        kind = f"{argument.dtype}[{sizes}]" if argument.kind == "tensor" else argument.dtype
-        kind += strides_text(argument.strides)
+        kind = argument_text(argument.kind, argument.dtype, argument.shape, unit.multiples, argument.strides)
         return f"{argument.name}: {kind}" + " (output)" * argument.output + " (written)" * argument.written
 
     sizes = [f"{name}: {dtype}" for name, dtype in sorted(unit.symbols.items())]

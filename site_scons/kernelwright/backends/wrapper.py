@@ -13,14 +13,13 @@ from ..core.arch import CPU_LEVELS, CudaArch
 from ..core.dtype import Dtype
 from ..core.errors import KernelwrightError, Where
 from ..core.signature import Argument, DeviceKernel
-from ..runtime.size import size_text, strides_text
+from ..runtime.size import argument_text
 from ..runtime.tables import DeviceTable
 from .c_text import c_string, size_expression, symbols_of
 from .description import description_of
 from .images import image_symbol
 from .own_code import own_symbol
 from .plan import KernelPlan, LoweredUnit, VariantPlan
-from .relations import Relations
 
 MAX_ARGUMENTS = 120
 """Most arguments of a kernel, and most parameters of a device function: they are held in arrays on the stack."""
@@ -59,7 +58,8 @@ class _Wrapper:
         self._kernel = kernel
         self._lines: list[str] = []
         self._signatures: dict[str, int] = {}
-        self._relations = Relations(kernel)
+        self._relations = kernel.relations()
+        self._competing = {kernel.variants[number].slug for number in self._relations.competing}
         self._split = kernel.split and any(unit.images and not unit.exported for unit in kernel.units)
 
     def text(self) -> str:
@@ -203,7 +203,7 @@ class _Wrapper:
             self._line(*self._signature_of(known, unit))
 
     def _signature_of(self, number: int, unit: LoweredUnit) -> list[str]:
-        return _signature(number, unit, bool(self._kernel.outputs), unit.slug in self._relations.competing)
+        return _signature(number, unit, bool(self._kernel.outputs), unit.slug in self._competing)
 
     # ---- code of a variant
 
@@ -396,11 +396,9 @@ def _table(number: int, table: DeviceTable) -> str:
 
 def _argument(argument: Argument, unit: LoweredUnit) -> str:
     dtype = Dtype.parse(argument.dtype, unit.where)
-    text = argument.dtype
+    text = argument_text(argument.kind, argument.dtype, argument.shape, unit.multiples, argument.strides)
     fields = [f".name = {c_string(argument.name)}", f".kind = {argument.launcher_kind}"]
     if argument.kind == "tensor":
-        text += f"[{', '.join(size_text(size, unit.multiples) for size in argument.shape)}]"
-        text += strides_text(argument.strides)
         shape = ", ".join(_size(size, unit.multiples) for size in argument.shape)
         fields += [f".alignment = {argument.alignment or dtype.alignment}", f".ndim = {len(argument.shape)}"]
         fields += [f".shape = (const int64_t[]){{{shape}}}"] if shape else []

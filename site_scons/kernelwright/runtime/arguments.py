@@ -20,8 +20,8 @@ from .dtype import integer_range, number_kind, passed_as
 from .interface import TENSOR, is_symbolic, plain_number
 from .loader import gaps_text
 from .refusal import AMBIGUOUS, BY_KERNEL, NO_TARGET, NO_VARIANT, refuse
-from .rivals import are_alike, are_rivals, have_same_values, may_share
-from .size import Size, size_text, strides_text, value_or_none
+from .rivals import Pair, Relations
+from .size import Size, argument_text, value_or_none
 
 INT32_LIMIT = 2**31 - 1 - 65535
 """Most elements of a tensor of a kernel that computes with int32 sizes (``KW_INT32_LIMIT`` of the launcher)."""
@@ -120,7 +120,7 @@ class Signatures:
         for number in numbers:
             variant = self.variants[number]
             if self._matches(number, call, index is None):
-                others = self._rivals[number] if index is None else ()
+                others = self._relations.rivals[number] if index is None else ()
                 if rivals := [n for n in others if n in numbers and self._matches(n, call, True)]:
                     self._raise_several(call, [number, *rivals])
                 self._check_ranges(variant, call)
@@ -134,7 +134,7 @@ class Signatures:
         variant = self.variants[number]
         if not variant.matches(call, sizes=True):
             return False
-        if not (among_others and number in self._competing):
+        if not (among_others and number in self._relations.competing):
             return True
         symbols, pairs = variant.solve(call), zip(variant.arguments, call, strict=True)
         shapes = [
@@ -143,22 +143,10 @@ class Signatures:
         return all(_fits(size, symbols, found) for size, found in shapes if isinstance(size, Size))
 
     @cached_property
-    def _competing(self) -> frozenset[int]:
-        """The declared variants beside which there is one that the same dtypes fit, and that has other sizes."""
-        pairs = [(n, m) for n, one, m, other in self._pairs() if may_share(one, other) and not are_alike(one, other)]
-        return frozenset(number for pair in pairs for number in pair)
+    def _relations(self) -> Relations:
+        return Relations(self._pairs(), [variant.config for variant in self.variants], self._meaning)
 
-    @cached_property
-    def _rivals(self) -> list[list[int]]:
-        """For each variant, the declared ones behind it that differ from it in meaning, and may fit the same arrays."""
-        found: list[list[int]] = [[] for _ in self.variants]
-        for number, one, rival, other in self._pairs():
-            configs = self.variants[number].config, self.variants[rival].config
-            if are_rivals(one, other, have_same_values(*configs, self._meaning)):
-                found[number].append(rival)
-        return found
-
-    def _pairs(self) -> Iterator[tuple[int, list[Expected], int, list[Expected]]]:
+    def _pairs(self) -> Iterator[Pair]:
         """The declared variants by twos, with their numbers, that one device may have code of."""
         declared = self.variants[: self._declared]
         for (n, one), (m, other) in itertools.combinations(enumerate(declared), 2):
@@ -350,8 +338,7 @@ class Expected:
         sizes = item.get("shape") or () if self.kind == "tensor" else ()
         self.shape = tuple(Size(size) if isinstance(size, str) else int(size) for size in sizes)
         self._steps = [multiples.get(size, 1) for size in sizes]
-        texts = ", ".join(size_text(size, multiples) for size in sizes)
-        self.text = self.dtype + (f"[{texts}]" if self.kind == "tensor" else "") + strides_text(item.get("strides", ()))
+        self.text = argument_text(self.kind, self.dtype, sizes, multiples, item.get("strides", ()))
         self.host_text = passed_as(self.dtype)
         if self.kind == "tensor":
             self.host_text = f"Tensor([{', '.join(map(str, sizes))}], {self.dtype})"

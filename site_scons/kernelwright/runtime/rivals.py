@@ -6,7 +6,7 @@ Builds do so for the tables of a library, and what has no library when a kernel 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from .size import Size, value_or_none
@@ -36,7 +36,37 @@ class Compared(Protocol):
         """Whether it may be left out."""
 
 
-def may_share(one: Sequence[Compared], other: Sequence[Compared]) -> bool:
+Pair = tuple[int, Sequence[Compared], int, Sequence[Compared]]
+"""Two variants that one device may have code of: the number and the arguments of each, the lower number first."""
+
+
+class Relations:
+    """Which declared variants of a kernel a call may mean as well as another one.
+
+    Arguments:
+        pairs: the declared variants by twos.
+        configs: those of all variants.
+        meaning: the names in the configs that the reference takes.
+
+    Attributes:
+        rivals: for each variant, the numbers of those behind it that differ in meaning and may fit the same arrays.
+        competing: the numbers of those beside which there is one that the same dtypes fit, and that has other sizes.
+    """
+
+    def __init__(self, pairs: Iterable[Pair], configs: Sequence[Mapping[str, Any]], meaning: Sequence[str]) -> None:
+        self.rivals: list[list[int]] = [[] for _ in configs]
+        self.competing: set[int] = set()
+        for number, one, rival, other in pairs:
+            if not _may_share(one, other):
+                continue
+            if not _are_alike(one, other):
+                self.competing |= {number, rival}
+            same = all(configs[number].get(name) == configs[rival].get(name) for name in meaning)
+            if rival not in self.rivals[number] and _differ_in_meaning(one, other, same):
+                self.rivals[number].append(rival)
+
+
+def _may_share(one: Sequence[Compared], other: Sequence[Compared]) -> bool:
     """Whether dtypes, ranks and constant sizes allow inputs that fit two variants."""
     return all(a.output or _may_be_one(a, b) for a, b in zip(one, other, strict=True))
 
@@ -48,13 +78,13 @@ def _may_be_one(a: Compared, b: Compared) -> bool:
     return (a.kind != "tensor" or a.dtype == b.dtype) and all(s == t for s, t in constant)
 
 
-def are_alike(one: Sequence[Compared], other: Sequence[Compared]) -> bool:
+def _are_alike(one: Sequence[Compared], other: Sequence[Compared]) -> bool:
     """Whether two variants have the same sizes, whatever their names are."""
     return _is_case(one, other) and _is_case(other, one)
 
 
-def are_rivals(one: Sequence[Compared], other: Sequence[Compared], same_values: bool) -> bool:
-    """Whether inputs may fit two variants that differ in meaning: they call other sizes of the inputs equal.
+def _differ_in_meaning(one: Sequence[Compared], other: Sequence[Compared], same_values: bool) -> bool:
+    """Whether two variants that inputs may fit call other sizes of these equal.
 
     A variant whose sizes are a case of another one's, as ``[n, 64]`` is of ``[n, m]``, means the same. Inputs of the
     same sizes do not show what else a variant computes: there its reference tells.
@@ -65,12 +95,7 @@ def are_rivals(one: Sequence[Compared], other: Sequence[Compared], same_values: 
     inputs = [(a, b) for a, b in zip(one, other, strict=True) if not a.output]
     first, second = [a for a, _ in inputs], [b for _, b in inputs]
     cases = _is_case(first, second), _is_case(second, first)
-    return may_share(one, other) and (not any(cases) or (all(cases) and not same_values))
-
-
-def have_same_values(one: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str]) -> bool:
-    """Whether two configs have the same values under some names."""
-    return all(one.get(name) == other.get(name) for name in names)
+    return not any(cases) or (all(cases) and not same_values)
 
 
 def _is_case(special: Sequence[Compared], general: Sequence[Compared]) -> bool:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 Symbols = Mapping[str, Any]
+Sizes = Sequence[int | str]
 _Compute = Callable[[Symbols], Any]
 
 OPERATORS: dict[type[ast.operator], str] = {
@@ -76,10 +77,17 @@ def size_text(size: int | str, multiples: Mapping[str, int]) -> str:
     return f"{size} (a multiple of {known})" if known > 1 else str(size)
 
 
-def strides_text(strides: Iterable[int | str]) -> str:
-    """What messages say of declared strides; nothing, if there are none."""
-    listed = ", ".join(map(str, strides))
-    return f" with strides [{listed}]" if listed else ""
+def argument_text(kind: str, dtype: str, shape: Sizes, multiples: Mapping[str, int], strides: Sizes = ()) -> str:
+    """What an argument has to be, such as ``float16[n, 64]``, as messages have it.
+
+    Arguments:
+        kind: ``tensor``, or something else for a number.
+        shape, strides: of a tensor, without strides if none are declared.
+        multiples: as of :func:`size_text`.
+    """
+    sizes = f"[{', '.join(size_text(size, multiples) for size in shape)}]" if kind == "tensor" else ""
+    declared = f" with strides [{', '.join(map(str, strides))}]" if strides else ""
+    return dtype + sizes + declared
 
 
 class Size:
