@@ -49,14 +49,14 @@ def entry_of(*variants: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 class Kernel:
     """What a kernel object of tvm-ffi has that the backend asks for."""
 
-    name, variants = "f", ()
+    name = "f"
 
-    def __init__(self, index: int | None = None, devices: frozenset[str] = frozenset({"cpu"})) -> None:
-        self._index, self.devices, self.function = index, devices, object()
+    def __init__(self, index: int | None = None) -> None:
+        self._index, self.function = index, object()
         self.missed: list[Any] = []
 
-    def variant(self, number: int) -> Kernel:
-        return Kernel(number)
+    def _of_variant(self, index: int) -> Kernel:
+        return Kernel(index)
 
     def _note_miss(self, arguments: Any, error: Exception) -> None:
         self.missed.append(arguments)
@@ -136,8 +136,9 @@ def described(names: str) -> list[dict[str, Any]]:
 
 
 def test_what_is_registered_for_a_gpu_leaves_no_stream_behind(registered: list[Any]) -> None:
-    kernel = Kernel(devices=frozenset({"cpu", "cuda"}))
-    kernel_of(entry_of(described("x y")), kernel)
+    kernel, entry = Kernel(), entry_of(described("x y"))
+    entry["variants"][0]["units"].append({"target": "cuda"})
+    kernel_of(entry, kernel)
     assert [call[1:4] for call in registered] == [
         (kernel.function, ["args", "rets"], "cpu"),
         (("guarded", kernel.function), ["args", "rets"], "gpu"),

@@ -13,7 +13,7 @@ from .arguments import Chosen, Described, Signatures
 from .cuda_core_arrays import CUDA, Array
 from .cuda_core_device import Cuda, Device
 from .cuda_core_launch import DeviceCode
-from .interface import IMMUTABLE, library_of
+from .interface import IMMUTABLE, library_of, refuse_writing
 from .refusal import MISALIGNED
 from .size import Size
 from .tables import Tuned, table_for, tables_of
@@ -228,10 +228,7 @@ class Matcher:
             if item["written"] and array.read_only:
                 is_of_jax = library_of(array.owner[0]) == IMMUTABLE if isinstance(array.owner, tuple) else False
                 what = "an array of JAX, which is immutable" if is_of_jax else "a read-only array"
-                remedy = "pass an array that can be written, or leave outputs out of the call to get new ones"
-                self.shared.cuda.refuse(
-                    ValueError, f"argument {name!r} is {what}, and the kernel writes it\n  remedy: {remedy}"
-                )
+                refuse_writing(self.shared.cuda.kernel, name, what)
             if array.is_empty:
                 continue
             if not array.data:

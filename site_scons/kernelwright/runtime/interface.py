@@ -250,9 +250,7 @@ class Interface:
             self._loader.missed_calls().note(self.name, self._entry, arguments, error)
 
     def _refuse_writing(self, name: str, what: str) -> NoReturn:
-        remedy = "pass an array that can be written, or leave outputs out of the call to get new ones"
-        text = f"argument {name!r} is {what}, and the kernel writes it\n  remedy: {remedy}"
-        refuse(self.name, ValueError, text)
+        refuse_writing(self.name, name, what)
 
     def _refuse_large(self, name: str, what: str) -> NoReturn:
         refuse(self.name, ValueError, f"argument {name!r} is an int that is too large for {what}")
@@ -435,6 +433,12 @@ class NewArray:
     def __repr__(self) -> str:
         place = f"cuda:{self.__dlpack_device__()[1]}"
         return f"<output of kernel {self._kernel}: {self.dtype}{list(self.shape)} on {place}>"
+
+
+def refuse_writing(kernel: str, name: str, what: str) -> NoReturn:
+    """Raise the error for an argument that the kernel writes, and that is what nobody may write into."""
+    remedy = "pass an array that can be written, or leave outputs out of the call to get new ones"
+    refuse(kernel, ValueError, f"argument {name!r} is {what}, and the kernel writes it\n  remedy: {remedy}")
 
 
 def first_line(error: BaseException) -> str:

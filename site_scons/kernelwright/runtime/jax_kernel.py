@@ -22,7 +22,7 @@ import numpy as np
 import tvm_ffi
 
 from .arguments import Described, Signatures
-from .interface import UNSIGNED, backward_of, in_order, kind_of, plain_number, unsigned_of
+from .interface import UNSIGNED, Interface, backward_of, in_order, kind_of, plain_number, unsigned_of
 
 PLATFORMS = {"cpu": "cpu", "cuda": "gpu"}
 """Kind of device -> the platform of jax-tvm-ffi."""
@@ -47,7 +47,7 @@ def load(loader: Any, name: str, entry: dict[str, Any]) -> JaxKernel:
     return JaxKernel(loader, entry, kernel, backward)
 
 
-class JaxKernel:
+class JaxKernel(Interface):
     """A kernel, or one variant of it.
 
     Call it with its inputs to get its outputs: one array, or a tuple. It works under ``jax.jit`` and ``jax.vmap``, and
@@ -55,11 +55,12 @@ class JaxKernel:
     """
 
     def __init__(self, loader: Any, entry: dict[str, Any], kernel: Any, backward: JaxKernel | None) -> None:
-        self._loader = loader
+        self.name = kernel.name
+        self._loader: Any = loader
         self._entry = entry
         self._kernel = kernel
         self._backward = backward
-        self._index: int | None = kernel._index
+        self._index = kernel._index
         self._signatures = Signatures(kernel.name, entry)
         arguments = entry["variants"][0]["arguments"]
         written = {a["name"] for variant in entry["variants"] for a in variant["arguments"] if a["written"]}
@@ -92,29 +93,13 @@ class JaxKernel:
                 arrays.append(self._array(name, argument))
         return self._run(tuple(numbers), *arrays)
 
-    @property
-    def variants(self) -> tuple[dict[str, Any], ...]:
-        """The configs that are built, in order; the first is the default."""
-        configs: tuple[dict[str, Any], ...] = self._kernel.variants
-        return configs
-
-    @property
-    def devices(self) -> frozenset[str]:
-        """The kinds of devices that it is built for: ``"cpu"``, ``"cuda"``."""
-        devices: frozenset[str] = self._kernel.devices
-        return devices
-
-    def variant(self, **config: Any) -> JaxKernel:
-        """The first variant whose config has these values; on a variant, one that differs from it only in these.
-
-        Raises:
-            KeyError: no variant has them; the message lists the configs.
-        """
-        kernel = self._kernel.variant(**config)
-        known = self._variants.get(kernel._index)
-        return known or self._variants.setdefault(
-            kernel._index, JaxKernel(self._loader, self._entry, kernel, backward_of(kernel, self._backward))
-        )
+    def _of_variant(self, index: int) -> JaxKernel:
+        known = self._variants.get(index)
+        if known is None:
+            kernel = self._kernel._of_variant(index)
+            made = JaxKernel(self._loader, self._entry, kernel, backward_of(kernel, self._backward))
+            known = self._variants.setdefault(index, made)
+        return known
 
     def choice(self, /, *arguments: Any, **named: Any) -> Any:
         """Which variant a call with these arguments runs, and why; nothing runs.
@@ -147,13 +132,7 @@ class JaxKernel:
         self._kernel.preload(device)
 
     def __repr__(self) -> str:
-        return f"<JAX {repr(self._kernel)[1:]}"
-
-    def __copy__(self) -> JaxKernel:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> JaxKernel:
-        return self
+        return f"<JAX {super().__repr__()[1:]}"
 
     # ---- the custom call
 
@@ -197,9 +176,9 @@ class JaxKernel:
         in_order = len(set(places)) == len(places) and not (self._updated and self._signatures.outputs)
         if in_order and not self._unsigned:
             return self._kernel.function, places
-        return tvm_ffi.convert(self._in_order), [*(f"attrs.{name}" for name in self._scalars), "args", "rets"]
+        return tvm_ffi.convert(self._in_its_order), [*(f"attrs.{name}" for name in self._scalars), "args", "rets"]
 
-    def _in_order(self, *passed: Any) -> None:
+    def _in_its_order(self, *passed: Any) -> None:
         """Call the kernel with numbers, inputs and outputs, of which each come one after the other."""
         names = [*self._scalars, *self._arrays, *self._made]
         values = dict(zip(names, passed, strict=False))  # what follows are the inputs that are written, once more
