@@ -1,174 +1,18 @@
-"""Matching of a call against a manifest entry, beside what the compiled dispatcher of the same kernel does."""
+"""Which variant a call gets by a manifest, where nothing in C says the same: symbols, symbolic sizes, targets.
+
+What the compiled dispatcher says as well is in contracts/test_arguments.py.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 import pytest
 from kernelwright.runtime.arguments import INT32_LIMIT, Described, Signatures
 from kernelwright.runtime.interface import plain_number
-from support.launcher_build import build, c_unit, plan, scalar, signature, tensor
-
-DOES_NOTHING = "BEGIN (void)argument; (void)self; (void)count; (void)result; (void)tensor; END"
-
-PARTS = ["(n - width) // max(m, 2) + 1", "min(n, m, 3) * 2", "n % width"]
-
-KERNELS: dict[str, list[tuple[str, list[dict[str, Any]], dict[str, str]]]] = {
-    "saxpy": [
-        (
-            "default",
-            [
-                scalar("alpha", "float32"),
-                tensor("x", "float32", ["n"]),
-                tensor("y", "float32", ["n"]),
-                tensor("z", "float32", ["n"], output=True),
-            ],
-            {"n": "int32"},
-        )
-    ],
-    "rms_norm": [
-        (
-            f"hidden-{hidden}_dtype-{dtype}",
-            [
-                tensor("x", dtype, ["tokens", hidden]),
-                tensor("weight", dtype, [hidden]),
-                tensor("y", dtype, ["tokens", hidden], output=True),
-            ],
-            {"tokens": "int32"},
-        )
-        for hidden in (64, 128)
-        for dtype in ("float16", "float32")
-    ],
-    "windows": [
-        (
-            "default",
-            [
-                tensor("x", "float32", ["n", "m"]),
-                scalar("width", "int32"),
-                tensor("parts", "float32", PARTS, output=True),
-                tensor("order", "int64", ["-(-n // width)"], output=True),
-            ],
-            {"n": "int32", "m": "int32"},
-        )
-    ],
-    "copied": [
-        (
-            "default",
-            [tensor("y", "float32", ["n"], output=True), tensor("x", "float32", ["n"])],
-            {"n": "int32"},
-        )
-    ],
-    "flags": [
-        (
-            "small",
-            [scalar("on", "bool"), scalar("level", "int8"), scalar("count", "uint8"), tensor("x", "bool", ["n"])],
-            {"n": "int64"},
-        )
-    ],
-}
-
-
-@pytest.fixture(scope="module")
-def libraries(tmp_path_factory):
-    """Each kernel's entry, and its compiled dispatcher; the kernels do nothing, which is all that is asked of them."""
-    import tvm_ffi
-
-    folder = tmp_path_factory.mktemp("signatures")
-    made = {}
-    for name, variants in KERNELS.items():
-        units = []
-        for slug, arguments, symbols in variants:
-            data = signature(name, arguments, slug=slug, symbols=symbols)
-            units.append(c_unit(folder, DOES_NOTHING, data))
-        outputs = [argument["name"] for argument in variants[0][1] if argument.get("output")]
-        made[name] = entry_of(name), tvm_ffi.load_module(str(build(folder, plan(name, *units, outputs=outputs))))[name]
-    return made
-
-
-def entry_of(name: str) -> dict[str, Any]:
-    """What the manifest would say."""
-    variants = [
-        {"slug": slug, "arguments": arguments, "symbols": symbols, "units": [{"target": "llvm"}]}
-        for slug, arguments, symbols in KERNELS[name]
-    ]
-    return {"variants": variants, "outputs": [a["name"] for a in KERNELS[name][0][1] if a.get("output")]}
-
-
-def described(argument: Any) -> Described:
-    if hasattr(argument, "__dlpack__"):
-        return Described(str(argument.dtype), argument.shape, device="cpu")
-    return Described(value=argument)
-
-
-def f32(*shape: int) -> np.ndarray:
-    return np.zeros(shape, np.float32)
-
-
-def f16(*shape: int) -> np.ndarray:
-    return np.zeros(shape, np.float16)
-
-
-FITTING = [
-    ("saxpy", (2.0, f32(3), f32(3))),
-    ("saxpy", (2, f32(0), f32(0))),
-    ("rms_norm", (f32(5, 128), f32(128))),
-    ("rms_norm", (f16(0, 64), f16(64))),
-    ("windows", (f32(7, 3), 2)),
-    ("windows", (f32(9, 1), 4)),
-    ("windows", (f32(9, 4), 9)),
-    ("copied", (f32(3),)),
-]
-
-
-@pytest.mark.parametrize(("name", "arguments"), FITTING)
-def test_outputs_are_those_that_the_dispatcher_makes(libraries, name, arguments):
-    entry, function = libraries[name]
-    result = function(*arguments)
-    tensors = list(result) if len(entry["outputs"]) > 1 else [result]
-    expected = [(str(t.dtype), tuple(t.shape)) for t in tensors]
-    assert Signatures(name, entry).choose([described(a) for a in arguments]).outputs() == expected
-
-
-WRONG = [
-    ("saxpy", (2.0, f32(3))),
-    ("saxpy", (2.0, f32(3), f32(3), f32(3), f32(3))),
-    ("saxpy", (2.0, 3.0, f32(3))),
-    ("saxpy", (2.0, f32(3), 3)),
-    ("saxpy", (2.0, f32(3), True)),
-    ("saxpy", (2.0, f32(3), None)),
-    ("saxpy", (2.0, f32(3), "a")),
-    ("saxpy", ("a", f32(3), f32(3))),
-    ("saxpy", (None, f32(3), f32(3))),
-    ("saxpy", (2.5, f32(3), f16(3))),
-    ("saxpy", (1e30, f32(3, 1), f32(3))),
-    ("rms_norm", (f32(5, 127), f32(127))),
-    ("rms_norm", (f32(5, 128), f16(128))),
-    ("rms_norm", (f32(5, 128), f32(64), f32(5, 128))),
-    ("rms_norm", (f32(5, 64), f32(64), f32(5, 128))),
-    ("rms_norm", (f32(5, 64), f32(64), f16(5, 64))),
-    ("rms_norm", (f32(5, 64), f32(64), f32(5, 64, 1))),
-    ("windows", (f32(9, 4), 0)),
-    ("windows", (f32(1, 1), 4)),
-    ("windows", (f32(9, 4), 2**31)),
-    ("windows", (f32(9, 4), 1.5)),
-    ("flags", (True, 128, 0, np.zeros(2, np.bool_))),
-    ("flags", (True, -129, 0, np.zeros(2, np.bool_))),
-    ("flags", (True, 0, -1, np.zeros(2, np.bool_))),
-    ("flags", (True, 0, 256, np.zeros(2, np.bool_))),
-    ("flags", (True, 0, 0)),
-]
-
-
-@pytest.mark.parametrize(("name", "arguments"), WRONG)
-def test_wrong_calls_get_the_message_of_the_dispatcher(libraries, name, arguments):
-    entry, function = libraries[name]
-    with pytest.raises((TypeError, ValueError)) as expected:
-        function(*arguments)
-    with pytest.raises((TypeError, ValueError)) as got:
-        Signatures(name, entry).choose([described(a) for a in arguments]).outputs()
-    assert (str(got.value), got.type) == (str(expected.value), expected.type)
+from support.launcher_build import build, plan, signature, tensor
+from support.matching import described, entry_of, f32
 
 
 def test_first_variant_that_fits_is_chosen():

@@ -1,0 +1,117 @@
+"""Kernels whose calls are compared in C, by their libraries, and in Python, by what a manifest says of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from kernelwright.runtime.arguments import Described
+
+from .launcher_build import FakeTensor, scalar, signature, tensor
+
+PARTS = ["(n - width) // max(m, 2) + 1", "min(n, m, 3) * 2", "n % width"]
+
+
+def _variant(*arguments: dict[str, Any], slug: str = "default", **more: Any) -> dict[str, Any]:
+    """A signature without the name of its kernel."""
+    sizes = {size: "int32" for a in arguments for size in a.get("shape", ()) if str(size).isidentifier()}
+    return {"slug": slug, "arguments": arguments, "symbols": sizes, **more}
+
+
+def _x(dtype: str, *shape: int | str, name: str = "x", output: bool = False) -> dict[str, Any]:
+    return tensor(name, dtype, list(shape), output=output)
+
+
+KERNELS: dict[str, list[dict[str, Any]]] = {
+    "saxpy": [
+        _variant(
+            scalar("alpha", "float32"),
+            *(_x("float32", "n", name=name, output=name == "z") for name in "xyz"),
+        )
+    ],
+    "rms_norm": [
+        _variant(
+            _x(dtype, "tokens", hidden),
+            _x(dtype, hidden, name="weight"),
+            _x(dtype, "tokens", hidden, name="y", output=True),
+            slug=f"hidden-{hidden}_dtype-{dtype}",
+        )
+        for hidden in (64, 128)
+        for dtype in ("float16", "float32")
+    ],
+    "windows": [
+        _variant(
+            _x("float32", "n", "m"),
+            scalar("width", "int32"),
+            _x("float32", *PARTS, name="parts", output=True),
+            _x("int64", "-(-n // width)", name="order", output=True),
+        )
+    ],
+    "copied": [_variant(_x("float32", "n", name="y", output=True), _x("float32", "n"))],
+    "flags": [
+        _variant(
+            *(scalar("on", "bool"), scalar("level", "int8"), scalar("count", "uint8"), _x("bool", "n")),
+            symbols={"n": "int64"},
+        )
+    ],
+    "product": [
+        _variant(
+            *(_x("float32", "m", "k", name="a"), _x("float32", *sizes, name="b")),
+            _x("float32", "m", "n", name="c", output=True),
+            slug=slug,
+        )
+        for slug, sizes in {"turned": ("n", "k"), "plain": ("k", "n")}.items()
+    ],
+    "classes": [
+        _variant(_x("int8", "n"), slug="n-16", multiples={"n": 16}),
+        _variant(_x("int8", "n", "n"), slug="square"),
+    ],
+    "large": [_variant(*(_x("bool", "n", "m", name=name) for name in "xy"))],
+    "longer": [_variant(_x("bool", "n", "m"), _x("bool", "n + 1", "m", name="y", output=True))],
+}
+"""Kernel -> what signature.json says of its variants."""
+
+
+def outputs_of(name: str) -> list[str]:
+    """The names of a kernel's outputs."""
+    return [argument["name"] for argument in KERNELS[name][0]["arguments"] if argument["output"]]
+
+
+def signatures_of(name: str) -> list[dict[str, Any]]:
+    """The signature.json of each variant."""
+    return [
+        signature(name, v["arguments"], slug=v["slug"], symbols=v["symbols"])
+        | ({"multiples": v["multiples"]} if "multiples" in v else {})
+        for v in KERNELS[name]
+    ]
+
+
+def entry_of(name: str) -> dict[str, Any]:
+    """What the manifest would say."""
+    variants = [{**variant, "units": [{"target": "llvm"}]} for variant in KERNELS[name]]
+    return {"variants": variants, "outputs": outputs_of(name)}
+
+
+class Large(FakeTensor):
+    """An array of bool, of any shape."""
+
+    dtype = "bool"
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__(shape, (6, 8, 1))
+        self.shape = shape
+
+
+def described(argument: Any) -> Described:
+    """An argument as Python compares it."""
+    if hasattr(argument, "__dlpack__"):
+        return Described(str(argument.dtype), argument.shape, device="cpu")
+    return Described(value=argument)
+
+
+def f32(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.float32)
+
+
+def f16(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.float16)
