@@ -10,8 +10,9 @@ import json
 import re
 
 import pytest
-from support.launched import process_of
-from support.launchers import LAUNCHERS, Process
+from kernelwright.cuda import Size, Tensor
+from support.launched import declared, process_of
+from support.launchers import LAUNCHERS, Process, Variant
 
 
 @pytest.fixture(params=LAUNCHERS)
@@ -394,12 +395,33 @@ def test_large_dimensions_are_accepted_and_any_of_an_empty_array(process: Proces
     process.run(f'empty = on_cuda((0, {LARGEST}), "int8"); made.kernel("square")(on_cuda((0, 0), "int8"), empty)')
 
 
+def test_strides_are_those_that_are_declared_with_what_only_strides_tell(process: Process) -> None:
+    said = process.run(
+        """
+        for x, y in ((7, 14), (5, 10), (7, 7), (7, 15)):
+            arrays = on_cuda((4, 5), strides=(x, 1)), on_cuda((4, 5), strides=(y, 1))
+            print(refusal(lambda: made.kernel("strided")(*arrays)).splitlines()[0])
+        """
+    ).splitlines()
+    assert said[:2] == ["nothing was raised"] * 2 and len(process.calls("launch")) == 2
+    wrong = "ValueError: kernel 'strided': (Mismatched|Invalid) y.strides\\[0\\] on argument #1 when calling:"
+    assert all(re.fullmatch(wrong, line) for line in said[2:]), said
+
+
 def test_a_device_that_has_no_number_is_refused(process: Process) -> None:
     text = process.refusal('made.kernel("special")(FakeTensor((4,), device=(10, 3)))')
     assert text.startswith("ValueError: kernel 'special': ") and "on device 3 of DLPack type 10" in text
 
 
 # ---- numbers
+
+
+def test_a_number_that_fits_its_parameter_in_every_call_is_compared_in_none() -> None:
+    """A size is at most 2**31 - 2."""
+    for more, checks in ((1, 0), (2, 1)):
+        passed = {"x": Tensor("float32", "n"), "number": Size("n") + more}
+        variant = Variant.of("more", declared("more_kernel", "n", passed))
+        assert len(variant.signature["host_checks"]) == checks
 
 
 def test_numbers_that_no_machine_has_are_refused(process: Process) -> None:

@@ -326,10 +326,15 @@ def test_the_context_that_was_current_is_current_afterwards(process: Process) ->
         scale(x, x, 1, 1, 1)
         print(int(driver.cuCtxGetDevice()[1]))
         assert scale(on_cuda((5,), "float16", 0), 1, 1, 1).shape == (5,)
+        far = on_cuda((100,), device=1)
+        made.kernel("two_steps")(far, far)
+        made.kernel("two_steps")(far)
+        print(int(driver.cuCtxGetDevice()[1]))
         """
     )
-    assert printed == "CUDA_ERROR_INVALID_CONTEXT\n0\n"
-    assert [line.split()[-1] for line in process.calls("launch")] == ["cuda:1", "cuda:1", "cuda:0"]
+    assert printed == "CUDA_ERROR_INVALID_CONTEXT\n0\n0\n"
+    launched = [line.split()[-1] for line in process.calls("launch")]
+    assert launched == ["cuda:1", "cuda:1", "cuda:0", *["cuda:1"] * 4]
 
 
 def test_a_default_stream_is_that_of_the_primary_context_and_another_stays_in_its_own(process: Process) -> None:

@@ -74,6 +74,24 @@ def fill() -> Any:
     return main
 
 
+def strided() -> Any:
+    """An array whose rows are as far apart as only its stride tells, and one whose rows are twice as far apart."""
+    from tvm.script import tirx as T
+
+    @T.prim_func(s_tir=True)
+    def main(x_handle: T.handle, y_handle: T.handle):
+        m, n, s = T.int32(), T.int32(), T.int32()
+        x = T.match_buffer(x_handle, (m, n), "float32", strides=(s, 1), align=4)
+        y = T.match_buffer(y_handle, (m, n), "float32", strides=(s * 2, 1), align=4)
+        for i in T.thread_binding(m, thread="blockIdx.x"):
+            for j in T.thread_binding(n, thread="threadIdx.x"):
+                with T.sblock("y"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    y[vi, vj] = x[vi, vj]
+
+    return main
+
+
 def norm() -> Kernel:
     """Four variants by size and dtype; those of float16 have a second one for data that is aligned less."""
     from kernelwright.cuda import Tensor
@@ -130,6 +148,7 @@ def kernels() -> dict[str, Kernel]:
     made["numbers"] = Kernel([Variant.of("numbers", launch, slug=slug) for slug, launch in numbers_of.items()])
     of_tir = {"two_steps": two_steps(), "fill": fill()}
     made |= {name: Kernel([Variant.of(name, function, outputs=["y"])]) for name, function in of_tir.items()}
+    made["strided"] = Kernel([Variant.of("strided", strided())])
     made |= {"head": head("head", ()), "knows": head("knows", ("k",))}
     return made | {"scale": scale(), "norm": norm(), "product": product()}
 

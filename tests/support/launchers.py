@@ -272,6 +272,8 @@ class Process:
         # The default stream has two handles; which contexts are current meanwhile is a matter of each launcher's own.
         lines = [re.sub(r"stream 0x1\b", "stream 0", line) for line in lines]
         self.log = [line for line in lines if not line.startswith(("push", "pop"))]
+        switches = [line.split()[0] for line in lines if line.startswith(("push", "pop"))]
+        assert switches.count("push") == switches.count("pop"), "a context is left current"
         assert done.returncode == 0, done.stderr
         return done.stdout
 

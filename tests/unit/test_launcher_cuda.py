@@ -68,8 +68,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def machine(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    return Machine(folder, tmp_path, monkeypatch)
+def machine(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    made = Machine(folder, tmp_path, monkeypatch)
+    yield made
+    assert len(made.calls("push")) == len(made.calls("pop")), "a context is left current"
 
 
 def on_cuda(shape: Sequence[int], dtype: tuple[int, int, int] = (2, 16, 1), device: int = 0) -> Any:
