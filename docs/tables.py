@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import Any, TypeVar, get_args
 
 from kernelwright.cli import command_of
 from kernelwright.commands import COMMANDS
@@ -87,15 +88,22 @@ def what_decides(kind: StageKind) -> list[str]:
 
 def deciding_in(request: type) -> Iterator[str]:
     """The fields of a class that decide. A tool is one of them as a whole, because its identity decides."""
-    types, module = {f.name: str(f.type) for f in fields(request)}, sys.modules[request.__module__]
     for name in deciding(request):
-        inner = getattr(module, types[name].rpartition(".")[2], None)
-        inner = getattr(inner, "__bound__", inner)  # of a type variable
+        inner = class_of(request, name)
         is_tool = isinstance(inner, type) and "identity" in getattr(inner, "__annotations__", {})
         if is_dataclass(inner) and isinstance(inner, type) and not is_tool:
             yield from deciding_in(inner)
         else:
             yield name
+
+
+def class_of(request: type, name: str) -> Any:
+    """The class of a field; None: its type is no class that its module knows at run time."""
+    declaring = next(each for each in request.__mro__ if name in vars(each).get("__annotations__", {}))
+    kind = str(declaring.__annotations__[name]).rpartition(".")[2]
+    known = getattr(sys.modules[declaring.__module__], kind, None)
+    # A request that builds on a generic one says what stands for the type variable.
+    return get_args(vars(request)["__orig_bases__"][0])[0] if isinstance(known, TypeVar) else known
 
 
 def options_part(kind: type[OwnOptions]) -> str:

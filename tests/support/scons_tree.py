@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -133,12 +132,12 @@ def make_all(graph: PackageGraph) -> None:
     graph.run.caches.__dict__["build"] = None
     for stage in graph.package.stages:
 
-        def make(request: Any, scratch: Path, running: StageRun) -> None:
+        def make(scratch: Path, running: StageRun) -> None:
             for name in running.stage.outputs:
                 (scratch / name).parent.mkdir(parents=True, exist_ok=True)
                 (scratch / name).write_text(name)
 
-        stage.make = make
+        stage.instead = make
         publish(stage, graph.run)
         for node in graph.run.nodes.nodes_of(stage):
             node.set_state(SCons.Node.executed)

@@ -141,10 +141,10 @@ def test_a_kernel_without_a_library_whose_part_of_the_manifest_fails_is_left_out
     assert [part.name for part in graph.assembly._whole] == ["gemm"]
     entry = stages_of(graph)["ENTRY gemm"]
 
-    def over_a_limit(scratch: Path) -> None:
+    def over_a_limit(*given: object) -> None:
         raise KernelwrightError("too many registers", entry.where)
 
-    entry.make = over_a_limit
+    entry.instead = over_a_limit
     assert StageAction(entry, graph.run).execute([], [], None) is None
     assert graph.assembly._whole == []
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from kernelwright.core.dependencies import EDITED
 from kernelwright.core.errors import ToolchainError, Where
-from kernelwright.stages.included import included
+from kernelwright.stages.compilation import included
 from kernelwright.toolchain.headers import (
     Search,
     can_include,

@@ -45,7 +45,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BuildRun:
 def writing(**contents: str) -> Callable[..., None]:
     """What makes files of these names, without the ending."""
 
-    def make(request: Any, scratch: Path, stage: StageRun) -> None:
+    def make(scratch: Path, stage: StageRun) -> None:
         for name, text in contents.items():
             (scratch / f"{name}.out").write_text(text)
 
@@ -58,7 +58,7 @@ def a_stage(run: BuildRun, make: Callable[..., None], **fields: Any) -> Stage:
     source = run.top / "source.txt"
     source.write_text("source")
     given = {"label": "CUBIN", "subject": "gemm/m-1 sm_80", "where": WHERE, "request": {}, "sources": [str(source)]}
-    stage = Stage(**{**given, "make": make, "outputs": outputs, **fields})
+    stage = Stage(**{**given, "instead": make, "outputs": outputs, **fields})
     run.nodes.nodes_of(stage)  # SCons has them before it runs anything
     return stage
 
@@ -195,7 +195,7 @@ def test_what_a_package_can_do_without_may_fail_and_all_else_ends_the_build(part
 def test_a_stage_that_goes_on_without_a_source_has_that_in_its_signature_and_is_not_kept(partial_run):
     first = a_stage(partial_run, raising(KernelwrightError("no", WHERE)), logs=partial_run.top / "failed")
     second = after(
-        first, partial_run, lambda request, scratch, stage: (scratch / "c.out").write_text("partial"), rest=lambda: True
+        first, partial_run, lambda scratch, stage: (scratch / "c.out").write_text("partial"), rest=lambda: True
     )
     action = StageAction(second, partial_run)
     complete = action.get_presig([], [], None)

@@ -233,7 +233,7 @@ STAGES = (
         "IR",
         ("#5a5fa8", "#a9b4f0"),
         "as `LOWER`",
-        "Lowering",
+        "Showing",
         "`ir/index.txt`; beside it, a file for each pass",
         module="stages.ir",
         also=("worker.server", "frontends"),

@@ -238,7 +238,7 @@ def _lowered(job: Job, target: str, note: Callable[[str], None], *wanted: str) -
         variant = job.selection.variant_for(target)
         if target == "cuda":
             archs, _ = job.selection.cuda_sources(variant.slug)[0]
-        stage = lower.make(kernel, variant.slug, variant.config, target, archs)
+        stage = lower.make(lower.VariantUnit(kernel, variant.slug, variant.config, target, archs))
         if (problem := attempt(stage, kernel.run)) is not None:
             raise problem
         made = [Path(path).read_bytes() for name, path in stage.outputs.items() if name.startswith(wanted)]

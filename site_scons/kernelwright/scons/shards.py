@@ -139,4 +139,4 @@ class Shards:
             message = f"the build cache has no intact entry with what {stage.label} makes{place}"
             raise KernelwrightError(message, stage.where, REMEDY)
 
-        stage.make = make
+        stage.instead = make

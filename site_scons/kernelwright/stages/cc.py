@@ -39,6 +39,17 @@ class Wrapper:
     places: ToolPaths
     top: Path = field(metadata=ASIDE)
 
+    def make(self, scratch: Path, stage: StageRun) -> None:
+        """Compile the wrapper, and write the script that does it again."""
+        name, places, output = self.kernel, self.places, scratch / "wrapper.o"
+        tool = shared_compiler(self.compiler, self.headers, self.tvm_ffi, places.launcher, places.includes)
+        needs = Elsewhere(tool, tuple(map(Path, stage.sources)), (output,))
+        command = commands.compile_command(name, places, str(output))
+        remedy = f"the sources are below {self.top}"
+        stage.tool(command, self.top, scratch, remedy, kind="cc", elsewhere=needs)
+        by_hand = commands.compile_command(name, SYMBOLIC_PLACES, f"{name}/wrapper.o")
+        (scratch / "compile_wrapper.sh").write_text(shell_script(self.compiler.version, "..", by_hand))
+
 
 def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], wrapped: Stage) -> Stage:
     """The stage that compiles the wrapper.
@@ -51,21 +62,9 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], wrapped: Sta
     request = Wrapper(name, tools.host_compiler, digest_of(interface_sources()), tools.lowerer.tvm_ffi, places, top)
     outputs = files_in(kernel.folder, ("wrapper.o", "compile_wrapper.sh"))
     hosts = [unit.host for unit in units_of(variants) if unit.target == "cuda"]
-    stage = Stage("CC", name, kernel.where("compile"), request, compile_it, outputs, [wrapped.paths[0], *hosts])
+    stage = Stage("CC", name, kernel.where("compile"), request, outputs, [wrapped.paths[0], *hosts])
     stage.rest = lambda: bool(whole(kernel.run, variants))
     output = f"{name}/wrapper.o"
     command = commands.compile_command(name, places, output)
     stage.command = command_of(top, f"{name}/{sources.FILES[0]}", command, output)
     return stage
-
-
-def compile_it(request: Wrapper, scratch: Path, stage: StageRun) -> None:
-    """Compile the wrapper, and write the script that does it again."""
-    name, places, output = request.kernel, request.places, scratch / "wrapper.o"
-    tool = shared_compiler(request.compiler, request.headers, request.tvm_ffi, places.launcher, places.includes)
-    needs = Elsewhere(tool, tuple(map(Path, stage.sources)), (output,))
-    command = commands.compile_command(name, places, str(output))
-    remedy = f"the sources are below {request.top}"
-    stage.tool(command, request.top, scratch, remedy, kind="cc", elsewhere=needs)
-    by_hand = commands.compile_command(name, SYMBOLIC_PLACES, f"{name}/wrapper.o")
-    (scratch / "compile_wrapper.sh").write_text(shell_script(request.compiler.version, "..", by_hand))

@@ -43,6 +43,15 @@ class Checking:
     unit: UnitFiles = field(metadata=ASIDE)
     variants: tuple[VariantFiles, ...] = field(metadata=ASIDE)
 
+    def make(self, scratch: Path, stage: StageRun) -> None:
+        """Have a worker compare the variant with its reference."""
+        asked = self.asked
+        number = [variant.slug for variant in stage.whole(self.variants)].index(asked.slug)
+        signature = self.unit.read_signature()
+        result = asdict(stage.asked(replace(asked, variant_index=number, signature=signature)))
+        del result["dependencies"]
+        (scratch / next(iter(stage.stage.outputs))).write_text(pretty_json(result))
+
 
 def make_all(kernel: KernelContext, variants: tuple[VariantFiles, ...], library: Stage) -> list[Stage]:
     """The checks of a kernel: of each variant on the CPU, and on a GPU if there is one."""
@@ -118,16 +127,6 @@ def make(
     outputs = files_in(kernel.package.checks / record.name, (output,))
     described = [unit.signature, *dict.fromkeys(unit.named_in.values())]
     sources = [*filter(None, [path]), *described, *kernel.definition_files]
-    stage = Stage("CHECK", subject, where, request, check, outputs, sources, cacheable=False)
+    stage = Stage("CHECK", subject, where, request, outputs, sources, cacheable=False)
     stage.rest = lambda: made(kernel.run, unit) is not None
     return kernel.remembering(stage, f"check {subject}")
-
-
-def check(request: Checking, scratch: Path, stage: StageRun) -> None:
-    """Have a worker compare the variant with its reference."""
-    asked = request.asked
-    number = [variant.slug for variant in stage.whole(request.variants)].index(asked.slug)
-    signature = request.unit.read_signature()
-    result = asdict(stage.asked(replace(asked, variant_index=number, signature=signature)))
-    del result["dependencies"]
-    (scratch / next(iter(stage.stage.outputs))).write_text(pretty_json(result))

@@ -23,6 +23,10 @@ NAME = "compile_commands"
 class Database:
     """Nothing decides the database besides the commands, which are known late."""
 
+    def make(self, scratch: Path, stage: StageRun) -> None:
+        """Write what is known now that all build files were read."""
+        (scratch / f"{NAME}.json").write_text(pretty_json(stage.late), encoding="utf-8")
+
 
 def command_of(folder: Path, file: str, arguments: Sequence[str], output: str) -> dict[str, Any]:
     """One run of a compiler; ``file`` and ``output`` are relative to the folder that it runs in."""
@@ -38,9 +42,4 @@ def make(top: Path, commands: Sequence[Mapping[str, Any]]) -> Stage:
     """
     outputs = {f"{NAME}.json": f"{top}/build/{NAME}.json"}
     where = Where(stage="assemble")
-    return Stage("COMMANDS", NAME, where, Database(), write, outputs, [], late=lambda: commands, cacheable=False)
-
-
-def write(request: Database, scratch: Path, stage: StageRun) -> None:
-    """Write what is known now that all build files were read."""
-    (scratch / f"{NAME}.json").write_text(pretty_json(stage.late), encoding="utf-8")
+    return Stage("COMMANDS", NAME, where, Database(), outputs, [], late=lambda: commands, cacheable=False)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING
 
 from ..core.arch import is_ptx, virtual_arch
 from ..core.errors import DefinitionError, SettingsError
@@ -17,20 +17,17 @@ from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.kept_headers import KeptHeaders
 from ..toolchain.nvcc import Nvcc
 from ..toolchain.nvcc_run import (
-    CompiledCode,
-    Job,
     NvccJob,
     NvccRun,
     ToolHeaders,
     by_hand,
     compile_device_code,
-    stand_in,
 )
 from ..toolchain.nvcc_steps_run import KnownSteps, can_part, compile_by_steps
 from .code import code_digest
 from .commands import command_of
-from .context import KernelContext, require_folders, require_no_device_linker
-from .included import included
+from .compilation import Compilation
+from .context import KernelContext
 from .stage import Stage, files_in
 from .stage_run import StageRun
 
@@ -107,45 +104,14 @@ def _image(
     """
     folder, subject, archs = Path(source).parent, f"{kernel.name}/{slug} {arch}", tuple(wanted) or (arch,)
     compiles = _with_nvrtc if kernel.tools.nvrtc else _with_nvcc
-    request, make = compiles(kernel, arch, folder, slug, arch in archs)
+    request: NvccCompilation | NvrtcCompilation = compiles(kernel, arch, folder, slug, arch in archs)
     label, outputs, where = "PTX" if is_ptx(arch) else "CUBIN", files_in(folder, request.job.outputs), request.job.where
-    stage = Stage(label, subject, where, request, make, outputs, sources, archs=archs)
+    stage = Stage(label, subject, where, request, outputs, sources, archs=archs)
     if source in sources and can_include(request.job.flags):  # other flags need no list of headers
         kernel.remembering(stage, f"{where.stage} {subject}")
     if arch in archs:
         stage.command = command_of(folder, "device.cu", request.command, request.job.output)
     return stage
-
-
-@dataclass(frozen=True)
-class Compilation(Generic[Job]):
-    """How one source is compiled for one arch.
-
-    Arguments:
-        job: what is compiled, with stand-ins for folders in installed packages.
-        places: stand-ins -> the folders.
-        folders: folders of headers in the project by their names; they have to be there.
-    """
-
-    job: Job
-    places: Mapping[str, str] = field(metadata=ASIDE)
-    folders: Mapping[str, Path] = field(metadata=ASIDE)
-
-    @property
-    def arch(self) -> str:
-        """The arch that code is made for."""
-        return self.job.arch
-
-    @property
-    def real(self) -> Job:
-        """The job with the folders of this machine."""
-        return replace(self.job, flags=tuple(self.places.get(word, word) for word in self.job.flags))
-
-    def note(self, done: CompiledCode, begun: int, stage: StageRun) -> None:
-        """Note what a run took, and what it has read since it began, in nanoseconds."""
-        job = self.real
-        stage.compiled(done)
-        stage.stage.remember(included(stage.run.top, done.headers, job, begun, job.folder / "device.cu"))
 
 
 @dataclass(frozen=True)
@@ -174,6 +140,20 @@ class NvccCompilation(Compilation[NvccJob]):
         """The command, for compile_commands.json."""
         return self.real.arguments(self.nvcc.path, self.host_compiler.path, self.job.output)
 
+    def make(self, scratch: Path, stage: StageRun) -> None:
+        """Have nvcc, or the programs that it would run, compile the source."""
+        nvcc, host_compiler, begun = self.nvcc, self.host_compiler, time.time_ns()
+        self.require_sound()
+        job = replace(self.real, flags=(*self.own_flags(), *self.real.flags))
+        run = NvccRun(job, nvcc, host_compiler, scratch, stage.tools, stage.stage.subject)
+        if self.parted:
+            identity = (nvcc.identity, nvcc.path, host_compiler.identity, host_compiler.path, code_digest("PTX"))
+            kept = KeptHeaders(stage.run.state / "headers", identity)
+            done = compile_by_steps(run, self.steps, kept, shipped=self.shipped)
+        else:
+            done = compile_device_code(run)
+        self.note(done, begun, stage, job.folder / "device.cu")
+
     def own_flags(self) -> tuple[str, ...]:
         """The flags that the source says, which lowering has written beside it.
 
@@ -199,43 +179,24 @@ class NvrtcCompilation(Compilation["NvrtcJob"]):
         """The command, for compile_commands.json."""
         return self.real.command(self.nvrtc)
 
+    def make(self, scratch: Path, stage: StageRun) -> None:
+        """Have NVRTC compile the source."""
+        from ..toolchain.nvrtc_run import compile_with_nvrtc
 
-def compile_by_nvcc(request: NvccCompilation, scratch: Path, stage: StageRun) -> None:
-    """Have nvcc, or the programs that it would run, compile the source."""
-    job, nvcc, host_compiler, begun = request.real, request.nvcc, request.host_compiler, time.time_ns()
-    require_folders(request.folders, job.where)
-    require_no_device_linker(job.flags, job.where)
-    job = replace(job, flags=(*request.own_flags(), *job.flags))
-    run = NvccRun(job, nvcc, host_compiler, scratch, stage.tools, stage.stage.subject)
-    if request.parted:
-        identity = (nvcc.identity, nvcc.path, host_compiler.identity, host_compiler.path, code_digest("PTX"))
-        kept = KeptHeaders(stage.run.state / "headers", identity)
-        done = compile_by_steps(run, request.steps, kept, shipped=request.shipped)
-    else:
-        done = compile_device_code(run)
-    request.note(done, begun, stage)
+        job, begun = self.real, time.time_ns()
+        self.require_sound()
+        done = compile_with_nvrtc(job, self.nvrtc, scratch, stage.tools, stage.stage.subject, self.store)
+        self.note(done, begun, stage, job.folder / "device.cu")
 
 
-def compile_by_nvrtc(request: NvrtcCompilation, scratch: Path, stage: StageRun) -> None:
-    """Have NVRTC compile the source."""
-    from ..toolchain.nvrtc_run import compile_with_nvrtc
-
-    job, begun = request.real, time.time_ns()
-    require_folders(request.folders, job.where)
-    done = compile_with_nvrtc(job, request.nvrtc, scratch, stage.tools, stage.stage.subject, request.store)
-    request.note(done, begun, stage)
-
-
-def _with_nvcc(
-    kernel: KernelContext, arch: str, folder: Path, slug: str, shipped: bool
-) -> tuple[NvccCompilation, Callable[..., None]]:
+def _with_nvcc(kernel: KernelContext, arch: str, folder: Path, slug: str, shipped: bool) -> NvccCompilation:
     nvcc, where, front_end = kernel.tools.nvcc, kernel.where("nvcc", slug), kernel.front_end
     if nvcc is None:
         raise SettingsError("CUDA code without nvcc", where)
-    packages, headers = _packages(kernel), _headers(kernel)
-    job = NvccJob(arch, kernel.flags_in(folder), folder, where, headers, packages, front_end.includes_sources)
-    request = NvccCompilation(
-        *(by_hand(job), _places(packages), kernel.own_folders, nvcc),
+    flags, headers, packages = kernel.flags_in(folder), _headers(kernel), _packages(kernel)
+    job = NvccJob(arch, flags, folder, where, headers, packages, has_portable_names=front_end.includes_sources)
+    return NvccCompilation(
+        *(by_hand(job), job, kernel.own_folders, nvcc),
         own_tool=kernel.own_tool if headers else None,
         flags_file=front_end.files("cuda", ()).flags,
         parted=_is_parted(kernel),
@@ -243,12 +204,9 @@ def _with_nvcc(
         shipped=shipped,
         steps=kernel.tools.steps,
     )
-    return request, compile_by_nvcc
 
 
-def _with_nvrtc(
-    kernel: KernelContext, arch: str, folder: Path, slug: str, shipped: bool
-) -> tuple[NvrtcCompilation, Callable[..., None]]:
+def _with_nvrtc(kernel: KernelContext, arch: str, folder: Path, slug: str, shipped: bool) -> NvrtcCompilation:
     # Imported here, because few builds use it.
     from ..core.quantity import parse_size
     from ..toolchain.nvrtc_run import HeaderStore, NvrtcJob
@@ -259,10 +217,9 @@ def _with_nvrtc(
     if kernel.front_end.header_folders:
         message = f"NVRTC does not compile definitions in {kernel.front_end.name}, whose headers are written for nvcc"
         raise SettingsError(message, where, 'write cuda_compiler = "nvcc"')
-    packages = _packages(kernel)
-    job = NvrtcJob(arch, kernel.flags_in(folder), folder, where, packages=packages)
+    job = NvrtcJob(arch, kernel.flags_in(folder), folder, where, packages=_packages(kernel))
     store = HeaderStore(kernel.run.state / "pch", parse_size(size) * 1024) if size else None
-    return NvrtcCompilation(by_hand(job), _places(packages), kernel.own_folders, nvrtc, store), compile_by_nvrtc
+    return NvrtcCompilation(by_hand(job), job, kernel.own_folders, nvrtc, store)
 
 
 def _packages(kernel: KernelContext) -> dict[str, str]:
@@ -270,13 +227,8 @@ def _packages(kernel: KernelContext) -> dict[str, str]:
     return {str(folder): name for name, folder in kernel.package_folders.items()}
 
 
-def _places(packages: Mapping[str, str]) -> dict[str, str]:
-    """Stand-ins for folders in installed packages, and the folders."""
-    return {stand_in(name): folder for folder, name in packages.items()}
-
-
 def _headers(kernel: KernelContext) -> ToolHeaders | None:
     """The headers of the front end's tool that the CUDA source includes."""
     front_end, found = kernel.front_end, kernel.front_end.header_folders
-    path = getattr(kernel.tools.of_front_ends.get(front_end.name), "path", "")
+    path = getattr(kernel.own_tool, "path", "")
     return ToolHeaders(front_end.name.upper(), path, found.folders, found.standard) if found else None

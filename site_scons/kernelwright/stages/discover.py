@@ -19,6 +19,10 @@ class Failure:
     text: str
     error: KernelwrightError = field(metadata=ASIDE)
 
+    def make(self, scratch: Path, stage: StageRun) -> None:
+        """Raise the error."""
+        raise self.error
+
 
 def make(context: Context, number: int, error: KernelwrightError) -> Stage:
     """The stage for the error of one definition file.
@@ -28,9 +32,4 @@ def make(context: Context, number: int, error: KernelwrightError) -> Stage:
     """
     place = printable(error.where.location or "definition")
     outputs = files_in(context.work, [f"{number}.failed"])
-    return Stage("DISCOVER", place, error.where, Failure(str(error), error), fail, outputs, [], cacheable=False)
-
-
-def fail(request: Failure, scratch: Path, stage: StageRun) -> None:
-    """Raise the error."""
-    raise request.error
+    return Stage("DISCOVER", place, error.where, Failure(str(error), error), outputs, [], cacheable=False)

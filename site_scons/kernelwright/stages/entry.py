@@ -37,21 +37,47 @@ class Entry:
     images_in: str
     compiler: str = field(metadata=ASIDE)
 
+    def make(self, scratch: Path, stage: StageRun) -> None:
+        """Check the limits, and write the text."""
+        made = stage.whole(self.source.variants)
+        self.check_limits(made, stage.where)
+        self.write(made, scratch)
+
+    def check_limits(self, variants: tuple[VariantFiles, ...], where: Where) -> None:
+        """Raise a KernelwrightError if a device function needs more than the settings allow."""
+        for variant in variants:
+            place = replace(where, kernel=self.kernel, stage=self.compiler, variant=variant.slug)
+            for unit in variant.units:
+                for arch, usage in usages_of(unit).items():
+                    check_usage(arch, usage, *self.limits, place)
+
+    def write(self, variants: tuple[VariantFiles, ...], scratch: Path, launcher: str = "") -> None:
+        """Write ``entry.json``.
+
+        Arguments:
+            variants: those that were made.
+            launcher: the file name of the launcher's library; empty: the kernel has no library.
+        """
+        tuned = self.tuning.of(variants)
+        source = replace(
+            self.source,
+            library=library_of(self.kernel) if launcher else "",
+            launcher=f"{LIBRARIES}/{launcher}" if launcher else "",
+            variants=variants,
+            declared=tuned.declared,
+            tables=tuned.tables,
+            tabled=tuned.tabled,
+        )
+        (scratch / "entry.json").write_text(make_entry(source), encoding="utf-8")
+
 
 def make(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Stage:
     """The stage that writes the kernel's part of the manifest."""
     outputs = files_in(kernel.folder, ("entry.json",))
     sources = [*sources_of(variants), *images_of(variants)]
-    stage = Stage("ENTRY", kernel.name, kernel.where("entry"), entry_of(kernel, variants), write_it, outputs, sources)
+    stage = Stage("ENTRY", kernel.name, kernel.where("entry"), entry_of(kernel, variants), outputs, sources)
     stage.rest = lambda: bool(whole(kernel.run, variants))
     return stage
-
-
-def write_it(request: Entry, scratch: Path, stage: StageRun) -> None:
-    """Check the limits, and write the text."""
-    made = stage.whole(request.source.variants)
-    check_limits(request, made, stage.where)
-    write(request, made, scratch)
 
 
 def entry_of(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Entry:
@@ -81,32 +107,3 @@ def sources_of(variants: tuple[VariantFiles, ...]) -> list[str]:
     described = [path for unit in units for path in (unit.signature, unit.module)]
     compiled = [path for unit in units for path in (*unit.usages.values(), *unit.reports, *unit.named_in.values())]
     return [*described, *dict.fromkeys(compiled)]
-
-
-def write(request: Entry, variants: tuple[VariantFiles, ...], scratch: Path, launcher: str = "") -> None:
-    """Write ``entry.json``.
-
-    Arguments:
-        variants: those that were made.
-        launcher: the file name of the launcher's library; empty: the kernel has no library.
-    """
-    tuned = request.tuning.of(variants)
-    source = replace(
-        request.source,
-        library=library_of(request.kernel) if launcher else "",
-        launcher=f"{LIBRARIES}/{launcher}" if launcher else "",
-        variants=variants,
-        declared=tuned.declared,
-        tables=tuned.tables,
-        tabled=tuned.tabled,
-    )
-    (scratch / "entry.json").write_text(make_entry(source), encoding="utf-8")
-
-
-def check_limits(request: Entry, variants: tuple[VariantFiles, ...], where: Where) -> None:
-    """Raise a KernelwrightError if a device function needs more than the settings allow."""
-    for variant in variants:
-        place = replace(where, kernel=request.kernel, stage=request.compiler, variant=variant.slug)
-        for unit in variant.units:
-            for arch, usage in usages_of(unit).items():
-                check_usage(arch, usage, *request.limits, place)

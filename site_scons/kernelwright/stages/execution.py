@@ -55,7 +55,7 @@ def publish(stage: Stage, run: Engine) -> None:
         stage.cached = key is not None and _fetch(stage, run, key, scratch)
         run.started(stage.line)
         if not stage.cached:
-            stage.make(stage.request, scratch, StageRun(run, stage))
+            stage.make(scratch, StageRun(run, stage))
         missing = [name for name in stage.outputs if not (scratch / name).is_file()]
         if missing:
             message = f"the stage did not make {', '.join(missing)}"

@@ -39,6 +39,16 @@ class Extension:
     places: ToolPaths
     top: Path = field(metadata=ASIDE)
 
+    def make(self, scratch: Path, stage: StageRun) -> None:
+        """Run the commands, and write the script that does it again."""
+        backend, name = backends.get(self.backend), self.kernel
+        folder = backend.folder(name)
+        for command in backend.commands(name, self.places, str(scratch)):
+            stage.tool(list(command), self.top, scratch, f"the sources are in {self.top / folder}", kind="ext")
+        by_hand = backend.commands(name, replace(SYMBOLIC_PLACES, glibc=self.places.glibc), folder)
+        script = shell_script(self.compiler.version, "../../..", *by_hand)
+        (scratch / "compile.sh").write_text(script, encoding="utf-8")
+
 
 def make(kernel: KernelContext, backend: Backend, wrapped: Stage, glibc: Stage | None) -> Stage:
     """The stage that compiles what a backend has written.
@@ -61,15 +71,4 @@ def make(kernel: KernelContext, backend: Backend, wrapped: Stage, glibc: Stage |
     products = [product for product in backend.products(name) if product not in wrapped.outputs]
     outputs = files_in(top / backend.folder(name), (*products, "compile.sh"))
     sources = [*wrapped.paths, *(glibc.paths if glibc else [])]
-    return Stage("EXT", f"{name} {backend.name}", kernel.where("compile"), request, compile_it, outputs, sources)
-
-
-def compile_it(request: Extension, scratch: Path, stage: StageRun) -> None:
-    """Run the commands, and write the script that does it again."""
-    backend, name = backends.get(request.backend), request.kernel
-    folder = backend.folder(name)
-    for command in backend.commands(name, request.places, str(scratch)):
-        stage.tool(list(command), request.top, scratch, f"the sources are in {request.top / folder}", kind="ext")
-    by_hand = backend.commands(name, replace(SYMBOLIC_PLACES, glibc=request.places.glibc), folder)
-    script = shell_script(request.compiler.version, "../../..", *by_hand)
-    (scratch / "compile.sh").write_text(script, encoding="utf-8")
+    return Stage("EXT", f"{name} {backend.name}", kernel.where("compile"), request, outputs, sources)

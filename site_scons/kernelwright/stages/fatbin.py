@@ -27,6 +27,10 @@ class Packing:
         """The arch of the image."""
         return self.job.arch
 
+    def make(self, scratch: Path, stage: StageRun) -> None:
+        """Pack the image."""
+        stage.took(pack(self.job, self.nvcc, self.fatbinary, scratch, stage.tools, stage.stage.subject))
+
 
 def make(kernel: KernelContext, slug: str, image: str, arch: str) -> Stage:
     """The stage that packs an image, whose path is given."""
@@ -36,9 +40,4 @@ def make(kernel: KernelContext, slug: str, image: str, arch: str) -> Stage:
     folder, _, name = image.rpartition("/")
     job = PackJob(arch, name, mode, Path(folder), where)
     request, outputs = Packing(job, nvcc, kernel.tools.fatbinary), files_in(job.folder, job.outputs)
-    return Stage("FATBIN", f"{kernel.name}/{slug} {arch}", where, request, pack_it, outputs, [image], archs=(arch,))
-
-
-def pack_it(request: Packing, scratch: Path, stage: StageRun) -> None:
-    """Pack the image."""
-    stage.took(pack(request.job, request.nvcc, request.fatbinary, scratch, stage.tools, stage.stage.subject))
+    return Stage("FATBIN", f"{kernel.name}/{slug} {arch}", where, request, outputs, [image], archs=(arch,))

@@ -20,6 +20,10 @@ class Floor:
     glibc: str
     compiler: HostCompiler
 
+    def make(self, scratch: Path, stage: StageRun) -> None:
+        """Write the libraries."""
+        stage.took(*make_stubs(self.glibc, self.compiler, scratch, stage.tools, stage.where))
+
 
 def make(context: Context) -> Stage | None:
     """The stage for a package; None: its libraries are linked with the machine's own."""
@@ -28,9 +32,4 @@ def make(context: Context) -> Stage | None:
         return None
     request = Floor(floor, context.tools.host_compiler)
     outputs = files_in(context.work / context.glibc, [f"{name}.so" for name in LIBRARIES])
-    return Stage("GLIBC", floor, Where(stage="link"), request, make_them, outputs, [])
-
-
-def make_them(request: Floor, scratch: Path, stage: StageRun) -> None:
-    """Write the libraries."""
-    stage.took(*make_stubs(request.glibc, request.compiler, scratch, stage.tools, stage.where))
+    return Stage("GLIBC", floor, Where(stage="link"), request, outputs, [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -98,24 +98,14 @@ class _Kernel:
         return stage
 
     def _variant(self, slug: str, config: Mapping[str, Any]) -> VariantFiles:
-        wanted = self._kernel.selection.archs_of(slug)
-        units = [self._unit(slug, config, "llvm", (arch,), (arch,)) for arch in wanted.get("llvm", ())]
-        units += [self._unit(slug, config, "cuda", *archs) for archs in self._kernel.selection.cuda_sources(slug)]
+        units = [self._unit(*unit) for unit in lower.units_of(self._kernel, slug, config)]
         return VariantFiles(slug, config, tuple(units))
 
-    def _unit(
-        self, slug: str, config: Mapping[str, Any], target: str, archs: tuple[str, ...], wanted: tuple[str, ...]
-    ) -> UnitFiles:
-        """Lower a variant, and compile the CUDA code for each arch, unless the front end makes device code itself.
-
-        Arguments:
-            archs: those that CUDA source is made for.
-            wanted: those of them that code is compiled for.
-        """
-        # A front end that makes device code itself makes it of the archs that it is asked for.
-        of_source = wanted if self._kernel.front_end.compiles_device_code else archs
-        lowered = self._kernel.front_end.files(target, of_source)
-        files = self._add(lower.make(self._kernel, slug, config, target, of_source)).outputs
+    def _unit(self, unit: lower.VariantUnit, wanted: tuple[str, ...]) -> UnitFiles:
+        """Lower a variant, and compile the CUDA code for some archs, unless the front end makes device code itself."""
+        slug, target, front_end = unit.slug, unit.target, self._kernel.front_end
+        lowered = front_end.files(target, unit.archs)
+        files = self._add(lower.make(unit)).outputs
         images = {arch: files[name] for arch, name in lowered.images.items()}
         usages = {arch: files[name] for arch, name in lowered.usages.items()}
         compiled = device.make_all(self._kernel, slug, files[lowered.source], wanted) if lowered.source else {}
@@ -126,13 +116,16 @@ class _Kernel:
                 usages[arch] = usage
         described = files["signature.json"], files[lowered.module], files[lowered.host[0]]
         objects = tuple(files[name] for name in lowered.host if name.endswith(".o"))
-        named_in = _named_in(compiled, wanted) if self._kernel.front_end.includes_sources else {}
-        own_arch = lower.own_arch(self._kernel, target, of_source)
-        unit = UnitFiles(target, wanted, *described, objects, self._packed(slug, images), usages, named_in, own_arch)
-        if not self._kernel.front_end.has_host_code:
-            return unit
-        own = [stage.paths for stage in self._own_objects]
-        return replace(unit, own=tuple(made for made, _, _ in own), reports=tuple(report for _, report, _ in own))
+        own = [stage.paths for stage in self._own_objects] if front_end.has_host_code else []
+        return UnitFiles(
+            *(target, wanted, *described, objects),
+            images=self._packed(slug, images),
+            usages=usages,
+            named_in=_named_in(compiled, wanted) if front_end.includes_sources else {},
+            own_arch=unit.own_arch,
+            own=tuple(made for made, _, _ in own),
+            reports=tuple(report for _, report, _ in own),
+        )
 
     @cached_property
     def _own_objects(self) -> list[Stage]:
@@ -175,7 +168,7 @@ class _Kernel:
         name = self._kernel.name
         if not backend.files(name):
             return {}
-        wrapped = self._add(wrap.make_for(self._kernel, variants, backend))
+        wrapped = self._add(wrap.make(self._kernel, variants, backend))
         outputs = dict(wrapped.outputs)
         if backend.commands(name, SYMBOLIC_PLACES, ""):
             outputs |= self._add(ext.make(self._kernel, backend, wrapped, self._glibc)).outputs

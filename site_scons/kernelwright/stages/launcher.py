@@ -55,6 +55,19 @@ class Launcher:
     top: Path = field(metadata=ASIDE)
     begun: Future[CompiledLauncher] | None = field(default=None, metadata=ASIDE)
 
+    def make(self, scratch: Path, stage: StageRun) -> None:
+        """Compile the launcher, unless that has begun, and link it."""
+        compiler, library = self.compiler, launcher_library(digest(self))
+        compiled = self.begun.result() if self.begun else _compile(compiler, stage.run)
+        (scratch / "launcher.o").write_bytes(compiled.data)
+        (scratch / "launcher.map").write_text(launcher_map(library))
+        command = launcher_commands(self.places, library, str(scratch))[1]
+        run = stage.tools.run
+        linked = run(command, self.top, scratch, WHERE, REMEDY, kind="launcher", subject="library")
+        stage.took(together([compiled.result, linked]))
+        script = shell_script(compiler.version, "..", *launcher_commands(self.symbolic, library))
+        (scratch / "compile_launcher.sh").write_text(script)
+
 
 def begin(context: Context) -> Future[CompiledLauncher]:
     """Compile the launcher in a thread, while nobody knows yet what else there is to do.
@@ -96,21 +109,7 @@ def make(context: Context, glibc: Stage | None, begun: Future[CompiledLauncher] 
     )
     names = (launcher_library(digest(request)), "launcher.map", "compile_launcher.sh")
     outputs = files_in(context.work / LIBRARIES, names)
-    return Stage("LAUNCHER", "launcher", WHERE, request, link, outputs, glibc.paths if glibc else [])
-
-
-def link(request: Launcher, scratch: Path, stage: StageRun) -> None:
-    """Compile the launcher, unless that has begun, and link it."""
-    compiler, library = request.compiler, launcher_library(digest(request))
-    compiled = request.begun.result() if request.begun else _compile(compiler, stage.run)
-    (scratch / "launcher.o").write_bytes(compiled.data)
-    (scratch / "launcher.map").write_text(launcher_map(library))
-    command = launcher_commands(request.places, library, str(scratch))[1]
-    run = stage.tools.run
-    linked = run(command, request.top, scratch, WHERE, REMEDY, kind="launcher", subject="library")
-    stage.took(together([compiled.result, linked]))
-    script = shell_script(compiler.version, "..", *launcher_commands(request.symbolic, library))
-    (scratch / "compile_launcher.sh").write_text(script)
+    return Stage("LAUNCHER", "launcher", WHERE, request, outputs, glibc.paths if glibc else [])
 
 
 def _compile(compiler: HostCompiler, run: Services) -> CompiledLauncher:

@@ -59,6 +59,26 @@ class Linking:
         driver, shared = [f"{folder}/{DRIVER}"] if self.runtime else [], f"{LIBRARIES}/{self.launcher}"
         return link_command(self.described.kernel, shared, [*objects, *driver], places, output)
 
+    def make(self, scratch: Path, stage: StageRun) -> None:
+        """Link the library, write the script that does it again, and the kernel's part of the manifest."""
+        name, top, linked = self.described.kernel, self.top, stage.whole(self.described.source.variants)
+        self.described.check_limits(linked, stage.where)
+        _require_exported(linked, stage.where)
+        if self.runtime:
+            called = driver_functions(map(Path, objects_of(linked)))
+            (scratch / DRIVER).write_text(driver_text(called), encoding="utf-8")
+        command = self.command(linked, self.places, str(scratch / f"{name}.so"), str(scratch))
+        stage.tool(command, top, scratch, f"the sources are below {top}", kind="link")
+        if self.runtime and (lacking := undefined_functions(scratch / f"{name}.so", tvm_ffi_library())):
+            # The linker says where they are called.
+            stage.tool([*command, "-Wl,-z,defs", str(tvm_ffi_library())], top, scratch, UNDEFINED, kind="link")
+            raise LoweringError(f"nothing has {', '.join(lacking)}", stage.where, UNDEFINED)
+        runtime = stand_in("CUDA_RUNTIME") if self.runtime else ""
+        symbolic = replace(SYMBOLIC_PLACES, glibc=self.places.glibc, cuda_runtime=runtime)
+        by_hand = self.command(linked, symbolic, f"{name}/{name}.so", name)
+        (scratch / "compile.sh").write_text(shell_script(self.compiler.version, "..", by_hand))
+        self.described.write(linked, scratch, self.launcher)
+
 
 def make(
     kernel: KernelContext,
@@ -86,33 +106,12 @@ def make(
     # What takes longest and waits for least comes first: a build makes sources in this order.
     given = [shared, *(glibc.paths if glibc else [])]
     sources = [*given, *made, *entry.sources_of(variants)]
-    stage = Stage("LINK", name, kernel.where("link"), request, link, outputs, sources)
+    stage = Stage("LINK", name, kernel.where("link"), request, outputs, sources)
     stage.rest = lambda: bool(whole(kernel.run, variants))
     stage.outside = {installed_name(Path(runtime)): content} if runtime else {}
     output = f"{name}/{name}.so"
     stage.command = command_of(top, f"{name}/wrapper.o", request.command(variants, places, output, name), output)
     return stage
-
-
-def link(request: Linking, scratch: Path, stage: StageRun) -> None:
-    """Link the library, write the script that does it again, and the kernel's part of the manifest."""
-    name, top, linked = request.described.kernel, request.top, stage.whole(request.described.source.variants)
-    entry.check_limits(request.described, linked, stage.where)
-    _require_exported(linked, stage.where)
-    if request.runtime:
-        called = driver_functions(map(Path, objects_of(linked)))
-        (scratch / DRIVER).write_text(driver_text(called), encoding="utf-8")
-    command = request.command(linked, request.places, str(scratch / f"{name}.so"), str(scratch))
-    stage.tool(command, top, scratch, f"the sources are below {top}", kind="link")
-    if request.runtime and (lacking := undefined_functions(scratch / f"{name}.so", tvm_ffi_library())):
-        # The linker says where they are called.
-        stage.tool([*command, "-Wl,-z,defs", str(tvm_ffi_library())], top, scratch, UNDEFINED, kind="link")
-        raise LoweringError(f"nothing has {', '.join(lacking)}", stage.where, UNDEFINED)
-    runtime = stand_in("CUDA_RUNTIME") if request.runtime else ""
-    symbolic = replace(SYMBOLIC_PLACES, glibc=request.places.glibc, cuda_runtime=runtime)
-    by_hand = request.command(linked, symbolic, f"{name}/{name}.so", name)
-    (scratch / "compile.sh").write_text(shell_script(request.compiler.version, "..", by_hand))
-    entry.write(request.described, linked, scratch, request.launcher)
 
 
 def _runtime(kernel: KernelContext) -> str:

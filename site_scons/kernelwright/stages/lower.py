@@ -43,66 +43,84 @@ class Lowering:
         """The arch that TVM generates code for."""
         return self.asked.arch
 
+    def make(self, scratch: Path, stage: StageRun) -> None:
+        """Have a worker lower the variant."""
+        made = scratch / "made"
+        made.mkdir()
+        stage.asked(replace(self.asked, out=str(made)))
+        write_anew(made, scratch, self.files)
 
-def make(kernel: KernelContext, slug: str, config: Mapping[str, Any], target: str, archs: tuple[str, ...]) -> Stage:
-    """The stage that lowers a variant.
+
+@dataclass(frozen=True)
+class VariantUnit:
+    """A variant that is lowered for one arch of the CPU, or for all CUDA archs that share a source.
 
     Arguments:
-        archs: one arch of the CPU, or all CUDA archs that share a source.
+        archs: that arch, or those.
     """
-    folder = folder_of(kernel, slug, target, archs)
-    subject, request = subject_of(kernel, slug, target, archs), request_of(kernel, slug, config, target, archs)
-    outputs, where = files_in(folder, request.files), kernel.where("lower", slug)
-    stage = Stage("LOWER", subject, where, request, lower, outputs, kernel.definition_files, archs=archs)
+
+    kernel: KernelContext
+    slug: str
+    config: Mapping[str, Any]
+    target: str
+    archs: tuple[str, ...]
+
+    @property
+    def arch(self) -> str:
+        """The arch that TVM generates code for."""
+        return self.archs[0] if self.target == "llvm" else lowering_arch(self.archs)
+
+    @property
+    def own_arch(self) -> str:
+        """The arch, if other archs of the target have lowerings of their own; else empty."""
+        return self.arch if self.target == "llvm" or self.kernel.record.options.per_arch else ""
+
+    @property
+    def subject(self) -> str:
+        """What stages say that they work on."""
+        return f"{self.kernel.name}/{self.slug} {self.own_arch or self.target}"
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its files."""
+        return self.kernel.folder / self.slug / self.target / self.own_arch
+
+    @property
+    def request(self) -> Lowering:
+        """What its lowering makes, and of what."""
+        kernel, record = self.kernel, self.kernel.record
+        files, slugs = kernel.front_end.files(self.target, self.archs), kernel.listed_slugs
+        symbol = unit_symbol(record.name, self.slug, slugs, self.target, self.arch, record.options.per_arch)
+        asked = LowerRequest(
+            *(kernel.definition.file, record.name, self.slug, symbol, dict(self.config), self.target),
+            arch=self.arch,
+            strict=kernel.run.strict,
+            archs=tuple(files.images),
+            listed=self.slug in slugs,
+            pass_configs=record.options.pass_configs,
+            python=kernel.python,
+        )
+        return Lowering(asked, kernel.definition_identity, kernel.tools.lowerer, kernel.own_tool, files.names)
+
+
+def units_of(kernel: KernelContext, slug: str, config: Mapping[str, Any]) -> list[tuple[VariantUnit, tuple[str, ...]]]:
+    """The lowerings of a variant, each with the archs that code is compiled for."""
+    selection = kernel.selection
+    of_cpu = (("llvm", (arch,), (arch,)) for arch in selection.archs_of(slug).get("llvm", ()))
+    sources = [*of_cpu, *(("cuda", *archs) for archs in selection.cuda_sources(slug))]
+    # A front end that compiles device code itself does so for all archs that it is asked for.
+    own = kernel.front_end.compiles_device_code
+    return [(VariantUnit(kernel, slug, config, t, wanted if own else archs), wanted) for t, archs, wanted in sources]
+
+
+def make(unit: VariantUnit) -> Stage:
+    """The stage that lowers a variant."""
+    kernel, request, where = unit.kernel, unit.request, unit.kernel.where("lower", unit.slug)
+    outputs = files_in(unit.folder, request.files)
+    stage = Stage("LOWER", unit.subject, where, request, outputs, kernel.definition_files, archs=unit.archs)
     stage.here = not kernel.definition.shared
-    stage.keeps = folder / IR
-    return kernel.remembering(stage, subject)
-
-
-def lower(request: Lowering, scratch: Path, stage: StageRun) -> None:
-    """Have a worker lower the variant."""
-    made = scratch / "made"
-    made.mkdir()
-    stage.asked(replace(request.asked, out=str(made)))
-    write_anew(made, scratch, request.files)
-
-
-def arch_of(target: str, archs: tuple[str, ...]) -> str:
-    """The arch that TVM generates code for."""
-    return archs[0] if target == "llvm" else lowering_arch(archs)
-
-
-def subject_of(kernel: KernelContext, slug: str, target: str, archs: tuple[str, ...]) -> str:
-    """What a lowering works on."""
-    return f"{kernel.name}/{slug} {own_arch(kernel, target, archs) or target}"
-
-
-def folder_of(kernel: KernelContext, slug: str, target: str, archs: tuple[str, ...]) -> Path:
-    """The folder of a lowering's files."""
-    return kernel.folder / slug / target / own_arch(kernel, target, archs)
-
-
-def own_arch(kernel: KernelContext, target: str, archs: tuple[str, ...]) -> str:
-    """The arch that a lowering is for, if others have one of their own; empty, if it is for all of the target."""
-    return arch_of(target, archs) if target == "llvm" or kernel.record.options.per_arch else ""
-
-
-def request_of(
-    kernel: KernelContext, slug: str, config: Mapping[str, Any], target: str, archs: tuple[str, ...]
-) -> Lowering:
-    """What a lowering makes, and of what."""
-    record, arch, files = kernel.record, arch_of(target, archs), kernel.front_end.files(target, archs)
-    symbol = unit_symbol(record.name, slug, kernel.listed_slugs, target, arch, record.options.per_arch)
-    asked = LowerRequest(
-        *(kernel.definition.file, record.name, slug, symbol, dict(config), target),
-        arch=arch,
-        strict=kernel.run.strict,
-        archs=tuple(files.images),
-        listed=slug in kernel.listed_slugs,
-        pass_configs=record.options.pass_configs,
-        python=kernel.python,
-    )
-    return Lowering(asked, kernel.definition_identity, kernel.tools.lowerer, kernel.own_tool, files.names)
+    stage.keeps = unit.folder / IR
+    return kernel.remembering(stage, unit.subject)
 
 
 def write_anew(made: Path, folder: Path, names: Iterable[str]) -> None:

@@ -81,10 +81,9 @@ class Package:
     device_code: Mapping[str, Any]
     assembly: Assembly = field(metadata=ASIDE)
 
-
-def assemble_it(request: Package, scratch: Path, stage: StageRun) -> None:
-    """Assemble the package."""
-    request.assembly.make(request, scratch)
+    def make(self, scratch: Path, stage: StageRun) -> None:
+        """Assemble the package."""
+        self.assembly.make(self, scratch)
 
 
 class Assembly:
@@ -141,7 +140,7 @@ class Assembly:
         )
         made = files_in(self._context.package, self._outputs)
         where = Where(stage="assemble")
-        stage = Stage("PACKAGE", settings.package, where, request, assemble_it, made, [], cacheable=False)
+        stage = Stage("PACKAGE", settings.package, where, request, made, [], cacheable=False)
         stage.late = lambda: [*map(self._late, self._whole), *self._gaps, *self._damaged()]
         return stage
 

@@ -24,6 +24,10 @@ class Disassembly:
         """The arch of the cubin."""
         return self.job.arch
 
+    def make(self, scratch: Path, stage: StageRun) -> None:
+        """Disassemble the cubin."""
+        stage.took(disassemble(self.job, self.nvdisasm, scratch, stage.tools, stage.stage.subject))
+
 
 def make(kernel: KernelContext, slug: str, cubin: str, arch: str) -> Stage:
     """The stage that disassembles a cubin, whose path is given: ``sm_90a.sass`` beside it.
@@ -34,10 +38,4 @@ def make(kernel: KernelContext, slug: str, cubin: str, arch: str) -> Stage:
     job = SassJob(arch, Path(cubin), kernel.where("nvdisasm", slug))
     subject, request = f"{kernel.name}/{slug} {arch}", Disassembly(job, kernel.tools.nvdisasm)
     outputs = files_in(job.cubin.parent, (job.output,))
-    stage = Stage("SASS", subject, job.where, request, disassemble_it, outputs, [cubin], archs=(arch,), shipped=False)
-    return stage
-
-
-def disassemble_it(request: Disassembly, scratch: Path, stage: StageRun) -> None:
-    """Disassemble the cubin."""
-    stage.took(disassemble(request.job, request.nvdisasm, scratch, stage.tools, stage.stage.subject))
+    return Stage("SASS", subject, job.where, request, outputs, [cubin], archs=(arch,), shipped=False)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ..core.errors import Where
 from ..core.files import canonical_json
@@ -19,6 +19,13 @@ IR = "ir"
 
 CACHED = "[ CACHED ]"
 """How the progress line of a stage begins whose outputs the build cache has; its label follows."""
+
+
+class Request(Protocol):
+    """A frozen dataclass with all that decides the outputs of a stage, such as flags and tools (``core.request``)."""
+
+    def make(self, scratch: Path, stage: Any) -> None:
+        """Leave a file for each output in the scratch folder; ``stage`` is a :class:`.stage_run.StageRun`."""
 
 
 @dataclass
@@ -42,12 +49,10 @@ class Stage:
         label: which kind of stage it is, such as ``CUBIN`` (see ``core.pipeline``).
         subject: what it works on, such as ``gemm/block_m-64 sm_90a``.
         where: the place for error messages.
-        request: a frozen dataclass with everything besides the sources that decides the outputs, such as flags and
-            tools (see :mod:`core.request`).
-        make: a function of the stage's module, which gets the request, a scratch folder and a
-            :class:`.stage_run.StageRun`, and knows nothing else; it leaves a file for each output in the folder.
+        request: what decides the outputs besides the sources, and does the work.
         outputs: the files that it makes: name in the scratch folder -> absolute path.
         sources: absolute paths of the files that it reads.
+        instead: does the work in place of the request.
         late: gives what decides, too, and is known only when everything that it waits for is done.
         later: the files that the stage turned out to depend on when it ran, name -> SHA-256. They belong into the
             fingerprint that is stored: that is computed anew after the stage has run.
@@ -72,10 +77,10 @@ class Stage:
     label: str
     subject: str
     where: Where
-    request: Any
-    make: Callable[..., None]
+    request: Request
     outputs: Mapping[str, str]
     sources: Sequence[str]
+    instead: Callable[[Path, Any], None] | None = None
     late: Callable[[], Any] | None = None
     later: Mapping[str, str] = field(default_factory=dict)
     note: Callable[[Mapping[str, str]], Mapping[str, str]] | None = None
@@ -93,6 +98,10 @@ class Stage:
     key: str | None = None
     keeps: Path | None = None
     outside: Mapping[str, str] = field(default_factory=dict)
+
+    def make(self, scratch: Path, running: Any) -> None:
+        """Leave a file for each output in the scratch folder; ``running`` is a :class:`.stage_run.StageRun`."""
+        (self.instead or self.request.make)(scratch, running)
 
     @property
     def paths(self) -> list[str]:

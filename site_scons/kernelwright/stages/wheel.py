@@ -62,6 +62,20 @@ class Wheels:
     folder: Path = field(metadata=ASIDE)
     work: Path = field(metadata=ASIDE)
 
+    def make(self, scratch: Path, stage: StageRun) -> None:
+        """Write the wheels, look into them, and note their names."""
+        from ..package.content import read_built
+
+        built = read_built(self.folder, self.package)
+        wheels = {MAIN: _write_main(scratch, self, built)}
+        for arch in self.providers:
+            wheels[arch] = _write_provider(scratch, self, built, arch)
+        _check(wheels, self, stage)
+        names = {stem: wheel.name for stem, wheel in wheels.items()}
+        (scratch / "wheel.json").write_text(pretty_json({"names": names}), encoding="utf-8")
+        for stem, wheel in wheels.items():
+            wheel.rename(scratch / f"{stem}.whl")
+
 
 def publish(stage: Stage, context: Context) -> KernelwrightError | None:
     """Put the wheels that the stage has made into ``dist/``; what went wrong, as an error that a user can read."""
@@ -215,22 +229,7 @@ def make(context: Context, definitions: Sequence[str], manifest: str, outside: S
     )
     outputs = files_in(context.wheels / name, (*(f"{stem}.whl" for stem in (MAIN, *archs)), "wheel.json"))
     sources = [manifest, *(f"{top}/{file}" for file in project.files)]
-    return Stage("WHEEL", project.name, Where(stage=NAME), request, write, outputs, sources, cacheable=False)
-
-
-def write(request: Wheels, scratch: Path, stage: StageRun) -> None:
-    """Write the wheels, look into them, and note their names."""
-    from ..package.content import read_built
-
-    built = read_built(request.folder, request.package)
-    wheels = {MAIN: _write_main(scratch, request, built)}
-    for arch in request.providers:
-        wheels[arch] = _write_provider(scratch, request, built, arch)
-    _check(wheels, request, stage)
-    names = {stem: wheel.name for stem, wheel in wheels.items()}
-    (scratch / "wheel.json").write_text(pretty_json({"names": names}), encoding="utf-8")
-    for stem, wheel in wheels.items():
-        wheel.rename(scratch / f"{stem}.whl")
+    return Stage("WHEEL", project.name, Where(stage=NAME), request, outputs, sources, cacheable=False)
 
 
 def _write_main(scratch: Path, request: Wheels, built: BuiltFiles) -> Path:

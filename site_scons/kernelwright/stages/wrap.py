@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,28 +52,31 @@ class Wrapping:
     split: bool
     compress: str
     toolkit: int
-    linked: tuple[str, ...] = ()
-    meaning: tuple[str, ...] = ()
-    backend: str = ""
-    backends: tuple[str, ...] = ()
-    headers: str = ""
-    top: Path = field(default=Path(), metadata=ASIDE)
+    linked: tuple[str, ...]
+    meaning: tuple[str, ...]
+    backend: str
+    backends: tuple[str, ...]
+    headers: str
+    top: Path = field(metadata=ASIDE)
+
+    def make(self, scratch: Path, stage: StageRun) -> None:
+        """Write the wrapper and what embeds the images, or the files of the backend."""
+        plan = plan_of(self, stage)
+        if self.backend:
+            texts = _backend_texts(backends.get(self.backend), plan)
+        else:
+            _require_arguments(self, plan, stage.where)
+            texts = sources.emit(plan)
+        for name, text in texts.items():
+            (scratch / name).write_text(text, encoding="utf-8")
 
 
-def make(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Stage:
-    """The stage that writes the wrapper of a kernel's library, and what embeds the images."""
-    # Only what sources with host code of their own export may have arguments that are not declared.
-    asking = kernel.selection.backends if kernel.record.options.sources else ()
-    request = replace(_wrapping(kernel, variants), backends=asking)
-    return _stage(kernel, request, kernel.name, write_library, files_in(kernel.folder, sources.FILES))
-
-
-def write_library(request: Wrapping, scratch: Path, stage: StageRun) -> None:
-    """Write the wrapper, and what embeds the images."""
-    plan = plan_of(request, stage)
-    _require_arguments(request, plan, stage.where)
-    for name, text in sources.emit(plan).items():
-        (scratch / name).write_text(text, encoding="utf-8")
+def _backend_texts(backend: Backend, plan: KernelPlan) -> dict[str, str]:
+    """The files of a backend; those in Python say at their end what the plan is."""
+    plan.check()
+    backend.check(plan)
+    described = f"# {description_of(plan)}\n"
+    return {name: text + (described if name.endswith(".py") else "") for name, text in backend.emit(plan).items()}
 
 
 def _require_arguments(request: Wrapping, plan: KernelPlan, where: Where) -> None:
@@ -85,45 +88,29 @@ def _require_arguments(request: Wrapping, plan: KernelPlan, where: Where) -> Non
             raise DefinitionError(message, where, remedy)
 
 
-def make_for(kernel: KernelContext, variants: tuple[VariantFiles, ...], backend: Backend) -> Stage:
-    """The stage that writes the files of a backend."""
-    request = _wrapping(kernel, variants)
-    request = replace(request, backend=backend.name, headers=digest_of(backend.headers()))
-    outputs = files_in(kernel.package.work / backend.folder(kernel.name), backend.files(kernel.name))
-    return _stage(kernel, request, f"{kernel.name} {backend.name}", write_backend, outputs)
-
-
-def write_backend(request: Wrapping, scratch: Path, stage: StageRun) -> None:
-    """Write the files of the backend."""
-    plan, backend = plan_of(request, stage), backends.get(request.backend)
-    plan.check()
-    backend.check(plan)
-    for name, text in backend.emit(plan).items():
-        described = f"# {description_of(plan)}\n" if name.endswith(".py") else ""
-        (scratch / name).write_text(text + described, encoding="utf-8")
-
-
-def _wrapping(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Wrapping:
-    """What all plans of a kernel say."""
-    return Wrapping(
-        kernel=kernel.name,
+def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], backend: Backend | None = None) -> Stage:
+    """The stage that writes the wrapper of a kernel's library and what embeds the images, or the files of a backend."""
+    name, work, record, subject = kernel.name, kernel.package.work, kernel.record, kernel.name
+    outputs = files_in(kernel.folder, sources.FILES)
+    if backend:
+        subject, outputs = f"{name} {backend.name}", files_in(work / backend.folder(name), backend.files(name))
+    request = Wrapping(
+        kernel=name,
         variants=variants,
         tuning=tuning_of(kernel.selection),
-        per_arch=kernel.record.options.per_arch,
-        meaning=kernel.record.reference or (),
+        per_arch=record.options.per_arch,
         split=bool(kernel.package.images_in),
         compress=kernel.package.settings.compress,
         toolkit=_toolkit(kernel),
         linked=kernel.linked_names,
-        top=kernel.package.work,
+        meaning=record.reference or (),
+        backend=backend.name if backend else "",
+        # Only what sources with host code of their own export may have arguments that are not declared.
+        backends=kernel.selection.backends if record.options.sources and not backend else (),
+        headers=digest_of(backend.headers()) if backend else "",
+        top=work,
     )
-
-
-def _stage(
-    kernel: KernelContext, request: Wrapping, subject: str, write: Callable[..., None], outputs: dict[str, str]
-) -> Stage:
-    variants = request.variants
-    stage = Stage("WRAP", subject, kernel.where("wrap"), request, write, outputs, _sources(kernel, variants))
+    stage = Stage("WRAP", subject, kernel.where("wrap"), request, outputs, _sources(kernel, variants))
     stage.rest = lambda: bool(whole(kernel.run, variants))
     return stage
 
