@@ -161,7 +161,9 @@ def records_of_definitions(place: Place) -> None:
     source = next((top / STATE / "discovery").glob("*scale*.record"))
     identity = record_in(source.read_bytes())[1]["identity"]
     place.put(source.name, of_record(source.read_bytes()))
-    records, errors = discovery.discover([top / "kernels/scale.py"], top, place.folder, NoPool, identity)
+    records, errors = discovery.DefinitionRecords(top, place.folder, identity).discover(
+        [top / "kernels/scale.py"], NoPool
+    )
     assert len(records) + len(errors) >= 1 and len(records) <= 1
     for kernel in (kernel for made in records for kernel in made.kernels):
         assert re.fullmatch(r"[A-Za-z]\w*", kernel.name, re.A)

@@ -411,11 +411,11 @@ def test_what_stages_turned_out_to_read_is_among_the_files_that_decide_a_kernel(
 def test_records_of_definitions_are_of_the_code_that_makes_them_of_tvm_and_of_strictness(tmp_path, monkeypatch):
     asked: list[tuple[str, Any]] = []
 
-    def discover(files, top, cache, pool, identity, others, strict, note, answers):
-        asked.append((identity, others))
+    def discover(records, files, pool, others, strict, note):
+        asked.append((records._identity, others))
         return discovery.Discovery([], [])
 
-    monkeypatch.setattr(discovery, "discover", discover)
+    monkeypatch.setattr(discovery.DefinitionRecords, "discover", discover)
 
     def identity(inputs: Inputs, strict: bool = False) -> str:
         graph = new_graph(tmp_path, monkeypatch, inputs)
@@ -438,12 +438,14 @@ def test_a_file_with_a_kernel_that_another_file_has_is_not_settled_without_it(tm
     )
     error = KernelwrightError("a kernel named 'gemm' is also defined")
     graph = new_graph(tmp_path, monkeypatch, Inputs())
-    monkeypatch.setattr(discovery, "discover", lambda *given, **named: discovery.Discovery([first, second], [error]))
+    found = discovery.Discovery([first, second], [error])
+    monkeypatch.setattr(discovery.DefinitionRecords, "discover", lambda *given, **named: found)
     assert graph.definitions.look_into([FILE, "b.py"], {}) == [error]
     assert [found.definition for found in graph.definitions.files] == [first]
     assert graph.definitions.kernels.keys() == {"gemm", "add"}
 
     graph = new_graph(tmp_path / "settled", monkeypatch, Inputs())
-    monkeypatch.setattr(discovery, "discover", lambda *given, **named: discovery.Discovery([second], [error]))
+    found = discovery.Discovery([second], [error])
+    monkeypatch.setattr(discovery.DefinitionRecords, "discover", lambda *given, **named: found)
     graph.definitions.look_into(["b.py"], {"gemm": SimpleNamespace(file=FILE)})
     assert graph.definitions.files == [] and graph.definitions.kernels.keys() == {"add"}

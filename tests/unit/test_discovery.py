@@ -21,7 +21,7 @@ from kernelwright.define.record import DefinitionRecord, KernelRecord, definitio
 from kernelwright.processes.pool import WorkerPool
 from kernelwright.processes.protocol import DiscoverRequest, result_of
 from kernelwright.stages import discovery
-from kernelwright.stages.discovery import Discovery, discover, remember_dependencies
+from kernelwright.stages.discovery import DefinitionRecords, Discovery
 from support.sealed_lines import reseal
 
 
@@ -70,7 +70,8 @@ def ask(folder: Path, pool: Answers | None, *files: str, identity: str = "tvm 1"
         assert pool is not None, "it asked for a worker"
         return cast(WorkerPool, pool)
 
-    return discover([folder / file for file in files], folder, folder / "cache", workers, identity, **options)
+    records = DefinitionRecords(folder, folder / "cache", identity)
+    return records.discover([folder / file for file in files], workers, **options)
 
 
 def test_only_what_changed_is_executed_again(tmp_path: Path) -> None:
@@ -151,7 +152,7 @@ def test_files_that_only_a_request_reads_are_known_from_then_on(tmp_path: Path) 
     def note(request: str, *names: str) -> dict[str, str]:
         (record,) = ask(tmp_path, pool, "one.py").records
         read = {"one.py": record.dependencies["one.py"], **{name: digests[name] for name in names}}
-        return dict(remember_dependencies(record, tmp_path, tmp_path / "cache", request, read))
+        return dict(DefinitionRecords(tmp_path, tmp_path / "cache").remember(record, request, read))
 
     assert list(note("one", "b.txt", "a.txt")) == ["a.txt", "b.txt"] and note("two", "a.txt").keys() == {"a.txt"}
     assert later() == {"one": digests, "two": {"a.txt": digests["a.txt"]}}
@@ -169,7 +170,7 @@ def record_of(folder: Path) -> DefinitionRecord:
     """A definition file with a kept record, which no worker has made."""
     (folder / "k.py").write_text("")
     answer = {"file": "k.py", "dependencies": {"k.py": sha256_of(folder / "k.py")}, "kernels": []}
-    discovery._Cache(folder, folder / "cache", "").write(folder / "k.py", from_json(DefinitionRecord, answer))
+    DefinitionRecords(folder, folder / "cache")._write(folder / "k.py", from_json(DefinitionRecord, answer))
     return kept_record(folder)
 
 
@@ -193,10 +194,10 @@ def test_what_threads_note_at_once_is_all_kept(tmp_path: Path, monkeypatch: pyte
             fcntl.flock(stream, operation)
 
     def note(request: str) -> None:
-        remember_dependencies(record, tmp_path, place, request, {f"{request}.txt": "1"})
+        DefinitionRecords(tmp_path, place).remember(record, request, {f"{request}.txt": "1"})
         settled.release()
 
-    read: Callable[..., Any] = discovery._Cache._kept
+    read: Callable[..., Any] = DefinitionRecords._kept
 
     def read_while_all_others_come(cache: Any, path: Path) -> Any:
         body = read(cache, path)
@@ -210,7 +211,7 @@ def test_what_threads_note_at_once_is_all_kept(tmp_path: Path, monkeypatch: pyte
 
     locks = SimpleNamespace(flock=flock, LOCK_EX=fcntl.LOCK_EX, LOCK_SH=fcntl.LOCK_SH)
     monkeypatch.setattr(discovery, "fcntl", locks)
-    monkeypatch.setattr(discovery._Cache, "_kept", read_while_all_others_come)
+    monkeypatch.setattr(DefinitionRecords, "_kept", read_while_all_others_come)
     note(requests[0])
     for thread in threads:
         thread.join(120)
@@ -220,7 +221,7 @@ def test_what_threads_note_at_once_is_all_kept(tmp_path: Path, monkeypatch: pyte
 
 def test_what_a_new_record_takes_over_is_not_changed_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record_of(tmp_path)
-    store: Callable[..., None] = discovery._Cache._store
+    store: Callable[..., None] = DefinitionRecords._store
     refused = []
 
     def store_while_it_is_locked(cache: Any, path: Path, body: Any) -> None:
@@ -231,7 +232,7 @@ def test_what_a_new_record_takes_over_is_not_changed_meanwhile(tmp_path: Path, m
                 refused.append(path.name)
         store(cache, path, body)
 
-    monkeypatch.setattr(discovery._Cache, "_store", store_while_it_is_locked)
+    monkeypatch.setattr(DefinitionRecords, "_store", store_while_it_is_locked)
     record_of(tmp_path)
     assert refused == ["k.py"]
 

@@ -15,7 +15,7 @@ from kernelwright.core import surroundings
 from kernelwright.core.dependencies import present_digest
 from kernelwright.core.files import LARGEST_RECORD
 from kernelwright.processes.pool import WorkerPool
-from kernelwright.stages.discovery import Discovery, discover, is_known
+from kernelwright.stages.discovery import DefinitionRecords, Discovery
 from kernelwright.state.cache import BuildCache
 from support.workers_project import Project
 
@@ -47,14 +47,14 @@ class Tree(Project):
         self.runs += 1
         paths = [self.folder / file for file in files]
         kept = self.beside / f"{self.folder.name}-{self.runs}"
-        return discover(paths, self.folder, kept, lambda: self.pool, "tvm 1", answers=self.cache)
+        return DefinitionRecords(self.folder, kept, "tvm 1", self.cache).discover(paths, lambda: self.pool)
 
     def hits(self, *files: str) -> bool:
         """Whether the build cache has the records of files."""
         self.runs += 1
         paths = [self.folder / file for file in files]
         kept = self.beside / f"{self.folder.name}-{self.runs}"
-        return is_known(paths, self.folder, kept, "tvm 1", self.cache)
+        return DefinitionRecords(self.folder, kept, "tvm 1", self.cache).are_known(paths)
 
 
 @pytest.fixture(scope="module")
@@ -167,8 +167,8 @@ def test_a_path_of_the_project_in_what_it_declares_counts_in_its_place_only(tmp_
     other.write("kernels/k.py", text)
     assert not other.hits("kernels/k.py")
     tree.folder.rename(tmp_path / "moved")
-    moved = [tmp_path / "moved/kernels/k.py"], tmp_path / "moved", tmp_path / "tree-1"
-    assert not is_known(*moved, "tvm 1"), "nor what the tree itself has kept"
+    moved = DefinitionRecords(tmp_path / "moved", tmp_path / "tree-1", "tvm 1")
+    assert not moved.are_known([tmp_path / "moved/kernels/k.py"]), "nor what the tree itself has kept"
 
 
 def test_a_path_of_the_project_in_what_is_lowered_counts_in_its_place_only(tree: Tree) -> None:
@@ -224,11 +224,14 @@ def test_another_version_of_an_installed_package_that_it_imports_is_a_miss(
         asked.append(name)
         return digest(name) + ("changed" if name == "iniconfig" else "")
 
-    kept = ([tree.folder / file], tree.folder, tree.beside / f"{tree.folder.name}-1", "tvm 1")
-    assert is_known(*kept), "in the tree that has found it out"
+    def is_known() -> bool:
+        records = DefinitionRecords(tree.folder, tree.beside / f"{tree.folder.name}-1", "tvm 1")
+        return records.are_known([tree.folder / file])
+
+    assert is_known(), "in the tree that has found it out"
     monkeypatch.setattr(surroundings, "installed_digest", changed)
     assert not tree.hits(file) and asked == ["iniconfig"]
-    assert not is_known(*kept)
+    assert not is_known()
 
 
 @pytest.mark.parametrize(
@@ -329,7 +332,10 @@ def test_without_a_cache_nothing_is_asked(tree: Tree) -> None:
     def must_not_start() -> WorkerPool:
         raise AssertionError("a worker is asked for")
 
-    assert not is_known(paths, tree.folder, kept, "tvm 1")
-    assert not discover(paths, tree.folder, kept, lambda: tree.pool, "tvm 1").errors
-    assert is_known(paths, tree.folder, kept, "tvm 1")
-    assert discover(paths, tree.folder, kept, must_not_start, "tvm 1").records
+    def records() -> DefinitionRecords:
+        return DefinitionRecords(tree.folder, kept, "tvm 1")
+
+    assert not records().are_known(paths)
+    assert not records().discover(paths, lambda: tree.pool).errors
+    assert records().are_known(paths)
+    assert records().discover(paths, must_not_start).records

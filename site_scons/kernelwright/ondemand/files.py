@@ -271,9 +271,9 @@ def _discovered(
     path: Path, root: Path, session: Session, identity: str, pool: Callable[[], WorkerPool]
 ) -> DefinitionRecord:
     """The record of a definition file. Raises a KernelwrightError if the file has an error."""
-    from ..stages.discovery import discover
+    from ..stages.discovery import DefinitionRecords
 
-    records, errors = discover([path], root, session.discovery, pool, identity)
+    records, errors = DefinitionRecords(root, session.discovery, identity).discover([path], pool)
     if errors:
         raise errors[0]
     return records[0]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
 from pyproject_metadata import StandardMetadata
 from pyproject_metadata.errors import ConfigurationError, ConfigurationWarning
@@ -76,7 +77,6 @@ class Project:
 def read_project(
     root: Path,
     document: Mapping[str, Any],
-    version: str = "",
     providers: Sequence[str] = (),
     called_through: Sequence[str] = ("tvm_ffi",),
 ) -> Project:
@@ -85,7 +85,6 @@ def read_project(
     Arguments:
         root: the folder of pyproject.toml.
         document: its content.
-        version: the version, if ``[project]`` says that it is dynamic; empty: as ``[tool.kernelwright.version]`` says.
         providers: the CUDA archs whose device code is in wheels of their own; the project gets an extra for each.
         called_through: the backends of its kernels, the default first. What that needs is among the dependencies, and
             what another one needs is an extra of its name.
@@ -93,27 +92,23 @@ def read_project(
     Raises:
         SettingsError: a field is missing or not valid, or a file that one names is not there. The message names it.
     """
-    files: list[str] = ["pyproject.toml"]
-    table, place = _checked_table(root, document, version, files)
-    if providers:
-        table = {**table, "optional-dependencies": _with_extras(table, place, providers)}
-    table = {**table, **_with_needs(table, called_through)}
-    return _project(root, table, place, files)
+    table, place, files = _checked_table(root, document)
+    table |= _with_extras(table, place, providers) if providers else {}
+    return _project(root, table | _with_needs(table, called_through), place, files)
 
 
-def provider_project(root: Path, document: Mapping[str, Any], arch: str, package: str, version: str = "") -> Project:
+def provider_project(root: Path, document: Mapping[str, Any], arch: str, package: str) -> Project:
     """What the wheel with the device code of one arch says of itself.
 
     Arguments:
-        root, document, version: as for :func:`read_project`.
+        root, document: as for :func:`read_project`.
         arch: the arch.
         package: import name of the package that has the code.
 
     Raises:
         SettingsError: as :func:`read_project`.
     """
-    files: list[str] = ["pyproject.toml"]
-    table, place = _checked_table(root, document, version, files)
+    table, place, files = _checked_table(root, document)
     name, version = table["name"], table["version"]
     text = f"The device code of {name} for {arch}. It is of use together with {name} {version} only."
     own = {
@@ -139,7 +134,7 @@ def extra_of(arch: str) -> str:
 
 
 def _with_extras(table: Mapping[str, Any], place: str, providers: Sequence[str]) -> dict[str, Any]:
-    """The project's optional dependencies with an extra for each wheel of device code, and one for all of them."""
+    """The project's extras, with one for each wheel of device code, and one for all of them."""
     given = table.get("optional-dependencies", {})
     pins = {arch: f"{distribution_of(table['name'], arch)}=={table['version']}" for arch in providers}
     extras: dict[str, list[str]] = {extra_of(arch): [pin] for arch, pin in pins.items()}
@@ -147,24 +142,21 @@ def _with_extras(table: Mapping[str, Any], place: str, providers: Sequence[str])
     if not isinstance(given, dict):
         raise refused(f"{place}.optional-dependencies is {shown(given)}, expected a table", "mend it")
     for name in given:
-        if re.sub(r"[-_.]+", "-", str(name)).lower() in extras:
+        if canonicalize_name(str(name)) in extras:
             message = f"{place}.optional-dependencies has {name!r}, the name of an extra that split = 'arch' makes"
             raise refused(message, "give it another name")
-    return {**given, **extras}
+    return {"optional-dependencies": {**given, **extras}}
 
 
-def _checked_table(
-    root: Path, document: Mapping[str, Any], version: str, files: list[str]
-) -> tuple[dict[str, Any], str]:
-    """The table of the project's fields with its version, and the table's name; ``files`` gets what it is read from."""
-    table, place = project_table(document)
+def _checked_table(root: Path, document: Mapping[str, Any]) -> tuple[dict[str, Any], str, list[str]]:
+    """The table of the project's fields with its version, the table's name, and the files that both are read from."""
+    (table, place), files = project_table(document), ["pyproject.toml"]
     if "version" in table.get("dynamic", ()):
         if "version" in table:
             message = f"{place} has version = {shown(table['version'])}, and says that the version is dynamic"
             raise refused(message, 'take one of them out: version, or "version" in dynamic')
-        version = version or dynamic_version(root, document, files)
         dynamic = [field for field in table["dynamic"] if field != "version"]
-        table = {**table, "version": version, "dynamic": dynamic}
+        table |= {"version": dynamic_version(root, document, files), "dynamic": dynamic}
     elif "version" not in table:
         raise refused(f"{place} has no version", 'write version = "1.0", or dynamic = ["version"]')
     if table.get("dynamic"):
@@ -173,7 +165,7 @@ def _checked_table(
     _check_license(table, place)
     fields = _fields(root, {name: table[name] for name in ("name", "version") if name in table}, place)
     # As it is in file names and in METADATA, so that all wheels name the same one.
-    return {**table, "version": str(fields.version)}, place
+    return {**table, "version": str(fields.version)}, place, files
 
 
 def _fields(root: Path, table: Mapping[str, Any], place: str) -> Any:
@@ -185,12 +177,9 @@ def _fields(root: Path, table: Mapping[str, Any], place: str) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("error", ConfigurationWarning)
             warnings.filterwarnings("ignore", OUTDATED, ConfigurationWarning)
-            return StandardMetadata.from_pyproject(
-                {"project": table},
-                root,
-                metadata_version=METADATA_VERSION,
-                allow_extra_keys=False,
-            )
+            described = {"project": table}
+            read = StandardMetadata.from_pyproject
+            return read(described, root, metadata_version=METADATA_VERSION, allow_extra_keys=False)
     except (ConfigurationError, ConfigurationWarning, InvalidVersion) as error:
         raise refused(_words(error, place), "see the specification of pyproject.toml") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -208,13 +197,13 @@ def _project(root: Path, table: Mapping[str, Any], place: str, files: list[str])
     readme = fields.readme.file if fields.readme is not None else None
     files += [os.path.relpath(root / readme, root)] if readme else []
     return Project(
-        fields.name.lower().replace("-", "_").replace(".", "_"),
-        fields.name,
-        str(fields.version),
-        text,
-        entry_points(fields),
-        licenses,
-        (*dict.fromkeys([*files, *licenses]),),
+        name=fields.name.lower().replace("-", "_").replace(".", "_"),
+        distribution=fields.name,
+        version=str(fields.version),
+        metadata=text,
+        entry_points=entry_points(fields),
+        licenses=licenses,
+        files=tuple(dict.fromkeys([*files, *licenses])),
     )
 
 
@@ -281,20 +270,18 @@ def _with_needs(table: Mapping[str, Any], called_through: Sequence[str]) -> dict
     default, *others = (get(name) for name in called_through)
     extras = table.get("optional-dependencies", {})
     if isinstance(extras, dict) and others:
-        known = {re.sub(r"[-_.]+", "-", str(name)).lower() for name in extras}
-        added = {b.name.replace("_", "-"): [need.requirement for need in b.run_needs] for b in others}
-        extras = {**extras, **{name: listed for name, listed in added.items() if name not in known}}
-    return {
-        "dependencies": _dependencies(table.get("dependencies", []), default),
-        **({"optional-dependencies": extras} if extras else {}),
-    }
+        known = {canonicalize_name(str(name)) for name in extras}
+        added = {canonicalize_name(b.name): [need.requirement for need in b.run_needs] for b in others}
+        extras = {**extras, **{name: needs for name, needs in added.items() if name not in known}}
+    own = {"optional-dependencies": extras} if extras else {}
+    return {"dependencies": _dependencies(table.get("dependencies", []), default), **own}
 
 
 def _dependencies(given: Any, backend: Backend) -> Any:
     """The project's dependencies, and what a backend needs unless the project asks for a version itself."""
     if not isinstance(given, list):
         return given
-    named = {re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", str(item).strip(), maxsplit=1)[0]).lower() for item in given}
+    named = {canonicalize_name(re.split(r"[^\w.-]", str(item).strip(), maxsplit=1)[0]) for item in given}
     return [*given, *(need.requirement for need in backend.run_needs if need.name not in named)]
 
 

@@ -16,6 +16,7 @@ from .package import Package
 
 if TYPE_CHECKING:
     from ..define.record import DefinitionRecord, KernelRecord
+    from ..stages.discovery import DefinitionRecords
     from ..stages.kernel import KernelBuild
     from ..stages.selection import KernelSelection
     from ..stages.stage import Stage
@@ -72,14 +73,11 @@ class Definitions:
 
         TVM takes a second to import, which the probes of the tools take as well, and compiling the launcher.
         """
-        from ..stages.discovery import is_known
-
         package, run = self._package, self._package.run
         run.caches.require()
         # One answer has to do: where it is in the cache, so are most of the others, with what is finished.
         first = [run.top / file for file in package.files[:1]]
-        identity = self._identity(run.toolchain.lowerer())
-        if not is_known(first, run.top, run.discovery, identity, run.caches.answers):
+        if not self._records(run.toolchain.lowerer()).are_known(first):
             run.pool.warm_up(len(package.files))
             needed = not package.asked.targets and not run.shards.only_merged
             if needed and any(backend.library for backend in named_backends(package.settings)):
@@ -87,11 +85,14 @@ class Definitions:
 
                 package.begun_launcher = launcher.begin(package.context)
 
-    def _identity(self, lowerer: Lowerer) -> str:
-        """What records of definition files depend on besides the files."""
-        package = self._package
+    def _records(self, lowerer: Lowerer) -> DefinitionRecords:
+        """The records of definition files."""
+        from ..stages.discovery import DefinitionRecords
+
+        package, run = self._package, self._package.run
         declared = "".join(f" {name}" for name in sorted(package.settings.environment))
-        return f"{lowerer.identity} {code_digest('DISCOVER')}{' strict' if package.run.strict else ''}{declared}"
+        identity = f"{lowerer.identity} {code_digest('DISCOVER')}{' strict' if run.strict else ''}{declared}"
+        return DefinitionRecords(run.top, run.discovery, identity, run.caches.answers)
 
     def look_into(self, files: Sequence[str], settled: Mapping[str, SettledKernel]) -> list[KernelwrightError]:
         """Make the stages of the kernels in some files, and return what is wrong with the others.
@@ -99,22 +100,15 @@ class Definitions:
         Arguments:
             settled: kernels that stay as they are, also if they are in these files.
         """
-        from ..stages.discovery import discover
-
         package, run = self._package, self._package.run
         run.caches.require()
-        identity = self._identity(package.tools.lowerer)
         with run.progress.ahead("reading the definition files"):
-            records, errors = discover(
+            records, errors = self._records(package.tools.lowerer).discover(
                 [run.top / file for file in files],
-                run.top,
-                run.discovery,
                 lambda: run.pool,
-                identity,
                 others={name: kernel.file for name, kernel in settled.items()},
                 strict=run.strict,
                 note=lambda name, start, end, failed: run.trace.span("DISCOVER", name, start, end, failed=failed),
-                answers=run.caches.answers,
             )
         for record in records:
             file = Unsettled(record, notes=told(record.file, record.untracked, self._unnamed(record)))

@@ -225,10 +225,11 @@ class KernelContext:
             request: its name in the record of the definition.
         """
         # Imported here, because most runs discover nothing.
-        from .discovery import remember_dependencies
+        from .discovery import DefinitionRecords
 
         stage.later = dict(self.definition.later.get(request, {}))
-        stage.note = partial(remember_dependencies, self.definition, self.run.top, self.run.discovery, request)
+        records = DefinitionRecords(self.run.top, self.run.discovery)
+        stage.note = partial(records.remember, self.definition, request)
         stage.ask = self.call
         return stage
 

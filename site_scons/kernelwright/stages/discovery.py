@@ -35,113 +35,10 @@ Note = Callable[[str, float, float, bool], None]
 
 
 class Discovery(NamedTuple):
-    """What :func:`discover` found: a record for each good file and an error for each bad one, in their order."""
+    """A record for each good definition file and an error for each bad one, in their order."""
 
     records: list[DefinitionRecord]
     errors: list[KernelwrightError]
-
-
-def discover(
-    files: Iterable[Path],
-    project_root: Path,
-    cache_dir: Path,
-    pool: Callable[[], WorkerPool],
-    identity: str,
-    others: Mapping[str, str] | None = None,
-    strict: bool = False,
-    note: Note | None = None,
-    answers: Answers | None = None,
-) -> Discovery:
-    """The kernels of some definition files.
-
-    Arguments:
-        files: the definition files.
-        project_root: the folder that paths in records are relative to.
-        cache_dir: where records are kept; created when needed, and safe to delete.
-        pool: gives the workers; called only if a record is missing or stale.
-        identity: what else a record depends on (TVM's identity, our own code); a record of another identity is a miss.
-        others: kernels of files that are not looked into, with their file; no kernel found may have such a name.
-        strict: whether a definition may only read what it declares.
-        note: told of each file that was executed, from several threads.
-        answers: what other trees and machines have found out.
-    """
-    cache = _Cache(project_root, cache_dir, identity, answers)
-    paths = list(dict.fromkeys(files))
-    cache.ask_ahead(paths)
-    found: dict[Path, DefinitionRecord | KernelwrightError | None] = {path: cache.read(path) for path in paths}
-    stale = [path for path, record in found.items() if record is None]
-    if stale:
-        found.update(_ask_all(pool(), cache, stale, strict, note))
-    results = [found[path] for path in paths]
-    records = [result for result in results if isinstance(result, DefinitionRecord)]
-    errors = [result for result in results if isinstance(result, KernelwrightError)]
-    return Discovery(records, errors + _duplicates(records, others or {}))
-
-
-def is_known(
-    files: Iterable[Path], project_root: Path, cache_dir: Path, identity: str, answers: Answers | None = None
-) -> bool:
-    """Whether :func:`discover` would find the kernels of some definition files without a worker."""
-    cache = _Cache(project_root, cache_dir, identity, answers)
-    return all(cache.read(path) is not None for path in files)
-
-
-def remember_dependencies(
-    record: DefinitionRecord, project_root: Path, cache_dir: Path, request: str, dependencies: Mapping[str, str]
-) -> dict[str, str]:
-    """Note what a request turned out to depend on only when it was done, such as a function's own imports.
-
-    A compiler's header dependencies work in the same way: the first build needs none, and later ones find them in the
-    record's ``later``. Safe to call from several threads and processes.
-
-    Arguments:
-        record: what :func:`discover` returned for the definition file.
-        request: a name for the request.
-        dependencies: the ``dependencies`` of the request's result: name (see ``core.dependencies``) -> digest.
-
-    Returns:
-        Those that are not among the record's own dependencies.
-    """
-    later = {name: digest for name, digest in sorted(dependencies.items()) if not record.covers(name)}
-    if set(later) != set(record.later.get(request, ())):
-        _Cache(project_root, cache_dir, "").set_later(record.file, request, later)
-    return later
-
-
-def _ask_all(
-    workers: WorkerPool, cache: _Cache, paths: Sequence[Path], strict: bool, note: Note | None
-) -> dict[Path, DefinitionRecord | KernelwrightError]:
-    # Imported here and below, because most runs ask no worker.
-    from concurrent.futures import ThreadPoolExecutor
-
-    def ask(path: Path) -> DefinitionRecord | KernelwrightError:
-        start = time.monotonic()
-        found = _ask(workers, cache, path, strict)
-        if note is not None:
-            note(cache.name(path), start, time.monotonic(), isinstance(found, KernelwrightError))
-        return found
-
-    with ThreadPoolExecutor(min(workers.size, len(paths))) as threads:
-        try:
-            return dict(zip(paths, threads.map(ask, paths), strict=True))
-        except BaseException:  # Ctrl-C: the threads end when their workers do
-            workers.close()
-            raise
-
-
-def _ask(workers: WorkerPool, cache: _Cache, path: Path, strict: bool) -> DefinitionRecord | KernelwrightError:
-    """Have a worker execute a file, and keep the record. Errors are returned: one file does not hide another."""
-    from ..processes.protocol import DiscoverRequest
-
-    try:
-        record = workers.call(DiscoverRequest(cache.name(path), strict=strict))
-        try:
-            require_whole(record)
-        except ValueError as error:
-            raise DefinitionError(f"a worker's record has a wrong form: {error}", Where(location=str(path))) from error
-    except KernelwrightError as error:
-        return error
-    return cache.write(path, record)
 
 
 def _duplicates(records: Sequence[DefinitionRecord], others: Mapping[str, str]) -> list[KernelwrightError]:
@@ -173,28 +70,118 @@ class _Kept:
     later: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-class _Cache:
-    """The cached records, a sealed file for each definition file."""
+class DefinitionRecords:
+    """The records of definition files: a sealed file for each, which a worker writes when it is missing or stale.
 
-    def __init__(self, project_root: Path, folder: Path, identity: str, answers: Answers | None = None) -> None:
-        self._root = project_root
+    Arguments:
+        root: the folder that paths in records are relative to.
+        folder: where the records are; it is made when needed, and safe to delete.
+        identity: what else a record depends on (TVM's identity, our own code); a record of another identity is a miss.
+        answers: what other trees and machines know.
+    """
+
+    def __init__(self, root: Path, folder: Path, identity: str = "", answers: Answers | None = None) -> None:
+        self._root = root
         self._folder = folder
         self._identity = identity
         self._answers = answers
         self._digests: dict[str, str] = {}
 
-    def read(self, path: Path) -> DefinitionRecord | None:
-        """The record of a definition file if it is there, undamaged, and of the current contents."""
-        return self._read(path) or self._recall(path)
+    def discover(
+        self,
+        files: Iterable[Path],
+        pool: Callable[[], WorkerPool],
+        others: Mapping[str, str] | None = None,
+        strict: bool = False,
+        note: Note | None = None,
+    ) -> Discovery:
+        """The kernels of some definition files.
 
-    def ask_ahead(self, paths: Sequence[Path]) -> None:
+        Arguments:
+            pool: gives the workers; called only if a record is missing or stale.
+            others: kernels of files that are not looked into, with their file; no kernel of these files may have such a
+                name.
+            strict: whether a definition may only read what it declares.
+            note: told of each file that was executed, from several threads.
+        """
+        paths = list(dict.fromkeys(files))
+        self._ask_ahead(paths)
+        results: dict[Path, DefinitionRecord | KernelwrightError | None] = {path: self._read(path) for path in paths}
+        if stale := [path for path, record in results.items() if record is None]:
+            results.update(self._ask_all(pool(), stale, strict, note))
+        records = [result for result in results.values() if isinstance(result, DefinitionRecord)]
+        errors = [result for result in results.values() if isinstance(result, KernelwrightError)]
+        return Discovery(records, errors + _duplicates(records, others or {}))
+
+    def are_known(self, files: Iterable[Path]) -> bool:
+        """Whether :meth:`discover` would tell the kernels of some definition files without a worker."""
+        return all(self._read(path) is not None for path in files)
+
+    def remember(self, record: DefinitionRecord, request: str, dependencies: Mapping[str, str]) -> dict[str, str]:
+        """Note the files that a request turned out to depend on when it was done, such as a function's own imports.
+
+        A compiler's header dependencies work in the same way: the first build needs none, and later ones have them in
+        the record's ``later``. Safe to call from several threads and processes.
+
+        Arguments:
+            record: that of the definition file.
+            request: a name for the request.
+            dependencies: the ``dependencies`` of the request's result: name (see ``core.dependencies``) -> digest.
+
+        Returns:
+            Those that are not among the record's own dependencies.
+        """
+        later = {name: digest for name, digest in sorted(dependencies.items()) if not record.covers(name)}
+        if set(later) != set(record.later.get(request, ())):
+            self._set_later(record.file, request, later)
+        return later
+
+    def _ask_all(
+        self, workers: WorkerPool, paths: Sequence[Path], strict: bool, note: Note | None
+    ) -> dict[Path, DefinitionRecord | KernelwrightError]:
+        # Imported here and below, because most runs ask no worker.
+        from concurrent.futures import ThreadPoolExecutor
+
+        def ask(path: Path) -> DefinitionRecord | KernelwrightError:
+            start = time.monotonic()
+            result = self._ask(workers, path, strict)
+            if note is not None:
+                note(self._name(path), start, time.monotonic(), isinstance(result, KernelwrightError))
+            return result
+
+        with ThreadPoolExecutor(min(workers.size, len(paths))) as threads:
+            try:
+                return dict(zip(paths, threads.map(ask, paths), strict=True))
+            except BaseException:  # Ctrl-C: the threads end when their workers do
+                workers.close()
+                raise
+
+    def _ask(self, workers: WorkerPool, path: Path, strict: bool) -> DefinitionRecord | KernelwrightError:
+        """Have a worker execute a file, and keep the record. Errors are returned: one file does not hide another."""
+        from ..processes.protocol import DiscoverRequest
+
+        try:
+            record = workers.call(DiscoverRequest(self._name(path), strict=strict))
+        except KernelwrightError as error:
+            return error
+        try:
+            require_whole(record)
+        except ValueError as error:
+            return DefinitionError(f"a worker's record has a wrong form: {error}", Where(location=str(path)))
+        return self._write(path, record)
+
+    def _read(self, path: Path) -> DefinitionRecord | None:
+        """The record of a definition file if it is there, undamaged, and of the current contents."""
+        return self._current(path) or self._recall(path)
+
+    def _ask_ahead(self, paths: Sequence[Path]) -> None:
         """Have others look for the records of definition files that are going to be read, and that this tree lacks."""
         if self._answers is not None:
             lacking = (path for path in paths if not self._place(path).exists())
-            questions = (self._question(path, self._digest(self.name(path))) for path in lacking)
+            questions = (self._question(path, self._digest(self._name(path))) for path in lacking)
             self._answers.recall_ahead(questions, self._digest)
 
-    def _read(self, path: Path) -> DefinitionRecord | None:
+    def _current(self, path: Path) -> DefinitionRecord | None:
         """The record that an earlier run in this tree has kept."""
         kept = self._kept(path)
         if kept is None or kept.identity != self._identity or not self._is_current(kept.record):
@@ -205,7 +192,7 @@ class _Cache:
         """Whether all that a record was made from is what it was."""
         return all(self._digest(name) == digest for name, digest in record.known)
 
-    def write(self, path: Path, record: DefinitionRecord) -> DefinitionRecord:
+    def _write(self, path: Path, record: DefinitionRecord) -> DefinitionRecord:
         """Keep a new record, and return it together with what lowerings of the old one have read."""
         kept = self._keep(path, record)
         if self._answers is not None and record.shared:
@@ -217,7 +204,7 @@ class _Cache:
         """The record that another tree or machine has found out, if all that it depends on is the same here."""
         if self._answers is None:
             return None
-        question, compared = self._question(path, self._digest(self.name(path))), {self.name(path)}
+        question, compared = self._question(path, self._digest(self._name(path))), {self._name(path)}
 
         def compare(name: str) -> str:
             compared.add(name)
@@ -228,7 +215,7 @@ class _Cache:
             record = None if answer is None else definition_record(answer)
         except ValueError:
             return None
-        if record is None or record.file != self.name(path):
+        if record is None or record.file != self._name(path):
             return None
         # What the record names was compared when it was looked for; another name is none that others may ask for.
         if not compared.issuperset(name for name, _ in record.known) or not self._is_current(record):
@@ -242,7 +229,7 @@ class _Cache:
 
     def _question(self, path: Path, digest: str) -> list[Any]:
         """What is asked of others: the digest is that of the definition file itself."""
-        return ["discovery", form_of(_Kept), self._identity, self._surroundings, self.name(path), digest]
+        return ["discovery", form_of(_Kept), self._identity, self._surroundings, self._name(path), digest]
 
     def _keep(self, path: Path, record: DefinitionRecord) -> DefinitionRecord:
         """Keep a record for later runs in this tree."""
@@ -252,11 +239,11 @@ class _Cache:
             self._store(path, _Kept(self._identity, record, later))
         return self._with_later(record, later)
 
-    def name(self, path: Path) -> str:
+    def _name(self, path: Path) -> str:
         """A definition file's path relative to the project root, with forward slashes, if it is below it."""
         return path.relative_to(self._root).as_posix() if path.is_relative_to(self._root) else str(path)
 
-    def set_later(self, file: str, request: str, names: Iterable[str]) -> None:
+    def _set_later(self, file: str, request: str, names: Iterable[str]) -> None:
         """Replace the files that a request reads in a kept record."""
         path = self._root / file
         with self._locked():
@@ -289,10 +276,10 @@ class _Cache:
         """What is kept for a definition file; None: nothing, it is damaged, or it is of another file."""
         kept = read_sealed(self._place(path), _Kept)
         # The file may have been copied from another one's place.
-        return kept if kept and kept.record.file == self.name(path) else None
+        return kept if kept and kept.record.file == self._name(path) else None
 
     def _place(self, path: Path) -> Path:
-        name = self.name(path)
+        name = self._name(path)
         readable = re.sub(r"[^A-Za-z0-9_]+", "-", name.removesuffix(".py"))[-60:].strip("-")
         return self._folder / f"{readable}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:8]}.record"
 
