@@ -28,9 +28,9 @@ from .core.errors import KernelwrightError, SettingsError, ToolError, Where, is_
 from .core.files import pretty_json
 from .define.settings import COMMAND_LINE, SETTINGS, Settings, merge, read_document, read_pyproject
 from .package import WHEEL_LIST
-from .package.archive import write_wheel
+from .package.archive import ANY, info_files, wheel_name, write_wheel
 from .package.assemble import provider_package
-from .package.platform import require_platform
+from .package.platform import UNTAGGED, require_platform
 from .package.project import Project, provider_project, read_project
 from .package.sdist import choose_files, read_files, words_for
 from .package.source import RECORD, find_source
@@ -95,9 +95,8 @@ def build_editable(wheel_directory: str, config_settings: Config = None, metadat
         top = package.partition(".")[0]
         (links / top).unlink(missing_ok=True)
         (links / top).symlink_to(Path("..", top))
-        name = f"{project.name}-{project.version}-py3-none-linux_x86_64.whl"
-        content = {f"__editable__.{project.name}.pth": line}
-        write_wheel(Path(wheel_directory, name), project, content, "linux_x86_64", find_source(root).time)
+        name, content = wheel_name(project, UNTAGGED), {f"__editable__.{project.name}.pth": line}
+        write_wheel(Path(wheel_directory, name), project, content, UNTAGGED, find_source(root).time)
         return name
 
 
@@ -126,15 +125,9 @@ def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: C
         arch = _provider(config)
         project = _project(config, arch)
         folder = Path(metadata_directory, f"{project.name}-{project.version}.dist-info")
-        folder.mkdir()
-        (folder / "METADATA").write_bytes(project.metadata)
-        pure, tag = ("true", "any") if arch or _is_pure(config) else ("false", "linux_x86_64")
-        (folder / "WHEEL").write_text(f"Wheel-Version: 1.0\nRoot-Is-Purelib: {pure}\nTag: py3-none-{tag}\n")
-        if project.entry_points:
-            (folder / "entry_points.txt").write_text(project.entry_points)
-        for name, text in project.licenses.items():
-            (folder / "licenses" / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / "licenses" / name).write_bytes(text)
+        for name, content in info_files(project, ANY if arch or _is_pure(config) else UNTAGGED).items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
         return folder.name
 
 

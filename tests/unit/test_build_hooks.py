@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from kernelwright import build
 from kernelwright.core.errors import KernelwrightError, SettingsError, ToolError, Where
+from kernelwright.core.version import VERSION
 from kernelwright.package import WHEEL_LIST
 
 PYPROJECT = """\
@@ -122,7 +123,9 @@ def test_a_wheel_with_other_metadata_than_the_front_end_was_told_is_an_error(pro
 )
 def test_metadata_says_whether_there_is_code_for_one_kind_of_machine(project, config, pure, tag):
     folder = project / "out" / build.prepare_metadata_for_build_wheel("out", config)
-    assert (folder / "WHEEL").read_text() == f"Wheel-Version: 1.0\nRoot-Is-Purelib: {pure}\nTag: py3-none-{tag}\n"
+    assert (folder / "WHEEL").read_text() == (
+        f"Wheel-Version: 1.0\nGenerator: kernelwright {VERSION}\nRoot-Is-Purelib: {pure}\nTag: py3-none-{tag}\n"
+    )
     name = "demo-sm-80" if "provider" in config else "demo"
     assert f"Name: {name}\n" in (folder / "METADATA").read_text().replace("_", "-")
 

@@ -260,6 +260,7 @@ def _make(job: Job, scratch: Path, note: Callable[[str], None]) -> tuple[str, di
     from ..package.assemble import IMAGES
     from ..package.manifest import BuiltPackage, make_manifest
     from ..stages import kernel, launcher
+    from ..stages.package import compression
     from .executor import run_stages
     from .launcher import attempt_stage
     from .run import OnDemandRun
@@ -279,8 +280,9 @@ def _make(job: Job, scratch: Path, note: Callable[[str], None]) -> tuple[str, di
     device_code = {"folder": IMAGES, "packages": {}} if contexts[0].package.images_in == "package" else {}
     later = read_by(stages)
     entry = key_of_made(job.key, later)
+    compress = compression(job.settings, job.tools)
     package = BuiltPackage(
-        *(job.record.name, VERSION, job.tools.data, names, packaged, _compress(job), device_code), key=entry
+        *(job.record.name, VERSION, job.tools.data, names, packaged, compress, device_code), key=entry
     )
     texts = {LATER: json.dumps(later, indent=1)}
     for file, text in {**texts, "manifest.json": make_manifest(package, texts)}.items():
@@ -322,15 +324,6 @@ def kernel_context(job: Job, run: Run, folder: Path, selection: KernelSelection 
     package = Context(run, job.settings, job.tools, *places, images_in(job.settings))
     make = job.contexts.get(chosen.record.name, KernelContext)
     return make(package, job.definition, chosen, front_ends.of(chosen.record))
-
-
-def _compress(job: Job) -> Mapping[str, Any]:
-    mode = job.settings.compress
-    if mode == "none" or not job.tools.nvcc:
-        return {}
-    from ..toolchain.fatbin import described
-
-    return described(mode)
 
 
 def _packaged(build: KernelBuild, folder: Path) -> Any:

@@ -26,6 +26,22 @@ def wheel_name(project: Project, platform: str) -> str:
     return f"{project.name}-{project.version}-{TAG}-{platform}.whl"
 
 
+def info_files(project: Project, platform: str) -> dict[str, bytes]:
+    """The files that describe a wheel, by their paths in the folder ``.dist-info``; RECORD is not among them.
+
+    Arguments:
+        platform: as for :func:`write_wheel`.
+    """
+    pure = str(platform == ANY).lower()
+    tags = "".join(f"Tag: {TAG}-{tag}\n" for tag in platform.split("."))
+    return {
+        "METADATA": project.metadata,
+        "WHEEL": f"Wheel-Version: 1.0\nGenerator: kernelwright {VERSION}\nRoot-Is-Purelib: {pure}\n{tags}".encode(),
+        **({"entry_points.txt": project.entry_points.encode()} if project.entry_points else {}),
+        **{f"licenses/{name}": content for name, content in project.licenses.items()},
+    }
+
+
 def write_wheel(path: Path, project: Project, files: Mapping[str, bytes], platform: str, seconds: int) -> None:
     """Write a wheel.
 
@@ -38,17 +54,8 @@ def write_wheel(path: Path, project: Project, files: Mapping[str, bytes], platfo
     """
     moment = time.gmtime(seconds)
     with _Archive(path, moment[:6]) as archive:
-        info = archive.dist_info_path
-        pure = str(platform == ANY).lower()
-        tags = "".join(f"Tag: {TAG}-{tag}\n" for tag in platform.split("."))
-        described = {
-            "METADATA": project.metadata,
-            "WHEEL": f"Wheel-Version: 1.0\nGenerator: kernelwright {VERSION}\nRoot-Is-Purelib: {pure}\n{tags}".encode(),
-            **({"entry_points.txt": project.entry_points.encode()} if project.entry_points else {}),
-            **{f"licenses/{name}": content for name, content in project.licenses.items()},
-        }
-        named = sorted(files.items()) + sorted((f"{info}/{name}", content) for name, content in described.items())
-        for name, content in named:
+        info = {f"{archive.dist_info_path}/{name}": data for name, data in info_files(project, platform).items()}
+        for name, content in (*sorted(files.items()), *sorted(info.items())):
             archive.writestr(name, content)
 
 

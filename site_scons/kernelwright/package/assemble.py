@@ -47,6 +47,12 @@ def product_of(backend: str, file: str) -> str:
     return f"backends/{backend}/{file}"
 
 
+def kernel_of(product: str) -> str:
+    """The kernel that a backend has made a file of a package for, by the path of the file; empty: no backend did."""
+    name = product.rpartition("/")[2].partition(".")[0]
+    return name[1:] if product.startswith("backends/") and name.startswith("_") else ""
+
+
 def provider_package(package: str, arch: str) -> str:
     """Import name of the package that has the device code of an arch, if the package is split."""
     return f"{package}_{arch}"

@@ -16,7 +16,7 @@ from ..core.records import Record, decoded, read_json
 from ..core.version import VERSION
 from ..runtime.loader import SCHEMA
 from .assemble import IMAGES, provider_package
-from .manifest import sealed_document
+from .manifest import listed, sealed_document
 from .project import Project, distribution_of
 from .source import Source
 
@@ -121,7 +121,7 @@ def provider_files(built: BuiltFiles, project: Project, source: Source, arch: st
         "version": project.version,
         "kernelwright": VERSION,
         "source": source.as_json(),
-        "files": {name: _listed(data) for name, data in sorted(content.items())},
+        "files": {name: listed(data) for name, data in sorted(content.items())},
     }
     content["manifest.json"] = sealed_document(manifest).encode()
     inside = provider_package(built.name, arch).replace(".", "/")
@@ -145,10 +145,6 @@ def _placed(built: BuiltFiles, project: Project) -> dict[str, Any]:
     packages = built.head["packages"]
     wheels = {arch: distribution_of(project.distribution, arch) for arch in packages}
     return {"name": project.distribution, "version": project.version, "packages": packages, "wheels": wheels}
-
-
-def _listed(content: bytes) -> dict[str, Any]:
-    return {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
 
 
 def _contents(document: Record) -> tuple[dict[str, str], list[Image], dict[str, Any]]:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from ..core.errors import KernelwrightError, Where, printable
 from ..core.files import canonical_json
 from ..core.records import Record
 from ..runtime.loader import read_manifest
+from .assemble import kernel_of
 from .verify import manifest_of
 
 WHERE = Where(stage="diff")
@@ -237,14 +238,14 @@ def _device_code(files: Record) -> dict[str, KernelFacts]:
         if slash:
             file, before = files.record(path), found.get(name, KernelFacts("", 0))
             content = f"{before.content}{path} {file.text('sha256')}\n"
-            found[name] = KernelFacts(content, before.size + _bytes(file))
+            found[name] = KernelFacts(content, before.size + file.count("size"))
     return found
 
 
 def _kernel(name: str, kernel: Record, files: Record) -> KernelFacts:
     own = [kernel.text("library")] if kernel.has("library") else []
-    own += [path for path in sorted(files.raw) if _compiled_for(path) == name]
-    size = sum(_bytes(files.record(path)) for path in own)
+    own += [path for path in sorted(files.raw) if kernel_of(path) == name]
+    size = sum(files.record(path).count("size") for path in own)
     digests = [[path, files.record(path).text("sha256")] for path in own]
     archs: dict[str, tuple[str, ...]] = {}
     functions: dict[tuple[str, str], dict[str, Usage]] = {}
@@ -252,21 +253,12 @@ def _kernel(name: str, kernel: Record, files: Record) -> KernelFacts:
         slug = variant.text("slug")
         archs[slug] = tuple(variant.texts("archs"))
         for unit in variant.records("units"):
-            size += sum(_bytes(image) for _, image in unit.members("images")) if unit.has("images") else 0
+            size += sum(image.count("size") for _, image in unit.members("images")) if unit.has("images") else 0
             used = unit.record("resources")
             for arch in used.raw:
                 functions.setdefault((slug, arch), {}).update({n: _usage(u) for n, u in used.members(arch)})
     said = {key: value for key, value in kernel.raw.items() if key != "doc"}
     return KernelFacts(canonical_json([said, digests]), size, archs, functions)
-
-
-def _compiled_for(path: str) -> str:
-    """The kernel that a backend has compiled a file for; empty: the file is none of these."""
-    return PurePosixPath(path).name.partition(".")[0].removeprefix("_") if path.startswith("backends/") else ""
-
-
-def _bytes(file: Record) -> int:
-    return file.count("size")
 
 
 def _usage(used: Record) -> Usage:

@@ -146,9 +146,8 @@ def make_manifest(package: BuiltPackage, texts: Mapping[str, str]) -> str:
     Arguments:
         texts: the other generated files of the package, by name.
     """
-    encoded = {name: text.encode() for name, text in texts.items()}
-    files = {name: _file(hashlib.sha256(data).hexdigest(), len(data)) for name, data in encoded.items()}
-    files |= {path: _file(*found) for kernel in package.kernels for path, found in kernel.products.items()}
+    files = {name: listed(text.encode()) for name, text in texts.items()}
+    files |= {path: _file(*product) for kernel in package.kernels for path, product in kernel.products.items()}
     head = {
         "schema": SCHEMA,
         "package": package.name,
@@ -185,6 +184,11 @@ def described_backends(names: Iterable[str]) -> dict[str, Any]:
     chosen = {name: get(name) for name in names}
     needs = {name: [[need.module, need.requirement] for need in backend.run_needs] for name, backend in chosen.items()}
     return {name: {"modules": list(backend.runtime), "needs": needs[name]} for name, backend in chosen.items()}
+
+
+def listed(content: bytes) -> dict[str, Any]:
+    """What a manifest says of a file."""
+    return _file(hashlib.sha256(content).hexdigest(), len(content))
 
 
 def _with_backends(kernel: PackagedKernel) -> str:

@@ -210,7 +210,8 @@ def _entry(archive: BinaryIO, directory: bytes, at: int, offset: int, end: int) 
     start = place + HEADER.size + name_size
     if start + packed > end or (method == STORED and packed != size):
         raise ValueError(f"{shown} has another size than the directory says")
-    return Member(name, method, crc, packed, size, attributes >> 16, attributes & 0xFFFF, start), at + name_size
+    mode, rest = attributes >> 16, attributes & 0xFFFF
+    return Member(name, method, crc, packed, size, mode, attributes=rest, start=start), at + name_size
 
 
 def _decoded(raw: bytes, flags: int) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from ..backends.commands import LIBRARIES
 from ..core.arch import CPU_LEVELS, image_file
 from ..core.records import Record, read_json
+from .assemble import kernel_of, library_of
 
 LISTED = 20
 """Kernels in a table; the largest ones."""
@@ -70,15 +71,10 @@ def _parse(document: Record, work: Path) -> list[KernelSize]:
                 for arch in unit.texts("archs"):
                     path = _code(folder, arch)
                     archs[arch] = archs.get(arch, 0) + (path.stat().st_size if path.is_file() else 0)
-        compiled = [path for path in files.raw if path == f"{LIBRARIES}/{name}.so" or _is_product(path, name)]
+        compiled = [path for path in files.raw if path == library_of(name) or kernel_of(path) == name]
         found.append(KernelSize(name, archs, sum(files.record(path).count("size") for path in compiled)))
     launchers = [path for path in files.raw if path.startswith(f"{LIBRARIES}/libkernelwright-")]
     return found + [KernelSize("(launcher)", {}, files.record(path).count("size")) for path in launchers]
-
-
-def _is_product(path: str, kernel: str) -> bool:
-    """Whether a file of a package is what a backend has made for a kernel."""
-    return path.startswith("backends/") and path.rpartition("/")[2].partition(".")[0] == f"_{kernel}"
 
 
 def _code(folder: Path, arch: str) -> Path:

@@ -71,8 +71,8 @@ def recorded_files(root: Path) -> Mapping[str, str] | None:
     Raises:
         KernelwrightError: its record is damaged.
     """
-    path = root / RECORD
-    return read_json(path, _recorded, REMEDY)[1] if path.is_file() else None
+    record = _record(root)
+    return record and record[1]
 
 
 def is_made(name: str) -> bool:
@@ -117,14 +117,18 @@ def _of_git(root: Path, used: Collection[str], outside: Collection[str]) -> Sour
 
 def _of_record(root: Path, used: Collection[str]) -> Source | None:
     """Read the record of a source distribution. The tree is clean if its files are exactly the recorded ones."""
-    path = root / RECORD
-    if not path.is_file():
+    if (record := _record(root)) is None:
         return None
-    source, files = read_json(path, _recorded, REMEDY)
+    source, files = record
     # Hidden files are not looked for, because tools put theirs there.
     present = {name for name in present_files(root) if not name.startswith(".")}
     same = {*present, *used} <= files.keys() and all(dependency_digest(root, name) == files[name] for name in files)
     return replace(source, dirty=source.dirty or not same)
+
+
+def _record(root: Path) -> tuple[Source, dict[str, str]] | None:
+    path = root / RECORD
+    return read_json(path, _recorded, REMEDY) if path.is_file() else None
 
 
 def _recorded(item: Record) -> tuple[Source, dict[str, str]]:

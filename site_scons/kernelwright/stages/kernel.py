@@ -86,12 +86,13 @@ class _Kernel:
             products |= self._images(variants)
         for backend in chosen:
             products |= self._backend(variants, backend)
-        described = library or self._add(entry.make(kernel, variants))
+        describing = library or self._add(entry.make(kernel, variants))
         checks = check.make_all(kernel, variants, library) if record.has_reference and library else []
-        entry_path = described.outputs["entry.json"]
+        entry_path = describing.outputs["entry.json"]
         texts = tuple(stage for variant in variants for stage in self._listed(variant, listings))
         stages = tuple(self._stages)
-        return KernelBuild(record, kernel.selection.backends, stages, products, entry_path, tuple(checks), texts)
+        described = (record, kernel.selection.backends, stages, products, entry_path)
+        return KernelBuild(*described, checks=tuple(checks), listings=texts)
 
     def _add(self, stage: Stage) -> Stage:
         self._stages.append(stage)

@@ -100,7 +100,7 @@ def make(
     places = replace(real_places(compiler), glibc=kernel.package.glibc if glibc else "", cuda_runtime=runtime)
     content = sha256_of(Path(runtime)) if runtime else ""
     described, exported = entry.entry_of(kernel, variants), digest_of([LINKER_MAP])
-    request = Linking(described, compiler, Path(shared).name, exported, content, places, top)
+    request = Linking(*(described, compiler, Path(shared).name, exported, content), places=places, top=top)
     outputs = files_in(kernel.folder, (f"{name}.so", "compile.sh", "entry.json", *([DRIVER] if runtime else [])))
     made = [compiled.paths[0], *wrapped.paths[1:], *objects_of(variants), *images_of(variants)]
     # What takes longest and waits for least comes first: a build makes sources in this order.

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import backends
 from ..backends.base import Backend
@@ -25,6 +25,9 @@ from .execution import move, remove, tell_of_alteration
 from .runs import lacks
 from .stage import Stage, files_in
 from .stage_run import StageRun
+
+if TYPE_CHECKING:
+    from .tools import Tools
 
 SWEPT = (LIBRARIES, "_runtime", "backends", IMAGES)
 """The folders of a package. What is in them and was not made for it is removed."""
@@ -134,7 +137,7 @@ class Assembly:
             backends=tuple(backend.name for backend in self._backends),
             project=self._project,
             runtime=digest_of(runtime_sources(self._backends, bool(self._device_code))),
-            compress=self._compress,
+            compress=compression(settings, self._context.tools),
             device_code=self._device_code,
             assembly=self,
         )
@@ -162,17 +165,6 @@ class Assembly:
     def _gaps(self) -> list[dict[str, Any]]:
         """What the package lacks, if this run goes on without what fails."""
         return self._run.partial.gaps(self._stages) if self._run.partial else []
-
-    @property
-    def _compress(self) -> dict[str, Any]:
-        """What the manifest says of the compression of device code."""
-        mode = self._context.settings.compress
-        if mode == "none" or not self._context.tools.nvcc:
-            return {}
-        # Imported here, because a build with nothing to do needs none of it.
-        from ..toolchain.fatbin import described
-
-        return described(mode)
 
     @property
     def _device_code(self) -> dict[str, Any]:
@@ -305,6 +297,16 @@ def images_in(settings: Settings) -> str:
     if settings.split == "arch":
         return "wheels"
     return "package" if any(backend.images for backend in named_backends(settings)) else ""
+
+
+def compression(settings: Settings, tools: Tools) -> dict[str, Any]:
+    """What a manifest says of the compression of device code; empty: it is not compressed."""
+    if settings.compress == "none" or not tools.nvcc:
+        return {}
+    # Imported here, because a build with nothing to do needs none of it.
+    from ..toolchain.fatbin import described
+
+    return described(settings.compress)
 
 
 def backends_of(context: Context, parts: Iterable[Part]) -> tuple[Backend, ...]:

@@ -56,8 +56,7 @@ class Tools:
 
     def data_of_front_end(self, name: str) -> dict[str, Any]:
         """What is known of that tool, without paths."""
-        tool = self.of_front_ends.get(name)
-        return {} if tool is None else {"version": tool.version, "identity": tool.identity}
+        return _described(self.of_front_ends.get(name))
 
     @cached_property
     def steps(self) -> KnownSteps:
@@ -91,14 +90,13 @@ class Tools:
     @cached_property
     def data(self) -> dict[str, Any]:
         """The tools as the manifest shows them, without paths."""
-        compiler = self.host_compiler
-        data = {"tvm": asdict(self.lowerer)}
-        data["host_compiler"] = {"version": compiler.version, "identity": compiler.identity}
-        if self.nvcc is not None:
-            data["nvcc"] = {"version": self.nvcc.version, "identity": self.nvcc.identity}
-        if self.nvrtc is not None:
-            data["nvrtc"] = {"version": self.nvrtc.version, "identity": self.nvrtc.identity}
-        return data
+        tools = {"host_compiler": self.host_compiler, "nvcc": self.nvcc, "nvrtc": self.nvrtc}
+        return {"tvm": asdict(self.lowerer), **{name: _described(tool) for name, tool in tools.items() if tool}}
+
+
+def _described(tool: HostCompiler | Nvcc | Nvrtc | Distribution | Elsewhere | None) -> dict[str, str]:
+    """What tells one tool from another, without paths; empty: there is no tool."""
+    return {"version": tool.version, "identity": tool.identity} if tool else {}
 
 
 def find_tools(settings: Settings, chain: Toolchain) -> Tools:

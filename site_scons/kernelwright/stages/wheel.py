@@ -27,7 +27,6 @@ from .stage import Stage, files_in
 from .stage_run import StageRun
 
 if TYPE_CHECKING:
-    from ..package.content import BuiltFiles
     from ..package.project import Project
     from ..package.source import Source
     from .context import Context
@@ -64,12 +63,7 @@ class Wheels:
 
     def make(self, scratch: Path, stage: StageRun) -> None:
         """Write the wheels, look into them, and note their names."""
-        from ..package.content import read_built
-
-        built = read_built(self.folder, self.package)
-        wheels = {MAIN: _write_main(scratch, self, built)}
-        for arch in self.providers:
-            wheels[arch] = _write_provider(scratch, self, built, arch)
+        wheels = _written(self, scratch)
         _check(wheels, self, stage)
         names = {stem: wheel.name for stem, wheel in wheels.items()}
         (scratch / "wheel.json").write_text(pretty_json({"names": names}), encoding="utf-8")
@@ -232,31 +226,28 @@ def make(context: Context, definitions: Sequence[str], manifest: str, outside: S
     return Stage("WHEEL", project.name, Where(stage=NAME), request, outputs, sources, cacheable=False)
 
 
-def _write_main(scratch: Path, request: Wheels, built: BuiltFiles) -> Path:
-    """Write the wheel of a package, with the platform tag that its libraries need."""
+def _written(request: Wheels, scratch: Path) -> dict[str, Path]:
+    """Write the wheels. The name of the package's wheel has the platform that its libraries need.
+
+    Returns:
+        Stem -> path.
+    """
     from ..package.archive import ANY, wheel_name, write_wheel
-    from ..package.content import package_files
+    from ..package.content import package_files, provider_files, read_built
     from ..package.platform import UNTAGGED, platform_tag
 
-    project, source = request.project, request.source
+    def write(project: Project, files: Mapping[str, bytes], platform: str) -> Path:
+        path = scratch / wheel_name(project, platform)
+        write_wheel(path, project, files, platform, source.time)
+        return path
+
+    built, project, source = read_built(request.folder, request.package), request.project, request.source
     files = package_files(built, project, source)
-    draft = scratch / wheel_name(project, UNTAGGED)
-    write_wheel(draft, project, files, UNTAGGED, source.time)
-    tag = platform_tag(draft) if any(name.endswith(".so") for name in files) else ANY
-    final = scratch / wheel_name(project, tag)
-    write_wheel(final, project, files, tag, source.time)
-    return final
-
-
-def _write_provider(scratch: Path, request: Wheels, built: BuiltFiles, arch: str) -> Path:
-    """Write the wheel with the device code of an arch."""
-    from ..package.archive import ANY, wheel_name, write_wheel
-    from ..package.content import provider_files
-
-    provider, source = request.providers[arch], request.source
-    path = scratch / wheel_name(provider, ANY)
-    write_wheel(path, provider, provider_files(built, request.project, source, arch), ANY, source.time)
-    return path
+    has_libraries = any(name.endswith(".so") for name in files)
+    wheels = {MAIN: write(project, files, platform_tag(write(project, files, UNTAGGED)) if has_libraries else ANY)}
+    for arch, provider in request.providers.items():
+        wheels[arch] = write(provider, provider_files(built, project, source, arch), ANY)
+    return wheels
 
 
 def _check(wheels: Mapping[str, Path], request: Wheels, stage: StageRun) -> None:

@@ -131,7 +131,8 @@ class _Command:
         options, budget = self._options, None
         if self._budget is not None:
             budget = max(1.0, self._start + self._budget - time.monotonic()) / left
-        request = Request(path, name, device, self._sizes, budget, options.again, Policy.of_environment())
+        policy = Policy.of_environment()
+        request = Request(path, name, device, self._sizes, budget, anew=options.again, policy=policy)
         tuner = Tuner(request, self._progress)
         asked = time.monotonic()
         with locked(place_of(device.spec), f"tuning {name} of {tuner.root}", not options.no_wait, self._progress.note):

@@ -17,7 +17,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from ..core.converter import from_json, to_json
 from ..core.files import canonical_json, open_regular
+from ..core.records import decoded
 from .decide import Timing
 
 FILE = "timings.jsonl"
@@ -99,14 +101,13 @@ class Kept:
             self._append(key, entry)
 
     def _append(self, key: Key, entry: Entry) -> None:
-        found = {each.name: value for each in fields(entry) if (value := getattr(entry, each.name))}
         self.folder.mkdir(parents=True, exist_ok=True)
         descriptor = open_regular(self.folder / FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW)
         try:
             size = os.fstat(descriptor).st_size
             # A process that was killed may have left a line without its end.
             begin = b"\n" if size and os.pread(descriptor, 1, size - 1) != b"\n" else b""
-            os.write(descriptor, begin + json.dumps({**key.fields, **found}).encode() + b"\n")
+            os.write(descriptor, begin + json.dumps({**key.fields, **to_json(entry)}).encode() + b"\n")
         finally:
             os.close(descriptor)
 
@@ -114,16 +115,11 @@ class Kept:
 def _read(line: bytes) -> tuple[Key, Entry] | None:
     """Key and entry of a line; None if it is none."""
     try:
-        found = json.loads(line)
-        config, sizes = dict(found["config"]), dict(found["sizes"])
-        key = Key(config, found["digest"], found["default"], sizes, found["with"])
-        us, default_us, warm_us = (tuple(map(float, found.get(n, ()))) for n in ("us", "default_us", "warm_us"))
-        noisy, clocks = tuple(map(bool, found.get("noisy", ()))), tuple(found.get("clock_mhz", ()))
-        entry = Entry(us, default_us, noisy, warm_us, clocks, str(found.get("failed", "")))
-        if len(us) != len(default_us) or len(noisy) not in (0, len(us)) or not (us or entry.failed):
-            return None
-        if not all(0 < each < math.inf for each in (*us, *default_us)):
-            return None
-        return key, entry
+        read = decoded(line)
+        entry = from_json(Entry, {each.name: read.pop(each.name) for each in fields(Entry) if each.name in read})
+        key = from_json(Key, {"made_with": read.pop("with"), **read})
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
+    is_whole = len(entry.us) == len(entry.default_us) and len(entry.noisy) in (0, len(entry.us))
+    is_possible = all(0 < each < math.inf for each in (*entry.us, *entry.default_us))
+    return (key, entry) if is_whole and is_possible and (entry.us or entry.failed) else None

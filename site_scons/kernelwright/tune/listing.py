@@ -49,19 +49,15 @@ def _stale(table: TableFile, origin: Origin | None) -> Iterator[str]:
         yield f"{table.path}:1: there is no kernel {table.kernel}"
         return
     for config in table.configs:
-        choice = next((found for found in origin.record.choices if same(found.config, config.config)), None)
+        choice = next((each for each in origin.record.choices if same(each.config, config.config)), None)
         if choice is None:
             yield f"{table.path}:{config.line}: {dict(config.config)} is not declared any more"
             continue
-        yield from _stale_rules(table, config, choice)
+        points = choice.points.get(table.device.target, ())
+        for rule in config.rules:
+            if not any(same(point, rule.tune) for point in points):
+                yield f"{table.path}:{rule.line}: {dict(rule.tune)} is not in the space any more"
         yield from _stale_sources(table, config, choice, origin)
-
-
-def _stale_rules(table: TableFile, config: TunedConfig, choice: Choice) -> Iterator[str]:
-    points = choice.points.get(table.device.target, ())
-    for rule in config.rules:
-        if not any(same(point, rule.tune) for point in points):
-            yield f"{table.path}:{rule.line}: {dict(rule.tune)} is not in the space any more"
 
 
 def _stale_sources(table: TableFile, config: TunedConfig, choice: Choice, origin: Origin) -> Iterator[str]:

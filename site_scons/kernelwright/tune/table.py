@@ -124,21 +124,24 @@ def _rules(tuned: Tuned) -> tuple[Rule, ...]:
 
 
 def _result_of(tuned: Tuned, tuner: Tuner) -> ConfigResult:
+    candidates, workshop = tuned.candidates, tuner.workshop()
+    points = tuple(dict(candidate.tune) for candidate in candidates)
     measured = {number for known in tuned.entries for number in known}
-    workshop, folders = tuner.workshop(), {}
-    for number in tuned.failed:
-        folders[number] = workshop.folder(tuned.candidates[number]).relative_to(tuner.root).as_posix()
-    points = tuple(dict(candidate.tune) for candidate in tuned.candidates)
+
+    def failure(number: int, why: str) -> Failure:
+        folder = workshop.folder(candidates[number]).relative_to(tuner.root).as_posix()
+        return Failure(number, candidates[number].slug, why, folder)
+
     return ConfigResult(
-        dict(tuned.config),
-        tuple(tuned.sizes[0]),
-        points[DEFAULT],
-        tuned.rules.by,
-        _rules(tuned),
-        points,
-        tuple(_size_result(tuned, place) for place in range(len(tuned.sizes))),
-        tuple(Failure(n, tuned.candidates[n].slug, why, folders[n]) for n, why in sorted(tuned.failed.items())),
-        tuple(sorted(set(range(len(tuned.candidates))) - measured - tuned.failed.keys())),
+        config=dict(tuned.config),
+        symbols=tuple(tuned.sizes[0]),
+        default=points[DEFAULT],
+        by=tuned.rules.by,
+        rules=_rules(tuned),
+        points=points,
+        sizes=tuple(_size_result(tuned, place) for place in range(len(tuned.sizes))),
+        failures=tuple(failure(*pair) for pair in sorted(tuned.failed.items())),
+        unmeasured=tuple(sorted(set(range(len(points))) - measured - tuned.failed.keys())),
     )
 
 
@@ -152,5 +155,5 @@ def _size_result(tuned: Tuned, place: int) -> SizeResult:
 def _candidate_result(tuned: Tuned, place: int, number: int, entry: Entry) -> CandidateResult:
     us, default_us, spread = times_of(tuned, place, number)
     warm_us = _rounded(median(entry.warm_us)) if entry.warm_us else 0.0
-    ratio = round(entry.ratio, 4)
-    return CandidateResult(number, us, default_us, ratio, spread, len(entry.us), warm_us, entry.clock_mhz)
+    times = (us, default_us, round(entry.ratio, 4), spread)
+    return CandidateResult(number, *times, rounds=len(entry.us), warm_us=warm_us, clock_mhz=entry.clock_mhz)

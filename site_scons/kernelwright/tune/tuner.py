@@ -141,8 +141,7 @@ class Tuner:
     def _refuse(self) -> None:
         record, target = self.origin.record, self.request.device.target
         what = f"no space for {target}" if record.choices else "no space: nothing about it can be tuned"
-        where = Where(record.name, stage="tune", location=record.location)
-        raise SettingsError(f"{record.name} has {what}", where, "write @kernel(..., tune=grid(...))")
+        raise SettingsError(f"{record.name} has {what}", self.where, "write @kernel(..., tune=grid(...))")
 
     @property
     def device(self) -> TableDevice:
