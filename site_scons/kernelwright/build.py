@@ -183,12 +183,12 @@ def _provider(config: Mapping[str, Any]) -> str:
     Raises:
         SettingsError: the package has no such wheel.
     """
-    wanted = config.get(PROVIDER, "")
+    arch = config.get(PROVIDER, "")
     known = _settings(config).providers
-    if wanted and wanted not in known:
-        listed = f"the archs are {', '.join(known)}" if known else "it needs split = 'arch' and a CUDA arch"
-        raise _bad(f"{PROVIDER} is {shown(wanted)}; {listed}")
-    return str(wanted)
+    if arch and arch not in known:
+        has = f"the archs are {', '.join(known)}" if known else "it needs split = 'arch' and a CUDA arch"
+        raise _bad(f"{PROVIDER} is {shown(arch)}; {has}")
+    return str(arch)
 
 
 def _require_same(prepared: Path, wheel: Path) -> None:

@@ -80,8 +80,8 @@ def outputs(backends: Sequence[Backend], files: bool) -> tuple[str, ...]:
 
 def _aliases(backends: Iterable[str]) -> dict[str, str]:
     """Other names of a package's backends -> their names."""
-    listed = set(backends)
-    return {alias: name for alias, name in BACKEND_ALIASES.items() if name in listed}
+    names = set(backends)
+    return {alias: name for alias, name in BACKEND_ALIASES.items() if name in names}
 
 
 def assemble(package: BuiltPackage) -> dict[str, str]:

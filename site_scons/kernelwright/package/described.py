@@ -43,8 +43,8 @@ def is_info(name: str) -> bool:
 
 def described(files: Mapping[str, bytes], name: str) -> str:
     """A file of the folder .dist-info; empty: there is none."""
-    found = (content for path, content in files.items() if is_info(path) and path.partition("/")[2] == name)
-    return next(found, b"").decode("utf-8", "replace")
+    contents = (content for path, content in files.items() if is_info(path) and path.partition("/")[2] == name)
+    return next(contents, b"").decode("utf-8", "replace")
 
 
 def fields(files: Mapping[str, bytes], name: str, field: str) -> list[str]:
@@ -54,8 +54,8 @@ def fields(files: Mapping[str, bytes], name: str, field: str) -> list[str]:
 
 def platform_of(wheel: Path) -> str:
     """The platform tag in the name of a wheel; empty: it is not called as the wheel of a kernel package is."""
-    found = NAMED.fullmatch(wheel.name)
-    return found["platform"] if found else ""
+    match = NAMED.fullmatch(wheel.name)
+    return match["platform"] if match else ""
 
 
 def name_problems(wheel: Path, files: Mapping[str, bytes]) -> Iterator[str]:
@@ -79,13 +79,13 @@ def name_problems(wheel: Path, files: Mapping[str, bytes]) -> Iterator[str]:
         elif name_inside in DESCRIBED and not _is_text(files[path]):
             yield f"{path} is no text in UTF-8"
     for field, named in (("Name", name), ("Version", version)):
-        found = fields(files, "METADATA", field)
-        if not found:
+        values = fields(files, "METADATA", field)
+        if not values:
             yield f"METADATA has no {field}"
-        elif len(found) > 1:
-            yield f"METADATA has {len(found)} fields {field}, of which installers read different ones"
-        elif _normal(field, found[0]) != named:
-            yield f"METADATA has the {field.lower()} {found[0]}, and the name of the wheel has {named}"
+        elif len(values) > 1:
+            yield f"METADATA has {len(values)} fields {field}, of which installers read different ones"
+        elif _normal(field, values[0]) != named:
+            yield f"METADATA has the {field.lower()} {values[0]}, and the name of the wheel has {named}"
     yield from _metadata_problems(files, {n.removeprefix(LICENSES) for n in inside.values() if n.startswith(LICENSES)})
     yield from _wheel_problems(wheel, files)
 
@@ -111,10 +111,10 @@ def requirements(files: Mapping[str, bytes]) -> set[str]:
     names = set[str]()
     for text in fields(files, "METADATA", "Requires-Dist"):
         try:
-            found = Requirement(text)
+            need = Requirement(text)
         except InvalidRequirement:
             continue
-        names |= set() if found.marker and "extra" in str(found.marker) else {canonicalize_name(found.name)}
+        names |= set() if need.marker and "extra" in str(need.marker) else {canonicalize_name(need.name)}
     return names
 
 
@@ -176,15 +176,15 @@ def record_problems(files: Mapping[str, bytes]) -> Iterator[str]:
         yield f"{records[0]} is damaged: {error}"
         return
     expected = {name: [name, *_listed(files[name])] for name in files} | {records[0]: [records[0], "", ""]}
-    listed = {row[0]: row for row in rows if row}
-    if len(listed) != len(rows):
+    row_of = {row[0]: row for row in rows if row}
+    if len(row_of) != len(rows):
         yield f"{records[0]} has a file twice, or an empty line"
-    for name in sorted(files.keys() - listed.keys()):
+    for name in sorted(files.keys() - row_of.keys()):
         yield f"{name} is not in RECORD"
-    for name in sorted(listed.keys() - files.keys()):
+    for name in sorted(row_of.keys() - files.keys()):
         yield f"{printable(name)} is in RECORD, and missing"
-    for name in sorted(files.keys() & listed.keys()):
-        if listed[name] != expected[name]:
+    for name in sorted(files.keys() & row_of.keys()):
+        if row_of[name] != expected[name]:
             yield f"{name} is not the file that RECORD lists"
 
 
@@ -202,10 +202,10 @@ def point_problems(manifest: str, files: Mapping[str, bytes], own: bool) -> Iter
     package, group = manifest.removesuffix("/manifest.json").replace("/", "."), ""
     for line in described(files, "entry_points.txt").split("\n"):
         name, _, module = (part.strip() for part in line.partition("="))
-        found = REFERENCE.fullmatch(module)
+        reference = REFERENCE.fullmatch(module)
         if heading := re.fullmatch(r"\[([\w.]+)\]", line):
             group = heading[1]
-        elif line and (found is None or not line.isprintable() or line != line.strip()):
+        elif line and (reference is None or not line.isprintable() or line != line.strip()):
             yield f"entry_points.txt has the line {shown(line)}, which not every installer understands alike"
         elif line and (group, name, module) != (GROUP, package, package):
             yield from _foreign_point(f"{name} = {module} of the group {group}", module, package, own)

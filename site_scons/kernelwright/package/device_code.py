@@ -61,10 +61,10 @@ def library_problem(content: bytes) -> str:
     tables = ((segments, segment, segment_count, SEGMENT.size), (sections, section, section_count, 64))
     if any(count and (each != of or place + each * count > len(content)) for place, each, count, of in tables):
         return "is cut off, or has a damaged header"
-    found = [SEGMENT.unpack_from(content, segments + number * SEGMENT.size) for number in range(segment_count)]
-    if {DYNAMIC, LOAD} - {kind for kind, *_ in found}:
+    entries = [SEGMENT.unpack_from(content, segments + number * SEGMENT.size) for number in range(segment_count)]
+    if {DYNAMIC, LOAD} - {kind for kind, *_ in entries}:
         return "has nothing that is loaded, or does not say what it needs"
-    if not all(_is_loadable(len(content), *sizes) for kind, _, *sizes in found if kind in (DYNAMIC, LOAD)):
+    if not all(_is_loadable(len(content), *sizes) for kind, _, *sizes in entries if kind in (DYNAMIC, LOAD)):
         return "is cut off, or has damaged segments"
     return ""
 
@@ -81,11 +81,11 @@ def image_problem(name: str, arch: str, content: bytes) -> str:
     if not content.startswith(BEGINS.get(suffix, b"")) or (suffix == ".ptx" and ELF in content):
         return f"does not begin as a file of device code called {suffix} does"
     try:
-        found = set(device_archs(content))
+        archs = set(device_archs(content))
     except ValueError as error:
         return f"is damaged: {error}"
-    if found != {claim(arch, suffix == ".fatbin")}:
-        return f"has code for {', '.join(sorted(found)) or 'no arch'}"
+    if archs != {claim(arch, suffix == ".fatbin")}:
+        return f"has code for {', '.join(sorted(archs)) or 'no arch'}"
     return ""
 
 
@@ -112,15 +112,15 @@ def arch_problems(kernel: str, claimed: set[str], library: bytes, exact: bool = 
     Arguments:
         exact: the device code is in fatbins.
     """
-    wanted = {claim(arch, exact) for arch in claimed if arch not in CPU_LEVELS}
+    expected = {claim(arch, exact) for arch in claimed if arch not in CPU_LEVELS}
     try:
-        found = set(device_archs(library))
+        present = set(device_archs(library))
     except ValueError as error:
         yield f"kernel {kernel} has damaged device code: {error}"
         return
-    for arch in sorted(wanted - found):
+    for arch in sorted(expected - present):
         yield f"kernel {kernel} has no device code for {arch}, which the manifest lists"
-    for arch in sorted(found - wanted):
+    for arch in sorted(present - expected):
         yield f"kernel {kernel} has device code for {arch}, which the manifest does not list"
     built = CPU_BUILDS.search(library)
     levels = set(built[1].decode().split(", ")) if built else set()

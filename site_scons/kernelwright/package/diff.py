@@ -129,29 +129,29 @@ def compare(old: PackageFacts, new: PackageFacts, limits: Limits) -> Difference:
     if old.name != new.name:
         message = f"the one is of {printable(old.name)}, and the other of {printable(new.name)}"
         raise KernelwrightError(message, WHERE, "compare wheels of one package")
-    found = Difference()
+    difference = Difference()
     for name in sorted({*old.kernels, *new.kernels}):
         before, after = old.kernels.get(name), new.kernels.get(name)
         if before is None or after is None:
-            _add_one(found, name, before, after)
+            _add_one(difference, name, before, after)
         elif before.content == after.content:
-            found.same += 1
+            difference.same += 1
         else:
-            found.changed += 1
-            found.rows += _changes(name, before, after)
-            found.gone += map(printable, _gone(name, before, after))
-            found.exceeded += map(printable, _exceeded(name, before, after, limits))
-    return found
+            difference.changed += 1
+            difference.rows += _changes(name, before, after)
+            difference.gone += map(printable, _gone(name, before, after))
+            difference.exceeded += map(printable, _exceeded(name, before, after, limits))
+    return difference
 
 
-def _add_one(found: Difference, name: str, before: KernelFacts | None, after: KernelFacts | None) -> None:
+def _add_one(difference: Difference, name: str, before: KernelFacts | None, after: KernelFacts | None) -> None:
     """Note a kernel that only one of the packages has."""
-    found.added += before is None
-    found.removed += after is None
+    difference.added += before is None
+    difference.removed += after is None
     kernel, word = (after, "added") if after else (before, "removed")
-    found.rows.append((word, name, f"{kernel.size:,} bytes" if kernel else ""))
+    difference.rows.append((word, name, f"{kernel.size:,} bytes" if kernel else ""))
     if after is None:
-        found.gone.append(f"{printable(name)} is gone")
+        difference.gone.append(f"{printable(name)} is gone")
 
 
 def _gone(name: str, before: KernelFacts, after: KernelFacts) -> Iterator[str]:
@@ -232,14 +232,14 @@ def _package(document: Record) -> PackageFacts:
 
 def _device_code(files: Record) -> dict[str, KernelFacts]:
     """The kernels of a wheel with the device code of one arch; each has a folder."""
-    found: dict[str, KernelFacts] = {}
+    facts: dict[str, KernelFacts] = {}
     for path in sorted(files.raw):
         name, slash, _ = path.partition("/")
         if slash:
-            file, before = files.record(path), found.get(name, KernelFacts("", 0))
+            file, before = files.record(path), facts.get(name, KernelFacts("", 0))
             content = f"{before.content}{path} {file.text('sha256')}\n"
-            found[name] = KernelFacts(content, before.size + file.count("size"))
-    return found
+            facts[name] = KernelFacts(content, before.size + file.count("size"))
+    return facts
 
 
 def _kernel(name: str, kernel: Record, files: Record) -> KernelFacts:

@@ -81,17 +81,17 @@ class Repository:
 
     def tracked(self) -> list[Tracked]:
         """The files below the folder that git tracks, those of submodules too."""
-        found = []
-        listed = self.ask("ls-files", "-v", "-z", "--stage", "--", ".") or ""
-        for entry in filter(None, listed.split("\0")):
+        files = []
+        answer = self.ask("ls-files", "-v", "-z", "--stage", "--", ".") or ""
+        for entry in filter(None, answer.split("\0")):
             head, _, name = entry.partition("\t")
             tag, mode, *_ = head.split()
             if mode != SUBMODULE:
-                found.append(Tracked(name, tag != "H"))
+                files.append(Tracked(name, tag != "H"))
             elif (self.root / name / ".git").exists():  # without it git would answer for the repository around it
                 inner = Repository(self.root / name, self.environment).tracked()
-                found += [Tracked(f"{name}/{file.name}", file.unwatched) for file in inner]
-        return found
+                files += [Tracked(f"{name}/{file.name}", file.unwatched) for file in inner]
+        return files
 
 
 def repository_of(root: Path) -> Repository | None:
@@ -99,8 +99,8 @@ def repository_of(root: Path) -> Repository | None:
     filters = _filters(root, 0)
     if filters is None:
         return None
-    found = Repository(root, _environment({**SETTINGS, **dict.fromkeys(sorted(filters), "")}))
-    return found if found.ask("rev-parse", "--is-inside-work-tree") == "true\n" else None
+    repository = Repository(root, _environment({**SETTINGS, **dict.fromkeys(sorted(filters), "")}))
+    return repository if repository.ask("rev-parse", "--is-inside-work-tree") == "true\n" else None
 
 
 @contextlib.contextmanager
@@ -125,9 +125,9 @@ def _filters(root: Path, depth: int) -> set[str] | None:
     git runs the filters of the user's own configuration, such as that of git-lfs; those of the repository's are empty.
     """
     base = _environment(SETTINGS)
-    listed = _run(root, ["config", "--show-scope", "-z", "--get-regexp", rf"^(filter\..*|{MARK})$"], base)
-    found = (listed or "").split("\0")
-    pairs = [(scope, entry.partition("\n")[0]) for scope, entry in zip(found[::2], found[1::2], strict=False)]
+    answer = _run(root, ["config", "--show-scope", "-z", "--get-regexp", rf"^(filter\..*|{MARK})$"], base)
+    words = (answer or "").split("\0")
+    pairs = [(scope, entry.partition("\n")[0]) for scope, entry in zip(words[::2], words[1::2], strict=False)]
     if ("command", MARK.lower()) not in pairs or depth > DEEPEST:
         return None
     names = {name for scope, name in pairs if scope in ("local", "worktree") and name.startswith("filter.")}

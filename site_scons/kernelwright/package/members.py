@@ -204,8 +204,8 @@ def _entry(archive: BinaryIO, directory: bytes, at: int, offset: int, end: int) 
     archive.seek(place)
     header, again = archive.read(HEADER.size), archive.read(name_size)
     expected = (b"PK\x03\x04", *same, name_size, 0)
-    mark, _, *found = HEADER.unpack(header.ljust(HEADER.size, b"\0"))
-    if (mark, *found) != expected or again != raw:
+    mark, _, *values = HEADER.unpack(header.ljust(HEADER.size, b"\0"))
+    if (mark, *values) != expected or again != raw:
         raise ValueError(f"{shown} has another header than the directory says")
     start = place + HEADER.size + name_size
     if start + packed > end or (method == STORED and packed != size):

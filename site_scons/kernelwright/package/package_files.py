@@ -114,15 +114,15 @@ def content_of(manifest: str, files: Mapping[str, bytes]) -> Content:
 def file_problems(content: Content) -> Iterator[str]:
     """The files are those that the manifest lists."""
     document, folder = content.document, content.folder
-    listed = document.record("files")
-    for path in sorted(listed.raw):
-        data, entry = content.files.get(folder + path), listed.record(path)
+    entries = document.record("files")
+    for path in sorted(entries.raw):
+        data, entry = content.files.get(folder + path), entries.record(path)
         digest, size = entry.text("sha256"), entry.count("size")
         if data is None:
             yield f"{folder}{path} is in the manifest, and missing"
         elif hashlib.sha256(data).hexdigest() != digest or len(data) != size:
             yield f"{folder}{path} is not the file that the manifest lists"
-    for path in sorted(content.inside - listed.raw.keys() - {MANIFEST}):
+    for path in sorted(content.inside - entries.raw.keys() - {MANIFEST}):
         yield f"{folder}{path} is not in the manifest"
 
 
@@ -240,8 +240,8 @@ def _is_dtype(text: str) -> bool:
 def _library_problems(name: str, kernel: Record, content: Content) -> Iterator[str]:
     """A kernel's library, and what its backends have made, are its own, and are described by the manifest."""
     said = description_in(name, kernel).encode()
-    listed = [content.folder + product_of(backend, f"_{name}.py") for backend in kernel.texts("backends")]
-    telling = {path: content.files[path] for path in listed if path in content.files}
+    paths = [content.folder + product_of(backend, f"_{name}.py") for backend in kernel.texts("backends")]
+    telling = {path: content.files[path] for path in paths if path in content.files}
     if kernel.has("library"):
         path = kernel.text("library")
         library = telling[content.folder + path] = content.file(path)
@@ -389,8 +389,8 @@ def _image_problems(content: Content) -> Iterator[str]:
     place, files = content.document.record("device_code").text("folder"), content.document.record("files")
     for image in listed_images(content.document):
         path = f"{place}/{image.file}"
-        listed = {"sha256": image.sha256, "size": image.size}
-        if place != IMAGES or files.raw.get(path) != listed:
+        expected = {"sha256": image.sha256, "size": image.size}
+        if place != IMAGES or files.raw.get(path) != expected:
             yield f"{content.folder}{path} is not the device code for {image.arch} that the manifest lists"
         elif problem := image_problem(path, image.arch, content.file(path)):
             yield f"{content.folder}{path} {problem}, and the manifest says {image.arch}"

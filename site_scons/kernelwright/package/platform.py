@@ -42,11 +42,11 @@ def platform_tag(wheel: Path) -> str:
     Raises:
         KernelwrightError: its libraries need something that not every such system has, or cannot be read.
     """
-    found = _analyse(wheel)
-    policy = found.overall_policy.name
+    analysis = _analyse(wheel)
+    policy = analysis.overall_policy.name
     if not policy.startswith("manylinux"):
         remedy = 'do not link with further libraries; with glibc = "2.28" only those of glibc are needed'
-        raise KernelwrightError(f"it runs on no manylinux system: {_reasons(found)}", Where(stage="wheel"), remedy)
+        raise KernelwrightError(f"it runs on no manylinux system: {_reasons(analysis)}", Where(stage="wheel"), remedy)
     return str(re.sub(r"^manylinux(1|2010|2014)_", _numbered, policy))
 
 
@@ -79,9 +79,9 @@ def _analyse(wheel: Path) -> Any:
         logger.setLevel(level)
 
 
-def _reasons(found: Any) -> str:
-    needed = sorted({name for reference in found.external_refs.values() for name in reference.libs})
-    versions = sorted({version for listed in found.versioned_symbols.values() for version in listed})
+def _reasons(analysis: Any) -> str:
+    needed = sorted({name for reference in analysis.external_refs.values() for name in reference.libs})
+    versions = sorted({version for names in analysis.versioned_symbols.values() for version in names})
     return f"it needs {', '.join([*needed, *versions]) or 'an unknown library'}"
 
 

@@ -160,8 +160,8 @@ def _checked_table(root: Path, document: Mapping[str, Any]) -> tuple[dict[str, A
     elif "version" not in table:
         raise refused(f"{place} has no version", 'write version = "1.0", or dynamic = ["version"]')
     if table.get("dynamic"):
-        listed = ", ".join(map(shown, table["dynamic"]))
-        raise refused(f"{place}.dynamic has {listed}", 'only "version" can be dynamic: write the others down')
+        names = ", ".join(map(shown, table["dynamic"]))
+        raise refused(f"{place}.dynamic has {names}", 'only "version" can be dynamic: write the others down')
     _check_license(table, place)
     fields = _fields(root, {name: table[name] for name in ("name", "version") if name in table}, place)
     # As it is in file names and in METADATA, so that all wheels name the same one.
@@ -259,8 +259,8 @@ def _check_group(points: Any, place: str, scripts: bool) -> None:
             raise refused(f"{place} has the name {shown(name)}, which environments have", "choose another name")
         if odd or name in (".", "..") or re.search(forbidden, name):
             raise refused(f"{place} has the name {shown(name)}", "use letters, digits, underscores, dots and dashes")
-        found = REFERENCE.fullmatch(value) if isinstance(value, str) else None
-        if found is None or (scripts and found[1] is None):
+        reference = REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        if reference is None or (scripts and reference[1] is None):
             form = "module:function" if scripts else "module or module:attribute"
             raise refused(f"{place}.{name} is {shown(value)}, expected {form}", "name what Python can import")
 

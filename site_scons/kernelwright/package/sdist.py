@@ -42,11 +42,11 @@ def choose_files(root: Path, document: Mapping[str, Any], described: Collection[
         KernelwrightError: nothing says which files are sources, or a file that a build needs would be missing.
     """
     chosen = _of_git(root, document) or _of_record(root) or _of_document(root, document, described)
-    listed = {name for name in chosen.files if not is_made(name)}
-    if missing := sorted({"pyproject.toml", *described} - listed):
+    names = {name for name in chosen.files if not is_made(name)}
+    if missing := sorted({"pyproject.toml", *described} - names):
         remedy = "add them: git add, or name them in [tool.kernelwright.sdist]"
         raise _refused(f"it would have no {_enumerated(missing)}, and its wheel needs that", remedy)
-    return Chosen(sorted(listed), sorted({name for name in chosen.left_out if not is_made(name)} - listed))
+    return Chosen(sorted(names), sorted({name for name in chosen.left_out if not is_made(name)} - names))
 
 
 def read_files(root: Path, names: Collection[str]) -> dict[str, bytes]:
@@ -113,7 +113,7 @@ def _of_document(root: Path, document: Mapping[str, Any], described: Collection[
     patterns = table.get("include") if isinstance(table, dict) and table.keys() == {"include"} else None
     if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
         raise _refused(f"[tool.kernelwright.sdist] is {shown(table)}", remedy)
-    found = {*(name for name in ALWAYS if (root / name).exists()), *described, *_tables(root, document)}
+    names = {*(name for name in ALWAYS if (root / name).exists()), *described, *_tables(root, document)}
     for pattern in patterns:
         # Unlike that of Path, this one leaves out hidden files unless the pattern has their dot.
         matches = glob.glob(pattern, root_dir=root, recursive=True)  # noqa: PTH207
@@ -121,8 +121,8 @@ def _of_document(root: Path, document: Mapping[str, Any], described: Collection[
         if not matches or Path(pattern).is_absolute() or ".." in Path(pattern).parts:
             problem = f"[tool.kernelwright.sdist].include has {shown(pattern)}, which names no file in the project"
             raise _refused(problem, remedy)
-        found |= {Path(name).as_posix() for name in matches if "__pycache__" not in Path(name).parts}
-    return Chosen(sorted(found), present_files(root))
+        names |= {Path(name).as_posix() for name in matches if "__pycache__" not in Path(name).parts}
+    return Chosen(sorted(names), present_files(root))
 
 
 def _enumerated(names: Sequence[str]) -> str:

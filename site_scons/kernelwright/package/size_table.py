@@ -60,7 +60,7 @@ def _row(name: str, sizes: Mapping[str, int], archs: list[str], library: int) ->
 
 def _parse(document: Record, work: Path) -> list[KernelSize]:
     kernels, files = document.record("kernels"), document.record("files")
-    found = []
+    sizes = []
     for name in kernels.raw:
         kernel = kernels.record(name)
         archs: dict[str, int] = {}
@@ -72,9 +72,9 @@ def _parse(document: Record, work: Path) -> list[KernelSize]:
                     path = _code(folder, arch)
                     archs[arch] = archs.get(arch, 0) + (path.stat().st_size if path.is_file() else 0)
         compiled = [path for path in files.raw if path == library_of(name) or kernel_of(path) == name]
-        found.append(KernelSize(name, archs, sum(files.record(path).count("size") for path in compiled)))
+        sizes.append(KernelSize(name, archs, sum(files.record(path).count("size") for path in compiled)))
     launchers = [path for path in files.raw if path.startswith(f"{LIBRARIES}/libkernelwright-")]
-    return found + [KernelSize("(launcher)", {}, files.record(path).count("size")) for path in launchers]
+    return sizes + [KernelSize("(launcher)", {}, files.record(path).count("size")) for path in launchers]
 
 
 def _code(folder: Path, arch: str) -> Path:

@@ -61,8 +61,8 @@ def find_source(root: Path, used: Collection[str] = (), outside: Collection[str]
     """
     epoch = _epoch(os.environ.get("SOURCE_DATE_EPOCH"))
     used = {name for name in used if not is_made(name)}  # what is generated is made of other files
-    found = _of_git(root, used, outside) or _of_record(root, used) or Source("", False, FIRST_ZIP_TIME)
-    return found if epoch is None else replace(found, time=epoch)
+    source = _of_git(root, used, outside) or _of_record(root, used) or Source("", False, FIRST_ZIP_TIME)
+    return source if epoch is None else replace(source, time=epoch)
 
 
 def recorded_files(root: Path) -> Mapping[str, str] | None:
@@ -83,13 +83,13 @@ def is_made(name: str) -> bool:
 
 def present_files(root: Path) -> list[str]:
     """The files in a project's folder but for what a build makes and what is hidden, as virtual environments are."""
-    found = []
+    files = []
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if name != "__pycache__" and not name.startswith(".")]
         if Path(folder) == root:
             folders[:] = [name for name in folders if name not in MADE]
-        found += [Path(folder, name).relative_to(root).as_posix() for name in names]
-    return sorted(name for name in found if not is_made(name))
+        files += [Path(folder, name).relative_to(root).as_posix() for name in names]
+    return sorted(name for name in files if not is_made(name))
 
 
 REMEDY = "unpack the source distribution again"
@@ -110,8 +110,8 @@ def _of_git(root: Path, used: Collection[str], outside: Collection[str]) -> Sour
     options = ["--porcelain", "--untracked-files=normal", "--ignore-submodules=none"]
     changed = repository.ask("status", *options, "--", ".", *beside, *excluded) != ""  # no answer is no promise either
     unwatched = any(file.unwatched and (root / file.name).exists() for file in tracked)
-    listed = (repository.ask("ls-files", "-z", "--", *beside) or "").split("\0") if beside else []
-    untracked = {*used, *outside} - {file.name for file in tracked} - {*listed}
+    files_beside = (repository.ask("ls-files", "-z", "--", *beside) or "").split("\0") if beside else []
+    untracked = {*used, *outside} - {file.name for file in tracked} - {*files_beside}
     return Source(digest, changed or unwatched or bool(untracked), max(int(seconds), FIRST_ZIP_TIME))
 
 
@@ -138,8 +138,8 @@ def _recorded(item: Record) -> tuple[Source, dict[str, str]]:
         raise ValueError(f"commit is {shown(source.commit)}, expected one of git's")
     if not FIRST_ZIP_TIME <= source.time < AFTER_ZIP_TIME:
         raise ValueError(f"time is {shown(source.time)}, expected seconds since 1970, from 1980 to 2107")
-    listed = item.record("files") if item.has("files") else Record({}, "files")
-    return source, {name: listed.text(name) for name in listed.raw}
+    digests = item.record("files") if item.has("files") else Record({}, "files")
+    return source, {name: digests.text(name) for name in digests.raw}
 
 
 def _epoch(text: str | None) -> int | None:

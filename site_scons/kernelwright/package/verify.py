@@ -79,8 +79,8 @@ def verify_together(wheels: Sequence[Path]) -> list[str]:
     Raises:
         KernelwrightError: a file is no wheel, or cannot be read.
     """
-    found = [inside for wheel in wheels if (inside := _opened(wheel)) is not None]
-    packages, providers = [p for p in found if not p.arch], [p for p in found if p.arch]
+    contents = [inside for wheel in wheels if (inside := _opened(wheel)) is not None]
+    packages, providers = [p for p in contents if not p.arch], [p for p in contents if p.arch]
     problems = []
     for package in packages:
         own = [provider for provider in providers if (provider.package, provider.version) == package[1:3]]
@@ -133,9 +133,9 @@ def _fit_problems(package: _Opened, provider: _Opened) -> Iterator[str]:
         yield f"{provider.wheel} is of another build: {package.wheel} has all of its device code in itself"
     elif not images:
         yield f"{provider.wheel} is of another build: {package.wheel} lists no device code for {provider.arch}"
-    listed = provider.manifest.record("files")
+    files = provider.manifest.record("files")
     for image in images:
-        if listed.raw.get(image.file) != {"sha256": image.sha256, "size": image.size}:
+        if files.raw.get(image.file) != {"sha256": image.sha256, "size": image.size}:
             yield f"{package.wheel}: {image.file} is not the one in {provider.wheel}: they are of different builds"
 
 
@@ -173,8 +173,8 @@ def _path_problems(files: Mapping[str, bytes], private: Sequence[str]) -> Iterat
     pattern = private_pattern(private)
     for name, content in sorted(files.items()):
         # What people write about their project is theirs.
-        if not is_info(name) and (found := pattern.search(content)):
-            yield f"{name} has a path of the machine that built it: {found[0].decode('utf-8', 'replace')}"
+        if not is_info(name) and (match := pattern.search(content)):
+            yield f"{name} has a path of the machine that built it: {match[0].decode('utf-8', 'replace')}"
 
 
 def _place_problems(manifest: str, files: Mapping[str, bytes]) -> Iterator[str]:

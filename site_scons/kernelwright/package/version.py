@@ -75,10 +75,10 @@ def dynamic_version(root: Path, document: Mapping[str, Any], files: list[str]) -
         raise refused(f"[tool.kernelwright.version] has file = {shown(name)}", remedy)
     files.append(name)
     text = content_of(root / name).decode("utf-8", "replace")
-    found = PLAIN.fullmatch(text) or ASSIGNED.search(text)
-    if found is None:
+    match = PLAIN.fullmatch(text) or ASSIGNED.search(text)
+    if match is None:
         raise refused(f"{name} has no version", 'write a version alone into it, or __version__ = "1.0"')
-    return normal(found[1], name)
+    return normal(match[1], name)
 
 
 def _version_of_tag(root: Path) -> str:
@@ -93,12 +93,12 @@ def _version_of_tag(root: Path) -> str:
         raise refused("git tells no version: it tracks nothing here", "commit the project, or write the version down")
     try:
         with for_this_process(repository):
-            found = dunamai.Version.from_git(path=root, strict=True)
+            tag = dunamai.Version.from_git(path=root, strict=True)
     except (RuntimeError, ValueError) as error:
         raise refused(
             f"git tells no version: {error}", "tag a commit, such as v1.0, or write the version down"
         ) from error
-    return normal(found.serialize(style=dunamai.Style.Pep440), "the git tag")
+    return normal(tag.serialize(style=dunamai.Style.Pep440), "the git tag")
 
 
 def normal(text: str, place: str) -> str:

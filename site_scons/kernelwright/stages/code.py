@@ -37,8 +37,8 @@ NAME = re.compile(r"(\w+)(?: as \w+)?")
 @cache
 def code_digest(label: str) -> str:
     """The digest of the code of a stage, which is in the stage's fingerprint."""
-    listed = [(module.relative_to(PACKAGE).as_posix(), text_digest(module)) for module in code_of(label, PACKAGE)]
-    return hashlib.sha256(canonical_json(sorted(listed)).encode()).hexdigest()
+    digests = [(module.relative_to(PACKAGE).as_posix(), text_digest(module)) for module in code_of(label, PACKAGE)]
+    return hashlib.sha256(canonical_json(sorted(digests)).encode()).hexdigest()
 
 
 @cache

@@ -67,8 +67,8 @@ def included(
     paths = {name: path_of(top, name) for name in headers}
     read = {n: EDITED if _is_edited(path, begun) else present_digest(top, n) for n, path in paths.items()}
     vain = sought_in_vain({*sources, *paths.values()}, job.flags, job.folder, top, job.packages, begun)
-    made = tuple(f"{dependency_name(source.parent, top, {})}/" for source in sources)
-    return {**{name: "" for name in vain if not name.startswith(made)}, **read}
+    generated = tuple(f"{dependency_name(source.parent, top, {})}/" for source in sources)
+    return {**{name: "" for name in vain if not name.startswith(generated)}, **read}
 
 
 def _is_edited(path: Path, begun: int) -> bool:

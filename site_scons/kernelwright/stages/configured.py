@@ -69,8 +69,8 @@ class Configured:
         if kernel.choices:
             kernel = self._narrowed(kernel, configs)
             configs = [dict(config) for config in variants_of(kernel.choices)]
-        listed = {config_text(config): Variant(kernel.name, config, slug) for config, slug in kernel.listed}
-        chosen = (listed.get(config_text(config)) or kernel.variant_of(config) for config in configs)
+        variant_of = {config_text(config): Variant(kernel.name, config, slug) for config, slug in kernel.listed}
+        chosen = (variant_of.get(config_text(config)) or kernel.variant_of(config) for config in configs)
         variants = list({variant.slug: variant for variant in chosen}.values())
         self._require_names(kernel, variants, len(configs))
         return replace(
@@ -86,14 +86,14 @@ class Configured:
         """
         known = {config_text(choice.config): choice for choice in kernel.choices}
         first = kernel.choices[0].points
-        found: dict[str, Choice] = {}
+        choices: dict[str, Choice] = {}
         for config in configs:
             seen = callers_part(kernel.choices, config)
             point = {key: value for key, value in config.items() if key not in seen}
             text = config_text(seen)
             points = dict.fromkeys(first, (point,)) if point else first
-            found.setdefault(text, known.get(text) or Choice(seen, points))
-        return replace(kernel, choices=tuple(by_class((choice.config, choice) for choice in found.values())))
+            choices.setdefault(text, known.get(text) or Choice(seen, points))
+        return replace(kernel, choices=tuple(by_class((choice.config, choice) for choice in choices.values())))
 
     def _require_names(self, kernel: KernelRecord, variants: list[Variant], count: int) -> None:
         """Each name is found apart from those of other configs in the file, so two may be one, or be one in C."""

@@ -292,9 +292,9 @@ RELOCATABLE = re.compile(r"(?<!\S)(?:(?:-rdc|--relocatable-device-code)[= ]true|
 
 def require_no_device_linker(flags: Iterable[str], where: Where) -> None:
     """Raise a DefinitionError for flags of code that a device linker would have to link, since there is none."""
-    if found := RELOCATABLE.search(" ".join(flags)):
+    if match := RELOCATABLE.search(" ".join(flags)):
         remedy = "leave it out, and include what a source calls on the device instead of linking it"
-        raise DefinitionError(f"its flags have {found[0]}, and there is no device linker", where, remedy)
+        raise DefinitionError(f"its flags have {match[0]}, and there is no device linker", where, remedy)
 
 
 def require_folders(folders: Mapping[str, Path], where: Where) -> None:

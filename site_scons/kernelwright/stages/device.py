@@ -229,6 +229,6 @@ def _packages(kernel: KernelContext) -> dict[str, str]:
 
 def _headers(kernel: KernelContext) -> ToolHeaders | None:
     """The headers of the front end's tool that the CUDA source includes."""
-    front_end, found = kernel.front_end, kernel.front_end.header_folders
+    front_end, headers = kernel.front_end, kernel.front_end.header_folders
     path = getattr(kernel.own_tool, "path", "")
-    return ToolHeaders(front_end.name.upper(), path, found.folders, found.standard) if found else None
+    return ToolHeaders(front_end.name.upper(), path, headers.folders, headers.standard) if headers else None

@@ -249,7 +249,7 @@ class DefinitionRecords:
         with self._locked():
             kept = self._kept(path)
             if kept is not None:
-                later = {name: listed for name, listed in kept.later.items() if name != request}
+                later = {name: files for name, files in kept.later.items() if name != request}
                 self._store(path, replace(kept, later=later | ({request: tuple(sorted(names))} if names else {})))
 
     def _with_later(self, record: DefinitionRecord, later: Mapping[str, Iterable[str]]) -> DefinitionRecord:

@@ -39,9 +39,9 @@ class Entry:
 
     def make(self, scratch: Path, stage: StageRun) -> None:
         """Check the limits, and write the text."""
-        made = stage.whole(self.source.variants)
-        self.check_limits(made, stage.where)
-        self.write(made, scratch)
+        variants = stage.whole(self.source.variants)
+        self.check_limits(variants, stage.where)
+        self.write(variants, scratch)
 
     def check_limits(self, variants: tuple[VariantFiles, ...], where: Where) -> None:
         """Raise a KernelwrightError if a device function needs more than the settings allow."""

@@ -29,11 +29,11 @@ class Showing(Lowering):
     def make(self, scratch: Path, stage: StageRun) -> None:
         """Have a worker lower the variant, and publish the IR after each pass."""
         run, folder = stage.run, Path(stage.stage.outputs[IR_INDEX]).parent
-        made, shown = scratch / "made", scratch / "shown"
-        made.mkdir()
+        lowered, shown = scratch / "made", scratch / "shown"
+        lowered.mkdir()
         shown.mkdir()
         try:
-            stage.asked(replace(self.asked, out=str(made), ir=str(shown)))
+            stage.asked(replace(self.asked, out=str(lowered), ir=str(shown)))
         finally:
             run.require_folders([str(folder)])
             _publish(shown, scratch, folder)  # of a lowering that fails: what there is up to there
@@ -61,8 +61,8 @@ def make(unit: VariantUnit) -> Stage:
 
 def _files(folder: Path) -> list[Path]:
     """The files with IR in a folder, in order."""
-    found = folder.iterdir() if folder.is_dir() else ()
-    return sorted(path for path in found if FILE.fullmatch(path.name) and path.is_file() and not path.is_symlink())
+    entries = folder.iterdir() if folder.is_dir() else ()
+    return sorted(path for path in entries if FILE.fullmatch(path.name) and path.is_file() and not path.is_symlink())
 
 
 def _publish(shown: Path, scratch: Path, folder: Path) -> None:

@@ -115,11 +115,11 @@ class _Kernel:
             images[arch], usage, _ = compiled[arch].paths
             if not is_ptx(arch):
                 usages[arch] = usage
-        described = files["signature.json"], files[lowered.module], files[lowered.host[0]]
+        texts = files["signature.json"], files[lowered.module], files[lowered.host[0]]
         objects = tuple(files[name] for name in lowered.host if name.endswith(".o"))
         own = [stage.paths for stage in self._own_objects] if front_end.has_host_code else []
         return UnitFiles(
-            *(target, wanted, *described, objects),
+            *(target, wanted, *texts, objects),
             images=self._packed(slug, images),
             usages=usages,
             named_in=_named_in(compiled, wanted) if front_end.includes_sources else {},

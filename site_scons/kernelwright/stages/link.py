@@ -124,8 +124,8 @@ def _require_exported(variants: tuple[VariantFiles, ...], where: Where) -> None:
     """Raise a DefinitionError if the sources of a kernel do not export what a variant calls."""
     for variant in variants:
         for unit in (unit for unit in variant.units if unit.own):
-            wanted, found = unit.read_signature()["exported"], exported_functions(map(Path, unit.own))
-            if wanted not in found:
-                message = f"its sources do not export {wanted!r}; they export {', '.join(found) or 'nothing'}"
-                remedy = f"write TVM_FFI_DLL_EXPORT_TYPED_FUNC({wanted}, ...) in a source, or another name in Exported"
+            name, exported = unit.read_signature()["exported"], exported_functions(map(Path, unit.own))
+            if name not in exported:
+                message = f"its sources do not export {name!r}; they export {', '.join(exported) or 'nothing'}"
+                remedy = f"write TVM_FFI_DLL_EXPORT_TYPED_FUNC({name}, ...) in a source, or another name in Exported"
                 raise DefinitionError(message, replace(where, variant=variant.slug), remedy)

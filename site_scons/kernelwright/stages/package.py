@@ -141,9 +141,9 @@ class Assembly:
             device_code=self._device_code,
             assembly=self,
         )
-        made = files_in(self._context.package, self._outputs)
+        paths = files_in(self._context.package, self._outputs)
         where = Where(stage="assemble")
-        stage = Stage("PACKAGE", settings.package, where, request, made, [], cacheable=False)
+        stage = Stage("PACKAGE", settings.package, where, request, paths, [], cacheable=False)
         stage.late = lambda: [*map(self._late, self._whole), *self._gaps, *self._damaged()]
         return stage
 
@@ -261,8 +261,8 @@ class Assembly:
 
     def _tell_of_damage(self, path: str) -> None:
         """Say so if a copy is neither what has to be there nor what an earlier run copied."""
-        found, before = self.copies.get(path), self._before.get(path)
-        if found and before and found[1] != before[1] and os.path.exists(self._place(path)):  # noqa: PTH110
+        now, before = self.copies.get(path), self._before.get(path)
+        if now and before and now[1] != before[1] and os.path.exists(self._place(path)):  # noqa: PTH110
             tell_of_alteration(self._place(path), self._run.top, self._run.note)
             remove(self._place(path))
 

@@ -62,21 +62,21 @@ class KernelSelection:
 
     def archs_of(self, slug: str) -> dict[str, tuple[str, ...]]:
         """The archs that a variant is compiled for, by target."""
-        only, found = self.only.get(slug), {}
+        only, archs_of_target = self.only.get(slug), {}
         for target in self.archs:
-            wanted = self.compiled_archs(target)
+            archs = self.compiled_archs(target)
             if only is not None:
-                wanted = tuple(arch for arch in wanted if arch in only.get(target, ()))
-            if wanted:
-                found[target] = wanted
-        return found
+                archs = tuple(arch for arch in archs if arch in only.get(target, ()))
+            if archs:
+                archs_of_target[target] = archs
+        return archs_of_target
 
     def cuda_sources(self, slug: str) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
         """The CUDA archs that a source is made for and those of them that a variant is compiled for, for each source
         of the variant."""
-        wanted = self.archs_of(slug).get("cuda", ())
+        compiled = self.archs_of(slug).get("cuda", ())
         groups = source_groups(self.archs.get("cuda", ()), self.record.options.per_arch)
-        pairs = [(group, tuple(arch for arch in wanted if arch in group)) for group in groups]
+        pairs = [(group, tuple(arch for arch in compiled if arch in group)) for group in groups]
         return [pair for pair in pairs if pair[1]]
 
 

@@ -130,8 +130,8 @@ class _Choosing:
                     self._build(config, target, archs[target])
                     self.counted.setdefault(config_text(config), set()).add(target)
         count = len(self.built)
-        found = [table for file in tables if (table := self._table(file)) is not None]
-        found += self._preferred_tables() if self.preferred else []
+        device_tables = [table for file in tables if (table := self._table(file)) is not None]
+        device_tables += self._preferred_tables() if self.preferred else []
         known = {config_text(config): (config, slug) for config, slug in record.listed}
         variants = [known[text] for text in self.built]
         slugs = dict(zip(self.built, (slug for _, slug in variants), strict=True))
@@ -142,7 +142,7 @@ class _Choosing:
             record=replace(record, configs=tuple(c for c, _ in variants), slugs=tuple(slugs.values())),
             only={slugs[text]: self._in_order(of_target) for text, of_target in self.built.items()},
             declared=count,
-            tables=tuple(found),
+            tables=tuple(device_tables),
             tabled={slugs[text]: tabled for text in self.counted if (tabled := self._tabled(text))},
             places=tuple(self.places),
         )
@@ -182,10 +182,10 @@ class _Choosing:
             first = choice.declared(device.target)
             if first is not None and text in selected and device.arch in self.selection.compiled_archs(device.target):
                 number = self._build(first, device.target, ())
-                found = self._rules(tuned, choice, number, points, file)
+                answer = self._rules(tuned, choice, number, points, file)
                 # That the first point runs is worth a rule where the definition would prefer another one.
-                if found.ranges != ((None, number),) or device.arch in choice.preferred:
-                    rules[number], places[number] = found, f"{file.path}:{tuned.line}"
+                if answer.ranges != ((None, number),) or device.arch in choice.preferred:
+                    rules[number], places[number] = answer, f"{file.path}:{tuned.line}"
         if not rules:
             return None
         if self.preferred:
@@ -198,23 +198,23 @@ class _Choosing:
 
     def _preferred_tables(self) -> list[DeviceTable]:
         """What the definition prefers, as tables of no device in particular, which are farther than any other."""
-        found = []
+        tables = []
         for target in self.selection.archs:
             for arch in self.selection.compiled_archs(target):
                 if rules := self._preferred_rules(arch, set()):
-                    found.append(DeviceTable(target, arch, "", 0, rules))
+                    tables.append(DeviceTable(target, arch, "", 0, rules))
                     self.places.append(dict.fromkeys(rules, self.declared.location))
-        return found
+        return tables
 
     def _preferred_rules(self, arch: str, listed: Container[str]) -> dict[int, Rules]:
         """For each choice that no table lists: what the definition prefers for an arch."""
-        found, target = {}, target_of(arch)
+        rules_of, target = {}, target_of(arch)
         for choice in self.selection.record.choices:
             first, point = choice.declared(target), choice.preferred.get(arch)
             if point is not None and first is not None and config_text(choice.config) not in listed:
                 number = self._build(first, target, ())
-                found[number] = Rules((), ((None, self._build(choice.candidate(point), target, (arch,))),))
-        return found
+                rules_of[number] = Rules((), ((None, self._build(choice.candidate(point), target, (arch,))),))
+        return rules_of
 
     def _points(self, file: TableFile, tuned: TunedConfig, choice: Choice) -> list[Mapping[str, Any] | None]:
         """The point of each rule; None, if it is not in the space any more."""

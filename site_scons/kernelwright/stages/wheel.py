@@ -107,8 +107,8 @@ def put_into(dist: Path, wheels: Sequence[Path], record: Path, context: Context)
     replaced = [target.name for target in changed if target.is_file()]
     _require_no_less(changed)
     _copy_all(changed)
-    if listed := os.environ.get(WHEEL_LIST):
-        with Path(listed).open("a") as stream:
+    if list_file := os.environ.get(WHEEL_LIST):
+        with Path(list_file).open("a") as stream:
             stream.writelines(
                 f"{'' if wheel.stem == MAIN else wheel.stem}\t{dist / names[wheel.stem]}\n" for wheel in wheels
             )
@@ -255,8 +255,8 @@ def _check(wheels: Mapping[str, Path], request: Wheels, stage: StageRun) -> None
     from ..package.verify import verify_together, verify_wheel
 
     private, where = private_folders(stage.run.top), stage.where
-    found = {path.name: verify_wheel(path, private, own_points=True) for path in wheels.values()}
-    problems = [f"{name}: {problem}" for name, listed in found.items() for problem in listed]
+    problems_of = {path.name: verify_wheel(path, private, own_points=True) for path in wheels.values()}
+    problems = [f"{name}: {problem}" for name, listed in problems_of.items() for problem in listed]
     problems = problems or verify_together(list(wheels.values()))
     if problems:
         remedy = "mend what definitions put into their code, or leave out flags that record paths, such as -lineinfo"

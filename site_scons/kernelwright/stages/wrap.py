@@ -180,9 +180,9 @@ def plan_of(request: Wrapping, stage: StageRun) -> KernelPlan:
         read = tuple(map(lowered, variant.units))
         return with_strictest_alignment(read) if request.per_arch else read
 
-    made = stage.whole(request.variants)
-    tuned = request.tuning.of(made)
-    planned = tuple(VariantPlan(v.slug, v.config, units(v), tuned.tabled.get(v.slug, ())) for v in made)
+    variants = stage.whole(request.variants)
+    tuned = request.tuning.of(variants)
+    planned = tuple(VariantPlan(v.slug, v.config, units(v), tuned.tabled.get(v.slug, ())) for v in variants)
     # Their names; the definition may list positions.
     outputs = planned[0].units[0].returned
     needed, gaps = needed_driver(request.compress), gaps_text(stage.gaps)

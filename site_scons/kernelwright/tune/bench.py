@@ -103,10 +103,10 @@ class Bench:
         )
         self._seen.add(built.request.library)
         start = time.monotonic()
-        found = self._process().call(request)
+        result = self._process().call(request)
         self.seconds.append(time.monotonic() - start)
-        self.disturbed.append(found.disturbed)
-        return Turn(*(min(found.us), min(found.warm_us, default=0.0), found.clock_mhz), noisy=found.disturbed >= 1)
+        self.disturbed.append(result.disturbed)
+        return Turn(*(min(result.us), min(result.warm_us, default=0.0), result.clock_mhz), noisy=result.disturbed >= 1)
 
     def renew(self) -> None:
         """End the process; the next turn starts a new one. Whoever asks for turns does so at the end, too."""

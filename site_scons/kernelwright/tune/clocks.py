@@ -51,8 +51,8 @@ class CpuClock:
 
     def tensor(self, array: NDArray[Any], argument: Mapping[str, Any]) -> Any:
         """A tensor with the content of an array, for an argument of signature.json."""
-        made = to_device(array, {**argument, "alignment": ALIGNMENT}, _Cpu())
-        return tvm_ffi.from_dlpack(made) if isinstance(made, np.ndarray) else made
+        result = to_device(array, {**argument, "alignment": ALIGNMENT}, _Cpu())
+        return tvm_ffi.from_dlpack(result) if isinstance(result, np.ndarray) else result
 
     def values(self, tensor: Any) -> NDArray[Any]:
         """What a tensor has in it now."""
@@ -176,9 +176,9 @@ class CudaClock:
 
     def _ask(self, name: str, *arguments: Any) -> None:
         if status := getattr(self._driver, name)(*arguments):
-            found = ctypes.c_char_p()
-            self._driver.cuGetErrorName(status, ctypes.byref(found))
-            text = (found.value or str(status).encode()).decode()
+            word = ctypes.c_char_p()
+            self._driver.cuGetErrorName(status, ctypes.byref(word))
+            text = (word.value or str(status).encode()).decode()
             raise WorkerError(f"the CUDA driver failed in {name}: {text}")
 
     def _allocated(self, size: int) -> ctypes.c_uint64:
@@ -233,9 +233,9 @@ class CudaClock:
         self._ask("cuEventRecord", end, None)
 
     def _between(self, event: int) -> float:
-        found = ctypes.c_float()
-        self._ask("cuEventElapsedTime", ctypes.byref(found), *self._events[event : event + 2])
-        return found.value / 1000
+        milliseconds = ctypes.c_float()
+        self._ask("cuEventElapsedTime", ctypes.byref(milliseconds), *self._events[event : event + 2])
+        return milliseconds.value / 1000
 
     def seconds(self, call: Call, calls: int) -> float:
         """Seconds of so many calls, one behind the other, with the caches as they leave them."""

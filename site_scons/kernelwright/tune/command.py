@@ -81,10 +81,10 @@ class _Command:
         if self._options.list:
             return self._list(kernels)
         status = 0
-        wanted = self._wanted(kernels)
-        for number, (name, path, device) in enumerate(wanted):
+        tasks = self._wanted(kernels)
+        for number, (name, path, device) in enumerate(tasks):
             try:
-                status |= self._one(name, path, device, len(wanted) - number)
+                status |= self._one(name, path, device, len(tasks) - number)
             except KernelwrightError as error:
                 # The other kernels of a long run are tuned all the same.
                 print(f"kernelwright: {error}", file=sys.stderr)
@@ -95,28 +95,28 @@ class _Command:
 
     def _kernels(self) -> dict[str, Path]:
         """The kernels of the files, by name, and their files."""
-        found: dict[str, Path] = {}
+        files: dict[str, Path] = {}
         for path in self._files:
             definition, _, _ = record_of(path, Options())
-            found |= {kernel.name: path for kernel in definition.kernels}
+            files |= {kernel.name: path for kernel in definition.kernels}
         for name in self._options.kernels:
-            if name not in found:
-                known = ", ".join(found) or "none"
+            if name not in files:
+                known = ", ".join(files) or "none"
                 raise SettingsError(f"there is no kernel {shown(name)}", _WHERE, f"the kernels are {known}; see --file")
-        return found
+        return files
 
     def _wanted(self, kernels: dict[str, Path]) -> list[tuple[str, Path, Device]]:
         """What is tuned: the kernels that were named, or else all that have a space, and on which device."""
         specs = self._options.device or (["cuda:0", "cpu"] if cuda_devices() else ["cpu"])
         devices = list(dict.fromkeys(device_of(spec) for spec in specs))
         named = self._options.kernels or kernels
-        wanted = [
+        tasks = [
             (n, path, device) for n, path in kernels.items() if n in named for device in self._for(path, n, devices)
         ]
-        if not wanted:
+        if not tasks:
             remedy = "write @kernel(..., tune=grid(...)) in a definition file"
             raise SettingsError("no kernel has a space", _WHERE, remedy)
-        return wanted
+        return tasks
 
     def _for(self, path: Path, name: str, devices: Sequence[Device]) -> Sequence[Device]:
         """The devices that a kernel is tuned on: those that were named, or else the first one that suits it."""
@@ -164,11 +164,11 @@ class _Command:
             self._progress.note(message)
             return 0
         self._checked += 1
-        found = regrets(tuner, table)
-        for regret in found:
+        checks = regrets(tuner, table)
+        for regret in checks:
             mark = "  BEYOND " if regret.regret > most else "  "
             print(f"{mark}{kernel} {text_of(regret)}")
-        worst = max(regret.regret for regret in found)
+        worst = max(regret.regret for regret in checks)
         print(f"{table.path}: the largest regret is {worst:.1%}, at most {most:.1%} is accepted")
         return 1 if worst > most else 0
 
@@ -176,10 +176,10 @@ class _Command:
         origins: dict[str, Origin] = {name: origin_in(path, name, Options()) for name, path in kernels.items()}
         of_kernels = next(iter(origins.values()))
         root, folder = of_kernels.session.root, of_kernels.settings.tuning
-        wanted, tables = self._options.kernels, tables_in(root, folder)
-        lines, stale = listed(root, [name for kernel in wanted or tables for name in tables.get(kernel, ())], origins)
+        names, tables = self._options.kernels, tables_in(root, folder)
+        lines, stale = listed(root, [name for kernel in names or tables for name in tables.get(kernel, ())], origins)
         print("\n".join(lines) or f"there are no tables in {folder or 'no folder: the setting tuning is empty'}")
-        for name in wanted or origins:
+        for name in names or origins:
             if origins[name].record.choices and name not in tables:
                 print(f"{name:24} has a space, and no table")
         return 1 if stale and self._options.strict else 0

@@ -61,8 +61,8 @@ class Contest:
             KernelwrightError: the default cannot be measured at these sizes.
         """
         deadline = time.monotonic() + left_s
-        found = {number: entry for number in built if (entry := self._final(number, sizes)) is not None}
-        waiting = [number for number in built if number not in (DEFAULT, *found)]
+        entries = {number: entry for number in built if (entry := self._final(number, sizes)) is not None}
+        waiting = [number for number in built if number not in (DEFAULT, *entries)]
         waiting.sort(key=lambda number: number != standing)
         done = 0
         while waiting and done < self.policy.rounds:
@@ -73,24 +73,24 @@ class Contest:
                 waiting = waiting[: max(1, int(turns))]
             rounds = rest if fits or len(waiting) == 1 else 1
             for group in _chunks(waiting, self.policy.group):
-                self._measure(group, built, sizes, rounds, found)
+                self._measure(group, built, sizes, rounds, entries)
             done += rounds
-            alive = [n for n in waiting if self._goes_on(found[n])]
-            alive.sort(key=lambda n: (n != standing, found[n].ratio))
+            alive = [n for n in waiting if self._goes_on(entries[n])]
+            alive.sort(key=lambda n: (n != standing, entries[n].ratio))
             waiting = alive if done == self.policy.rounds else alive[: (len(alive) + 1) // 2]
-        if DEFAULT not in found:
-            found[DEFAULT] = self._of_default(built, sizes, found)
-        return found
+        if DEFAULT not in entries:
+            entries[DEFAULT] = self._of_default(built, sizes, entries)
+        return entries
 
     def confirm(
-        self, numbers: Sequence[int], built: Mapping[int, Built], sizes: Mapping[str, int], found: dict[int, Entry]
+        self, numbers: Sequence[int], built: Mapping[int, Built], sizes: Mapping[str, int], entries: dict[int, Entry]
     ) -> None:
         """Give some candidates more turns, beside the default, and add them to those that they had.
 
         Raises:
             KernelwrightError: the default cannot be measured any more.
         """
-        self._measure(numbers, built, sizes, self.policy.confirm, found)
+        self._measure(numbers, built, sizes, self.policy.confirm, entries)
 
     def _turns_until(self, deadline: float) -> float:
         """How many turns there is time for, besides those of the default."""
@@ -116,19 +116,19 @@ class Contest:
         built: Mapping[int, Built],
         sizes: Mapping[str, int],
         rounds: int,
-        found: dict[int, Entry],
+        entries: dict[int, Entry],
     ) -> None:
         """Give each of a group its turns in some rounds, beside the default, and keep what came of it."""
         alive = list(group)
         for _ in range(rounds):
             default = self.bench.turn(built[DEFAULT], sizes)
             for number in list(alive):
-                found[number] = self._after(found.get(number, Entry()), built[number], sizes, default)
-                if not self._goes_on(found[number]):
+                entries[number] = self._after(entries.get(number, Entry()), built[number], sizes, default)
+                if not self._goes_on(entries[number]):
                     alive.remove(number)
             self.step(len(group))
         for number in group:
-            self.kept.put(self.key_of(number, sizes), found[number])
+            self.kept.put(self.key_of(number, sizes), entries[number])
 
     def _after(self, before: Entry, built: Built, sizes: Mapping[str, int], default: Turn) -> Entry:
         """An entry with one more round."""
@@ -146,10 +146,10 @@ class Contest:
             (min(clocks), max(clocks)) if clocks else (),
         )
 
-    def _of_default(self, built: Mapping[int, Built], sizes: Mapping[str, int], found: Mapping[int, Entry]) -> Entry:
+    def _of_default(self, built: Mapping[int, Built], sizes: Mapping[str, int], entries: Mapping[int, Entry]) -> Entry:
         """The timing of the default: that beside other candidates, or else one of its own."""
         rounds = self.policy.rounds
-        beside = next((entry.default_us[:rounds] for entry in found.values() if len(entry.us) >= rounds), None)
+        beside = next((entry.default_us[:rounds] for entry in entries.values() if len(entry.us) >= rounds), None)
         if beside is not None:
             return Entry(beside, beside)
         turns = [self.bench.turn(built[DEFAULT], sizes) for _ in range(rounds)]
@@ -160,9 +160,9 @@ class Contest:
         return entry
 
 
-def _flags(found: Iterable[bool]) -> tuple[bool, ...]:
+def _flags(values: Iterable[bool]) -> tuple[bool, ...]:
     """Which rounds are noisy; empty: none is."""
-    flags = tuple(found)
+    flags = tuple(values)
     return flags if any(flags) else ()
 
 

@@ -102,5 +102,5 @@ def _driver_version() -> str:
     """The version of NVIDIA's driver, with a comma behind it; empty if nobody says."""
     path = Path("/proc/driver/nvidia/version")
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    found = re.search(r"Kernel Module\D*(\d+(?:\.\d+)+)", text)
-    return f"{found[1]}, " if found else ""
+    match = re.search(r"Kernel Module\D*(\d+(?:\.\d+)+)", text)
+    return f"{match[1]}, " if match else ""

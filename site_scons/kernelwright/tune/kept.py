@@ -53,8 +53,8 @@ class Key:
     @property
     def fields(self) -> dict[str, Any]:
         """The fields of a line."""
-        found = dict(vars(self))
-        return {**found, "with": found.pop("made_with")}
+        values = dict(vars(self))
+        return {**values, "with": values.pop("made_with")}
 
 
 @dataclass
@@ -86,8 +86,8 @@ class Kept:
 
     def get(self, key: Key) -> Entry | None:
         """What is known of a candidate."""
-        found = self._entries.get(canonical_json(key.fields))
-        return found and found[1]
+        known = self._entries.get(canonical_json(key.fields))
+        return known and known[1]
 
     def failure(self, key: Key) -> str:
         """Why a candidate is out, be it at other sizes; empty: it is not."""

@@ -74,7 +74,7 @@ def _taken(lock: int) -> bool:
 
 def _holder(path: Path) -> str:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return f"process {found['process']}, {found['what']}, since {found['since']}"
+        holder = json.loads(path.read_text(encoding="utf-8"))
+        return f"process {holder['process']}, {holder['what']}, since {holder['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "one that has just begun"

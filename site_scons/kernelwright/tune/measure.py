@@ -83,9 +83,9 @@ class Turn:
                 break
             self._renew()
             before = self._clock.waited_s()
-            found = self._clock.batch(self._call, self._calls)
-            is_disturbed = self._clock.is_disturbed(before, found[0] * self._calls)
-            (disturbed if is_disturbed else quiet).append(found)
+            batch = self._clock.batch(self._call, self._calls)
+            is_disturbed = self._clock.is_disturbed(before, batch[0] * self._calls)
+            (disturbed if is_disturbed else quiet).append(batch)
         return quiet or disturbed, len(disturbed) / (len(quiet) + len(disturbed))
 
     def _renew(self) -> None:
@@ -115,10 +115,10 @@ class Bench:
             self._sizes, self._inputs, self._expected, self._turns = sizes, {}, {}, {}
         if request.library not in self._turns:
             self._turns[request.library] = self._prepared(request, check, has_reference)
-        found, disturbed = self._turns[request.library].batches(request.batches)
+        batches, disturbed = self._turns[request.library].batches(request.batches)
         return MeasureResult(
-            tuple(1e6 * seconds for seconds, _ in found),
-            tuple(1e6 * warm for _, warm in found if warm is not None),
+            tuple(1e6 * seconds for seconds, _ in batches),
+            tuple(1e6 * warm for _, warm in batches if warm is not None),
             self._clock.clock_mhz(),
             disturbed,
         )

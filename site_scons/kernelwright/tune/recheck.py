@@ -58,19 +58,19 @@ def regrets(tuner: Tuner, table: TableFile) -> list[Regret]:
         KernelwrightError: an answer cannot be built or measured.
     """
     bench = Bench(tuner.root, tuner.request.policy, tuner.origin.settings.environment)
-    found: list[Regret] = []
+    all_regrets: list[Regret] = []
     try:
         for choice in tuner.choices:
             config = table.of(choice.config)
             if config is not None and config.evidence:
-                found += _Recheck(tuner, table, config, choice, bench).regrets()
+                all_regrets += _Recheck(tuner, table, config, choice, bench).regrets()
     finally:
         bench.renew()
-    if not found:
+    if not all_regrets:
         raise SettingsError(
             "the table has no evidence to check", table.where(table.line), "measure it: kernelwright tune"
         )
-    return found
+    return all_regrets
 
 
 class _Recheck:
@@ -85,9 +85,9 @@ class _Recheck:
     def _build(self) -> dict[int, Built]:
         """The default and the answers; and all others, if there are timings that they may have."""
         used = {number_of(self._candidates, rule.tune) for rule in self._config.rules} | {DEFAULT}
-        wanted = [c for c in self._candidates if c.number in used or self._known.has_timings]
+        candidates = [c for c in self._candidates if c.number in used or self._known.has_timings]
         built: dict[int, Built] = {}
-        for candidate, result in zip(wanted, self._tuner.workshop().build(wanted), strict=True):
+        for candidate, result in zip(candidates, self._tuner.workshop().build(candidates), strict=True):
             if not isinstance(result, KernelwrightError):
                 built[candidate.number] = result
             elif candidate.number in used:

@@ -24,22 +24,22 @@ def read_sizes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
     Raises:
         SettingsError: a text is none of these, or names a symbol a second time.
     """
-    found: dict[str, tuple[int, ...]] = {}
+    values_of: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
-        if not equals or not name.strip().isidentifier() or name.strip() in found:
+        if not equals or not name.strip().isidentifier() or name.strip() in values_of:
             raise _wrong(text)
-        found[name.strip()] = _values(values, text)
-    return found
+        values_of[name.strip()] = _values(values, text)
+    return values_of
 
 
 def _values(values: str, text: str) -> tuple[int, ...]:
     stepped = re.fullmatch(r"(\d{1,13}):(\d{1,13}):([x+])(\d{1,13})", values.replace(" ", ""))
     if stepped is None:
-        listed = [value.strip() for value in values.split(",")]
-        if not all(re.fullmatch(r"\d{1,13}", value) for value in listed):
+        numbers = [value.strip() for value in values.split(",")]
+        if not all(re.fullmatch(r"\d{1,13}", value) for value in numbers):
             raise _wrong(text)
-        return _checked(map(int, listed), text)
+        return _checked(map(int, numbers), text)
     first, last, step = int(stepped[1]), int(stepped[2]), int(stepped[4])
     multiplies = stepped[3] == "x"
     if step < (2 if multiplies else 1) or not 1 <= first <= last:
@@ -49,10 +49,10 @@ def _values(values: str, text: str) -> tuple[int, ...]:
 
 
 def _checked(values: Iterable[int], text: str) -> tuple[int, ...]:
-    found = tuple(sorted(set(itertools.islice(values, MOST_VALUES + 1))))
-    if not found or found[0] < 1 or found[-1] > LARGEST or len(found) > MOST_VALUES:
+    sizes = tuple(sorted(set(itertools.islice(values, MOST_VALUES + 1))))
+    if not sizes or sizes[0] < 1 or sizes[-1] > LARGEST or len(sizes) > MOST_VALUES:
         raise _wrong(text)
-    return found
+    return sizes
 
 
 def _wrong(text: str) -> SettingsError:
@@ -81,11 +81,11 @@ def read_seconds(text: str) -> float:
     Raises:
         SettingsError: it is none.
     """
-    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([smh])", text.strip())
-    if found is None or not float(found[1]):
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([smh])", text.strip())
+    if match is None or not float(match[1]):
         where = Where(stage="settings", location="--budget")
         raise SettingsError(f"the budget {shown(text)} is no time", where, "write 90s, 10m or 1h")
-    return float(found[1]) * SECONDS[found[2]]
+    return float(match[1]) * SECONDS[match[2]]
 
 
 def size_text(sizes: Mapping[str, int]) -> str:

@@ -76,8 +76,8 @@ def write_files(tuner: Tuner, tuned: Sequence[Tuned]) -> str:
     """Write table and result; where the table is, relative to the project's folder."""
     name = table_name(tuner)
     table = TableFile(tuner.request.kernel, tuner.device, tuner.measured, tuple(map(_tuned_config, tuned)))
-    found = tuple(_result_of(one, tuner) for one in tuned)
-    write_result(folder_of(tuner), TuningResult(tuner.request.kernel, tuner.device, tuner.measured, name, found))
+    results = tuple(_result_of(one, tuner) for one in tuned)
+    write_result(folder_of(tuner), TuningResult(tuner.request.kernel, tuner.device, tuner.measured, name, results))
     write_atomically(tuner.root / name, table_text(table))
     _sweep(tuner)
     return name

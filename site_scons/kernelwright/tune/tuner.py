@@ -260,8 +260,8 @@ class ConfigTuning:
     def _sizes(self, default: Built) -> list[dict[str, int]]:
         """The combinations of sizes that are measured; those of a class are rounded up to its multiples."""
         symbols, multiples = list(default.request.signature["symbols"]), self._multiples
-        listed = self._choice.sizes
-        given = self._tuner.request.sizes or {name: listed[name] for name in symbols if name in listed}
+        declared = self._choice.sizes
+        given = self._tuner.request.sizes or {name: declared[name] for name in symbols if name in declared}
 
         def in_class(name: str) -> list[int]:
             # Two sizes may be one as a multiple.
@@ -271,8 +271,8 @@ class ConfigTuning:
 
     @property
     def _multiples(self) -> Mapping[str, int]:
-        found: Mapping[str, int] = self.built[DEFAULT].request.signature.get("multiples", {})
-        return found
+        multiples: Mapping[str, int] = self.built[DEFAULT].request.signature.get("multiples", {})
+        return multiples
 
     def _ordered(self, sizes: Sequence[Sizes]) -> list[Candidate]:
         """All candidates but the default.
@@ -317,9 +317,9 @@ class ConfigTuning:
             alive = {number: own for number, own in self.built.items() if number not in self._failed}
             left_s = self._tuner.left_s(self._number, MEASURING) / (len(sizes) - place)
             try:
-                found = self._contest.run(alive, at, left_s, self._standing(at))
-                self._entries.append((at, found))
-                self._failed |= {n: one.failed for n, one in found.items() if one.failed and n not in self._failed}
+                entries = self._contest.run(alive, at, left_s, self._standing(at))
+                self._entries.append((at, entries))
+                self._failed |= {n: one.failed for n, one in entries.items() if one.failed and n not in self._failed}
             except KernelwrightError as error:
                 problem = error
                 self._progress.note(f"{size_text(at)} is left out: the default cannot be measured: {error.message}")
@@ -425,5 +425,5 @@ class ConfigTuning:
 
 def number_of(candidates: Sequence[Candidate], point: Point | None) -> int:
     """The number of the candidate with a point; that of the default if there is none."""
-    found = (each.number for each in candidates if point is not None and same(each.tune, point))
-    return next(found, DEFAULT)
+    numbers = (each.number for each in candidates if point is not None and same(each.tune, point))
+    return next(numbers, DEFAULT)
