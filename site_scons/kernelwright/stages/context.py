@@ -167,11 +167,6 @@ class KernelContext:
         return {name: package_folder(name, self.where("settings")) for name in names}
 
     @property
-    def portable_flags(self) -> tuple[str, ...]:
-        """The flags for fingerprints and for scripts, with the names of folders in place of their paths."""
-        return (*(word for name in self.record.options.includes for word in ("-I", name)), *self.flags)
-
-    @property
     def listed_slugs(self) -> list[str]:
         """The slugs that the definition lists; the selection may have others, whose configs somebody asked for."""
         return [slug for found in self.definition.kernels if found.name == self.name for slug in found.slugs]
