@@ -18,13 +18,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from kernelwright.cluster.messages import versions
-from kernelwright.cluster.runner import ClusterRunner
-from kernelwright.cluster.start import connect
+from kernelwright.cluster.start import cluster_at
 from kernelwright.core.errors import Where
 from kernelwright.processes.elsewhere import Elsewhere
 from kernelwright.processes.memory import Measurements, MemoryGovernor
-from kernelwright.processes.runner import RunsTools, ToolRunner
+from kernelwright.processes.runner import ToolRunner
+from kernelwright.processes.tools import RunsTools, ToolCall
 
 from .children.standin_worker import TOOL
 
@@ -103,7 +102,7 @@ def run_all(tools: RunsTools, folder: Path, count: int, jobs: int, script: str) 
         output = scratch / "out"
         command = ["/bin/sh", "-c", f"{script} > {output}"]
         needs = Elsewhere(TOOL, (folder / "source",), (output,))
-        tools.run(command, folder, scratch, Where("k"), "", kind="cc", subject="k", elsewhere=needs)
+        tools.run(ToolCall(command, folder, scratch, Where("k"), "", kind="cc", subject="k", elsewhere=needs))
         output.unlink()
         scratch.rmdir()
 
@@ -125,16 +124,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as top:
         folder = Path(top)
         (folder / "source").write_text(SOURCE)
-        governor = MemoryGovernor(1 << 30, Measurements(folder / "m.json"))
-        local = ToolRunner(4, folder, 600.0, governor)
-        measure(options, local, folder, print)
+        measure(options, folder, print)
 
 
-def measure(options: argparse.Namespace, local: ToolRunner, folder: Path, say: Callable[[str], None]) -> None:
+def measure(options: argparse.Namespace, folder: Path, say: Callable[[str], None]) -> None:
     """Compare runs on a cluster with runs here, then see how busy its workers are."""
     slots = options.processes * options.threads
     with cluster(options.processes, options.threads, folder) as address:
-        remote = ClusterRunner(local, lambda: connect(address, Path()), versions(), say)
+        governor = MemoryGovernor(1 << 30, Measurements(folder / "m.json"))
+        local = ToolRunner(4, folder, 600.0, governor)
+        remote = ToolRunner(4, folder, 600.0, governor, cluster_at(address, Path(), say))
         for tools in (local, remote):
             run_all(tools, folder, 20, 4, "cat source")  # starts the processes
         seconds, used = run_all(local, folder, options.runs, 4, "cat source")
@@ -150,6 +149,7 @@ def measure(options: argparse.Namespace, local: ToolRunner, folder: Path, say: C
         say(f"{options.actions} runs of {options.seconds:g} s on {slots} workers took {seconds:.0f} s: {busy:.2f} busy")
         say(f"meanwhile this machine used {used / seconds:.2f} CPUs, {each:.1f} ms for each run")
         remote.close()
+        local.close()
 
 
 if __name__ == "__main__":

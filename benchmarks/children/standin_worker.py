@@ -8,7 +8,8 @@ from typing import Any
 
 from kernelwright.cluster.dask_worker import INFORMATION, MachinePlugin
 from kernelwright.cluster.machine import Machine
-from kernelwright.cluster.messages import resource, versions
+from kernelwright.cluster.messages import Offer, resource, versions
+from kernelwright.core.converter import to_json
 from kernelwright.processes.elsewhere import SharedTool
 
 TOOL = SharedTool("shell", "1", "5e11", {"SHELL": "/bin/sh"})
@@ -16,7 +17,7 @@ TOOL = SharedTool("shell", "1", "5e11", {"SHELL": "/bin/sh"})
 
 async def dask_setup(worker: Any) -> None:
     """Have a worker offer the shell."""
-    said = {"versions": versions(), "tools": {TOOL.identity: "shell 1"}}
+    said = to_json(Offer(versions(), {TOOL.identity: "shell 1"}))
     worker.startup_information[INFORMATION] = lambda worker: said
     for resources in (worker.state.total_resources, worker.state.available_resources):
         resources[resource(TOOL.identity)] = worker.state.nthreads

@@ -2,35 +2,60 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
-import zlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from kernelwright.cluster.messages import ANSWER, REQUEST, Answer, Request, StandIns, resource
+from kernelwright.cluster.messages import Action, ActionResult, Packed, StandIns, resource
+from kernelwright.core.converter import to_json
+from kernelwright.core.errors import WorkerError
 from kernelwright.core.version import VERSION
-from kernelwright.processes.protocol import ToolRun
+from kernelwright.processes.messages import Failed, Result, decode, encode
+from kernelwright.processes.protocol import ToolRun, result_of
 
 RUN = {"status": 0, "in_time": True, "output": "well", "seconds": 0.1, "cpu_seconds": 0.1, "peak_kib": 5}
-REQUESTED = Request(("@CC@", "-c", "a.c"), {"folder/a.c": b"int a;"}, ("scratch/a.o",), 60.0, "f00d", "cc", "add_one")
+REQUESTED = Action(
+    command=("@CC@", "-c", "a.c"), inputs=(("folder/a.c", Packed.of(b"int a;")),), outputs=("scratch/a.o",),
+    timeout_s=60.0, tool="f00d", kind="cc", subject="add_one",
+)  # fmt: skip
 
 
-def file(name: str, content: bytes, /, **other: str) -> dict[str, str]:
-    packed = base64.b64encode(zlib.compress(content)).decode()
-    return {"name": name, "sha256": hashlib.sha256(content).hexdigest(), "content": packed, **other}
+def packed(content: bytes, /, **other: str) -> dict[str, str]:
+    return {**to_json(Packed.of(content)), **other}
+
+
+def result(**other: Any) -> dict[str, Any]:
+    return {"run": RUN, "files": [packed(b"ELF")], **other}
 
 
 def answer(**other: Any) -> dict[str, Any]:
-    return {"schema": ANSWER, "run": RUN, "files": [file("scratch/a.o", b"ELF")], "problem": "", **other}
+    return {"id": 0, "result": {"value": result(**other)}}
+
+
+def action(line: bytes) -> Action:
+    """The action in a line; raises ValueError."""
+    try:
+        return decode(line, {Action.op: Action})[1]
+    except WorkerError as error:
+        raise ValueError(error.message) from error
+
+
+def contents(line: bytes) -> list[bytes | None]:
+    """The files in an answer; raises ValueError for one that does not fit."""
+    try:
+        _, message = decode(line, {"result": Result, "error": Failed})
+        return [file and file.content for file in result_of(REQUESTED, message.value).files]
+    except WorkerError as error:
+        raise ValueError(error.message) from error
 
 
 def test_messages_come_back_as_they_were():
-    assert Request.decode(REQUESTED.encode()) == REQUESTED
-    said = Answer(ToolRun(**RUN), {"scratch/a.o": bytes(range(256))})
-    assert Answer.decode(said.encode(), ["scratch/a.o"]) == said
-    assert Answer.decode(json.dumps(answer()).encode(), ["scratch/a.o"]).files == {"scratch/a.o": b"ELF"}
+    assert action(encode(0, REQUESTED)) == REQUESTED
+    said = ActionResult(ToolRun(**RUN), (Packed.of(bytes(range(256))), None))
+    assert result_of(REQUESTED, decode(encode(0, Result(said)), {"result": Result})[1].value) == said
+    assert contents(json.dumps(answer()).encode()) == [b"ELF"]
 
 
 def test_a_worker_of_another_kernelwright_or_python_is_asked_for_nothing(monkeypatch: pytest.MonkeyPatch):
@@ -48,15 +73,14 @@ def test_a_worker_of_another_kernelwright_or_python_is_asked_for_nothing(monkeyp
         b"\x80\x04.",
         b"[]",
         b"[" * 100_000,
-        answer(schema="kernelwright result 0"),
-        answer(files=[file("scratch/b.o", b"ELF")]),
-        answer(files=[file("scratch/../a.o", b"ELF")]),
-        answer(files=[file("/scratch/a.o", b"ELF")]),
-        answer(files=[file("scratch/a.o", b"ELF", sha256=hashlib.sha256(b"ELf").hexdigest())]),
-        answer(files=[file("scratch/a.o", b"ELF", content="AAAA")]),
-        answer(files=[file("scratch/a.o", b"ELF", content="not base64")]),
-        answer(files=[file("scratch/a.o", b"ELF")] * 2),
-        answer(files="scratch/a.o"),
+        {"id": 0, "answer": result()},
+        {"schema": "kernelwright result 1", **result()},
+        answer(files=[packed(b"ELF", sha256=hashlib.sha256(b"ELf").hexdigest())]),
+        answer(files=[packed(b"ELF", packed="AAAA")]),
+        answer(files=[packed(b"ELF", packed="not base64")]),
+        answer(files=[packed(b"ELF", name="scratch/b.o")]),
+        answer(files=["scratch/a.o"]),
+        answer(files={"scratch/a.o": packed(b"ELF")}),
         answer(run=None),
         answer(run={**RUN, "status": True}),
         answer(run={**RUN, "status": "0"}),
@@ -70,24 +94,24 @@ def test_a_worker_of_another_kernelwright_or_python_is_asked_for_nothing(monkeyp
 )
 def test_an_answer_that_does_not_fit_is_refused(wrong: Any):
     with pytest.raises(ValueError):
-        Answer.decode(wrong if isinstance(wrong, bytes) else json.dumps(wrong).encode(), ["scratch/a.o"])
+        contents(wrong if isinstance(wrong, bytes) else json.dumps(wrong).encode())
 
 
 def test_a_few_bytes_do_not_become_a_file_that_fills_the_memory(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("kernelwright.cluster.messages.LARGEST_FILE", 1000)
-    Answer.decode(json.dumps(answer(files=[file("scratch/a.o", bytes(1000))])).encode(), ["scratch/a.o"])
+    assert len(Packed.of(bytes(1000)).content) == 1000
     with pytest.raises(ValueError, match="too large"):
-        Answer.decode(json.dumps(answer(files=[file("scratch/a.o", bytes(1001))])).encode(), ["scratch/a.o"])
+        _ = Packed.of(bytes(1001)).content
 
 
+@pytest.mark.parametrize("field", ["inputs", "outputs"])
 @pytest.mark.parametrize(
     "name", ["a.c", "folder", "folder/", "folder//a.c", "folder/./a.c", "folder/../../a", "else/a.c"]
 )
-def test_a_request_with_a_file_that_leads_elsewhere_is_refused(name: str):
-    document = {**json.loads(REQUESTED.encode()), "inputs": [file(name, b"int a;")]}
-    assert document["schema"] == REQUEST
-    with pytest.raises(ValueError, match="called"):
-        Request.decode(json.dumps(document).encode())
+def test_a_request_with_a_file_that_leads_elsewhere_is_refused(name: str, field: str):
+    given = {"inputs": ((name, Packed.of(b"int a;")),), "outputs": (name,)}
+    with pytest.raises(ValueError, match="expected the name of a file of a run"):
+        action(encode(0, replace(REQUESTED, **{field: given[field]})))
 
 
 def test_stand_ins_are_for_whole_paths_and_leave_other_text_alone():

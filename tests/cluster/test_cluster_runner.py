@@ -10,13 +10,16 @@ from pathlib import Path
 
 import pytest
 from kernelwright.cluster.machine import Machine
-from kernelwright.cluster.messages import Answer
-from kernelwright.cluster.runner import ClusterGone, ClusterRunner, NotDone, Offer
+from kernelwright.cluster.messages import ActionResult, Offer, Packed
+from kernelwright.cluster.runner import Cluster, ClusterGone, NotDone
 from kernelwright.core.errors import SettingsError, ToolchainError, ToolError, Where, WorkerError
 from kernelwright.define.cluster_address import check_address
 from kernelwright.processes.elsewhere import Elsewhere, SharedTool
 from kernelwright.processes.memory import Measurements, MemoryGovernor
-from kernelwright.processes.runner import ToolResult, ToolRunner
+from kernelwright.processes.messages import Failed, Result, decode, encode
+from kernelwright.processes.protocol import ToolRun
+from kernelwright.processes.runner import ToolRunner
+from kernelwright.processes.tools import ToolCall, ToolResult
 from support.moments import Gate, wait_until_gone
 
 VERSIONS = {"kernelwright": "1", "python": "3"}
@@ -30,6 +33,19 @@ cat "$1" >> "$2"
 """
 
 
+RUN = ToolRun(0, True, "", 0.0, 0.0, 0)
+
+
+def failed(message: str) -> bytes:
+    """The answer of a worker that could not run a tool."""
+    return encode(0, Failed("ToolchainError", message))
+
+
+def problem(line: bytes) -> str:
+    """What an answer says that could not be done."""
+    return decode(line, {Failed.op: Failed})[1].message
+
+
 class OneMachine:
     """A cluster of one machine.
 
@@ -40,7 +56,7 @@ class OneMachine:
     address = "tls://head:8786"
 
     def __init__(self, machine: Machine, tool: SharedTool) -> None:
-        self.said: Sequence[Offer] = [Offer("a", VERSIONS, {tool.identity: "cc 12"})]
+        self.said: Sequence[Offer] = [Offer(VERSIONS, {tool.identity: "cc 12"})]
         self.requests: list[bytes] = []
         self.do: Callable[[bytes], bytes] = lambda request: machine.execute(request, "key")
         self.is_closed = False
@@ -79,9 +95,8 @@ class Build:
         self.machine = Machine({"cc": self.find}, folder / "files", self.notes.append, lambda: self.left.append(1))
         self.engine = OneMachine(self.machine, self.tools["there"])
         governor = MemoryGovernor(1 << 20, Measurements(folder / "m.json"))
-        self.runner = ClusterRunner(
-            ToolRunner(2, folder, 60.0, governor), lambda: self.engine, VERSIONS, self.notes.append
-        )
+        self.cluster = Cluster(lambda: self.engine, VERSIONS, self.notes.append)
+        self.runner = ToolRunner(2, folder, 60.0, governor, self.cluster)
 
     def find(self) -> SharedTool:
         """The tool of the cluster's machine, which has the identity that a file says."""
@@ -92,9 +107,10 @@ class Build:
         given = [self.folder / source] if inputs is None else inputs
         needs = Elsewhere(tool, tuple(given), (output,)) if declared else None
         command = [tool.places["CC"], source, str(output)]
-        return self.runner.run(
+        call = ToolCall(
             command, self.folder, self.scratch, WHERE, "mend it", kind="cc", subject="gemm", elsewhere=needs
         )
+        return self.runner.run(call)
 
     @property
     def made(self) -> str:
@@ -163,14 +179,14 @@ def test_what_fails_because_of_a_workers_machine_is_run_here(build: Build, scrip
     """Nothing is wrong with its input, and this machine may have what the worker lacks."""
     Path(build.tools["there"].places["CC"]).write_text(f"#!/bin/sh\n{script}\n")
     if not script:
-        build.engine.do = lambda request: Answer(None, {}, said).encode()
+        build.engine.do = lambda request: failed(said)
     build.run()
     assert build.made == "made by here\ntext\n"
     assert build.notes == [f"kernelwright: {WHERE}: a worker of the cluster could not run cc: {said}: running it here"]
 
 
 def test_words_of_a_worker_are_shown_without_control_characters_and_not_at_any_length(build: Build):
-    build.engine.do = lambda request: Answer(None, {}, "\x1b[2J\n\udfff" + "x" * 1000).encode()
+    build.engine.do = lambda request: failed("\x1b[2J\n\udfff" + "x" * 1000)
     build.run()
     (note,) = build.notes
     assert r"could not run cc: \x1b[2J\n\udfffxxx" in note and len(note) < 700
@@ -217,15 +233,15 @@ def test_without_its_scheduler_the_build_goes_on_here_and_says_so(build: Build):
     [
         ([], "the cluster has no workers"),
         (
-            [Offer("a", VERSIONS, {"beef": "cc 11", "d00f": "nvcc 12.8"})] * 2,
+            [Offer(VERSIONS, {"beef": "cc 11", "d00f": "nvcc 12.8"})] * 2,
             "2 workers: kernelwright 1, python 3, cc 11",
         ),
-        ([Offer("a", VERSIONS, {"d00f": "nvcc 12.8"})], "1 workers: kernelwright 1, python 3, no cc"),
+        ([Offer(VERSIONS, {"d00f": "nvcc 12.8"})], "1 workers: kernelwright 1, python 3, no cc"),
         (
-            [Offer("a", {"kernelwright": "0", "python": "3"}, {"f00d": "cc 12"})],
+            [Offer({"kernelwright": "0", "python": "3"}, {"f00d": "cc 12"})],
             "kernelwright 0, python 3, cc 12 (f00d)",
         ),
-        ([Offer("a", {}, {})], "not started by kernelwright worker"),
+        ([Offer({}, {})], "not started by kernelwright worker"),
     ],
 )
 def test_a_cluster_without_the_tool_is_an_error_that_names_both(build: Build, offers: list[Offer], said: str):
@@ -243,7 +259,7 @@ def test_a_cluster_that_refuses_to_be_used_is_asked_once(build: Build):
         asked.append(1)
         raise ToolchainError("nobody answers")
 
-    build.runner._connect = refuse
+    build.cluster._connect = refuse
     for line in ("kernels/gemm.py:3", "kernels/rope.py:5"):
         with pytest.raises(ToolchainError, match="nobody answers") as raised:
             build.run()
@@ -254,11 +270,19 @@ def test_a_cluster_that_refuses_to_be_used_is_asked_once(build: Build):
 
 @pytest.mark.parametrize(
     "answer",
-    [b"{}", b"\x80\x04.", Answer({"status": 0, "in_time": True, "output": "", "seconds": 0, "cpu_seconds": 0,
-     "peak_kib": 0}, {}).encode(),
-     Answer({"status": 1, "in_time": True, "output": "\ud800", "seconds": 0, "cpu_seconds": 0,
-     "peak_kib": 0}, {}).encode()],
-    ids=["no schema", "a pickle", "a file is missing", "half of a character"],
+    [
+        b"{}",
+        b"\x80\x04.",
+        encode(0, Result(ActionResult(RUN, (None,)))),
+        encode(0, Result(ActionResult(RUN, ()))),
+        encode(0, Result(ActionResult(RUN, (Packed.of(b"made"),) * 2))),
+        encode(0, Result(ActionResult(RUN, (replace(Packed.of(b"made"), sha256="f00d"),)))),
+        encode(0, Result(ActionResult(replace(RUN, status=1, output="\ud800"), (None,)))),
+    ],
+    ids=[
+        "nothing", "a pickle", "a file is missing", "none is there", "one too many", "another digest",
+        "half of a character",
+    ],
 )  # fmt: skip
 def test_an_answer_that_makes_no_sense_is_an_error_of_its_run(build: Build, answer: bytes):
     build.engine.do = lambda request: answer
@@ -268,11 +292,11 @@ def test_an_answer_that_makes_no_sense_is_an_error_of_its_run(build: Build, answ
 
 
 def test_a_request_that_does_not_fit_is_answered_with_the_reason(build: Build):
-    for request in (b"{}", b"\x80\x04.", b'{"schema": "kernelwright action 0"}'):
-        assert Answer.decode(build.machine.execute(request, "key"), []).problem.startswith("the request does not fit: ")
+    for request in (b"{}", b"\x80\x04.", b'{"id": 0, "act": {}}'):
+        assert problem(build.machine.execute(request, "key")).startswith("the request does not fit: ")
     build.run()
     other = build.engine.requests[0].replace(b"f00d", b"beef")
-    assert "no tool with the identity beef" in Answer.decode(build.machine.execute(other, "key"), []).problem
+    assert "no tool with the identity beef" in problem(build.machine.execute(other, "key"))
 
 
 def test_a_cancelled_run_is_ended_and_the_machine_goes_on(build: Build, tmp_path: Path):
@@ -284,7 +308,7 @@ def test_a_cancelled_run_is_ended_and_the_machine_goes_on(build: Build, tmp_path
     thread.start()
     build.run()
     thread.join()
-    assert re.match("the build is ending|the run was cancelled", Answer.decode(problems[0], []).problem)
+    assert re.match("the build is ending|the run was cancelled", problem(problems[0]))
     wait_until_gone(int((tmp_path / "tool").read_text()))
     Path(build.tools["there"].places["CC"]).write_text(COPY)
     build.run()
@@ -313,7 +337,7 @@ def test_a_build_that_ends_does_not_wait_for_a_cluster_that_it_is_still_connecti
         except WorkerError as error:
             problems.append(error.message)
 
-    build.runner._connect = connect
+    build.cluster._connect = connect
     threads = [threading.Thread(target=run), threading.Thread(target=build.runner.close, daemon=True)]
     threads[0].start()
     connecting.wait()

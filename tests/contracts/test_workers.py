@@ -18,7 +18,8 @@ from types import SimpleNamespace
 
 import pytest
 from kernelwright.cluster.machine import Machine
-from kernelwright.cluster.runner import ClusterRunner, Offer
+from kernelwright.cluster.messages import Offer
+from kernelwright.cluster.runner import Cluster as Machines
 from kernelwright.core.errors import KernelwrightError, Where, WorkerError
 from kernelwright.define.unit import Unit
 from kernelwright.frontends.other_process import asked, process_of
@@ -32,6 +33,7 @@ from kernelwright.processes.memory import Measurements, MemoryGovernor
 from kernelwright.processes.pool import WorkerPool
 from kernelwright.processes.protocol import DevicesRequest, DiscoverRequest
 from kernelwright.processes.runner import ToolRunner
+from kernelwright.processes.tools import ToolCall
 from support.family import family, number, require_gone
 from support.moments import ENDLESS, HANGS_AFTER_S, Clock, Gate, processes_of, wait_for, wait_until_gone
 from support.scripts_elsewhere import ScriptRequest
@@ -123,13 +125,18 @@ class Compilers:
         kind = replace(runner_module.RUNNER, arguments=("-I", "-S", "-B", str(program)))
         monkeypatch.setattr(runner_module, "RUNNER", kind)
         governor = MemoryGovernor(1 << 40, Measurements(folder / "measurements.json"))
-        self.local = self.runner = ToolRunner(PLACES, folder, HANGS_AFTER_S, governor)
-        self.pool: WorkerPool | None = self.local._pool
+        self.runner = ToolRunner(PLACES, folder, HANGS_AFTER_S, governor, self.others(folder))
+        self.pool: WorkerPool | None = self.runner._pool
         self.elsewhere: Elsewhere | None = None
+
+    def others(self, folder: Path) -> Machines | None:
+        """The other machines of the build."""
+        return None
 
     def do(self, script: str) -> str:
         how = {"kind": "cc", "subject": "k", "elsewhere": self.elsewhere}
-        return self.runner.run(["/bin/sh", "-c", script], self.folder, self.scratch, self.where, "", **how).output
+        call = ToolCall(["/bin/sh", "-c", script], self.folder, self.scratch, self.where, "", **how)
+        return self.runner.run(call).output
 
     def is_placed(self, where: Where) -> bool:
         return where == self.where
@@ -146,19 +153,23 @@ class Cluster(Compilers):
 
     killed = f"{Compilers.killed} (before that, a worker of the cluster could not run cc: {Compilers.killed})"
 
+    tool = SharedTool("cc", "12", "f00d", {"CC": "/bin/sh"})
+
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(folder, monkeypatch)
         self.pool = None  # Dask has the places
-        tool, keys = SharedTool("cc", "12", "f00d", {"CC": "/bin/sh"}), itertools.count()
+        self.elsewhere = Elsewhere(self.tool, (), ())
+
+    def others(self, folder: Path) -> Machines:
+        keys = itertools.count()
         (folder / "machine").mkdir()
-        self.machine = Machine({"cc": lambda: tool}, folder / "machine", lambda note: None)
+        self.machine = Machine({"cc": lambda: self.tool}, folder / "machine", lambda note: None)
         engine = SimpleNamespace(
-            offers=lambda: [Offer("a", {}, {"f00d": "cc 12"})],
+            offers=lambda: [Offer({}, {"f00d": "cc 12"})],
             execute=lambda request, tool: self.machine.execute(request, str(next(keys))),
             close=self.machine.close,
         )
-        self.runner = ClusterRunner(self.local, lambda: engine, {}, lambda note: None)
-        self.elsewhere = Elsewhere(tool, (), ())
+        return Machines(lambda: engine, {}, lambda note: None)
 
     def close(self) -> None:
         super().close()
@@ -386,12 +397,13 @@ from kernelwright.processes.memory import Measurements, MemoryGovernor
 from kernelwright.processes.pool import WorkerPool
 from kernelwright.processes.protocol import DiscoverRequest
 from kernelwright.processes.runner import ToolRunner
+from kernelwright.processes.tools import ToolCall
 folder, script = Path(sys.argv[1]), sys.argv[2]
 """
 BUILDS = {
     "definitions": "WorkerPool(1, folder).call(DiscoverRequest('k.py'))",
     "compilers": "runner = ToolRunner(1, folder, 900.0, MemoryGovernor(1 << 20, Measurements(folder / 'm.json')))\n"
-    "runner.run(['/bin/sh', '-c', script], folder, folder, Where(), '', kind='cc', subject='s')",
+    "runner.run(ToolCall(['/bin/sh', '-c', script], folder, folder, Where(), '', kind='cc', subject='s'))",
 }
 
 

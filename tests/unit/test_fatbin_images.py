@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kernelwright.core.errors import SettingsError, ToolchainError, Where
-from kernelwright.processes.runner import ToolResult
+from kernelwright.processes.tools import ToolCall, ToolResult
 from kernelwright.toolchain import fatbin
 from kernelwright.toolchain.fatbin import (
     CUBIN,
@@ -67,11 +66,9 @@ class FakeTools:
         self.project_root = project_root
         self.calls: list[tuple[Any, ...]] = []
 
-    def run(
-        self, command: Sequence[str], folder: Path, scratch: Path, where: Where, remedy: str, *, kind: str, subject: str
-    ) -> ToolResult:
-        self.calls.append((list(command), folder, scratch, where, kind, subject))
-        assert f"the image is {folder}/" in remedy
+    def run(self, call: ToolCall) -> ToolResult:
+        self.calls.append((list(call.command), call.folder, call.scratch, call.where, call.kind, call.subject))
+        assert f"the image is {call.folder}/" in call.remedy
         return ToolResult("printed", 1.0, 1.0, 1)
 
 

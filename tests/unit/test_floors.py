@@ -109,3 +109,13 @@ def test_what_is_heavy_is_imported_in_its_own_folders_only(name: str) -> None:
             found |= {folder_of(module) for imported in names if imported.partition(".")[0] == name}
     assert found <= OUTSIDE[name]
     assert found, f"{name} is imported nowhere: was it renamed?"
+
+
+def test_a_build_knows_its_cluster_in_one_place_which_is_read_only_if_there_is_one() -> None:
+    users = {
+        (module.relative_to(PACKAGE).as_posix(), imported.stem, node.col_offset > 0)
+        for module in MODULES
+        for imported, node in imports_of(module)
+        if folder_of(imported) == "cluster" != folder_of(module)
+    }
+    assert users == {("scons/run.py", "start", True), ("commands/worker.py", "command", False)}

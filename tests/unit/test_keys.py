@@ -40,7 +40,7 @@ from kernelwright.ondemand import build
 from kernelwright.ondemand.build import Job, MadeWith, key_of_made, read_by
 from kernelwright.ondemand.origin import alike_in_c
 from kernelwright.processes.protocol import CheckResult, LowerResult
-from kernelwright.processes.runner import ToolResult
+from kernelwright.processes.tools import ToolResult
 from kernelwright.runtime.tables import DeviceTable, Rules
 from kernelwright.scons.ahead import Ahead
 from kernelwright.scons.graph import PackageGraph

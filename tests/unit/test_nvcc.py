@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kernelwright.core.errors import ToolchainError, ToolError, Where
-from kernelwright.processes.runner import ToolResult, ToolRunner
+from kernelwright.processes.runner import ToolRunner
+from kernelwright.processes.tools import ToolCall, ToolResult
 from kernelwright.toolchain.host_compiler import HostCompiler
 from kernelwright.toolchain.nvcc import Nvcc
 from kernelwright.toolchain.nvcc_run import CompiledCode, NvccJob, NvccRun, compile_device_code, resource_usage, script
@@ -59,10 +60,9 @@ class FakeTools:
     listing: str | None = None
     calls: list[tuple[list[str], dict[str, Any]]] = field(default_factory=list)
 
-    def run(
-        self, command: Sequence[str], folder: Path, scratch: Path, where: Where, remedy: str, **keywords: str
-    ) -> ToolResult:
-        self.calls.append((list(command), {"folder": folder, "where": where, "remedy": remedy, **keywords}))
+    def run(self, call: ToolCall) -> ToolResult:
+        command = list(call.command)
+        self.calls.append((command, vars(call)))
         if self.listing is not None:
             Path(command[command.index("-MF") + 1]).write_text(self.listing)
         return ToolResult(REPORT, 0.3, 0.2, 100_000)

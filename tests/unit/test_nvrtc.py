@@ -17,7 +17,8 @@ import pytest
 from elftools.elf.elffile import ELFFile
 from kernelwright.core.errors import KernelwrightError, SettingsError, ToolchainError, ToolError, Where
 from kernelwright.processes.memory import Measurements, MemoryGovernor
-from kernelwright.processes.runner import ToolResult, ToolRunner
+from kernelwright.processes.runner import ToolRunner
+from kernelwright.processes.tools import ToolResult
 from kernelwright.toolchain import nvrtc as nvrtc_library
 from kernelwright.toolchain import nvrtc_compile
 from kernelwright.toolchain import nvrtc_run as nvrtc_module

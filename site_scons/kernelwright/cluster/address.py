@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..core.errors import SettingsError, Where
 
@@ -22,6 +23,11 @@ class Certificates:
     ca: str
     cert: str
     key: str
+
+    def options(self, role: str) -> dict[str, Any]:
+        """What Dask's ``Security`` gets for somebody who has the role of a ``client`` or a ``worker``."""
+        own = {f"tls_{role}_cert": self.cert, f"tls_{role}_key": self.key}
+        return {"require_encryption": True, "tls_ca_file": self.ca, **own}
 
 
 def find_certificates(address: str, folder: Path) -> Certificates | None:

@@ -71,11 +71,9 @@ async def require_trust(address: str, files: Certificates) -> None:
     from distributed.comm import connect
     from distributed.security import Security
 
-    security = Security(
-        require_encryption=True, tls_ca_file=files.ca, tls_worker_cert=files.cert, tls_worker_key=files.key
-    )
+    options = Security(**files.options("worker")).get_connection_args("worker")
     try:
-        comm = await connect(address, timeout=TRUST_S, **security.get_connection_args("worker"))
+        comm = await connect(address, timeout=TRUST_S, **options)
     except OSError as error:
         if REFUSAL.fullmatch(type(first_error(error)).__name__):
             raise

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import itertools
 import logging
 import pickle
 import sys
@@ -17,18 +18,19 @@ import threading
 import time
 import types
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import distributed
 from distributed.security import Security
 
+from ..core.converter import from_json
 from ..core.errors import ToolchainError, WorkerError
 from .address import WHERE, Certificates, first_cause
 from .dask_worker import INFORMATION, execute
 from .loop import Loop
-from .messages import resource, versions
-from .runner import ClusterGone, NotDone, Offer
+from .messages import Offer, resource, versions
+from .runner import ClusterGone, NotDone
 
 CONNECT_S = 10
 """Seconds that the scheduler may take to answer."""
@@ -60,16 +62,16 @@ def connect(address: str, certificates: Certificates | None) -> DaskEngine:
     try:
         # Dask (2026.8) limits the parts of this, but waits for ever for the first words of a scheduler.
         client = loop.within(2 * CONNECT_S, _client(address, certificates))
-    except (Exception, concurrent.futures.CancelledError) as error:  # Dask says by any class what it cannot read
+    except BaseException as error:
         loop.close(CLOSE_S)
+        if not isinstance(error, Exception):  # Ctrl-C
+            raise
+        # Dask says by any class what it cannot read.
         raise ToolchainError(
             f"the cluster {address} cannot be used: {first_cause(error)}",
             WHERE,
             "see that its scheduler runs there, and that both have certificates of one authority; or build without it",
         ) from error
-    except BaseException:  # Ctrl-C
-        loop.close(CLOSE_S)
-        raise
     return DaskEngine(client, loop, address)
 
 
@@ -78,7 +80,7 @@ async def _client(address: str, certificates: Certificates | None) -> Any:
     client = distributed.Client(
         address,
         asynchronous=True,
-        security=_security(certificates),
+        security=Security(**certificates.options("client")) if certificates else None,
         timeout=CONNECT_S,
         set_as_default=False,
         deserializers=["dask", "error"],
@@ -88,17 +90,6 @@ async def _client(address: str, certificates: Certificates | None) -> Any:
     except BaseException:
         await client._close(fast=True)
         raise
-
-
-def _security(certificates: Certificates | None) -> Security | None:
-    if certificates is None:
-        return None
-    return Security(
-        require_encryption=True,
-        tls_ca_file=certificates.ca,
-        tls_client_cert=certificates.cert,
-        tls_client_key=certificates.key,
-    )
 
 
 def refuse_pickles() -> None:
@@ -140,69 +131,55 @@ class DaskEngine:
         self._lock = threading.Lock()
         self._offers: tuple[float, Sequence[Offer]] = (0.0, [])
         self._silent = 0
-        self._number = 0
+        self._numbers = itertools.count()
         self._is_closed = False
 
     def offers(self) -> Sequence[Offer]:
-        """Its workers, as they were at most some seconds ago."""
+        """Its workers, as they were at most some seconds ago. A scheduler that is busy, and silent, is asked again."""
         with self._lock, self._gone_if_closed():
             while self._silent < MOST_SILENT:
                 at, offers = self._offers
                 if time.monotonic() - at <= LOOK_S:
                     return offers
-                self._ask()
+                try:
+                    said = self._loop.within(CONNECT_S, self._client.scheduler.identity(n_workers=-1))["workers"]
+                except concurrent.futures.TimeoutError:
+                    self._silent += 1
+                else:
+                    self._silent = 0
+                    self._offers = time.monotonic(), [_offer(worker.get(INFORMATION)) for worker in said.values()]
         raise ClusterGone(f"it has not answered {MOST_SILENT} questions")
-
-    def _ask(self) -> None:
-        """Ask the scheduler for its workers. One that is busy, and says nothing, is asked again."""
-        try:
-            said = self._loop.within(CONNECT_S, self._client.scheduler.identity(n_workers=-1))["workers"]
-        except concurrent.futures.TimeoutError:
-            self._silent += 1
-        else:
-            self._silent = 0
-            self._offers = time.monotonic(), [_offer(address, worker) for address, worker in said.items()]
 
     def execute(self, request: bytes, tool: str) -> bytes:
         """Have a worker do a request; see ``Engine``."""
+        key = f"{self._client.id}-{next(self._numbers)}"
         with self._gone_if_closed():
-            future = self._submit(request, tool)
+            needs = {resource(tool): 1}
+            future = self._client.submit(execute, request, key, key=key, pure=False, resources=needs)
             waiting = self._loop.soon(future._result())  # Dask's result() (2026.8) may lose what comes too late
             try:
-                answer = self._hoped_for(waiting, tool)
+                while not concurrent.futures.wait([waiting], LOOK_S).done:
+                    self._require_hope(tool)
+                answer = waiting.result()
             finally:
                 waiting.cancel()  # so that the cluster forgets a run that is given up
         if not isinstance(answer, bytes):
             raise NotDone(f"a worker answered with {type(answer).__name__}")
         return answer
 
-    def _hoped_for(self, waiting: concurrent.futures.Future[Any], tool: str) -> Any:
-        while True:
-            try:
-                return waiting.result(timeout=LOOK_S)
-            except concurrent.futures.TimeoutError:
-                self._require_hope(tool)
-
     def _require_hope(self, tool: str) -> None:
         """Raise ClusterGone or NotDone if a run can never be done."""
         if self._client.status == "closed" or self._client._handle_report_task.done():
             raise ClusterGone("there is no connection any more")
-        if not any(tool in offer.tools and offer.versions == versions() for offer in self.offers()):
+        if not any(offer.has(tool, versions()) for offer in self.offers()):
             raise NotDone("no worker of the cluster has the tool any more")
-
-    def _submit(self, request: bytes, tool: str) -> Any:
-        with self._lock:
-            self._number += 1
-            key = f"{self._client.id}-{self._number}"
-        needs = {resource(tool): 1}
-        return self._client.submit(execute, request, key, key=key, pure=False, resources=needs)
 
     @contextlib.contextmanager
     def _gone_if_closed(self) -> Iterator[None]:
         """Tell apart how a call of Dask can fail."""
         try:
             yield
-        except (Exception, concurrent.futures.CancelledError) as error:
+        except Exception as error:
             if self._is_closed:
                 raise WorkerError("the build is ending, so the cluster does nothing for it any more") from None
             if isinstance(error, (NotDone, ClusterGone)):
@@ -220,18 +197,14 @@ class DaskEngine:
     def close(self) -> None:
         """Leave; with its client the cluster forgets all runs, and its workers end them."""
         self._is_closed = True
-        with contextlib.suppress(Exception, concurrent.futures.CancelledError):
+        with contextlib.suppress(Exception):
             self._loop.within(CONNECT_S, self._client._close(fast=True))
         self._loop.close(CLOSE_S)
 
 
-def _offer(address: str, said: Mapping[str, Any]) -> Offer:
+def _offer(said: Any) -> Offer:
     """What a worker says of itself; what is not in our form counts as nothing."""
-    information = said.get(INFORMATION)
-    parts = [information.get(name) if isinstance(information, dict) else None for name in ("versions", "tools")]
-    versions, tools = (part if isinstance(part, dict) else {} for part in parts)
-    return Offer(address, _texts(versions), _texts(tools))
-
-
-def _texts(mapping: Mapping[Any, Any]) -> dict[str, str]:
-    return {str(name)[:100]: str(value)[:100] for name, value in mapping.items()}
+    try:
+        return from_json(Offer, said)
+    except ValueError:
+        return Offer()

@@ -15,10 +15,11 @@ from typing import Any
 import distributed
 from distributed.diagnostics.plugin import WorkerPlugin
 
+from ..core.converter import to_json
 from ..core.version import VERSION
 from ..toolchain.probe import Toolchain
 from .machine import Machine, finders
-from .messages import resource, versions
+from .messages import Offer, resource, versions
 
 INFORMATION = "kernelwright"
 """Where a worker's own words are among what the scheduler knows of it, and our plugin among the worker's."""
@@ -69,7 +70,7 @@ async def dask_setup(worker: Any) -> None:
         worker.loop.add_callback(worker.close_gracefully, restart=True)
 
     machine = Machine(finders(toolchain), folder, LOGGER.info, leave)
-    said = {"versions": versions(), "tools": {tool.identity: f"{tool.name} {tool.version}" for tool in machine.tools}}
+    said = to_json(Offer(versions(), {tool.identity: f"{tool.name} {tool.version}" for tool in machine.tools}))
     worker.startup_information[INFORMATION] = lambda worker: said
     for tool in machine.tools:
         # It says who can do a run. How many run at once is for the worker's threads to say.

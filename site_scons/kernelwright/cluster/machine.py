@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ..backends.launcher import LAUNCHER, interface_sources
@@ -17,12 +16,14 @@ from ..core.files import digest_of
 from ..processes.elsewhere import SharedTool
 from ..processes.environment import tool_environment
 from ..processes.memory import Measurements, MemoryGovernor, default_budget_kib
+from ..processes.messages import Failed, encode
 from ..processes.protocol import ToolRequest
 from ..processes.runner import ToolRunner, lacked
+from ..processes.serving import Progress, answer_to
 from ..toolchain.probe import Toolchain
 from ..toolchain.shared import shared_compiler, shared_nvcc, shared_nvrtc
 from ..toolchain.tvm import tvm_ffi_includes
-from .messages import FOLDER, SCRATCH, Answer, Request, StandIns
+from .messages import FOLDER, SCRATCH, Action, ActionResult, Packed, StandIns
 
 PLAIN = re.compile(r"[\w@%+=:,./-]+")
 """A path that a shell takes as it is. Commands of a build may have a stand-in for it without quotes."""
@@ -50,27 +51,6 @@ def _compiler(toolchain: Toolchain) -> SharedTool:
     headers, folders = digest_of(interface_sources()), map(str, tvm_ffi_includes())
     tvm_ffi = toolchain.lowerer().tvm_ffi
     return shared_compiler(toolchain.host_compiler(""), headers, tvm_ffi, str(LAUNCHER), folders)
-
-
-def _plain(tool: SharedTool) -> SharedTool:
-    """A tool whose paths a shell takes as they are; raises a ToolchainError for another one."""
-    for path in tool.places.values():
-        if not PLAIN.fullmatch(path):
-            raise ToolchainError(f"a shell would not take the path {path!r} as it is", Where())
-    return tool
-
-
-@dataclass
-class _Running:
-    """A run, and whether nobody wants it any more."""
-
-    runner: ToolRunner
-    cancelled: bool = False
-
-    def cancel(self) -> None:
-        """End it; the caller has the machine's lock."""
-        self.cancelled = True
-        self.runner.close()
 
 
 class Machine:
@@ -104,124 +84,122 @@ class Machine:
         self._governor = MemoryGovernor(default_budget_kib(), Measurements(folder / "measurements.json"))
         self._lock = threading.Lock()
         self._idle: list[ToolRunner] = []
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, ToolRunner] = {}
         self.tools: list[SharedTool] = []
         self.problems: list[str] = []
         for name in finders:
             try:
                 self.tools.append(self._find(name))
-            except ToolchainError as error:
+            except KernelwrightError as error:
                 self.problems.append(f"no {name}: {error.message}")
         self._names = {tool.identity: tool.name for tool in self.tools}
 
-    def execute(self, data: bytes, key: str) -> bytes:
-        """Do the run that a request asks for.
+    def execute(self, line: bytes, key: str) -> bytes:
+        """Do the action that a line asks for.
 
         Arguments:
-            data: the request.
+            line: the request.
             key: what :meth:`cancel` knows it by.
 
         Returns:
-            the answer. Whatever goes wrong is in it, and nothing is raised.
+            a line with the answer. Whatever goes wrong is in it, and nothing is raised.
         """
+
+        def do(action: Action, progress: Progress) -> ActionResult:
+            return self._do(action, key)
+
         try:
-            answer = self._answer(Request.decode(data), key)
-        except ValueError as error:
-            answer = Answer(None, {}, f"the request does not fit: {error}")
-        except KernelwrightError as error:
-            answer = Answer(None, {}, error.message)
-        except OSError as error:
-            answer = Answer(None, {}, f"the operating system said: {error.strerror or error}")
-        return answer.encode()
+            return answer_to(line, {Action.op: Action}, do, lambda progress: None)
+        except WorkerError as error:
+            return encode(0, Failed("ToolchainError", f"the request does not fit: {error.message}"))
 
     def cancel(self, key: str) -> None:
         """End a run that nobody waits for any more, with all that it has started."""
         with self._lock:
-            running = self._running.get(key)
-            if running is not None:
-                running.cancel()
+            if (runner := self._running.pop(key, None)) is not None:
+                runner.close()
 
     def close(self) -> None:
         """End all runs."""
         with self._lock:
-            for runner in self._idle:
+            for runner in (*self._idle, *self._running.values()):
                 runner.close()
-            for running in self._running.values():
-                running.cancel()
+            self._running.clear()
 
-    def _answer(self, request: Request, key: str) -> Answer:
-        tool = self._tool(request.tool)
-        with tempfile.TemporaryDirectory(prefix="kw-", dir=self._folder) as top:
-            places = {**tool.places, "SCRATCH": f"{top}/{SCRATCH}"}
-            _write(Path(top), request.inputs)
-            stand_ins = StandIns(places)
-            command = [stand_ins.undo(word) for word in request.command]
-            environment = tool_environment() | {"TMPDIR": places["SCRATCH"]}
-            run = ToolRequest(command, f"{top}/{FOLDER}", environment, request.timeout_s, Where())
-            with self._runner(key) as runner:
-                runner.timeout_s = request.timeout_s
-                result = runner.attempt(run, request.kind, request.subject)
-            if result.in_time and result.status != 0 and (missing := lacked(result)):
-                raise ToolchainError(f"the worker lacks {missing}")
-            files = _made(Path(top), request.outputs)
-        self._tool(request.tool)  # it may have been upgraded while it ran
-        ended = f"status {result.status}" if result.in_time else "too late"
-        self._note(f"{request.kind} of {request.subject}: {ended} in {result.seconds:.2f} s")
-        return Answer(replace(result, output=stand_ins.put(result.output)), files)
+    def _do(self, action: Action, key: str) -> ActionResult:
+        tool = self._tool(action.tool)
+        try:
+            with tempfile.TemporaryDirectory(prefix="kw-", dir=self._folder) as top:
+                result = self._result(action, key, tool, Path(top))
+        except ValueError as error:
+            raise ToolchainError(f"the request does not fit: {error}") from error
+        except OSError as error:
+            raise ToolchainError(f"the operating system said: {error.strerror or error}") from error
+        self._tool(action.tool)  # it may have been upgraded while it ran
+        ended = f"status {result.run.status}" if result.run.in_time else "too late"
+        self._note(f"{action.kind} of {action.subject}: {ended} in {result.run.seconds:.2f} s")
+        return result
+
+    def _result(self, action: Action, key: str, tool: SharedTool, top: Path) -> ActionResult:
+        folder, scratch = top / FOLDER, top / SCRATCH
+        for made in (folder, scratch):
+            made.mkdir()
+        for name, packed in action.inputs:
+            path = top / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(packed.content)
+        stand_ins = StandIns({**tool.places, "SCRATCH": str(scratch)})
+        command = [stand_ins.undo(word) for word in action.command]
+        environment = tool_environment() | {"TMPDIR": str(scratch)}
+        with self._runner(key) as runner:
+            request = ToolRequest(command, str(folder), environment, action.timeout_s, Where())
+            run = runner.attempt(request, action.kind, action.subject)
+        if run.in_time and run.status != 0 and (missing := lacked(run)):
+            raise ToolchainError(f"the worker lacks {missing}")
+        made_files = (top / name for name in action.outputs)
+        files = tuple(Packed.of(path.read_bytes()) if path.is_file() else None for path in made_files)
+        return ActionResult(replace(run, output=stand_ins.put(run.output)), files)
 
     def _tool(self, identity: str) -> SharedTool:
-        """A tool as it is now; raises a ToolchainError if it is not the one with this identity any more."""
+        """A tool as it is now; raises a KernelwrightError if it is not the one with this identity any more."""
         if identity not in self._names:
             raise ToolchainError(f"this worker has no tool with the identity {identity}")
         try:
             tool = self._find(self._names[identity])
-            if tool.identity == identity:
-                return tool
-            error = ToolchainError(f"its {tool.name} has changed since it was started; it is {tool.version} now")
-        except ToolchainError as problem:
-            error = problem
-        with self._lock:
-            is_first, self._has_left = not self._has_left, True
-        if is_first:
-            self._leave()
-        raise error
+            if tool.identity != identity:
+                raise ToolchainError(f"its {tool.name} has changed since it was started; it is {tool.version} now")
+        except KernelwrightError:
+            with self._lock:
+                is_first, self._has_left = not self._has_left, True
+            if is_first:
+                self._leave()
+            raise
+        return tool
 
     def _find(self, name: str) -> SharedTool:
-        """A tool as it is now; raises a ToolchainError if there is none."""
+        """A tool as it is now; raises a KernelwrightError if there is none, or none that a shell can be given."""
         try:
             with self._finding:
-                return _plain(self._finders[name]())
-        except KernelwrightError as error:
-            raise ToolchainError(error.message) from error
+                tool = self._finders[name]()
         except OSError as error:
             raise ToolchainError(f"its files cannot be read: {error.strerror or error}") from error
+        for path in tool.places.values():
+            if not PLAIN.fullmatch(path):
+                raise ToolchainError(f"a shell would not take the path {path!r} as it is")
+        return tool
 
     @contextmanager
     def _runner(self, key: str) -> Iterator[ToolRunner]:
-        """What runs one tool; cancelled, it cannot be used again."""
+        """What runs one tool; if the run is cancelled, it is closed, and not used again."""
         with self._lock:
             runner = self._idle.pop() if self._idle else ToolRunner(1, self._folder, 0.0, self._governor)
-            running = self._running[key] = _Running(runner)
+            self._running[key] = runner
         try:
             yield runner
         finally:
             with self._lock:
-                del self._running[key]
-                if not running.cancelled:
+                was_cancelled = self._running.pop(key, None) is None
+                if not was_cancelled:
                     self._idle.append(runner)
-        if running.cancelled:  # the tool may have been killed a moment before its runner, which is no error of the tool
+        if was_cancelled:  # the tool may have been killed a moment before its runner, which is no error of the tool
             raise WorkerError("the run was cancelled")
-
-
-def _write(top: Path, inputs: Mapping[str, bytes]) -> None:
-    for name in (FOLDER, SCRATCH):
-        (top / name).mkdir()
-    for name, content in inputs.items():
-        path = top / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-
-
-def _made(top: Path, outputs: tuple[str, ...]) -> dict[str, bytes]:
-    """The outputs that are there."""
-    return {name: (top / name).read_bytes() for name in outputs if os.path.isfile(top / name)}  # noqa: PTH113

@@ -1,11 +1,11 @@
-"""What passes between a build and a worker of a cluster: bytes of JSON, in both directions.
+"""What passes between a build and a machine of a cluster: an action, and its result.
 
-A request says what to run, and an answer what came of it. The fields are those of the Remote Execution API of Bazel, by
-other names: ``command`` is ``Command.arguments``, ``outputs`` is ``Command.output_paths``, ``inputs`` is
-``Action.input_root_digest`` with what it leads to, ``timeout_s`` is ``Action.timeout``, ``tool`` is
-``Command.platform``, ``kind`` and ``subject`` are ``RequestMetadata.action_mnemonic`` and ``target_id``. In the answer
-``status`` is ``ActionResult.exit_code``, ``output`` is ``stdout_raw`` (both streams), ``files`` is ``output_files``,
-and the times are ``execution_metadata``.
+Both are messages of ``processes/messages.py``, as those of all processes that work for a build. The fields are those of
+the Remote Execution API of Bazel, by other names: ``command`` is ``Command.arguments``, ``outputs`` is
+``Command.output_paths``, ``inputs`` is ``Action.input_root_digest`` with what it leads to, ``timeout_s`` is
+``Action.timeout``, ``tool`` is ``Command.platform``, ``kind`` and ``subject`` are ``RequestMetadata.action_mnemonic``
+and ``target_id``. In the result ``run.status`` is ``ActionResult.exit_code``, ``run.output`` is ``stdout_raw`` (both
+streams), ``files`` is ``output_files``, and the times are ``execution_metadata``.
 
 Commands and outputs of tools have stand-ins such as ``@NVCC@`` in place of paths that each machine has its own of.
 Nothing here trusts what it reads: what does not fit is a ValueError.
@@ -13,29 +13,21 @@ Nothing here trusts what it reads: what does not fit is a ValueError.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
-import json
 import re
 import sys
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
 
-from ..core.converter import from_json, to_json
-from ..core.records import Record, decoded
+from ..core.converter import that
+from ..core.errors import Where
 from ..core.version import VERSION
-from ..processes.protocol import MOST_SECONDS, ToolRun
-
-REQUEST = "kernelwright action 1"
-ANSWER = "kernelwright result 1"
-"""Schemas."""
+from ..processes.protocol import Definition, Seconds, ToolRun
 
 LARGEST_FILE = 1 << 28
 """Bytes that a file may have: a few bytes can stand for any number of them."""
-
 
 FOLDER, SCRATCH = "folder", "scratch"
 """Where a run's files are: its working folder, and its folder for temporary files."""
@@ -44,6 +36,16 @@ _NAME = re.compile(rf"(?:{FOLDER}|{SCRATCH})(?:/[^/\0]+)+")
 _STAND_IN = re.compile(r"@([A-Z_]*)@")
 _AT = "AT"
 """Stands for ``@`` itself."""
+
+
+def _is_name(text: str) -> bool:
+    return bool(_NAME.fullmatch(text)) and not {".", ".."} & set(text.split("/"))
+
+
+Name = Annotated[str, that("the name of a file of a run", _is_name)]
+"""Such as ``folder/device.cu``; it leads nowhere else."""
+
+Short = Annotated[str, that("a short text", lambda text: len(text) <= 100)]
 
 
 def versions() -> dict[str, str]:
@@ -57,98 +59,87 @@ def resource(tool: str) -> str:
 
 
 @dataclass(frozen=True)
-class Request:
-    """A run of a tool.
+class Offer:
+    """What a machine says of itself; one that says nothing that we understand is none of Kernelwright's.
+
+    Arguments:
+        versions: ``kernelwright`` and ``python`` -> version.
+        tools: identity of a tool -> its name and version.
+    """
+
+    versions: Mapping[str, Short] = field(default_factory=dict)
+    tools: Mapping[str, Short] = field(default_factory=dict)
+
+    def has(self, tool: str, versions: Mapping[str, str]) -> bool:
+        """Whether it has the tool with this identity, and these versions."""
+        return tool in self.tools and self.versions == versions
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The content of a file, compressed, and its SHA-256."""
+
+    sha256: str
+    packed: bytes
+
+    @classmethod
+    def of(cls, content: bytes) -> Packed:
+        """A content, packed."""
+        return cls(hashlib.sha256(content).hexdigest(), zlib.compress(content, 1))
+
+    @property
+    def content(self) -> bytes:
+        """The content; raises ValueError if it is damaged, or too large."""
+        try:
+            unpacker = zlib.decompressobj()
+            content = unpacker.decompress(self.packed, LARGEST_FILE)
+        except zlib.error as error:
+            raise ValueError(f"a file cannot be decompressed: {error}") from error
+        if not unpacker.eof or unpacker.unused_data:
+            raise ValueError("a file is cut off, or too large")
+        if hashlib.sha256(content).hexdigest() != self.sha256:
+            raise ValueError("a file has another digest than its content")
+        return content
+
+
+@dataclass(frozen=True)
+class ActionResult:
+    """What came of an action.
+
+    Arguments:
+        run: how the run ended; its output has stand-ins.
+        files: the outputs, in the order of the action's; None for one that was not made.
+    """
+
+    run: ToolRun
+    files: tuple[Packed | None, ...]
+
+
+@dataclass(frozen=True)
+class Action:
+    """A run of a tool, as a request to another machine.
 
     Arguments:
         command: with stand-ins.
-        inputs: name, such as ``folder/device.cu`` -> content.
+        inputs: names and contents of the files that it reads.
         outputs: names of the files that it makes.
         timeout_s: seconds that it may take.
         tool: identity of the tool.
         kind, subject: what is made; for the memory that runs are taken to need.
     """
 
+    op: ClassVar[str] = "action"
+    result: ClassVar[type[ActionResult]] = ActionResult
+    where: ClassVar[Where] = Where()
+    definition: ClassVar[Definition] = None
+    if_late: ClassVar[str] = ""
     command: tuple[str, ...]
-    inputs: Mapping[str, bytes]
-    outputs: tuple[str, ...]
-    timeout_s: float
+    inputs: tuple[tuple[Name, Packed], ...]
+    outputs: tuple[Name, ...]
+    timeout_s: Seconds
     tool: str
     kind: str
     subject: str
-
-    def encode(self) -> bytes:
-        """The request as bytes."""
-        return _encoded(
-            {
-                "schema": REQUEST,
-                "command": list(self.command),
-                "inputs": _files_to_json(self.inputs),
-                "outputs": list(self.outputs),
-                "timeout_s": self.timeout_s,
-                "tool": self.tool,
-                "kind": self.kind,
-                "subject": self.subject,
-            }
-        )
-
-    @classmethod
-    def decode(cls, data: bytes) -> Request:
-        """The request in some bytes; raises ValueError if they are none."""
-        record = _record(data, REQUEST)
-        outputs = tuple(map(_checked_name, record.texts("outputs")))
-        return cls(
-            tuple(record.texts("command")),
-            _files_of(record, "inputs"),
-            outputs,
-            record.number("timeout_s", MOST_SECONDS),
-            *(record.text(name) for name in ("tool", "kind", "subject")),
-        )
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What came of a request.
-
-    Arguments:
-        run: how the run ended, as the result of a ``ToolRequest``; its output has stand-ins. None: there was none.
-        files: name -> content of each output that was made.
-        problem: why there was no run.
-    """
-
-    run: ToolRun | None
-    files: Mapping[str, bytes]
-    problem: str = ""
-
-    def encode(self) -> bytes:
-        """The answer as bytes."""
-        files = _files_to_json(self.files)
-        return _encoded({"schema": ANSWER, "run": to_json(self.run), "files": files, "problem": self.problem})
-
-    @classmethod
-    def decode(cls, data: bytes, outputs: Sequence[str]) -> Answer:
-        """The answer in some bytes.
-
-        Arguments:
-            outputs: the names that files may have.
-
-        Raises:
-            ValueError: these are no answer, or one with other files or digests that are wrong.
-        """
-        record = _record(data, ANSWER)
-        files = _files_of(record, "files")
-        if unknown := sorted(files.keys() - set(outputs)):
-            raise ValueError(f"it has a file {unknown[0]!r}, which the action does not make")
-        run = _run_of(record.raw["run"]) if record.has("run") else None
-        if run is None and not record.text("problem"):
-            raise ValueError("it has neither a run nor a problem")
-        return cls(run, files, record.text("problem"))
-
-
-def _run_of(value: Any) -> ToolRun:
-    run = from_json(ToolRun, value)
-    run.output.encode()  # raises a ValueError for half of a character, which no file can hold
-    return run
 
 
 class StandIns:
@@ -181,56 +172,3 @@ class StandIns:
         if name != _AT and name not in self._places:
             raise ValueError(f"there is no {match[0]} on this machine")
         return "@" if name == _AT else self._places[name]
-
-
-def _files_to_json(files: Mapping[str, bytes]) -> list[dict[str, str]]:
-    return [
-        {
-            "name": name,
-            "sha256": hashlib.sha256(content).hexdigest(),
-            "content": base64.b64encode(zlib.compress(content, 1)).decode("ascii"),
-        }
-        for name, content in sorted(files.items())
-    ]
-
-
-def _files_of(record: Record, field: str) -> dict[str, bytes]:
-    files: dict[str, bytes] = {}
-    for item in record.records(field):
-        name = _checked_name(item.text("name"))
-        content = _unpacked(item.text("content"))
-        if hashlib.sha256(content).hexdigest() != item.text("sha256"):
-            raise ValueError(f"{name!r} has another digest than its content")
-        if name in files:
-            raise ValueError(f"{name!r} is there twice")
-        files[name] = content
-    return files
-
-
-def _unpacked(text: str) -> bytes:
-    try:
-        unpacker = zlib.decompressobj()
-        content = unpacker.decompress(base64.b64decode(text, validate=True), LARGEST_FILE)
-    except (binascii.Error, zlib.error) as error:
-        raise ValueError(f"a file cannot be decompressed: {error}") from error
-    if not unpacker.eof or unpacker.unused_data:
-        raise ValueError("a file is cut off, or too large")
-    return content
-
-
-def _checked_name(name: str) -> str:
-    """The name of a file, if it is one that leads nowhere else; raises ValueError for others."""
-    if not _NAME.fullmatch(name) or {".", ".."} & set(name.split("/")):
-        raise ValueError(f"a file is called {name!r}")
-    return name
-
-
-def _record(data: bytes, schema: str) -> Record:
-    record = Record(decoded(data), "")
-    if record.text("schema") != schema:
-        raise ValueError(f"it is of the schema {record.text('schema')!r}, expected {schema!r}")
-    return record
-
-
-def _encoded(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=True, separators=(",", ":")).encode("ascii")

@@ -1,8 +1,9 @@
-"""Runs tools on a cluster, if they say what they need elsewhere. All others stay here."""
+"""Runs tools on a cluster, if they say what they need elsewhere and it can be had there. All others run here."""
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,24 +12,11 @@ from typing import Protocol
 from ..core.errors import LONGEST_SHOWN, KernelwrightError, ToolchainError, Where, WorkerError, printable
 from ..processes.elsewhere import Elsewhere, SharedTool
 from ..processes.environment import place_for_shell
-from ..processes.protocol import ToolRun
-from ..processes.runner import ToolResult, ToolRunner, judged
-from .messages import FOLDER, SCRATCH, Answer, Request, StandIns
-
-
-@dataclass(frozen=True)
-class Offer:
-    """What a worker of a cluster says of itself.
-
-    Arguments:
-        worker: its address.
-        versions: ``kernelwright`` and ``python`` -> version; empty: it is none of Kernelwright's.
-        tools: identity of a tool -> its name and version.
-    """
-
-    worker: str
-    versions: Mapping[str, str]
-    tools: Mapping[str, str]
+from ..processes.messages import Failed, Result, decode, encode
+from ..processes.protocol import ToolRun, result_of
+from ..processes.runner import judged
+from ..processes.tools import ToolCall, ToolResult
+from .messages import FOLDER, SCRATCH, Action, ActionResult, Offer, Packed, StandIns
 
 
 class ClusterGone(Exception):
@@ -40,17 +28,17 @@ class NotDone(Exception):
 
 
 class Engine(Protocol):
-    """A cluster. Safe to use from several threads."""
+    """A connection to a cluster. Safe to use from several threads."""
 
     @property
     def address(self) -> str:
-        """Where it is."""
+        """Where the cluster is."""
 
     def offers(self) -> Sequence[Offer]:
-        """Its workers as they are now, or were some seconds ago; raises ClusterGone."""
+        """What its machines have now, or had some seconds ago; raises ClusterGone."""
 
     def execute(self, request: bytes, tool: str) -> bytes:
-        """Have a worker with a tool do a request; blocks until it is done.
+        """Have a machine with a tool do a request; blocks until it is done.
 
         Raises:
             NotDone: those who tried were lost, or nobody has the tool any more.
@@ -62,24 +50,16 @@ class Engine(Protocol):
         """Cancel all that it does for this process, and leave it."""
 
 
-class ClusterRunner:
-    """Runs tools, on a cluster where that is possible; see ``RunsTools``. Safe to use from several threads.
+class Cluster:
+    """The machines of a cluster, see :class:`OtherMachines`. What the cluster does not do is done here.
 
     Arguments:
-        local: runs tools here.
         connect: connects to the cluster; called when the first run is to go there. It raises a KernelwrightError.
-        versions: what workers have to have, as :class:`Offer` has it.
+        versions: what machines have to have, as :class:`Offer` has it.
         note: shows a line, once.
     """
 
-    def __init__(
-        self,
-        local: ToolRunner,
-        connect: Callable[[], Engine],
-        versions: Mapping[str, str],
-        note: Callable[[str], None],
-    ) -> None:
-        self._local = local
+    def __init__(self, connect: Callable[[], Engine], versions: Mapping[str, str], note: Callable[[str], None]) -> None:
         self._connect = connect
         self._versions = versions
         self._note = note
@@ -91,78 +71,45 @@ class ClusterRunner:
         self._is_gone = False
         self._is_closed = False
 
-    @property
-    def project_root(self) -> Path:
-        """The folder of the project."""
-        return self._local.project_root
-
-    @property
-    def timeout_s(self) -> float:
-        """Seconds that a run may take; a change applies to runs that begin after it."""
-        return self._local.timeout_s
-
-    @timeout_s.setter
-    def timeout_s(self, value: float) -> None:
-        self._local.timeout_s = value
-
-    def run(
-        self,
-        command: Sequence[str],
-        folder: Path,
-        scratch: Path,
-        where: Where,
-        remedy: str,
-        *,
-        kind: str,
-        subject: str,
-        elsewhere: Elsewhere | None = None,
-        called: str = "",
-    ) -> ToolResult:
-        """Run a tool; see :meth:`ToolRunner.run`.
+    def run(self, call: ToolCall, here: Callable[[ToolCall], ToolResult]) -> ToolResult:
+        """Run a tool on the cluster, or here if that cannot be.
 
         Raises:
-            ToolchainError: no worker has the tool, or the answer of one makes no sense.
+            ToolchainError: no machine has the tool, or the answer of one makes no sense.
         """
-
-        def here() -> ToolResult:
-            return self._local.run(command, folder, scratch, where, remedy, kind=kind, subject=subject, called=called)
-
-        if elsewhere is None or self._is_gone:
-            return here()
-        action = _action(elsewhere, command, folder, scratch, self.timeout_s, kind, subject)
-        if action is None:
-            return here()
+        remote = None if call.elsewhere is None or self._is_gone else _remote(call, call.elsewhere)
+        if remote is None:
+            return here(call)
         try:
-            answer = action.answer(self._execute(action.request, elsewhere.tool), where)
+            answer = remote.read(self._execute(remote))
         except NotDone as problem:
-            self._note(f"kernelwright: {where}: {problem}: running it here")
-            return _blaming(here, problem)
+            self._note(f"kernelwright: {call.where}: {problem}: running it here")
+            try:
+                return here(call)
+            except KernelwrightError as error:
+                error.message = f"{error.message} (before that, {problem})"
+                raise
         except ClusterGone as problem:
             with self._lock:
                 is_new, self._is_gone = not self._is_gone, True
             if is_new:
                 self._note(f"kernelwright: the cluster does not answer any more ({problem}): going on without it")
-            return here()
-        return judged(command, answer, action.request.timeout_s, where, remedy, called)
-
-    def save(self) -> None:
-        """Write what this build measured, for the next one."""
-        self._local.save()
+            return here(call)
+        return judged(call, answer)
 
     def close(self) -> None:
-        """Cancel what the cluster does, and end all runs here; these, and any later one, raise a WorkerError."""
+        """Cancel what the cluster does; a later run raises a WorkerError."""
         with self._lock:
             self._is_closed = True
             engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
-        self._local.close()
 
-    def _execute(self, request: Request, tool: SharedTool) -> bytes:
+    def _execute(self, remote: _Remote) -> bytes:
         engine = self._connected()
-        if tool.identity not in self._known:
-            self._require(engine, tool)
-        return engine.execute(request.encode(), tool.identity)
+        if remote.tool.identity not in self._known:
+            self._require(engine, remote.tool)
+        return engine.execute(encode(0, remote.action), remote.tool.identity)
 
     def _connected(self) -> Engine:
         """The cluster; what goes wrong at the first time goes wrong for all."""
@@ -170,30 +117,22 @@ class ClusterRunner:
         with self._connecting:
             if self._engine is None and self._refusal is None and not self._is_closed:
                 try:
-                    self._keep(self._connect())
+                    self._engine = self._connect()
                 except KernelwrightError as error:
                     self._refusal = error
-        with self._lock:
-            if self._is_closed:
-                raise WorkerError("the build is ending, so nothing is sent to the cluster any more")
-            if (known := self._refusal) is not None:
-                # A new one, because each stage adds its own line. Not copy.copy, which Dask changes for errors.
-                raise type(known)(known.message, known.where, known.remedy, known.detail)
-            assert self._engine is not None
-            return self._engine
-
-    def _keep(self, engine: Engine) -> None:
-        with self._lock:
-            is_late = self._is_closed
-            if not is_late:
-                self._engine = engine
-        if is_late:
-            engine.close()
+        if self._is_closed:
+            self.close()  # the build may have ended while this connected
+        elif (known := self._refusal) is not None:
+            # A new one, because each stage adds its own line. Not copy.copy, which Dask changes for errors.
+            raise type(known)(known.message, known.where, known.remedy, known.detail)
+        elif (engine := self._engine) is not None:
+            return engine
+        raise WorkerError("the build is ending, so nothing is sent to the cluster any more")
 
     def _require(self, engine: Engine, tool: SharedTool) -> None:
-        """Raise a ToolchainError if no worker has a tool: both sides are named."""
+        """Raise a ToolchainError if no machine has a tool: it says what both sides have."""
         offers = engine.offers()
-        if any(tool.identity in offer.tools and offer.versions == self._versions for offer in offers):
+        if any(offer.has(tool.identity, self._versions) for offer in offers):
             self._known.add(tool.identity)
             return
         raise ToolchainError(
@@ -206,108 +145,94 @@ class ClusterRunner:
 
 
 def _differences(offers: Sequence[Offer], tool: SharedTool, versions: Mapping[str, str]) -> list[str]:
-    """What this build needs, and what each kind of worker has."""
-    lines = [f"needed: {_versions_text(versions)}, {tool.name} {tool.version} ({tool.identity[:16]})"]
-    kinds: dict[str, int] = {}
+    """What this build needs, and what each kind of machine has."""
+    needed = f"needed: {_versions_text(versions)}, {tool.name} {tool.version} ({tool.identity[:16]})"
+    kinds: Counter[str] = Counter()
     for offer in offers:
-        has = [f"{text} ({identity[:16]})" for identity, text in sorted(offer.tools.items(), key=lambda item: item[1])]
-        same = [text for text in has if text.startswith(f"{tool.name} ")] or [f"no {tool.name}"]
-        text = ", ".join([_versions_text(offer.versions), *same])
-        kinds[text] = kinds.get(text, 0) + 1
-    if not kinds:
-        return [*lines, "the cluster has no workers"]
-    return [*lines, *(f"{number} workers: {text}" for text, number in sorted(kinds.items()))]
+        has = [f"{text} ({name[:16]})" for name, text in offer.tools.items() if text.startswith(f"{tool.name} ")]
+        kinds[", ".join([_versions_text(offer.versions), *(sorted(has) or [f"no {tool.name}"])])] += 1
+    listed = [f"{number} workers: {text}" for text, number in sorted(kinds.items())]
+    return [needed, *(listed or ["the cluster has no workers"])]
 
 
 def _versions_text(versions: Mapping[str, str]) -> str:
-    if not versions:
-        return "not started by kernelwright worker"
-    return ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
-
-
-def _blaming(here: Callable[[], ToolResult], problem: NotDone) -> ToolResult:
-    """Run a tool here that the cluster has given up; an error says so, too."""
-    try:
-        return here()
-    except KernelwrightError as error:
-        error.message = f"{error.message} (before that, {problem})"
-        raise
+    named = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+    return named or "not started by kernelwright worker"
 
 
 @dataclass(frozen=True)
-class _Action:
-    """A run for the cluster.
+class _Remote:
+    """A run on another machine.
 
     Arguments:
-        request: what is sent.
-        places: name of an output -> its path here.
+        action: what is sent.
+        outputs: the paths of its outputs on this machine, in their order.
         stand_ins: puts paths of this machine into what the tool printed.
         tool: what is run.
+        where: the place for errors.
     """
 
-    request: Request
-    places: Mapping[str, Path]
+    action: Action
+    outputs: Sequence[Path]
     stand_ins: StandIns
     tool: SharedTool
+    where: Where
 
-    def answer(self, data: bytes, where: Where) -> ToolRun:
+    def read(self, line: bytes) -> ToolRun:
         """Write the files of an answer, and say how the run ended.
 
         Raises:
-            ToolchainError: it makes no sense.
-            NotDone: the worker could not run the tool.
+            ToolchainError: the answer makes no sense.
+            NotDone: the machine could not run the tool.
         """
         try:
-            answer = Answer.decode(data, self.request.outputs)
-            run = None if answer.run is None else replace(answer.run, output=self.stand_ins.undo(answer.run.output))
-            if run is not None and run.status == 0 and run.in_time and len(answer.files) < len(self.places):
-                raise ValueError("a file is missing that the action makes")
-        except ValueError as error:
+            _, answer = decode(line, {kind.op: kind for kind in (Result, Failed)})
+            if isinstance(answer, Failed):
+                problem = printable(answer.message[:LONGEST_SHOWN])
+                raise NotDone(f"a worker of the cluster could not run {self.tool.name}: {problem}")
+            result: ActionResult = result_of(self.action, answer.value)
+            run = replace(result.run, output=self.stand_ins.undo(result.run.output))
+            run.output.encode()  # raises a ValueError for half of a character, which no file can hold
+            contents = [None if file is None else file.content for file in result.files]
+            has_failed = run.status != 0 or not run.in_time
+            if len(contents) != len(self.outputs) or (None in contents and not has_failed):
+                raise ValueError("it has other files than the action makes")
+        except (ValueError, WorkerError) as error:
             raise ToolchainError(
-                f"the answer of a worker makes no sense: {error}",
-                where,
+                f"the answer of a worker makes no sense: {getattr(error, 'message', error)}",
+                self.where,
                 "see that all workers have this version of Kernelwright, and who runs them",
             ) from error
-        if run is None:
-            problem = printable(answer.problem[:LONGEST_SHOWN])
-            raise NotDone(f"a worker of the cluster could not run {self.tool.name}: {problem}")
-        for name, content in answer.files.items():
-            self.places[name].write_bytes(content)
+        for path, content in zip(self.outputs, contents, strict=True):
+            if content is not None:
+                path.write_bytes(content)
         return run
 
 
-def _action(
-    elsewhere: Elsewhere,
-    command: Sequence[str],
-    folder: Path,
-    scratch: Path,
-    timeout_s: float,
-    kind: str,
-    subject: str,
-) -> _Action | None:
+def _remote(call: ToolCall, needs: Elsewhere) -> _Remote | None:
     """A run as the cluster gets it; None: it has to be here, because commands have relative paths of its files."""
-    if place_for_shell(scratch, folder) != str(scratch):
+    if place_for_shell(call.scratch, call.folder) != str(call.scratch):
         return None
-    stand_ins = StandIns({**elsewhere.tool.places, "SCRATCH": str(scratch)})
-    inputs = {_name(path, folder, scratch): path for path in elsewhere.inputs}
-    outputs = {_name(path, folder, scratch): path for path in elsewhere.outputs}
+    stand_ins = StandIns({**needs.tool.places, "SCRATCH": str(call.scratch)})
+    inputs = {_name(path, call): path for path in needs.inputs}
+    outputs = [_name(path, call) for path in needs.outputs]
     if "" in inputs or not all(name.startswith(f"{SCRATCH}/") for name in outputs):
         return None
-    request = Request(
-        tuple(map(stand_ins.put, elsewhere.command or command)),
-        {name: path.read_bytes() for name, path in inputs.items()},
-        tuple(outputs),
-        timeout_s,
-        elsewhere.tool.identity,
-        kind,
-        subject,
+    action = Action(
+        command=tuple(map(stand_ins.put, needs.command or call.command)),
+        inputs=tuple((name, Packed.of(path.read_bytes())) for name, path in inputs.items()),
+        outputs=tuple(outputs),
+        timeout_s=call.timeout_s,
+        tool=needs.tool.identity,
+        kind=call.kind,
+        subject=call.subject,
     )
-    return _Action(request, outputs, stand_ins, elsewhere.tool)
+    return _Remote(action, needs.outputs, stand_ins, needs.tool, call.where)
 
 
-def _name(path: Path, folder: Path, scratch: Path) -> str:
+def _name(path: Path, call: ToolCall) -> str:
     """What the cluster calls a file; empty: it is in no folder of the run, or not by an absolute path."""
-    for name, top in ((SCRATCH, scratch), (FOLDER, folder)):
+    for name, top in ((SCRATCH, call.scratch), (FOLDER, call.folder)):
         if path.is_relative_to(top) and ".." not in path.parts:
             return f"{name}/{path.relative_to(top).as_posix()}"
     return ""

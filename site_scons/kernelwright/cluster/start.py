@@ -1,22 +1,32 @@
-"""Connects a build to its cluster."""
+"""Gives a build the machines of its cluster; whoever runs compilers needs no more of this folder."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from ..core.errors import ToolchainError
+from ..processes.runner import OtherMachines
 from .address import WHERE, find_certificates
-from .runner import Engine
+from .messages import versions
+from .runner import Cluster, Engine
 
 INSTALL = "pip install 'kernelwright[fleet]'"
 
 
-def connect(address: str, certificates: Path) -> Engine:
-    """Connect to a cluster.
+def cluster_at(address: str, certificates: Path, note: Callable[[str], None]) -> OtherMachines:
+    """The machines of a cluster. Nothing is connected before the first run.
 
     Arguments:
-        address: checked.
+        address: that of its scheduler, checked.
         certificates: the folder with those for TLS.
+        note: shows a line, once.
+    """
+    return Cluster(lambda: connect(address, certificates), versions(), note)
+
+
+def connect(address: str, certificates: Path) -> Engine:
+    """Connect to a cluster; the arguments are those of :func:`cluster_at`.
 
     Raises:
         SettingsError: there are no certificates.

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import shlex
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.errors import Where
-from ..processes.elsewhere import Elsewhere
-from ..processes.runner import RunsTools, ToolResult
+from ..processes.tools import RunsTools, ToolCall, ToolResult
 from ..state.journal import Journal
 
 if TYPE_CHECKING:
@@ -95,23 +93,10 @@ class Shown:
         """The folder of the project."""
         return self._tools.project_root
 
-    def run(
-        self,
-        command: Sequence[str],
-        folder: Path,
-        scratch: Path,
-        where: Where,
-        remedy: str,
-        *,
-        kind: str,
-        subject: str,
-        elsewhere: Elsewhere | None = None,
-        called: str = "",
-    ) -> ToolResult:
+    def run(self, call: ToolCall) -> ToolResult:
         """Run a tool; see ``ToolRunner.run``."""
-        self._note(f"$ cd {shlex.quote(str(folder))} && {shlex.join(command)}")
-        named = {"kind": kind, "subject": subject, "called": called}
-        result = self._tools.run(command, folder, scratch, where, remedy, elsewhere=elsewhere, **named)
+        self._note(f"$ cd {shlex.quote(str(call.folder))} && {shlex.join(call.command)}")
+        result = self._tools.run(call)
         if result.output.strip():
             self._note(result.output.rstrip())
         return result

@@ -24,7 +24,7 @@ from .store import KernelStore
 if TYPE_CHECKING:
     from ..processes.pool import WorkerPool
     from ..processes.protocol import Request
-    from ..processes.runner import RunsTools
+    from ..processes.tools import RunsTools
     from ..state.cache import BuildCache
     from ..toolchain.probe import Toolchain
 

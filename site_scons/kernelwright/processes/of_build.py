@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..define.settings import Settings
     from .pool import WorkerPool
     from .protocol import Request
-    from .runner import RunsTools, ToolRunner
+    from .runner import OtherMachines, ToolRunner
 
 
 class BuildProcesses:
@@ -24,7 +24,7 @@ class BuildProcesses:
         jobs: says how many processes work at once.
         measurements: gives the file of how much memory compilers took in earlier builds.
         on_output: shows what a definition printed.
-        spread: makes of what runs compilers here what runs them on other machines as well.
+        others: gives the machines that can do some runs of compilers, if there are any.
     """
 
     def __init__(
@@ -34,14 +34,14 @@ class BuildProcesses:
         jobs: Callable[[], int],
         measurements: Callable[[], Path],
         on_output: Callable[[Request[Any], str], None],
-        spread: Callable[[ToolRunner], RunsTools] = lambda local: local,
+        others: Callable[[], OtherMachines | None] = lambda: None,
     ) -> None:
         self._top = top
         self._settings = settings
         self._jobs = jobs
         self._measurements = measurements
         self._on_output = on_output
-        self._spread = spread
+        self._others = others
         self._variables = dict.fromkeys(settings.environment)
         self._limits = {"pool": settings.worker_timeout, "compilers": settings.tool_timeout}
 
@@ -55,14 +55,14 @@ class BuildProcesses:
         return pool
 
     @shared_property
-    def compilers(self) -> RunsTools:
+    def compilers(self) -> ToolRunner:
         """What runs the compilers, with a limit for their time and their memory."""
         from .memory import governor_of
         from .runner import ToolRunner
 
         settings = self._settings
         governor = governor_of(settings.memory_limit, settings.nvcc_memory, self._measurements())
-        return self._spread(ToolRunner(self._jobs(), self._top, self._limits["compilers"], governor))
+        return ToolRunner(self._jobs(), self._top, self._limits["compilers"], governor, self._others())
 
     def allow(self, settings: Settings) -> None:
         """Give all requests the time and the variables that one package asks for; packages share the processes."""

@@ -98,10 +98,13 @@ class WorkerPool:
         with self._change:
             return len(self._all)
 
-    def call(self, request: Request[Answered]) -> Answered:
+    def call(self, request: Request[Answered], timeout_s: float | None = None) -> Answered:
         """Have a worker do a request, and return the result.
 
         It blocks until there is a free worker and that has answered.
+
+        Arguments:
+            timeout_s: seconds that the answer may take; None: those of the pool.
 
         Raises:
             DefinitionError, LoweringError, CheckError: what the worker found wrong.
@@ -113,7 +116,7 @@ class WorkerPool:
             worker = self._take(request.where, request.definition)
             worker.take_output()
             try:
-                result = worker.call(request, self.timeout_s)
+                result = worker.call(request, self.timeout_s if timeout_s is None else timeout_s)
             finally:
                 self._pass_on_output(request, worker)
                 self._put_back(worker)

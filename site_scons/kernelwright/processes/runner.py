@@ -10,19 +10,18 @@ import errno
 import os
 import re
 import shlex
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from ..core.errors import KernelwrightError, ToolError, Where
+from ..core.errors import KernelwrightError, ToolError
 from . import tool_process as tools
-from .elsewhere import Elsewhere
 from .environment import place_for_shell, tool_environment
 from .memory import MemoryGovernor
 from .pool import WorkerPool
 from .protocol import ToolRequest, ToolRun
+from .tools import ToolCall, ToolResult
 from .worker import OUT_OF_MEMORY, WorkerKind
 
 RUNNER = WorkerKind(
@@ -45,130 +44,74 @@ MEMORY, DISK = "memory", "room on its disk"
 """What a machine may lack, so that a tool fails whatever its input is."""
 
 
-@dataclass(frozen=True)
-class ToolResult:
-    """What a run of a tool that succeeded gave.
+class OtherMachines(Protocol):
+    """Machines that run tools for this one. Safe to use from several threads."""
 
-    Arguments:
-        output: what it printed, both streams together.
-        seconds: time that it took.
-        cpu_seconds: time that it and its children spent on a CPU.
-        peak_kib: KiB of memory that the largest of its processes had.
-    """
+    def run(self, call: ToolCall, here: Callable[[ToolCall], ToolResult]) -> ToolResult:
+        """Run a tool on one of them, or here; see :meth:`ToolRunner.run`.
 
-    output: str
-    seconds: float
-    cpu_seconds: float
-    peak_kib: int
+        Arguments:
+            call: the run; it says what it needs elsewhere.
+            here: runs it on this machine.
+        """
 
-
-def together(results: Sequence[ToolResult]) -> ToolResult:
-    """Runs one after the other, as one."""
-    return ToolResult(
-        "".join(result.output for result in results),
-        sum(result.seconds for result in results),
-        sum(result.cpu_seconds for result in results),
-        max(result.peak_kib for result in results),
-    )
-
-
-class RunsTools(Protocol):
-    """What runs tools: a :class:`ToolRunner`, or something like it."""
-
-    @property
-    def project_root(self) -> Path:
-        """The folder of the project."""
-
-    def run(
-        self,
-        command: Sequence[str],
-        folder: Path,
-        scratch: Path,
-        where: Where,
-        remedy: str,
-        *,
-        kind: str,
-        subject: str,
-        elsewhere: Elsewhere | None = None,
-        called: str = "",
-    ) -> ToolResult:
-        """Run a tool; see :meth:`ToolRunner.run`."""
+    def close(self) -> None:
+        """End all that they do for this process; a later run raises a WorkerError."""
 
 
 class ToolRunner:
     """Runs tools, several at a time. Nothing is started before the first run. Safe to use from several threads.
 
     Arguments:
-        size: largest number of runs at a time.
+        size: largest number of runs at a time on this machine.
         project_root: the folder of the project.
-        timeout_s: seconds that a run may take, once it has begun.
+        timeout_s: seconds that a run may take, once it has begun; a change applies to runs that begin after it.
         governor: says when a run may begin, and learns what it took.
-        python: the interpreter of the runner processes.
+        others: machines that can do some of the runs.
     """
 
     def __init__(
-        self, size: int, project_root: Path, timeout_s: float, governor: MemoryGovernor, python: str = sys.executable
+        self,
+        size: int,
+        project_root: Path,
+        timeout_s: float,
+        governor: MemoryGovernor,
+        others: OtherMachines | None = None,
     ) -> None:
         self.project_root = project_root
-        self._governor = governor
-        self._pool = WorkerPool(size, project_root, python=python, kind=RUNNER)
         self.timeout_s = timeout_s
+        self._governor = governor
+        self._others = others
+        self._pool = WorkerPool(size, project_root, kind=RUNNER)
 
-    @property
-    def timeout_s(self) -> float:
-        """Seconds that a run may take; a change applies to runs that begin after it."""
-        return self._timeout_s
-
-    @timeout_s.setter
-    def timeout_s(self, value: float) -> None:
-        self._timeout_s = value
-        self._pool.timeout_s = value + GRACE_S
-
-    def run(
-        self,
-        command: Sequence[str],
-        folder: Path,
-        scratch: Path,
-        where: Where,
-        remedy: str,
-        *,
-        kind: str,
-        subject: str,
-        elsewhere: Elsewhere | None = None,
-        called: str = "",
-    ) -> ToolResult:
+    def run(self, call: ToolCall) -> ToolResult:
         """Run a compiler with a fixed environment, when there is memory for it.
-
-        Arguments:
-            command: path of the executable, and its arguments.
-            folder: the folder that it runs in.
-            scratch: the folder for its temporary files.
-            where: the place for error messages.
-            remedy: what to do if it finds an error in its input.
-            kind: ``nvcc``, ``cc`` or ``link``; with ``subject``, for the measurements of memory.
-            subject: what it makes; the same in every build.
-            elsewhere: what another machine would need for this run; None: it has to be here.
-            called: what messages call it, where the command is a shell's or an interpreter's that runs it for us.
 
         Raises:
             ToolError: it ended with an error; the message has its command and its output.
-            ToolchainError: it cannot be started.
+            ToolchainError: it cannot be started, or none of the other machines has it, or one answered nonsense.
             KernelwrightError: it took too long, and was ended.
             WorkerError: the process that runs it died, or the build is ending.
         """
-        environment = tool_environment() | {"TMPDIR": place_for_shell(scratch, folder)}
-        request = ToolRequest(list(command), str(folder), environment, self.timeout_s, where)
-        return judged(command, self.attempt(request, kind, subject), request.timeout_s, where, remedy, called)
+        call = replace(call, timeout_s=self.timeout_s)
+        if call.elsewhere is None or self._others is None:
+            return self._run_here(call)
+        return self._others.run(call, self._run_here)
+
+    def _run_here(self, call: ToolCall) -> ToolResult:
+        environment = tool_environment() | {"TMPDIR": place_for_shell(call.scratch, call.folder)}
+        request = ToolRequest(list(call.command), str(call.folder), environment, call.timeout_s, call.where)
+        return judged(call, self.attempt(request, call.kind, call.subject))
 
     def attempt(self, request: ToolRequest, kind: str, subject: str) -> ToolRun:
-        """Run a tool when there is memory for it, and say how it ended: the result of a :class:`ToolRequest`.
+        """Run a tool here when there is memory for it, and say how it ended: the result of a :class:`ToolRequest`.
 
         Raises:
             ToolchainError: it cannot be started.
             WorkerError: the process that runs it died, or the build is ending.
         """
         with self._governor.reserve(kind, subject):
-            answer = self._pool.call(request)
+            answer = self._pool.call(request, request.timeout_s + GRACE_S)
         # Only of a run that succeeded: one that found an error in its input ended early.
         if answer.in_time and answer.status == 0:
             self._governor.learn(kind, subject, answer.peak_kib, answer.seconds, answer.cpu_seconds)
@@ -180,43 +123,29 @@ class ToolRunner:
 
     def close(self) -> None:
         """End all runs now, with everything that they started; these, and any later one, raise a WorkerError."""
+        if self._others is not None:
+            self._others.close()
         self._pool.close()
 
 
-def judged(
-    command: Sequence[str], answer: ToolRun, timeout_s: float, where: Where, remedy: str, called: str = ""
-) -> ToolResult:
-    """What a run of a tool gave, or the error that it ended with; the arguments are those of :meth:`ToolRunner.run`.
-
-    Arguments:
-        answer: the result of a :class:`ToolRequest`.
-        timeout_s: seconds that the run had.
-    """
+def judged(call: ToolCall, answer: ToolRun) -> ToolResult:
+    """What a run of a tool gave, or the error that it ended with."""
     if not answer.in_time:
-        raise _late(command, timeout_s, answer.output, where, called)
+        raise KernelwrightError(
+            f"{call.called or call.command[0].rpartition('/')[2]} took longer than {call.timeout_s:g} s, and was ended",
+            call.where,
+            "raise the setting tool_timeout, or make the kernel smaller",
+            f"$ {shlex.join(call.command)}\n{answer.output.strip() or '(no output)'}",
+        )
     if answer.status != 0:
-        raise _failure(command, answer, where, remedy, called)
+        # A tool that was killed, or had no room, says nothing about its input.
+        remedies = {
+            MEMORY: f"{OUT_OF_MEMORY}; or set memory_limit lower, or nvcc_memory higher",
+            DISK: "make room on the disk, and try again",
+        }
+        remedy = remedies.get(lacked(answer), call.remedy)
+        raise ToolError(call.command, answer.status, answer.output, call.where, remedy, call.called)
     return ToolResult(answer.output, answer.seconds, answer.cpu_seconds, answer.peak_kib)
-
-
-def _late(command: Sequence[str], timeout_s: float, output: str, where: Where, called: str) -> KernelwrightError:
-    name = called or command[0].rpartition("/")[2]
-    return KernelwrightError(
-        f"{name} took longer than {timeout_s:g} s, and was ended",
-        where,
-        "raise the setting tool_timeout, or make the kernel smaller",
-        f"$ {shlex.join(command)}\n{output.strip() or '(no output)'}",
-    )
-
-
-def _failure(command: Sequence[str], answer: ToolRun, where: Where, remedy: str, called: str) -> ToolError:
-    """The error of a tool that failed; one that was killed, or had no room, says nothing about its input."""
-    remedies = {
-        MEMORY: f"{OUT_OF_MEMORY}; or set memory_limit lower, or nvcc_memory higher",
-        DISK: "make room on the disk, and try again",
-    }
-    chosen = remedies.get(lacked(answer), remedy)
-    return ToolError(command, answer.status, answer.output, where, chosen, called)
 
 
 def lacked(answer: ToolRun) -> str:

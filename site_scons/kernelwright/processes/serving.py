@@ -34,25 +34,27 @@ class SpentError(Exception):
     """This process has executed something else than a request needs: ask a new process."""
 
 
-def answer(line: bytes, kinds: Mapping[str, Any], do: Do, send: Send) -> None:
-    """Do what a line asks for and send the answer, whatever happens.
+def answer_to(line: bytes, kinds: Mapping[str, Any], do: Do, send: Send) -> bytes:
+    """Do what a line asks for, and return the line with the answer, whatever happens.
 
     Arguments:
         kinds: the requests that may come.
         do: does a request.
-        send: writes one line to the client.
+        send: writes one line about the progress to the client.
+
+    Raises:
+        WorkerError: the line is none of these requests.
     """
     number, request = decode(line, kinds)
     try:
         value = do(request, lambda doing: send(encode(number, messages.Progress(doing))))
-        told = encode(number, Result(value, retiring=peak_memory_kib() > MEMORY_LIMIT_KIB))
+        return encode(number, Result(value, retiring=peak_memory_kib() > MEMORY_LIMIT_KIB))
     except SpentError:
-        told = encode(number, Spent())
+        return encode(number, Spent())
     except KernelwrightError as error:
-        told = encode(number, Failed.of(error))
+        return encode(number, Failed.of(error))
     except Exception as error:  # a defect of ours must not look like a death
-        told = encode(number, Failed.of(_defect(error, request)))
-    send(told)
+        return encode(number, Failed.of(_defect(error, request)))
 
 
 def peak_memory_kib() -> int:

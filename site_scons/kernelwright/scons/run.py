@@ -32,7 +32,7 @@ from .tree import Tree
 if TYPE_CHECKING:
     from ..processes.pool import WorkerPool
     from ..processes.protocol import Request
-    from ..processes.runner import RunsTools, ToolRunner
+    from ..processes.runner import OtherMachines, ToolRunner
     from ..stages.partial import Partial
     from ..state.cache import BuildCache
     from ..state.trace import Trace
@@ -67,7 +67,7 @@ class BuildRun:
             lambda: self.local_jobs,
             lambda: self.state / "measurements.json",
             self._show_output,
-            self._spread,
+            self._others,
         )
         self.folders: set[str] = set()
         self.packages: dict[str, Any] = {}
@@ -106,7 +106,7 @@ class BuildRun:
         return self.processes.pool
 
     @property
-    def compilers(self) -> RunsTools:
+    def compilers(self) -> ToolRunner:
         """What runs the compilers."""
         return self.processes.compilers
 
@@ -157,18 +157,16 @@ class BuildRun:
         """How many processes work on this machine at once. With a cluster, most stages only wait for others."""
         return min(self.jobs, len(os.sched_getaffinity(0))) if self._settings.cluster else self.jobs
 
-    def _spread(self, local: ToolRunner) -> RunsTools:
-        """What runs the compilers on the machines of a cluster, if the settings name one."""
+    def _others(self) -> OtherMachines | None:
+        """The machines of a cluster, if the settings name one."""
         settings = self._settings
         if not settings.cluster:
-            return local
+            return None
         # Imported here, because few builds use a cluster.
-        from ..cluster.messages import versions
-        from ..cluster.runner import ClusterRunner
-        from ..cluster.start import connect
+        from ..cluster.start import cluster_at
 
         certificates = self.top / Path(settings.cluster_certificates).expanduser()
-        return ClusterRunner(local, lambda: connect(settings.cluster, certificates), versions(), self.note_once)
+        return cluster_at(settings.cluster, certificates, self.note_once)
 
     def _show_output(self, request: Request[Any], text: str) -> None:
         """Show what a definition printed."""

@@ -12,7 +12,7 @@ from ..backends.launcher import launcher_sources
 from ..core.errors import Where
 from ..core.files import digest_of, scratch_folder
 from ..core.request import ASIDE, digest
-from ..processes.runner import ToolResult, together
+from ..processes.tools import ToolCall, ToolResult, together
 from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.nvcc_run import shell_script
 from .context import Context
@@ -62,8 +62,8 @@ class Launcher:
         (scratch / "launcher.o").write_bytes(compiled.data)
         (scratch / "launcher.map").write_text(launcher_map(library))
         command = launcher_commands(self.places, library, str(scratch))[1]
-        run = stage.tools.run
-        linked = run(command, self.top, scratch, WHERE, REMEDY, kind="launcher", subject="library")
+        call = ToolCall(command, self.top, scratch, WHERE, REMEDY, kind="launcher", subject="library")
+        linked = stage.tools.run(call)
         stage.took(together([compiled.result, linked]))
         script = shell_script(compiler.version, "..", *launcher_commands(self.symbolic, library))
         (scratch / "compile_launcher.sh").write_text(script)
@@ -115,5 +115,6 @@ def make(context: Context, glibc: Stage | None, begun: Future[CompiledLauncher] 
 def _compile(compiler: HostCompiler, run: Services) -> CompiledLauncher:
     with scratch_folder(run.state / "scratch") as scratch:
         command = launcher_commands(real_places(compiler), "", str(scratch))[0]
-        result = run.compilers.run(command, scratch, scratch, WHERE, REMEDY, kind="launcher", subject="launcher")
+        call = ToolCall(command, scratch, scratch, WHERE, REMEDY, kind="launcher", subject="launcher")
+        result = run.compilers.run(call)
         return CompiledLauncher((scratch / "launcher.o").read_bytes(), result)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from ..processes.pool import WorkerPool
-    from ..processes.runner import RunsTools
+    from ..processes.tools import RunsTools
     from ..state.cache import BuildCache
     from ..state.journal import Journal
     from .partial import Partial

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from .runs import Services, lacks
 if TYPE_CHECKING:
     from ..backends.files import VariantFiles
     from ..processes.elsewhere import Elsewhere
-    from ..processes.runner import RunsTools, ToolResult
+    from ..processes.tools import RunsTools, ToolResult
     from ..toolchain.nvcc_run import CompiledCode
     from .stage import Stage
 
@@ -79,8 +78,12 @@ class StageRun:
         Raises:
             KernelwrightError: as :meth:`ToolRunner.run`.
         """
-        run = partial(self.tools.run, kind=kind, subject=self.stage.subject, elsewhere=elsewhere)
-        self.took(run(command, folder, scratch, self.where, remedy))
+        # Imported here, because a run with nothing to do runs no tools.
+        from ..processes.tools import ToolCall
+
+        subject = self.stage.subject
+        call = ToolCall(command, folder, scratch, self.where, remedy, kind=kind, subject=subject, elsewhere=elsewhere)
+        self.took(self.tools.run(call))
 
     def compiled(self, done: CompiledCode) -> None:
         """Note what the run of a CUDA compiler took, and tell what there is to say about it."""

@@ -17,7 +17,7 @@ from ..core.arch import CudaArch, is_ptx
 from ..core.errors import SettingsError, ToolchainError, Where
 from ..core.request import ASIDE
 from ..processes.environment import place_for_shell
-from ..processes.runner import RunsTools, ToolResult
+from ..processes.tools import RunsTools, ToolCall, ToolResult
 from .nvcc import INSTALL_CUDA, Nvcc, fatbinary_beside
 from .nvcc_run import shell_script, stand_in
 
@@ -113,7 +113,7 @@ def pack(job: PackJob, nvcc: Nvcc, fatbinary: str, scratch: Path, tools: RunsToo
     output, by_hand = job.outputs
     command = job.arguments(fatbinary, place_for_shell(scratch / output, job.folder))
     remedy = f"the image is {job.folder / job.image}; remove it and try again, or write compress = none"
-    result = tools.run(command, job.folder, scratch, job.where, remedy, kind="fatbinary", subject=subject)
+    result = tools.run(ToolCall(command, job.folder, scratch, job.where, remedy, kind="fatbinary", subject=subject))
     script = shell_script(f"fatbinary of nvcc {nvcc.version}", ".", job.arguments(stand_in("FATBINARY"), output))
     (scratch / by_hand).write_text(script)
     return result

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import ToolchainError, Where
-from ..processes.runner import RunsTools, ToolResult
+from ..processes.tools import RunsTools, ToolCall, ToolResult
 from .ask import run_tool
 from .host_compiler import HostCompiler
 
@@ -89,7 +89,7 @@ def make_stubs(floor: str, compiler: HostCompiler, scratch: Path, tools: RunsToo
         options += [f"-Wl,--version-script={name}.map"] if symbols else []
         command = [compiler.path, *options, f"{name}.s", "-o", f"{name}.so"]
         remedy = "report this as a defect of Kernelwright"
-        done.append(tools.run(command, scratch, scratch, where, remedy, kind="link", subject=soname))
+        done.append(tools.run(ToolCall(command, scratch, scratch, where, remedy, kind="link", subject=soname)))
     return done
 
 

@@ -18,7 +18,7 @@ from ..core.errors import ToolError, Where
 from ..core.files import pretty_json
 from ..core.request import ASIDE
 from ..processes.environment import place_for_shell
-from ..processes.runner import RunsTools, ToolResult
+from ..processes.tools import RunsTools, ToolCall, ToolResult
 from .headers import headers_in, options_files
 from .host_compiler import HostCompiler
 from .nvcc import Nvcc
@@ -102,7 +102,7 @@ def compile_object(
 
     def run(command: Sequence[str]) -> ToolResult:
         remedy = f"mend {job.source}, or the flags"
-        return tools.run(command, job.folder, scratch, job.where, remedy, kind="nvcc", subject=subject)
+        return tools.run(ToolCall(command, job.folder, scratch, job.where, remedy, kind="nvcc", subject=subject))
 
     try:
         dry = run([command[0], "--dryrun", *command[1:]])

@@ -17,7 +17,7 @@ from ..core.files import pretty_json
 from ..core.request import ASIDE
 from ..processes.elsewhere import Elsewhere
 from ..processes.environment import place_for_shell
-from ..processes.runner import RunsTools, ToolResult
+from ..processes.tools import RunsTools, ToolCall, ToolResult
 from .headers import can_include, headers_in, options_files
 from .host_compiler import HostCompiler
 from .nvcc import Nvcc
@@ -169,7 +169,8 @@ class NvccRun:
         """Run a command; see :meth:`ToolRunner.run`."""
         given = (command, self.job.folder, self.scratch, self.job.where, remedy)
         called = "nvcc" if command[0] == "/bin/sh" else ""  # the user has not asked for a shell
-        return self.tools.run(*given, kind="nvcc", subject=subject or self.subject, elsewhere=elsewhere, called=called)
+        subject = subject or self.subject
+        return self.tools.run(ToolCall(*given, kind="nvcc", subject=subject, elsewhere=elsewhere, called=called))
 
     def write_results(self, output: str) -> None:
         """Leave the resource usage, which is in the output of ptxas, and the script that repeats the run."""

@@ -17,7 +17,7 @@ from ..core.arch import is_ptx, virtual_arch
 from ..core.errors import ToolError
 from ..processes.elsewhere import Elsewhere
 from ..processes.environment import place_for_shell
-from ..processes.runner import ToolResult, together
+from ..processes.tools import ToolResult, together
 from .headers import can_include
 from .kept_headers import KeptHeaders
 from .nvcc_run import LISTING, CompiledCode, NvccRun, compile_device_code

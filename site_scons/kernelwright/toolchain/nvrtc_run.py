@@ -21,7 +21,7 @@ from ..core.arch import is_ptx
 from ..core.errors import SettingsError, ToolError, Where
 from ..core.files import canonical_json
 from ..processes.elsewhere import Elsewhere
-from ..processes.runner import RunsTools, ToolResult
+from ..processes.tools import RunsTools, ToolCall, ToolResult
 from .headers import can_include, included_files
 from .nvcc_run import CompiledCode, DeviceJob, as_dependencies, by_hand, shell_script, stand_in, write_usage
 from .nvrtc import Nvrtc, compiler_process, include_flags
@@ -178,13 +178,10 @@ def _run(job: NvrtcJob, nvrtc: Nvrtc, scratch: Path, tools: RunsTools, subject: 
     process, output = compiler_process(), str(scratch / job.output)
     command = job.arguments(process, nvrtc.library, nvrtc.include, output, own)
     remedy = f"the source is {job.folder / 'device.cu'}; mend the definition that it was lowered from, or the flags"
-    return tools.run(
-        *(command, job.folder, scratch, job.where, remedy),
-        kind="nvrtc",
-        subject=subject,
-        elsewhere=_needs(job, nvrtc, scratch),
-        called="NVRTC",  # the user has not asked for a Python
-    )
+    needs = _needs(job, nvrtc, scratch)
+    given = (command, job.folder, scratch, job.where, remedy)
+    # The user has not asked for a Python.
+    return tools.run(ToolCall(*given, kind="nvrtc", subject=subject, elsewhere=needs, called="NVRTC"))
 
 
 def _needs(job: NvrtcJob, nvrtc: Nvrtc, scratch: Path) -> Elsewhere | None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from ..core.errors import Where
 from ..core.request import ASIDE
-from ..processes.runner import RunsTools, ToolResult
+from ..processes.tools import RunsTools, ToolCall, ToolResult
 from .nvdisasm import Nvdisasm
 
 TO_FILE = 'exec "$1" --print-code "$2" > "$3"'
@@ -45,5 +44,5 @@ def disassemble(job: SassJob, nvdisasm: Nvdisasm, scratch: Path, tools: RunsTool
     command = ["/bin/sh", "-c", TO_FILE, "nvdisasm", nvdisasm.path, name, str(scratch / job.output)]
     remedy = f"the cubin is {job.cubin}, and nvdisasm is {nvdisasm.version}; an older one may not know {job.arch}"
     # The user has not asked for a shell.
-    run = partial(tools.run, kind="nvdisasm", subject=subject, called="nvdisasm")
-    return run(command, folder, scratch, job.where, remedy)
+    given = (command, folder, scratch, job.where, remedy)
+    return tools.run(ToolCall(*given, kind="nvdisasm", subject=subject, called="nvdisasm"))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 
-from ..processes.runner import ToolResult
+from ..processes.tools import ToolResult
 from .kept_headers import KeptHeaders
 from .nvcc_run import NvccRun
 from .nvcc_steps import Steps

@@ -21,7 +21,7 @@ from typing import Any
 from ..core.errors import KernelwrightError, LoweringError, ToolchainError
 from ..frontends.named_source import SourceRequest
 from ..processes.messages import Failed, Hello, decode, encode
-from ..processes.serving import Progress, Send, answer, serve
+from ..processes.serving import Progress, Send, answer_to, serve
 from ..processes.tool_process import REVISION, write
 from ..processes.worker import describe_status
 from .environment import Variables
@@ -61,7 +61,7 @@ def _answer_in_fork(operations: Operations, send: Send, line: bytes) -> None:
     child = os.fork()
     if not child:
         try:
-            answer(line, kinds, partial(_do, operations), partial(write, writing))
+            write(writing, answer_to(line, kinds, partial(_do, operations), send))
         finally:
             os._exit(0)
     os.close(writing)

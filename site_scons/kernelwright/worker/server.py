@@ -73,7 +73,7 @@ class Server:
 
     def answer(self, line: bytes) -> None:
         """Do what a line asks for and send the answer, whatever happens."""
-        serving.answer(line, {kind.op: kind for kind in self.operations}, self._do, self._send)
+        self._send(serving.answer_to(line, {kind.op: kind for kind in self.operations}, self._do, self._send))
         self._answered += 1
         if self._answered % COLLECT_EVERY == 0:
             gc.collect()

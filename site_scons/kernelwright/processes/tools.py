@@ -1,0 +1,79 @@
+"""Runs of tools, as all that needs a compiler sees them: what is asked for, what comes of it, and who does it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ..core.errors import Where
+from .elsewhere import Elsewhere
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A run of a tool, as a stage asks for it.
+
+    Arguments:
+        command: path of the executable, and its arguments.
+        folder: the folder that it runs in.
+        scratch: the folder for its temporary files.
+        where: the place for error messages.
+        remedy: what to do if it finds an error in its input.
+        kind: ``nvcc``, ``cc`` or ``link``; with ``subject``, for the measurements of memory.
+        subject: what it makes; the same in every build.
+        elsewhere: what another machine would need for this run; None: it has to be here.
+        called: what messages call it, where the command is a shell's or an interpreter's that runs it for us.
+        timeout_s: seconds that it may take, once it has begun; the :class:`ToolRunner` sets them.
+    """
+
+    command: Sequence[str]
+    folder: Path
+    scratch: Path
+    where: Where
+    remedy: str
+    _: KW_ONLY
+    kind: str
+    subject: str
+    elsewhere: Elsewhere | None = None
+    called: str = ""
+    timeout_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """What a run of a tool that succeeded gave.
+
+    Arguments:
+        output: what it printed, both streams together.
+        seconds: time that it took.
+        cpu_seconds: time that it and its children spent on a CPU.
+        peak_kib: KiB of memory that the largest of its processes had.
+    """
+
+    output: str
+    seconds: float
+    cpu_seconds: float
+    peak_kib: int
+
+
+def together(results: Sequence[ToolResult]) -> ToolResult:
+    """Runs one after the other, as one."""
+    return ToolResult(
+        "".join(result.output for result in results),
+        sum(result.seconds for result in results),
+        sum(result.cpu_seconds for result in results),
+        max(result.peak_kib for result in results),
+    )
+
+
+class RunsTools(Protocol):
+    """What runs tools: a :class:`ToolRunner`, or something like it."""
+
+    @property
+    def project_root(self) -> Path:
+        """The folder of the project."""
+
+    def run(self, call: ToolCall) -> ToolResult:
+        """Run a tool; see :meth:`ToolRunner.run`."""
