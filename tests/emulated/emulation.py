@@ -24,8 +24,9 @@ from typing import Any
 
 import numpy as np
 from kernelwright.backends.plan import LoweredUnit
+from kernelwright.core.converter import from_json
 from kernelwright.core.dtype import numpy_dtype
-from kernelwright.core.signature import Launch, TensorMap
+from kernelwright.core.signature import Launch, Signature, TensorMap
 from kernelwright.define.configs import Variant
 from kernelwright.define.kernel import Kernel
 from kernelwright.define.unit import Unit, unit_symbol
@@ -326,7 +327,8 @@ class Comparison(Check):
 
     def __init__(self, lowered: Lowered, folder: Path) -> None:
         kernel, slug = lowered.kernel, lowered.variant.slug
-        request = CheckRequest("", kernel.name, slug, "", 0, lowered.signature, "cpu:0", kernel.options.tolerance)
+        signature = from_json(Signature, lowered.signature)
+        request = CheckRequest("", kernel.name, slug, "", 0, signature, "cpu:0", kernel.options.tolerance)
         super().__init__(request, kernel, lowered.variant, lambda name, function: function(), lambda doing: None)
         self._emulation = Emulation(lowered.signature, lowered.source, folder)
 
@@ -350,6 +352,6 @@ class Comparison(Check):
             CheckError: they differ.
             EmulationError: the code did what it must not, or what cannot be emulated.
         """
-        outputs = {a["name"]: self.garbage(a, sizes) for a in self._arguments if a["output"]}
+        outputs = {a.name: self.garbage(a, sizes) for a in self._signature.arguments if a.output}
         got = self._emulation({**inputs, **outputs}, sizes, backwards)
         self.compared(self.expected(inputs), got, sizes, inputs)

@@ -15,6 +15,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from kernelwright.core.errors import CheckError, KernelwrightError, WorkerError
+from kernelwright.core.signature import UNKNOWN
 from kernelwright.processes import worker as worker_module
 from kernelwright.processes.messages import REVISION, Failed, Hello, Progress, Result, Spent, decode, encode
 from kernelwright.processes.pool import WorkerPool
@@ -129,7 +130,7 @@ class Call(threading.Thread):
 
     def __init__(self, pool: WorkerPool, file: str, number: int, order: int) -> None:
         super().__init__(daemon=True)
-        self.request = CheckRequest(file, "k", f"s{number}", "/lib.so", number, {}, "cpu", None)
+        self.request = CheckRequest(file, "k", f"s{number}", "/lib.so", number, UNKNOWN, "cpu", None)
         self.order, self._pool = order, pool
         self.outcome: CheckResult | KernelwrightError | None = None
         self.expected: CheckResult | str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from hypothesis import strategies as st
 from kernelwright.core.converter import from_json, to_json
 from kernelwright.core.errors import KernelwrightError, LoweringError, Where, WorkerError
+from kernelwright.core.signature import UNKNOWN
 from kernelwright.processes import protocol
 from kernelwright.processes import worker as worker_module
 from kernelwright.processes.messages import (
@@ -49,9 +50,9 @@ REQUESTS = [
     LowerRequest(
         "kernels/a.py", "a", "m-1", "kw", {"m": 1, "f": 0.5, "b": True, "s": "é\n\u2028"}, "cuda", "sm_80", "/o"
     ),
-    CheckRequest("kernels/a.py", "a", "m-1", "/lib.so", 3, {"symbols": {"n": "int32"}}, "cpu", 0.5),
+    CheckRequest("kernels/a.py", "a", "m-1", "/lib.so", 3, replace(UNKNOWN, symbols={"n": "int32"}), "cpu", 0.5),
     LowerRequest("kernels/a.py", "a", "m-2", "kw", {"m": 2}, "cuda", "sm_80", "/o", archs=("sm_80",)),
-    MeasureRequest("kernels/a.py", "a", "m-1", "/lib.so", 0, {"symbols": []}, "cpu", sizes={"n": 4}, batches=3),
+    MeasureRequest("kernels/a.py", "a", "m-1", "/lib.so", 0, UNKNOWN, "cpu", sizes={"n": 4}, batches=3),
     CostRequest("kernels/a.py", "a", ({"m": 1},), {"n": 4}, "llvm"),
     DevicesRequest(),
 ]
@@ -379,7 +380,7 @@ def test_a_long_request_to_a_process_that_reads_nothing_ends_at_the_time_limit(
 ) -> None:
     deaf = WorkerKind("a worker", ("-c", f'cat "$0/greeting"; exec {ENDLESS}'), "raise the time", "", "")
     (tmp_path / "greeting").write_bytes(GREETING)
-    request = CheckRequest("k.py", "k", "s", "/lib.so", 0, {"padding": "x" * 10**6}, device, None)
+    request = CheckRequest("k.py", "k", "s", "/lib.so", 0, replace(UNKNOWN, schedule="x" * 10**6), device)
     with WorkerPool(1, tmp_path, HANGS_AFTER_S, python="/bin/sh", kind=deaf) as pool:
         pool._start_one()
         pool.timeout_s = 0.5

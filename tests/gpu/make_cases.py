@@ -10,6 +10,7 @@ import json
 import math
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ LARGEST = 200_000
 BITS = 4
 """Bits of the significands that the numbers of a large case keep, so that they can be packed well."""
 
+from kernelwright.core.converter import from_json  # noqa: E402
 from kernelwright.core.dtype import numpy_dtype  # noqa: E402
+from kernelwright.core.signature import UNKNOWN, Argument  # noqa: E402
 from kernelwright.define.kernel import Kernel  # noqa: E402
 from kernelwright.processes.protocol import CheckRequest  # noqa: E402
 from kernelwright.worker.check import Check, size_sets  # noqa: E402
@@ -59,7 +62,9 @@ def cases(kernel: Kernel, built: dict[str, Any], index: int) -> list[dict[str, A
     """The cases of a variant as arrays, smallest first: all small ones, or one that has elements if there is none."""
     # Of a space only some candidates are built.
     variant = next(variant for variant in kernel.variants if variant.slug == built["slug"])
-    signature = {key: built[key] for key in ("arguments", "symbols", "multiples") if key in built}
+    arguments = from_json(tuple[Argument, ...], built["arguments"])
+    told = {name: built[name] for name in ("symbols", "multiples") if name in built}
+    signature = replace(UNKNOWN, arguments=arguments, **told)
     request = CheckRequest("", kernel.name, variant.slug, "", index, signature, "cpu", kernel.options.tolerance)
     check = Check(request, kernel, variant, lambda what, function: function(), lambda doing: None)
     meta = described(kernel, built, index, check)

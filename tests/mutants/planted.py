@@ -332,13 +332,13 @@ PLANTED = (
     ),
     Planted(
         "A file that changes after it was read is recorded with the content that was not used.",
-        "ReadRecorder._note",
+        "ReadRecorder.note",
         (
             "if name not in reads.files:\n"
-            "            with self._quietly():\n"
+            "            with self.noting():\n"
             "                reads.files[name] = present_digest(self._root, name)"
         ),
-        ("with self._quietly():\n            reads.files[name] = present_digest(self._root, name)"),
+        ("with self.noting():\n            reads.files[name] = present_digest(self._root, name)"),
         ("test_what_counts_of_a_file_is_the_content_that_was_read_first",),
     ),
     Planted(
@@ -434,8 +434,8 @@ PLANTED = (
     ),
     Planted(
         "A worker sends what a tool made that was upgraded while it ran.",
-        "Machine._answer",
-        "self._tool(request.tool)  # it may have been upgraded while it ran",
+        "Machine._do",
+        "self._tool(action.tool)  # it may have been upgraded while it ran",
         "",
         ("test_a_tool_that_was_upgraded_below_a_worker_makes_nothing",),
     ),

@@ -25,12 +25,14 @@ pytest.importorskip("Cython")
 from kernelwright import backends, frontends
 from kernelwright.backends import cython
 from kernelwright.backends.files import UnitFiles
+from kernelwright.core.converter import to_json
 from kernelwright.core.dependencies import EDITED
 from kernelwright.core.errors import KernelwrightError, Where
 from kernelwright.core.files import canonical_json
 from kernelwright.core.need import Need
 from kernelwright.core.pipeline import KINDS, LISTINGS
 from kernelwright.core.request import ASIDE, canonical, deciding, digest
+from kernelwright.core.signature import UNKNOWN
 from kernelwright.define.configs import slugs
 from kernelwright.define.record import DefinitionRecord, KernelRecord
 from kernelwright.define.settings import Settings, affecting
@@ -258,7 +260,7 @@ def test_a_worker_is_asked_what_the_stage_is_known_by(
     made: Made, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """But for what decides nothing: where outputs are to be, and what the sources say."""
-    monkeypatch.setattr(UnitFiles, "read_signature", lambda unit: {"arguments": []})
+    monkeypatch.setattr(UnitFiles, "read_signature", lambda unit: to_json(UNKNOWN))
     asked = []
 
     def ask(request: Any, where: Where) -> Any:
@@ -639,7 +641,7 @@ def request_of(stage: Stage, graph: PackageGraph, monkeypatch: pytest.MonkeyPatc
         raise SentError(request)
 
     vars(graph.run.processes)["pool"] = SimpleNamespace(call=call)
-    monkeypatch.setattr(UnitFiles, "read_signature", lambda unit: {})
+    monkeypatch.setattr(UnitFiles, "read_signature", lambda unit: to_json(UNKNOWN))
     scratch = graph.run.top / "scratch" / stage.subject.replace("/", " ")
     scratch = scratch.with_name(f"{stage.label} {scratch.name}")
     scratch.mkdir(parents=True)

@@ -193,9 +193,7 @@ def test_with_debug_information_the_code_is_the_same_and_the_file_as_well_in_ano
 def test_the_dry_run_is_asked_for_once_and_holds_for_other_folders(bench, monkeypatch):
     ran = []
     run = bench.runner.run
-    monkeypatch.setattr(
-        bench.runner, "run", lambda command, *rest, **more: ran.append(command) or run(command, *rest, **more)
-    )
+    monkeypatch.setattr(bench.runner, "run", lambda call: ran.append(call.command) or run(call))
     _, first = bench.stepwise("compute_80", "-lineinfo")
     bench.folder.rename(bench.project / "build/moved")
     bench.folder.mkdir()
@@ -207,9 +205,7 @@ def test_the_dry_run_is_asked_for_once_and_holds_for_other_folders(bench, monkey
 def test_headers_are_read_once_for_each_arch_and_flags(bench, monkeypatch):
     ran = []
     run = bench.runner.run
-    monkeypatch.setattr(
-        bench.runner, "run", lambda command, *rest, **more: ran.append(command[-1]) or run(command, *rest, **more)
-    )
+    monkeypatch.setattr(bench.runner, "run", lambda call: ran.append(call.command[-1]) or run(call))
     for arch, flags in (("compute_80", ()), ("compute_80", ()), ("compute_90a", ()), ("compute_80", ("-ftz=true",))):
         assert bench.stepwise(arch, *flags)[1] == bench.plain(arch, *flags)[1]
     assert sum(" -E -dD " in command for command in ran) == 3

@@ -18,7 +18,7 @@ from elftools.elf.elffile import ELFFile
 from kernelwright.core.errors import KernelwrightError, SettingsError, ToolchainError, ToolError, Where
 from kernelwright.processes.memory import Measurements, MemoryGovernor
 from kernelwright.processes.runner import ToolRunner
-from kernelwright.processes.tools import ToolResult
+from kernelwright.processes.tools import ToolCall, ToolResult
 from kernelwright.toolchain import nvrtc as nvrtc_library
 from kernelwright.toolchain import nvrtc_compile
 from kernelwright.toolchain import nvrtc_run as nvrtc_module
@@ -235,31 +235,31 @@ def test_a_header_that_nvrtc_refuses_is_made_again(bench: Bench) -> None:
 
 def test_a_header_that_makes_nvrtc_crash_only_costs_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = bench.plain()
-    run, commands = bench.runner.run, []
+    run, calls = bench.runner.run, []
 
-    def crash(command: list[str], *arguments: object, **keywords: object) -> ToolResult:
-        commands.append(command)
-        if any(word.startswith("--pch=") for word in command):
-            raise ToolError(command, -signal.SIGSEGV, "", WHERE)
-        return run(command, *arguments, **keywords)  # type: ignore[arg-type]
+    def crash(call: ToolCall) -> ToolResult:
+        calls.append(call)
+        if any(word.startswith("--pch=") for word in call.command):
+            raise ToolError(call.command, -signal.SIGSEGV, "", WHERE)
+        return run(call)
 
     monkeypatch.setattr(bench.runner, "run", crash)
     compiled, cubin = bench.compile(pch=True)
-    assert cubin == plain and len(commands) == 2
+    assert cubin == plain and len(calls) == 2
     assert any("crash" in note for note in compiled.notes)
 
 
 def test_a_run_that_somebody_kills_is_not_repeated(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    commands = []
+    calls = []
 
-    def kill(command: list[str], *arguments: object, called: str = "", **keywords: object) -> ToolResult:
-        commands.append(command)
-        raise ToolError(command, -signal.SIGKILL, "", WHERE, called=called)
+    def kill(call: ToolCall) -> ToolResult:
+        calls.append(call)
+        raise ToolError(call.command, -signal.SIGKILL, "", WHERE, called=call.called)
 
     monkeypatch.setattr(bench.runner, "run", kill)
     with pytest.raises(ToolError, match="NVRTC was ended by signal 9"):
         bench.compile(pch=True)
-    assert len(commands) == 1
+    assert len(calls) == 1
 
 
 def test_a_folder_that_cannot_be_written_only_costs_time(bench: Bench) -> None:

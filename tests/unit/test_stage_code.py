@@ -14,7 +14,7 @@ from kernelwright.stages.code import PACKAGE, code_digest, code_of, imported
 LABELS = [label for label, kind in KINDS.items() if kind.module]
 
 EXECUTION = "define/kernel core/files worker/definitions worker/imports worker/patterns core/project worker/reads"
-EXECUTION += " worker/server worker/strict"
+EXECUTION += " worker/server worker/strict worker/events worker/questions worker/looks"
 DEVICE_COMPILERS = "toolchain/headers toolchain/nvcc_run toolchain/nvrtc_run processes/environment stages/device"
 DEVICE_COMPILERS += " toolchain/nvcc_steps_run toolchain/ask toolchain/cuda toolchain/nvcc toolchain/nvcc_steps"
 DEVICE_COMPILERS += " toolchain/nvrtc toolchain/nvrtc_compile"

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from kernelwright import kernel
 from kernelwright.backends.plan import LoweredUnit
+from kernelwright.core.converter import from_json
 from kernelwright.core.dtype import Dtype, numpy_dtype
 from kernelwright.core.errors import CheckError, DefinitionError, Where, WorkerError
+from kernelwright.core.signature import UNKNOWN, Argument, Signature
 from kernelwright.processes import worker as worker_module
 from kernelwright.processes.protocol import CheckRequest, CheckResult
 from kernelwright.worker import check as check_module
@@ -97,7 +99,9 @@ def test_what_tvms_rules_schedule_for_the_cpu_is_right(project: Project, kernel:
     signature = json.loads(result["contents"]["signature.json"])
     (project.folder / "host.o").write_bytes(result["contents"]["host.o"])
     library = build(project.folder, plan(kernel, LoweredUnit.from_json(signature, "host.o"), outputs=["y"]))
-    request = CheckRequest("kernels/te.py", kernel, "default", str(library), 0, signature, "cpu", 1e-4)
+    request = CheckRequest(
+        "kernels/te.py", kernel, "default", str(library), 0, from_json(Signature, signature), "cpu", 1e-4
+    )
     assert project.pool.call(request).cases == 7
 
 
@@ -137,7 +141,8 @@ def check(
     # A name of its own for each test: a process does not load a library twice.
     library = project.folder / f"scale{len(list(project.folder.glob('scale*.so')))}.so"
     library.write_bytes(content)
-    return project.pool.call(CheckRequest(file, "scale", slug, str(library), 0, signature, "cpu", tolerance))
+    asked = from_json(Signature, signature)
+    return project.pool.call(CheckRequest(file, "scale", slug, str(library), 0, asked, "cpu", tolerance))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8"])
@@ -237,9 +242,8 @@ def test_arrays_are_aligned_as_much_as_a_kernel_may_expect_and_no_better(dtype: 
 def test_arrays_of_every_dtype_are_aligned_as_the_kernel_asks_and_no_better(dtype: str, alignment: int | None) -> None:
     import tvm
 
-    asked = {} if alignment is None else {"alignment": alignment}
     array = np.arange(15).reshape(3, 5).astype(numpy_dtype(dtype))
-    tensor = to_device(array, {"dtype": dtype, **asked}, tvm.cpu())
+    tensor = to_device(array, Argument("x", "tensor", dtype, False, False, (3, 5), alignment), tvm.cpu())
     expected = alignment or Dtype.parse(dtype, Where()).alignment
     address = tensor.ctypes.data if isinstance(tensor, np.ndarray) else tensor.data_ptr()
     assert address % (2 * expected) == expected
@@ -263,12 +267,11 @@ def prepared(
     def unbuilt() -> None:
         pass
 
-    plain = {"kind": "tensor", "dtype": dtype, "shape": shape}
-    arguments = [{**plain, "name": "x", "output": False}]
+    arguments = [Argument("x", "tensor", dtype, output=False, written=False, shape=tuple(shape))]
     if reference is not None:
         unbuilt.reference(reference)
-        arguments.append({**plain, "name": "y", "output": True})
-    signature = {"arguments": arguments, "symbols": dict.fromkeys(symbols, "int32")}
+        arguments.append(replace(arguments[0], name="y", output=True, written=True))
+    signature = replace(UNKNOWN, arguments=tuple(arguments), symbols=dict.fromkeys(symbols, "int32"))
     request = CheckRequest("a.py", "unbuilt", "default", "", 0, signature, "cpu", None)
     return Check(request, unbuilt, unbuilt.variants[0], lambda what, function: function(), lambda doing: None)
 
@@ -479,6 +482,5 @@ def test_a_variant_for_one_arch_is_not_compared_on_a_gpu_of_another(
 def test_a_missing_device_or_library_is_a_check_error(project: Project, device: str, message: str) -> None:
     file = project.copy("after")
     project.write(file, (project.folder / file).read_text() + "\nafter.reference(lambda: {})\n")
-    signature = {"arguments": [], "symbols": {}}
     with pytest.raises(CheckError, match=message):
-        project.pool.call(CheckRequest(file, "after", "default", "/no/such.so", 0, signature, device, None))
+        project.pool.call(CheckRequest(file, "after", "default", "/no/such.so", 0, UNKNOWN, device, None))

@@ -64,9 +64,14 @@ class Argument:
             raise ValueError(f"argument {shown(self.name)} has {len(self.strides)} strides, and not one for each size")
 
     @property
+    def is_tensor(self) -> bool:
+        """Whether it is a tensor, and no number."""
+        return self.kind == "tensor"
+
+    @property
     def launcher_kind(self) -> str:
         """The launcher's name of what is passed: ``KW_TENSOR``, or a kind of number."""
-        return "KW_TENSOR" if self.kind == "tensor" else f"KW_{number_kind(self.dtype).upper()}"
+        return "KW_TENSOR" if self.is_tensor else f"KW_{number_kind(self.dtype).upper()}"
 
 
 @dataclass(frozen=True)
@@ -253,3 +258,7 @@ class Signature:
     def returned(self) -> tuple[str, ...]:
         """The names of the outputs, in the order in which new ones are returned."""
         return self.outputs or self._marked
+
+
+UNKNOWN = Signature(kernel="", slug="", target="", arch="", entry="", arguments=(), symbols={}, device_kernels=())
+"""In the place of a signature that is not there yet."""

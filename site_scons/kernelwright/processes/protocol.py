@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 from ..core.converter import from_json, that
 from ..core.errors import LONGEST_SHOWN, Where, WorkerError, shown
 from ..core.request import ASIDE
+from ..core.signature import Signature
 from ..define.record import DefinitionRecord
 
 INTERPRETED = "interpreted"
@@ -230,7 +231,7 @@ class CheckRequest(_OfDefinition):
         library: path of the built shared library; empty if the definition is interpreted. That and the signature are
             sources of the stage.
         variant_index: the variant's place in the kernel's configs; the library exports ``<kernel>__<index>``.
-        signature: the parsed signature.json of the variant's unit.
+        signature: that of the variant's unit; ``UNKNOWN`` until it is lowered.
         device: ``cpu``, ``cuda`` with an index, such as ``cuda:0``, or ``INTERPRETED``.
         tolerance: largest accepted error as ``compare`` defines it, or None for the default of each dtype.
         listed: whether the definition lists the variant.
@@ -247,7 +248,7 @@ class CheckRequest(_OfDefinition):
     slug: str
     library: str = field(metadata=ASIDE)
     variant_index: int
-    signature: Mapping[str, Any] = field(metadata=ASIDE)
+    signature: Signature = field(metadata=ASIDE)
     device: str
     tolerance: float | None = None
     listed: bool = field(default=True, metadata=ASIDE)

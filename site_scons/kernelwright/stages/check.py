@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..backends.files import UnitFiles, VariantFiles
+from ..core.converter import from_json
 from ..core.files import pretty_json
 from ..core.need import Interpreter
+from ..core.records import damage_named
 from ..core.request import ASIDE
+from ..core.signature import UNKNOWN, Signature
 from ..frontends.base import FrontEnd
 from ..processes.protocol import INTERPRETED, CheckRequest
 from .context import KernelContext, made
@@ -47,7 +50,8 @@ class Checking:
         """Have a worker compare the variant with its reference."""
         asked = self.asked
         number = [variant.slug for variant in stage.whole(self.variants)].index(asked.slug)
-        signature = self.unit.read_signature()
+        with damage_named(Path(self.unit.signature), "remove it and try again"):
+            signature = from_json(Signature, self.unit.read_signature())
         result = asdict(stage.asked(replace(asked, variant_index=number, signature=signature)))
         del result["dependencies"]
         (scratch / next(iter(stage.stage.outputs))).write_text(pretty_json(result))
@@ -116,7 +120,14 @@ def make(
     compiled = set(kernel.selection.compiled_archs("cuda"))
     is_for_some = library is not None and unit.target == "cuda" and set(unit.archs) != compiled
     asked = CheckRequest(
-        *(kernel.definition.file, record.name, slug, path, number, {}, device, record.options.tolerance),
+        kernel.definition.file,
+        record.name,
+        slug,
+        library=path,
+        variant_index=number,
+        signature=UNKNOWN,
+        device=device,
+        tolerance=record.options.tolerance,
         strict=kernel.run.strict,
         listed=slug in kernel.listed_slugs,
         config=dict(variants[number].config),

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import frontends as front_ends
+from ..core.converter import from_json
 from ..core.dependencies import is_portable
 from ..core.errors import KernelwrightError
 from ..core.files import canonical_json, write_atomically
+from ..core.signature import Signature
 from ..ondemand.build import compile_job, lowered_module
 from ..ondemand.origin import job_of
 from ..ondemand.parallel import compile_all
@@ -110,11 +112,18 @@ class Workshop:
         folder, record = compiled.folder, self.origin.record
         sources = folder / record.name / job.slug
         module = next(sources.glob(f"{self._target}/**/module.*"))
-        signature: Mapping[str, Any] = json.loads((module.parent / "signature.json").read_text(encoding="utf-8"))
+        signature = from_json(Signature, json.loads((module.parent / "signature.json").read_text(encoding="utf-8")))
         library = str(folder / "_lib" / f"{record.name}.so")
         file = self.origin.definition.file
         request = CheckRequest(
-            *(file, record.name, candidate.slug, library, 0, signature, self._device, record.options.tolerance),
+            file,
+            record.name,
+            candidate.slug,
+            library=library,
+            variant_index=0,
+            signature=signature,
+            device=self._device,
+            tolerance=record.options.tolerance,
             listed=candidate.slug in record.slugs,
             config={} if candidate.slug in record.slugs else dict(candidate.config),
         )

@@ -9,7 +9,8 @@ import contextlib
 import ctypes
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar
@@ -19,6 +20,7 @@ import tvm_ffi
 from numpy.typing import NDArray
 
 from ..core.errors import WorkerError
+from ..core.signature import Argument
 from ..ondemand.machine import driver_library
 from ..worker.check import from_device, to_device
 
@@ -49,9 +51,9 @@ class CpuClock:
         self._cpus = sorted(os.sched_getaffinity(0))
         self._threads = [os.getpid()]
 
-    def tensor(self, array: NDArray[Any], argument: Mapping[str, Any]) -> Any:
-        """A tensor with the content of an array, for an argument of signature.json."""
-        result = to_device(array, {**argument, "alignment": ALIGNMENT}, _Cpu())
+    def tensor(self, array: NDArray[Any], argument: Argument) -> Any:
+        """A tensor with the content of an array, for an argument."""
+        result = to_device(array, replace(argument, alignment=ALIGNMENT), _Cpu())
         return tvm_ffi.from_dlpack(result) if isinstance(result, np.ndarray) else result
 
     def values(self, tensor: Any) -> NDArray[Any]:
@@ -196,10 +198,10 @@ class CudaClock:
         get = getattr(self._driver, "cuDeviceGetPCIBusId", None)
         return b"" if get is None or get(text, len(text), device) else text.value
 
-    def tensor(self, array: NDArray[Any], argument: Mapping[str, Any]) -> Any:
-        """A tensor with the content of an array, for an argument of signature.json."""
+    def tensor(self, array: NDArray[Any], argument: Argument) -> Any:
+        """A tensor with the content of an array, for an argument."""
         pointer = self._allocated(array.nbytes)
-        memory = _DeviceMemory(pointer.value, self._index, array.shape, argument["dtype"], self._driver.cuMemFree_v2)
+        memory = _DeviceMemory(pointer.value, self._index, array.shape, argument.dtype, self._driver.cuMemFree_v2)
         tensor = tvm_ffi.from_dlpack(memory)
         self.write(tensor, array)
         return tensor

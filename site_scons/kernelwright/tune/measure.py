@@ -11,7 +11,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.errors import CheckError, KernelwrightError
+from ..core.signature import Signature
 from ..processes.protocol import CostRequest, CostResult, MeasureRequest, MeasureResult
 from ..processes.serving import Progress, Send
 from ..worker.definitions import Definitions
@@ -126,20 +127,18 @@ class Bench:
     def _prepared(self, request: MeasureRequest, check: Check, has_reference: bool) -> Turn:
         """A variant that was called, compared and warmed up."""
         function, inputs = check.function(), self._inputs_of(request, check)
-        arguments = request.signature["arguments"]
         tensors: Values = {}
         values: list[Any] = []
-        for argument in arguments:
-            name = argument["name"]
-            value = check.garbage(argument, request.sizes) if argument["output"] else inputs[name]
+        for argument in request.signature.arguments:
+            value = check.garbage(argument, request.sizes) if argument.output else inputs[argument.name]
             if isinstance(value, np.ndarray):
-                tensors[name] = value = self._clock.tensor(value, argument)
+                tensors[argument.name] = value = self._clock.tensor(value, argument)
             values.append(value)
         self._first(function, values, request)
         got = {name: self._clock.values(tensor) for name, tensor in tensors.items()}
         if has_reference:
             check.compared(self._expected_of(check, inputs), got, request.sizes, inputs)
-        written = [a["name"] for a in arguments if a["written"] and not a["output"]]
+        written = [a.name for a in request.signature.arguments if a.written and not a.output]
         changed = [(tensors[name], inputs[name]) for name in written]
         turn = Turn(self._clock, lambda: function(*values), changed)
         turn.warm_up(request.batch_us / 1e6)
@@ -172,9 +171,9 @@ class Bench:
         return self._expected[key]
 
 
-def _layout(signature: Mapping[str, Any]) -> str:
+def _layout(signature: Signature) -> str:
     """The arguments as far as they decide what the inputs are."""
-    return repr([(a["name"], a["kind"], a["dtype"], a.get("shape")) for a in signature["arguments"]])
+    return repr([(a.name, a.kind, a.dtype, a.shape) for a in signature.arguments])
 
 
 class MeasuringServer(Server):

@@ -104,7 +104,7 @@ class _Recheck:
         Raises:
             SettingsError: the table names a size that the kernel does not have.
         """
-        symbols = set(self._built[DEFAULT].request.signature["symbols"])
+        symbols = set(self._built[DEFAULT].request.signature.symbols)
         for named in ({*self._config.by}, *({*row.sizes} for row in self._config.evidence)):
             if unknown := sorted(named - symbols):
                 where = self._table.where(self._config.line)

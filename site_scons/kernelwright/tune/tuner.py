@@ -259,7 +259,7 @@ class ConfigTuning:
 
     def _sizes(self, default: Built) -> list[dict[str, int]]:
         """The combinations of sizes that are measured; those of a class are rounded up to its multiples."""
-        symbols, multiples = list(default.request.signature["symbols"]), self._multiples
+        symbols, multiples = list(default.request.signature.symbols), self._multiples
         declared = self._choice.sizes
         given = self._tuner.request.sizes or {name: declared[name] for name in symbols if name in declared}
 
@@ -271,8 +271,7 @@ class ConfigTuning:
 
     @property
     def _multiples(self) -> Mapping[str, int]:
-        multiples: Mapping[str, int] = self.built[DEFAULT].request.signature.get("multiples", {})
-        return multiples
+        return self.built[DEFAULT].request.signature.multiples
 
     def _ordered(self, sizes: Sequence[Sizes]) -> list[Candidate]:
         """All candidates but the default.

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from ..core.dtype import Dtype, bytes_of, numpy_dtype
 from ..core.errors import CheckError, DefinitionError, Where, shown
+from ..core.signature import Argument
 from ..define.configs import Variant
 from ..define.divisible import rounded_up
 from ..define.kernel import Kernel
 from ..processes.protocol import INTERPRETED, CheckRequest, CheckResult
 from ..runtime.arch import suitable
-from ..runtime.arguments import outputs_of
 from ..runtime.interface import plain_number
 from ..runtime.size import Size
 from .compare import TOLERANCES, Mismatch, compare, is_float
@@ -73,9 +73,10 @@ class Check:
         self._call = call
         self._progress = progress
         self._interpreted = interpreted
-        self._arguments: list[Mapping[str, Any]] = list(request.signature["arguments"])
-        self._symbols = list(request.signature["symbols"])
-        self._multiples: Mapping[str, int] = request.signature.get("multiples", {})
+        self._signature = request.signature
+        self._outputs = list(request.signature.returned)
+        self._inputs = [argument for argument in request.signature.arguments if not argument.output]
+        self._tensors = [argument for argument in request.signature.arguments if argument.is_tensor]
         seed = hashlib.sha256(f"{kernel.name}/{variant.slug}".encode()).digest()
         self._rng = np.random.default_rng(int.from_bytes(seed[:8], "little"))
         kind, _, index = ("cpu" if request.device == INTERPRETED else request.device).partition(":")
@@ -96,14 +97,14 @@ class Check:
         is_for_some = self._request.archs and self._interpreted is None
         if is_for_some and not suitable(self._request.archs.split(","), capability(self._device)):
             return CheckResult(0, 0.0, (), self._request.device)
-        strided = [argument["name"] for argument in self._arguments if "strides" in argument]
+        strided = [argument.name for argument in self._signature.arguments if argument.strides]
         if strided and self._request.device.startswith("cuda"):
             print(f"{self._kernel.name} is not checked on {self._request.device}: {strided[0]} has declared strides")
             return CheckResult(0, 0.0, (), self._request.device)
         function = self.function()
         worst = 0.0
         checked: list[dict[str, int]] = []
-        for sizes in size_sets(self._symbols, self._multiples):
+        for sizes in size_sets(list(self._signature.symbols), self._signature.multiples):
             inputs = self.inputs(sizes)
             if inputs is not None:
                 self._progress(f"running it with {_listed(sizes)}")
@@ -115,10 +116,6 @@ class Check:
             raise self._nothing_checked()
         cases = len(checked) + self._leaves_out
         return CheckResult(cases, worst, tuple(checked), self._request.device)
-
-    @property
-    def _outputs(self) -> list[str]:
-        return outputs_of({**self._request.signature, "arguments": self._arguments})
 
     @property
     def _leaves_out(self) -> bool:
@@ -144,13 +141,11 @@ class Check:
         if given is None:
             return None
         values: Values = {}
-        for argument in self._arguments:
-            name, dtype = argument["name"], numpy_dtype(argument["dtype"])
-            if argument["output"]:
-                continue
+        for argument in self._inputs:
+            name, dtype = argument.name, numpy_dtype(argument.dtype)
             if name in given:
                 values[name] = given[name]
-            elif name in shapes:
+            elif argument.is_tensor:
                 values[name] = random_array(self._rng, shapes[name], dtype)
             else:
                 values[name] = sizes[name] if name in sizes else plain_number(random_array(self._rng, (), dtype)[()])
@@ -165,12 +160,10 @@ class Check:
         given = self._call("inputs", lambda: hook(self._rng, **keywords))
         if given is None:
             return None
-        dtypes = {argument["name"]: argument["dtype"] for argument in self._arguments if not argument["output"]}
+        dtypes = {argument.name: argument.dtype for argument in self._inputs}
         if not isinstance(given, Mapping) or not set(given) <= set(dtypes):
-            message = (
-                f"the inputs function returned {shown(given)}, expected a dict with some of the keys {sorted(dtypes)}"
-            )
-            raise CheckError(message, line_of(hook))
+            expected = f"expected a dict with some of the keys {sorted(dtypes)}"
+            raise CheckError(f"the inputs function returned {shown(given)}, {expected}", line_of(hook))
         result: Values = {}
         for name, value in given.items():
             if name in shapes:
@@ -185,13 +178,13 @@ class Check:
 
     def _has_large(self, sizes: Mapping[str, int]) -> bool:
         """Whether these are sizes of a check, of which one is large; a tuner may ask for others of any size."""
-        return any(size == rounded_up(LARGE, self._multiples.get(name, 1)) for name, size in sizes.items())
+        multiples = self._signature.multiples
+        return any(size == rounded_up(LARGE, multiples.get(name, 1)) for name, size in sizes.items())
 
     def shapes(self, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]] | None:
         """The shape of each tensor; None if one divides by zero or is negative for these sizes."""
-        tensors = [argument for argument in self._arguments if argument["kind"] == "tensor"]
         try:
-            shapes = {argument["name"]: shape_of(argument, sizes) for argument in tensors}
+            shapes = {argument.name: shape_of(argument, sizes) for argument in self._tensors}
         except ZeroDivisionError:
             return None
         return None if any(min(shape, default=0) < 0 for shape in shapes.values()) else shapes
@@ -203,8 +196,7 @@ class Check:
         return CheckError("the kernel's inputs function skips all sizes", where, "let it accept some of them")
 
     def _bytes(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
-        dtypes = {argument["name"]: numpy_dtype(argument["dtype"]) for argument in self._arguments}
-        return sum(math.prod(shape) * dtypes[name].itemsize for name, shape in shapes.items())
+        return sum(math.prod(shapes[each.name]) * numpy_dtype(each.dtype).itemsize for each in self._tensors)
 
     def _case(self, function: Any, sizes: Mapping[str, int], inputs: Values, leave_out: bool) -> float:
         """Call the kernel and the reference with the same inputs and return the largest error."""
@@ -228,10 +220,9 @@ class Check:
             if isinstance(value, np.ndarray):
                 expected.setdefault(name, value)
         worst = 0.0
-        for argument in self._arguments:
-            if argument["kind"] == "tensor":
-                name = argument["name"]
-                worst = max(worst, self._compared(argument, expected[name], got[name], sizes, inputs))
+        for argument in self._tensors:
+            name = argument.name
+            worst = max(worst, self._compared(argument, expected[name], got[name], sizes, inputs))
         return worst
 
     def _reference_failed(self, error: DefinitionError, sizes: Mapping[str, int]) -> DefinitionError:
@@ -253,7 +244,7 @@ class Check:
             return {}
         keywords = _accepted(reference, self._variant.config, skip=len(copies))
         result = self._call("reference", lambda: reference(*copies, **keywords))
-        tensors = {argument["name"] for argument in self._arguments if argument["kind"] == "tensor"}
+        tensors = {argument.name for argument in self._tensors}
         if isinstance(result, Mapping):
             if not set(self._outputs) <= set(result) <= tensors:
                 message = f"the reference returned arrays for {shown(list(result))}, expected {self._outputs}"
@@ -276,14 +267,11 @@ class Check:
         arguments: list[Any] = []
         tensors: dict[str, Any] = {}
         told = dict(sizes)
-        for argument in self._arguments:
-            name = argument["name"]
-            if argument["output"] and leave_out:
-                continue
-            value = self.garbage(argument, sizes) if argument["output"] else inputs[name]
+        for argument in self._inputs if leave_out else self._signature.arguments:
+            value = self.garbage(argument, sizes) if argument.output else inputs[argument.name]
             if isinstance(value, np.ndarray):
                 strides = declared_strides(argument, value.shape, told)
-                tensors[name] = value = to_device(value, argument, self._device, strides)
+                tensors[argument.name] = value = to_device(value, argument, self._device, strides)
             arguments.append(value)
         try:
             returned = function(*arguments)
@@ -299,21 +287,21 @@ class Check:
                 f"calling the kernel {how} at {_listed(sizes)} raised {type(error).__name__}: {error}"
             ) from error
 
-    def garbage(self, argument: Mapping[str, Any], sizes: Mapping[str, int]) -> Array:
+    def garbage(self, argument: Argument, sizes: Mapping[str, int]) -> Array:
         """An output before the call, full of values that show where the kernel writes nothing."""
-        dtype = numpy_dtype(argument["dtype"])
+        dtype = numpy_dtype(argument.dtype)
         fill: Any = np.nan if is_float(dtype) else 1 if dtype == np.bool_ else 113
         return np.full(shape_of(argument, sizes), fill, dtype)
 
     def _compared(
-        self, argument: Mapping[str, Any], expected: Array, got: Array, sizes: Mapping[str, int], inputs: Values
+        self, argument: Argument, expected: Array, got: Array, sizes: Mapping[str, int], inputs: Values
     ) -> float:
-        name = argument["name"]
+        name = argument.name
         if expected.shape != got.shape:
             message = f"{name} has the shape {got.shape} at {_listed(sizes)}, the reference's is {expected.shape}"
             raise CheckError(message, line_of(self._kernel.reference_function))
         untouched = expected is inputs.get(name)
-        tolerance = 0.0 if untouched else self.tolerance(argument["dtype"])
+        tolerance = 0.0 if untouched else self.tolerance(argument.dtype)
         error, mismatch = compare(expected, got, tolerance)
         if mismatch is not None:
             raise self._failure(name, sizes, mismatch, tolerance, untouched)
@@ -361,9 +349,9 @@ def _size_sets(symbols: Sequence[str]) -> list[dict[str, int]]:
     return sets + [{name: LARGE if name == large else MIDDLE for name in symbols} for large in symbols]
 
 
-def shape_of(argument: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape of a tensor argument of signature.json, for values of the size variables."""
-    return tuple(size if isinstance(size, int) else Size(size).value(sizes) for size in argument["shape"])
+def shape_of(argument: Argument, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of a tensor argument, for values of the size variables."""
+    return tuple(size if isinstance(size, int) else Size(size).value(sizes) for size in argument.shape)
 
 
 def random_array(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -375,13 +363,13 @@ def random_array(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dty
     return np.asarray(rng.standard_normal(shape)).astype(dtype)
 
 
-def declared_strides(argument: Mapping[str, Any], shape: Sequence[int], told: dict[str, int]) -> list[int]:
-    """Strides in elements that an argument of signature.json accepts, with gaps where it allows them; [] if compact.
+def declared_strides(argument: Argument, shape: Sequence[int], told: dict[str, int]) -> list[int]:
+    """Strides in elements that an argument accepts, with gaps where it allows them; [] if compact.
 
     Arguments:
         told: symbol -> value; gets those that only strides tell.
     """
-    strides = list(argument.get("strides", ()))
+    strides: list[Any] = list(argument.strides)
     free = [axis for axis, stride in enumerate(strides) if isinstance(stride, str) and stride.isidentifier()]
     free = [axis for axis in free if strides[axis] not in told]
     span = 1
@@ -394,8 +382,8 @@ def declared_strides(argument: Mapping[str, Any], shape: Sequence[int], told: di
     return strides
 
 
-def to_device(array: Array, argument: Mapping[str, Any], device: Any, strides: Sequence[int] = ()) -> Any:
-    """A new tensor on a device with the content of an array, for an argument of signature.json.
+def to_device(array: Array, argument: Argument, device: Any, strides: Sequence[int] = ()) -> Any:
+    """A new tensor on a device with the content of an array, for an argument.
 
     On the CPU it is aligned as the argument has to be and no better.
 
@@ -406,24 +394,24 @@ def to_device(array: Array, argument: Mapping[str, Any], device: Any, strides: S
     if on_cpu and array.dtype.isbuiltin == 1:
         span = 1 + sum(max(size - 1, 0) * stride for size, stride in zip(array.shape, strides, strict=bool(strides)))
         content = np.zeros(span, array.dtype) if strides else array
-        copy = barely_aligned(content, argument.get("alignment") or array.itemsize)
+        copy = barely_aligned(content, argument.alignment or array.itemsize)
         if strides:
             copy = np.lib.stride_tricks.as_strided(copy, array.shape, [stride * array.itemsize for stride in strides])
             copy[...] = array
         return copy
-    shape, dtype = array.shape, argument["dtype"]
-    tensor = _aligned_tensor(shape, argument) if on_cpu else tvm.runtime.empty(shape, dtype, device)
+    shape = array.shape
+    tensor = _aligned_tensor(shape, argument) if on_cpu else tvm.runtime.empty(shape, argument.dtype, device)
     if array.size:
         tensor.copyfrom(array)
     return tensor
 
 
-def _aligned_tensor(shape: tuple[int, ...], argument: Mapping[str, Any]) -> Any:
+def _aligned_tensor(shape: tuple[int, ...], argument: Argument) -> Any:
     """A new tensor on the CPU, of a dtype that NumPy does not have; TVM's own would be aligned to 64 bytes."""
-    dtype = Dtype.parse(argument["dtype"], Where(stage="check"))
+    dtype = Dtype.parse(argument.dtype, Where(stage="check"))
     memory = np.zeros(bytes_of(math.prod(shape) * dtype.bits), np.uint8)
-    tensor: Any = tvm_ffi.from_dlpack(barely_aligned(memory, argument.get("alignment") or dtype.alignment))
-    return tensor._create_view(shape, argument["dtype"])
+    tensor: Any = tvm_ffi.from_dlpack(barely_aligned(memory, argument.alignment or dtype.alignment))
+    return tensor._create_view(shape, argument.dtype)
 
 
 def barely_aligned(array: Array, alignment: int) -> Array:

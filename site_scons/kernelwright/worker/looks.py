@@ -102,6 +102,11 @@ def place_of(descriptor: int) -> str | None:
 _READLINK = os.readlink
 
 
+def path_in(value: Any) -> str | None:
+    """The path that a function is given; None for a file descriptor, and for what is no path."""
+    return os.fsdecode(value) if isinstance(value, (str, bytes, os.PathLike)) else None
+
+
 def _below(folder: int, path: Any) -> str | None:
     """The path of what is looked for relative to an open folder; None if that cannot be told."""
     place = place_of(folder)

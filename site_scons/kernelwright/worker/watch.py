@@ -19,7 +19,9 @@ from .. import frontends
 from ..core.errors import DefinitionError, UnimplementedError, Where
 from ..core.project import Installation, Project
 from .environment import Variables
+from .events import Events
 from .imports import ProjectFinder, ProjectLoader
+from .questions import Questions
 from .reads import ReadRecorder, Reads
 from .strict import Strict
 
@@ -37,9 +39,11 @@ class Watch:
         self.project = Project(root)
         self.installation = Installation(*own)
         self.strict = Strict(self.project, self.installation)
-        self.recorder = ReadRecorder(self.project, self.installation, self.strict, variables)
+        self.recorder = ReadRecorder(self.project, self.installation, self.strict)
         self._finder = ProjectFinder(self.project, self.installation, self.recorder)
-        self.recorder.install()
+        events = Events(Path(self.project.root), self.recorder, self.strict)
+        events.watch()
+        Questions(self.recorder, self.strict, variables).watch(events)
         sys.meta_path.insert(0, self._finder)
 
     @contextlib.contextmanager
