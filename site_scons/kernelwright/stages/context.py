@@ -120,16 +120,6 @@ class KernelContext:
         """The interpreter of the environment that its front end has for itself; empty: it has none."""
         return self.own_tool.python if self.own_tool and self.front_end.own_environment else ""
 
-    def _require_environment(self) -> None:
-        """Raise a ToolchainError if pip has not installed the front end's compiler in its environment.
-
-        Nobody would notice another one there.
-        """
-        tool, environment = self.own_tool, self.front_end.own_environment
-        if tool and environment and tool.python and not tool.path:
-            message = f"{environment.setting} is {tool.python!r}, where pip has not installed {environment.title}"
-            raise ToolchainError(message, self.where("lower"), environment.remedy)
-
     @property
     def flags(self) -> tuple[str, ...]:
         """Flags of the CUDA compiler, if that compiles the kernel."""
@@ -236,15 +226,15 @@ class KernelContext:
             EditedError: it has executed something else than what was discovered.
         """
         if request.python:
-            self._require_environment()
+            _require_environment(self)
         known, top = self.definition.dependencies, self.run.top
         try:
             result: Any = self.run.pool.call(request)
         except DefinitionError:
             # It may have read a file of which the editor had written the first half.
-            self._require_unedited({name: present_digest(top, name) for name in known}, where)
+            _require_unedited(self.definition, {name: present_digest(top, name) for name in known}, where)
             raise
-        self._require_unedited(result.dependencies, where)
+        _require_unedited(self.definition, result.dependencies, where)
         cache = self.run.cache
         is_sent = cache is not None and cache.remote is not None
         unnamed = [name for name in result.dependencies if name != OUTSIDE and not is_portable(name)]
@@ -252,11 +242,23 @@ class KernelContext:
             self.run.note_once(line)
         return result
 
-    def _require_unedited(self, dependencies: Mapping[str, str], where: Where) -> None:
-        """Raise an EditedError if a file of the definition is not what it was when it was discovered."""
-        for name, digest in self.definition.dependencies.items():
-            if dependencies.get(name, digest) != digest:
-                raise EditedError(f"{name} was edited meanwhile", where, "try again")
+
+def _require_environment(kernel: KernelContext) -> None:
+    """Raise a ToolchainError if pip has not installed the front end's compiler in its environment.
+
+    Nobody would notice another one there.
+    """
+    tool, environment = kernel.own_tool, kernel.front_end.own_environment
+    if tool and environment and tool.python and not tool.path:
+        message = f"{environment.setting} is {tool.python!r}, where pip has not installed {environment.title}"
+        raise ToolchainError(message, kernel.where("lower"), environment.remedy)
+
+
+def _require_unedited(definition: DefinitionRecord, dependencies: Mapping[str, str], where: Where) -> None:
+    """Raise an EditedError if a file of the definition is not what it was when it was discovered."""
+    for name, digest in definition.dependencies.items():
+        if dependencies.get(name, digest) != digest:
+            raise EditedError(f"{name} was edited meanwhile", where, "try again")
 
 
 def whole(run: Services, variants: tuple[VariantFiles, ...]) -> tuple[VariantFiles, ...]:
