@@ -157,12 +157,13 @@ def test_a_backward_kernel_has_the_callers_configs_and_a_space_of_its_own() -> N
 def test_sizes_are_sorted_and_each_once_and_may_depend_on_the_config() -> None:
     made = declared(tune=grid(block=[1]))
     assert made.sizes_of({"n": 3}) == {}
-    made.sizes(lambda n: {"m": [n, 1, 16, 1], "k": range(1, 3)})
-    assert made.sizes_of({"n": 1024}) == {"m": (1, 16, 1024), "k": (1, 2)}
+    made.sizes(lambda n: {"m": [n, 1, 16, 1], "k": range(1, 3), "largest": [2**53]})
+    assert made.sizes_of({"n": 1024}) == {"m": (1, 16, 1024), "k": (1, 2), "largest": (2**53,)}
 
 
 @pytest.mark.parametrize(
-    "sizes", [None, [1], {"m": 3}, {"m": []}, {"m": [0]}, {"m": [True]}, {"m": ["1"]}, {"m n": [1]}]
+    "sizes",
+    [None, [1], {"m": 3}, {"m": []}, {"m": [0]}, {"m": [2**53 + 1]}, {"m": [True]}, {"m": ["1"]}, {"m n": [1]}],
 )
 def test_sizes_of_another_form_are_an_error(sizes: Any) -> None:
     made = declared(tune=grid(block=[1]))
