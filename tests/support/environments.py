@@ -62,7 +62,7 @@ def install(home: Path, *requirements: str | Path, env: Mapping[str, str] | None
 
 
 def own_wheel(factory: pytest.TempPathFactory) -> Path:
-    """The wheel of Kernelwright itself, made once."""
+    """The wheel of Kernelwright itself, made once, from its sdist."""
 
     def make(folder: Path) -> None:
         # A copy, because setuptools writes into the tree that it builds.
@@ -70,8 +70,9 @@ def own_wheel(factory: pytest.TempPathFactory) -> Path:
             shutil.copyfile(ROOT / name, folder / name)
         leave = shutil.ignore_patterns("__pycache__", "*.egg-info")
         shutil.copytree(ROOT / "site_scons", folder / "site_scons", ignore=leave)
-        command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", "dist", "."]
-        subprocess.run(command, cwd=folder, check=True, env=without_path())
+        # The wheel is made from the sdist, so what that lacks is missing here too.
+        command = [sys.executable, "-m", "build", "--no-isolation", "."]
+        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL, env=without_path())
 
     (wheel,) = (once(factory, "own-wheel", make) / "dist").glob("*.whl")
     return wheel

@@ -53,7 +53,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return own_wheel(tmp_path_factory)
 
 
-def test_it_is_pure_python_and_has_every_file_of_the_package(wheel: Path) -> None:
+def test_it_and_its_sdist_are_pure_python_and_have_every_file_of_the_package(wheel: Path) -> None:
     assert re.fullmatch(r"kernelwright-[0-9.]+-py3-none-any\.whl", wheel.name)
     package = ROOT / "site_scons/kernelwright"
     tracked = {f"kernelwright/{path.relative_to(package)}" for path in package.rglob("*") if path.is_file()}
