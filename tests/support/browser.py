@@ -41,9 +41,14 @@ BROWSER = next((path for name in NAMES if (path := shutil.which(name))), None)
 needs_browser = pytest.mark.skipif(BROWSER is None, reason=f"no {', '.join(NAMES)} on PATH")
 
 
+def escaped(text: str) -> str:
+    """A text as the templates of a page write it."""
+    return html.escape(text).replace("&quot;", "&#34;").replace("&#x27;", "&#39;")
+
+
 def rows_of(page: str, label: str) -> list[list[str]]:
     """The texts of the cells of a table of a report, by row."""
-    body = page.split(f'aria-label="{html.escape(label)}"', 1)[1].split("<tbody>", 1)[1].split("</tbody>", 1)[0]
+    body = page.split(f'aria-label="{escaped(label)}"', 1)[1].split("<tbody>", 1)[1].split("</tbody>", 1)[0]
     cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", body, re.S)]
     return [[html.unescape(re.sub(r"<[^>]*>", "", cell)) for cell in row] for row in cells]
 

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from kernelwright.cli import main
 from kernelwright.commands.report.data import collect
-from kernelwright.commands.report.markup import duration
-from kernelwright.commands.report.page import render
+from kernelwright.commands.report.page import FOLDER, render
+from kernelwright.commands.report.text import duration
 from kernelwright.core.pipeline import STAGES
 from kernelwright.core.quantity import in_words
 from kernelwright.package.manifest import BuiltPackage, PackagedKernel, make_manifest, sealed_manifest
 from kernelwright.runtime.loader import DIGEST_LINE
 from kernelwright.state.trace import RunSummary, Trace
-from support.browser import Browser, needs_browser, rows_of
+from support.browser import Browser, escaped, needs_browser, rows_of
 
 LABELS = [kind.label for kind in STAGES]
 SUMMARY = RunSummary(jobs=2, cores=2, built=6, reused=3, cached=2, failed=1, seconds=4.0)
@@ -378,7 +378,7 @@ def test_what_a_partial_package_lacks_is_noted(project: Path):
     content = content.replace('"kernels":', f'"missing": [{json.dumps(gap)}],\n "kernels":', 1)
     path.write_text(sealed_manifest(content))
     text = f"demo was built partially, without gemm/block_m-256 for sm_80 [nvcc]: large {EVIL}"
-    assert html.escape(text) in page_of(project)
+    assert escaped(text) in page_of(project)
 
 
 def test_package_without_code_of_a_kind_has_no_table_of_it(tmp_path: Path):
@@ -399,11 +399,18 @@ def test_package_without_code_of_a_kind_has_no_table_of_it(tmp_path: Path):
 
 
 def test_texts_of_the_user_are_escaped(project: Path):
+    rewrite(project / "build/demo/manifest.json", '"saxpy": {', '"<b>": {')
     page = page_of(project)
-    assert "<script>alert" not in page and "<img" not in page and "<!--" not in page
+    assert "<script>alert" not in page and "<img" not in page and "<!--" not in page and "<b>" not in page
+    assert [row[0] for row in rows_of(page, "Kernels")] == ["gemm", "<b>"]
     # The data and the script, each in an element that only they close.
     assert page.count("</script>") == 2
-    assert html.escape(f"part_2{EVIL}") in page
+    assert escaped(f"part_2{EVIL}") in page
+
+
+def test_templates_trust_nothing_but_the_style_and_the_script():
+    templates = "".join(path.read_text() for path in FOLDER.glob("*.html"))
+    assert re.findall(r"(\w+)\s*\|\s*safe", templates) == ["style", "script"] and "autoescape" not in templates
 
 
 def test_name_with_bytes_that_are_not_utf8_can_be_written(tmp_path: Path):

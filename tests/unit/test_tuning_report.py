@@ -16,9 +16,9 @@ from kernelwright.cli import main
 from kernelwright.commands.report.axes import ticks
 from kernelwright.commands.report.data import collect
 from kernelwright.commands.report.page import render
-from kernelwright.commands.report.tuning_data import microseconds, short_time
+from kernelwright.commands.report.text import microseconds, short_time
 from kernelwright.state.tuning_result import ConfigResult, read_result
-from support.browser import Browser, needs_browser, rows_of
+from support.browser import Browser, escaped, needs_browser, rows_of
 from support.tuning_results import CPU, add_result, grid, result, tuned_config
 
 EVIL = "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>&amp;\"'"
@@ -53,9 +53,14 @@ def page_of(folder: Path, *configs: ConfigResult) -> str:
     return render(collect(folder, ["build"])).decode()
 
 
-def drawings(page: str, kind: str) -> list[str]:
-    """The drawings of a kind: ``plot`` or ``map``."""
-    return re.findall(rf'<svg class="{kind}" .*?\n</svg>(?=</figure>)', page, re.S)
+def plots(page: str) -> list[str]:
+    """The plots of a page."""
+    return re.findall(r'<svg class="plot" .*?\n</svg>(?=</figure>)', page, re.S)
+
+
+def maps(page: str) -> list[str]:
+    """The heat maps of a page."""
+    return re.findall(r'<table class="map.*?</table>', page, re.S)
 
 
 def candidates(plot: str) -> dict[int, str]:
@@ -223,7 +228,7 @@ def test_what_was_measured_with_what_and_what_follows(project: Path):
 
 
 def test_each_candidate_is_a_line_and_the_chosen_one_is_marked_where_it_is_chosen(project: Path):
-    times, ratios = drawings(page_of(project), "plot")
+    times, ratios = plots(page_of(project))
     for plot in (times, ratios):
         found = candidates(plot)
         assert sorted(found) == [0, 1, 2, 3, 4]
@@ -245,7 +250,7 @@ def test_each_candidate_is_a_line_and_the_chosen_one_is_marked_where_it_is_chose
 
 
 def test_axes_name_what_they_show(project: Path):
-    times, ratios = drawings(page_of(project), "plot")
+    times, ratios = plots(page_of(project))
     assert re.findall(r'text-anchor="middle">([^<]*)</text>', times) == ["1", "64", "4,096", "m"]
     assert {"300 \u00b5s", "1 ms"} <= set(re.findall(r'text-anchor="end">([^<]*)</text>', times))
     assert "1\u00d7" in re.findall(r'text-anchor="end">([^<]*)</text>', ratios)
@@ -253,7 +258,7 @@ def test_axes_name_what_they_show(project: Path):
 
 
 def test_tip_says_what_a_mark_stands_for(project: Path):
-    times, _ = drawings(page_of(project), "plot")
+    times, _ = plots(page_of(project))
     tips = re.findall(r"<title>(.*?)</title>", candidates(times)[3], re.S)
     assert html.unescape(tips[0]).split("\n") == [
         "block_m=16 stages=3 (chosen)",
@@ -273,7 +278,7 @@ def many_cost(point: Mapping[str, Any], sizes: Mapping[str, int]) -> float:
 
 def test_of_many_candidates_only_the_best_have_colours(tmp_path: Path):
     page = page_of(tmp_path, tuned_config({}, MANY, [{"m": m} for m in (1, 3, 5)], many_cost))
-    times, _ = drawings(page, "plot")
+    times, _ = plots(page)
     colours = re.findall(r'<g class="one (\w+)" data-candidate="(\d+)"', times)
     assert [colour for colour, _ in colours].count("tother") == 200
     assert [colour for colour, _ in colours[-7:]] == ["tdefault", "t5", "t4", "t3", "t2", "t1", "t0"]
@@ -287,7 +292,7 @@ def test_size_at_which_a_candidate_was_not_measured_is_a_gap(tmp_path: Path):
     sizes = [{"m": m} for m in (1, 2, 4, 8)]
     config = tuned_config({}, grid(rows=[1, 2]), sizes, lambda point, at: 10.0 * point["rows"])
     gap = replace(config.sizes[1], candidates=config.sizes[1].candidates[:1])
-    times, _ = drawings(page_of(tmp_path, replace(config, sizes=(config.sizes[0], gap, *config.sizes[2:]))), "plot")
+    times, _ = plots(page_of(tmp_path, replace(config, sizes=(config.sizes[0], gap, *config.sizes[2:]))))
     line = re.search(r'<path class="line" d="(.*?)"', candidates(times)[1])
     assert line and re.fullmatch(r"M[\d. ]+h0M[\d. ]+L[\d. ]+", line[1])
     assert candidates(times)[1].count('class="dot"') == 3
@@ -297,14 +302,14 @@ def test_a_second_symbol_that_varies_makes_plots_of_its_own(tmp_path: Path):
     sizes = [{"b": b, "m": m} for m in (1, 64, 4096) for b in (1, 8)]
     page = page_of(tmp_path, tuned_config({}, POINTS, sizes, lambda point, at: cost(point, at) * at["b"]))
     assert re.findall(r"<h4>(b=\d)</h4>", page) == ["b=1", "b=8"]
-    assert len(drawings(page, "plot")) == 4
+    assert len(plots(page)) == 4
     assert [row[:2] for row in rows_of(page, "Choices of k")][:2] == [["1", "1"], ["8", "1"]]
 
 
 def test_symbols_that_vary_together_share_their_plots(tmp_path: Path):
     sizes = [{"m": 512 // b, "b": b} for b in (1, 8, 64)]
     page = page_of(tmp_path, tuned_config({}, POINTS, sizes, cost))
-    times, _ = drawings(page, "plot")
+    times, _ = plots(page)
     assert all(drawn.count("L") == 2 for drawn in candidates(times).values())
     line = candidates(times)[0].split('d="M')[1].partition('"')[0]
     across = [float(place.split()[0]) for place in line.split("L")]
@@ -314,7 +319,7 @@ def test_symbols_that_vary_together_share_their_plots(tmp_path: Path):
 def test_plots_are_at_most_six_pairs(tmp_path: Path):
     sizes = [{"m": m, "b": b} for b in range(1, 21) for m in (1, *range(50, 81))]
     page = page_of(tmp_path, tuned_config({}, POINTS[:2], sizes, cost))
-    assert len(drawings(page, "plot")) == 12 and "6 of 20 plots; the table has all sizes." in page
+    assert len(plots(page)) == 12 and "6 of 20 plots; the table has all sizes." in page
     assert re.findall(r"<h4>b=(\d+)</h4>", page)[::5] == ["1", "20"]
 
 
@@ -322,7 +327,7 @@ def test_plots_are_at_most_six_pairs(tmp_path: Path):
 def test_one_combination_of_sizes_has_bars_in_place_of_lines(tmp_path: Path, at: dict[str, int]):
     points = grid(block_m=[64, *range(1, 20), 256])
     page = page_of(tmp_path, tuned_config({}, points, [at], cost))
-    assert not drawings(page, "plot")
+    assert not plots(page)
     (label,) = re.findall(r'aria-label="(Fastest candidates of .*?)"', page)
     rows = rows_of(page, label)
     assert 10 <= len(rows) <= 12 and sum("(chosen)" in row[0] for row in rows) == 1
@@ -336,14 +341,12 @@ def test_one_combination_of_sizes_has_bars_in_place_of_lines(tmp_path: Path, at:
 
 def cells_of(drawing: str) -> dict[str, tuple[str, str]]:
     """Values of the parameters -> the classes of a cell and its text."""
-    found = re.findall(
-        r'<g class="cell (.*?)"><title>(.*?)\n.*?</title><rect.*?(?:>([^<>]+)</text>)?</g>', drawing, re.S
-    )
+    found = re.findall(r'<td class="cell (.*?)" title="(.*?)\n[^"]*">(.*?)</td>', drawing)
     return {html.unescape(tip).partition(" (")[0]: (kinds, text) for kinds, tip, text in found}
 
 
 def test_heat_map_has_the_best_time_of_each_pair_of_values(project: Path):
-    together, *single = drawings(page_of(project), "map")
+    together, *single = maps(page_of(project))
     assert len(single) == 3
     assert cells_of(single[0]) == {
         "block_m=16 stages=2": ("h0", "91.8 \u00b5s"),
@@ -379,7 +382,7 @@ def test_heat_map_explains_only_what_occurs(project: Path, tmp_path: Path):
     ids=["one is not in the space", "some lack a parameter", "values have an order", "only one parameter varies"],
 )
 def test_a_heat_map_has_the_cells_of_the_space(tmp_path: Path, points: Any, cells: list[str] | None):
-    found = drawings(page_of(tmp_path, tuned_config({}, points, SIZES, cost)), "map")
+    found = maps(page_of(tmp_path, tuned_config({}, points, SIZES, cost)))
     assert (list(cells_of(found[0])) if found else None) == cells
 
 
@@ -391,7 +394,7 @@ def test_of_several_parameters_the_two_that_matter_most_are_shown(tmp_path: Path
 
     page = page_of(tmp_path, tuned_config({}, points, SIZES, price))
     assert "The best time over b and c. These two change the time most. Each cell has the best over a." in page
-    assert cells_of(drawings(page, "map")[1])["b=3 c=2"][1] == "90.1 \u00b5s"
+    assert cells_of(maps(page)[1])["b=3 c=2"][1] == "90.1 \u00b5s"
 
 
 def test_maps_are_few_whatever_the_sizes(tmp_path: Path):
@@ -414,7 +417,7 @@ def test_texts_of_the_user_are_escaped(tmp_path: Path):
     add_result(tmp_path, replace(made, measured={EVIL: EVIL}, table=EVIL))
     page = page_of(tmp_path)
     assert "<script>alert" not in page and "<img" not in page and "<!--" not in page and "<i>" not in page
-    assert page.count("</script>") == 2 and page.count(html.escape(EVIL)) > 20
+    assert page.count("</script>") == 2 and page.count(escaped(EVIL)) > 20
 
 
 def test_no_styles_in_attributes_and_nothing_from_outside(project: Path):
@@ -496,7 +499,7 @@ def test_pointer_on_a_mark_explains_it_and_lights_its_candidate(shared_browser: 
     leave(shared_browser)
     assert shared_browser.evaluate("document.getElementById('tip').hidden") is True
     assert shared_browser.evaluate(lit) == ""
-    shared_browser.mouse("mouseMoved", *shared_browser.middle("section:last-of-type .map .cell.default rect"))
+    shared_browser.mouse("mouseMoved", *shared_browser.middle("section:last-of-type .map .cell.default"))
     assert EVIL in shared_browser.evaluate("document.querySelector('#tip strong').textContent")
     assert shared_browser.evaluate("document.images.length + document.scripts.length") == 2
     leave(shared_browser)
@@ -523,8 +526,9 @@ def test_default_is_dashed_and_chosen_cells_have_a_border(shared_browser: Browse
     assert style(".one.tdefault .line", "strokeDasharray") != "none"
     assert style(".one.t0 .line", "strokeDasharray") == "none"
     assert style(".one.t0 .line", "stroke") != style(".one.t1 .line", "stroke")
-    assert style(".cell.chosen rect", "strokeWidth") == "2.5px"
-    assert float(style(".cell.h0 rect", "fillOpacity")) > float(style(".cell.h3 rect", "fillOpacity"))
+    assert style(".cell.chosen", "outlineStyle") == "solid"
+    assert style(".cell.chosen", "outlineWidth") == "2px"
+    assert style(".cell.h3", "backgroundColor").endswith("/ 0.32)") and "/" not in style(".cell.h0", "backgroundColor")
 
 
 @needs_browser
@@ -533,6 +537,6 @@ def test_narrow_window_and_paper(shared_browser: Browser):
     assert shared_browser.evaluate("document.documentElement.scrollWidth") == 420
     shared_browser.resize(1280, 900)
     shared_browser.emulate("dark", "print")
-    assert shared_browser.evaluate("getComputedStyle(document.querySelector('.line.t0')).stroke") == "rgb(43, 95, 168)"
+    assert shared_browser.evaluate("getComputedStyle(document.querySelector('.t0 .line')).stroke") == "rgb(43, 95, 168)"
     assert len(shared_browser.command("Page.printToPDF", printBackground=True)["data"]) > 10_000
     shared_browser.emulate()

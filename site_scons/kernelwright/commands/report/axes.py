@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 LEAST_SPAN = 1.25
@@ -14,6 +14,9 @@ TICKS = 7
 
 NARROW = 4.0
 """Up to this factor between the ends of an axis its ticks have one distance."""
+
+LETTER = 6.6
+"""About the width of a letter, in the drawing's units."""
 
 
 @dataclass(frozen=True)
@@ -70,19 +73,10 @@ def _even_ticks(low: float, high: float) -> list[float]:
     return [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def readable(
-    values: Sequence[float], place: Callable[[float], float], text: Callable[[float], str], letter: float
-) -> list[float]:
-    """Those of some rising values whose texts do not touch along an axis; the last one is always among them.
-
-    Arguments:
-        place: where a value is.
-        text: its text.
-        letter: width of a letter.
-    """
-    shown: list[float] = []
-    for value in reversed(values):
-        room = (len(text(value)) + (len(text(shown[-1])) if shown else 0)) / 2 * letter + 1.5 * letter
-        if not shown or abs(place(shown[-1]) - place(value)) >= room:
-            shown.append(value)
-    return shown[::-1]
+def readable(places: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
+    """Those of some texts at rising places of an axis that do not touch; the last one is always among them."""
+    shown: list[tuple[float, str]] = []
+    for place, text in reversed(places):
+        if not shown or shown[-1][0] - place >= ((len(text) + len(shown[-1][1])) / 2 + 1.5) * LETTER:
+            shown.append((place, text))
+    return shown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from ...core.arch import image_file
@@ -29,38 +29,27 @@ class Usage:
     stack_bytes: int
 
     @property
-    def spills(self) -> bool:
-        """Whether registers go to memory and back."""
-        return self.spill_store_bytes + self.spill_load_bytes > 0
+    def spills(self) -> int:
+        """Bytes of registers that go to memory and back."""
+        return self.spill_store_bytes + self.spill_load_bytes
 
 
 @dataclass(frozen=True)
-class DeviceCode:
-    """A device function of a cubin, or a PTX file as a whole.
+class Code:
+    """A device function of a cubin, a PTX file as a whole, or the object file of a variant for the CPU.
 
     Arguments:
         kernel, variant, arch: what it belongs to.
-        function: name of the device function, or None for PTX.
-        usage: None for PTX, whose registers are chosen by the driver.
-        size: bytes of the cubin or of the PTX, or None if the file is not there.
+        size: bytes of the file, or None if the file is not there.
+        function, usage: name of the device function and what it uses; without them, it is none.
     """
 
     kernel: str
     variant: str
     arch: str
-    function: str | None
-    usage: Usage | None
     size: int | None
-
-
-@dataclass(frozen=True)
-class HostCode:
-    """The object file of a variant for one CPU arch; ``size`` in bytes, or None if the file is not there."""
-
-    kernel: str
-    variant: str
-    arch: str
-    size: int | None
+    function: str = ""
+    usage: Usage | None = None
 
 
 @dataclass(frozen=True)
@@ -81,23 +70,23 @@ class KernelEntry:
     library: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class PackageEntry:
     """A kernel package, with the code of all its variants.
 
     Arguments:
         name: import name.
         tools: (name, version) of what it was built with.
-        kernels, device, host: sorted as in the manifest.
         missing: a line for each thing that failed, if it was built partially.
+        kernels, device, host: in the order of the manifest.
     """
 
     name: str
-    tools: tuple[tuple[str, str], ...]
-    kernels: tuple[KernelEntry, ...]
-    device: tuple[DeviceCode, ...]
-    host: tuple[HostCode, ...]
-    missing: tuple[str, ...] = ()
+    tools: list[tuple[str, str]]
+    missing: list[str]
+    kernels: list[KernelEntry] = field(default_factory=list)
+    device: list[Code] = field(default_factory=list)
+    host: list[Code] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -112,9 +101,9 @@ class Report:
     """
 
     run: RecordedRun | None
-    packages: tuple[PackageEntry, ...]
-    notes: tuple[str, ...]
-    tunings: tuple[TuningResult, ...] = ()
+    packages: list[PackageEntry]
+    notes: list[str]
+    tunings: list[TuningResult]
 
 
 def collect(top: Path, bases: Sequence[str]) -> Report:
@@ -131,7 +120,7 @@ def collect(top: Path, bases: Sequence[str]) -> Report:
         raise KernelwrightError(f"{top}: there is no such folder", remedy="name the folder of the SConstruct")
     trace = top / "build" / "trace.json"
     run = read_trace(trace) if trace.exists() else None
-    made = [(top / base, name) for base in bases for name in _package_names(top / base)]
+    made = [(top / base, path.name) for base in bases for path in _folders(top / base / "kernels", "run scons")]
     ready = [place for place in made if _manifest(*place).exists()]
     packages = [_package(base, name) for base, name in ready]
     tunings, tuning_notes = _tunings(top)
@@ -143,14 +132,16 @@ def collect(top: Path, bases: Sequence[str]) -> Report:
     notes += [f"{p.name} was built partially, without {gap}" for p in packages for gap in p.missing]
     if not made:
         notes.append(f"There is no kernel package in {' or '.join(str(top / base) for base in bases)}; run scons.")
-    return Report(run, tuple(packages), (*notes, *tuning_notes), tunings)
+    return Report(run, packages, notes + tuning_notes, tunings)
 
 
-def _tunings(top: Path) -> tuple[tuple[TuningResult, ...], list[str]]:
+def _tunings(top: Path) -> tuple[list[TuningResult], list[str]]:
     """The results of tuning that can be read, and a note for each of the others."""
     found: list[TuningResult] = []
     notes: list[str] = []
-    for folder in _tuned_folders(top / tuning_result.FOLDER):
+    base = top / tuning_result.FOLDER
+    devices = [path for kernel in _folders(base, REMEDY) for path in _folders(kernel, REMEDY)]
+    for folder in (path for path in devices if path.name != tuning_result.FAILED):
         name = (folder / tuning_result.FILE).relative_to(top).as_posix()
         if not os.path.lexists(top / name):
             notes.append(f"There is no {name}: tuning was interrupted, or goes on; kernelwright tune ends it.")
@@ -159,22 +150,13 @@ def _tunings(top: Path) -> tuple[tuple[TuningResult, ...], list[str]]:
             found.append(read_result(top, name))
         except KernelwrightError as error:
             notes.append(str(error))
-    return tuple(found), notes
+    return found, notes
 
 
-def _tuned_folders(base: Path) -> list[Path]:
-    """The folder of each kernel and device that anything was measured for."""
-    with damage_named(base, REMEDY):
-        kernels = sorted(path for path in base.iterdir() if path.is_dir()) if base.is_dir() else []
-        devices = [path for kernel in kernels for path in sorted(kernel.iterdir()) if path.is_dir()]
-    return [path for path in devices if path.name != tuning_result.FAILED]
-
-
-def _package_names(base: Path) -> list[str]:
-    """Names of the packages that something was made for, whether it is complete or not."""
-    folder = base / "kernels"
-    with damage_named(folder, "run scons"):
-        return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+def _folders(base: Path, remedy: str) -> list[Path]:
+    """The folders in a folder, sorted by name; none if it is not there."""
+    with damage_named(base, remedy):
+        return sorted(path for path in base.iterdir() if path.is_dir()) if base.is_dir() else []
 
 
 def _manifest(base: Path, name: str) -> Path:
@@ -197,24 +179,21 @@ def _package(base: Path, name: str) -> PackageEntry:
 
 def _package_entry(document: Record, work: Path) -> PackageEntry:
     sizes = {name: file.count("size") for name, file in document.members("files")}
-    kernels: list[KernelEntry] = []
-    device: list[DeviceCode] = []
-    host: list[HostCode] = []
+    missing = [gap_text(gap.raw) for gap in document.records("missing")] if document.has("missing") else []
+    package = PackageEntry(document.text("package"), list(_tools(document)), missing)
     for name, entry in document.members("kernels"):
         _require_file_name(name)
-        kernels.append(_kernel(name, entry, sizes))
+        package.kernels.append(_kernel(name, entry, sizes))
         for variant in entry.records("variants"):
             slug = variant.file_name("slug")
             for unit in variant.records("units"):
                 folder = work / name / slug / unit.file_name("target")
                 if unit.text("target") == "llvm":
-                    host += [HostCode(name, slug, arch, _size(folder / arch / "host.o")) for arch in _archs(unit)]
+                    package.host += [Code(name, slug, arch, _size(folder / arch / "host.o")) for arch in _archs(unit)]
                 else:
                     own = unit.file_name("source_arch") if unit.has("source_arch") else ""
-                    device += _device_codes(name, slug, unit, folder / own)
-    missing = tuple(gap_text(gap.raw) for gap in document.records("missing")) if document.has("missing") else ()
-    name = document.text("package")
-    return PackageEntry(name, _tools(document), tuple(kernels), tuple(device), tuple(host), missing)
+                    package.device += _device_code(name, slug, unit, folder / own)
+    return package
 
 
 def _kernel(name: str, entry: Record, sizes: dict[str, int]) -> KernelEntry:
@@ -226,29 +205,24 @@ def _kernel(name: str, entry: Record, sizes: dict[str, int]) -> KernelEntry:
     return KernelEntry(name, entry.text("doc"), len(variants), tuple(archs), sizes.get(library, 0))
 
 
-def _device_codes(kernel: str, slug: str, unit: Record, folder: Path) -> Iterator[DeviceCode]:
+def _device_code(kernel: str, slug: str, unit: Record, folder: Path) -> Iterator[Code]:
     resources = unit.record("resources")
     for arch in _archs(unit):
-        if arch in resources.raw:
-            size = _size(folder / image_file(arch))
-            for function, used in resources.members(arch):
-                yield DeviceCode(kernel, slug, arch, function, _usage(used), size)
-        else:
-            yield DeviceCode(kernel, slug, arch, None, None, _size(folder / image_file(arch)))
+        size = _size(folder / image_file(arch))
+        if arch not in resources.raw:
+            yield Code(kernel, slug, arch, size)
+            continue
+        for function, used in resources.members(arch):
+            usage = Usage(**{each.name: used.count(each.name) for each in fields(Usage)})
+            yield Code(kernel, slug, arch, size, function, usage)
 
 
-def _usage(used: Record) -> Usage:
-    spills = used.count("spill_store_bytes"), used.count("spill_load_bytes")
-    return Usage(used.count("registers"), *spills, used.count("shared_bytes"), used.count("stack_bytes"))
-
-
-def _tools(document: Record) -> tuple[tuple[str, str], ...]:
+def _tools(document: Record) -> Iterator[tuple[str, str]]:
     """Versions of the tools: most have a ``version``; TVM's record has one for each of its parts."""
-    tools = [("Kernelwright", document.text("kernelwright"))]
+    yield "Kernelwright", document.text("kernelwright")
     for name, tool in document.members("tools"):
         versions = {"version": name.replace("_", " "), "tvm": "TVM", "tvm_ffi": "tvm-ffi"}
-        tools += [(shown, tool.text(key)) for key, shown in versions.items() if tool.has(key)]
-    return tuple(tools)
+        yield from ((shown, tool.text(key)) for key, shown in versions.items() if tool.has(key))
 
 
 def _archs(record: Record) -> list[str]:

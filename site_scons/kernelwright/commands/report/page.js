@@ -372,11 +372,15 @@ function addFilter(section) {
 
 /* ---- Tuning ---- */
 
-/** Titles of drawings become tips, which come at once; without this script, the browser shows them. */
+/** Titles of marks and cells become tips, which come at once; without this script, the browser shows them. */
 function addTips(section, tip) {
   for (const title of section.querySelectorAll("svg title")) {
     title.parentElement.dataset.tip = title.textContent;
     title.remove();
+  }
+  for (const cell of section.querySelectorAll(".cell")) {
+    cell.dataset.tip = cell.title;
+    cell.removeAttribute("title");
   }
   section.addEventListener("pointermove", (event) => {
     const text = event.target.closest("[data-tip]")?.dataset.tip;

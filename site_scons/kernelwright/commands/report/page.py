@@ -1,63 +1,64 @@
-"""Puts the page together. It is one file that loads nothing else, and its Content-Security-Policy forbids it to."""
+"""Renders the page from its templates, in which whatever stands in a text of users is text."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import json
-from html import escape
+from collections.abc import Callable
 from pathlib import Path
-from string import Template
 from typing import Any
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from ...core.quantity import in_words, plural
 from ...core.version import VERSION
-from .code import package_sections
+from ...state.tuning_result import DEFAULT
+from . import text
 from .data import Report
-from .timeline import colour_rules, run_sections, timeline_data
-from .tuning import tuning_sections
+from .heatmap import DENSE, SIGNS, WITHIN, heat_maps
+from .plot import GREY, panels
+from .timeline import RunView, colour_rules
+from .tuning import ConfigView, spaced
+
+FOLDER = Path(__file__).parent
+
+PANELS = 6
+"""The most pairs of plots of one config."""
+
+OWN_FILTERS = (text.code_split, text.duration, text.fixed, text.microseconds, text.percent, text.words)
+FILTERS: tuple[Callable[..., Any], ...] = (in_words, plural, heat_maps, panels, spaced, *OWN_FILTERS)
+
+NAMES = {"DEFAULT": DEFAULT, "GREY": GREY, "PANELS": PANELS, "SIGNS": SIGNS}
+NAMES |= {"DENSE": DENSE, "UNKNOWN": text.UNKNOWN, "VERSION": VERSION, "WITHIN": WITHIN}
 
 
 def render(report: Report) -> bytes:
     """The page, in UTF-8; characters that UTF-8 does not have, parts of broken file names, become references."""
-    style, script = _static("page.css") + colour_rules(), _static("page.js")
-    names = ", ".join(package.name for package in report.packages)
-    text = Template(_static("page.html")).substitute(
-        title=escape(f"{names}: build report" if names else "Build report"),
-        policy=_policy(style, script),
-        style=style,
-        body=_body(report, names),
-        data=embedded_json(timeline_data(report.run) if report.run else None),
-        script=script,
+    style, script = ((FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    page = (
+        _environment()
+        .get_template("page.html")
+        .render(
+            report=report,
+            run=RunView(report.run) if report.run else None,
+            tunings=[(one, [ConfigView(one.kernel, config) for config in one.configs]) for one in report.tunings],
+            style=style + colour_rules(),
+            script=script,
+        )
     )
-    return text.encode("utf-8", "xmlcharrefreplace")
+    return page.encode("utf-8", "xmlcharrefreplace")
 
 
-def embedded_json(value: Any) -> str:
-    """JSON that may stand inside of a script element: no ``</script>``, ``<!--`` or entity can be in it."""
-    text = json.dumps(value, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+def _environment() -> Environment:
+    """What the templates are read with: it escapes all texts, and an unknown name is an error."""
+    made = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined)
+    made.trim_blocks = made.lstrip_blocks = True
+    made.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    made.filters |= {function.__name__: function for function in (*FILTERS, digest)}
+    made.globals |= NAMES
+    return made
 
 
-def _body(report: Report, names: str) -> str:
-    head = f"<header><h1>Build report</h1><p>{escape(names)}</p></header>"
-    notes = [f'<p class="note callout">{escape(note)}</p>' for note in report.notes]
-    run = [run_sections(report.run)] if report.run else []
-    packages = [package_sections(package) for package in report.packages]
-    tuning = [tuning_sections(report.tunings)] if report.tunings else []
-    foot = f"<footer>Made by Kernelwright {escape(VERSION)} from what is in the build folder.</footer>"
-    return "\n".join([head, *notes, *run, *packages, *tuning, foot])
-
-
-def _policy(style: str, script: str) -> str:
-    """A Content-Security-Policy that allows this style and this script, and no request at all."""
-    allowed = f"style-src '{_source(style)}'; script-src '{_source(script)}'"
-    return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
-
-
-def _source(text: str) -> str:
+def digest(content: str) -> str:
     """How a policy names an inline element: the digest of its text (Content Security Policy Level 3, section 2.3.1)."""
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
-
-def _static(name: str) -> str:
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+    return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
