@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import re
 import stat
 import time
@@ -34,10 +33,11 @@ from .entry import (
     entry_with_lists,
     list_key,
     lists_in,
+    possible_entries,
     read_entry,
     wanted_files,
 )
-from .own_folder import mark_own, require_own
+from .own_folder import Removable, mark_own, mark_used, remove_oldest, require_own
 
 Parsed = TypeVar("Parsed")
 
@@ -88,14 +88,12 @@ class Entries:
 
     def _find(self, key: str, files: Wanted, digest: Callable[[str], str]) -> Found | None:
         """What :meth:`_look_up` gives for an entry of this cache."""
-        for names in ([], *self._lists(key)):
-            later = {name: digest(name) for name in names}
-            place = self.place(entry_key(key, later))
-            contents = self.outputs(place, files)
+        for entry, later in possible_entries(key, self._lists(key), digest):
+            contents = self.outputs(self.place(entry), files)
             if contents is not None:
                 # The list comes last: it must not be removed before the entries that it leads to.
-                self._touch(place)
-                if names:
+                self._touch(self.place(entry))
+                if later:
                     self._touch(self.place(list_key(key)))
                 return contents, later
         return None
@@ -128,15 +126,13 @@ class Entries:
 
     def trim(self) -> None:
         """Remove the entries used least recently if this run has added some and they are too large together."""
-        if not self._stored:
-            return
-        entries = list(self.entries())
-        excess = sum(size for size, _, _ in entries) - self._limit
-        for size, _, path in sorted(entries, key=lambda entry: entry[1]):
-            if excess <= 0:
-                return
-            self.remove(path)
-            excess -= size
+        if self._stored:
+            remove_oldest(self.removable(), self._limit)
+
+    def removable(self) -> Iterator[Removable]:
+        """All entries, for :func:`remove_oldest`."""
+        for size, used_ns, path in self.entries():
+            yield Removable(size, used_ns / 1e9, functools.partial(self.remove, path))
 
     def damage(self, entry: Path) -> str | None:
         """What is wrong with an entry; None: nothing. It stays as it is."""
@@ -176,9 +172,9 @@ class Entries:
         """Where an entry is, or would be."""
         return Path(f"{self._folder}/{key[:2]}/{key}")  # with / it takes twice the time
 
-    def _lists(self, key: str) -> list[list[str]]:
+    def _lists(self, key: str) -> Iterator[list[str]]:
         """The sets of files that a stage was seen to depend on, the newest first."""
-        return self._read(self.place(list_key(key)), lists_in) or []
+        yield from self._read(self.place(list_key(key)), lists_in) or []
 
     def _add_list(self, entry: str, names: list[str], of: str | None) -> None:
         """Note a set of files in the entry of this name; ``of`` is the key of the stage, if it is known.
@@ -218,5 +214,4 @@ class Entries:
     def _touch(self, place: Path) -> None:
         """Note that an entry was used: those used least recently are removed first."""
         if self._writable:
-            with contextlib.suppress(OSError), held_folder(place.parent) as held:
-                os.utime(held / place.name, follow_symlinks=False)
+            mark_used(place)

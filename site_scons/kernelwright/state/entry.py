@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -125,6 +125,24 @@ def question_key(question: Any) -> str:
 def entry_key(key: str, later: Mapping[str, str]) -> str:
     """Key of a stage's outputs: the stage's key, and name and digest of each file that the stage read while it ran."""
     return _digest([key, sorted(later.items())])
+
+
+def possible_entries(
+    key: str, lists: Iterable[Iterable[str]], digest: Callable[[str], str]
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """The entries that a stage may have now: the key of each, and the files that it depends on, with their digests.
+
+    The first one depends on no further files. So it is known before the first list is read.
+
+    Arguments:
+        key: of the stage.
+        lists: the sets of files that the stage was seen to depend on.
+        digest: gives the present digest of such a file.
+    """
+    yield entry_key(key, {}), {}
+    for names in lists:
+        later = {name: digest(name) for name in names}
+        yield entry_key(key, later), later
 
 
 def list_key(key: str) -> str:

@@ -20,7 +20,7 @@ from ..core.files import LARGEST_RECORD
 from .asked_ahead import Asked, AskedAhead
 from .counts import Counts
 from .entries import Entries, Found
-from .entry import AN_ANSWER, Wanted, entry_key, open_entry, wanted_files, whole
+from .entry import AN_ANSWER, Wanted, entry_key, open_entry, possible_entries, wanted_files, whole
 from .remote_entries import Compressed, fetched, from_afar, slots
 from .remote_objects import LargerError, decompressed, most_expected
 from .sender import Sender
@@ -84,8 +84,8 @@ class LayeredCache(Entries):
     def has(self, key: str, current: Callable[[str], str]) -> bool:
         """Whether there is an entry for a stage, be it intact or not; ``current`` as for :func:`fetch`."""
         present = functools.cache(current)
-        digests = ({name: present(name) for name in names} for names in ([], *self._lists(key)))
-        found = any(is_file(self.place(entry_key(key, later))) for later in digests)
+        entries = possible_entries(key, self._lists(key), present)
+        found = any(is_file(self.place(entry)) for entry, _ in entries)
         return found or (self.behind is not None and self.behind.has(key, present))
 
     def contents(self, entry: str, files: Sequence[str], far: bool = False) -> dict[str, bytes] | None:

@@ -1,12 +1,19 @@
-"""A cache's folder: how it is marked as ours, so that nothing is ever removed in a folder that is somebody's."""
+"""What all caches do with their folders: mark them as ours, note what is used, and remove what was used least recently.
+
+A folder without the mark may be somebody's, and nothing is ever removed in it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import contextlib
+import math
+import os
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from ..core.errors import SettingsError, Where
-from ..core.files import SCRATCH, read_record, write_atomically
+from ..core.files import SCRATCH, held_folder, read_record, write_atomically
 
 TAG = "CACHEDIR.TAG"
 SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55\n"
@@ -52,3 +59,43 @@ def mark_own(folder: Path) -> None:
     """Mark a folder as ours, and make it if need be. Raises OSError if that is not possible."""
     if not is_own(folder):
         write_atomically(folder / TAG, f"{SIGNATURE}{OWN}; it is safe to delete.\n")
+
+
+class Removable(NamedTuple):
+    """Something in a cache that can be made again.
+
+    Arguments:
+        size: in bytes.
+        used: time of the last use, in seconds since 1970.
+        remove: removes it.
+    """
+
+    size: int
+    used: float
+    remove: Callable[[], None]
+
+
+def remove_oldest(items: Iterable[Removable], limit: int, before: float = math.inf) -> int:
+    """Remove what was used least recently until no more than ``limit`` bytes are left.
+
+    Arguments:
+        before: what was used at this time or later stays; in seconds since 1970.
+
+    Returns:
+        How many bytes were removed.
+    """
+    oldest_first = sorted(items, key=lambda item: item.used)
+    excess, removed = sum(item.size for item in oldest_first) - limit, 0
+    for item in oldest_first:
+        if removed >= excess or item.used >= before:
+            break
+        item.remove()
+        removed += item.size
+    return removed
+
+
+def mark_used(place: Path) -> None:
+    """Note that a file or a folder of a cache is used now, if it may be written. No link is followed."""
+    with contextlib.suppress(OSError), held_folder(place.parent) as held:
+        if os.access(held / place.name, os.W_OK):  # its owner may change the time of what may not be written
+            os.utime(held / place.name, follow_symlinks=False)
