@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 from kernelwright.core.errors import KernelwrightError, SettingsError
-from kernelwright.ondemand.store import LATER, KernelStore, damage
+from kernelwright.ondemand.kernel_folders import LATER, damage
+from kernelwright.ondemand.store import KernelStore
 from kernelwright.package.manifest import sealed_document
 from kernelwright.runtime.loader import SCHEMA
 from kernelwright.state.cache import BuildCache
@@ -116,7 +117,7 @@ class OnDemand(Cache):
     def put(self, files=FILES, key=KEY, read=NONE, writable=True, limit=LIMIT):
         store, entry = KernelStore(self.place, limit, writable), entry_key(key, read)
         texts = {**files, LATER: json.dumps(dict(read)).encode()}
-        listed = {name: {"sha256": sha256(text).hexdigest()} for name, text in texts.items()}
+        listed = {name: {"sha256": sha256(text).hexdigest(), "size": len(text)} for name, text in texts.items()}
         texts["manifest.json"] = sealed_document({"schema": SCHEMA, "key": entry, "files": listed}).encode()
         try:
             with store.scratch("scale") as scratch:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.disks import small_disk
+from support.disks import allow_writing, obedient, small_disk
 from support.moments import HANGS_AFTER_S, Gate, wait_for
 from support.project import ADD, SCALE, SCONSTRUCT, Project
 
@@ -158,22 +158,6 @@ def test_two_runs_in_one_tree_and_an_edit_meanwhile(cpu_project: Project, gate: 
     assert second.returncode == 0 and cpu_project.value() == 9, said
     third = cpu_project.start("-Q")
     assert "[ " not in third.communicate(timeout=HANGS_AFTER_S)[0] and third.returncode == 0
-
-
-def obedient() -> tuple[str, ...]:
-    """A command prefix under which files' permissions count for root too."""
-    if os.geteuid() != 0:
-        return ()
-    drop = "-dac_override,-dac_read_search"
-    prefix = ("setpriv", f"--bounding-set={drop}", f"--inh-caps={drop}")
-    if shutil.which("setpriv") is None or subprocess.run([*prefix, "true"], check=False).returncode != 0:
-        pytest.skip("root's right to ignore permissions cannot be dropped")
-    return prefix
-
-
-def allow_writing(top: Path, allowed: bool) -> None:
-    for path in [top, *top.rglob("*")]:
-        path.chmod((0o755 if path.is_dir() else 0o644) if allowed else (0o555 if path.is_dir() else 0o444))
 
 
 def test_what_may_not_be_read_or_written_is_named_and_nothing_is_spoilt(cpu_project: Project) -> None:

@@ -59,14 +59,14 @@ PLANTED = (
     ),
     Planted(
         "A child that was forked while a lock was held holds it, too.",
-        "KernelStore._after_fork",
-        ("for lock in self._held:\n            with contextlib.suppress(OSError):\n                os.close(lock)"),
+        "_after_fork",
+        ("for descriptor in _HELD:\n        with contextlib.suppress(OSError):\n            os.close(descriptor)"),
         "",
         ("test_a_forked_child_does_not_keep_the_lock_of_a_killed_parent",),
     ),
     Planted(
         "Who waited for a lock takes it, although its file was removed and another process has made a new one.",
-        "KernelStore._try_lock",
+        "_try_lock",
         "if os.fstat(lock).st_ino == path.stat().st_ino:",
         "if path:",
         ("test_a_lock_counts_only_if_its_file_is_still_there",),

@@ -1,8 +1,10 @@
-"""File systems of a test's own."""
+"""File systems of a test's own, and files that may not be written."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,3 +28,19 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
 def make_read_only(folder: Path) -> None:
     """Let nothing be written any more in the folder of :func:`small_disk`."""
     subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+
+
+def obedient() -> tuple[str, ...]:
+    """A command prefix under which files' permissions count for root too."""
+    if os.geteuid() != 0:
+        return ()
+    drop = "-dac_override,-dac_read_search"
+    prefix = ("setpriv", f"--bounding-set={drop}", f"--inh-caps={drop}")
+    if shutil.which("setpriv") is None or subprocess.run([*prefix, "true"], check=False).returncode != 0:
+        pytest.skip("root's right to ignore permissions cannot be dropped")
+    return prefix
+
+
+def allow_writing(top: Path, allowed: bool) -> None:
+    for path in [top, *top.rglob("*")]:
+        path.chmod((0o755 if path.is_dir() else 0o644) if allowed else (0o555 if path.is_dir() else 0o444))

@@ -19,17 +19,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kernelwright.core import locks
 from kernelwright.core.errors import KernelwrightError
 from kernelwright.core.files import open_lock
 from kernelwright.define.settings import Settings
+from kernelwright.ondemand import cache_place, key_locks
 from kernelwright.ondemand import store as store_module
+from kernelwright.ondemand.cache_place import PLACE, CacheError, cache_folder
+from kernelwright.ondemand.kernel_folders import damage, kernel_folder, put
 from kernelwright.ondemand.session import Session
-from kernelwright.ondemand.store import CacheError, KernelStore, cache_folder, clear_cache, damage, kernel_folder
+from kernelwright.ondemand.store import KernelStore, clear_cache
 from kernelwright.package.manifest import sealed_document
 from kernelwright.runtime.loader import SCHEMA
 from kernelwright.state.entry import entry_key
 from kernelwright.state.own_folder import mark_own
-from support.disks import make_read_only, small_disk
+from support.disks import allow_writing, make_read_only, obedient, small_disk
 
 KEY = "ab" * 32
 OTHER = "cd" * 32
@@ -140,6 +144,34 @@ def test_a_manifest_that_reaches_out_of_its_folder_is_damage(tmp_path: Path) -> 
         assert "outside of the folder" in problem
 
 
+def test_a_kernel_that_is_removed_as_soon_as_it_is_there_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "put", lambda made, place: put(made, place) and not shutil.rmtree(place))
+    store = a_store(tmp_path)
+    assert not publish(store).exists()
+    assert find(store) is None, "whoever loads it compiles it again"
+
+
+@pytest.mark.parametrize("name", ["_lib/scale.so", "manifest.json"])
+@pytest.mark.parametrize("what", ["pipe", "device", "link", "folder", "large file"])
+def test_only_files_of_the_size_that_is_listed_are_read_to_find_damage(tmp_path: Path, name: str, what: str) -> None:
+    store = a_store(tmp_path)
+    folder = publish(store)
+    (folder / name).rename(tmp_path / "before")
+    make = {
+        "pipe": os.mkfifo,
+        "device": lambda path: path.symlink_to("/dev/zero"),
+        "link": lambda path: path.symlink_to(tmp_path / "before"),
+        "folder": Path.mkdir,
+        "large file": lambda path: (path.touch(), os.truncate(path, 1 << 40)),
+    }
+    make[what](folder / name)
+    (problem,) = damage(folder)
+    assert problem.startswith(f"{folder / name}: ")
+    assert publish(store) == folder and damage(folder) == []
+
+
 def test_a_failed_compile_is_kept_with_its_log_and_replaces_the_one_before(tmp_path: Path) -> None:
     store = a_store(tmp_path)
     for number in range(2):
@@ -162,7 +194,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
     assert rest(tmp_path / "cache") == []
 
 
-def run_child(tmp_path: Path, body: str) -> subprocess.Popen[str]:
+def run_child(tmp_path: Path, body: str, *prefix: str) -> subprocess.Popen[str]:
     """A process with ``store``; wait for its first line before going on."""
     code = f"""
 import os, signal, sys, time
@@ -173,7 +205,7 @@ quiet = print
 store = KernelStore(Path({str(tmp_path / "cache")!r}), 1 << 20)
 {body}
 """
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen([*prefix, sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
 
 
 @pytest.fixture
@@ -194,7 +226,7 @@ with store.scratch("scale") as scratch, store.locked({KEY!r}, 1, quiet), scratch
 def test_what_a_killed_process_was_making_is_removed_later_and_its_lock_is_free(
     tmp_path: Path, holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "YOUNG_S", -1.0)
+    monkeypatch.setattr(cache_place, "YOUNG_S", -1.0)
     left = sorted((tmp_path / "cache/scratch").iterdir())
     assert len(left) == 2, "one for the kernel, and one for a stage of it"
     assert a_store(tmp_path).lasting and sorted((tmp_path / "cache/scratch").iterdir()) == left, "its process lives"
@@ -217,6 +249,18 @@ def test_after_the_timeout_the_error_names_the_holder(tmp_path: Path, holder: su
     assert "wait for it to end" in str(caught.value) and len(waits) == 1
     with a_store(tmp_path).locked(OTHER, 0, quiet):
         pass
+
+
+def test_a_wait_that_is_given_up_is_an_error(tmp_path: Path) -> None:
+    answers = iter([False, False, True])
+    store = a_store(tmp_path)
+    with (
+        store.locked(KEY, 1, quiet),
+        pytest.raises(CacheError, match="the compile was ended before it began"),
+        a_store(tmp_path).locked(KEY, 60, quiet, lambda: next(answers)),
+    ):
+        raise AssertionError("the lock is not free")
+    assert rest(tmp_path / "cache") == []
 
 
 def test_threads_exclude_one_another_and_leave_no_file(tmp_path: Path) -> None:
@@ -250,16 +294,19 @@ def test_a_lock_counts_only_if_its_file_is_still_there(tmp_path: Path, monkeypat
         opened.append(path)
         return lock
 
-    monkeypatch.setattr(store_module, "open_lock", open_slowly)
+    monkeypatch.setattr(key_locks, "open_lock", open_slowly)
     held = a_store(tmp_path).locked(KEY, 1, quiet)
     with held, pytest.raises(CacheError), a_store(tmp_path).locked(KEY, 0.05, quiet):
         pass
     assert len(opened) > 2
 
 
-def test_a_forked_child_does_not_keep_the_lock_of_a_killed_parent(tmp_path: Path) -> None:
+def test_a_forked_child_does_not_keep_the_lock_of_a_killed_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_place, "YOUNG_S", -1.0)
     body = f"""
-with store.locked({KEY!r}, 1, quiet):
+with store.scratch("scale"), store.locked({KEY!r}, 1, quiet):
     child = os.fork()
     if not child:
         time.sleep(60)
@@ -274,6 +321,7 @@ with store.locked({KEY!r}, 1, quiet):
             process.kill()
             with a_store(tmp_path).locked(KEY, 5, quiet):
                 os.kill(child, 0)
+            assert list((tmp_path / "cache/scratch").iterdir()) == []
         finally:
             os.kill(child, signal.SIGKILL)
 
@@ -305,7 +353,7 @@ def test_where_nothing_can_be_locked_no_lock_is_taken(tmp_path: Path, monkeypatc
     monkeypatch.setattr(fcntl, "flock", refuse)
     with store.locked(KEY, 1, quiet), store.locked(KEY, 1, quiet):
         pass
-    assert store._held == set()
+    assert set() == locks._HELD
 
 
 # A cache that cannot be written.
@@ -344,6 +392,8 @@ def test_a_cache_that_cannot_be_written_is_read_and_work_is_done_elsewhere(
     assert find(store) == folder and store.problem is None, "reading needs nothing else"
     require_private(store, reason)
     assert ("kernelwright cache prune" in str(store.problem)) == ("space" in reason)
+    with pytest.raises(CacheError, match=reason):
+        clear_cache(tmp_path / "cache")
     assert find(store) == folder
 
 
@@ -357,6 +407,21 @@ def test_a_link_in_the_cache_is_not_followed(tmp_path: Path) -> None:
     require_private(a_store(tmp_path), "symbolic link")
     store.clear()
     assert list(outside.iterdir())
+
+
+def test_looking_for_a_kernel_changes_nothing_in_a_cache_that_may_not_be_written(tmp_path: Path) -> None:
+    folder, cache = publish(a_store(tmp_path)), tmp_path / "cache"
+    allow_writing(cache, False)
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_ctime_ns) for path in (cache, *cache.rglob("*"))}
+    body = f"""
+for _ in range(2):
+    print(store.find("scale", {KEY!r}, str).folder)
+    print(store.lasting)  # from now on it works elsewhere
+"""
+    with run_child(tmp_path, body, *obedient()) as process:
+        assert process.stdout and process.stdout.read() == f"{folder}\nFalse\n" * 2
+    assert {path: (path.stat().st_mtime_ns, path.stat().st_ctime_ns) for path in (cache, *cache.rglob("*"))} == before
+    allow_writing(cache, True)
 
 
 def test_what_is_copied_from_a_cache_that_may_not_be_written_can_be_written(tmp_path: Path) -> None:
@@ -463,8 +528,21 @@ def test_nothing_is_looked_at_if_nothing_was_added(tmp_path: Path, monkeypatch: 
     age(publish(a_store(tmp_path)), 1000)
     store = KernelStore(tmp_path / "cache", 1)
     assert find(store, "scale", OTHER) is None
-    monkeypatch.setattr(store, "_items", None)
+    monkeypatch.setattr(store, "_removable", None)
     store.trim()
+
+
+def test_what_cannot_be_removed_to_make_room_is_a_problem_that_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(folder: Path) -> None:
+        raise CacheError("it stays", PLACE)
+
+    store = KernelStore(tmp_path / "cache", 1)
+    age(publish(store), 1000)
+    monkeypatch.setattr(store, "discard", refuse)
+    store.trim()
+    assert (store.untold_problem(), store.untold_problem()) == ("it stays", None)
 
 
 def test_clearing_removes_what_is_ours_only(tmp_path: Path) -> None:

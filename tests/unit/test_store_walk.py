@@ -11,7 +11,8 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from kernelwright.ondemand.store import LATER, KernelStore, damage
+from kernelwright.ondemand.kernel_folders import LATER, damage
+from kernelwright.ondemand.store import KernelStore
 from kernelwright.package.manifest import sealed_document
 from kernelwright.runtime.loader import SCHEMA
 from kernelwright.state.entry import entry_key
@@ -86,7 +87,7 @@ class CacheWalk(RuleBasedStateMachine):
         entry = entry_key(key, read)
         with self.stores[who].scratch("scale") as scratch:
             texts = {"library": content(key, read), LATER: json.dumps(read).encode()}
-            listed = {name: {"sha256": sha256(text).hexdigest()} for name, text in texts.items()}
+            listed = {name: {"sha256": sha256(text).hexdigest(), "size": len(text)} for name, text in texts.items()}
             texts["manifest.json"] = sealed_document({"schema": SCHEMA, "key": entry, "files": listed}).encode()
             for name, text in texts.items():
                 (scratch / name).write_bytes(text)

@@ -12,9 +12,9 @@ from typing import Any
 
 from ..core.errors import printable
 from ..core.quantity import in_words, parse_size, plural
-from ..ondemand.store import KEY_SHOWN, PLACE, CacheError, KernelStore, cache_folder, damage, folder_size
-from ..runtime.loader import read_manifest
-from ..state.cache import BuildCache
+from ..ondemand.cache_place import PLACE, CacheError, cache_folder
+from ..ondemand.kernel_folders import KEY_SHOWN, damage, folder_size, manifest_of
+from ..ondemand.store import KernelStore, stages_in
 from . import project_caches
 from .command import Command, argument
 
@@ -52,7 +52,7 @@ class StoredKernel:
         name, key = folder.name.partition("-")[0], folder.name.rpartition("-")[2]
         size, used = folder_size(folder), folder.stat().st_mtime
         try:
-            facts = read_manifest(folder / "manifest.json")
+            facts = manifest_of(folder)
             kernels = facts["kernels"]
             name = next(iter(kernels))
             variants = kernels[name]["variants"]
@@ -109,7 +109,7 @@ def run(options: argparse.Namespace) -> int:
         return _verify(store, options.remove)
     else:
         before = store.size()
-        _writable(store)
+        store.require_lasting()
         store.clear() if action == "clear" else store.prune(_bytes(options.to))
         print(f"removed {in_words(before - store.size())}, {in_words(store.size())} are left")
     return 0
@@ -129,12 +129,6 @@ def _bytes(text: str) -> int:
         raise CacheError(f"--to: {error}", PLACE) from None
 
 
-def _writable(store: KernelStore) -> None:
-    """Raise a CacheError if a cache cannot be changed."""
-    if not store.lasting:
-        raise CacheError(store.problem or f"{store.folder} cannot be written", PLACE)
-
-
 def _print_rows(rows: Sequence[Sequence[str]]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -142,7 +136,7 @@ def _print_rows(rows: Sequence[Sequence[str]]) -> None:
 
 
 def _print_sizes(store: KernelStore) -> None:
-    stages = [size for size, _, _ in _stages(store).entries()]
+    stages = [size for size, _, _ in stages_in(store.folder).entries()]
     parts = [("kernel", [folder_size(path) for path in store.kernels()]), ("stage", stages)]
     parts += [("failed compile", [folder_size(path) for path in store.failures()])]
     for noun, sizes in parts:
@@ -151,13 +145,8 @@ def _print_sizes(store: KernelStore) -> None:
     print(f"together {in_words(total)} in {printable(str(store.folder))}")
 
 
-def _stages(store: KernelStore) -> BuildCache:
-    """The finished stages, to look at only."""
-    return BuildCache(store.folder / "stages", 0, writable=False, owned=True)
-
-
 def _verify(store: KernelStore, remove: bool) -> int:
-    stages = _stages(store)
+    stages = stages_in(store.folder)
     entries = [path for _, _, path in stages.entries()]
     found = [(path, problem) for path in entries if (problem := stages.damage(path))]
     for folder in store.kernels():
@@ -168,7 +157,7 @@ def _verify(store: KernelStore, remove: bool) -> int:
     print(f"{plural(len(entries), 'stage')} and {plural(len(store.kernels()), 'kernel')}, {len(damaged)} damaged")
     if not remove or not damaged:
         return 1 if damaged else 0
-    _writable(store)
+    store.require_lasting()
     for path in damaged:
         store.discard(path)
     print("removed what is damaged")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -15,6 +14,8 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+from .locks import hold, is_held, let_go
 
 Stamp = tuple[int, int, int, int]
 """Size in bytes, times of the last change of the content and of the inode in ns, and inode number of a file."""
@@ -265,11 +266,13 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
     those of another container, where process numbers say nothing.
     """
     parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=parent, prefix=f"{SCRATCH}{os.getpid()}-") as name:
-        lock = os.open(name, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            with contextlib.suppress(OSError):
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield Path(name)
-        finally:
-            os.close(lock)
+    folder = Path(tempfile.mkdtemp(dir=parent, prefix=f"{SCRATCH}{os.getpid()}-"))
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):
+            hold(lock)
+        yield folder
+    finally:
+        if is_held(lock):  # not in a child that was forked meanwhile
+            shutil.rmtree(folder, ignore_errors=True)
+            let_go(lock)

@@ -25,8 +25,9 @@ from ..stages.code import loaded_code
 from ..stages.context import KernelContext
 from ..stages.tools import Tools, find_tools
 from ..state.entry import entry_key
+from .cache_place import CacheError
+from .kernel_folders import LATER
 from .session import Session
-from .store import LATER, CacheError
 
 if TYPE_CHECKING:
     from ..define.record import DefinitionRecord, KernelRecord

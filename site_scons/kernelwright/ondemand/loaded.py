@@ -16,8 +16,9 @@ from ..core.errors import Where
 from ..runtime.loader import DamageError, Loader, read_manifest, read_regular
 from ..runtime.provider import Provider
 from .build import Compiled, Job, compile_job
+from .cache_place import PRIVATE, CacheError
+from .kernel_folders import AGAIN, damage
 from .sources import source_of, write_ir
-from .store import AGAIN, PRIVATE, CacheError, damage
 
 PREFIX = "kernelwright_on_demand_"
 """What the names of packages begin with that have compiled kernels; they are in no file."""

@@ -10,9 +10,10 @@ from pathlib import Path
 from ..core.quantity import parse_size
 from ..core.repository import repository_around
 from ..define.settings import Settings
+from .cache_place import cache_folder
 from .options import Options, effective, unknown_variables
 from .session import SESSIONS, Session
-from .store import KernelStore, cache_folder
+from .store import KernelStore
 from .store import clear_cache as clear_folder
 
 

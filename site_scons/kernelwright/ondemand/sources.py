@@ -10,7 +10,7 @@ from ..core.arch import real_arch, virtual_arch
 from ..core.dependencies import present_digest
 from ..core.errors import KernelwrightError, Where
 from ..runtime.loader import read_regular
-from .store import AGAIN
+from .kernel_folders import AGAIN
 
 if TYPE_CHECKING:
     from .build import Job

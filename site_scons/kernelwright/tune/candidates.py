@@ -19,9 +19,9 @@ from ..core.errors import KernelwrightError
 from ..core.files import canonical_json, write_atomically
 from ..core.signature import Signature
 from ..ondemand.build import compile_job, lowered_module
+from ..ondemand.kernel_folders import folder_name
 from ..ondemand.origin import job_of
 from ..ondemand.parallel import compile_all
-from ..ondemand.store import folder_name
 from ..processes.protocol import CheckRequest
 
 if TYPE_CHECKING:
