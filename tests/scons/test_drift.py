@@ -111,7 +111,18 @@ def test_every_stage_that_is_made_is_in_the_table():
             path = PACKAGE / name.replace(".", "/")
             assert path.is_dir() or path.with_suffix(".py").is_file(), f"{kind.label}: {name}"
     names = {kind.module.removeprefix("stages.") for kind in MADE.values()}
-    helpers = {"__init__", "code", "context", "execution", "included", "kernel", "partial", "places", "runs", "stage"}
+    helpers = {
+        "__init__",
+        "code",
+        "compilation",
+        "context",
+        "execution",
+        "kernel",
+        "partial",
+        "places",
+        "runs",
+        "stage",
+    }
     helpers |= {"stage_run", "tools", "tuning", "configured", "discovery", "selection", "tuned"}
     assert names | helpers == {path.stem for path in (PACKAGE / "stages").glob("*.py")}, "one file for each stage"
 
@@ -202,7 +213,10 @@ def test_the_docs_name_files_that_exist():
 
 def test_memory_has_a_first_estimate_for_every_kind_of_run():
     given = [
-        k.value for call in (*calls("run"), *calls("tool"), *calls("partial")) for k in call.keywords if k.arg == "kind"
+        k.value
+        for call in (*calls("run"), *calls("tool"), *calls("ToolCall"))
+        for k in call.keywords
+        if k.arg == "kind"
     ]
     kinds = {
         value.value for value in given if isinstance(value, ast.Constant)

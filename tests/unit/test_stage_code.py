@@ -46,6 +46,9 @@ DECIDING = {
 """Modules that decide what each stage makes, written by hand: the digest has to have these. A folder stands for all
 modules in it."""
 
+for label in ("PTX", "CUBIN", "OBJECT", "FATBIN", "CC", "LAUNCHER", "GLIBC", "EXT", "LINK", "SASS"):
+    DECIDING[label] += " processes/runner processes/environment"
+
 WHEEL_MODULES = "archive content described device_code diff git members package_files platform project sdist size_table"
 WHEEL_MODULES += " source verify version"
 WHEELS = " ".join(f"package/{name}" for name in WHEEL_MODULES.split())

@@ -307,18 +307,17 @@ def test_a_forked_child_does_not_keep_the_lock_of_a_killed_parent(
     monkeypatch.setattr(cache_place, "YOUNG_S", -1.0)
     body = f"""
 with store.scratch("scale"), store.locked({KEY!r}, 1, quiet):
-    child = os.fork()
-    if not child:
-        time.sleep(60)
-        os._exit(0)
-    print(child, flush=True)
+    if not os.fork():
+        print(os.getpid(), flush=True)
     time.sleep(60)
+    os._exit(0)
 """
     with run_child(tmp_path, body) as process:
         assert process.stdout
         child = int(process.stdout.readline())
         try:
             process.kill()
+            process.wait()
             with a_store(tmp_path).locked(KEY, 5, quiet):
                 os.kill(child, 0)
             assert list((tmp_path / "cache/scratch").iterdir()) == []

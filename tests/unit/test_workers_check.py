@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -215,8 +215,7 @@ def test_inputs_that_are_not_given_are_those_of_kernels_without_an_inputs_functi
 
 
 def test_a_number_that_has_the_name_of_a_size_is_that_size() -> None:
-    check = prepared(["n"], ["n"])
-    check._arguments.append({"kind": "scalar", "dtype": "int32", "name": "n", "output": False})
+    check = prepared(["n"], ["n"], more=[Argument("n", "scalar", "int32", output=False, written=False)])
     inputs = check.inputs({"n": 130})
     assert inputs is not None and inputs["n"] == 130
 
@@ -259,7 +258,11 @@ def test_a_kernel_that_asks_for_aligned_arrays_gets_them(project: Project) -> No
 
 
 def prepared(
-    symbols: list[str], shape: list[int | str], reference: Callable[[Any], Any] | None = None, dtype: str = "float32"
+    symbols: list[str],
+    shape: list[int | str],
+    reference: Callable[[Any], Any] | None = None,
+    dtype: str = "float32",
+    more: Sequence[Argument] = (),
 ) -> Check:
     """A check of a kernel that is not built, with one input ``x`` and, if it has a reference, one output ``y``."""
 
@@ -271,7 +274,7 @@ def prepared(
     if reference is not None:
         unbuilt.reference(reference)
         arguments.append(replace(arguments[0], name="y", output=True, written=True))
-    signature = replace(UNKNOWN, arguments=tuple(arguments), symbols=dict.fromkeys(symbols, "int32"))
+    signature = replace(UNKNOWN, arguments=(*arguments, *more), symbols=dict.fromkeys(symbols, "int32"))
     request = CheckRequest("a.py", "unbuilt", "default", "", 0, signature, "cpu", None)
     return Check(request, unbuilt, unbuilt.variants[0], lambda what, function: function(), lambda doing: None)
 
@@ -364,8 +367,8 @@ def test_a_reference_may_change_the_arrays_that_it_gets() -> None:
 
 
 def test_outputs_that_a_kernel_allocates_are_told_apart_by_their_order() -> None:
-    check = prepared(["n"], ["n"], lambda x: (x, 2 * x))
-    check._arguments.append({**check._arguments[1], "name": "z"})
+    another = Argument("z", "tensor", "float32", output=True, written=True, shape=("n",))
+    check = prepared(["n"], ["n"], lambda x: (x, 2 * x), more=[another])
     inputs = check.inputs({"n": 7})
     assert inputs is not None
     assert check._case(lambda x: [x, 2 * x], {"n": 7}, inputs, leave_out=True) == 0.0

@@ -46,6 +46,9 @@ class StageKind:
 MIB = 1 << 10
 """KiB of a MiB."""
 
+RUNNER = "processes.runner"
+"""Runs the tools of stages, which get it from the run and do not import it."""
+
 COMPILER_OF_DEVICE_CODE = {"nvcc": 512 * MIB, "nvrtc": 512 * MIB}
 """Small kernels need 100 MiB of it (nvcc 13.0, in cicc)."""
 
@@ -79,7 +82,7 @@ STAGES = (
         "NvccCompilation",
         "`<arch>.ptx`, `<arch>.json`, `compile_<arch>.sh`",
         module="stages.device",
-        also=("toolchain.nvrtc_compile",),
+        also=("toolchain.nvrtc_compile", RUNNER),
         memory=COMPILER_OF_DEVICE_CODE,
         of_variant=True,
     ),
@@ -90,7 +93,7 @@ STAGES = (
         "NvccCompilation",
         "`<arch>.cubin`, `<arch>.json`, `compile_<arch>.sh`",
         module="stages.device",
-        also=("toolchain.nvrtc_compile",),
+        also=("toolchain.nvrtc_compile", RUNNER),
         memory=COMPILER_OF_DEVICE_CODE,
         of_variant=True,
     ),
@@ -101,6 +104,7 @@ STAGES = (
         "ObjectCompilation",
         "`objects/<source>.o`, `<source>.json`, `compile_<source>.sh`",
         module="stages.object",
+        also=(RUNNER,),
         of_kernel=True,
     ),
     StageKind(
@@ -110,6 +114,7 @@ STAGES = (
         "Packing",
         "`<arch>.fatbin`, `pack_<arch>.sh`",
         module="stages.fatbin",
+        also=(RUNNER,),
         memory={"fatbinary": 64 * MIB},
         of_variant=True,
     ),
@@ -130,7 +135,7 @@ STAGES = (
         "Wrapper",
         "`wrapper.o`, `compile_wrapper.sh`",
         module="stages.cc",
-        also=("backends",),
+        also=("backends", RUNNER),
         memory={"cc": 256 * MIB},
         of_kernel=True,
     ),
@@ -141,6 +146,7 @@ STAGES = (
         "Launcher",
         "`libkernelwright-<digest>.so`, `launcher.map`, `compile_launcher.sh`",
         module="stages.launcher",
+        also=(RUNNER,),
         memory={"launcher": 256 * MIB},
     ),
     StageKind(
@@ -150,6 +156,7 @@ STAGES = (
         "Floor",
         "`libc.so`, `libm.so`, `libdl.so`, `libpthread.so`, `librt.so`",
         module="stages.glibc",
+        also=(RUNNER,),
         memory={"link": 256 * MIB},
     ),
     StageKind(
@@ -159,7 +166,7 @@ STAGES = (
         "Extension",
         "`_<kernel>.abi3.so`, `compile.sh`",
         module="stages.ext",
-        also=("backends",),
+        also=("backends", RUNNER),
         memory={"ext": 256 * MIB},
         of_kernel=True,
     ),
@@ -181,7 +188,7 @@ STAGES = (
         "Linking",
         "`<kernel>.so`, `compile.sh`, `entry.json`; with `OBJECT` `driver.s`",
         module="stages.link",
-        also=("backends",),
+        also=("backends", RUNNER),
         memory={"link": 256 * MIB},
         of_kernel=True,
     ),
@@ -227,6 +234,7 @@ STAGES = (
         "Disassembly",
         "`<arch>.sass`",
         module="stages.sass",
+        also=(RUNNER,),
         memory={"nvdisasm": 64 * MIB},
     ),
     StageKind(
