@@ -12,7 +12,6 @@ from ...core.quantity import plural
 from ...core.records import damage_named
 from ..command import Command, argument
 from .data import collect
-from .page import render
 
 
 def make_report(top: Path, output: Path, bases: Sequence[str] = ("build",)) -> str:
@@ -26,6 +25,8 @@ def make_report(top: Path, output: Path, bases: Sequence[str] = ("build",)) -> s
     Raises:
         KernelwrightError: nothing was built there, a file is damaged, or the page cannot be written.
     """
+    from .page import render  # Jinja2 is for this command only
+
     with damage_named(top, "make it readable"):
         report = collect(top, bases)
     page = render(report)
