@@ -391,9 +391,14 @@ def test_a_cache_that_cannot_be_written_is_read_and_work_is_done_elsewhere(
     assert find(store) == folder and store.problem is None, "reading needs nothing else"
     require_private(store, reason)
     assert ("kernelwright cache prune" in str(store.problem)) == ("space" in reason)
-    with pytest.raises(CacheError, match=reason):
+    if reason == "Read-only file system":
+        with pytest.raises(CacheError, match=reason):
+            clear_cache(tmp_path / "cache")
+        assert find(store) == folder
+    else:  # what can be removed makes room
+        os.utime(folder, (0, 0))
+        assert store.prune(0) > 0 and not folder.exists()
         clear_cache(tmp_path / "cache")
-    assert find(store) == folder
 
 
 def test_a_link_in_the_cache_is_not_followed(tmp_path: Path) -> None:

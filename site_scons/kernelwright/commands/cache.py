@@ -109,7 +109,7 @@ def run(options: argparse.Namespace) -> int:
         return _verify(store, options.remove)
     else:
         before = store.size()
-        store.require_lasting()
+        store.require_removable()
         store.clear() if action == "clear" else store.prune(_bytes(options.to))
         print(f"removed {in_words(before - store.size())}, {in_words(store.size())} are left")
     return 0
@@ -157,7 +157,7 @@ def _verify(store: KernelStore, remove: bool) -> int:
     print(f"{plural(len(entries), 'stage')} and {plural(len(store.kernels()), 'kernel')}, {len(damaged)} damaged")
     if not remove or not damaged:
         return 1 if damaged else 0
-    store.require_lasting()
+    store.require_removable()
     for path in damaged:
         store.discard(path)
     print("removed what is damaged")

@@ -107,7 +107,7 @@ def cache_errors(place: Path) -> Iterator[None]:
 
 
 def _remedy(error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if _is_of_full_disk(error):
         return f"make room on the disk (kernelwright cache prune), or set {FOLDER_VARIABLE} to a folder on another one"
     return f"set {FOLDER_VARIABLE} to a folder that can be written"
 
@@ -155,6 +155,7 @@ class CachePlace:
         self._told: str | None = None
         self._work: Path | None = None
         self._own: Path | None = None
+        self._is_full = False
         self._making = threading.Lock()
         require_cache(folder)
         if not writable:
@@ -182,9 +183,14 @@ class CachePlace:
         """Whether what is written stays when this process ends."""
         return self.work == self.folder and self._own is None
 
-    def require_lasting(self) -> None:
-        """Raise a CacheError if the cache cannot be changed."""
-        if not self.lasting:
+    @property
+    def thinned(self) -> Path:
+        """The folder that things are removed from. That is the cache, too, if only its disk is full."""
+        return self.folder if self.work != self.folder and self._is_full else self.work
+
+    def require_removable(self) -> None:
+        """Raise a CacheError if nothing can be removed from the cache."""
+        if not (self.lasting or self._is_full):
             raise CacheError(self.problem or f"{self.folder} cannot be written", PLACE)
 
     def gives_way(self, error: BaseException) -> bool:
@@ -211,14 +217,14 @@ class CachePlace:
     def _prepare(self) -> None:
         """Make the cache, or find out why it cannot be written."""
         try:
+            linked = next((name for name in FOLDERS if (self.folder / name).is_symlink()), None)
+            if linked is not None:
+                raise OSError(errno.ELOOP, "it is a symbolic link", str(self.folder / linked))
             mark_own(self.folder)
             if not (self.folder / IGNORE).exists():
                 write_atomically(self.folder / IGNORE, "*\n")
             for name in MADE_FIRST:
                 (self.folder / name).mkdir(exist_ok=True)
-            linked = next((name for name in FOLDERS if (self.folder / name).is_symlink()), None)
-            if linked is not None:
-                raise OSError(errno.ELOOP, "it is a symbolic link", str(self.folder / linked))
             with tempfile.TemporaryFile(dir=self.folder / "scratch", buffering=0) as probe:
                 # An incomplete write is no error of its own; the next one is.
                 while (written := probe.tell()) < PROBE_BYTES:
@@ -243,6 +249,7 @@ class CachePlace:
             if path.is_dir() and not path.is_symlink():
                 path.chmod(0o700)
         self._work = self._own
+        self._is_full = _is_of_full_disk(error)
         if error is not None:
             self.problem = (
                 f"the cache folder {self.folder} cannot be written: {error.strerror or error}; what is compiled now is "

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -170,9 +171,16 @@ class KernelStore(CachePlace):
     def discard(self, found: Path) -> None:
         """Remove a folder of a kernel or of a failed compile, in one step for those who look for it.
 
+        On a full disk no folder can be made that it could be moved to. There its manifest goes first.
+
         Raises:
             CacheError: it cannot be removed.
         """
+        if self._is_full and self.folder in found.parents:
+            with cache_errors(found), contextlib.suppress(FileNotFoundError):
+                (found / "manifest.json").unlink(missing_ok=True)
+                shutil.rmtree(found)
+            return
         with (
             cache_errors(found),
             self.scratch("discarded") as scratch,
@@ -242,7 +250,7 @@ class KernelStore(CachePlace):
 
         A kernel that was used in the last minute stays.
         """
-        return remove_oldest(self._removable(self.work), limit, time.time() - IN_USE_S)
+        return remove_oldest(self._removable(self.thinned), limit, time.time() - IN_USE_S)
 
     def size(self) -> int:
         """Bytes of all stages, kernels and failed compiles."""
@@ -256,16 +264,17 @@ class KernelStore(CachePlace):
         Raises:
             CacheError: something cannot be removed.
         """
-        for item in list(self._removable(self.work)):
+        place = self.thinned
+        for item in list(self._removable(place)):
             item.remove()
-        with cache_errors(self.work):
+        with cache_errors(place):
             for name in RECORDS:
-                (self.work / name).unlink(missing_ok=True)
+                (place / name).unlink(missing_ok=True)
             for name in RECORD_FOLDERS:
-                folder = self.work / name
+                folder = place / name
                 if folder.is_dir() and not folder.is_symlink():
                     self.discard(folder)
-        remove_unlocked((self.work / "locks").glob("*.lock"), os.O_WRONLY, Path.unlink)
+        remove_unlocked((place / "locks").glob("*.lock"), os.O_WRONLY, Path.unlink)
 
     def kernels(self) -> list[Path]:
         """The folders of the kernels in the cache, intact or not, by name."""
@@ -277,7 +286,7 @@ class KernelStore(CachePlace):
 
     def _removable(self, root: Path) -> Iterator[Removable]:
         """All stages, kernels and failed compiles of a cache, which can be made again."""
-        yield from stages_in(root, self._limit, root == self._work).removable()
+        yield from stages_in(root, self._limit, root in (self._work, self.thinned)).removable()
         for folder in (*folders_in(root / "kernels"), *folders_in(root / "failed")):
             with contextlib.suppress(OSError):  # another process may remove it at any moment
                 used = folder.stat().st_mtime
@@ -294,5 +303,5 @@ def clear_cache(folder: Path) -> None:
     require_cache(folder)
     if folder.is_dir() and any(folder.iterdir()):
         store = KernelStore(folder, 0)
-        store.require_lasting()
+        store.require_removable()
         store.clear()
