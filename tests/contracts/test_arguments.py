@@ -55,6 +55,7 @@ FITTING = [
     ("classes", (np.zeros(32, np.int8),)),
     ("classes", (np.zeros((3, 3), np.int8),)),
     *(("large", (x, x)) for x in (Large(INT32_LIMIT, 1), Large(INT32_LIMIT, 0), Large(65536, 32767))),
+    ("strided", (Large(INT32_LIMIT, 1),)),
 ]
 
 
@@ -98,6 +99,7 @@ WRONG = [
     ("classes", (np.zeros(24, np.int8),)),
     *(("large", (x, x)) for x in (Large(INT32_LIMIT + 1, 1), Large(1, INT32_LIMIT + 1), Large(65537, 32767))),
     ("large", (Large(1, 1), Large(INT32_LIMIT + 1, 0))),
+    ("strided", (Large(65537, 32767),)),
     ("large", (Large(-1, 2), Large(1, 1))),
     ("longer", (Large(INT32_LIMIT, 1),)),
     ("longer", (Large(32767, 65536),)),

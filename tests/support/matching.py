@@ -67,6 +67,13 @@ KERNELS: dict[str, list[dict[str, Any]]] = {
         _variant(_x("int8", "n", "n"), slug="square"),
     ],
     "large": [_variant(*(_x("bool", "n", "m", name=name) for name in "xy"))],
+    "strided": [
+        _variant(
+            {**_x("bool", "n", "m"), "strides": ["row", 1]},
+            symbols=dict.fromkeys("nm", "int64"),
+            stride_symbols={"row": "int32"},
+        )
+    ],
     "longer": [_variant(_x("bool", "n", "m"), _x("bool", "n + 1", "m", name="y", output=True))],
 }
 """Kernel -> what signature.json says of its variants."""
@@ -81,7 +88,7 @@ def signatures_of(name: str) -> list[dict[str, Any]]:
     """The signature.json of each variant."""
     return [
         signature(name, v["arguments"], slug=v["slug"], symbols=v["symbols"])
-        | ({"multiples": v["multiples"]} if "multiples" in v else {})
+        | {key: v[key] for key in ("stride_symbols", "multiples") if key in v}
         for v in KERNELS[name]
     ]
 

@@ -30,6 +30,7 @@ def description_of(kernel: KernelPlan) -> str:
             "exported": variant.units[0].exported,
             "arguments": list(_arguments(variant.units[0].arguments)),
             "symbols": dict(variant.units[0].symbols),
+            "stride_symbols": dict(variant.units[0].stride_symbols),
             "multiples": dict(variant.units[0].multiples),
         }
         for variant in kernel.variants
@@ -53,7 +54,7 @@ def description_in(name: str, entry: Record) -> str:
             "exported": variant.text("exported") if variant.has("exported") else "",
             "arguments": list(_arguments(variant.typed(tuple[Argument, ...], "arguments"))),
             "symbols": variant.mapping("symbols"),
-            "multiples": variant.mapping("multiples") if variant.has("multiples") else {},
+            **{name: variant.mapping(name) if variant.has(name) else {} for name in ("stride_symbols", "multiples")},
         }
         for variant in entry.records("variants")
     ]

@@ -13,7 +13,7 @@ from ..core.arch import CPU_LEVELS, CudaArch
 from ..core.dtype import Dtype
 from ..core.errors import KernelwrightError, Where
 from ..core.signature import Argument, DeviceKernel
-from ..runtime.size import argument_text
+from ..runtime.size import are_int32, argument_text
 from ..runtime.tables import DeviceTable
 from .c_text import c_string, size_expression, symbols_of
 from .description import description_of
@@ -314,8 +314,8 @@ def _signature(number: int, unit: LoweredUnit, has_outputs: bool, competes: bool
     lines += [f"  {_argument(argument, unit)}," for argument in unit.arguments]
     lines += ["};", *(_output_shapes(number, unit) if has_outputs else [])]
     fields = [f".arguments = kw_arguments_{number}"]
-    int32 = "int64" not in unit.symbols.values() or "int32" in unit.stride_symbols.values()
-    fields += [".int32_sizes = true"] if int32 else []
+    has_int32 = are_int32(unit.symbols.values(), unit.stride_symbols.values())
+    fields += [".int32_sizes = true"] if has_int32 else []
     fields += [f".output_shapes = kw_shapes_{number}"] if has_outputs else []
     if any(argument.strides for argument in unit.arguments):
         lines += _strides(number, unit)

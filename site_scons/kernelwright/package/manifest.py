@@ -131,7 +131,7 @@ def make_entry(kernel: EntrySource) -> str:
                 **({"exported": signatures[0]["exported"]} if "exported" in signatures[0] else {}),
                 "arguments": signatures[0]["arguments"],
                 "symbols": signatures[0]["symbols"],
-                **({"multiples": signatures[0]["multiples"]} if "multiples" in signatures[0] else {}),
+                **{name: signatures[0][name] for name in ("stride_symbols", "multiples") if name in signatures[0]},
                 "units": [_unit(kernel, *both) for both in zip(variant.units, signatures, strict=True)],
             }
             for variant, signatures in described

@@ -55,7 +55,10 @@ OF_KERNEL = (
     "tables",
     "variants",
 )
-OF_VARIANT = ("slug", "config", "archs", "tabled", "exported", "arguments", "symbols", "multiples", "units")
+OF_VARIANT = (
+    *("slug", "config", "archs", "tabled", "exported", "arguments", "symbols", "stride_symbols", "multiples"),
+    "units",
+)
 OF_UNIT = ("target", "archs", "source_arch", "schedule", "source_digest", "signature", "resources", "images", "tools")
 OF_PROVIDER = ("schema", "package", "arch", "version", "kernelwright", "source", "files", "digest")
 """What there is in the manifest of a package: of it, and of its kernels and their parts; and in that of device code."""

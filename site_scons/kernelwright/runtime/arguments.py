@@ -21,7 +21,7 @@ from .interface import TENSOR, is_symbolic, plain_number
 from .loader import gaps_text
 from .refusal import AMBIGUOUS, BY_KERNEL, NO_TARGET, NO_VARIANT, refuse
 from .rivals import Pair, Relations
-from .size import Size, argument_text, value_or_none
+from .size import Size, are_int32, argument_text, value_or_none
 
 INT32_LIMIT = 2**31 - 1 - 65535
 """Most elements of a tensor of a kernel that computes with int32 sizes (``KW_INT32_LIMIT`` of the launcher)."""
@@ -376,7 +376,8 @@ class _Variant:
         self.targets = tuple(dict.fromkeys(unit["target"] for unit in entry.get("units", ())))
         self.tabled = tuple(entry.get("tabled", ()))  # targets for which it only runs where a tuning table says so
         self.arguments = [Expected(item, entry.get("multiples", {})) for item in entry["arguments"]]
-        self.limit = 2**63 - 1 if "int64" in entry["symbols"].values() else INT32_LIMIT
+        has_int32 = are_int32(entry["symbols"].values(), entry.get("stride_symbols", {}).values())
+        self.limit = INT32_LIMIT if has_int32 else 2**63 - 1
 
     def matches(self, call: Sequence[Described | None], sizes: bool) -> bool:
         """Whether a call fits; see :meth:`Expected.matches`."""

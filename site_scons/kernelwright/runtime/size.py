@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -173,3 +173,12 @@ def value_or_none(size: Size, symbols: Mapping[str, Any]) -> Any:
     except ZeroDivisionError:
         return None
     return None if isinstance(value, int) and not -(2**63) < value < 2**63 else value
+
+
+def are_int32(sizes: Collection[str], strides: Collection[str]) -> bool:
+    """Whether a kernel computes places in arrays with 32 bits, so that arrays have to be smaller than that.
+
+    Arguments:
+        sizes, strides: the dtypes of its size symbols, and of those that only strides have.
+    """
+    return "int64" not in sizes or "int32" in strides
