@@ -353,7 +353,7 @@ PLANTED = (
         "_told_by_time",
         "changed = max(stamp[1], stamp[2])",
         "changed = stamp[1]",
-        ("test_a_fresh_file_with_an_old_time_is_not_trusted",),
+        ("test_a_file_is_trusted_when_its_next_change_must_have_another_time",),
     ),
     Planted(
         "A stage that lacks an output still moves the others into place.",
@@ -416,7 +416,7 @@ PLANTED = (
         "Definitions.load",
         "if not known.uses.are_current(known.reads.files):",
         "if False:",
-        ("test_an_edit_of_the_same_size_within_the_same_second_is_seen",),
+        ("test_one_process_never_executes_two_files_nor_one_file_twice",),
     ),
     Planted(
         "Headers are kept though a file changed while it was read.",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.project import make_remembering_compiler
+from support.scripts import script
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 
@@ -15,14 +16,8 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with the compiler, which runs a program that notes its arguments in place of gcc."""
-    real = tmp_path / "real"
-    lines = (
-        "#!/bin/sh",
-        f'echo "$@" >> {tmp_path}/log',
-        'for w in "$@"; do [ "$p" = -o ] && echo o > "$w"; p=$w; done',
-    )
-    real.write_text("\n".join(lines) + "\n:\n")
-    real.chmod(0o755)
+    body = 'for w in "$@"; do [ "$p" = -o ] && echo o > "$w"; p=$w; done\n:'
+    real = script(tmp_path / "real", f'echo "$@" >> {tmp_path}/log\n{body}')
     (tmp_path / "memory").mkdir()
     make_remembering_compiler(real, tmp_path / "memory", tmp_path / "cc")
     return tmp_path

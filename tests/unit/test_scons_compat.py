@@ -49,33 +49,6 @@ def test_no_other_module_uses_what_is_private():
     assert any(PRIVATE.search(name) for name in names_of_scons(FOLDER / "compat.py")), "or this test finds nothing"
 
 
-def test_folders_are_told_from_files(tmp_path):
-    fs = SCons.Node.FS.FS(str(tmp_path))
-    (tmp_path / "folder").mkdir()
-    assert compat.is_folder(fs.Dir("folder")) and compat.is_folder(fs.Entry("folder"))
-    assert not compat.is_folder(fs.File("file")) and not compat.is_folder(fs.Entry("absent"))
-
-
-def test_a_node_can_be_made_where_something_else_is(tmp_path):
-    (tmp_path / "a.out").mkdir()
-    fs = SCons.Node.FS.FS(str(tmp_path))
-    with compat.unchecked_nodes():
-        assert fs.File("a.out").name == "a.out"
-    with pytest.raises(TypeError, match="found where file expected"):
-        SCons.Node.FS.FS(str(tmp_path)).File("a.out")
-
-
-def test_the_cache_folder_of_a_build_file_is_known(tmp_path, monkeypatch):
-    import SCons.Environment
-
-    env = SCons.Environment.Environment(tools=[], platform="posix")
-    monkeypatch.setattr(SCons.Defaults, "_default_env", None)
-    assert compat.cache_folder(env) is None
-    folder = str(tmp_path / "shared")  # SCons makes it
-    env.CacheDir(folder)
-    assert str(compat.cache_folder(env)) == folder
-
-
 def test_our_nodes_need_no_default_environment_which_looks_for_compilers(tmp_path, monkeypatch):
     monkeypatch.setattr(SCons.Defaults, "_default_env", None)
     graph = graph_of(tmp_path, monkeypatch, Inputs())

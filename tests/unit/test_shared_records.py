@@ -14,7 +14,6 @@ import pytest
 from kernelwright.core import surroundings
 from kernelwright.core.dependencies import present_digest
 from kernelwright.core.files import LARGEST_RECORD
-from kernelwright.processes.pool import WorkerPool
 from kernelwright.stages.discovery import DefinitionRecords, Discovery
 from kernelwright.state.cache import BuildCache
 from support.workers_project import Project
@@ -36,25 +35,23 @@ def _(z, a):
 class Tree(Project):
     """A project whose build cache is beside it."""
 
-    def __init__(self, folder: Path, cache: Path, writable: bool = True) -> None:
+    def __init__(self, folder: Path, cache: Path) -> None:
         super().__init__(folder)
         self.beside = cache.parent
-        self.cache = BuildCache(cache, LARGEST_RECORD, writable)
+        self.cache = BuildCache(cache, LARGEST_RECORD)
         self.runs = 0
 
-    def record(self, *files: str) -> Discovery:
-        """Discover with nothing of an earlier run, but for the build cache."""
+    def _fresh(self) -> DefinitionRecords:
+        """Records with nothing of an earlier run, but for the build cache."""
         self.runs += 1
-        paths = [self.folder / file for file in files]
-        kept = self.beside / f"{self.folder.name}-{self.runs}"
-        return DefinitionRecords(self.folder, kept, "tvm 1", self.cache).discover(paths, lambda: self.pool)
+        return DefinitionRecords(self.folder, self.beside / f"{self.folder.name}-{self.runs}", "tvm 1", self.cache)
+
+    def record(self, *files: str) -> Discovery:
+        return self._fresh().discover([self.folder / file for file in files], lambda: self.pool)
 
     def hits(self, *files: str) -> bool:
         """Whether the build cache has the records of files."""
-        self.runs += 1
-        paths = [self.folder / file for file in files]
-        kept = self.beside / f"{self.folder.name}-{self.runs}"
-        return DefinitionRecords(self.folder, kept, "tvm 1", self.cache).are_known(paths)
+        return self._fresh().are_known([self.folder / file for file in files])
 
 
 @pytest.fixture(scope="module")
@@ -80,20 +77,6 @@ def tree(shared: Project, tmp_path: Path) -> Iterator[Tree]:
 
 def entries(tree: Tree) -> list[Path]:
     return sorted((tree.beside / "cache").glob("??/*"))
-
-
-def test_another_checkout_has_the_same_record_without_a_worker(tree: Tree, tmp_path: Path) -> None:
-    tree.write("kernels/_helper.py", "X = 1\n")
-    first = tree.record(tree.empty("one", "import _helper"))
-    other = Tree(tmp_path / "elsewhere" / "checkout", tmp_path / "cache", writable=False)
-    other.pool.close()
-    assert not other.hits("kernels/one.py")
-    other.write("kernels/_helper.py", "X = 1\n")
-    assert other.record(other.empty("one", "import _helper")) == first
-    other.write("kernels/_helper.py", "X = 2\n")
-    assert not other.hits("kernels/one.py")
-    (other.folder / "kernels/_helper.py").unlink()
-    assert not other.hits("kernels/one.py")
 
 
 def test_a_record_with_a_space_keeps_its_order(tree: Tree) -> None:
@@ -188,19 +171,6 @@ def test_a_path_of_the_project_in_what_is_lowered_counts_in_its_place_only(tree:
         present = present_digest(tree.folder, surroundings.FOLDER)
         assert lowered["dependencies"].get(surroundings.FOLDER) == (present if name == "absolute" else None)
     assert present != present_digest(tree.folder / "elsewhere", surroundings.FOLDER)
-
-
-def test_records_for_two_values_of_a_variable_are_both_kept(
-    tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trees = {"1": tree, "2": Tree(tmp_path / "two", tmp_path / "cache")}
-    for value, one in trees.items():
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
-        with one.pool:
-            one.record(one.empty("one", "import os; os.environ.get('CUDA_VISIBLE_DEVICES')"))
-    for value, one in trees.items():
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
-        assert one.hits("kernels/one.py")
 
 
 def test_a_variable_that_it_does_not_ask_for_has_no_effect(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,20 +292,3 @@ def test_another_version_of_a_distribution_is_seen_also_if_its_files_are_the_sam
 def test_a_name_that_no_distribution_can_have_is_looked_for_nowhere(name: str) -> None:
     assert surroundings.surrounding_digest("/installed/numpy")
     assert surroundings.surrounding_digest(f"/installed/{name}") == ""
-
-
-def test_without_a_cache_nothing_is_asked(tree: Tree) -> None:
-    file = tree.copy("one")
-    paths = [tree.folder / file]
-    kept = tree.folder / "kept"
-
-    def must_not_start() -> WorkerPool:
-        raise AssertionError("a worker is asked for")
-
-    def records() -> DefinitionRecords:
-        return DefinitionRecords(tree.folder, kept, "tvm 1")
-
-    assert not records().are_known(paths)
-    assert not records().discover(paths, lambda: tree.pool).errors
-    assert records().are_known(paths)
-    assert records().discover(paths, must_not_start).records

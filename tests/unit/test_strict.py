@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from kernelwright.backends.plan import LoweredUnit
 from kernelwright.core.converter import to_json
-from kernelwright.core.errors import DefinitionError, WorkerError
-from kernelwright.processes.messages import decode
+from kernelwright.core.errors import DefinitionError
 from kernelwright.processes.pool import WorkerPool
 from kernelwright.processes.protocol import CheckRequest, DiscoverRequest, LowerRequest, Request
 from support.launcher_build import build, plan
@@ -318,11 +317,3 @@ def test_the_kernel_library_is_strict(tmp_path: Path) -> None:
             out.mkdir(parents=True)
             known = (file, name, slug, "kw_k", config, "llvm", "x86-64-v3", str(out))
             assert pool.call(LowerRequest(*known, strict=True)).files
-
-
-@pytest.mark.parametrize("value", ["1", "null", '"yes"'])
-def test_strict_is_true_or_false_on_the_wire(value: str) -> None:
-    line, kinds = '{"id":1,"discover":{"file":"a","strict":%s}}', {"discover": DiscoverRequest}
-    assert decode((line % "true").encode(), kinds) == (1, DiscoverRequest("a", strict=True))
-    with pytest.raises(WorkerError):
-        decode((line % value).encode(), kinds)

@@ -20,6 +20,7 @@ from kernelwright.toolchain.elsewhere import TILELANG, Elsewhere
 from kernelwright.toolchain.nvcc import Nvcc
 from kernelwright.toolchain.nvcc_run import NvccJob, ToolHeaders, script
 from kernelwright.toolchain.probe import Toolchain
+from support.scripts import script as program
 
 TEMPLATES = TILELANG.headers
 
@@ -32,10 +33,7 @@ def new_environment(folder: Path) -> Path:
     for name in ("tilelang-0.1.15", "apache_tvm_ffi-0.1.12", "z3_solver-4.15.4"):
         (site / f"{name}.dist-info").mkdir()
         (site / f"{name}.dist-info/RECORD").write_text("tilelang/jit.py,sha256=abc,1\ntilelang/gemm.hpp,sha256=def,1\n")
-    (folder / "bin").mkdir()
-    (folder / "bin/python").write_text("#!/bin/sh\n")
-    (folder / "bin/python").chmod(0o755)
-    return folder / "bin/python"
+    return program(folder / "bin/python", "")
 
 
 def probed(folder: Path, python: Path | str) -> Elsewhere:
@@ -49,15 +47,12 @@ def test_tilelang_is_told_by_its_files_wherever_it_is_installed(tmp_path):
     assert Path(found.path, TEMPLATES).is_dir()
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     assert probed(tmp_path, tmp_path / "two/bin/python").identity == found.identity
-
-
-@pytest.mark.parametrize("name", [f"tilelang/{TEMPLATES}/gemm.h", "tilelang-0.1.15.dist-info/RECORD"])
-def test_an_edit_of_a_template_and_another_install_are_another_tilelang(tmp_path, name):
-    python = new_environment(tmp_path / "one")
-    before = probed(tmp_path, python).identity
-    path = tmp_path / "one/lib/python3.12/site-packages" / name
-    path.write_text(path.read_text().replace("once", "once ").replace("sha256=def", "sha256=xyz"))
-    assert probed(tmp_path, python).identity != before
+    for name in (f"tilelang/{TEMPLATES}/gemm.h", "tilelang-0.1.15.dist-info/RECORD"):
+        path = tmp_path / "one/lib/python3.12/site-packages" / name
+        before = path.read_text()
+        path.write_text(before.replace("once", "once ").replace("sha256=def", "sha256=xyz"))
+        assert probed(tmp_path, python).identity != found.identity, name
+        path.write_text(before)
 
 
 @pytest.mark.parametrize("setting", ["", "nowhere/python", "python3"])
@@ -80,12 +75,8 @@ def test_headers_of_a_tool_are_found_and_no_script_names_their_folder():
     job = NvccJob("sm_90a", ("-DX=1",), Path(), Where(), headers)
     command = job.arguments("nvcc", "cc", job.output)
     assert "-std=c++20" in command and "-std=c++17" not in command
-    assert command[command.index("-I") : command.index("-DX=1")] == [
-        "-I",
-        "/opt/tl/src",
-        "-I",
-        "/opt/tl/cutlass/include",
-    ]
+    folders = ["-I", "/opt/tl/src", "-I", "/opt/tl/cutlass/include"]
+    assert command[command.index("-I") : command.index("-DX=1")] == folders
     text = script(job, Nvcc("nvcc", "13.0.88", "", ()))
     assert "TILELANG=${TILELANG:-$(python3 -m kernelwright tool tilelang)}" in text
     assert '-I "$TILELANG"/src' in text and "/opt/tl" not in text
@@ -95,11 +86,8 @@ def test_headers_of_a_tool_are_found_and_no_script_names_their_folder():
 
 def test_launches_share_tensors_and_maps_in_any_order():
     """As TileLang's host code has them: a map and a pointer of one tensor, and parameters in an order of their own."""
-    declared = {
-        "alpha": Scalar("float32"),
-        "x": Tensor("float16", "m", 64),
-        "y": Tensor("float16", "m", 64, written=True),
-    }
+    declared = {"alpha": Scalar("float32")}
+    declared |= {name: Tensor("float16", "m", 64, written=name == "y") for name in "xy"}
     mapped = TensorMap("x", "float16", (64, "m"), (128,), (64, 32), (1, 1), 0, 3, 2, 0)
     sizes = [("blockIdx.x", "((m + 31) // 32)"), ("threadIdx.x", 128)]
     first = DeclaredLaunch("load", {"p0": Given("y"), "p1": mapped, "p2": Size("m", "int64")}, sizes, 4096)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import linecache
 from collections.abc import Callable, Iterator
 
@@ -119,15 +118,6 @@ def test_a_function_that_stands_for_another_shows_the_source_of_that() -> None:
 
     sources = [Source(standing_for(function)).source for function in (first, second, first)]
     assert [source.split("(")[0].strip() for source in sources] == ["def first", "def second", "def first"]
-
-
-@pytest.mark.usefixtures("faster")
-def test_a_macro_reads_no_lines_of_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
-    monkeypatch.setattr(inspect, "getouterframes", lambda frame, context=1: asked.append(frame) or [])
-    monkeypatch.setattr(inspect, "stack", lambda context=1: [])
-    with_macro(SIZE)
-    assert not asked
 
 
 def test_outside_of_a_function_there_is_no_parser() -> None:

@@ -103,11 +103,18 @@ def test_file_tells_nothing_about_who_built_where(written: Path):
     assert not [word for word in words if f'"{word}' in text or f"/{word.lstrip('/')}/" in text]
 
 
-def test_steps_before_the_start_move_the_origin(tmp_path: Path):
-    trace = Trace(start=10.0)
-    trace.span("DISCOVER", "kernels/a.py", 9.0, 9.5)
+def test_steps_before_the_start_move_the_origin_and_subjects_and_times_may_be_odd(tmp_path: Path):
+    trace, subject = (
+        Trace(start=10.0),
+        b"kernels/\xff\xe4.py".decode("utf-8", "surrogateescape") + ' ü "quoted" </script>',
+    )
+    trace.span("DISCOVER", subject, 9.0, 9.5)
     trace.span("LOWER", "a/default cuda", 10.0, 11.0)
-    assert [(span.start, span.end) for span in kept(trace, tmp_path)] == [(0, 0.5), (1, 2)]
+    for start, end in ((2.0, 1.0), (float("nan"), 1.0), (0.0, float("inf"))):
+        with pytest.raises(ValueError, match="LINK gemm runs from"):
+            trace.span("LINK", "gemm", start, end)
+    found = kept(trace, tmp_path)
+    assert [(span.start, span.end) for span in found] == [(0, 0.5), (1, 2)] and found[0].subject == subject
 
 
 def test_times_that_touch_in_seconds_do_not_overlap_in_microseconds(tmp_path: Path):
@@ -115,12 +122,6 @@ def test_times_that_touch_in_seconds_do_not_overlap_in_microseconds(tmp_path: Pa
     for number in range(50):  # 0.1 + 0.2 != 0.3
         trace.span("LOWER", str(number), number * 0.1, number * 0.1 + 0.1)
     assert {span.lane for span in kept(trace, tmp_path)} == {0}
-
-
-@pytest.mark.parametrize(("start", "end"), [(2.0, 1.0), (float("nan"), 1.0), (0.0, float("inf"))])
-def test_impossible_times_are_refused(start: float, end: float):
-    with pytest.raises(ValueError, match="LINK gemm runs from"):
-        Trace().span("LINK", "gemm", start, end)
 
 
 def test_threads_may_add_at_once(tmp_path: Path):
@@ -137,55 +138,29 @@ def test_threads_may_add_at_once(tmp_path: Path):
     assert {span.lane for span in spans} == set(range(8))
 
 
-def test_subject_with_bytes_that_are_not_utf8(tmp_path: Path):
-    subject = b"kernels/\xff\xe4.py".decode("utf-8", "surrogateescape") + ' ü "quoted" </script>'
-    trace = Trace(start=0.0)
-    trace.span("DISCOVER", subject, 0.0, 1.0)
-    assert kept(trace, tmp_path)[0].subject == subject
-
-
-Damage = Callable[[dict[str, Any]], None]
-GONE = object()
-
-
-def change(*path: str | int, to: Any = GONE) -> Damage:
-    """Set a value of the document, or remove it."""
+def change(**places: Any) -> Callable[[dict[str, Any]], object]:
+    """Set values of the first step, of its arguments, or of the head; the events before it are metadata."""
 
     def apply(document: dict[str, Any]) -> None:
-        place: Any = document
-        for key in path[:-1]:
-            place = place[key]
-        if to is GONE:
-            del place[path[-1]]
-        else:
-            place[path[-1]] = to
+        event = document["traceEvents"][5]
+        for name, value in places.items():
+            inner = event["args"] if name in event["args"] else event if name in event else document["otherData"]
+            inner[name] = value
 
     return apply
 
 
-# Events 0 to 4 are metadata.
-EVENT = ("traceEvents", 5)
-DAMAGES: dict[str, tuple[Damage, str]] = {
-    "no events": (change("traceEvents"), "traceEvents is missing, expected a list"),
-    "unknown phase": (change(*EVENT, "ph", to="B"), "expected 'X' or 'M'"),
-    "time is a truth": (change(*EVENT, "ts", to=True), "ts is True"),
-    "time is negative": (change(*EVENT, "ts", to=-1), "ts is -1"),
-    "duration is huge": (change(*EVENT, "dur", to=10**40), "dur is 1000.*, expected an integer"),
-    "lane is huge": (change(*EVENT, "tid", to=10**9), "tid is 1000000000, expected one from 1 to the 4 of"),
-    "processor time is huge": (change(*EVENT, "args", "cpu_seconds", to=10**400), "expected a number"),
-    "another schema": (change("otherData", "schema", to=2), "it has schema 2, expected 1"),
-    "version is a number": (change("otherData", "kernelwright", to=1), "otherData.kernelwright is 1"),
+DAMAGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "no events": (lambda document: document.pop("traceEvents"), "traceEvents is missing, expected a list"),
+    "unknown phase": (change(ph="B"), "expected 'X' or 'M'"),
+    "time is a truth": (change(ts=True), "ts is True"),
+    "time is negative": (change(ts=-1), "ts is -1"),
+    "duration is huge": (change(dur=10**40), "dur is 1000.*, expected an integer"),
+    "lane is huge": (change(tid=10**9), "tid is 1000000000, expected one from 1 to the 4 of"),
+    "processor time is huge": (lambda d: d["traceEvents"][5]["args"].update(cpu_seconds=10**400), "expected a number"),
+    "another schema": (change(schema=2), "it has schema 2, expected 1"),
+    "version is a number": (change(kernelwright=1), "otherData.kernelwright is 1"),
 }
-
-
-@pytest.mark.parametrize("name", DAMAGES)
-def test_damaged_values_are_refused(written: Path, name: str):
-    damage, expected = DAMAGES[name]
-    document = json.loads(written.read_text())
-    damage(document)
-    written.write_text(json.dumps(document))
-    refuse(written, expected)
-
 
 TEXTS = {
     "cut off": (b'{"traceEvents": [', "is damaged"),
@@ -196,20 +171,21 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("name", TEXTS)
-def test_damaged_texts_are_refused(tmp_path: Path, name: str):
-    text, expected = TEXTS[name]
-    path = tmp_path / "trace.json"
-    path.write_bytes(text)
-    refuse(path, expected)
-    refuse(tmp_path, "cannot be read")
-    refuse(tmp_path / "absent.json", "cannot be read")
-
-
-def refuse(path: Path, expected: str) -> None:
-    """Reading must fail with one line that names the file, and a remedy."""
+@pytest.mark.parametrize("name", [*DAMAGES, *TEXTS, "a folder", "absent"])
+def test_what_is_damaged_is_refused_in_one_line_with_the_file_and_a_remedy(written: Path, name: str):
+    text, expected = TEXTS.get(name, (b"", "cannot be read"))
+    if name in DAMAGES:
+        document = json.loads(written.read_text())
+        damage, expected = DAMAGES[name]
+        damage(document)
+        text = json.dumps(document).encode()
+    written.unlink()
+    if name == "a folder":
+        written.mkdir()
+    elif name != "absent":
+        written.write_bytes(text)
     with pytest.raises(KernelwrightError, match=expected) as caught:
-        read_trace(path)
-    assert caught.value.message.startswith(f"{path}: ")
+        read_trace(written)
+    assert caught.value.message.startswith(f"{written}: ")
     assert "\n" not in caught.value.message and len(caught.value.message) < 400
     assert "scons" in (caught.value.remedy or "")

@@ -13,8 +13,7 @@ from kernelwright.core.errors import DefinitionError, ToolchainError, Where
 from kernelwright.define.divisible import ALL
 from kernelwright.define.sizes import Size
 from kernelwright.define.unit import Unit
-from kernelwright.frontends import get, require_recognized
-from kernelwright.frontends.triton.compiler import ARCHS, _require_release
+from kernelwright.frontends.triton.compiler import _require_release
 from kernelwright.frontends.triton.heuristics import divisor_of, resolved
 from kernelwright.frontends.triton.lowering import _source
 from kernelwright.frontends.triton.program import Program
@@ -27,29 +26,6 @@ UNIT = Unit("k", "default", "kw_k__default__cuda", {}, (), "cuda", "sm_80", "k.p
 def program(**more: object) -> Program:
     given = {"x": Tensor("float32", "n"), "n": Size("n"), "grid": ceildiv("n", 64), **more}
     return Program(print, **given)  # type: ignore[arg-type]
-
-
-def test_files_and_archs():
-    found = get("triton").files("cuda", ("sm_80", "compute_80"))
-    expected = ["module.ttir", "signature.json", "host.c", "sm_80.cubin", "compute_80.ptx", "sm_80.json"]
-    assert list(found.names) == expected
-    assert all(arch.endswith("a") == (int(arch[3:].rstrip("a")) >= 90) for arch in ARCHS)
-
-
-def test_such_kernels_are_for_cuda_only_and_have_no_flags():
-    def k():
-        """A definition."""
-
-    for options, message in (({"targets": ["llvm"]}, "for the target 'llvm'"), ({"flags": ["-v"]}, "those of nvcc")):
-        with pytest.raises(DefinitionError, match=message):
-            get("triton").check(kernel(frontend="triton", **options)(k), WHERE)
-
-
-def test_a_program_of_another_front_end_is_told_from_one():
-    require_recognized(get("triton"), program(), WHERE)
-    with pytest.raises(DefinitionError) as caught:
-        require_recognized(get("cutedsl"), program(), WHERE)
-    assert caught.value.remedy == 'declare it with @kernel(frontend="triton", ...)'
 
 
 def test_a_cluster_multiplies_the_grid_along_x():
@@ -209,11 +185,8 @@ def test_heuristics_of_what_a_variant_knows_are_constants(monkeypatch):
     for multiples, even in (({"n": 64}, True), ({}, False)):
         found = ruled(monkeypatch, replace(UNIT, multiples=multiples, divisible=classes), {}, **rules)
         assert found.function is print
-        assert {name: found.arguments[name] for name in ("BLOCK", "EVEN", "TWICE")} == {
-            "BLOCK": 64,
-            "EVEN": even,
-            "TWICE": 128,
-        }
+        known = {name: found.arguments[name] for name in ("BLOCK", "EVEN", "TWICE")}
+        assert known == {"BLOCK": 64, "EVEN": even, "TWICE": 128}
         assert found.options["num_warps"] == 8
     both = {ALL: (16, 1), "n": (16, 1)}
     for multiples, even in (({ALL: 16}, True), ({"n": 16}, True), ({}, False)):

@@ -94,10 +94,7 @@ SQUARE = [{"m": m, "k": k, "n": 8} for m in (1, 10, 100) for k in (1, 10, 100)]
         ),
         ([({"m": m}, 3) for m in (1, 16)], Rules((), ((None, 3),))),
         ([({}, 1)], Rules((), ((None, 1),))),
-        (
-            [({"m": m, "k": k}, int(k > 10)) for m in (1, 100) for k in (4, 400)],
-            Rules(("k",), ((40, 0), (None, 1))),
-        ),
+        ([({"m": m, "k": k}, int(k > 10)) for m in (1, 100) for k in (4, 400)], Rules(("k",), ((40, 0), (None, 1)))),
         ([(at, int(at["m"] * at["k"] >= 100)) for at in SQUARE], Rules(("m", "k"), ((31, 0), (None, 1)))),
         (
             [(at, int(at["m"] * at["k"] >= 100 and at["m"] < 100)) for at in SQUARE],
@@ -160,21 +157,14 @@ def test_a_budget_is_a_time():
 # Turns.
 
 
+Times = Mapping[int, float | KernelwrightError]
+
+
 class MadeUp:
-    """A bench whose times are made up.
+    """A bench whose times are made up: candidate -> microseconds or an error; ``later`` is for the second process."""
 
-    Arguments:
-        times: number of a candidate -> its microseconds; an error is raised.
-        later: the same in the second process.
-    """
-
-    def __init__(
-        self,
-        times: Mapping[int, float | KernelwrightError],
-        later: Mapping[int, float | KernelwrightError] | None = None,
-    ) -> None:
-        self._times = times
-        self._later = later or {}
+    def __init__(self, times: Times, later: Times | None = None) -> None:
+        self._times, self._later = times, later or {}
         self.seconds = [1.0]
         self.turns: list[int] = []
         self.disturbed: set[int] = set()  # the turns that are noisy, by their numbers
@@ -191,12 +181,27 @@ class MadeUp:
         return Turn(time, 0.0, 1500 + number, len(self.turns) in self.disturbed)
 
 
-def contest(bench: MadeUp, kept: Kept, out: list[int], **policy: Any) -> Contest:
+def compete(
+    bench: MadeUp,
+    kept: Kept | Path,
+    count: int,
+    left_s: float = math.inf,
+    *,
+    m: int = 1,
+    standing: int = DEFAULT,
+    **policy: int,
+) -> tuple[dict[int, Entry], list[int]]:
+    """The timings of so many candidates at a size, and those that are out."""
+
     def key_of(number: int, sizes: Mapping[str, int]) -> Key:
         return Key({"block": number}, f"digest {number}", "digest 0", sizes, "tools")
 
     made: Any = bench
-    return Contest(made, Policy(**policy), kept, key_of, lambda number, _: out.append(number), lambda turns: None)
+    out: list[int] = []
+    kept = kept if isinstance(kept, Kept) else Kept(kept)
+    rules = Policy(**{"rounds": 3, **policy})
+    made = Contest(made, rules, kept, key_of, lambda number, _: out.append(number), lambda turns: None)
+    return made.run(built(*range(count)), {"m": m}, left_s, standing), out
 
 
 def built(*numbers: int) -> dict[int, Any]:
@@ -205,30 +210,26 @@ def built(*numbers: int) -> dict[int, Any]:
 
 def test_candidates_have_their_turns_in_rounds_beside_the_default(tmp_path: Path):
     bench = MadeUp({0: 10, 1: 9, 2: 8})
-    found = contest(bench, Kept(tmp_path), [], rounds=3).run(built(0, 1, 2), {"m": 1}, math.inf)
-    assert bench.turns == [0, 1, 2] * 3
-    assert found[1] == Entry((9,) * 3, (10,) * 3, clock_mhz=(1501, 1501)) and found[0].us == (10,) * 3
-
-
-def test_a_round_is_noisy_if_a_turn_of_it_was_be_it_that_of_the_default(tmp_path: Path):
-    bench = MadeUp({0: 10, 1: 9, 2: 8})
     bench.disturbed = {1, 6}  # the default in the first round, candidate 2 in the second one
-    found = contest(bench, Kept(tmp_path), [], rounds=3).run(built(0, 1, 2), {"m": 1}, math.inf)
-    assert (found[1].noisy, found[2].noisy) == ((True, False, False), (True, True, False))
+    found, _ = compete(bench, tmp_path, 3)
+    assert bench.turns == [0, 1, 2] * 3
+    noisy = (True, False, False)
+    assert found[1] == Entry((9,) * 3, (10,) * 3, noisy=noisy, clock_mhz=(1501, 1501)) and found[0].us == (10,) * 3
+    assert found[2].noisy == (True, True, False), "a round is noisy if a turn of it was, be it that of the default"
 
 
 def test_large_groups_are_parted_and_each_has_the_default_beside_it(tmp_path: Path):
     bench = MadeUp(dict.fromkeys(range(4), 10))
-    contest(bench, Kept(tmp_path), [], rounds=2, group=2).run(built(0, 1, 2, 3), {}, math.inf)
+    compete(bench, tmp_path, 4, rounds=2, group=2)
     assert bench.turns == [0, 1, 2, 0, 1, 2, 0, 3, 0, 3]
 
 
 def test_the_answer_that_stands_is_measured_to_the_end_within_any_budget(tmp_path: Path):
     bench = MadeUp({0: 10, 1: 7, 2: 8, 3: 9})
-    found = contest(bench, Kept(tmp_path), [], rounds=3).run(built(0, 1, 2, 3), {"m": 1}, 0.0, standing=3)
+    found, _ = compete(bench, tmp_path, 4, 0.0, standing=3)
     assert bench.turns == [0, 3] * 3 and choose(found, 3) == 3
-    bench = MadeUp({0: 10, 1: 7, 2: 8, 3: 9})
-    found = contest(bench, Kept(tmp_path), [], rounds=3).run(built(0, 1, 2, 3), {"m": 2}, 5.0, standing=3)
+    bench.turns.clear()
+    found, _ = compete(bench, tmp_path, 4, 5.0, m=2, standing=3)
     assert bench.turns[:4] == [0, 3, 1, 2] and len(found[3].us) == 3 and len(found[2].us) == 1
 
 
@@ -258,43 +259,32 @@ def test_what_fails_because_the_run_ends_leaves_no_log(tmp_path: Path):
 
 
 def test_a_candidate_that_fails_is_out_one_that_is_far_slower_has_one_turn_and_the_others_go_on(tmp_path: Path):
-    bench, out = MadeUp({0: 10, 1: CheckError("wrong"), 2: 9, 3: 21}), list[int]()
-    found = contest(bench, Kept(tmp_path), out, rounds=3).run(built(0, 1, 2, 3), {}, math.inf)
+    bench = MadeUp({0: 10, 1: CheckError("wrong"), 2: 9, 3: 21})
+    found, out = compete(bench, tmp_path, 4)
     assert out == [1] and found[1].failed == "wrong" and bench.turns == [0, 1, 2, 3, 0, 2, 0, 2]
     assert len(found[3].us) == 1
     with pytest.raises(CheckError):
-        contest(MadeUp({0: CheckError("no"), 1: 9}), Kept(tmp_path), []).run(built(0, 1), {"m": 1}, math.inf)
+        compete(MadeUp({0: CheckError("no"), 1: 9}), tmp_path, 2, m=2)
 
 
 def test_what_was_measured_is_not_measured_again_and_a_new_candidate_has_the_default_beside_it(tmp_path: Path):
-    first = contest(MadeUp({0: 10, 1: 9, 2: 30}), Kept(tmp_path), [], rounds=2).run(built(0, 1, 2), {"m": 1}, math.inf)
+    first = compete(MadeUp({0: 10, 1: 9, 2: 30}), tmp_path, 3, rounds=2)
     again = MadeUp({})
-    assert contest(again, Kept(tmp_path), [], rounds=2).run(built(0, 1, 2), {"m": 1}, math.inf) == first
-    assert again.turns == []
+    assert compete(again, tmp_path, 3, rounds=2) == first and again.turns == []
     more = MadeUp({0: 11, 3: 8})
-    found = contest(more, Kept(tmp_path), [], rounds=2).run(built(0, 1, 2, 3), {"m": 1}, math.inf)
-    assert more.turns == [0, 3, 0, 3] and found[1] == first[1]
-    other = MadeUp({0: 11, 1: 8})
-    contest(other, Kept(tmp_path), [], rounds=2).run(built(0, 1), {"m": 2}, math.inf)
-    assert other.turns == [0, 1, 0, 1]
-    anew = MadeUp({0: 10, 1: 9})
-    contest(anew, Kept(tmp_path, anew=True), [], rounds=2).run(built(0, 1), {"m": 1}, math.inf)
-    assert anew.turns == [0, 1, 0, 1]
+    assert compete(more, tmp_path, 4, rounds=2)[0][1] == first[0][1] and more.turns == [0, 3, 0, 3]
+    for kept, m in ((Kept(tmp_path), 2), (Kept(tmp_path, anew=True), 1)):
+        bench = MadeUp({0: 11, 1: 8})
+        compete(bench, kept, 2, m=m, rounds=2)
+        assert bench.turns == [0, 1, 0, 1]
 
 
 def test_if_there_is_no_time_for_all_the_slower_half_is_left_out_after_each_round(tmp_path: Path):
-    times = {number: 10 + 0.1 * number for number in range(9)}
-    bench = MadeUp(times)
-    # There is time for some nine turns.
-    found = contest(bench, Kept(tmp_path), [], rounds=4).run(built(*range(9)), {}, 10.0)
+    bench = MadeUp({number: 10 + 0.1 * number for number in range(9)})
+    found, _ = compete(bench, tmp_path, 9, 10.0, rounds=4)  # there is time for some nine turns
     rounds = {number: len(entry.us) for number, entry in found.items() if number}
     assert rounds == {1: 4, 2: 4, 3: 2, 4: 2, 5: 1, 6: 1, 7: 1, 8: 1}
-
-
-def test_candidates_that_there_is_no_time_for_at_all_have_no_turn(tmp_path: Path):
-    bench = MadeUp(dict.fromkeys(range(9), 10))
-    found = contest(bench, Kept(tmp_path), [], rounds=4).run(built(*range(9)), {}, 4.0)
-    assert set(found) == {0, 1, 2, 3}
+    assert set(compete(bench, tmp_path, 9, 4.0, m=2, rounds=4)[0]) == {0, 1, 2, 3}, "the others have no turn at all"
 
 
 # Answers that change.
@@ -303,9 +293,7 @@ def test_candidates_that_there_is_no_time_for_at_all_have_no_turn(tmp_path: Path
 def answers_of(bench: MadeUp, folder: Path, number: int, standing: int = DEFAULT, **prefers: int) -> tuple[int, ...]:
     """What comes of that many candidates in two rounds, and two more in a second process.
 
-    Arguments:
-        standing: the answer of the table.
-        prefers: arch -> the candidate that the definition prefers; then there is no table.
+    ``standing`` is the answer of the table; without one, ``prefers`` says what the definition prefers for archs.
     """
     preferred = {arch: {"block": one} for arch, one in prefers.items()}
     candidates = tuple(Candidate(n, {"block": n}, {"block": n}, f"block-{n}") for n in range(number))
@@ -353,7 +341,7 @@ def test_an_answer_that_stands_and_the_one_that_would_follow_it_are_measured_sid
 
 
 def test_without_a_table_what_the_definition_prefers_for_the_arch_stands(tmp_path: Path):
-    times: dict[int, float | KernelwrightError] = {0: 10, 1: 8, 2: 8.1}
+    times: Times = {0: 10, 1: 8, 2: 8.1}
     assert answers_of(MadeUp(times), tmp_path / "a", 3, sm_90a=2) == (2,)
     assert answers_of(MadeUp(times, times), tmp_path / "b", 3, sm_80=2) == (1,)
 
