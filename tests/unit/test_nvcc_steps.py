@@ -10,16 +10,14 @@ from pathlib import Path
 import pytest
 from kernelwright.core.arch import is_ptx, virtual_arch
 from kernelwright.core.errors import KernelwrightError, ToolError, Where
-from kernelwright.processes.runner import ToolRunner
 from kernelwright.toolchain import nvcc_probe, trimmed_source
-from kernelwright.toolchain.host_compiler import HostCompiler
 from kernelwright.toolchain.kept_headers import KeptHeaders
-from kernelwright.toolchain.nvcc import Nvcc
 from kernelwright.toolchain.nvcc_probe import compile_probe
-from kernelwright.toolchain.nvcc_run import CompiledCode, NvccJob, NvccRun, compile_device_code
-from kernelwright.toolchain.nvcc_steps import Steps, read_steps
+from kernelwright.toolchain.nvcc_run import CompiledCode, NvccRun
+from kernelwright.toolchain.nvcc_steps import read_steps
 from kernelwright.toolchain.nvcc_steps_run import KnownSteps, can_part, compile_by_steps
-from support.real_nvcc import real_nvcc
+from support.real_nvcc import Bench, real_nvcc
+from support.scripts import script
 
 PTX = """\
 #$ _SPACE_=
@@ -109,73 +107,50 @@ SOURCES = {
 
 
 @dataclass
-class Bench:
-    """A project with a source, and what compiles it in both ways."""
+class Parting(Bench):
+    """A bench that compiles in both ways."""
 
-    project: Path
-    nvcc: Nvcc
-    compiler: HostCompiler
-    runner: ToolRunner
     known: KnownSteps = field(default_factory=KnownSteps)
 
-    @property
-    def folder(self) -> Path:
-        return self.project / "build" / "kernel"
-
-    @property
-    def kept(self) -> KeptHeaders:
-        return KeptHeaders(self.project / "build" / "headers", ("these tools",))
-
-    def plain(self, arch: str, *flags: str) -> tuple[CompiledCode, dict[str, bytes]]:
-        """What nvcc reports and makes."""
-        scratch, job = self._scratch("plain"), self._job(arch, flags)
-        done = compile_device_code(NvccRun(job, self.nvcc, self.compiler, scratch, self.runner, arch))
-        return done, {name: (scratch / name).read_bytes() for name in job.outputs}
-
-    def stepwise(self, arch: str, *flags: str, shipped: bool = True) -> tuple[CompiledCode, dict[str, bytes]]:
-        """What is reported and made without it; PTX stays in the folder, where cubins are made from it."""
-        scratch, job = self._scratch("steps, (1): really"), self._job(arch, flags)
-        run = NvccRun(job, self.nvcc, self.compiler, scratch, self.runner, arch)
-        done = compile_by_steps(run, self.known, self.kept, shipped=shipped)
+    def stepwise(self, arch: str, *flags: str) -> tuple[CompiledCode, dict[str, bytes]]:
+        """What is reported and made without nvcc; PTX stays in the folder, where cubins are made from it."""
+        run = self.new_run(arch, flags)
+        done = self.by_steps(run)
         if is_ptx(arch):
-            shutil.copy(scratch / job.output, self.folder)
-        return done, {name: (scratch / name).read_bytes() for name in job.outputs}
+            shutil.copy(run.scratch / run.job.output, self.folder)
+        return done, self.outputs(run)
 
-    def _scratch(self, name: str) -> Path:
-        shutil.rmtree(self.project / "build" / name, ignore_errors=True)
-        (self.project / "build" / name).mkdir()
-        return self.project / "build" / name
+    def by_steps(self, run: NvccRun) -> CompiledCode:
+        kept = KeptHeaders(self.project / "build" / "headers", ("these tools",))
+        return compile_by_steps(run, self.known, kept, shipped=True)
 
-    def _job(self, arch: str, flags: tuple[str, ...]) -> NvccJob:
-        return NvccJob(arch, flags, self.folder, Where("k", "default", "nvcc"))
+    @property
+    def commands(self) -> list[list[str]]:
+        """What is run from now on."""
+        ran: list[list[str]] = []
+        run = self.runner.run
+        self.runner.run = lambda call: ran.append(call.command) or run(call)
+        return ran
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    with real_nvcc(tmp_path) as tools:
-        bench = Bench(tmp_path, *tools)
-        bench.folder.mkdir(parents=True)
-        (bench.folder / "device.cu").write_text(SOURCES["float16"])
+def bench(tmp_path: Path) -> Iterator[Parting]:
+    with real_nvcc(Parting, tmp_path, SOURCES["float16"]) as bench:
         yield bench
 
 
-FLAGS = [
-    (),
-    ("-lineinfo",),
-    ("--use_fast_math", "-Xptxas", "-O1"),
-    ("-maxrregcount=32", "-DA=(1)", "-D", "B=x y"),
-]
+FLAGS = [("-lineinfo",), ("--use_fast_math", "-Xptxas", "-O1"), ("-maxrregcount=32", "-DA=(1)", "-D", "B=x y")]
 
 
 @pytest.mark.parametrize(
     ("source", "arch", "flags"),
     [
         *((source, ("sm_80", "sm_90a")[number % 2], ()) for number, source in enumerate(SOURCES)),
-        *(("bfloat16", "sm_80", flags) for flags in FLAGS[1:]),
+        *(("bfloat16", "sm_80", flags) for flags in FLAGS),
     ],
 )
 def test_both_ways_make_the_same_files(bench, source, arch, flags):
-    (bench.folder / "device.cu").write_text(SOURCES[source])
+    bench.source.write_text(SOURCES[source])
     for each in (virtual_arch(arch), arch):
         done, files = bench.stepwise(each, *flags)
         assert files == bench.plain(each, *flags)[1]
@@ -190,10 +165,8 @@ def test_with_debug_information_the_code_is_the_same_and_the_file_as_well_in_ano
     assert files["sm_80.json"] == plain["sm_80.json"], "nvcc itself puts the name of a temporary file into a cubin"
 
 
-def test_the_dry_run_is_asked_for_once_and_holds_for_other_folders(bench, monkeypatch):
-    ran = []
-    run = bench.runner.run
-    monkeypatch.setattr(bench.runner, "run", lambda call: ran.append(call.command) or run(call))
+def test_the_dry_run_is_asked_for_once_and_holds_for_other_folders(bench):
+    ran = bench.commands
     _, first = bench.stepwise("compute_80", "-lineinfo")
     bench.folder.rename(bench.project / "build/moved")
     bench.folder.mkdir()
@@ -202,24 +175,14 @@ def test_the_dry_run_is_asked_for_once_and_holds_for_other_folders(bench, monkey
     assert ["--dryrun" in command for command in ran] == [True, *[False] * 4], "it is preprocessed, and made PTX of"
 
 
-def test_headers_are_read_once_for_each_arch_and_flags(bench, monkeypatch):
-    ran = []
-    run = bench.runner.run
-    monkeypatch.setattr(bench.runner, "run", lambda call: ran.append(call.command[-1]) or run(call))
+def test_headers_are_read_once_for_each_arch_and_flags(bench):
+    ran = bench.commands
     for arch, flags in (("compute_80", ()), ("compute_80", ()), ("compute_90a", ()), ("compute_80", ("-ftz=true",))):
         assert bench.stepwise(arch, *flags)[1] == bench.plain(arch, *flags)[1]
-    assert sum(" -E -dD " in command for command in ran) == 3
+    assert sum(" -E -dD " in command[-1] for command in ran) == 3
     bench.known = KnownSteps()
     assert bench.stepwise("compute_80")[1] == bench.plain("compute_80")[1]
-    assert sum(" -E -dD " in command for command in ran) == 3, "a build before has kept them"
-
-
-@pytest.mark.parametrize("flags", [(), ("-maxrregcount=32", "--use_fast_math", "-Xptxas", "-v")])
-def test_the_front_end_reads_few_declarations_of_headers(bench, monkeypatch, flags):
-    whole = []
-    monkeypatch.setattr(Steps, "reading", lambda *_, **__: whole.append(1))
-    bench.stepwise("compute_80", *flags)
-    assert not whole
+    assert sum(" -E -dD " in command[-1] for command in ran) == 3, "a build before has kept them"
 
 
 def test_headers_that_flags_name_are_reported(bench):
@@ -234,7 +197,7 @@ def test_headers_that_flags_name_are_reported(bench):
 
 
 def test_an_error_in_the_source_is_nvccs_own(bench):
-    (bench.folder / "device.cu").write_text('extern "C" __global__ void k(float *x) {\n  x = nothing;\n}\n')
+    bench.source.write_text('extern "C" __global__ void k(float *x) {\n  x = nothing;\n}\n')
     with pytest.raises(ToolError, match=r"nvcc ended with exit status \d+") as caught:
         bench.stepwise("compute_80")
     assert 'device.cu(2): error: identifier "nothing" is undefined' in str(caught.value)
@@ -243,7 +206,7 @@ def test_an_error_in_the_source_is_nvccs_own(bench):
 
 def test_an_error_of_ptxas_is_nvccs_own(bench):
     text = 'extern "C" __global__ void k(float *x) { __shared__ float s[99999]; s[threadIdx.x] = x[0]; x[1] = s[2]; }\n'
-    (bench.folder / "device.cu").write_text(text)
+    bench.source.write_text(text)
     bench.stepwise("compute_80")
     with pytest.raises(ToolError, match="uses too much shared data") as caught:
         bench.stepwise("sm_80")
@@ -254,12 +217,6 @@ def test_a_step_that_takes_too_long_is_named_as_nvcc(bench):
     bench.runner.timeout_s = 0.01
     with pytest.raises(KernelwrightError, match=r"nvcc took longer than 0\.01 s"):
         bench.stepwise("compute_80")
-
-
-def script(path: Path, body: str) -> str:
-    path.write_text(f"#!/bin/sh\n{body}\n")
-    path.chmod(0o755)
-    return str(path)
 
 
 @pytest.mark.parametrize(
@@ -273,7 +230,7 @@ def test_nvcc_is_run_as_a_whole_if_its_steps_turn_out_not_to_be_known(bench, tmp
     plain = {arch: bench.plain(arch)[1] for arch in ("compute_80", "sm_80")}
     case = f'[ "$1" = --dryrun ] && {{ {dry_run}; exit; }}'
     other = script(tmp_path / "nvcc", f'{case}\nexec {bench.nvcc.path} "$@"')
-    bench.nvcc = replace(bench.nvcc, path=other)
+    bench.nvcc = replace(bench.nvcc, path=str(other))
     for arch, expected in plain.items():
         done, files = bench.stepwise(arch)
         assert files == expected
@@ -283,12 +240,9 @@ def test_nvcc_is_run_as_a_whole_if_its_steps_turn_out_not_to_be_known(bench, tmp
 def test_a_path_that_a_shell_would_act_on_is_given_to_none(bench):
     evil = bench.project / "build/kernel $(touch sprung) `touch sprung`; touch sprung"
     bench.folder.rename(evil)
-    job = NvccJob("compute_80", (), evil, Where("k", "default", "nvcc"))
-    scratch = bench.project / "build/scratch"
-    scratch.mkdir()
-    run = NvccRun(job, bench.nvcc, bench.compiler, scratch, bench.runner, "k")
-    done = compile_by_steps(run, bench.known, bench.kept, shipped=True)
-    assert done.notes == () and (scratch / job.output).is_file()
+    run = bench.new_run("compute_80")
+    run = replace(run, job=replace(run.job, folder=evil))
+    assert bench.by_steps(run).notes == () and (run.scratch / run.job.output).is_file()
     assert not [*bench.project.rglob("sprung*")]
 
 
@@ -305,7 +259,7 @@ def test_the_probe_sees_whether_trimming_changes_ptx(bench, monkeypatch):
 
 def test_a_script_and_another_release_are_run_as_a_whole(bench, tmp_path):
     wrapper = script(tmp_path / "nvcc", f'exec {bench.nvcc.path} "$@"')
-    assert compile_probe(wrapper, "13.0.88", bench.compiler.path, "sm_80", "") == f"{wrapper} is a script"
+    assert compile_probe(str(wrapper), "13.0.88", bench.compiler.path, "sm_80", "") == f"{wrapper} is a script"
     obstacle = compile_probe(bench.nvcc.path, "13.5.1", bench.compiler.path, "sm_80", "")
     assert obstacle == "it is of CUDA 13.5.1, and what it runs is known of 13.0 only"
 
@@ -316,14 +270,11 @@ def test_a_script_and_another_release_are_run_as_a_whole(bench, tmp_path):
         ("echo '#$ nothing'", "its dry run cannot be read: it would run "),
         ('{nvcc} "$@" 2>&1 | sed "s/ -fmad=1/ -fmad=0/"', "what it would run makes another cubin"),
         ('{nvcc} "$@" 2>&1 | sed "/-ptx/!s/ -fmad=1/ --none/"', "what it would run ends with exit status"),
-        (
-            'case "$*" in *-ptx*) {nvcc} "$@" -DX ;; *) {nvcc} "$@" ;; esac',
-            "it makes PTX in another way than for a cubin",
-        ),
+        ('case "$*" in *-ptx*) {nvcc} "$@" -DX ;; *) {nvcc} "$@" ;; esac', "it makes PTX in another way than for"),
     ],
 )
 def test_the_probe_finds_out_what_is_wrong(bench, tmp_path, monkeypatch, answer, obstacle):
     monkeypatch.setattr(nvcc_probe, "ELF", b"#!")
     case = f'[ "$1" = --dryrun ] && {{ {answer.replace("{nvcc}", bench.nvcc.path)}; exit; }}'
     other = script(tmp_path / "nvcc", f'{case}\nexec {bench.nvcc.path} "$@"')
-    assert compile_probe(other, "13.0.88", bench.compiler.path, "sm_80", "").startswith(obstacle)
+    assert compile_probe(str(other), "13.0.88", bench.compiler.path, "sm_80", "").startswith(obstacle)

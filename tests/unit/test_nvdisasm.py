@@ -10,25 +10,18 @@ import pytest
 pytest.importorskip("SCons")
 
 from kernelwright.core.arch import virtual_arch
-from kernelwright.core.errors import KernelwrightError, ToolchainError
+from kernelwright.core.errors import ToolchainError
 from kernelwright.core.pipeline import LISTINGS
 from kernelwright.define.settings import Settings
-from kernelwright.stages.partial import Partial
 from kernelwright.stages.tools import Tools
 from kernelwright.toolchain import nvdisasm as module
 from kernelwright.toolchain.cuda import in_wheels
 from kernelwright.toolchain.nvdisasm import find_nvdisasm
 from kernelwright.toolchain.probe import Toolchain
 from support.scons_tree import GEMM, TOOLS, Inputs, graph_of, stages_of
+from support.scripts import script
 
 ANSWER = "echo 'Cuda compilation tools, release 13.2, V13.2.78'"
-
-
-def script(path: Path, body: str = ANSWER) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{body}\n")
-    path.chmod(0o755)
-    return path
 
 
 @pytest.fixture
@@ -40,35 +33,35 @@ def test_the_wheel_wins_over_what_is_beside_nvcc(tmp_path: Path) -> None:
     wheels = in_wheels("bin/nvdisasm")
     if not wheels:
         pytest.skip("the wheel of nvdisasm is not installed")
-    script(tmp_path / "bin/nvdisasm")
-    assert find_nvdisasm(str(script(tmp_path / "bin/nvcc")), {"PATH": ""}) == str(wheels[0])
+    script(tmp_path / "bin/nvdisasm", ANSWER)
+    assert find_nvdisasm(str(script(tmp_path / "bin/nvcc", ANSWER)), {"PATH": ""}) == str(wheels[0])
 
 
 def test_one_beside_nvcc_wins_over_cuda_home_and_that_over_path(tmp_path: Path, no_wheels: None) -> None:
-    beside, home, on_path = (script(tmp_path / name / "bin/nvdisasm") for name in ("cuda", "home", "path"))
+    beside, home, on_path = (script(tmp_path / name / "bin/nvdisasm", ANSWER) for name in ("cuda", "home", "path"))
     environment = {"CUDA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}
-    assert find_nvdisasm(str(script(tmp_path / "cuda/bin/nvcc")), environment) == str(beside)
+    assert find_nvdisasm(str(script(tmp_path / "cuda/bin/nvcc", ANSWER)), environment) == str(beside)
     assert find_nvdisasm("", environment) == str(home)
     assert find_nvdisasm("", {"PATH": str(on_path.parent)}) == str(on_path)
 
 
 def test_one_is_found_beside_the_nvcc_that_a_wrapper_script_runs(tmp_path: Path, no_wheels: None) -> None:
     real = script(tmp_path / "cuda/bin/nvcc", f"echo '#$ TOP={tmp_path / 'cuda'}'")
-    script(tmp_path / "cuda/bin/ptxas")
-    beside = script(tmp_path / "cuda/bin/nvdisasm")
+    script(tmp_path / "cuda/bin/ptxas", ANSWER)
+    beside = script(tmp_path / "cuda/bin/nvdisasm", ANSWER)
     wrapper = script(tmp_path / "local/bin/nvcc", f'exec {real} "$@"')
     assert find_nvdisasm(str(wrapper), {"PATH": ""}) == str(beside)
 
 
 def test_a_file_that_cannot_be_executed_is_passed_over(tmp_path: Path, no_wheels: None) -> None:
-    script(tmp_path / "home/bin/nvdisasm").chmod(0o644)
-    other = script(tmp_path / "path/nvdisasm")
+    script(tmp_path / "home/bin/nvdisasm", ANSWER).chmod(0o644)
+    other = script(tmp_path / "path/nvdisasm", ANSWER)
     assert find_nvdisasm("", {"CUDA_HOME": str(tmp_path / "home"), "PATH": str(other.parent)}) == str(other)
 
 
 def test_none_says_how_to_install_it(tmp_path: Path, no_wheels: None) -> None:
     with pytest.raises(ToolchainError, match="no nvdisasm") as caught:
-        find_nvdisasm(str(script(tmp_path / "nvcc")), {"PATH": str(tmp_path)})
+        find_nvdisasm(str(script(tmp_path / "nvcc", ANSWER)), {"PATH": str(tmp_path)})
     assert "pip install 'kernelwright[sass]'" in str(caught.value)
 
 
@@ -94,7 +87,7 @@ def test_one_that_answers_nonsense_is_an_error(tmp_path: Path, no_wheels: None, 
 
 
 def test_tools_look_beside_their_own_nvcc(tmp_path: Path, no_wheels: None) -> None:
-    nvcc, beside = script(tmp_path / "cuda/nvcc"), script(tmp_path / "cuda/nvdisasm")
+    nvcc, beside = script(tmp_path / "cuda/nvcc", ANSWER), script(tmp_path / "cuda/nvdisasm", ANSWER)
     chain = Toolchain(tmp_path / "cache.json", {"PATH": ""})
     tools = Tools(TOOLS.lowerer, TOOLS.host_compiler, replace(TOOLS.nvcc, path=str(nvcc)), chain=chain)
     assert tools.nvdisasm.path == str(beside)
@@ -149,37 +142,6 @@ def test_texts_are_made_of_the_cubin_and_of_the_source_also_if_images_are_packed
         folder = Path(stages["CUBIN gemm/m-1 sm_90a"].paths[0]).parent
         assert (stage.sources, stage.paths[0]) == ([f"{folder}/{source}"], f"{folder}/{output}")
         assert not stage.shipped and stages["CUBIN gemm/m-1 sm_90a"].shipped
-
-
-@pytest.mark.parametrize("inputs", [BOTH, WHOLE], ids=["parted", "whole"])
-def test_ptx_of_a_cubin_is_that_which_is_built_for_the_same_arch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inputs: Inputs
-) -> None:
-    inputs = replace(inputs, settings=Settings(package="demo", archs=("sm_90a", "compute_90a")))
-    stages = stages_of(graph_of(tmp_path, monkeypatch, inputs))
-    (built,) = (stage for name, stage in stages.items() if name.startswith("PTX gemm/m-1 "))
-    assert built.subject.endswith("compute_90a") and built.shipped
-
-
-def test_where_nvccs_steps_are_run_there_is_ptx_for_every_cubin(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert not [name for name in listed(tmp_path, monkeypatch, BOTH) if not name.startswith("SASS")]
-    stages = stages_of(graph_of(tmp_path, monkeypatch, BOTH))
-    for cubin, ptx in (("sm_80", "compute_80"), ("sm_90a", "compute_90a")):
-        made = stages[f"PTX gemm/m-1 {ptx}"]
-        assert stages[f"CUBIN gemm/m-1 {cubin}"].sources == made.paths[:1] and cubin in made.archs and made.shipped
-
-
-def test_a_text_that_cannot_be_made_is_nothing_that_a_package_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stages = stages_of(graph_of(tmp_path, monkeypatch, BOTH))
-    tolerated = {
-        name for name, stage in stages.items() if Partial(tmp_path).tolerates(stage, KernelwrightError("failed"))
-    }
-    assert {"CUBIN gemm/m-1 sm_80", "PTX gemm/m-1 compute_80"} <= tolerated
-    assert not {name for name in tolerated if not stages[name].shipped}
 
 
 def test_the_virtual_arch_has_the_suffix_of_the_real_one() -> None:

@@ -8,25 +8,22 @@ import re
 import shutil
 import signal
 import subprocess
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 from elftools.elf.elffile import ELFFile
-from kernelwright.core.errors import KernelwrightError, SettingsError, ToolchainError, ToolError, Where
+from kernelwright.core.errors import SettingsError, ToolchainError, ToolError, Where
 from kernelwright.processes.memory import Measurements, MemoryGovernor
 from kernelwright.processes.runner import ToolRunner
 from kernelwright.processes.tools import ToolCall, ToolResult
 from kernelwright.toolchain import nvrtc as nvrtc_library
 from kernelwright.toolchain import nvrtc_compile
 from kernelwright.toolchain import nvrtc_run as nvrtc_module
-from kernelwright.toolchain.headers import included_files
-from kernelwright.toolchain.host_compiler import HostCompiler, find_host_compiler
-from kernelwright.toolchain.nvcc import Nvcc, find_nvcc
-from kernelwright.toolchain.nvcc_run import CompiledCode, NvccJob, NvccRun, compile_device_code, resource_usage
-from kernelwright.toolchain.nvrtc import Nvrtc, compiler_process, find_nvrtc, include_beside
+from kernelwright.toolchain.nvcc_run import CompiledCode
+from kernelwright.toolchain.nvrtc import Nvrtc, compiler_process, include_beside
 from kernelwright.toolchain.nvrtc_run import (
     HeaderStore,
     NvrtcJob,
@@ -37,6 +34,8 @@ from kernelwright.toolchain.nvrtc_run import (
 )
 from kernelwright.toolchain.probe import Toolchain
 from support.moments import Gate, wait_for
+from support.real_nvcc import Bench as WithNvcc
+from support.real_nvcc import real_nvcc
 
 SOURCE = """\
 #ifdef __CUDACC_RTC__
@@ -111,6 +110,12 @@ class Bench:
             PLAIN[source] = self.compile()[1]
         return PLAIN[source]
 
+    def by_hand(self, output: Path, *own: str, process: Sequence[str] = ()) -> list[str]:
+        """The command that compiles it, with options of the compiler process."""
+        job, nvrtc = NvrtcJob("sm_80", (), self.folder, WHERE), self.nvrtc
+        own = (f"--head={HEAD}", *own)
+        return job.arguments(process or compiler_process(), nvrtc.library, nvrtc.include, str(output), own)
+
     def said(self, compiled: CompiledCode) -> list[str]:
         """What the compiler process said of the precompiled header."""
         return [line for line in compiled.result.output.splitlines() if line.startswith("PCH ")]
@@ -154,25 +159,10 @@ def test_the_script_repeats_the_run_and_names_no_path(bench: Bench) -> None:
     assert str(bench.project) not in text and bench.nvrtc.library not in text
     (bench.folder / "compile.sh").write_text(text)
     python, *_, program = compiler_process()
-    tools = {
-        "PYTHON": python,
-        "NVRTC_COMPILE": program,
-        "NVRTC": bench.nvrtc.library,
-        "CUDA_INCLUDE": bench.nvrtc.include,
-    }
+    tools = {"PYTHON": python, "NVRTC_COMPILE": program}
+    tools |= {"NVRTC": bench.nvrtc.library, "CUDA_INCLUDE": bench.nvrtc.include}
     subprocess.run(["sh", bench.folder / "compile.sh"], env={"PATH": "/usr/bin:/bin"} | tools, check=True)
     assert (bench.folder / "sm_80.cubin").read_bytes() == cubin
-
-
-def test_no_path_of_the_machine_is_in_the_output_and_equal_sources_give_equal_bytes(bench: Bench) -> None:
-    outputs = {}
-    for folder in ("one", "another place"):
-        moved = replace(bench, project=bench.project / folder)
-        moved.folder.mkdir(parents=True)
-        moved.source.write_text(SOURCE)
-        outputs[folder] = moved.compile(pch=True)[1], moved.compile(arch="compute_80")[1]
-    assert outputs["one"] == outputs["another place"]
-    assert str(bench.project).encode() not in b"".join(outputs["one"])
 
 
 # Precompiled headers.
@@ -199,26 +189,6 @@ def test_sources_that_begin_alike_share_a_header_and_others_do_not(bench: Bench)
     assert bench.said(bench.compile(pch=True)[0]) == ["PCH is made"]
     assert bench.said(bench.compile("-DX=1", pch=True)[0]) == ["PCH is made"]
     assert len(bench.headers) == 3
-
-
-@pytest.mark.parametrize("damage", ["changed", "folder"])
-def test_a_damaged_header_only_costs_time(bench: Bench, damage: str) -> None:
-    plain = bench.plain()
-    bench.compile(pch=True)
-    (path,) = bench.headers
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 0x55
-    path.unlink()
-    if damage == "folder":
-        path.mkdir()
-    else:
-        path.write_bytes(data)
-    compiled, cubin = bench.compile(pch=True)
-    assert cubin == plain
-    assert compiled.notes[0].startswith("a precompiled header "), compiled.result.output
-    if damage != "folder":
-        assert bench.said(compiled)[-1] == "PCH is made"
-        assert bench.said(bench.compile(pch=True)[0]) == ["PCH is used"]
 
 
 def test_a_header_that_nvrtc_refuses_is_made_again(bench: Bench) -> None:
@@ -262,27 +232,40 @@ def test_a_run_that_somebody_kills_is_not_repeated(bench: Bench, monkeypatch: py
     assert len(calls) == 1
 
 
-def test_a_folder_that_cannot_be_written_only_costs_time(bench: Bench) -> None:
-    plain = bench.plain()
-    bench.store.folder.write_text("a file")
-    compiled, cubin = bench.compile(pch=True)
-    assert cubin == plain and "precompiled headers are not used: " in compiled.notes[0]
-    bench.store.folder.unlink()
-    bench.store.folder.symlink_to("/proc/self")  # nobody can make a file there, not even root
-    compiled, cubin = bench.compile(pch=True)
-    assert cubin == plain and "is not made" in compiled.notes[0]
+def test_what_is_in_the_place_of_a_header_or_of_their_folder_only_costs_time(bench: Bench) -> None:
+    plain, folder = bench.plain(), bench.store.folder
+    bench.compile(pch=True)
+    (path,) = bench.headers
+
+    def header_is_a_folder() -> None:
+        path.unlink()
+        path.mkdir()
+
+    def folder_is_a_file() -> None:
+        shutil.rmtree(folder)
+        folder.write_text("a file")
+
+    def folder_takes_no_file() -> None:
+        folder.unlink()
+        folder.symlink_to("/proc/self")  # nobody can make a file there, not even root
+
+    for change, note in (
+        (header_is_a_folder, "a precompiled header "),
+        (folder_is_a_file, "precompiled headers are not used: "),
+        (folder_takes_no_file, "is not made"),
+    ):
+        change()
+        compiled, cubin = bench.compile(pch=True)
+        assert cubin == plain and note in compiled.notes[0]
 
 
 def test_a_system_that_does_not_fix_addresses_only_costs_time(bench: Bench, tmp_path: Path) -> None:
     """As in a container: personality(2) is refused."""
-    text = Path(compiler_process()[-1]).read_text()
-    changed = tmp_path / "nvrtc_compile.py"
+    *python, program = compiler_process()
+    text, changed = Path(program).read_text(), tmp_path / "nvrtc_compile.py"
     assert text.count("libc = ctypes.CDLL(None)") == 1
     changed.write_text(text.replace("libc = ctypes.CDLL(None)", "libc = Refusing()").replace("class F", REFUSING, 1))
-    command = [*compiler_process()[:-1], str(changed)]
-    own = [f"--head={HEAD}", f"--pch={tmp_path / 'x.pch'}"]
-    job = NvrtcJob("sm_80", (), bench.folder, WHERE)
-    words = job.arguments(command, bench.nvrtc.library, bench.nvrtc.include, str(tmp_path / "x.cubin"), own)
+    words = bench.by_hand(tmp_path / "x.cubin", f"--pch={tmp_path / 'x.pch'}", process=[*python, str(changed)])
     done = subprocess.run(words, cwd=bench.folder, capture_output=True, text=True, check=True)
     assert "PCH is not used: this system does not let a process fix its addresses" in done.stdout
     assert (tmp_path / "x.cubin").read_bytes() == bench.plain() and not (tmp_path / "x.pch").exists()
@@ -298,35 +281,24 @@ class F"""
 
 def test_a_heap_that_is_too_small_grows(bench: Bench) -> None:
     """NVRTC_ERROR_PCH_CREATE_HEAP_EXHAUSTED."""
-    plain = bench.plain()
-    path, output = bench.project / "x.pch", bench.project / "x.cubin"
-    job = NvrtcJob("sm_80", (), bench.folder, WHERE)
+    plain, output = bench.plain(), bench.project / "x.cubin"
     for said, own in (("made", ["--heap=1000000"]), ("used", [])):
-        own = [f"--head={HEAD}", f"--pch={path}", *own]
-        words = job.arguments(compiler_process(), bench.nvrtc.library, bench.nvrtc.include, str(output), own)
+        words = bench.by_hand(output, f"--pch={bench.project / 'x.pch'}", *own)
         done = subprocess.run(words, cwd=bench.folder, capture_output=True, text=True, check=True)
         assert f"PCH is {said}\n" in done.stdout and output.read_bytes() == plain
 
 
 def test_several_at_once_make_the_same_header(bench: Bench) -> None:
-    plain = bench.plain()
-    results: list[bytes] = []
-
-    def compile_one(number: int) -> None:
+    def compile_one(number: int) -> bytes:
         scratch = bench.project / f"scratch{number}"
         scratch.mkdir()
         job = NvrtcJob("sm_80", (), bench.folder, WHERE)
         compile_with_nvrtc(job, bench.nvrtc, scratch, bench.runner, f"scale {number}", bench.store)
-        results.append((scratch / job.output).read_bytes())
+        return (scratch / job.output).read_bytes()
 
-    threads = [threading.Thread(target=compile_one, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == [plain] * 4
-    assert [path.name for path in bench.store.folder.iterdir()] == [path.name for path in bench.headers]
-    assert len(bench.headers) == 1
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(compile_one, range(4))) == [bench.plain()] * 4
+    assert list(bench.store.folder.iterdir()) == bench.headers and len(bench.headers) == 1
 
 
 STOPS = """\
@@ -343,24 +315,20 @@ runpy.run_path({program!r}, run_name="__main__")
 
 
 def test_a_killed_process_leaves_no_header_that_is_used(bench: Bench) -> None:
-    plain = bench.plain()
-    bench.store.folder.mkdir()
-    path = bench.store.folder / "x.pch"
-    job = NvrtcJob("sm_80", (), bench.folder, WHERE)
-    own = [f"--head={HEAD}", f"--pch={path}"]
-    output = bench.project / "x.cubin"
+    folder, output = bench.store.folder, bench.project / "x.cubin"
+    folder.mkdir()
     *python, program = compiler_process()
     stops = bench.project / "stops.py"
     with Gate(bench.project / "gate") as gate:
         stops.write_text(STOPS.format(program=program, gate=gate.python))
-        words = job.arguments([*python, str(stops)], bench.nvrtc.library, bench.nvrtc.include, str(output), own)
+        words = bench.by_hand(output, f"--pch={folder / 'x.pch'}", process=[*python, str(stops)])
         process = subprocess.Popen(words, cwd=bench.folder, stdout=subprocess.DEVNULL)
         wait_for(lambda: gate.count or process.poll() is not None, "no header is written")
         process.kill()
         assert process.wait() == -signal.SIGKILL
-    left = [name.name for name in bench.store.folder.iterdir()]
+    left = [path.name for path in folder.iterdir()]
     assert left == [f".scratch-{process.pid}-x.pch"], "it was killed while it wrote"
-    assert not output.exists() and bench.compile(pch=True)[1] == plain
+    assert not output.exists() and bench.compile(pch=True)[1] == bench.plain()
 
 
 def test_no_header_is_made_where_there_is_no_room_for_one(bench: Bench) -> None:
@@ -503,14 +471,6 @@ def test_an_error_in_the_head_is_shown_as_it_is_in_the_source(bench: Bench) -> N
     assert "device-head.h" not in str(caught.value) and bench.headers == []
 
 
-def test_a_run_that_takes_too_long_is_ended(bench: Bench) -> None:
-    bench.source.unlink()
-    os.mkfifo(bench.source)  # nobody writes to it, so the compilation would never end
-    bench.runner.timeout_s = 0.05
-    with pytest.raises(KernelwrightError, match=r"NVRTC took longer than 0\.05 s"):
-        bench.compile()
-
-
 # Headers of the project.
 
 
@@ -529,23 +489,6 @@ def test_headers_that_flags_bring_are_reported_and_nothing_is_precompiled(bench:
     assert code == plain and bench.headers == []
 
 
-def test_what_a_macro_includes_may_be_any_file_of_the_folders(tmp_path: Path) -> None:
-    (tmp_path / "device.cu").write_text("#include NAME\n")
-    (tmp_path / "inc" / "deep").mkdir(parents=True)
-    for name in ("a.h", "deep/b.h"):
-        (tmp_path / "inc" / name).touch()
-    found = included_files(tmp_path / "device.cu", ["-Iinc"], tmp_path)
-    assert [path.relative_to(tmp_path).as_posix() for path in found] == ["inc/a.h", "inc/deep/b.h"]
-
-
-def test_headers_that_include_each_other_are_found_once(tmp_path: Path) -> None:
-    (tmp_path / "a.h").write_text('#include "b.h"\n')
-    (tmp_path / "b.h").write_text('#include "a.h"\n')
-    (tmp_path / "device.cu").write_text("")
-    found = included_files(tmp_path / "device.cu", ["--pre-include=a.h"], tmp_path)
-    assert [path.name for path in found] == ["a.h", "b.h"]
-
-
 # Finding it.
 
 
@@ -557,13 +500,6 @@ def test_its_parts_are_what_it_loads_and_the_headers_of_each_package(tmp_path: P
         path.touch()
     parts = nvrtc_library.nvrtc_parts(tmp_path / "lib/libnvrtc.so.13")
     assert sorted(path.relative_to(tmp_path).as_posix() for path in parts) == sorted(names)
-
-
-def test_no_nvrtc_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvrtc_library, "library_folders", lambda environment: [tmp_path])
-    with pytest.raises(ToolchainError, match="no NVRTC") as caught:
-        find_nvrtc({})
-    assert "pip install 'kernelwright[nvrtc]'" in str(caught.value.remedy)
 
 
 @pytest.fixture
@@ -635,18 +571,9 @@ def machine_code(cubin: bytes) -> dict[str, bytes]:
     return {s.name: s.data() for s in ELFFile(io.BytesIO(cubin)).iter_sections() if s.name.startswith(".text.")}
 
 
-def by_nvcc(bench: Bench, arch: str, *flags: str) -> tuple[CompiledCode, bytes]:
-    try:
-        nvcc = Nvcc(find_nvcc("", {}), "13.0.88", "id", ())
-    except ToolchainError:
-        pytest.skip("nvcc is not installed")
-    compiler = HostCompiler(find_host_compiler("", {"PATH": "/usr/local/bin:/usr/bin:/bin"}), "cc", "id")
-    scratch = bench.project / "by nvcc"
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir()
-    job = NvccJob(arch, flags, bench.folder, WHERE)
-    compiled = compile_device_code(NvccRun(job, nvcc, compiler, scratch, bench.runner, f"scale {arch}"))
-    return compiled, (scratch / job.output).read_bytes()
+def by_nvcc(bench: Bench, arch: str, *flags: str) -> bytes:
+    with real_nvcc(WithNvcc, bench.project / "by nvcc", bench.source.read_text()) as other:
+        return next(iter(other.plain(arch, *flags)[1].values()))
 
 
 def test_tensor_maps_have_a_type_where_cuda_h_is_not_included(bench: Bench) -> None:
@@ -657,18 +584,11 @@ def test_tensor_maps_have_a_type_where_cuda_h_is_not_included(bench: Bench) -> N
     assert list(machine_code(image)) == [".text.boxes_kernel"]
 
 
-def test_the_machine_code_is_that_of_nvcc_with_addresses_of_shared_memory_as_wide(bench: Bench) -> None:
-    compiled, ours = bench.compile(*SAME_AS_NVRTC, arch="sm_90a", pch=True)
-    theirs_compiled, theirs = by_nvcc(bench, "sm_90a", *SAME_AS_NVRTC)
-    assert machine_code(ours) == machine_code(theirs) and machine_code(ours)
-    assert resource_usage(compiled.result.output) == resource_usage(theirs_compiled.result.output)
-
-
 def test_addresses_of_shared_memory_are_what_nvcc_does_otherwise(bench: Bench) -> None:
     """So that what the documentation says of it is looked at again when this changes."""
-    ours, theirs = bench.compile(arch="compute_80")[1], by_nvcc(bench, "compute_80")[1]
+    ours, theirs = bench.compile(arch="compute_80")[1], by_nvcc(bench, "compute_80")
     assert b".target sm_80\n" in ours and ours.endswith(b"\n") and b"\0" not in ours
     widths = [set(re.findall(rb"mov\.u(\d+) .*total;", ptx)) for ptx in (ours, theirs)]
     assert widths == [{b"64"}, {b"32"}]
-    again = by_nvcc(bench, "compute_80", *SAME_AS_NVRTC)[1]
+    again = by_nvcc(bench, "compute_80", *SAME_AS_NVRTC)
     assert set(re.findall(rb"mov\.u(\d+) .*total;", again)) == {b"64"}

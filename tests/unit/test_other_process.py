@@ -15,7 +15,6 @@ import pytest
 from kernelwright.core.errors import DefinitionError, ToolchainError, Where
 from kernelwright.core.need import Need
 from kernelwright.define.unit import Unit
-from kernelwright.frontends import other_process
 from kernelwright.frontends.other_process import process_of
 from kernelwright.frontends.raised import line_of
 from kernelwright.frontends.tilelang import program as tilelang_program
@@ -26,6 +25,7 @@ from kernelwright.toolchain.distribution import Distribution
 from kernelwright.toolchain.elsewhere import Elsewhere
 from kernelwright.toolchain.probe import Toolchain
 from kernelwright.worker.watch import _remedy
+from support.scripts import script
 from support.scripts_elsewhere import Printed, ScriptRequest
 
 USE = """
@@ -102,9 +102,7 @@ def test_what_a_source_imports_reads_lists_and_asks_for_in_vain_is_told(tmp_path
     assert "made.txt" not in found
 
 
-def test_a_process_that_has_ended_is_told_once_and_started_anew(tmp_path: Path):
-    python = tmp_path / "python"
-    python.write_text("""#!/bin/sh
+STARTS = """\
 echo "what an environment says at its start is no answer"
 exec >"/dev/fd/$4"
 test -e "$0.begun" || {
@@ -115,32 +113,37 @@ test -e "$0.begun" || {
 echo '{"id": 0, "hello": {"revision": 2, "versions": {"compiler": "0.1.15+cu13"}, "folder": "/"}}'
 read request
 echo '{"id": 1, "result": {"value": {"text": "done"}}}'
-""")
-    python.chmod(0o755)
+"""
 
-    def process() -> other_process.OtherProcess:
-        return process_of(tilelang_program.ENVIRONMENT, str(python), "tilelang.worker")
 
-    unit = Unit("k", "s", "kw", {}, (), "cuda", "sm_80", "d.py:3", python=str(python))
-    first = process()
+def test_a_process_that_has_ended_is_told_once_and_started_anew(tmp_path: Path):
+    python = str(script(tmp_path / "python", STARTS))
+
+    def ask(text: str) -> Printed:
+        process = process_of(tilelang_program.ENVIRONMENT, python, "tilelang.worker")
+        return process.ask(ScriptRequest(unit, "/", "", "", text))
+
+    unit = Unit("k", "s", "kw", {}, (), "cuda", "sm_80", "d.py:3", python=python)
     with pytest.raises(ToolchainError, match="the process of TileLang ended with exit status 9") as caught:
-        first.ask(ScriptRequest(unit, "/", "", "", "x" * 100_000))
+        ask("x" * 100_000)
     said = "what an environment says at its start is no answer\nout of memory"
-    assert caught.value.detail == f"the end of its log:\n{said}"
-    assert caught.value.where == unit.where
-    assert process().ask(ScriptRequest(unit, "/", "", "", "")) == Printed("done")
+    assert caught.value.detail == f"the end of its log:\n{said}" and caught.value.where == unit.where
+    assert ask("") == Printed("done")
 
 
 def stand_in(folder: Path, version: str) -> Path:
     """An environment with a distribution of that name and version, in which nothing of Triton is."""
-    site = folder / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
-    (site / "triton").mkdir(parents=True)
-    (site / "triton/__init__.py").write_text(f"__version__ = {version!r}\n")
-    (site / f"triton-{version}.dist-info").mkdir()
-    (site / f"triton-{version}.dist-info/METADATA").write_text(f"Name: triton\nVersion: {version}\n")
+    site = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    files = {
+        f"{site}/triton/__init__.py": f"__version__ = {version!r}\n",
+        f"{site}/triton-{version}.dist-info/METADATA": f"Name: triton\nVersion: {version}\n",
+        "pyvenv.cfg": f"home = {Path(sys.executable).resolve().parent}\n",
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
     (folder / "bin").mkdir()
     (folder / "bin/python").symlink_to(Path(sys.executable).resolve())
-    (folder / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\n")
     return folder / "bin/python"
 
 
