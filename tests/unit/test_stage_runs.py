@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -120,16 +120,11 @@ def test_what_a_stage_read_is_kept_with_its_outputs_and_remembered_when_they_are
     read = {"table.txt": sha256_of(run.top / "table.txt")}
     publish(a_stage(run, writing(a="1", b="2"), later=read), run)
     noted: list[Any] = []
-
-    def note(dependencies: Mapping[str, str]) -> Mapping[str, str]:
-        noted.append(dependencies)
-        return dependencies
-
-    again = a_stage(run, must_not_run, note=note)
+    again = a_stage(run, must_not_run, note=lambda read: noted.append(read) or read)
     publish(again, run)
     assert noted == [read] and again.later == read
     (run.top / "table.txt").write_text("2")
-    edited = a_stage(run, writing(a="3", b="4"), note=note)
+    edited = a_stage(run, writing(a="3", b="4"), note=noted.append)
     publish(edited, run)
     assert not edited.cached and len(noted) == 1
 

@@ -13,7 +13,6 @@ import pytest
 from kernelwright.core.errors import ToolchainError
 from kernelwright.core.files import sha256_of
 from kernelwright.core.records import Record
-from kernelwright.core.sealed import form_of, sealed
 from kernelwright.core.surroundings import installed_record
 from kernelwright.processes.environment import tool_environment
 from kernelwright.state.cache import BuildCache
@@ -23,18 +22,12 @@ from kernelwright.toolchain.cuda import HEADERS, in_wheels
 from kernelwright.toolchain.distribution import Distribution
 from kernelwright.toolchain.host_compiler import HostCompiler, find_host_compiler
 from kernelwright.toolchain.nvcc import Nvcc, find_nvcc, nvcc_parts
-from kernelwright.toolchain.probe import Toolchain, _Kept
+from kernelwright.toolchain.probe import Toolchain
 from kernelwright.toolchain.tvm import find_record, probe_tvm
+from support.scripts import script
 from support.sealed_lines import reseal
 
 RELEASE = "Cuda compilation tools, release {0}, V{0}.88"
-
-
-def script(path: Path, body: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{body}\n")
-    path.chmod(0o755)
-    return path
 
 
 def cuda(top: Path, nvcc: str = "13.0", ptxas: str = "13.0", cicc: str | None = "13.0") -> Path:
@@ -51,11 +44,6 @@ def cuda(top: Path, nvcc: str = "13.0", ptxas: str = "13.0", cicc: str | None = 
     )
 
 
-@pytest.fixture
-def no_wheels(monkeypatch):
-    monkeypatch.setattr(nvcc_module, "in_wheels", lambda name: [])
-
-
 COMPILER = HostCompiler("/usr/bin/cc", "cc 12", "identity")
 
 
@@ -63,51 +51,41 @@ def probe(tmp_path: Path, nvcc: Path) -> Nvcc:
     return Toolchain(tmp_path / "cache.json", {}).nvcc(str(nvcc), COMPILER)
 
 
-def test_setting_wins_over_wheels_cuda_home_and_path(tmp_path):
-    mine = script(tmp_path / "mine", "")
-    environment = {"CUDA_HOME": str(cuda(tmp_path / "home").parent.parent), "PATH": str(tmp_path)}
+def test_setting_wins_over_wheels_and_these_over_cuda_home_and_that_over_path(tmp_path, monkeypatch):
+    mine, home, other = script(tmp_path / "mine", ""), cuda(tmp_path / "home"), cuda(tmp_path / "path")
+    environment = {"CUDA_HOME": str(home.parents[1]), "PATH": str(other.parent)}
     assert find_nvcc(str(mine), environment) == str(mine)
-
-
-def test_wheels_win_over_cuda_home(tmp_path):
-    home = cuda(tmp_path / "home").parent.parent
-    wheels = in_wheels("bin/nvcc")
-    if not wheels:
-        pytest.skip("the nvcc wheels are not installed")
-    assert find_nvcc("", {"CUDA_HOME": str(home), "PATH": ""}) == str(wheels[0])
-
-
-def test_cuda_home_wins_over_path(tmp_path, no_wheels):
-    home = cuda(tmp_path / "home")
-    other = cuda(tmp_path / "path")
-    assert find_nvcc("", {"CUDA_HOME": str(home.parent.parent), "PATH": str(other.parent)}) == str(home)
+    with pytest.raises(ToolchainError, match="not an executable"):
+        find_nvcc(str(tmp_path / "missing"), environment)
+    if wheels := in_wheels("bin/nvcc"):
+        assert find_nvcc("", environment) == str(wheels[0])
+    monkeypatch.setattr(nvcc_module, "in_wheels", lambda name: [])
+    assert find_nvcc("", environment) == str(home)
     assert find_nvcc("", {"PATH": str(other.parent)}) == str(other)
-
-
-def test_no_nvcc_says_how_to_install_it(tmp_path, no_wheels):
     with pytest.raises(ToolchainError, match="no nvcc") as caught:
         find_nvcc("", {"PATH": str(tmp_path)})
     assert "pip install 'kernelwright[cuda]'" in caught.value.remedy and "targets = llvm" in caught.value.remedy
 
 
-def test_setting_that_is_no_executable_is_an_error(tmp_path):
-    with pytest.raises(ToolchainError, match="not an executable"):
-        find_nvcc(str(tmp_path / "missing"), {"PATH": ""})
-
-
-@pytest.mark.parametrize(("part", "package"), [("cicc", "nvidia-nvvm"), ("ptxas", "nvidia-cuda-nvcc")])
-def test_version_skew_names_both_versions_and_the_package(tmp_path, part, package):
-    nvcc = cuda(tmp_path / "cuda", **{part: "13.5"})
-    with pytest.raises(ToolchainError, match=rf"nvcc is of CUDA 13\.0, but {part} of CUDA 13\.5") as caught:
+@pytest.mark.parametrize("is_wrapped", [False, True])
+@pytest.mark.parametrize(
+    ("place", "parts", "message", "package"),
+    [
+        ("cuda", {"cicc": "13.5"}, r"nvcc is of CUDA 13\.0, but cicc of CUDA 13\.5", "nvidia-nvvm"),
+        ("cuda", {"ptxas": "13.5"}, r"nvcc is of CUDA 13\.0, but ptxas of CUDA 13\.5", "nvidia-cuda-nvcc"),
+        ("nvidia/cu13", {"cicc": None}, "has no cicc beside it", "nvidia-nvvm"),
+    ],
+)
+def test_a_part_of_another_version_or_missing_is_named_with_its_package(
+    tmp_path, place, parts, message, package, is_wrapped
+):
+    nvcc = cuda(tmp_path / place, **parts)
+    if is_wrapped:
+        shown = f"echo '#$ TOP={nvcc.parent}/..' >&2"
+        nvcc = script(tmp_path / "local" / place / "bin/nvcc", f'[ "$1" = --dryrun ] && {shown}\nexec {nvcc} "$@"')
+    with pytest.raises(ToolchainError, match=message) as caught:
         probe(tmp_path, nvcc)
     assert f"pip install '{package}==13.0.*'" in caught.value.remedy
-
-
-def test_missing_cicc_beside_the_wheels_nvcc_is_named(tmp_path):
-    nvcc = cuda(tmp_path / "nvidia/cu13", cicc=None)
-    with pytest.raises(ToolchainError, match="has no cicc beside it") as caught:
-        probe(tmp_path, nvcc)
-    assert "pip install 'nvidia-nvvm==13.0.*'" in caught.value.remedy
 
 
 def test_nvcc_that_cannot_compile_shows_command_and_output(tmp_path):
@@ -131,6 +109,7 @@ def test_nvcc_that_answers_nonsense_is_an_error(tmp_path, body):
 def test_probe_is_kept_until_the_binary_changes(tmp_path):
     nvcc = cuda(tmp_path / "cuda")
     first = probe(tmp_path, nvcc)
+    assert probe(tmp_path, cuda(tmp_path / "b")).identity == first.identity, "no path is in it"
     log = tmp_path / "log"
     nvcc.write_text(nvcc.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\necho run >> {log}\n"))
     changed = probe(tmp_path, nvcc)
@@ -140,17 +119,6 @@ def test_probe_is_kept_until_the_binary_changes(tmp_path):
     assert log.read_text() == runs
 
 
-@pytest.mark.parametrize("damage", ["", "{", '{"tools": {"nvcc": 3}}', '{"tools": {"nvcc": {"stamp": 1}}}'])
-def test_damaged_cache_is_a_miss(tmp_path, damage):
-    nvcc = cuda(tmp_path / "cuda")
-    expected = probe(tmp_path, nvcc)
-    path = tmp_path / "cache.json"
-    path.write_text(damage)
-    assert probe(tmp_path, nvcc) == expected
-    path.write_bytes(sealed(f'"{form_of(_Kept)}",{damage}'))
-    assert probe(tmp_path, nvcc) == expected
-
-
 @pytest.mark.parametrize(
     "values",
     [{"archs": "sm_80"}, {"archs": None}, {"archs": [1]}, {"version": 1}, {"version": ["13"]}, {"x": "y"}],
@@ -158,15 +126,14 @@ def test_damaged_cache_is_a_miss(tmp_path, damage):
 def test_a_kept_result_of_another_form_is_a_miss(tmp_path, values):
     nvcc = cuda(tmp_path / "cuda")
     expected = probe(tmp_path, nvcc)
-    cache = tmp_path / "cache.json"
 
     def changed(kept: dict[str, Any]) -> dict[str, Any]:
         ((name, entry),) = kept["tools"].items()
         after = {key: value for key, value in (entry["values"] | values).items() if value is not None}
         return {"tools": {name: entry | {"values": after}}}
 
-    reseal(cache, changed)
-    again = Toolchain(cache, {})
+    reseal(tmp_path / "cache.json", changed)
+    again = Toolchain(tmp_path / "cache.json", {})
     assert again.nvcc(str(nvcc), COMPILER) == expected and list(again.probed) == ["nvcc"]
 
 
@@ -182,14 +149,17 @@ def test_parts_are_found_through_a_symlink_and_through_a_wrapper_script(tmp_path
     assert nvcc_parts(str(wrapper)) == [wrapper, *expected]
 
 
-@pytest.mark.parametrize("setting", ["", "no-such-compiler"])
-def test_missing_host_compiler_is_named(setting, tmp_path):
-    with pytest.raises(ToolchainError, match="is not on PATH") as caught:
-        find_host_compiler(setting, {"PATH": str(tmp_path)})
-    assert "gcc" in caught.value.remedy
+def test_the_host_compiler_is_found_by_name_and_by_path_and_named_if_it_is_missing(tmp_path):
+    cc = shutil.which("cc")
+    assert find_host_compiler("", dict(os.environ)) == find_host_compiler(cc, {"PATH": ""}) == cc
+    for setting in ("", "no-such-compiler"):
+        with pytest.raises(ToolchainError, match="is not on PATH") as caught:
+            find_host_compiler(setting, {"PATH": str(tmp_path)})
+        assert "gcc" in caught.value.remedy
 
 
 def test_missing_distribution_says_what_to_install(monkeypatch, tmp_path):
+    assert find_record("apache_tvm_ffi").name == "RECORD"
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     with pytest.raises(ToolchainError, match="apache-tvm is not installed") as caught:
         find_record("apache_tvm")
@@ -304,30 +274,22 @@ def test_a_tool_that_another_of_its_size_and_time_replaces_is_probed_again(tmp_p
     assert Toolchain(tmp_path / "cache.json", {}).host_compiler(str(path)).identity != before.identity
 
 
-def test_cute_dsl_is_told_by_its_files_wherever_it_is_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def install(folder: Path, digest: str, noise: str, libraries: str = "x") -> Path:
-        for name, content in {"nvidia_cutlass_dsl": digest, "nvidia_cutlass_dsl_libs_base": libraries}.items():
-            record = folder / f"{name}-4.8.1.dist-info" / "RECORD"
+def test_cute_dsl_is_told_by_its_files_wherever_it_is_installed(tmp_path, monkeypatch):
+    def probed(name: str, digest: str = "x", noise: str = "one", libraries: str = "x") -> Distribution:
+        for package, content in {"nvidia_cutlass_dsl": digest, "nvidia_cutlass_dsl_libs_base": libraries}.items():
+            record = tmp_path / name / f"{package}-4.8.1.dist-info" / "RECORD"
             record.parent.mkdir(parents=True)
             record.write_text(f"cutlass/a.py,sha256={content},1\n{noise}.pyc,,\n")
-        (folder / "nvidia_cutlass_dsl").mkdir()
-        return folder
+        return found_in(name)
 
-    def probed(folder: Path) -> Distribution:
-        monkeypatch.setattr(sys, "path", [str(tmp_path / "empty"), str(folder)])
-        cache = folder.parent / f"{folder.name}.json"
-        return Toolchain(cache, {}).distribution("nvidia_cutlass_dsl", "nvidia_cutlass_dsl*")
+    def found_in(name: str) -> Distribution:
+        monkeypatch.setattr(sys, "path", [str(tmp_path / "empty"), str(tmp_path / name)])
+        return Toolchain(tmp_path / f"{name}.json", {}).distribution("nvidia_cutlass_dsl", "nvidia_cutlass_dsl*")
 
-    first = probed(install(tmp_path / "a", "x", "one"))
-    assert first.version == "4.8.1"
-    assert probed(install(tmp_path / "b", "x", "two")) == first
-    assert probed(install(tmp_path / "c", "y", "one")).identity != first.identity
-    assert probed(install(tmp_path / "d", "x", "one", "y")).identity != first.identity
-    absent = probed(tmp_path / "empty")
-    assert absent.version == "absent"
-    assert absent.identity != first.identity
+    first, absent = probed("a"), found_in("empty")
+    assert (first.version, absent.version) == ("4.8.1", "absent")
+    assert probed("b", noise="two") == first
+    assert len({first.identity, absent.identity, probed("c", "y").identity, probed("d", libraries="y").identity}) == 4
 
 
 PROBED = Nvcc("somewhere", "13.0.88", "identity", ("sm_80", "compute_80"))
@@ -400,11 +362,7 @@ def test_a_script_is_probed_in_each_build_folder(machine):
     assert machine.ask("one") == (1, 0) and machine.ask("two") == (1, 0)
 
 
-def test_damaged_or_strange_answers_are_not_used(machine):
-    machine.ask("one")
-    for entry in (machine.top / "cache").glob("??/*"):
-        entry.write_bytes(entry.read_bytes()[:-1])
-    assert machine.ask("two") == (1, 3)
+def test_strange_answers_are_not_used(machine):
     for strange in ({}, {"archs": "sm_80"}, {"version": "13.0.88", "identity": "x", "archs": [1]}, {"sha256": [1]}):
         chain = Toolchain(machine.top / f"{strange}.json", {}, lambda strange=strange: Says(strange))
         machine.probes = 0
@@ -422,26 +380,3 @@ class Says:
 
     def remember(self, question: object, answer: object, later: object, here: bool = False) -> None:
         pass
-
-
-def test_version_skew_is_found_behind_a_wrapper(tmp_path):
-    nvcc = cuda(tmp_path / "cuda", cicc="13.5")
-    wrapper = script(
-        tmp_path / "wrapper", f'[ "$1" = --dryrun ] && echo \'#$ TOP={nvcc.parent}/..\' >&2\nexec {nvcc} "$@"'
-    )
-    with pytest.raises(ToolchainError, match="cicc of CUDA 13"):
-        probe(tmp_path, wrapper)
-
-
-def test_identity_has_no_path_in_it(tmp_path):
-    assert probe(tmp_path, cuda(tmp_path / "a")).identity == probe(tmp_path, cuda(tmp_path / "b")).identity
-
-
-def test_record_of_an_installed_distribution():
-    assert find_record("apache_tvm_ffi").name == "RECORD"
-
-
-def test_host_compiler_is_found_by_name_and_by_path():
-    cc = shutil.which("cc")
-    assert find_host_compiler("", dict(os.environ)) == cc
-    assert find_host_compiler(cc, {"PATH": ""}) == cc

@@ -7,7 +7,6 @@ import json
 import os
 import time
 import zipfile
-from email import message_from_bytes
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,7 @@ from kernelwright.package import platform
 from kernelwright.package.archive import write_wheel
 from kernelwright.package.content import BuiltFiles, package_files, provider_files, read_built
 from kernelwright.package.manifest import sealed_document
-from kernelwright.package.project import Project, distribution_of, provider_project, read_project
+from kernelwright.package.project import Project, read_project
 from kernelwright.package.source import Source
 
 SOURCE = Source("a" * 40, False, 1_700_000_000)
@@ -160,30 +159,3 @@ def test_device_code_that_was_altered_since_the_build_gets_into_no_wheel(tmp_pat
     with pytest.raises(KernelwrightError, match="it is not the file that the manifest lists"):
         provider_files(built, project_of(tmp_path), SOURCE, "sm_90")
     provider_files(built, project_of(tmp_path), SOURCE, "sm_90a")
-
-
-def test_device_code_and_its_package_require_each_other_in_one_version(tmp_path: Path) -> None:
-    document = {"project": {"name": "Demo.Kernels", "version": "1.0.0-rc1"}}
-    package = message_from_bytes(read_project(tmp_path, document, providers=["sm_90a", "compute_80"]).metadata)
-    pins = [f'Demo.Kernels-{arch}==1.0.0rc1; extra == "{arch}"' for arch in ("sm-90a", "compute-80")]
-    pins += [pin.replace('"sm-90a"', '"cuda"').replace('"compute-80"', '"cuda"') for pin in pins]
-    needs = package.get_all("Requires-Dist") or []
-    assert sorted(need for need in needs if "extra" in need) == sorted(pins)
-    assert package.get_all("Provides-Extra") == ["sm-90a", "compute-80", "cuda"]
-    provider = provider_project(tmp_path, document, "sm_90a", "demo_sm_90a")
-    described = message_from_bytes(provider.metadata)
-    assert (described["Name"], described["Version"]) == (distribution_of("Demo.Kernels", "sm_90a"), "1.0.0rc1")
-    assert described.get_all("Requires-Dist") == ["Demo.Kernels==1.0.0rc1"]
-    assert (provider.name, provider.version) == ("demo_kernels_sm_90a", "1.0.0rc1")
-
-
-def test_what_the_default_backend_needs_is_required_unless_the_project_asks_for_it(tmp_path: Path) -> None:
-    def needs(*dependencies: str) -> list[str]:
-        metadata = message_from_bytes(project_of(tmp_path, dependencies=list(dependencies)).metadata)
-        return [need for need in metadata.get_all("Requires-Dist") or [] if "tvm" in need.lower()]
-
-    (ours,) = needs("numpy")
-    assert ours.startswith("apache-tvm-ffi")
-    for own in ("apache-tvm-ffi==0.1.14", "Apache_TVM.FFI >=0.1.14"):
-        assert len(needs(own)) == 1 and "0.1.14" in needs(own)[0]
-    assert len(needs("apache-tvm-ffi-extras")) == 2

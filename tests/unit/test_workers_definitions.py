@@ -14,6 +14,7 @@ import pytest
 from kernelwright.core.errors import DefinitionError
 from kernelwright.core.files import dependency_digest
 from kernelwright.core.project import Project as Files
+from kernelwright.ondemand.record import note
 from kernelwright.processes.protocol import DiscoverRequest
 from kernelwright.worker.patterns import pattern_files
 from support.workers_project import COPY, EMPTY, Project
@@ -78,10 +79,8 @@ def test_the_record_says_everything_that_the_decorator_was_told(project: Project
         "backends": ("tvm_ffi",),
         "outputs": ("y",),
         "flags": ("-O1",),
-        "tolerance": 0.5,
-        "frontend": "tir",
-        "pass_configs": {},
     }
+    expected |= {"tolerance": 0.5, "frontend": "tir", "pass_configs": {}}
     assert {key: getattr(kernel.options, key) for key in expected} == expected
 
 
@@ -108,92 +107,35 @@ def test_a_kernel_and_its_backward_kernel_are_for_the_targets_of_the_front_end(p
     assert other.options.targets == ("llvm", "cuda")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ('"cutedsl"', '"cute"', "frontend is 'cute'"),
-        ('"cutedsl"', '["tir"]', r"frontend is \['tir'\]"),
-        ('outputs=["y"]', 'targets=["llvm", "cuda"]', "a definition in cutedsl cannot be built for the target 'llvm'"),
-        ('outputs=["y"]', 'flags=["-O1"]', "flags are those of nvcc"),
-    ],
-)
-def test_what_a_front_end_cannot_do_is_an_error_at_the_kernel(
-    project: Project, old: str, new: str, message: str
-) -> None:
-    text = CUTEDSL.partition("@k.backward")[0].replace(old, new)
-    with pytest.raises(DefinitionError, match=message) as caught:
-        project.discover(str(project.write("kernels/k.py", text)))
-    assert caught.value.where.kernel == "k" and caught.value.remedy
-    assert caught.value.where.location.startswith("kernels/k.py:")
-
-
 def test_dependencies_are_the_project_files_that_were_imported_and_no_others(project: Project) -> None:
-    project.write("kernels/_helper.py", "import shared.deep.leaf\nVALUE = 1\n")
-    project.write("kernels/_unused.py", "")
-    project.write("shared/__init__.py", "")
-    project.write("shared/deep/__init__.py", "from . import sub\n")
-    project.write("shared/deep/sub.py", "")
-    project.write("shared/deep/leaf.py", "import importlib\nimportlib.import_module('shared.dynamic')\n")
-    project.write("shared/dynamic.py", "")
-    project.write("shared/other.py", "")
-    file = project.empty("k", "from _helper import VALUE\nimport json, tvm, numpy")
-    record = project.discover(file)
-    assert files_of(record) == [
-        "kernels/_helper.py",
-        "kernels/k.py",
-        "shared/__init__.py",
-        "shared/deep/__init__.py",
-        "shared/deep/leaf.py",
-        "shared/deep/sub.py",
-        "shared/dynamic.py",
-    ]
+    used = {
+        "kernels/_helper.py": "import shared.deep.leaf\nVALUE = 1\n",
+        "shared/__init__.py": "",
+        "shared/deep/__init__.py": "from . import sub\n",
+        "shared/deep/leaf.py": "import importlib\nimportlib.import_module('shared.dynamic')\n",
+        "shared/deep/sub.py": "",
+        "shared/dynamic.py": "",
+    }
+    for name, text in {**used, "kernels/_unused.py": "", "shared/other.py": ""}.items():
+        project.write(name, text)
+    record = project.discover(project.empty("k", "from _helper import VALUE\nimport json, tvm, numpy"))
+    assert files_of(record) == sorted([*used, "kernels/k.py"])
     for name in files_of(record):
         assert record["dependencies"][name] == hashlib.sha256((project.folder / name).read_bytes()).hexdigest()
 
 
 def test_a_definition_file_in_a_package_can_import_relatively(project: Project) -> None:
-    project.write("lib/__init__.py", "")
-    project.write("lib/kernels/__init__.py", "")
-    project.write("lib/common.py", "FACTOR = 2\n")
-    project.write("lib/kernels/_tiles.py", "TILE = 4\n")
-    text = COPY.format(name="k", factor="1.0")
-    file = project.write("lib/kernels/k.py", "from ..common import FACTOR\nfrom . import _tiles\n" + text)
-    assert deps(project, str(file)) == [
-        "lib/__init__.py",
-        "lib/common.py",
-        "lib/kernels/__init__.py",
-        "lib/kernels/_tiles.py",
-        "lib/kernels/k.py",
-    ]
+    text = "from ..common import FACTOR\nfrom . import _tiles\n" + COPY.format(name="k", factor="FACTOR")
+    files = {"lib/__init__.py": "", "lib/common.py": "FACTOR = 2.0\n", "lib/kernels/__init__.py": ""}
+    files |= {"lib/kernels/_tiles.py": "TILE = 4\n", "lib/kernels/k.py": text}
+    for name, content in files.items():
+        project.write(name, content)
+    assert deps(project, "lib/kernels/k.py") == list(files)
     assert project.lower("lib/kernels/k.py", "k")["schedule"] == "as written"
-
-
-def test_an_import_inside_the_function_is_reported_by_the_lowering(project: Project) -> None:
-    project.write("kernels/_later.py", "FACTOR = 3.0\n")
-    text = COPY.format(name="k", factor="FACTOR").replace("    @T", "    from _later import FACTOR\n    @T")
-    file = str(project.write("kernels/k.py", text).relative_to(project.folder))
-    assert deps(project, file) == ["kernels/k.py"]
-    result = project.lower(file, "k")
-    assert files_of(result) == ["kernels/_later.py", "kernels/k.py"]
-    assert b"T.float32(3.0)" in result["contents"]["module.tir"]
-    project.write("kernels/_later.py", "FACTOR = 4.0\n")
-    assert b"T.float32(4.0)" in project.lower(file, "k")["contents"]["module.tir"]
 
 
 def set_time(path: Path, seconds: float = 1_600_000_000.0) -> None:
     os.utime(path, (seconds, seconds))
-
-
-@pytest.mark.parametrize("edited", ["kernels/k.py", "kernels/_helper.py"])
-def test_an_edit_of_the_same_size_within_the_same_second_is_seen(project: Project, edited: str) -> None:
-    for factor in ("2.0", "3.0"):
-        project.write("kernels/_helper.py", f"FACTOR = {factor}\n" if "_helper" in edited else "FACTOR = 1.0\n")
-        own = "FACTOR" if "_helper" in edited else factor
-        project.write("kernels/k.py", "from _helper import FACTOR\n" + COPY.format(name="k", factor=own))
-        set_time(project.folder / "kernels/k.py")
-        set_time(project.folder / "kernels/_helper.py")
-        text = project.lower("kernels/k.py", "k")["contents"]["module.tir"]
-        assert f"T.float32({factor})".encode() in text
 
 
 def test_stale_bytecode_is_neither_used_nor_written(project: Project) -> None:
@@ -206,16 +148,6 @@ def test_stale_bytecode_is_neither_used_nor_written(project: Project) -> None:
     project.write("kernels/k.py", "from _helper import FACTOR\n" + COPY.format(name="k", factor="FACTOR"))
     assert b"T.float32(5.0)" in project.lower("kernels/k.py", "k")["contents"]["module.tir"]
     assert list(project.folder.rglob("*.pyc")) == bytecode
-
-
-def test_files_of_one_name_in_different_folders_do_not_mix(project: Project) -> None:
-    for folder, factor in (("one", 2.0), ("two", 3.0)):
-        project.write(f"{folder}/_helper.py", f"FACTOR = {factor}\n")
-        project.write(f"{folder}/k.py", "import _helper\n" + COPY.format(name="k", factor="_helper.FACTOR"))
-    for folder, factor in (("one", 2.0), ("two", 3.0), ("one", 2.0)):
-        result = project.lower(f"{folder}/k.py", "k")
-        assert f"T.float32({factor})".encode() in result["contents"]["module.tir"]
-        assert files_of(result) == [f"{folder}/_helper.py", f"{folder}/k.py"]
 
 
 OPTIONAL = "try:\n    import lib_opt\nexcept ImportError:\n    pass"
@@ -305,21 +237,6 @@ def test_ordinary_imports_add_few_dependencies(project: Project) -> None:
     assert list(project.discover(file)["dependencies"]) == ["kernels/_helper.py", "kernels/_helper/", "kernels/k.py"]
 
 
-def test_what_came_into_being_is_found_by_the_same_worker(project: Project) -> None:
-    top = OPTIONAL + "\nimport os\nprint('found', 'lib_opt' in globals(), sorted(os.listdir('tables')))"
-    project.write("tables/a.json", "")
-    file = project.empty("k", top)
-    for made, said in (
-        (None, "found False ['a.json']"),
-        ("lib_opt.py", "True ['a"),
-        ("tables/b", "True ['a.json', 'b']"),
-    ):
-        if made:
-            project.write(made, "")
-        project.discover(file)
-        assert said in project.printed[-1]
-
-
 def test_an_installed_module_that_another_definition_has_loaded_leaves_the_same_dependencies(project: Project) -> None:
     absent = [
         {name for name, digest in project.discover(project.empty(name, "import iniconfig"))["dependencies"].items()}
@@ -364,6 +281,7 @@ def test_a_module_from_another_folder_is_a_dependency_and_fresh(project: Project
         "import os\nos.makedirs('tuning', exist_ok=True)\nopen('tuning/data').close()",
         "import os\nos.close(os.open('tuning/data', os.O_RDONLY))",
         "import os\nos.close(os.open('tuning/data', os.O_RDWR))",
+        "import os\nos.rename('tuning/other', 'tuning/data')\nopen('tuning/data').close()",
         "import numpy\nnumpy.memmap('tuning/data')",
         "import sqlite3\nsqlite3.connect('tuning/data').execute('select * from t').fetchall()",
         "from pathlib import Path\nPath(__file__).resolve().parent.parent.joinpath('tuning', 'data').read_bytes()",
@@ -373,17 +291,11 @@ def test_a_module_from_another_folder_is_a_dependency_and_fresh(project: Project
     ],
 )
 def test_a_file_is_seen_however_it_is_read(project: Project, top: str) -> None:
-    (project.folder / "tuning").mkdir()
+    project.write("tuning/other", "1")
     with sqlite3.connect(project.folder / "tuning/data") as database:
         database.execute("create table t (x)")
     database.close()
     assert deps(project, project.empty("k", top)) == ["kernels/k.py", "tuning/data"]
-
-
-def test_a_file_of_the_project_that_a_definition_renames_is_still_an_input(project: Project) -> None:
-    project.write("tuning/data", "1")
-    top = "import os\nos.rename('tuning/data', 'tuning/moved')\nopen('tuning/moved').close()"
-    assert deps(project, project.empty("k", top)) == ["kernels/k.py", "tuning/moved"]
 
 
 def test_what_counts_of_a_file_is_the_content_that_was_read_first(project: Project) -> None:
@@ -457,19 +369,10 @@ def test_digests_of_dependencies(tmp_path: Path) -> None:
     (tmp_path / "b.py").write_text("x")
     (tmp_path / ".hidden").write_text("x")
     os.mkfifo(tmp_path / "pipe")
-    digests = {
-        name: dependency_digest(tmp_path, name) for name in ("b.py", "./", "sub/", "none", "none/", "b.py/", "sub")
-    }
-    assert digests == {
-        "b.py": hashlib.sha256(b"x").hexdigest(),
-        "./": hashlib.sha256(b"b.py\npipe\nsub").hexdigest(),
-        "sub/": hashlib.sha256(b"").hexdigest(),
-        "none": "",
-        "none/": "",
-        "b.py/": "",
-        "sub": "",
-    }
-    assert dependency_digest(tmp_path, "pipe") == ""
+    for name, content in {"b.py": b"x", "./": b"b.py\npipe\nsub", "sub/": b""}.items():
+        assert dependency_digest(tmp_path, name) == hashlib.sha256(content).hexdigest()
+    for name in ("none", "none/", "b.py/", "sub", "pipe"):
+        assert dependency_digest(tmp_path, name) == ""
 
 
 @pytest.mark.parametrize(
@@ -530,6 +433,8 @@ def test_a_changed_config_is_an_error_and_not_another_kernel(project: Project) -
     project.copy("k")
     with pytest.raises(DefinitionError, match="edited meanwhile"):
         project.lower("kernels/k.py", "k", config={"n": 1})
+    with pytest.raises(DefinitionError, match="no kernel 'other'"):
+        project.lower("kernels/k.py", "other")
 
 
 def test_a_name_of_a_standard_module_is_that_module_elsewhere(project: Project) -> None:
@@ -550,6 +455,7 @@ def test_a_kernel_belongs_to_the_file_that_keeps_it(project: Project) -> None:
 
 
 KERNEL = "from kernelwright import kernel\n"
+UNPRINTABLE = "class Unprintable(Exception):\n    def __str__(self):\n        raise RuntimeError\nraise Unprintable\n"
 
 
 @pytest.mark.parametrize(
@@ -564,17 +470,12 @@ KERNEL = "from kernelwright import kernel\n"
         ("x = 1\n", "bad.py", "declares no kernel", "_"),
         (f"{KERNEL}\n@kernel\ndef k(): pass\n\n@kernel\ndef k(): pass\n", "bad.py:6", "kernels/bad.py:3", ""),
         (f"{MAKE}a, b = make(), make()\n", "bad.py:3", "also defined", ""),
-        (
-            "class Unprintable(Exception):\n    def __str__(self):\n        raise RuntimeError\nraise Unprintable\n",
-            "bad.py:4",
-            "the file raised Unprintable: (its text cannot be had: its __str__ raised RuntimeError)",
-            "",
-        ),
+        (UNPRINTABLE, "bad.py:4", "Unprintable: (its text cannot be had: its __str__ raised RuntimeError)", ""),
         (
             f"{KERNEL}@kernel(output=['y'])\ndef k(): ...\n",
             "bad.py:2",
             "output",
-            "did you mean outputs? the arguments of @kernel are outputs, ",
+            "did you mean outputs? the arguments of ",
         ),
         (f"{KERNEL}@kernel(q=['y'])\ndef k(): ...\n", "bad.py:2", "q", "the arguments of @kernel are outputs, "),
         (f"{KERNEL}@kernel(reads=['../tables'])\ndef k(): ...\n", "bad.py:2", "which is a folder", '"../tables/**"'),
@@ -595,14 +496,6 @@ def test_what_is_wrong_in_a_file_is_an_error_at_the_users_line_that_shows_no_oth
     assert message in error.message and more in f"{error.detail}{error.remedy}"
     for hidden in (str(project.folder), "worker/definitions.py", "importlib"):
         assert hidden not in str(error)
-
-
-def test_a_helper_that_was_missing_is_found_at_once_in_a_namespace_package_too(project: Project) -> None:
-    file = project.empty("k", "import kernels._new, json.decoder")
-    with pytest.raises(DefinitionError, match=r"No module named 'kernels._new'"):
-        project.discover(file)
-    project.write("kernels/_new.py", "")
-    assert deps(project, file) == ["kernels/_new.py", "kernels/k.py"]
 
 
 def test_a_file_outside_of_the_project_or_missing_is_an_error(project: Project, tmp_path: Path) -> None:
@@ -637,3 +530,38 @@ def test_what_is_wrong_when_it_is_lowered_is_an_error_at_the_users_line(
         project.lower("kernels/k.py", "k")
     assert (caught.value.where.location, caught.value.where.variant) == (f"kernels/k.py:{line}", "default")
     assert "site-packages" not in str(caught.value) and ".pxi" not in str(caught.value)
+
+
+RECORDED = (
+    COPY.format(name="k", factor="m").replace("import kernel", "import kernel, recorded").replace("k():", "k(m):")
+)
+RECORDED = RECORDED.replace(
+    "@kernel", 'print("executed")\n@kernel(configs=recorded("configs.json", default=[{"m": 1}]))'
+)
+
+
+def test_a_worker_goes_on_lowering_while_configs_are_recorded(project: Project) -> None:
+    """Lowerings do not depend on the file of configs, and discovery does."""
+    file = str(project.write("kernels/k.py", RECORDED).relative_to(project.folder))
+    path = project.folder / "kernels/configs.json"
+    first = project.discover(file)
+    assert (first["recorded"], first["kernels"][0]["configs"]) == ({"kernels/configs.json": ""}, [{"m": 1}])
+    assert list(first["dependencies"]) == ["kernels/k.py"]
+    executed = len(project.printed)
+
+    note(path, "k", {"m": 5})
+    lowered = project.lower(file, "k", slug="m-1", config={"m": 1})
+    assert list(lowered["dependencies"]) == ["kernels/k.py"]
+    unlisted = project.lower(file, "k", slug="m-5", config={"m": 5}, listed=False)
+    assert len(project.printed) == executed, "nothing that it executed has changed"
+
+    listed = project.lower(file, "k", slug="m-5", config={"m": 5})
+    assert len(project.printed) == executed + 1
+    assert listed["contents"] == unlisted["contents"]
+    again = project.lower(file, "k", slug="m-5", config={"m": 5}, listed=False)
+    assert again["contents"] == unlisted["contents"], "it was recorded in the meantime"
+
+    note(path, "k", {"m": 6})
+    found = project.discover(file)
+    assert found["kernels"][0]["configs"] == [{"m": 5}, {"m": 6}]
+    assert list(found["recorded"].values()) != [""]
