@@ -173,29 +173,20 @@ def test_a_part_that_is_no_object_is_an_error(entry: str) -> None:
         manifest_of(entry)
 
 
-def test_a_wheel_says_where_its_sources_are_from_in_front_of_the_tools() -> None:
-    built = manifest_of(json.dumps({"doc": TRAPS}))
-    content = content_of(with_source(built, SOURCE))
-    keys = list(content)
-    assert keys[keys.index("tools") - 1] == "source" and content.pop("source") == {"commit": "a" * 40, "dirty": True}
-    assert content == content_of(built)
-
-
-def test_a_wheel_says_where_its_device_code_is() -> None:
-    built = manifest_of(json.dumps({"doc": TRAPS}), device_code={"folder": "../x", "packages": {"sm_80": "demo_sm_80"}})
+def test_a_wheel_says_where_its_sources_are_from_and_where_its_device_code_is() -> None:
+    """However the text is laid out that it is added to."""
     placed = {"name": "demo", "packages": {"sm_80": "demo_sm_80"}}
-    content = content_of(with_source(built, SOURCE, placed))
-    assert content["device_code"] == placed
-    assert list(content).index("device_code") < list(content).index("kernels")
-    assert content_of(with_source(built, SOURCE))["device_code"] == content_of(built)["device_code"]
-
-
-def test_what_is_added_does_not_depend_on_how_the_text_is_laid_out() -> None:
-    built = manifest_of(json.dumps({"doc": TRAPS}), device_code={"folder": "x"})
+    built = manifest_of(json.dumps({"doc": TRAPS}), device_code={"folder": "../x"})
     compact = sealed_manifest(json.dumps(content_of(built)).removesuffix("}"))
     assert compact != built
-    placed = {"name": "demo"}
-    assert content_of(with_source(compact, SOURCE, placed)) == content_of(with_source(built, SOURCE, placed))
+    for text in (built, compact):
+        content = content_of(with_source(text, SOURCE, placed))
+        keys = list(content)
+        assert keys[keys.index("tools") - 1] == "source" and keys.index("device_code") < keys.index("kernels")
+        assert content.pop("source") == {"commit": "a" * 40, "dirty": True}
+        assert content == content_of(built) | {"device_code": placed}
+        bare = content_of(with_source(text, SOURCE))
+        assert bare.pop("source") and bare == content_of(built)
 
 
 def test_a_sealed_document_can_be_sealed_again() -> None:

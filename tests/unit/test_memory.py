@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import threading
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -22,51 +22,47 @@ MIB = 1 << 10
 
 @pytest.fixture
 def measurements(tmp_path: Path) -> Measurements:
-    return Measurements(tmp_path / "state" / "measurements.json")
+    return Measurements(tmp_path / "state/measurements.json")
 
 
+@dataclass(eq=False)
 class Job:
     """A thread that reserves memory, and holds it until it is told to let go."""
 
-    def __init__(self, governor: MemoryGovernor, subject: str) -> None:
-        self.subject = subject
-        self.began, self._done = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(governor,), daemon=True)
-        self._thread.start()
-
-    def _run(self, governor: MemoryGovernor) -> None:
-        with governor.reserve("nvcc", self.subject):
-            self.began.set()
-            self._done.wait()
-
-    def end(self) -> None:
-        self._done.set()
-        self._thread.join(HANGS_AFTER_S)
-        assert self.began.is_set() and not self._thread.is_alive()
-
-
-def governor_with(measurements: Measurements, budget_kib: int, **peaks: int) -> MemoryGovernor:
-    for subject, peak in peaks.items():
-        measurements.learn("nvcc", subject, Measurement(peak, 1.0, 1.0))
-    return MemoryGovernor(budget_kib, measurements)
+    subject: str
+    thread: threading.Thread = field(init=False)
+    began: threading.Event = field(default_factory=threading.Event)
+    may_end: threading.Event = field(default_factory=threading.Event)
 
 
 class Jobs:
     """Jobs of one governor, and which of them have begun."""
 
     def __init__(self, measurements: Measurements, budget_kib: int, **peaks: int) -> None:
-        self.governor = governor_with(measurements, budget_kib, **peaks)
+        for subject, peak in peaks.items():
+            measurements.learn("nvcc", subject, Measurement(peak, 1.0, 1.0))
+        self.governor = MemoryGovernor(budget_kib, measurements)
         self._jobs: list[Job] = []
 
     def start(self, subject: str) -> Job:
         """One more, which runs or is in line."""
-        self._jobs.append(Job(self.governor, subject))
+        job = Job(subject)
+        job.thread = threading.Thread(target=self._run, args=(job,), daemon=True)
+        job.thread.start()
+        self._jobs.append(job)
         assert len(self.running) + len(self.waiting) == len(self._jobs)
-        return self._jobs[-1]
+        return job
+
+    def _run(self, job: Job) -> None:
+        with self.governor.reserve("nvcc", job.subject):
+            job.began.set()
+            job.may_end.wait()
 
     def end(self, job: Job) -> None:
         self._jobs.remove(job)
-        job.end()
+        job.may_end.set()
+        job.thread.join(HANGS_AFTER_S)
+        assert job.began.is_set() and not job.thread.is_alive()
 
     @property
     def running(self) -> list[Job]:
@@ -102,15 +98,6 @@ def test_what_runs_together_never_needs_more_than_the_budget(measurements: Measu
         jobs.end(jobs.running[0])
 
 
-def test_runs_that_fill_the_budget_exactly_run_together(measurements: Measurements) -> None:
-    governor = governor_with(measurements, 100, half=50)
-    with governor.reserve("nvcc", "half"):
-        assert governor._fits(50) and not governor._fits(51)
-        with governor.reserve("nvcc", "half"):
-            assert governor._fits(0) and not governor._fits(1)
-    assert governor._fits(1000), "nothing runs any more"
-
-
 def test_a_run_larger_than_the_budget_runs_alone(measurements: Measurements) -> None:
     jobs = Jobs(measurements, 100, huge=500, small=1)
     huge, small = jobs.start("huge"), jobs.start("small")
@@ -136,7 +123,7 @@ def test_small_runs_do_not_overtake_a_large_one_that_waits(measurements: Measure
 
 
 def test_a_run_that_fails_gives_its_memory_back(measurements: Measurements) -> None:
-    governor = governor_with(measurements, 100, large=90)
+    governor = Jobs(measurements, 100, large=90).governor
     for _ in range(3):
         with pytest.raises(KeyError), governor.reserve("nvcc", "large"):
             governor.learn("nvcc", "large", 95, 1.0, 1.0)
@@ -167,42 +154,21 @@ def test_an_estimate_is_the_override_the_last_peak_the_largest_of_the_kind_or_a_
     assert governor.estimate_kib("link", "c") == 256 * MIB
     governor.learn("nvcc", "b", 600 * MIB, 1.0, 1.0)
     assert governor.estimate_kib("nvcc", "b") == 600 * MIB, "the last one counts"
+    assert governor.estimate_kib("another", "a") == max(memory.MEMORY_KIB.values()) == 512 * MIB
     fixed = MemoryGovernor(1, measurements, {"nvcc": 2048 * MIB})
     assert fixed.estimate_kib("nvcc", "a") == 2048 * MIB
     assert fixed.estimate_kib("link", "a") == 256 * MIB
 
 
-def test_every_kind_of_run_has_a_default_and_an_unknown_one_gets_the_largest(measurements: Measurements) -> None:
-    folders = (Path(memory.__file__).parents[1] / name for name in ("stages", "toolchain"))
-    texts = [path.read_text() for folder in folders for path in folder.rglob("*.py")]
-    assert {kind for text in texts for kind in re.findall(r'\bkind="(\w+)"', text)} == set(memory.MEMORY_KIB)
-    governor = MemoryGovernor(1, measurements)
-    assert governor.estimate_kib("another", "a") == max(memory.MEMORY_KIB.values()) == 512 * MIB
-    assert all(0 < governor.estimate_kib(kind, "a") <= 512 * MIB for kind in memory.MEMORY_KIB)
-
-
-def test_measurements_are_there_in_the_next_build(measurements: Measurements, tmp_path: Path) -> None:
-    run = Measurement(123, 0.5, 0.25)
-    measurements.learn("nvcc", "gemm/m-64_é sm_90a", run)
-    measurements.learn("link", "gemm", Measurement(7, 1, 0))
-    measurements.save()
-    kept = Measurements(tmp_path / "state" / "measurements.json")
-    assert kept.find("nvcc", "gemm/m-64_é sm_90a") == run
-    assert kept.find("link", "gemm") == Measurement(7, 1.0, 0.0)
-    assert kept.find("link", "gemm/m-64_é sm_90a") is None
-    assert (kept.largest_peak_kib("nvcc"), kept.largest_peak_kib("link"), kept.largest_peak_kib("x")) == (123, 7, None)
-
-
 def test_the_file_is_written_only_if_something_was_measured(measurements: Measurements, tmp_path: Path) -> None:
-    path = tmp_path / "state" / "measurements.json"
+    path = tmp_path / "state/measurements.json"
     measurements.save()
     assert not path.exists()
     measurements.learn("nvcc", "a", Measurement(1, 1.0, 1.0))
     measurements.save()
     before = path.stat()
-    measurements.save()
-    again = Measurements(path)
-    again.save()
+    for again in (measurements, Measurements(path)):
+        again.save()
     assert path.stat().st_ino == before.st_ino, "an atomic write makes a new file"
 
 
@@ -231,7 +197,6 @@ def with_run(**change: object) -> bytes:
     ],
 )
 def test_a_file_of_another_form_is_empty_and_is_replaced(tmp_path: Path, content: bytes) -> None:
-    """More forms are in ``tests/fuzz/test_records.py``."""
     path = tmp_path / "measurements.json"
     path.write_bytes(with_run(peak_kib=(1 << 50) - 1))
     assert Measurements(path).find("nvcc", "a") == Measurement(1, 0.5, 0.5)
@@ -288,20 +253,15 @@ def old_group(path: str, limit: int, used: int, cache: int = 0) -> dict[str, str
 
 
 OWN, GIB = "user.slice/build.scope/", 1 << 30
+PLACE = "0::/user.slice/build.scope"
+AROUND = group(OWN, "max", GIB) | group("user.slice/", 3 * GIB, 2 * GIB)
 
 
 @pytest.mark.parametrize(
     ("place", "groups", "kib"),
     [
-        pytest.param(
-            "0::/user.slice/build.scope", group(OWN, 5 * GIB, GIB, 1 << 28), (4 << 20) + (1 << 18), id="without cache"
-        ),
-        pytest.param(
-            "0::/user.slice/build.scope",
-            group(OWN, "max", GIB) | group("user.slice/", 3 * GIB, 2 * GIB),
-            1 << 20,
-            id="the limit of the group around it",
-        ),
+        pytest.param(PLACE, group(OWN, 5 * GIB, GIB, 1 << 28), (4 << 20) + (1 << 18), id="without cache"),
+        pytest.param(PLACE, AROUND, 1 << 20, id="the limit of the group around it"),
         pytest.param("0::/../../docker/abc", group("", 2 * GIB), 2 << 20, id="a container sees its group as the top"),
         pytest.param(
             "9:cpu,cpuacct:/\n4:memory:/docker/abc\n0::/",

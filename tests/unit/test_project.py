@@ -101,24 +101,37 @@ def test_what_is_only_outdated_is_no_error_and_no_warning(tmp_path: Path) -> Non
     assert b"License ::" in read(tmp_path, classifiers=["License :: OSI Approved :: MIT License"]).metadata
 
 
-def test_device_code_has_the_entry_point_of_its_package(tmp_path: Path) -> None:
-    shared = {"license": "MIT", "keywords": ["gpu"], "scripts": {"x": "a:b"}, "dependencies": ["numpy"]}
-    document = {"project": {"name": "a-b", "version": "1.0-rc1", **shared}}
-    project = provider_project(tmp_path, document, "sm_90a", "a.b_sm_90a")
-    assert project.entry_points == "[kernelwright.device_code]\na.b_sm_90a = a.b_sm_90a\n"
-    assert (project.name, project.distribution, project.version) == ("a_b_sm_90a", "a-b-sm-90a", "1.0rc1")
-    said = {name: fields_of(project, name) for name in ("Summary", "License-Expression", "Keywords", "Requires-Dist")}
-    assert said == {
-        "Summary": ["Device code of a-b for sm_90a"],
-        "License-Expression": ["MIT"],
-        "Keywords": ["gpu"],
-        "Requires-Dist": ["a-b==1.0rc1"],
+def test_device_code_has_the_entry_point_the_people_and_the_terms_of_its_package(tmp_path: Path) -> None:
+    (tmp_path / "LICENSE").write_text("Do as you like.")
+    shared = {
+        "authors": [{"name": "A"}],
+        "maintainers": [{"email": "b@example.org"}],
+        "keywords": ["gpu"],
+        "license": "MIT",
+        "license-files": ["LICENSE"],
+        "requires-python": ">=3.10",
+        "urls": {"Home": "https://example.org"},
     }
-    assert b"together with a-b 1.0rc1 only" in project.metadata
+    own = {"scripts": {"x": "a:b"}, "dependencies": ["numpy"]}
+    document = {"project": {"name": "a-b", "version": "1.0-rc1", **shared, **own}}
+    package, code = read_project(tmp_path, document), provider_project(tmp_path, document, "sm_90a", "a.b_sm_90a")
+    for name in ("Author", "Maintainer-Email", "Keywords", "License-Expression", "License-File", "Requires-Python"):
+        assert fields_of(package, name) == fields_of(code, name) != []
+    assert package.licenses == code.licenses == {"LICENSE": b"Do as you like."}
+    assert code.entry_points == "[kernelwright.device_code]\na.b_sm_90a = a.b_sm_90a\n"
+    assert (code.name, code.distribution, code.version) == ("a_b_sm_90a", "a-b-sm-90a", "1.0rc1")
+    assert [fields_of(code, name) for name in ("Summary", "Project-URL", "Requires-Dist")] == [
+        ["Device code of a-b for sm_90a"],
+        ["Home, https://example.org"],
+        ["a-b==1.0rc1"],
+    ]
+    assert b"together with a-b 1.0rc1 only" in code.metadata
 
 
-FILE_VERSION = {"kernelwright": {"version": {"file": "version.py"}}}
-"""A table ``[tool]`` that has the version in a file."""
+def dynamic(version: object) -> dict[str, Any]:
+    """A pyproject.toml with a table that says where the version is."""
+    table = {"name": "demo", "dynamic": ["version"]}
+    return {"project": table, "tool": {"kernelwright": {"version": version}}}
 
 
 @pytest.mark.parametrize(
@@ -134,7 +147,7 @@ FILE_VERSION = {"kernelwright": {"version": {"file": "version.py"}}}
 )
 def test_a_version_in_a_file_is_read_and_the_file_is_a_source(tmp_path: Path, content: str, version: str) -> None:
     (tmp_path / "version.py").write_text(content)
-    document = {"project": {"name": "demo", "dynamic": ["version"]}, "tool": FILE_VERSION}
+    document = dynamic({"file": "version.py"})
     assert version_of(tmp_path, document) == version
     project = read_project(tmp_path, document)
     assert (project.version, project.files) == (version, ("pyproject.toml", "version.py"))
@@ -160,12 +173,8 @@ def test_a_version_that_cannot_be_told_says_why_and_what_to_write(
     tmp_path: Path, table: object, content: str, message: str, remedy: str
 ) -> None:
     (tmp_path / "version.py").write_text(content)
-    document = {
-        "project": {"name": "demo", "dynamic": ["version"]},
-        "tool": {"kernelwright": {"version": table}},
-    }
     with pytest.raises(SettingsError) as caught:
-        version_of(tmp_path, document)
+        version_of(tmp_path, dynamic(table))
     assert message in caught.value.message and remedy in (caught.value.remedy or "")
     assert caught.value.where == WHERE
 
@@ -174,14 +183,8 @@ def test_what_a_project_says_is_in_its_wheel(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs/README.md").write_text("Read me.")
     (tmp_path / "LICENSE").write_text("Do as you like.")
-    project = read(
-        tmp_path,
-        name="My-Kernels.x",
-        version="1.0-rc1",
-        readme="docs/README.md",
-        license="MIT",
-        license_files=["LICENSE"],
-    )
+    fields = {"name": "My-Kernels.x", "version": "1.0-rc1", "readme": "docs/README.md", "license": "MIT"}
+    project = read(tmp_path, license_files=["LICENSE"], **fields)
     assert (project.name, project.distribution, project.version) == ("my_kernels_x", "My-Kernels.x", "1.0rc1")
     assert project.licenses == {"LICENSE": b"Do as you like."}
     assert project.files == ("pyproject.toml", "docs/README.md", "LICENSE")
@@ -190,18 +193,28 @@ def test_what_a_project_says_is_in_its_wheel(tmp_path: Path) -> None:
     assert read(tmp_path).files == ("pyproject.toml",)
 
 
-def test_each_wheel_of_device_code_has_an_extra_and_one_more_installs_all(tmp_path: Path) -> None:
-    table = {"name": "demo", "version": "1.0", "optional-dependencies": {"test": ["pytest"]}}
-    project = read_project(tmp_path, {"project": table}, providers=("sm_80", "sm_90a"))
-    assert fields_of(project, "Provides-Extra") == ["test", "sm-80", "sm-90a", "cuda"]
-    pins = ["demo-sm-80==1.0", "demo-sm-90a==1.0"]
-    extras = [
-        f"{pins[0]}; extra == 'sm-80'",
-        f"{pins[1]}; extra == 'sm-90a'",
-        *(f"{pin}; extra == 'cuda'" for pin in pins),
-    ]
-    needs = [need.replace('"', "'") for need in fields_of(project, "Requires-Dist")]
-    assert [need for need in needs if need.startswith("demo-")] == extras
+def test_what_calls_kernels_is_required_and_what_else_can_and_each_wheel_of_device_code_are_extras(
+    tmp_path: Path,
+) -> None:
+    def needs(providers: tuple[str, ...] = (), **fields: Any) -> tuple[list[str], list[str]]:
+        table = {"name": "demo", "version": "1.0", **fields}
+        more = {"providers": providers, "called_through": ("tvm_ffi", "torch")}
+        project = read_project(tmp_path, {"project": table}, **more)
+        return fields_of(project, "Requires-Dist"), fields_of(project, "Provides-Extra")
+
+    required, extras = needs()
+    assert [need for need in required if "extra" not in need] == ["apache-tvm-ffi<0.2,>=0.1.13"]
+    assert extras == ["torch"] and any(need.startswith("torch>=2.4") and "extra" in need for need in required)
+    own = {"dependencies": ["Apache_TVM.ffi == 0.1.15"], "optional-dependencies": {"Torch": ["torch==2.5"]}}
+    required, _ = needs(**own)
+    assert len(required) == 2 and not any(">=" in need for need in required), "a version of the project's own wins"
+    assert len(needs(dependencies=["apache-tvm-ffi-extras"])[0]) == 3, "which is another one"
+
+    required, extras = needs(("sm_80", "sm_90a"), **{"optional-dependencies": {"test": ["pytest"]}})
+    assert sorted(extras) == ["cuda", "sm-80", "sm-90a", "test", "torch"]
+    pins = {"sm-80": "demo-sm-80==1.0", "sm-90a": "demo-sm-90a==1.0"}
+    expected = [f"{pin}; extra == '{extra}'" for arch, pin in pins.items() for extra in (arch, "cuda")]
+    assert sorted(need.replace('"', "'") for need in required if need.startswith("demo-")) == sorted(expected)
 
 
 @pytest.mark.parametrize(
@@ -217,41 +230,6 @@ def test_an_extra_that_is_made_cannot_be_given(tmp_path: Path, extras: object, m
     with pytest.raises(SettingsError) as caught:
         read_project(tmp_path, {"project": table}, providers=("sm_90a",))
     assert message in caught.value.message and caught.value.remedy
-
-
-def test_what_calls_kernels_is_required_and_what_else_can_is_an_extra(tmp_path: Path) -> None:
-    project = read_project(
-        tmp_path, {"project": {"name": "demo", "version": "1.0"}}, called_through=("tvm_ffi", "torch")
-    )
-    needs = fields_of(project, "Requires-Dist")
-    assert [need for need in needs if "extra" not in need] == ["apache-tvm-ffi<0.2,>=0.1.13"]
-    assert fields_of(project, "Provides-Extra") == ["torch"]
-    assert any(need.startswith("torch>=2.4") and "extra" in need for need in needs)
-    own = {"dependencies": ["Apache_TVM.ffi == 0.1.15"], "optional-dependencies": {"Torch": ["torch==2.5"]}}
-    project = read_project(
-        tmp_path, {"project": {"name": "demo", "version": "1.0", **own}}, called_through=("tvm_ffi", "torch")
-    )
-    needs = fields_of(project, "Requires-Dist")
-    assert len(needs) == 2 and not any(">=" in need for need in needs), "a version of the project's own wins"
-
-
-def test_device_code_is_by_the_same_people_under_the_same_terms_as_its_package(tmp_path: Path) -> None:
-    (tmp_path / "LICENSE").write_text("Do as you like.")
-    shared = {
-        "authors": [{"name": "A"}],
-        "maintainers": [{"email": "b@example.org"}],
-        "keywords": ["gpu"],
-        "license": "MIT",
-        "license-files": ["LICENSE"],
-        "requires-python": ">=3.10",
-        "urls": {"Home": "https://example.org"},
-    }
-    document = {"project": {"name": "demo", "version": "1.0", **shared}}
-    package, code = read_project(tmp_path, document), provider_project(tmp_path, document, "sm_80", "demo_sm_80")
-    for name in ("Author", "Maintainer-Email", "Keywords", "License-Expression", "License-File", "Requires-Python"):
-        assert fields_of(package, name) == fields_of(code, name) != []
-    assert fields_of(code, "Project-URL") == ["Home, https://example.org"]
-    assert package.licenses == code.licenses == {"LICENSE": b"Do as you like."}
 
 
 @pytest.mark.parametrize(
@@ -279,15 +257,10 @@ def test_a_time_that_no_wheel_can_have_names_both_bounds(
     message, remedy = str(caught.value).splitlines()
     assert message.startswith(f"SOURCE_DATE_EPOCH [wheel]: it is {shown(epoch)}, expected seconds since 1970")
     assert "from 315532800 (1980) to 4354819199 (2107)" in message
+    for bound in (315532800, 4354819199):
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", str(bound))
+        assert find_source(tmp_path).time == bound
     assert remedy == "  remedy: SOURCE_DATE_EPOCH=$(git log -1 --format=%ct), or unset it"
-
-
-@pytest.mark.parametrize("epoch", ["315532800", "4354819199"])
-def test_the_bounds_are_times_that_a_wheel_can_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: str
-) -> None:
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)
-    assert find_source(tmp_path).time == int(epoch)
 
 
 OWN = {"kernelwright": {"project": {"name": "own", "version": "2.0"}}}

@@ -22,8 +22,8 @@ def digest(content: bytes) -> str:
 def install(
     folder: Path,
     files: dict[str, bytes],
-    version: str = "1.0",
     *,
+    version: str = "1.0",
     name: str = "",
     arch: str = "sm_80",
     of: str = "demo",
@@ -42,6 +42,8 @@ def install(
 def manifest_of(file: str, content: bytes, *archs: str) -> dict[str, Any]:
     """That of a package which lists one image for each arch."""
     image = {"file": file, "sha256": digest(content)}
+    images = dict.fromkeys(archs, image)
+    variants = [{"slug": "another", "units": []}, {"slug": "default", "units": [{}, {"images": images}]}]
     return {
         "schema": SCHEMA,
         "package": "demo",
@@ -51,14 +53,7 @@ def manifest_of(file: str, content: bytes, *archs: str) -> dict[str, Any]:
             "packages": {arch: f"demo_{arch}" for arch in archs},
             "wheels": {arch: f"Demo-{arch.replace('_', '-')}" for arch in archs},
         },
-        "kernels": {
-            "scale": {
-                "variants": [
-                    {"slug": "another", "units": []},
-                    {"slug": "default", "units": [{}, {"images": dict.fromkeys(archs, image)}]},
-                ]
-            }
-        },
+        "kernels": {"scale": {"variants": variants}},
     }
 
 
@@ -87,13 +82,24 @@ def test_what_was_altered_or_removed_since_is_to_be_installed_again(tmp_path: Pa
     assert f"{place / CUBIN}: was altered" in answer(found)
     (place / CUBIN).unlink()
     assert f"{place / CUBIN}: cannot be read (No such file or directory)" in answer(found)
+    (place / "manifest.json").write_text("{")
+    assert str(place / "manifest.json") in answer(found) and "--force-reinstall" in answer(found)
 
 
-@pytest.mark.parametrize("more", [{"of": "other"}, {"arch": "sm_90", "name": "demo_sm_80"}], ids=str)
-def test_device_code_of_another_package_or_arch_is_not_used(tmp_path: Path, more: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"of": "other"}, " {place} is not the device code of demo for sm_80\n  remedy: pip install --force-rein"),
+        ({"arch": "sm_90", "name": "demo_sm_80"}, " {place} is not the device code of demo for sm_80\n  remedy: pip"),
+        ({"version": "2.0"}, " Demo-sm-80 is installed in version 2.0, and Demo in 1.0"),
+    ],
+    ids=str,
+)
+def test_device_code_of_another_package_arch_or_version_is_not_used(
+    tmp_path: Path, more: dict[str, str], message: str
+) -> None:
     place = install(tmp_path, {CUBIN: b"code"}, **more)
-    expected = f" {place} is not the device code of demo for sm_80\n  remedy: pip install --force-rein"
-    assert answer(provider(tmp_path)).startswith(expected)
+    assert answer(provider(tmp_path)).startswith(message.format(place=place))
 
 
 def test_the_first_of_the_archs_that_is_installed_is_used(tmp_path: Path) -> None:
@@ -147,13 +153,6 @@ def test_a_build_that_was_not_packed_has_its_device_code_in_a_folder(tmp_path: P
     assert answer(found).endswith("\n  remedy: install the package again")
 
 
-def test_a_damaged_list_of_device_code_is_named(tmp_path: Path) -> None:
-    place = install(tmp_path, {CUBIN: b"code"})
-    (place / "manifest.json").write_text("{")
-    said = answer(provider(tmp_path))
-    assert str(place / "manifest.json") in said and "--force-reinstall" in said
-
-
 @pytest.mark.parametrize("file", ["../outside.cubin", "/outside.cubin", "scale/../../outside.cubin"])
 def test_an_image_outside_of_its_package_is_refused(tmp_path: Path, file: str) -> None:
     install(tmp_path, {CUBIN: b"code"})
@@ -168,8 +167,3 @@ def test_a_manifest_of_another_form_is_named(tmp_path: Path, variant: str) -> No
     said = provider(tmp_path, manifest=manifest).find(variant, "sm_80", 0, 80)
     place = tmp_path / "demo" / "manifest.json"
     assert said == f" {place}: does not list its device code in the form of schema {SCHEMA}"
-
-
-def test_another_version_is_named(tmp_path: Path) -> None:
-    install(tmp_path, {CUBIN: b"code"}, "2.0")
-    assert "Demo-sm-80 is installed in version 2.0, and Demo in 1.0" in answer(provider(tmp_path))
