@@ -90,42 +90,6 @@ def test_another_cython_compiles_the_extensions_again(cpu_project: Project) -> N
     assert cpu_project.scons("-j2", ALL, env=paths).labels["EXT"] == 2
 
 
-def test_backends_of_the_settings_file(cpu_project: Project) -> None:
-    settings = '[tool.kernelwright]\ntargets = ["llvm"]\nbackends = ["torch", "auto"]\n'
-    cpu_project.write("pyproject.toml", settings)
-    (cpu_project.folder / "kernels/scale.py").unlink()
-    cpu_project.scons("-j2")
-    assert list(manifest(cpu_project)["backends"]) == ["torch", "tvm_ffi"]
-
-
-@pytest.mark.parametrize(
-    ("setting", "message", "remedy"),
-    [
-        (
-            "BACKENDS=ctypes",
-            "unknown backend 'ctypes'",
-            "the valid ones are auto, tvm_ffi, cython, cuda_core, torch, jax",
-        ),
-        (
-            "BACKENDS=cuda_core",
-            "no backend of ['cuda_core'] can call target 'llvm'",
-            "add one of tvm_ffi, cython, torch, jax to backends, or remove 'llvm' from targets",
-        ),
-    ],
-)
-def test_unsuitable_backends_are_refused(project: Project, setting: str, message: str, remedy: str) -> None:
-    run = project.scons("-j2", setting, ok=False)
-    assert run.status == 2 and message in run.output and remedy in run.output
-    assert not (project.folder / "build/demo").exists()
-
-
-def test_a_decorator_with_an_unknown_backend_is_an_error_at_its_kernel(cpu_project: Project) -> None:
-    cpu_project.replace("kernels/add_one.py", '@kernel(outputs=["y"])', '@kernel(outputs=["y"], backends=["ctypes"])')
-    run = cpu_project.scons(ok=False)
-    assert "kernels/add_one.py" in run.output and "add_one" in run.output
-    assert "unknown backend 'ctypes'" in run.output and "the valid ones are tvm_ffi, cython" in run.output
-
-
 def test_a_backend_whose_build_package_is_missing_is_an_error_once(cpu_project: Project) -> None:
     """Cython is hidden from scons by a finder; the message has the line that installs it."""
     hidden = "import sys\nclass Hidden:\n    def find_spec(self, name, path=None, target=None):\n"

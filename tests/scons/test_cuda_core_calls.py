@@ -75,39 +75,3 @@ def test_what_is_wrong_with_a_package_is_said(built: Project) -> None:
         printed, log = calls(built)
         assert printed.startswith(f"{kind}Error: ") and f"{path.name}: was altered" in printed and loads(log) == []
         path.write_bytes(content)
-
-
-def test_host_code_that_is_no_data_fails_the_build_with_its_place(project: Project) -> None:
-    for path in (project.folder / "kernels").iterdir():
-        path.unlink()
-    project.write(
-        "kernels/looping.py",
-        """
-        from kernelwright import kernel
-        from tvm import tirx
-        from tvm.script import tirx as T
-
-
-        @kernel
-        def looping():
-            n = tirx.Var("n", "int32")
-
-            @T.prim_func(s_tir=True)
-            def main(x: T.Buffer((n,), "float32")):
-                for step in range(n):
-                    for i in T.thread_binding(n, thread="blockIdx.x"):
-                        for _ in T.thread_binding(1, thread="threadIdx.x"):
-                            with T.sblock("x"):
-                                k = T.axis.spatial(n, i)
-                                x[k] = x[k] + T.float32(1)
-
-            return main
-        """,
-    )
-    run = project.scons("-j2", "-k", *SETTINGS, ok=False)
-    assert run.status == 2
-    assert (
-        "looping/default [wrap]: the host code has a loop around what it launches: for step in range(n)" in run.output
-    )
-    assert "remedy: use the backend tvm_ffi" in run.output
-    project.scons("-j2", *SETTINGS[:2], "BACKENDS=tvm_ffi")

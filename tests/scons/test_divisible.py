@@ -117,21 +117,23 @@ print(twice.compile(dtype="float32").variants, twice.compile(dtype="float32", n_
     ]
 
 
-@pytest.mark.parametrize(
-    ("declared", "message"),
-    [
-        ('{"m": [1, 16]}', "divisible names 'm', which is no size of an input (the sizes that are: n)"),
-        ('{"n": 16}', "divisible has n=16, expected a list of integers"),
-        ('{"n": [0]}', "divisible has n=0, expected an integer from 1 to 65536"),
-        ('{"n": [16, 16]}', "divisible lists a number twice for n"),
-        ("[16]", "divisible is [16], expected a dict"),
-    ],
-)
-def test_what_is_no_class_is_an_error_at_the_definition(twice: Project, declared: str, message: str) -> None:
-    twice.write("kernels/twice.py", TWICE.replace('{"n": [1, 16]}', declared))
-    run = twice.scons("TARGETS=llvm", ok=False)
-    assert message in run.output and re.search(r"kernels/twice\.py:\d+ twice", run.output) and "remedy:" in run.output
-    assert "Traceback" not in run.output
+NO_CLASSES = {
+    '{"m": [1, 16]}': "divisible names 'm', which is no size of an input (the sizes that are: n)",
+    '{"n": 16}': "divisible has n=16, expected a list of integers",
+    '{"n": [0]}': "divisible has n=0, expected an integer from 1 to 65536",
+    '{"n": [16, 16]}': "divisible lists a number twice for n",
+    "[16]": "divisible is [16], expected a dict",
+}
+
+
+def test_what_is_no_class_is_an_error_at_the_definition(twice: Project) -> None:
+    for number, declared in enumerate(NO_CLASSES):
+        text = TWICE.replace('{"n": [1, 16]}', declared).replace("def twice", f"def wrong{number}")
+        twice.write(f"kernels/wrong{number}.py", text.replace('["float32", "float16"]', '["float32"]'))
+    output = twice.scons("-k", "TARGETS=llvm", ok=False).output
+    for number, message in enumerate(NO_CLASSES.values()):
+        place = rf"kernels/wrong{number}\.py:\d+ wrong{number}\b"
+        assert re.search(rf"{place}.*: {re.escape(message)}\n  remedy:", output), (message, output)
 
 
 def test_without_assertions_other_sizes_reach_no_variant_of_a_class_either(twice: Project) -> None:
@@ -148,18 +150,3 @@ def test_without_assertions_other_sizes_reach_no_variant_of_a_class_either(twice
                 print("a multiple of 16" in str(error), y.any())
     """
     assert twice.python(program) == "True False\n" * 3
-
-
-def test_recorded_configs_are_compared_with_the_largest_multiples_first(twice: Project) -> None:
-    """The file is sorted, and there the config without a class comes first."""
-    classes = [{"dtype": "float32"}, {"dtype": "float32", "n_multiple_of": 16}]
-    twice.write("configs.json", json.dumps({"schema": 1, "kernels": {"twice": classes}}))
-    twice.scons("-j2", "TARGETS=llvm", "CONFIGS=configs.json")
-    manifest = json.loads((twice.folder / "build/demo/manifest.json").read_text())
-    assert [variant["config"] for variant in manifest["kernels"]["twice"]["variants"]] == classes[::-1]
-    twice.write("kernels/configs.json", json.dumps({"schema": 1, "kernels": {"twice": classes}}))
-    twice.replace("kernels/twice.py", 'grid(dtype=["float32", "float16"])', 'recorded("configs.json")')
-    twice.replace("kernels/twice.py", "import grid", "import recorded")
-    twice.scons("-j2", "TARGETS=llvm")
-    ran = twice.python('import numpy as np, demo; print(int(np.from_dlpack(demo.twice(np.ones(32, "float32")))[0]))')
-    assert ran == "16\n"

@@ -141,52 +141,24 @@ def test_all_modules_that_are_code_of_no_stage_are_known_to_decide_nothing():
     assert {name for name in others if not name.endswith("__init__.py")} == DECIDING_NOTHING
 
 
+def modules(begin: str, names: str) -> set[str]:
+    return {f"{begin}{name}.py" for name in names.split()}
+
+
 DECIDING_NOTHING = {
-    *("__main__.py", "build.py", "cli.py", "cuda.py", "cutedsl.py", "tilelang.py", "triton.py"),
+    *modules("", "__main__ build cli cuda cutedsl tilelang triton"),
     # Their results are in the options: who the tools are, and our version.
-    *("toolchain/probe.py", "core/answers.py", "core/version.py"),
-    *("core/located.py", "core/pipeline.py", "core/shard.py", "define/tables.py", "define/tuning.py"),
-    *("core/once.py", "processes/of_build.py"),
-    *(f"stages/{name}.py" for name in ("configured", "selection", "tuned")),
-    *(
-        "state/counts.py",
-        *(f"state/remote_{name}.py" for name in ["bazel", "client", "objects", "opening", "room", "store"]),
-    ),
-    # dlpack.py is shipped as it is, and what is shipped is compared by its content.
-    "runtime/dlpack.py",
-    # Their text is among the options of PACKAGE.
-    *(f"runtime/{name}_kernel.py" for name in ("cython", "jax", "torch")),
-    "runtime/kernel.py",
-    *(
-        f"runtime/cuda_core_{name}.py"
-        for name in ("arrays", "device", "frameworks", "kernel", "launch", "match", "memory")
-    ),
-    *(f"stages/{name}.py" for name in ("kernel", "partial", "tools")),
-    *(
-        f"state/{name}.py"
-        for name in [
-            "asked_ahead",
-            "cache",
-            "entries",
-            "finished",
-            "journal",
-            "layers",
-            "own_folder",
-            "sender",
-            "remote_entries",
-            "restorer",
-            "settled",
-        ]
-    ),
-    *(f"state/{name}.py" for name in ("shards", "trace", "tuning_result")),
-    *(
-        "package/diff.py",
-        "package/sdist.py",
-        "worker/forkserver.py",
-        "worker/tvm_import.py",
-        "worker/elsewhere.py",
-        "worker/start_elsewhere.py",
-    ),
+    *(*modules("toolchain/", "probe"), *modules("core/", "answers version")),
+    *(*modules("core/", "located once pipeline shard"), *modules("define/", "tables tuning")),
+    *modules("processes/", "of_build"),
+    # What is shipped is compared by its content, or its text is among the options of PACKAGE.
+    *modules("runtime/", "dlpack kernel cython_kernel jax_kernel torch_kernel"),
+    *modules("runtime/cuda_core_", "arrays device frameworks kernel launch match memory"),
+    *modules("stages/", "configured kernel partial selection tools tuned"),
+    *modules("state/", "asked_ahead cache counts entries finished journal layers own_folder restorer sender settled"),
+    *modules("state/", "shards trace tuning_result"),
+    *modules("state/remote_", "bazel client entries objects opening room store"),
+    *(*modules("package/", "diff sdist"), *modules("worker/", "elsewhere forkserver start_elsewhere tvm_import")),
 }
 """Modules that no stage's signature has: what they do does not change what a stage makes out of its inputs, or it is in
 the options of the stage."""

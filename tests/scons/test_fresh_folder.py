@@ -9,18 +9,7 @@ from pathlib import Path
 import pytest
 from kernelwright.state.cache import BuildCache
 from support import tuned
-from support.project import SCONSTRUCT, Project, new_project
-
-REFUSE = """\
-from kernelwright.processes import pool
-from kernelwright.toolchain import probe
-
-def refuse(*arguments, **options):
-    raise RuntimeError("a worker is started, or nvcc is probed")
-
-pool.ForkServer = probe.probe_nvcc = refuse
-"""
-"""The begin of a build file that starts no worker and does not probe nvcc."""
+from support.project import NO_TOOLS, SCONSTRUCT, Project, new_project
 
 
 def sharing(project: Project, cache: Path) -> Project:
@@ -87,7 +76,7 @@ def shared(project: Project, elsewhere: Path, tmp_path: Path) -> Project:
 
 def refuse(project: Project) -> None:
     """Let builds of a project fail that start a worker or probe nvcc."""
-    project.write("SConstruct", REFUSE + SCONSTRUCT)
+    project.write("SConstruct", NO_TOOLS + SCONSTRUCT)
 
 
 def executed(project: Project) -> list[str]:
@@ -112,20 +101,13 @@ def test_another_checkout_starts_no_worker_and_probes_nothing(shared: Project, e
     ids=["processes", "none that starts", "one that is killed", "while it answers"],
 )
 def test_many_kernels_are_taken_by_several_processes(shared: Project, elsewhere: Path, program: str, here: int) -> None:
-    shared.write("SConstruct", REFUSE + PROCESSES + program + SCONSTRUCT)
+    shared.write("SConstruct", NO_TOOLS + PROCESSES + program + SCONSTRUCT)
     run = shared.scons("-j2", fresh=True)
     assert set(run.labels) == {"CACHED", "PACKAGE"} and run.output.count("restored by scons") == here
     first, second = Project(elsewhere / "first" / "checkout").files("build"), shared.files("build")
     made = {name for name in first if name.startswith(("build/demo/", "build/kernels/"))}
     assert {name: first[name] for name in made} == {name: second.get(name) for name in made}
     assert shared.scons(fresh=True).counts[0] == 0
-
-
-def test_a_read_only_cache_is_used_and_stays_as_it_is(shared: Project, tmp_path: Path) -> None:
-    refuse(shared)
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")}
-    assert set(shared.scons("--cache-readonly", fresh=True).labels) == {"CACHED", "PACKAGE"}
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")} == before
 
 
 def test_a_changed_import_executes_those_that_import_it(shared: Project) -> None:
@@ -176,7 +158,7 @@ def test_one_missing_entry_sends_its_definition_file_to_the_stages(shared: Proje
     lost = [entry for _, _, entry in cache.entries() if b'"name":"scale.so"' in entry.read_bytes()[:1000]]
     assert len(lost) == 1
     lost[0].unlink()
-    run = shared.scons(fresh=True)
+    run = shared.scons()
     assert {label: count for label, count in run.labels.items() if label != "CACHED"} == {"LINK": 1, "PACKAGE": 1}
     assert executed(shared) == []
 
@@ -190,7 +172,7 @@ def test_kernels_of_an_earlier_build_are_left_to_the_stages(shared: Project) -> 
 
 def test_only_what_is_asked_for_comes_out_of_the_cache(shared: Project) -> None:
     refuse(shared)
-    run = shared.scons("scale", fresh=True)
+    run = shared.scons("scale")
     assert set(run.labels) == {"CACHED"} and not any("add_one" in line for line in run.stages)
     assert not (shared.folder / "build/kernels/demo/add_one").exists()
 
@@ -199,29 +181,19 @@ def test_a_link_among_the_folders_is_an_error_and_stays(shared: Project, tmp_pat
     (shared.folder / "build/kernels").mkdir(parents=True)
     (tmp_path / "target").mkdir()
     (shared.folder / "build/kernels/demo").symlink_to(tmp_path / "target")
-    run = shared.scons(fresh=True, ok=False)
+    run = shared.scons(ok=False)
     assert "is a symbolic link" in run.output and list((tmp_path / "target").iterdir()) == []
 
 
 def test_a_new_tuning_table_is_not_overlooked(tmp_path: Path) -> None:
-    project = Project(tmp_path / "project")
     settings = f'[tool.kernelwright]\ntargets = ["llvm"]\ncache_dir = "{tmp_path / "cache"}"\n'
-    project.write("SConstruct", SCONSTRUCT)
-    project.write("pyproject.toml", settings)
-    project.write("kernels/scaled.py", tuned.SCALED)
+    project = Project.of(tmp_path / "project", settings, scaled=tuned.SCALED)
     project.scons()
     shutil.rmtree(project.folder / "build")
     rules = tuned.tuned("float32", (None, {"block": 16}))
     project.write("tuning/scaled.x86-64-v3.any.json", tuned.table(rules))
     run = project.scons()
     assert "LOWER scaled/dtype-float32_block-16 x86-64-v3" in run.stages
-
-
-def test_a_run_that_shows_something_only_writes_nothing_into_the_cache(cpu_project: Project, tmp_path: Path) -> None:
-    settings = cpu_project.folder / "pyproject.toml"
-    settings.write_text(settings.read_text() + f'cache_dir = "{tmp_path / "cache"}"\n')
-    cpu_project.scons("-n", fresh=True)
-    assert not (tmp_path / "cache").exists()
 
 
 def test_a_folder_of_somebody_is_refused_before_a_tool_is_probed(project: Project, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from support.project import SCONSTRUCT, Project
+from support.project import Project
 
 SETTINGS = """\
 [tool.kernelwright]
@@ -72,11 +72,7 @@ def files_of(project: Project) -> dict[str, tuple[bytes, int]]:
 
 
 def make(folder: Path) -> Project:
-    project = Project(folder)
-    project.write("SConstruct", SCONSTRUCT)
-    project.write("pyproject.toml", SETTINGS)
-    project.write("kernels/m_innocent.py", KERNEL.format(name="innocent", reference="exp"))
-    return project
+    return Project.of(folder, SETTINGS, m_innocent=KERNEL.format(name="innocent", reference="exp"))
 
 
 @pytest.fixture(scope="module")

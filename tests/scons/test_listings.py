@@ -32,13 +32,8 @@ def project(tmp_path: Path) -> Project:
         find_nvdisasm("", {})
     except ToolchainError as error:
         pytest.skip(error.message)
-    project = Project(tmp_path)
-    text = "from kernelwright.scons import generate\nenv = Environment(tools=[generate])\n"
-    project.write("SConstruct", text + 'env.Default(env.KernelPackage("demo", env.Glob("kernels/*.py")))\n')
     settings = 'targets = ["llvm", "cuda"]\narchs = ["x86-64-v3", "sm_80", "sm_90a", "compute_80"]\n'
-    project.write("pyproject.toml", f"[tool.kernelwright]\n{settings}")
-    project.write("kernels/add_one.py", ADD)
-    return project
+    return Project.of(tmp_path, f"[tool.kernelwright]\n{settings}", add_one=ADD)
 
 
 def texts(project: Project) -> list[str]:

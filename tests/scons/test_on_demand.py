@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from support.demand import Demand
 from support.project import CUBE, Project
-from support.tuned import BLOCKS, SCALED
+from support.tuned import BLOCKS
 
 
 @pytest.fixture
@@ -274,18 +272,6 @@ def test_arrays_of_jax_are_taken_by_its_backend(demand: Demand) -> None:
     assert (done.returncode, printed) == (0, "jaxlib\n"), said
 
 
-def test_a_call_of_code_for_a_device_that_is_not_here_is_an_error(demand: Demand) -> None:
-    demand.run(
-        """
-        scale = kw.load("kernels/scale.py").scale.using(archs=["sm_90a"])
-        kernel = scale.compile(dtype="float32")
-        with pytest.raises((TypeError, ValueError), match="cpu"):
-            kernel(np.ones(3, "float32"))
-        assert scale.using(backend="cuda_core").compile(dtype="float32").key != kernel.key
-        """,
-    )
-
-
 PROGRAMS = """
 from tvm import te, tirx
 import tvm
@@ -333,20 +319,6 @@ for nothing in (None, 7, lambda: 1, "text", np.ones(3)):
     )
 
 
-def test_of_a_space_only_the_first_points_are_compiled_without_being_asked_for(demand: Demand) -> None:
-    demand.project.write("kernels/scaled.py", SCALED)
-    demand.run(
-        """
-        scaled = kw.load("kernels/scaled.py").scaled
-        expected = [({"dtype": dtype, "block": 1},) for dtype in ("float32", "float64")]
-        assert [kernel.variants for kernel in scaled.par_compile()] == expected
-        with pytest.raises(TypeError) as error:
-            scaled(np.ones(3, "int8"))
-        assert str(error.value).count("expects:") == 2
-        """
-    )
-
-
 @pytest.mark.parametrize("has_own", [False, True])
 def test_gradients_know_nothing_of_the_space_of_their_kernel(demand: Demand, has_own: bool) -> None:
     text = CUBE.replace("outputs=", f"tune={BLOCKS}, outputs=", 1).replace(
@@ -365,26 +337,6 @@ def test_gradients_know_nothing_of_the_space_of_their_kernel(demand: Demand, has
         x = torch.ones(3, 4, requires_grad=True)
         cube(x, torch.ones(4), 2.0).sum().backward()
         assert (x.grad == 6).all()
-        """
-    )
-
-
-def test_what_a_program_knows_of_sizes_decides_what_is_compiled(demand: Demand) -> None:
-    """The programs are equal, and so are the configs."""
-    demand.run(
-        """
-        from tvm import te
-
-        def copied(n_multiple_of):
-            n = te.var("n")
-            x = te.placeholder((n,), "float32", name="x")
-            return te.create_prim_func([x, te.compute((n,), lambda i: x[i], name="y")])
-
-        declared = {"configs": [{"n_multiple_of": 16}], "outputs": ["y"]}
-        of_class = kw.kernel(**declared, divisible={"n": [16]})(copied).compile()
-        plain = kw.kernel(**declared)(copied).compile()
-        assert of_class.key != plain.key
-        assert (array(plain(np.ones(17, "float32"))) == 1).all()
         """
     )
 
@@ -474,11 +426,3 @@ first = double.compile()
 exec({chr(10) + source!r})
 assert not first.cached and declare().compile().cached
 """)
-
-
-def test_a_program_belongs_to_the_project_in_which_it_is_compiled(demand: Demand) -> None:
-    (demand.project.folder / ".git").mkdir()
-    program = f"{WORDS}\nprint(kw.compile(double.function('float32'), outputs=[-1]).artifacts)"
-    printed = demand.run(program, env={"KERNELWRIGHT_CACHE_DIR": ""}).stdout
-    folder = re.escape(str(demand.project.folder / ".cache/kernelwright/kernels"))
-    assert re.fullmatch(rf"{folder}/\w+-\w+-\w+/\w+\n", printed)

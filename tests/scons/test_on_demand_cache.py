@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -140,6 +142,32 @@ def demand(cpu_project: Project) -> Demand:
     demand = Demand(cpu_project)
     demand.definition("times")
     return demand
+
+
+BROKEN = """#!/bin/sh
+case "$*" in *wrapper.c*) echo broken >&2; exit 1;; esac
+exec gcc "$@"
+"""
+
+
+def test_a_failed_compile_leaves_its_sources_and_its_log_where_the_error_says(demand: Demand) -> None:
+    compiler = demand.project.write("bin/cc", BROKEN)
+    compiler.chmod(0o755)
+    program = f"""{BEGIN}
+try:
+    times.compile()
+except kw.KernelwrightError as error:
+    print(error)
+"""
+    text = demand.run(program, env={"PATH": f"{compiler.parent}:{os.environ['PATH']}"}).stdout
+    found = re.search(r"its sources and its log are in (\S+)", text)
+    assert found and "broken" in text, text
+    folder = Path(found[1])
+    assert folder.parent == demand.cache / "failed" and folder.name.startswith("times-dtype-float32-")
+    assert "broken" in (folder / "log.txt").read_text()
+    assert list(folder.rglob("wrapper.c")) and list(folder.rglob("module.tir"))
+    assert demand.rest() == []
+    demand.run(f"{BEGIN}\nassert not times.compile().cached")
 
 
 def test_damage_anywhere_in_the_cache_costs_only_time(demand: Demand) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from kernelwright.package.device_code import device_archs
-from support.project import ROOT, SCONSTRUCT, SITE_SCONS, Project
+from support.project import ROOT, SITE_SCONS, Project
 from support.standin_calls import call, make_standin
 
 SETTINGS = '[tool.kernelwright]\ntargets = ["llvm", "cuda"]\narchs = ["x86-64-v3", "sm_80", "sm_90a"]\n'
@@ -119,10 +119,7 @@ def again():
 
 
 def new_project(folder: Path) -> Project:
-    project = Project(folder)
-    project.write("SConstruct", SCONSTRUCT)
-    project.write("pyproject.toml", SETTINGS + 'backends = ["tvm_ffi", "cython", "torch", "jax"]\n')
-    project.write("kernels/own.py", DEFINITIONS)
+    project = Project.of(folder, SETTINGS + 'backends = ["tvm_ffi", "cython", "torch", "jax"]\n', own=DEFINITIONS)
     project.write("kernels/include/factor.h", "#define FACTOR 3\n")
     for name, text in (("scale.cu", DEVICE), ("scale.cc", HOST), ("plain.cc", PLAIN), ("packaged.cc", PACKAGED)):
         project.write(f"kernels/csrc/{name}", text)

@@ -79,41 +79,49 @@ def test_a_default_is_built_until_there_are_recorded_configs(recording: Project)
     assert variants(recording) == [{"dtype": "float16"}]
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (None, "there is no file configs.json"),
-        (text_of({"other": [{}]}), "configs.json has no configs of 'scale'"),
-        ('{"schema": 1, "kernels"', "configs.json is damaged: "),
-        (text_of({"scale": [{"dtype": "float32", "m": 1}]}), "configs.json: config key 'm' is not a parameter"),
-        (text_of({"scale": [{}]}), "configs.json: config {} gives no value for parameter 'dtype'"),
-        ('{"schema": 1, "kernels": {"scale": []}}', "configs.json: configs is empty"),
-    ],
-)
-def test_what_is_wrong_with_the_file_is_said_with_kernel_place_and_remedy(
-    recording: Project, text: str | None, said: str
-) -> None:
-    if text is not None:
-        recording.write("kernels/configs.json", text)
-    run = recording.scons("-j2", ok=False)
-    line = 1 + (recording.folder / "kernels/scale.py").read_text().splitlines().index(DECORATOR)
-    assert f"kernels/scale.py:{line} scale [discover]: {said}" in run.output
-    assert "run your program with KERNELWRIGHT_RECORD=configs.json" in run.output
+def of_file(text: str | None, said: str) -> tuple[str, str | None, str]:
+    return '"FILE"', text, f"{said}|run your program with KERNELWRIGHT_RECORD=FILE"
 
 
-@pytest.mark.parametrize(
-    ("argument", "said"),
-    [
-        ("'/tmp/configs.json'", "expected a path relative to the folder of the definition file"),
-        ("7", "recorded() got 7"),
-        ("'../../configs.json'", "which is outside of the project"),
-        ("'.'", "scale [discover]: . cannot be read: Is a directory"),
-    ],
-)
-def test_a_path_that_is_none_of_a_file_in_the_project_is_an_error(recording: Project, argument: str, said: str) -> None:
+WRONG = [
+    of_file(None, "there is no file FILE"),
+    of_file(text_of({"other": [{}]}), "FILE has no configs of 'NAME'"),
+    of_file('{"schema": 1, "kernels"', "FILE is damaged: "),
+    of_file(text_of({"NAME": [{"dtype": "float32", "m": 1}]}), "FILE: config key 'm' is not a parameter"),
+    of_file(text_of({"NAME": [{}]}), "FILE: config {} gives no value for parameter 'dtype'"),
+    of_file('{"schema": 1, "kernels": {"NAME": []}}', "FILE: configs is empty"),
+    ("'/tmp/FILE'", None, "expected a path relative to the folder of the definition file"),
+    ("7", None, "recorded() got 7"),
+    ("'../../configs.json'", None, "which is outside of the project"),
+    ("'.'", None, ". cannot be read: Is a directory|"),
+]
+"""The argument of ``recorded``, the content of the file, and what is said; a ``|`` parts the begin of a kernel's error
+from words that are in it."""
+
+
+def test_what_is_wrong_with_the_file_is_said_with_kernel_place_and_remedy(recording: Project) -> None:
     (recording.folder.parent / "configs.json").write_text(text_of({"scale": [{"dtype": "float32"}]}))
-    recording.replace("kernels/scale.py", '"configs.json"', argument)
-    assert said in recording.scons("-j2", ok=False).output
+    definition = (recording.folder / "kernels/scale.py").read_text()
+    (recording.folder / "kernels/scale.py").unlink()
+    line = 1 + definition.splitlines().index(DECORATOR)
+
+    def filled(text: str, number: int) -> str:
+        return text.replace("FILE", f"configs{number}.json").replace("NAME", f"scale{number}")
+
+    for number, (argument, text, _) in enumerate(WRONG):
+        made = definition.replace('"configs.json"', argument).replace("scale", "NAME")
+        recording.write(f"kernels/scale{number}.py", filled(made, number))
+        if text is not None:
+            recording.write(f"kernels/configs{number}.json", filled(text, number))
+    run = recording.scons("-j2", "-k", ok=False)
+    for number, (_, _, said) in enumerate(WRONG):
+        begin, parted, more = filled(said, number).partition("|")
+        if not parted:
+            assert begin in run.output
+            continue
+        error = run.errors[f"scale{number}"]
+        assert error.startswith(f"kernels/scale{number}.py:{line} scale{number} [discover]: {begin}"), error
+        assert more in error, error
 
 
 def test_keys_have_the_order_of_the_default_or_of_the_parameters(recording: Project) -> None:
@@ -183,7 +191,7 @@ def test_the_setting_gives_the_kernels_that_its_file_names_these_variants_and_le
 def test_a_kernel_that_the_file_names_and_that_is_not_built_is_told(cpu_project: Project) -> None:
     note(cpu_project.folder / "configs.json", "softmax", {"dtype": "float64"})
     for _ in range(2):
-        run = cpu_project.scons("-j2", "CONFIGS=configs.json")
+        run = cpu_project.scons("add_one", "CONFIGS=configs.json")
         assert "configs.json names 'softmax', and no such kernel is built" in run.output
 
 

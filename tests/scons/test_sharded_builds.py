@@ -15,7 +15,7 @@ from kernelwright.core.shard import Shard
 from kernelwright.define.recorded import text_of
 from kernelwright.state.cache import BuildCache
 from support import tuned
-from support.project import ADD, CUBE, SCALE, SCONSTRUCT, Project, Run, new_project, once
+from support.project import ADD, CUBE, NO_TOOLS, SCALE, SCONSTRUCT, Project, Run, new_project, once
 
 SETTINGS = """\
 [project]
@@ -32,17 +32,6 @@ COUNT = 3
 SHARDS = [Shard(number, COUNT) for number in range(1, COUNT + 1)]
 KERNELS = {"add_one": 2, "cube": 1, "cube_backward": 3, "scale": 2, "scaled": 1}
 """Each kernel with its shard. That of `cube` also has the definition of `cube_backward`."""
-
-REFUSE = """\
-from kernelwright.processes import pool, runner
-from kernelwright.toolchain import probe
-
-def refuse(*arguments, **options):
-    raise RuntimeError("a worker or a compiler is started, or nvcc is probed")
-
-pool.ForkServer = probe.probe_nvcc = runner.ToolRunner.run = refuse
-"""
-"""The begin of a build file that starts no worker and no compiler."""
 
 
 def write(folder: Path) -> Project:
@@ -111,7 +100,7 @@ def test_merged_shards_give_the_bytes_of_one_build_and_start_no_compiler(
     built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     project = write(tmp_path / "merged")
-    project.write("SConstruct", REFUSE + (project.folder / "SConstruct").read_text())
+    project.write("SConstruct", NO_TOOLS + (project.folder / "SConstruct").read_text())
     run = merged(project, *caches(built, 1, 2, 3), "--", "wheel")
     assert set(run.labels) == {"CACHED", "PACKAGE", "WHEEL"}
     assert "kernelwright: what is not in the build cache is taken from the shards 1/3, 2/3, 3/3\n" in run.output

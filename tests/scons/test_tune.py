@@ -175,18 +175,6 @@ def test_the_best_candidate_of_each_size_is_chosen_and_a_second_run_gives_the_sa
     assert answers(tuned) == ["fast", "wide"] and len(tuned.lines) > len(lines.splitlines())
 
 
-def test_a_new_answer_has_more_rounds_in_another_process(tuned: Tuned) -> None:
-    tuned.points("slow", "fast", "late")
-    said = tuned.tune("--sizes", "n=16", confirm=2)
-    assert answers(tuned) == ["fast"] and "double: 1 new answers in another process" in said.stderr
-    rounds = {line["config"]["way"]: len(line["us"]) for line in tuned.lines if line["sizes"]["n"] == 16}
-    # So may the other one have, if the machine was too busy for the first rounds to tell them apart.
-    assert rounds["fast"] == 5 and rounds["late"] in (3, 5)
-    lines = tuned.lines
-    tuned.tune("--sizes", "n=16", confirm=2)
-    assert tuned.lines == lines and answers(tuned) == ["fast"]
-
-
 def test_candidates_that_fail_in_any_way_are_out_with_their_logs(tuned: Tuned) -> None:
     tuned.points("slow", "crashes", "fast", "wrong", "late", "raises", "hangs")
     said = tuned.tune(limit_s=10)
@@ -462,13 +450,6 @@ def _(way, n):
     tuned.file.write_text(tuned.file.read_text() + cost)
     tuned.tune("--sizes", "n=16", "--budget", "1s", group=1)
     assert tuned.measured[0] == ("wide", 16)
-
-
-def test_a_run_within_a_budget_ends_and_says_what_it_left_out(tuned: Tuned) -> None:
-    tuned.points("slow", *(f"w{number}" for number in range(20)), "fast")
-    tuned.tune("--sizes", "n=16", "--budget", "2s")
-    result = json.loads((tuned.state / "result.json").read_text())["configs"][0]
-    assert result["unmeasured"]
 
 
 def test_variants_of_a_class_are_measured_at_sizes_of_the_class(tuned: Tuned) -> None:

@@ -40,6 +40,18 @@ env.Default(package)
 """
 
 
+NO_TOOLS = """\
+from kernelwright.processes import pool, runner
+from kernelwright.toolchain import probe
+
+def refuse(*arguments, **options):
+    raise RuntimeError("a worker or a compiler is started, or nvcc is probed")
+
+pool.ForkServer = probe.probe_nvcc = runner.ToolRunner.run = refuse
+"""
+"""The begin of a build file that starts no worker and no compiler, and does not probe nvcc."""
+
+
 # `FACTOR` and `TYPES` are replaced by tests that edit the definition.
 SCALE = '''\
 from kernelwright import grid, kernel
@@ -244,6 +256,21 @@ class Project:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    @classmethod
+    def of(cls, folder: Path, settings: str, **kernels: str) -> Project:
+        """A project of the package ``demo``.
+
+        Arguments:
+            settings: the text of pyproject.toml.
+            kernels: name of a file in the folder of the kernels, without its ending -> its text.
+        """
+        project = cls(folder)
+        project.write("SConstruct", SCONSTRUCT)
+        project.write("pyproject.toml", settings)
+        for name, text in kernels.items():
+            project.write(f"kernels/{name}.py", text)
+        return project
+
     def copied(self, folder: Path) -> Project:
         """A copy of the project, as it is, in a folder that is not there yet."""
         shutil.copytree(self.folder, folder, symlinks=True)
@@ -418,9 +445,5 @@ class Project:
 
 def new_project(folder: Path) -> Project:
     """A project with two small kernels for the CPU and one GPU arch."""
-    project = Project(folder)
-    project.write("SConstruct", SCONSTRUCT)
-    project.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm", "cuda"]\narchs = ["x86-64-v3", "sm_80"]\n')
-    project.write("kernels/scale.py", SCALE)
-    project.write("kernels/add_one.py", ADD)
-    return project
+    settings = '[tool.kernelwright]\ntargets = ["llvm", "cuda"]\narchs = ["x86-64-v3", "sm_80"]\n'
+    return Project.of(folder, settings, scale=SCALE, add_one=ADD)

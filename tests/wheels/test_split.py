@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from kernelwright.core.errors import KernelwrightError, Where
-from kernelwright.stages.wheel import _require_size
 from support import environments
 from support.project import Project, once
 from support.wheels import (
@@ -23,10 +18,8 @@ from support.wheels import (
     built_wheel,
     driver,
     elsewhere,
-    git,
     hook,
     inside,
-    kernelwright,
     machine,
     pip_wheel,
     require_well,
@@ -75,32 +68,6 @@ def test_each_arch_has_a_wheel_with_its_code_and_the_package_has_none(split: Pro
     images = [path.read_bytes() for path in [*work.rglob("*.cubin"), *work.rglob("compute_80.ptx")]]
     assert len(images) == 9 and not any(image in library for image in images for library in whole)
     require_well(*wheels.values())
-
-
-def test_extras_pins_entry_points_and_tags(split: Project) -> None:
-    wheels = wheels_of(split)
-    files = inside(wheels["main"])
-    main = files["demo_kernels-1.2rc1.dist-info/METADATA"].decode().splitlines()
-    for arch in ARCHS:
-        name, info, files_of_arch = (
-            arch.replace("_", "-"),
-            f"demo_kernels_{arch}-1.2rc1.dist-info",
-            inside(wheels[arch]),
-        )
-        assert f"Provides-Extra: {name}" in main
-        for extra in (name, "cuda"):
-            assert f'Requires-Dist: Demo-Kernels-{name}==1.2rc1; extra == "{extra}"' in main
-        metadata = files_of_arch[f"{info}/METADATA"].decode().splitlines()
-        for line in (f"Name: Demo-Kernels-{name}", "Version: 1.2rc1", "License-Expression: MIT"):
-            assert line in metadata
-        required = [line for line in metadata if line.startswith("Requires-Dist")]
-        assert required == ["Requires-Dist: Demo-Kernels==1.2rc1"]
-        points = files_of_arch[f"{info}/entry_points.txt"].decode()
-        assert points == f"[kernelwright.device_code]\ndemo_{arch} = demo_{arch}\n"
-        assert "Root-Is-Purelib: true\nTag: py3-none-any\n" in files_of_arch[f"{info}/WHEEL"].decode()
-        assert wheels[arch].name == f"demo_kernels_{arch}-1.2rc1-py3-none-any.whl"
-    assert re.fullmatch(r"demo_kernels-1\.2rc1-py3-none-manylinux_2_\d+_x86_64\.whl", wheels["main"].name)
-    assert files["demo_kernels-1.2rc1.dist-info/entry_points.txt"] == b"[console_scripts]\ndemo-add = demo:main\n"
 
 
 def test_splitting_lowers_and_compiles_no_device_code_again_and_changes_no_tag(split: Project, tmp_path: Path) -> None:
@@ -191,85 +158,6 @@ def test_device_code_is_installed_arch_by_arch_and_the_best_is_used(
     assert "built for sm_80, sm_90a, compute_80" in machine.call(python=python, capability=70)
 
 
-@pytest.fixture(scope="module")
-def newer(split: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """The next version of the project, with another kernel in it."""
-    project = without_dist(split, tmp_path_factory.mktemp("newer") / "copy")
-    project.write("VERSION", "1.3\n")
-    git(project.folder, "commit", "-qam", "next")
-    project.scons("wheel")
-    return project
-
-
-@pytest.mark.parametrize("beside", [True, False])
-def test_device_code_of_another_version_is_an_error(
-    split: Project, newer: Project, machine: Machine, tmp_path: Path, beside: bool
-) -> None:
-    main = unpack(tmp_path / "main", wheels_of(split)["main"])
-    other = unpack(main if beside else tmp_path / "other", wheels_of(newer)["sm_90a"])
-    assert machine.call(main, other) == (
-        "kernel 'scale': Demo-Kernels-sm-90a is installed in version 1.3, and Demo-Kernels in 1.2rc1\n"
-        "  remedy: pip install 'Demo-Kernels-sm-90a==1.2rc1'\nsupported: False\n"
-    )
-    assert machine.loads == []
-
-
-DAMAGED = f"""
-{ON_CUDA}
-import pathlib
-for name, damage in DAMAGES:
-    path = pathlib.Path(FOLDER, name)
-    whole = path.read_bytes()
-    path.unlink() if damage is None else path.write_bytes(damage)
-    try:
-        demo.scale(x, x)
-    except RuntimeError as error:
-        print(error)
-    path.write_bytes(whole)
-demo.scale(x, x)
-"""
-
-
-def test_damaged_device_code_is_not_loaded(split: Project, machine: Machine, tmp_path: Path) -> None:
-    wheels = wheels_of(split)
-    folder = unpack(tmp_path / "all", wheels["main"], wheels["sm_90a"], wheels["compute_80"]) / "demo_sm_90a"
-    image = "scale/dtype-float32/cuda/sm_90a.cubin"
-    cases = {
-        (image, b"\x7fELF\x02\x01"): "was altered, or belongs to another build: its content is not what",
-        (image, None): "cannot be read (No such file or directory)",
-        ("manifest.json", b"{}"): "has another schema than 3",
-        ("manifest.json", b"no JSON"): "is not valid JSON",
-    }
-    code = DAMAGED.replace("DAMAGES", repr(list(cases))).replace("FOLDER", repr(str(folder)))
-    lines = machine.run(code, folder.parent).splitlines()
-    remedy = "  remedy: pip install --force-reinstall --no-deps 'Demo-Kernels-sm-90a==1.2rc1'"
-    for (name, _), message in cases.items():
-        assert lines[0].startswith(f"kernel 'scale': {folder / name}: {message}") and lines[1] == remedy, lines
-        lines = lines[2:]
-    assert not lines and machine.loaded == ["cubin sm_90"], "only what is whole is loaded"
-
-
-def test_device_code_of_another_package_is_not_loaded(split: Project, machine: Machine, tmp_path: Path) -> None:
-    wheels = wheels_of(split)
-    folder = unpack(tmp_path / "all", wheels["main"], wheels["sm_80"])
-    (folder / "demo_sm_80").rename(folder / "demo_sm_90a")
-    assert "demo_sm_90a is not the device code of demo for sm_90a\n  remedy: " in machine.call(folder)
-
-
-def test_an_import_loads_only_what_it_needs(split: Project, tmp_path: Path) -> None:
-    folder = unpack(tmp_path / "all", wheels_of(split)["main"], wheels_of(split)["sm_90a"])
-    code = """
-import sys
-before = set(sys.modules)
-import demo
-after = {name.partition(".")[0] for name in set(sys.modules) - before} - {"demo"}
-assert not after - set(sys.stdlib_module_names), after
-assert "demo._runtime.provider" not in sys.modules and not {"hashlib", "json", "importlib.metadata"} & after
-"""
-    environment = {"PYTHONPATH": str(folder), "PATH": ""}
-    subprocess.run([sys.executable, "-S", "-c", code], check=True, env=environment)
-
-
 # ---- in the build folder, and without a package
 
 
@@ -331,17 +219,6 @@ def test_what_a_provider_answers_is_checked(split: Project, machine: Machine) ->
 # ---- builds again, and front ends
 
 
-def test_wheels_of_two_builds_of_one_version_do_not_fit_together(split: Project, tmp_path: Path) -> None:
-    project = split.copied(tmp_path / "copy")
-    project.replace("kernels/add_one.py", "+ 1.0", "+ 2.0")
-    project.scons("-j2", "wheel")
-    mine, theirs = wheels_of(split), wheels_of(project)
-    done = kernelwright("verify", "--entry-points", mine["main"], theirs["sm_90a"])
-    said = f"add_one/default/cuda/sm_90a.cubin is not the one in {theirs['sm_90a'].name}: they are of different"
-    assert done.returncode == 1 and said in done.stdout
-    require_well(*theirs.values())
-
-
 def test_a_front_end_gets_the_wheel_that_it_asks_for_or_all(split: Project, tmp_path: Path) -> None:
     project, wheels = split.copied(tmp_path / "copy"), wheels_of(split)
     found = pip_wheel(project, tmp_path / "pip", "--config-settings", "provider=sm_90a")
@@ -372,37 +249,6 @@ def test_bad_config_settings_are_plain_errors(
         done = hook(split, f"build.{name}({str(out)!r}, {settings!r})")
         assert done.returncode == 1 and message in done.stdout and "Traceback" not in done.stdout
     assert list(out.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ('"arch"\n', '"sm_80"\n', r"unknown split 'sm_80'\n  remedy: the valid ones are none, arch"),
-        ('"arch"\n', '"arch"\ntargets = ["llvm"]\n', r"'arch' without the target cuda\n  remedy: add the target cuda"),
-        ('"arch"\n', '"arch"\nmax_wheel_size = "20K"\n', r"the wheel demo_kernels-\S+ has [\d,]+ bytes, and max_wheel"),
-        ("scripts =", 'optional-dependencies = { CUDA = ["x"] }\nscripts =', r"has 'CUDA', the name of an extra that"),
-    ],
-)
-def test_what_is_wrong_with_a_setting_is_an_error_and_leaves_no_wheel(
-    split: Project, tmp_path: Path, old: str, new: str, message: str
-) -> None:
-    project = without_dist(split, tmp_path / "copy")
-    project.replace("pyproject.toml", old, new)
-    run = project.scons("wheel", ok=False)
-    assert run.status == 2 and re.search(message, run.output), run.output
-    assert not (project.folder / "dist").exists()
-
-
-def test_a_wheel_of_device_code_that_is_too_large_names_the_kernels_with_the_most_of_it(split: Project) -> None:
-    build, of_arch = split.folder / "build", {"sm_90a": None}
-    request: Any = SimpleNamespace(limit="3K", providers=of_arch, folder=build / "demo", work=build / "kernels/demo")
-    wheel = wheels_of(split)["sm_90a"]
-    code = [path.stat().st_size for path in (split.folder / "build/kernels/demo/scale").rglob("sm_90a.cubin")]
-    assert code
-    said = rf"the wheel {wheel.name} has [\d,]+ bytes, and max_wheel_size is 3K"
-    with pytest.raises(KernelwrightError, match=said) as e:
-        _require_size("sm_90a", wheel, request, Where(stage="wheel"))
-    assert f"the largest kernels are scale ({sum(code):,} bytes), add_one (" in str(e.value.remedy)
 
 
 def test_archs_that_no_kernel_is_built_for_are_an_error_and_a_cpu_kernel_among_others_is_no_matter(
