@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from kernelwright.core.errors import SettingsError, ToolchainError
+from support.certificates import certificates
 from support.dask_cluster import Scheduler
 
 pytest.importorskip("distributed", reason="clusters need the extra fleet")
@@ -158,19 +159,6 @@ def test_a_worker_that_finds_no_scheduler_says_so_in_one_line():
     # At the end of the time the last attempt may be cut off before it has failed.
     cause = "(.* Connection refused|it does not answer)"
     assert re.search(rf"\[settings\]: there is no worker of {address}: {cause}\n", run.stderr), run.stderr
-
-
-def certificates(folder: Path) -> Path:
-    """A folder with an authority of its own, and a certificate that it has signed, with its key."""
-    folder.mkdir()
-    new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    signed = ["-CA", "ca.pem", "-CAkey", "ca.key", "-addext", "basicConstraints=critical,CA:FALSE"]
-    for command in (
-        [*new, "-subj", f"/CN={folder.name}", "-out", "ca.pem", "-keyout", "ca.key"],
-        [*new, "-subj", "/CN=machine", "-out", "cert.pem", "-keyout", "key.pem", *signed],
-    ):
-        subprocess.run(command, cwd=folder, check=True, capture_output=True)
-    return folder
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")

@@ -13,6 +13,7 @@ import copy
 import ctypes
 import importlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -23,9 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from kernelwright.backends.plan import LoweredUnit
 from kernelwright.core.converter import from_json
 from kernelwright.core.dtype import numpy_dtype
+from kernelwright.core.errors import ToolchainError
 from kernelwright.core.signature import Launch, Signature, TensorMap
 from kernelwright.define.configs import Variant
 from kernelwright.define.kernel import Kernel
@@ -33,6 +36,8 @@ from kernelwright.define.unit import Unit, unit_symbol
 from kernelwright.frontends.tir.front_end import Tir
 from kernelwright.processes.protocol import CheckRequest
 from kernelwright.runtime.cuda_core_launch import truncdiv, truncmod
+from kernelwright.toolchain.nvcc import find_nvcc
+from kernelwright.toolchain.nvdisasm import find_nvdisasm
 from kernelwright.worker.check import Check, barely_aligned
 from numpy.typing import NDArray
 from support.project import ROOT, Project, once_in
@@ -271,6 +276,22 @@ class Emulation:
     @staticmethod
     def _number(expression: int | str, names: Mapping[str, Any]) -> Any:
         return expression if isinstance(expression, int) else eval(expression, dict(FUNCTIONS), dict(names))
+
+
+def machine_code(source: str, folder: Path) -> tuple[str, str]:
+    """What ptxas says of a source for sm_90a, and the text of nvdisasm; where either is missing the test is skipped."""
+    try:
+        nvcc, nvdisasm = find_nvcc("", dict(os.environ)), find_nvdisasm("", dict(os.environ))
+    except ToolchainError as error:
+        pytest.skip(error.message)
+    (folder / "device.cu").write_text(source)
+    options = ["-cubin", "-arch=sm_90a", "-diag-suppress=177", "-Xptxas=-v"]
+    commands = [nvcc, *options, "device.cu", "-o", "device.cubin"], [nvdisasm, "--print-code", "device.cubin"]
+    compiled, shown = (
+        subprocess.run(command, cwd=folder, check=True, timeout=300, capture_output=True, text=True)
+        for command in commands
+    )
+    return compiled.stderr, shown.stdout
 
 
 def _instruction(match: re.Match[str]) -> str:

@@ -17,7 +17,7 @@ from kernelwright.cuda import Tensor, TensorMap
 from kernelwright.frontends.cuda.parameters import TYPES
 from kernelwright.toolchain.nvcc import find_nvcc
 from kernelwright.toolchain.nvrtc import find_nvrtc
-from support.project import SCONSTRUCT, Project
+from support.project import Project
 from support.standin_calls import call, launches, make_standin
 
 SETTINGS = """\
@@ -143,11 +143,7 @@ def boxes():
 
 
 def new_project(folder: Path) -> Project:
-    project = Project(folder)
-    project.write("SConstruct", SCONSTRUCT)
-    project.write("pyproject.toml", SETTINGS)
-    project.write("kernels/row_sum.py", ROW_SUM)
-    project.write("kernels/tiles.py", TILES)
+    project = Project.of(folder, SETTINGS, row_sum=ROW_SUM, tiles=TILES)
     project.write("kernels/csrc/reduce.cu", REDUCE)
     project.write("kernels/csrc/as_float.cuh", HEADER)
     return project
@@ -260,10 +256,7 @@ def test_another_folder_and_another_order_give_the_same_package(built, tmp_path)
 @pytest.fixture(scope="module")
 def boxes(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A built project with a kernel that takes a tensor map."""
-    project = Project(tmp_path_factory.mktemp("boxes"))
-    project.write("SConstruct", SCONSTRUCT)
-    project.write("pyproject.toml", SETTINGS.replace('"sm_80", ', ""))
-    project.write("kernels/boxes.py", BOXES)
+    project = Project.of(tmp_path_factory.mktemp("boxes"), SETTINGS.replace('"sm_80", ', ""), boxes=BOXES)
     project.scons("-j2")
     make_standin(project)
     return project
@@ -306,29 +299,6 @@ print(message_of(demo.boxes, on_cuda(100, 256, byte_offset=8, **x), on_cuda(100,
     (launch,) = [line for line in log if line.startswith("launch boxes ")]
     assert launch.endswith(" 0x2004")
     assert "argument 'x' has data that is not aligned to 16 bytes" in printed
-
-
-@pytest.mark.parametrize("cuda_core", [False, True])
-def test_a_launch_without_a_block_or_a_thread_is_an_error_unless_an_output_is_empty(boxes, built, cuda_core):
-    code = """
-x, like = on_cuda(100, 0, dtype=half), on_cuda(100)
-print(message_of(demo.boxes, x))
-both = message_of(demo.boxes, x).replace("\\n  rem", ", y = float32[100] on cuda:0\\n  rem")
-print(message_of(demo.boxes, x, like) == both)
-demo.boxes(on_cuda(0, 0, dtype=half))
-"""
-    printed, log = call(boxes, code, cuda_core=cuda_core, parameters="tp", capability=90)
-    assert printed.splitlines() == [
-        "ValueError: kernel 'boxes': device function boxes would be launched with grid (4, 1, 1), block (0, 1, 1), "
-        "which does nothing, and no output is empty",
-        "  passed: x = float16[100, 0] on cuda:0",
-        "  remedy: pass larger sizes, or compute 1 or more there, as in max(n // 256, 1)",
-        "True",
-    ]
-    code = "print(message_of(demo.tiles, on_cuda(5, 4))); demo.tiles(on_cuda(5, 0)); demo.tiles(on_cuda(0, 4))"
-    printed, more = call(built, code, cuda_core=cuda_core, parameters="pii", capability=90)
-    assert "with grid (0, 5, 1), block (64, 1, 1), which does nothing, and no array is empty" in printed
-    assert not any(line.startswith("launch ") for line in log + more)
 
 
 @pytest.mark.parametrize(

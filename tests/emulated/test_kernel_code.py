@@ -10,7 +10,6 @@ import ctypes
 import functools
 import re
 import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,10 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emulation import FUNCTIONS, Comparison, Emulation, Lowered, Values, kernels_in, lowered
-from kernelwright.core.errors import ToolchainError
-from kernelwright.toolchain.nvcc import find_nvcc
-from kernelwright.toolchain.nvdisasm import find_nvdisasm
+from emulation import FUNCTIONS, Comparison, Emulation, Lowered, Values, kernels_in, lowered, machine_code
 
 MULTIPROCESSORS = 132
 """Of an H100."""
@@ -83,15 +79,7 @@ def loads_of(code: Lowered, array: str, values: Values, sizes: dict[str, int], f
 
 def instructions(code: Lowered, folder: Path) -> list[str]:
     """The instructions of all functions in order, such as ``LDG.E.128.CONSTANT``."""
-    try:
-        nvcc, nvdisasm = find_nvcc("", {}), find_nvdisasm("", {})
-    except ToolchainError as error:
-        pytest.skip(error.message)
-    (folder / "device.cu").write_text(code.source)
-    command = [nvcc, "-cubin", "-arch=sm_90a", "-w", "device.cu", "-o", "device.cubin"]
-    subprocess.run(command, cwd=folder, check=True, timeout=300)
-    command = [nvdisasm, "--print-code", "device.cubin"]
-    text = subprocess.run(command, cwd=folder, check=True, timeout=100, capture_output=True, text=True).stdout
+    text = machine_code(code.source, folder)[1]
     return re.findall(r"^\s*(?:/\*[0-9a-f]+\*/)?\s*(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]+)(?= |;)", text, re.M)
 
 

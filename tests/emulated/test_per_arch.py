@@ -70,11 +70,7 @@ def scale(target):
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A built project, whose last arch was added after the first build."""
-    project = Project(tmp_path_factory.mktemp("per_arch"))
-    project.write("SConstruct", SCONSTRUCT)
-    project.write("pyproject.toml", SETTINGS.replace('"sm_90a", ', ""))
-    project.write("kernels/add.py", ADD)
-    project.write("kernels/scale.py", SCALE)
+    project = Project.of(tmp_path_factory.mktemp("per_arch"), SETTINGS.replace('"sm_90a", ', ""), add=ADD, scale=SCALE)
     assert project.scons("-j2").labels["LOWER"] == 2
     project.write("pyproject.toml", SETTINGS)
     added = project.scons("-j2")

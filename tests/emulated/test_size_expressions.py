@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.project import SCONSTRUCT, Project
+from support.project import Project
 from support.standin_calls import call, make_standin, started
 
 SETTINGS = """\
@@ -54,10 +54,7 @@ PARAMETERS = "ppli" + "".join(
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A built project."""
-    project = Project(tmp_path_factory.mktemp("sizes"))
-    project.write("SConstruct", SCONSTRUCT)
-    project.write("pyproject.toml", SETTINGS)
-    project.write("kernels/sizes.py", KERNEL)
+    project = Project.of(tmp_path_factory.mktemp("sizes"), SETTINGS, sizes=KERNEL)
     project.scons("-j2")
     make_standin(project)
     return project

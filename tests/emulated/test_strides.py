@@ -9,7 +9,7 @@ import pytest
 from emulation import Emulation
 from kernelwright.frontends.tir.front_end import Tir
 from kernelwright.frontends.unit import Unit
-from support.project import SCONSTRUCT, Project
+from support.project import Project
 from support.standin_calls import call, launches, make_standin
 from tvm.script import tirx as T
 from tvm.tirx import Var
@@ -78,10 +78,7 @@ def _(x):
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A built project; its check has compared kernels of the CPU with arrays that are not compact."""
-    project = Project(tmp_path_factory.mktemp("strides"))
-    project.write("SConstruct", SCONSTRUCT)
-    project.write("pyproject.toml", SETTINGS)
-    project.write("kernels/strides.py", KERNELS)
+    project = Project.of(tmp_path_factory.mktemp("strides"), SETTINGS, strides=KERNELS)
     assert project.scons("-j2", ".", "check").labels["CHECK"] == 3
     make_standin(project)
     return project

@@ -7,20 +7,15 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from emulation import Comparison, Emulation, EmulationError, Lowered, kernels_in, lowered
-from kernelwright.core.errors import ToolchainError
+from emulation import Comparison, Emulation, EmulationError, Lowered, kernels_in, lowered, machine_code
 from kernelwright.define.configs import Variant
-from kernelwright.toolchain.nvcc import find_nvcc
-from kernelwright.toolchain.nvdisasm import find_nvdisasm
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
 
@@ -146,27 +141,13 @@ def test_tensor_maps_of_another_form_are_found(change: dict[str, Any], message: 
 # ---- instructions
 
 
-@functools.cache
-def machine_code() -> str:
-    """The text of nvdisasm, behind what ptxas says."""
-    import tempfile
-
-    try:
-        nvcc, nvdisasm = find_nvcc("", dict(os.environ)), find_nvdisasm("", dict(os.environ))
-    except ToolchainError as error:
-        pytest.skip(error.message)
-    with tempfile.TemporaryDirectory() as place:
-        (Path(place) / "device.cu").write_text(code_of(128).source)
-        options = ["-cubin", "-arch=sm_90a", "-diag-suppress=177", "-Xptxas=-v"]
-        command = [nvcc, *options, "device.cu", "-o", "device.cubin"]
-        compiled = subprocess.run(command, cwd=place, check=True, timeout=300, capture_output=True, text=True)
-        shown = [nvdisasm, "--print-code", "device.cubin"]
-        code = subprocess.run(shown, cwd=place, check=True, timeout=300, capture_output=True, text=True).stdout
-    return compiled.stderr + code
+@pytest.fixture(scope="module")
+def code(folder: Path) -> str:
+    """What ptxas says, and the text of nvdisasm."""
+    return "".join(machine_code(code_of(128).source, folder))
 
 
-def test_its_machine_code_has_wgmma_and_tma_and_keeps_sums_in_registers() -> None:
-    code = machine_code()
+def test_its_machine_code_has_wgmma_and_tma_and_keeps_sums_in_registers(code: str) -> None:
     assert re.findall(r"\bHGMMA\.[\w.]+", code) and set(re.findall(r"\bHGMMA\.[\w.]+", code)) == {"HGMMA.64x128x16.F32"}
     assert re.search(r"\bUTMALDG\.2D\b", code), "copies by tensor maps"
     assert re.search(r"\bSYNCS\.PHASECHK\b", code), "waits for barriers in shared memory"
@@ -175,9 +156,9 @@ def test_its_machine_code_has_wgmma_and_tma_and_keeps_sums_in_registers() -> Non
     assert "serialized" not in code, "ptxas found nothing that makes wgmma wait"
 
 
-def test_products_run_while_the_next_ones_are_started() -> None:
+def test_products_run_while_the_next_ones_are_started(code: str) -> None:
     """The wait in the loop leaves one group of products unfinished."""
-    waits = re.findall(r"WARPGROUP\.DEPBAR\.LE gsb0, (0x[0-9a-f]+)", machine_code())
+    waits = re.findall(r"WARPGROUP\.DEPBAR\.LE gsb0, (0x[0-9a-f]+)", code)
     assert waits.count("0x1") >= len(waits) - 1 and waits[-1] == "0x0"
 
 

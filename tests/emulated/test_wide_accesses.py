@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from emulation import Lowered, kernels_in, lowered
-from kernelwright.core.errors import ToolchainError
-from kernelwright.toolchain.nvcc import find_nvcc
-from kernelwright.toolchain.nvdisasm import find_nvdisasm
+from emulation import Lowered, kernels_in, lowered, machine_code
 
 ROWS: dict[str, list[dict[str, Any]]] = {
     "softmax": [{"columns": 1000, "dtype": "float16"}],
@@ -35,15 +30,7 @@ def variant_of(name: str, config: dict[str, Any]) -> Lowered:
 
 def accesses(source: str, folder: Path) -> set[str]:
     """The instructions for memory of an H100's machine code, such as ``LDG.E.128.CONSTANT``."""
-    try:
-        nvcc, nvdisasm = find_nvcc("", dict(os.environ)), find_nvdisasm("", dict(os.environ))
-    except ToolchainError as error:
-        pytest.skip(error.message)
-    (folder / "device.cu").write_text(source)
-    command = [str(nvcc), "-cubin", "-arch=sm_90a", "device.cu", "-o", "device.cubin"]
-    subprocess.run(command, cwd=folder, check=True, timeout=300)
-    command = [str(nvdisasm), "--print-code", "device.cubin"]
-    code = subprocess.run(command, cwd=folder, check=True, timeout=300, capture_output=True, text=True).stdout
+    code = machine_code(source, folder)[1]
     found = set(re.findall(r"\b((?:LD|ST)[GL]\b[.\w]*)", code))
     assert found, code[:2000]
     return found

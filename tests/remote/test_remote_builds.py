@@ -10,19 +10,15 @@ from pathlib import Path
 
 import pytest
 from kernelwright.define.remote_address import TOKEN
-from support.project import SCONSTRUCT, SITE_SCONS, Project, new_project
+from support.project import NO_TOOLS, SCONSTRUCT, SITE_SCONS, Project, new_project
 
 from remote.servers import READER, WRITER, Nginx, faulty, nginx, status
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'kernelwright[remote]'")
 
-REFUSE = """\
+REFUSE = f"""\
+{NO_TOOLS}
 import sys
-from kernelwright.processes import pool
-from kernelwright.toolchain import probe
-
-def refuse(*arguments, **options):
-    raise RuntimeError("a worker is started, or nvcc is probed")
 
 class NoTvm:
     def find_spec(self, name, path=None, target=None):
@@ -30,7 +26,6 @@ class NoTvm:
             raise RuntimeError("TVM is imported")
 
 sys.meta_path.insert(0, NoTvm())
-pool.ForkServer = probe.probe_nvcc = refuse
 """
 """The begin of a build file that starts no worker, does not probe nvcc, and does not import TVM."""
 

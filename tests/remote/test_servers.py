@@ -17,6 +17,7 @@ from kernelwright.state import remote_bazel
 from kernelwright.state.entry import key_of
 from kernelwright.state.remote_bazel import BazelStore, _fields
 from kernelwright.state.remote_store import ObjectStore
+from support.certificates import certificates
 from support.disks import small_disk
 
 from remote.machines import FILES, OTHER, Machine, fill, machine
@@ -86,27 +87,13 @@ def test_a_netrc_file_has_the_token(tmp_path: Path) -> None:
         assert WRITER not in str(caught.value)
 
 
-def certificates(folder: Path) -> tuple[Path, tuple[Path, Path]]:
-    """The certificate of an authority that nobody knows; and one that it has signed for localhost, with its key."""
-    authority, key, leaf, of_leaf = (folder / name for name in ("ca.pem", "ca.key", "leaf.pem", "leaf.key"))
-    new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    more = ["-CA", authority, "-CAkey", key, "-addext", "subjectAltName=DNS:localhost"]
-    more += ["-addext", "basicConstraints=critical,CA:FALSE"]
+def test_a_certificate_of_ones_own_counts_where_it_is_named(tmp_path: Path) -> None:
     try:
-        for command in (
-            [*new, "-subj", "/CN=authority", "-out", authority, "-keyout", key],
-            [*new, "-subj", "/CN=localhost", "-out", leaf, "-keyout", of_leaf, *more],
-        ):
-            subprocess.run(list(map(str, command)), check=True, capture_output=True)
+        own = certificates(tmp_path / "own")
     except FileNotFoundError:
         pytest.skip("openssl is not installed")
-    return authority, (leaf, of_leaf)
-
-
-def test_a_certificate_of_ones_own_counts_where_it_is_named(tmp_path: Path) -> None:
-    authority, files = certificates(tmp_path)
-    with nginx(tmp_path / "nginx", closed=True, certificate=files) as server:
-        fill(tmp_path / "one", server.address, remote_ca=str(authority), **{TOKEN: WRITER})
+    with nginx(tmp_path / "nginx", closed=True, certificate=(own / "cert.pem", own / "key.pem")) as server:
+        fill(tmp_path / "one", server.address, remote_ca=str(own / "ca.pem"), **{TOKEN: WRITER})
         assert len(server.objects()) == 1
         with machine(tmp_path / "two", server.address, remote_mode="read", **{TOKEN: READER}) as careful:
             assert [careful.fetched() for _ in range(3)] == [None] * 3 and careful.remote.is_off

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import pytest
 from kernelwright.frontends.triton.program import INTERPRETER
-from support.project import SCONSTRUCT, Project
+from support.project import Project
 
 try:
     version("triton"), version("torch")
@@ -143,9 +143,7 @@ def _():
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project whose kernels are checked, which tests do not change."""
-    project = Project(tmp_path_factory.mktemp("interpreted"))
-    project.write("SConstruct", SCONSTRUCT)
-    project.write("pyproject.toml", SETTINGS)
+    project = Project.of(tmp_path_factory.mktemp("interpreted"), SETTINGS)
     project.write("helpers.py", HELPERS)
     project.write("kernels/checked.py", CHECKED)
     run = project.scons("check", "-j2")

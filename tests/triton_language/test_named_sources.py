@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from kernelwright.frontends.triton.program import NEED
-from support.project import SCONSTRUCT, Project
+from support.project import Project
 
 HERE = importlib.util.find_spec("triton") is not None
 PYTHON = os.environ.get("KERNELWRIGHT_TRITON_PYTHON", "")
@@ -84,9 +84,7 @@ def new_project(folder: Path, python: str | None) -> Project:
     Arguments:
         python: the interpreter of Triton's environment; empty: it is this one. None: definitions have the functions.
     """
-    project = Project(folder)
-    project.write("SConstruct", SCONSTRUCT)
-    project.write("pyproject.toml", SETTINGS + (f'triton_python = "{python}"\n' if python else ""))
+    project = Project.of(folder, SETTINGS + (f'triton_python = "{python}"\n' if python else ""))
     project.write("tiles.py", (KERNELS / "tiles.py").read_text())
     project.write("spaces.py", 'POINTS = [{"BLOCK": 16, "num_warps": 1}, {"BLOCK": 128, "num_warps": 4}]\n')
     texts = {name: (KERNELS / f"{name}.py").read_text() for name in ("add", "gemm")} | {"scaled": MORE}
