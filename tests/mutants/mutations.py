@@ -29,7 +29,7 @@ TESTS_OF = {
     "backends/launcher/xla.h": "jax",
     "backends/launcher/order.h": "order|launcher",
     "backends/launcher/python": "cython|order|torch|launchers",
-    "backends/launcher": "launcher|order|emitted_variants",
+    "backends/launcher": "launcher|order|library_emitter",
 }
 """Part of the code in C -> what is in the names of the files in `NO_BUILDS` that call it, the best first."""
 TESTS_OF_KEYS = "keys|stage_code|assembly"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import io
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -214,6 +215,42 @@ static DLTensor *tensor(const TVMFFIAny *value) {
 #define END return 0; }
 BODY
 """
+
+
+_PAIR = """
+BEGIN
+  DLTensor *sum = tensor(argument), *x = tensor(argument + 1), *product = tensor(argument + 4);
+  double factor = argument[2].type_index == kTVMFFIFloat ? argument[2].v_float64 : argument[2].v_int64;
+  if (factor == 13) {
+    TVMFFIErrorSetRaisedFromCStr("IndexError", "thirteen");
+    return -1;
+  }
+  for (int64_t i = 0; i < x->shape[0]; ++i) {
+    ((float *)sum->data)[i] = ((float *)x->data)[i] + factor + argument[3].v_int64;
+    ((float *)product->data)[i] = ((float *)x->data)[i] * factor;
+  }
+END
+"""
+
+
+def pair_plan(folder: Path) -> KernelPlan:
+    """``[sum], x, factor, steps, [product]``: outputs are not at the end; with the factor 13 it raises IndexError."""
+    arguments = [tensor("sum", "float32", ["n"], output=True), tensor("x", "float32", ["n"])]
+    arguments += [scalar("factor", "float32"), scalar("steps", "int32")]
+    arguments += [tensor("product", "float32", ["n"], output=True)]
+    unit = c_unit(folder, _PAIR, signature("pair", arguments, symbols={"n": "int32"}))
+    return plan("pair", unit, outputs=["sum", "product"])
+
+
+def hardened(library: Path) -> Any:
+    """The ELF file of a library, whose table of functions is complete and read-only once it is loaded."""
+    from elftools.elf.elffile import ELFFile
+
+    elf = ELFFile(io.BytesIO(library.read_bytes()))
+    assert [segment.header.p_type for segment in elf.iter_segments()].count("PT_GNU_RELRO") == 1
+    tags = {tag.entry.d_tag: tag.entry.d_val for tag in elf.get_section_by_name(".dynamic").iter_tags()}
+    assert tags["DT_FLAGS"] & 0x8 and tags["DT_FLAGS_1"] & 0x1, "DF_BIND_NOW and DF_1_NOW of elf.h"
+    return elf
 
 
 MEET = """

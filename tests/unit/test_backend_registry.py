@@ -25,20 +25,20 @@ def test_every_name_is_a_backend_that_calls_a_target_and_an_unknown_one_lists_th
 @pytest.mark.parametrize(
     ("listed", "targets", "chosen"),
     [
-        (["cython", "tvm_ffi"], ["llvm", "cuda"], ("cython", "tvm_ffi")),
-        (["cython", "cython"], ["llvm"], ("cython",)),
-        (["cuda_core", "tvm_ffi"], ["llvm"], ("tvm_ffi",)),
-        (["cuda_core"], ["llvm", "cuda"], ("cuda_core",)),
-        (["auto"], ["llvm", "cuda"], ("tvm_ffi",)),
-        (["cython", "auto"], ["cuda"], ("cython", "tvm_ffi")),
-        (["cuda_core"], ["llvm"], ()),
-        (["auto"], [], ()),
+        ("cython tvm_ffi", "llvm cuda", ("cython", "tvm_ffi")),
+        ("cython cython", "llvm", ("cython",)),
+        ("cuda_core tvm_ffi", "llvm", ("tvm_ffi",)),
+        ("cuda_core", "llvm cuda", ("cuda_core",)),
+        ("auto", "llvm cuda", ("tvm_ffi",)),
+        ("cython auto", "cuda", ("cython", "tvm_ffi")),
+        ("cuda_core", "llvm", ()),
+        ("auto", "", ()),
     ],
 )
 def test_a_list_means_those_that_can_call_one_of_the_targets(
-    listed: list[str], targets: list[str], chosen: tuple[str, ...]
+    listed: str, targets: str, chosen: tuple[str, ...]
 ) -> None:
-    assert backends.resolve(listed, targets) == chosen
+    assert backends.resolve(listed.split(), targets.split()) == chosen
 
 
 def test_a_backend_has_the_name_that_users_know_from_elsewhere_too() -> None:

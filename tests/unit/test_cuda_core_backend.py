@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from kernelwright.core.signature import HostCheck, Parameter
 from kernelwright.define.arguments import DTYPES
 from kernelwright.runtime import cuda_core_tensor_maps
 from kernelwright.runtime.cuda_core_arrays import Array
-from kernelwright.runtime.cuda_core_launch import LaunchError, int8, truncdiv, truncmod, uint16
+from kernelwright.runtime.cuda_core_launch import LaunchError, int8, uint16
 from support.launched import driver_of, process_of
 from support.launcher_build import scalar, signature, tensor
 from support.launchers import Kernel, Process, Variant, entry_of, make_package, plan_of
@@ -80,50 +80,39 @@ def test_the_stub_has_a_stream() -> None:
     assert text.count("stream: _Any = None") == 2
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"preferred_cluster": (2, 1, 1)}, "preferred clusters, which cuda.core does not offer"),
-        ({"params": (Parameter(dtype="bfloat16", scalar="n"),)}, "of dtype 'bfloat16', which cannot be passed"),
-    ],
-)
-def test_launches_that_cuda_core_cannot_make_are_errors_of_the_build(change: dict[str, Any], message: str) -> None:
-    (unit,) = plan_of([scale()]).units
-    with pytest.raises(KernelwrightError, match=re.escape(message)) as caught:
-        BACKEND.check(changed(unit, **change))
-    assert caught.value.remedy and str(caught.value).startswith("scale/default [wrap]")
+def with_launch(**launch: Any) -> Callable[[], KernelPlan]:
+    return lambda: changed(plan_of([scale()]).units[0], **launch)
+
+
+def of(data: dict[str, Any]) -> Callable[[], KernelPlan]:
+    return lambda: plan_of([data])
+
+
+UNNAMED = cuda_signature("k", [tensor("x", "float32", ["n * 2"])], [launch("f", pointers("x"), "n")])
+OLDER = {name: value for name, value in scale().items() if name not in ("launches", "host_logic")}
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("made", "message"),
     [
-        (boxes({"dtype": "float4_e2m1fn"}), "there are no tensor maps of float4_e2m1fn"),
-        (boxes({}, cooperative=True), "launched with tensor maps and with clusters or flags"),
-        (
-            cuda_signature("k", [tensor("x", "float32", ["n * 2"])], [launch("f", pointers("x"), "n")]),
-            "the size 'n' is not the size of an argument by itself",
+        (with_launch(preferred_cluster=(2, 1, 1)), "preferred clusters, which cuda.core does not offer"),
+        (with_launch(params=(Parameter(dtype="bfloat16", scalar="n"),)), "of dtype 'bfloat16', which cannot be passed"),
+        (of(boxes({"dtype": "float4_e2m1fn"})), "there are no tensor maps of float4_e2m1fn"),
+        (of(boxes({}, cooperative=True)), "launched with tensor maps and with clusters or flags"),
+        (of(UNNAMED), "the size 'n' is not the size of an argument by itself"),
+        (of(scale() | {"launches": None, "host_logic": ""}), "the host code"),
+        (of(OLDER), "signature.json says nothing of the host code"),
+        *(
+            (of(boxes(change)), "signature.json is damaged")
+            for change in ({"sizes": []}, {"strides": [128, 1]}, {"box": [64]}, {"box": [64, 2.5]}, {"swizzle": "3"})
         ),
-        (scale() | {"launches": None, "host_logic": ""}, "the host code"),
     ],
 )
-def test_what_it_cannot_do_is_an_error_of_the_build(data: dict[str, Any], message: str) -> None:
-    with pytest.raises(KernelwrightError, match=message):
-        BACKEND.check(plan_of([data]))
-        BACKEND.emit(plan_of([data]))
-
-
-def test_signatures_of_an_older_build_have_no_host_code() -> None:
-    data = {name: value for name, value in scale().items() if name not in ("launches", "host_logic")}
-    with pytest.raises(KernelwrightError, match=r"signature\.json says nothing of the host code"):
-        BACKEND.check(plan_of([data]))
-
-
-@pytest.mark.parametrize(
-    "change", [{"sizes": []}, {"strides": [128, 1]}, {"box": [64]}, {"box": [64, 2.5]}, {"swizzle": "3"}]
-)
-def test_a_map_of_another_form_is_a_damaged_signature(change: dict[str, Any]) -> None:
-    with pytest.raises(KernelwrightError, match=r"signature\.json is damaged"):
-        plan_of([boxes(change)])
+def test_what_it_cannot_do_is_an_error_of_the_build(made: Callable[[], KernelPlan], message: str) -> None:
+    with pytest.raises(KernelwrightError, match=re.escape(message)) as caught:
+        BACKEND.check(made())
+        BACKEND.emit(made())
+    assert caught.value.remedy and caught.value.where.kernel
 
 
 def test_a_size_that_is_only_in_a_map_is_known_in_the_module() -> None:
@@ -177,12 +166,6 @@ def test_texts_of_any_characters_enter_a_module_as_they_are(text: str) -> None:
 # ---- helpers of generated modules
 
 
-@pytest.mark.parametrize(("a", "b"), [(7, 2), (-7, 2), (7, -2), (-7, -2), (6, 3), (0, 5), (2**62 + 1, -3)])
-def test_truncated_division_is_that_of_c(a: int, b: int) -> None:
-    assert truncdiv(a, b) == (abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1)
-    assert truncdiv(a, b) * b + truncmod(a, b) == a and (truncmod(a, b) == 0 or (truncmod(a, b) < 0) == (a < 0))
-
-
 def test_numbers_that_do_not_fit_are_refused() -> None:
     assert (int8(-128).value, uint16(65535).value) == (-128, 65535)
     for convert, value in ((int8, 128), (int8, -129), (uint16, -1), (uint16, 65536)):
@@ -190,25 +173,17 @@ def test_numbers_that_do_not_fit_are_refused() -> None:
             convert(value)
 
 
-@pytest.mark.parametrize(
-    ("shape", "strides", "compact"),
-    [
-        ((3, 4), None, True),
-        ((3, 4), (4, 1), True),
-        ((4, 4), (1, 4), False),
-        ((3, 4), (5, 1), False),
-        ((3, 4), (-4, 1), False),
-        ((2, 3, 4), (12, 4, 1), True),
-        ((2, 3, 4), (4, 8, 1), False),
-        ((3, 1), (1, 7), True),
-        ((1, 4), (99, 1), True),
-        ((3, 0), (5, 2), True),
-        ((4,), (0,), False),
-        ((), (), True),
-    ],
+COMPACT = (
+    *(((3, 4), None), ((3, 4), (4, 1)), ((2, 3, 4), (12, 4, 1)), ((3, 1), (1, 7)), ((1, 4), (99, 1))),
+    *(((3, 0), (5, 2)), ((), ())),
 )
-def test_an_array_is_compact_if_its_elements_follow_one_another(shape: Any, strides: Any, compact: bool) -> None:
-    assert Array(0x10000, "float32", shape, strides, (2, 0)).is_compact is compact
+GAPS = ((4, 4), (1, 4)), ((3, 4), (5, 1)), ((3, 4), (-4, 1)), ((2, 3, 4), (4, 8, 1)), ((4,), (0,))
+
+
+def test_an_array_is_compact_if_its_elements_follow_one_another() -> None:
+    for arrays, compact in ((COMPACT, True), (GAPS, False)):
+        for shape, strides in arrays:
+            assert Array(0x10000, "float32", shape, strides, (2, 0)).is_compact is compact, (shape, strides)
 
 
 # ---- calls
@@ -259,7 +234,7 @@ def test_a_grid_that_clusters_do_not_divide_is_refused(package: Any) -> None:
     assert "a grid of (5, 1, 1), no multiple of its clusters of (2, 1, 1)" in text
 
 
-def test_streams_have_many_forms(process: Process) -> None:
+def test_streams_have_many_forms_and_what_is_none_is_refused(process):
     process.run(
         """
         class Protocol:
@@ -275,9 +250,6 @@ def test_streams_have_many_forms(process: Process) -> None:
     )
     streams = [re.findall(r"stream (\S+) on", line)[0] for line in process.calls("launch")]
     assert streams == ["0x77", "0x88", "0x99", "0xaa", "0", "0x2", "0"]
-
-
-def test_what_is_no_stream_is_refused(process: Process) -> None:
     said = process.run(
         """
         for stream in ("fast", True, -1, 1.5):
@@ -365,7 +337,7 @@ def test_arrays_that_are_not_on_cuda_are_refused(process: Process) -> None:
     ]
 
 
-def test_a_number_is_asked_for_once(process: Process) -> None:
+def test_a_number_is_asked_for_once_and_may_be_an_array_of_rank_0(process):
     printed = process.run(
         """
         class Counting:
@@ -380,9 +352,6 @@ def test_a_number_is_asked_for_once(process: Process) -> None:
     )
     assert printed == "(4,) 1\n"
     assert " grid 4 1 1 " in process.calls("launch")[0]
-
-
-def test_arrays_of_rank_0_are_numbers(process: Process) -> None:
     process.run(
         """
         import numpy
@@ -429,9 +398,7 @@ def test_calls_that_no_variant_fits_are_noted_and_may_be_answered(process: Proce
     assert printed == "1 [None, None, 1, 1, 2.5]\n1 [None, 1, 1, 1]\n4\n", "its arrays tell dtypes to DLPack only"
 
 
-def test_numbers_are_rounded_to_their_dtypes_and_several_outputs_come_in_the_order_of_the_definition(
-    package: Any,
-) -> None:
+def test_numbers_are_rounded_to_their_dtypes_and_several_outputs_come_in_the_order_of_the_definition(package):
     dtypes = {"a": "bfloat16", "b": "float8_e4m3fn", "c": "uint64"}
     arguments = [tensor("x", "float32", ["n"]), *(scalar(name, dtype) for name, dtype in dtypes.items())]
     arguments += [tensor("z", "float32", ["n"], output=True), tensor("y", "float32", ["n + 1"], output=True)]
@@ -511,9 +478,7 @@ print(type(made.kernel("scale")({array}, 1, 1, 1, stream={stream})).__name__)
     ("stream", "handle"),
     [("None", "0x510"), ("0x66", "0x66"), ("0", "0x0"), ("1", "0x0"), ("2", "0x2"), ("0x510", "0x510")],
 )
-def test_frameworks_allocate_in_the_stream_of_the_launch(
-    process: Process, framework: str, stream: str, handle: str
-) -> None:
+def test_frameworks_allocate_in_the_stream_of_the_launch(process, framework, stream, handle):
     printed = process.run(framework_call(f"{framework}_array(1)", stream))
     dtype, kind = ("torch.float16", "TorchTensor") if framework == "torch" else ("float16", "CupyArray")
     assert printed == f"{framework} makes {dtype} [64] in {handle} on cuda:1\n{kind}\n"

@@ -88,11 +88,8 @@ def test_fatbinary_runs_beside_the_image_and_its_script_names_no_path(tmp_path: 
     script = (scratch / "pack_sm_90a.sh").read_text()
     assert "13.0.88" in script and str(tmp_path) not in script and '\ncd "$(dirname "$0")/."\n' in script
     assert script.endswith(f'"$FATBINARY" {" ".join(options)} --create=sm_90a.fatbin\n')
-
-
-def test_ptx_is_packed_as_ptx() -> None:
-    job = PackJob("compute_80", "compute_80.ptx", "speed", Path("x"), Where())
-    assert "--image3=kind=ptx,sm=80,file=compute_80.ptx" in job.arguments("fatbinary", "y")
+    of_ptx = PackJob("compute_80", "compute_80.ptx", "speed", Path("x"), Where())
+    assert "--image3=kind=ptx,sm=80,file=compute_80.ptx" in of_ptx.arguments("fatbinary", "y")
 
 
 @pytest.mark.parametrize(
@@ -151,19 +148,22 @@ def test_a_compressed_image_is_unpacked_up_to_a_limit(monkeypatch: pytest.Monkey
         list(images_in(container(made)))
 
 
+NOT_KNOWN = (
+    image(3, 80, b"x"),
+    image(CUBIN, 80, b"x", flags=A | F),
+    image(CUBIN, 80, b"x", gap=-8),
+    image(CUBIN, 80, b"x", flags=LZ4, packed=9),
+    image(CUBIN, 80, b"x")[:-1],
+)
+TOO_LARGE = image(CUBIN, 80, b"x", flags=LZ4, packed=1, size=LARGEST + 1)
+
+
 @pytest.mark.parametrize(
     ("damaged", "message"),
     [
-        (image(3, 80, b"x"), "a header that is not known"),
-        (image(CUBIN, 80, b"x", flags=A | F), "a header that is not known"),
-        (image(CUBIN, 80, b"x", gap=-8), "a header that is not known"),
-        (image(CUBIN, 80, b"x", flags=LZ4, packed=9), "a header that is not known"),
-        (image(CUBIN, 80, b"x")[:-1], "a header that is not known"),
+        *((damaged, "a header that is not known") for damaged in NOT_KNOWN),
         (image(CUBIN, 80, b"x")[: ENTRY.size - 1], "in the middle of a header"),
-        (
-            image(CUBIN, 80, b"x", flags=LZ4, packed=1, size=LARGEST + 1),
-            "268,435,457 bytes, and 268,435,456 are the most",
-        ),
+        (TOO_LARGE, "268,435,457 bytes, and 268,435,456 are the most"),
         (image(CUBIN, 80, b"\x10x", flags=LZ4, packed=2, size=2), "of another size than its header says"),
     ],
 )
@@ -187,20 +187,8 @@ def test_lz4_is_unpacked_and_every_other_size_is_an_error(content: bytes) -> Non
             unpacked_lz4(packed, size)
 
 
-def test_an_empty_block_of_lz4_is_empty() -> None:
+@pytest.mark.parametrize("damaged", [b"\x10a\x02\x00", b"\x10a\x00\x00", b"\x10a\x01", b"\xf0", b"\x1fa\x01\x00"])
+def test_damaged_lz4_is_an_error_and_an_empty_block_is_none(damaged: bytes) -> None:
     assert unpacked_lz4(b"", 0) == unpacked_lz4(b"\x00", 0) == b""
-
-
-@pytest.mark.parametrize(
-    ("damaged", "message"),
-    [
-        (b"\x10a\x02\x00", "cannot be decompressed"),
-        (b"\x10a\x00\x00", "cannot be decompressed"),
-        (b"\x10a\x01", "cannot be decompressed"),
-        (b"\xf0", "cannot be decompressed"),
-        (b"\x1fa\x01\x00", "cannot be decompressed"),
-    ],
-)
-def test_damaged_lz4_is_an_error(damaged: bytes, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="cannot be decompressed"):
         unpacked_lz4(damaged, 9)

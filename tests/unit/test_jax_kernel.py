@@ -95,33 +95,28 @@ def test_an_input_that_a_later_variant_writes_is_returned(registered: list[Any])
 
 
 @pytest.mark.parametrize(
-    ("arguments", "places"),
+    ("arguments", "places", "direct"),
     [
-        ("x y", ["args", "rets"]),
-        ("y x", ["rets", "args"]),
-        ("x a y", ["args", "attrs.a", "rets"]),
-        ("a b x y", ["attrs.a", "attrs.b", "args", "rets"]),
-        ("total", ["args"]),
-        ("x total", ["args"]),
+        ("x y", ["args", "rets"], True),
+        ("y x", ["rets", "args"], True),
+        ("x a y", ["args", "attrs.a", "rets"], True),
+        ("a b x y", ["attrs.a", "attrs.b", "args", "rets"], True),
+        ("total", ["args"], True),
+        ("x total", ["args"], True),
+        ("x y total", ["args", "rets"], False),
+        ("total y", ["args", "rets"], False),
+        ("x a total y", ["attrs.a", "args", "rets"], False),
+        ("x y v z", ["args", "rets"], False),
     ],
 )
-def test_arguments_that_are_in_the_order_of_jax_go_to_the_kernel_itself(
-    registered: list[Any], arguments: str, places: list[str]
+def test_arguments_in_the_order_of_jax_go_to_the_kernel_and_others_through_a_function(
+    registered: list[Any], arguments: str, places: list[str], direct: bool
 ) -> None:
     kernel = Kernel()
     kernel_of(entry_of(described(arguments)), kernel)
     ((target, function, found, platform, more),) = registered
     assert (target, platform, found) == ("acme_kernels_1_0_cu13.f", "cpu", places)
-    assert function is kernel.function and more == {"pass_owned_tensor": False}
-
-
-@pytest.mark.parametrize("arguments", ["x y total", "total y", "x a total y", "x y v z"])
-def test_arguments_in_another_order_are_put_in_place_by_a_function(registered: list[Any], arguments: str) -> None:
-    kernel = Kernel()
-    kernel_of(entry_of(described(arguments)), kernel)
-    ((_, function, places, _, more),) = registered
-    assert places == [*(["attrs.a"] if " a " in arguments else []), "args", "rets"]
-    assert function is not kernel.function and more == {"pass_owned_tensor": True}
+    assert (function is kernel.function) == direct and more == {"pass_owned_tensor": not direct}
 
 
 def described(names: str) -> list[dict[str, Any]]:
@@ -143,16 +138,3 @@ def test_what_is_registered_for_a_gpu_leaves_no_stream_behind(registered: list[A
         (kernel.function, ["args", "rets"], "cpu"),
         (("guarded", kernel.function), ["args", "rets"], "gpu"),
     ]
-
-
-def test_arrays_and_numbers_that_no_variant_takes_are_not_traced(registered: list[Any]) -> None:
-    kernel = kernel_of(entry_of([*described("x y"), scalar("count", "int32")]))
-    assert jax.eval_shape(lambda x: kernel(x, 3), X).shape == (4,)
-    for arguments, kind, message in (
-        ((jax.ShapeDtypeStruct((4,), "float16"), 3), TypeError, "no built variant accepts"),
-        ((jax.ShapeDtypeStruct((4, 1), "float32"), 3), TypeError, "no built variant accepts"),
-        ((X, 1.5), TypeError, "no built variant accepts"),
-        ((X, 2**31), ValueError, "argument 'count' is 2147483648, which does not fit int32"),
-    ):
-        with pytest.raises(kind, match=message):
-            jax.eval_shape(lambda x, count=arguments[1]: kernel(x, count), arguments[0])

@@ -62,21 +62,6 @@ def read_only() -> np.ndarray:
     return array
 
 
-# ---- which function
-
-
-def test_each_variant_is_called_by_its_own_function() -> None:
-    library = Library()
-    kernel = kernel_of(library, variant("a", size=1), variant("b", size=2))
-    x = np.ones(3, np.float32)
-    kernel(x)
-    kernel.variant(size=1)(x)
-    kernel.variant(size=2)(x)
-    kernel.variant(size=2).variant(size=1)(x)
-    kernel.variant(size=2).function(x)
-    assert library.calls == ["kw_looking", "kw_looking__0", "kw_looking__1", "kw_looking__0", "f__1"]
-
-
 def test_a_variant_is_found_by_value_and_type_before_it_is_by_value_alone() -> None:
     kernel = kernel_of(
         Library(),
@@ -113,9 +98,6 @@ def test_a_device_is_asked_for_by_its_kind_and_number(device: str, numbers: tupl
         kernel.supported("cuda:x")
 
 
-# ---- what may be written
-
-
 def test_an_array_that_a_later_variant_writes_may_not_be_read_only() -> None:
     library = Library()
     kernel = kernel_of(library, variant("a", size=1), variant("b", "x", size=2))
@@ -128,9 +110,6 @@ def test_an_array_that_a_later_variant_writes_may_not_be_read_only() -> None:
     with pytest.raises(ValueError, match="argument 'y' is a read-only array"):
         kernel.variant(size=1)(read_only(), read_only())
     assert library.calls == ["kw_looking__0"]
-
-
-# ---- what is returned
 
 
 def test_an_output_on_a_gpu_remembers_its_stream_whatever_else_the_kernel_is_built_for() -> None:

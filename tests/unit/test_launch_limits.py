@@ -20,35 +20,28 @@ def require(arch: str = "sm_80", kernel: str = "sum_kernel", **changed: Any) -> 
     require_within_limits([launch, launch | changed], unit)
 
 
-@pytest.mark.parametrize(
-    ("arch", "changed"),
-    [
-        ("sm_80", {"block": [1024, 1, 1]}),
-        ("sm_80", {"block": [16, 1, 64]}),
-        ("sm_80", {"block": ["n", "m", 64]}),
-        ("sm_80", {"block": [1, 1024, 1], "grid": [2**31 - 1, 65535, 65535]}),
-        ("sm_80", {"grid": [0, 1, 1]}),
-        ("sm_80", {"shared": 163 * 1024}),
-        ("sm_80", {"shared": "n * 4"}),
-        ("sm_90", {"shared": 227 * 1024}),
-        ("sm_100f", {"shared": 227 * 1024}),
-        ("sm_990", {"shared": 10**6}),
-        ("sm_90a", {"cluster": [4, 2, 2]}),
-    ],
-)
-def test_a_launch_at_the_limits_and_one_that_only_a_call_tells_are_well(arch: str, changed: Launch) -> None:
-    require(arch, **changed)
+def test_a_launch_at_the_limits_and_one_that_only_a_call_tells_are_well() -> None:
+    for block in ([1024, 1, 1], [16, 1, 64], ["n", "m", 64]):
+        require(block=block)
+    require(block=[1, 1024, 1], grid=[2**31 - 1, 65535, 65535])
+    require(grid=[0, 1, 1])
+    for arch, shared in (("80", 163 << 10), ("80", "n * 4"), ("90", 227 << 10), ("100f", 227 << 10), ("990", 10**6)):
+        require(f"sm_{arch}", shared=shared)
+    require("sm_90a", cluster=[4, 2, 2])
+
+
+IN_A_BLOCK = "threads in a block"
 
 
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"block": [1025, 1, 1]}, "1025 threads in a block in x, and 1024 are the most"),
-        ({"block": [1, 1025, 1]}, "1025 threads in a block in y, and 1024 are the most"),
-        ({"block": [1, 1, 65]}, "65 threads in a block in z, and 64 are the most"),
-        ({"block": [64, 32, 1]}, "2048 threads in a block, and 1024 are the most"),
-        ({"block": [64, "n", 32]}, "2048 threads in a block, and 1024 are the most"),
-        ({"block": [0, 1, 1]}, "0 threads in a block in x, and 1 is the least"),
+        ({"block": [1025, 1, 1]}, f"1025 {IN_A_BLOCK} in x, and 1024 are the most"),
+        ({"block": [1, 1025, 1]}, f"1025 {IN_A_BLOCK} in y, and 1024 are the most"),
+        ({"block": [1, 1, 65]}, f"65 {IN_A_BLOCK} in z, and 64 are the most"),
+        ({"block": [64, 32, 1]}, f"2048 {IN_A_BLOCK}, and 1024 are the most"),
+        ({"block": [64, "n", 32]}, f"2048 {IN_A_BLOCK}, and 1024 are the most"),
+        ({"block": [0, 1, 1]}, f"0 {IN_A_BLOCK} in x, and 1 is the least"),
         ({"grid": [2**31, 1, 1]}, "2147483648 blocks in x, and 2147483647 are the most"),
         ({"grid": ["n", 65536, 1]}, "65536 blocks in y, and 65535 are the most"),
         ({"grid": ["n", 1, 65536]}, "65536 blocks in z, and 65535 are the most"),
@@ -59,15 +52,12 @@ def test_a_launch_at_the_limits_and_one_that_only_a_call_tells_are_well(arch: st
     ],
 )
 def test_a_launch_beyond_a_limit_names_the_kernel_the_number_and_the_limit(changed: Launch, words: str) -> None:
-    with pytest.raises(LoweringError) as caught:
-        require(**changed)
-    assert str(caught.value).startswith(f"kernels/sum.py:7 sum/default [lower]: the launch of sum_kernel has {words}\n")
-    assert caught.value.remedy
-
-
-def test_the_function_of_a_source_is_not_told_by_the_name_that_it_has_in_the_launcher() -> None:
-    with pytest.raises(LoweringError, match=r"\[lower\]: the launch has 1025 threads"):
-        require(kernel=ENTRY, block=[1025, 1, 1])
+    place = "kernels/sum.py:7 sum/default [lower]: the launch"
+    # The function of a source is not told by the name that it has in the launcher.
+    for kernel, launch in (("sum_kernel", f"{place} of sum_kernel"), (ENTRY, place)):
+        with pytest.raises(LoweringError) as caught:
+            require(kernel=kernel, **changed)
+        assert str(caught.value).startswith(f"{launch} has {words}\n") and caught.value.remedy
 
 
 def test_an_arch_without_a_suffix_has_the_shared_memory_of_the_one_with_it() -> None:

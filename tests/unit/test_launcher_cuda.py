@@ -14,6 +14,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -121,7 +122,7 @@ def direct(folder: Path) -> Path:
     return library.rename(folder / "direct.so")
 
 
-def test_a_launch_may_be_as_large_as_the_driver_can_be_told(machine: Machine, direct: Path) -> None:
+def test_a_launch_may_be_as_large_as_the_driver_can_be_told_and_an_output_has_room_for_parts_of_bytes(machine, direct):
     module, x = machine.load(direct), on_cuda((5,))
     module["direct"](x, 2**32 - 1, 0)
     (launch,) = machine.calls("launch")
@@ -131,9 +132,6 @@ def test_a_launch_may_be_as_large_as_the_driver_can_be_told(machine: Machine, di
         with pytest.raises(ValueError, match=message):
             module["direct"](x, grid, shared)
     assert len(machine.calls("launch")) == 1
-
-
-def test_an_output_has_room_for_elements_that_fill_no_byte(machine: Machine, direct: Path) -> None:
     made = machine.load(direct)["direct"](on_cuda((5,)), 1, 0)
     assert (made.dtype, [text.split()[0] for text in machine.calls("allocate")]) == ("int4", ["3"])
 
@@ -182,9 +180,7 @@ def test_cpu_tensors_are_refused_by_a_kernel_for_cuda_only(machine: Machine, lib
 # ---- contexts
 
 
-def test_the_primary_context_is_made_current_for_loading_and_for_the_launch_only(
-    machine: Machine, library: Path
-) -> None:
+def test_the_primary_context_is_made_current_for_loading_and_for_the_launch_only(machine, library):
     module, x = machine.load(library), on_cuda((5,), device=1)
     module["scale"](x, x, 1, 1, 1)
     log = [line.split(" grid")[0] for line in machine.log]
@@ -224,9 +220,7 @@ def test_a_current_context_of_the_device_is_left_alone(machine: Machine, library
         assert machine.calls("push")[1:] == ["cuda:1", "cuda:1"]
 
 
-def test_code_is_loaded_in_the_primary_context_and_a_stream_of_another_one_keeps_that(
-    machine: Machine, library: Path
-) -> None:
+def test_code_is_loaded_in_the_primary_context_and_a_stream_of_another_one_keeps_that(machine, library):
     module, x = machine.load(library), on_cuda((5,))
     with current(machine, "cuCtxCreate_v2"), tvm_ffi.use_raw_stream(tvm_ffi.device("cuda:0"), 0xF007):
         module["kw_preload"](2, 0)
@@ -338,11 +332,8 @@ def test_a_provider_that_waits_for_other_threads_holds_nobody_up(machine: Machin
 
     module["kw_set_provider"](tvm_ffi.convert(find))
     tensors = [on_cuda((5,), device=number % 2) for number in range(4)]
-    threads = [threading.Thread(target=module["scale"], args=(x, x, 1, 1, 1)) for x in tensors]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda x: module["scale"](x, x, 1, 1, 1), tensors))
     assert machine.calls("load") == ["sm_80"] and len(machine.calls("launch")) == 4
     assert len(machine.calls("push")) == 2 + 4, "functions are looked up once on each device"
 
@@ -412,9 +403,7 @@ def test_a_function_for_xla_keeps_the_one_that_it_calls_while_it_lives(machine: 
 @pytest.mark.parametrize(
     ("toolkit", "driver"), [(0, "525 (CUDA 12.0)"), (12080, "525 (CUDA 12.0)"), (13000, "580 (CUDA 13.0)")]
 )
-def test_the_driver_to_install_is_one_that_runs_the_device_code(
-    machine: Machine, folder: Path, monkeypatch: pytest.MonkeyPatch, toolkit: int, driver: str
-) -> None:
+def test_the_driver_to_install_is_one_that_runs_the_device_code(machine, folder, monkeypatch, toolkit, driver):
     module, x = machine.load(library_of(folder, *scale().variants, toolkit=toolkit)), on_cuda((5,))
     monkeypatch.setenv("KERNELWRIGHT_CUDA_DRIVER", "libm.so.6")
     older = f"the CUDA driver is too old: it has no cuInit\n  remedy: install driver {driver} or newer"
@@ -472,9 +461,7 @@ def alone(library: Path, code: str) -> str:
 FORKED = "kernel 'scale': CUDA was used before this process was forked, and does not survive that\n"
 
 
-def test_a_child_that_was_forked_while_cuda_starts_gets_an_exception_and_does_not_hang(
-    machine: Machine, library: Path
-) -> None:
+def test_a_child_that_was_forked_while_cuda_starts_gets_an_exception_and_does_not_hang(machine, library):
     """Another thread is in cuInit and has the lock, which a question takes in the child."""
     code = f"""
 with held({str(machine.hold("cuInit"))!r}, call):
@@ -527,9 +514,7 @@ less.join()
     assert len(machine.calls("launch")) == 3
 
 
-def test_libraries_share_memory_also_if_one_without_cuda_code_was_loaded_first(
-    machine: Machine, folder: Path, library: Path, steps: Path
-) -> None:
+def test_libraries_share_memory_also_if_one_without_cuda_code_was_loaded_first(machine, folder, library, steps):
     body = "BEGIN (void)tensor, (void)argument; END"
     unit = c_unit(folder, body, signature("nothing", [tensor("x", "float16", ["n"])], symbols={"n": "int32"}))
     code = f"""

@@ -14,7 +14,9 @@ from kernelwright.backends.launcher import LAUNCHER
 from kernelwright.backends.plan import LoweredUnit
 from kernelwright.frontends.cutedsl.compiler import ANSWERED, HOST
 from support.launcher_build import FakeTensor, compile_and_link, include_folders, plan, signature, tensor
-from test_launcher_cuda import Machine, folder, machine  # noqa: F401 (fixtures)
+from test_launcher_cuda import Machine, folder, machine
+
+__all__ = ["folder", "machine"]
 
 EXPORTED = r"""
 #include <stddef.h>
@@ -85,7 +87,7 @@ int32_t __tvm_ffi_ENTRY(void *self, const TVMFFIAny *arguments, int32_t count, T
 
 
 @pytest.fixture(scope="module")
-def library(folder: Path) -> Path:  # noqa: F811
+def library(folder: Path) -> Path:
     """A kernel of two variants, float32 and float16, each with an object of its own."""
     units = [exported_unit(folder, dtype) for dtype in ("float32", "float16")]
     kernel = plan("taken", *units)
@@ -97,7 +99,7 @@ def library(folder: Path) -> Path:  # noqa: F811
     return folder / "taken.so"
 
 
-def exported_unit(folder: Path, dtype: str) -> LoweredUnit:  # noqa: F811
+def exported_unit(folder: Path, dtype: str) -> LoweredUnit:
     """What the front end would leave."""
     data = signature(
         "taken", [tensor("x", dtype, ["n"])], slug=dtype, target="cuda", arch="sm_80", symbols={"n": "int32"}
@@ -122,28 +124,24 @@ def array(size: int, dtype: tuple[int, int, int] = (2, 32, 1), device: int = 0, 
     return tvm_ffi.from_dlpack(FakeTensor([size], dtype, device=(2, device), strides=[stride], data=0x100))
 
 
-def test_a_launch_keeps_grid_block_shared_memory_attributes_and_parameters(library: Path, machine: Machine) -> None:  # noqa: F811
+def test_a_launch_keeps_grid_block_shared_memory_attributes_parameters_and_the_stream_of_its_device(
+    library: Path, machine: Machine
+) -> None:
     machine.set(capability=90, parameters="pi")
     taken = machine.load(library)["taken"]
     taken(array(1000))
-    (launch,) = machine.calls("launch")
+    first, second = (tvm_ffi.device(f"cuda:{number}") for number in range(2))
+    with tvm_ffi.use_raw_stream(first, 0x50), tvm_ffi.use_raw_stream(second, 0x60):
+        taken(array(8, device=1))
+    launch, other = machine.calls("launch")
+    assert "stream 0x60 on cuda:1 " in other
     assert launch == (
         "device_float32 sm_90a grid 5 3 1 block 32 2 1 shared 1000 stream 0 on cuda:0 "
         "attribute 4: 2 attribute 6: 1 parameters 0x100 1000"
     )
 
 
-def test_a_launch_is_in_the_stream_of_its_device(library: Path, machine: Machine) -> None:  # noqa: F811
-    first, second = (tvm_ffi.device(f"cuda:{number}") for number in range(2))
-    with tvm_ffi.use_raw_stream(first, 0x50), tvm_ffi.use_raw_stream(second, 0x60):
-        machine.load(library)["taken"](array(8, device=1))
-    assert "stream 0x60 on cuda:1 " in machine.calls("launch")[0]
-
-
-def test_each_variant_finds_its_own_functions_and_loads_its_image_once_for_a_device(
-    library: Path,
-    machine: Machine,  # noqa: F811
-) -> None:
+def test_each_variant_finds_its_own_functions_and_loads_its_image_once_for_a_device(library, machine):
     machine.set(capability=80)
     taken = machine.load(library)["taken"]
     for _ in range(2):
@@ -155,7 +153,7 @@ def test_each_variant_finds_its_own_functions_and_loads_its_image_once_for_a_dev
     assert machine.calls("load") == ["sm_80", "sm_80"]
 
 
-def test_more_shared_memory_is_asked_for_when_a_launch_needs_it(library: Path, machine: Machine) -> None:  # noqa: F811
+def test_more_shared_memory_is_asked_for_when_a_launch_needs_it(library: Path, machine: Machine) -> None:
     taken = machine.load(library)["taken"]
     taken(array(8))
     assert machine.calls("set") == []
@@ -167,33 +165,26 @@ def test_more_shared_memory_is_asked_for_when_a_launch_needs_it(library: Path, m
         taken(array(200000))
 
 
-def test_an_empty_grid_is_an_error_where_there_is_something_to_do(library: Path, machine: Machine) -> None:  # noqa: F811
+def test_an_empty_grid_is_an_error_where_there_is_something_to_do_and_empty_tensors_get_strides(library, machine):
     with pytest.raises(ValueError, match=r"grid \(0, 3, 1\), block \(32, 2, 1\), which does nothing, and no array is"):
         machine.load(library)["taken"](array(8, stride=0))
     assert machine.calls("launch") == []
-
-
-def test_empty_tensors_without_strides_get_some(library: Path, machine: Machine) -> None:  # noqa: F811
     machine.load(library)["taken"](array(0))
     (launch,) = machine.calls("launch")
     assert "grid 1 3 1" in launch
 
 
-def test_errors_of_exported_code_name_the_kernel(library: Path, machine: Machine) -> None:  # noqa: F811
-    with pytest.raises(ValueError, match=r"^kernel 'taken': an unlucky number$"):
-        machine.load(library)["taken"](array(13))
-
-
-def test_what_exported_code_would_print_of_a_launch_is_an_error(library: Path, machine: Machine) -> None:  # noqa: F811
+def test_errors_of_exported_code_and_what_it_would_print_of_a_launch_name_the_kernel(library, machine):
     taken = machine.load(library)["taken"]
-    with pytest.raises(RuntimeError, match=r"^kernel 'taken': 14 is not better\.$"):
-        taken(array(14))
+    for size, error, said in ((13, ValueError, "an unlucky number"), (14, RuntimeError, r"14 is not better\.")):
+        with pytest.raises(error, match=f"^kernel 'taken': {said}$"):
+            taken(array(size))
     assert machine.calls("launch") == []
     taken(array(15))
     assert len(machine.calls("launch")) == 1
 
 
-def test_errors_of_the_driver_are_told_once_and_a_later_call_can_succeed(library: Path, machine: Machine) -> None:  # noqa: F811
+def test_errors_of_the_driver_are_told_once_and_a_later_call_can_succeed(library: Path, machine: Machine) -> None:
     taken = machine.load(library)["taken"]
     for failure in ("cuInit=100", "cuLibraryLoadData=700", "cuLaunchKernelEx=700"):
         machine.set(fail=failure)
@@ -204,7 +195,7 @@ def test_errors_of_the_driver_are_told_once_and_a_later_call_can_succeed(library
     assert len(machine.calls("launch")) == 1
 
 
-def test_a_device_without_an_image_is_an_error(library: Path, machine: Machine) -> None:  # noqa: F811
+def test_a_device_without_an_image_is_an_error(library: Path, machine: Machine) -> None:
     machine.set(capability=75)
     with pytest.raises(RuntimeError, match=r"is an sm_75, and variant float32 was built for sm_80, sm_90a"):
         machine.load(library)["taken"](array(8))

@@ -10,6 +10,7 @@ import random
 import shutil
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from kernelwright.backends.sources import emit
 from kernelwright.core.errors import KernelwrightError
 from kernelwright.runtime.arguments import Described, Signatures
 from kernelwright.runtime.tables import DeviceTable, Rules, Tuned, table_for
+from support.extension_build import entry_of
 from support.forked import starter
 from support.launcher_build import FakeTensor, build, c_unit, plan, scalar, signature, tensor
 
@@ -104,9 +106,6 @@ def library(place: Path, kernel: KernelPlan) -> Path:
     return built(place, replace(kernel, tables=of_devices(BY_M))).rename(place / "tuned.so")
 
 
-# ---- the same choice as in Python
-
-
 def random_rules(chance: random.Random, variants: Sequence[int]) -> Rules:
     by = tuple(chance.sample(["m", "n", "k"], chance.randrange(4)))
     ends = sorted(chance.sample(range(300), chance.choice([1, 3, 12, 33, 100]))) if by else []
@@ -130,25 +129,16 @@ def random_tables(chance: random.Random) -> tuple[DeviceTable, ...]:
     )
 
 
-def entry_of(kernel: KernelPlan) -> dict[str, Any]:
-    """The kernel's part of the manifest, as far as signatures are read from it."""
-    variants = []
-    for variant in kernel.variants:
-        items = [
-            {"name": a.name, "kind": a.kind, "dtype": a.dtype, "shape": list(a.shape), "output": a.output}
-            for a in variant.units[0].arguments
-        ]
-        variants.append({"slug": variant.slug, "arguments": items, "symbols": SYMBOLS, "units": [{"target": "llvm"}]})
-    return {"variants": variants, "declared": kernel.declared}
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_c_and_python_choose_alike_and_say_why_in_equal_words(place: Path, kernel: KernelPlan, seed: int) -> None:
     chance = random.Random(seed)
     tables = random_tables(chance)
     module = loaded(built(place, replace(kernel, tables=tables)))
     table = table_for(replace(kernel, tables=tables).usable_tables, "llvm", ARCH, HERE, COUNT)
-    signatures, slugs = Signatures("which", entry_of(kernel)), [variant.slug for variant in kernel.variants]
+    signatures, slugs = (
+        Signatures("which", {**entry_of(kernel), "declared": kernel.declared}),
+        [variant.slug for variant in kernel.variants],
+    )
     for _ in range(150):
         m, n, k, offset = chance.randrange(20), chance.randrange(20), chance.randrange(-3, 20), chance.randrange(2)
         declared, dtype = chance.choice([(0, "float32"), (1, "float64")])
@@ -160,9 +150,6 @@ def test_c_and_python_choose_alike_and_say_why_in_equal_words(place: Path, kerne
         number = 0 if wanted == 2 and offset and x.size else wanted
         assert told(module, x, k, y) == (number, found.reason(symbols, number, slugs))
         assert ran(module, x, k, y) == number
-
-
-# ---- sizes
 
 
 def test_sizes_whose_product_int64_does_not_hold_are_beyond_every_end(tmp_path: Path) -> None:
@@ -215,10 +202,9 @@ def test_one_declared_variant_of_several_is_the_kernel_and_not_itself(place: Pat
         module["which__1"](*arrays(3, offset=1))
 
 
-# ---- devices
-
-
-def test_a_machine_that_does_not_say_its_name_has_the_nearest_table(place: Path, library: Path) -> None:
+def test_a_machine_that_does_not_say_its_name_has_the_nearest_table_and_this_one_is_known_by_its_own(
+    place, library, kernel
+):
     for content in (None, "", "processor: 0\n", "model name", f"model name\t: {'x' * 5000}\n"):
         (place / "cpuinfo").unlink(missing_ok=True)
         if content is not None:
@@ -226,18 +212,13 @@ def test_a_machine_that_does_not_say_its_name_has_the_nearest_table(place: Path,
         module = loaded(library)
         assert ran(module, *arrays(17)) == 3
         assert "the nearest to this device, '" in told(module, *arrays(17))[1]
-
-
-def test_this_machine_is_known_by_its_own_name(place: Path, kernel: KernelPlan) -> None:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     module = loaded(build(place, replace(kernel, tables=of_devices(BY_M, name=name))))
     assert "which is this device" in told(module, *arrays(17))[1]
 
 
-def test_the_arch_is_that_of_the_code_that_the_declared_variant_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_arch_is_that_of_the_code_that_the_declared_variant_runs(tmp_path, monkeypatch):
     units = [unit(tmp_path, 10, "single", arguments(), arch) for arch in ("x86-64", "x86-64-v2")]
     units += [unit(tmp_path, 13, "other", arguments(), "x86-64-v2")]
     tables = of_devices({0: Rules((), ((None, 1),))}, arch="x86-64-v2")
@@ -254,22 +235,15 @@ def test_the_arch_is_that_of_the_code_that_the_declared_variant_runs(
         module["which__1"](*arrays(3))
 
 
-# ---- threads and forks
-
-
 def test_threads_that_make_the_first_call_at_once_decide_alike(library: Path) -> None:
-    module, passed, numbers, barrier = loaded(library), arrays(17), [], threading.Barrier(8)
+    module, passed, barrier = loaded(library), arrays(17), threading.Barrier(8)
 
-    def call() -> None:
+    def call(number: int) -> int:
         barrier.wait()
-        numbers.append(ran(module, *passed))
+        return ran(module, *passed)
 
-    threads = [threading.Thread(target=call) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert numbers == [3] * 8
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(call, range(8))) == [3] * 8
 
 
 FORK = """
@@ -297,19 +271,18 @@ def test_a_child_of_fork_decides_like_its_parent(library: Path, first: str) -> N
     assert done.stdout.split() == ["3", "3"], done.stderr
 
 
-# ---- what a table may not have
+NO_VARIANT, NO_RISE = "has rules for a variant that there is not", "has ranges that do not rise"
 
 
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
-        ({2: Rules((), ((None, 3),))}, "has rules for a variant that there is not"),
-        ({0: Rules((), ((None, 9),))}, "has rules for a variant that there is not"),
-        ({0: Rules(("m",), ((4, 2), (4, 3), (None, 0)))}, "has ranges that do not rise"),
-        ({0: Rules(("m",), ((4, 2), (8, 3)))}, "has ranges that do not rise"),
-        ({0: Rules(("m",), ())}, "has ranges that do not rise"),
-        ({0: Rules(("m",), ((None, 2), (None, 3)))}, "has ranges that do not rise"),
-        ({0: Rules(("m",), ((2**63 - 1, 2), (None, 3)))}, "has ranges that do not rise"),
+        *((rules, NO_VARIANT) for rules in ({2: Rules((), ((None, 3),))}, {0: Rules((), ((None, 9),))})),
+        ({0: Rules(("m",), ((4, 2), (4, 3), (None, 0)))}, NO_RISE),
+        ({0: Rules(("m",), ((4, 2), (8, 3)))}, NO_RISE),
+        ({0: Rules(("m",), ())}, NO_RISE),
+        ({0: Rules(("m",), ((None, 2), (None, 3)))}, NO_RISE),
+        ({0: Rules(("m",), ((2**63 - 1, 2), (None, 3)))}, NO_RISE),
         ({0: Rules(("q",), ((None, 2),))}, "decides by the size 'q', which no input tells"),
     ],
 )

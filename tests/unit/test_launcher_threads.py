@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -122,9 +123,9 @@ def in_process(library: Path, code: str, **environment: str) -> subprocess.Compl
 
 
 def test_a_launch_runs_each_task_once(module: Any) -> None:
-    for _ in range(500):
-        out = call(module, PLAIN)
-        assert out[:4].tolist() == [1] * 4 and not out[4:64].any() and out[128] == 4
+    for tasks in [*[0] * 500, 1, 3, 4, 50]:
+        out, count = call(module, PLAIN, tasks), tasks or 4
+        assert out[:count].tolist() == [1] * count and not out[count:64].any() and out[128] == count
 
 
 def test_all_tasks_run_at_once_one_of_them_in_the_caller(library: Path) -> None:
@@ -138,12 +139,6 @@ for _ in range(20):
     assert done.stdout == "4 True\n" * 20, done.stderr
 
 
-@pytest.mark.parametrize("tasks", [1, 3, 4, 50])
-def test_a_given_number_of_tasks_is_kept(module: Any, tasks: int) -> None:
-    out = call(module, PLAIN, tasks)
-    assert out[:tasks].tolist() == [1] * tasks and not out[tasks:64].any() and out[128] == tasks
-
-
 def test_a_nested_launch_runs_to_completion(module: Any) -> None:
     for _ in range(50):
         out = call(module, NESTED)
@@ -151,27 +146,16 @@ def test_a_nested_launch_runs_to_completion(module: Any) -> None:
 
 
 def test_launches_from_several_threads_do_not_disturb_each_other(module: Any) -> None:
-    wrong: list[np.ndarray] = []
+    def wrong(thread: int) -> list[np.ndarray]:
+        outs = [call(module, NESTED if round % 3 == 0 else PLAIN) for round in range(300)]
+        counts = [int(out[128]) for out in outs]
+        return [o for o, n in zip(outs, counts, strict=True) if o[:n].tolist() != [1] * n or o[n:64].any()]
 
-    def work() -> None:
-        for round in range(300):
-            out = call(module, NESTED if round % 3 == 0 else PLAIN)
-            tasks = int(out[128])
-            if out[:tasks].tolist() != [1] * tasks or out[tasks:64].any():
-                wrong.append(out)
-
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(600)
-        assert not thread.is_alive()
-    assert not wrong
+    with ThreadPoolExecutor(6) as threads:
+        assert list(threads.map(wrong, range(6))) == [[]] * 6
 
 
-def test_a_launch_during_that_of_another_thread_runs_in_the_caller(
-    module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_launch_during_that_of_another_thread_runs_in_the_caller(module, tmp_path, monkeypatch):
     monkeypatch.setenv("GATE", str(tmp_path / "gate"))
     others: list[np.ndarray] = []
     with held(tmp_path / "gate", lambda: others.append(call(module, HELD))):
@@ -193,40 +177,24 @@ def test_an_error_of_a_task_is_raised_in_the_caller(module: Any) -> None:
     assert call(module, PLAIN)[:4].tolist() == [1] * 4, "the pool goes on working"
 
 
-def test_a_barrier_waits_for_all_tasks(module: Any) -> None:
+def test_a_barrier_waits_for_all_tasks_until_one_fails_and_is_an_error_where_threads_are_too_few(module):
     for _ in range(50):
         assert call(module, BARRIER)[64:68].tolist() == [4] * 4
     assert call(module, BARRIER, 1)[64] == 1
-
-
-def test_a_task_that_fails_releases_those_at_the_barrier(module: Any) -> None:
     for _ in range(20):
         with pytest.raises((ValueError, RuntimeError), match="task"):
             call(module, FAIL_AT_BARRIER)
-
-
-def test_a_barrier_among_more_tasks_than_threads_is_an_error_and_not_a_deadlock(module: Any) -> None:
     with pytest.raises(RuntimeError, match="a parallel barrier needs as many threads as the 9 tasks"):
         call(module, BARRIER, 9)
 
 
-def test_workspaces_of_failed_tasks_are_freed(module: Any) -> None:
-    def pages() -> int:
-        return int(Path("/proc/self/statm").read_text().split()[0])
-
-    def fail() -> None:
+def test_workspaces_of_failed_tasks_are_freed_and_one_larger_than_memory_is_refused(module: Any) -> None:
+    pages = []
+    for _ in range(45):
         with pytest.raises(ValueError, match="task"):
             call(module, WORKSPACE)
-
-    for _ in range(5):
-        fail()
-    before = pages()
-    for _ in range(40):
-        fail()
-    assert (pages() - before) * os.sysconf("SC_PAGE_SIZE") < 40 * 2**24
-
-
-def test_a_workspace_that_is_larger_than_memory_is_refused(module: Any) -> None:
+        pages.append(int(Path("/proc/self/statm").read_text().split()[0]))
+    assert (pages[-1] - pages[4]) * os.sysconf("SC_PAGE_SIZE") < 40 * 2**24
     with pytest.raises(MemoryError, match=f"no memory for a workspace of {2**64 - 1} bytes"):
         call(module, HUGE)
 
@@ -237,17 +205,9 @@ def test_the_number_of_threads_can_be_set_and_read(module: Any) -> None:
         assert module["kw_num_threads"]() == threads == call(module, PLAIN)[128]
     module["kw_set_num_threads"](0)
     assert module["kw_num_threads"]() == len(os.sched_getaffinity(0))
-
-
-@pytest.mark.parametrize("threads", [-1, 1025])
-def test_an_invalid_number_of_threads_is_refused(module: Any, threads: int) -> None:
-    with pytest.raises(ValueError, match=f"kernel 'probe': the number of threads is {threads}, expected 1 to 1024"):
-        module["kw_set_num_threads"](threads)
-
-
-def test_the_environment_sets_the_number_of_threads(library: Path) -> None:
-    done = in_process(library, "print(module['kw_num_threads'](), call(PLAIN)[128])", KERNELWRIGHT_NUM_THREADS="3")
-    assert done.stdout == "3 3\n", done.stderr
+    for wrong in (-1, 1025):
+        with pytest.raises(ValueError, match=f"kernel 'probe': the number of threads is {wrong}, expected 1 to 1024"):
+            module["kw_set_num_threads"](wrong)
 
 
 IN_CHILD = """
@@ -325,12 +285,12 @@ for files in {[files for files, _ in QUOTAS]}:
     assert [int(line) for line in done.stdout.split()] == [min(cpus, most or cpus) for _, most in QUOTAS], done.stderr
 
 
-def test_the_environment_goes_before_the_cpu_quota(limited: tuple[Path, Path]) -> None:
+def test_the_environment_sets_the_number_of_threads_also_beyond_the_cpu_quota(limited: tuple[Path, Path]) -> None:
     library, cgroup = limited
     cgroup.mkdir(exist_ok=True)
     (cgroup / "cpu.max").write_text("100000 100000\n")
-    done = in_process(library, "print(module['kw_num_threads']())", KERNELWRIGHT_NUM_THREADS="5")
-    assert done.stdout == "5\n", done.stderr
+    done = in_process(library, "print(module['kw_num_threads'](), call(PLAIN)[128])", KERNELWRIGHT_NUM_THREADS="5")
+    assert done.stdout == "5 5\n", done.stderr
 
 
 def test_libraries_share_one_pool_that_starts_lazily(library: Path, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from kernelwright import backends
-from kernelwright.backends.plan import LoweredUnit
 from kernelwright.core.errors import KernelwrightError
 from support.kernel_library import covering
 from support.launched import driver_of
@@ -78,9 +77,6 @@ def lowered(project: Project, name: str, text: str, arch: str = "sm_90") -> Vari
 def variant_of(result: Mapping[str, Any]) -> Variant:
     contents = result["contents"]
     return Variant(json.loads(contents["signature.json"]), contents["host.c"].decode())
-
-
-# ---- all kernels of the library
 
 
 @pytest.fixture(scope="module")
@@ -173,9 +169,7 @@ def plain(line: str) -> str:
     return re.sub(r"\bmap \d+", "map", re.sub("0x[0-9a-f]{8,}", "workspace", line))
 
 
-def test_all_kernels_launch_what_the_host_code_of_tvm_launches(
-    library: dict[str, list[Variant]], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_all_kernels_launch_what_the_host_code_of_tvm_launches(library, tmp_path, tmp_path_factory):
     """It takes long: TVM lowers all kernels of the library, and each is launched in two ways."""
     assert len(library) >= 16 and all(v.signature["launches"] for variants in library.values() for v in variants)
     driver = driver_of(tmp_path_factory)
@@ -184,8 +178,6 @@ def test_all_kernels_launch_what_the_host_code_of_tvm_launches(
         assert len(by_tvm[name]) >= len(SIZES) * len(variants), name
         assert by_module[name] == by_tvm[name], name
 
-
-# ---- kinds of host code
 
 TENSORS = 'x: T.Buffer((n,), "float32"), y: T.Buffer((n,), "float32")'
 
@@ -252,9 +244,7 @@ def kind(name: str) -> str:
     return definition(body, parameters)
 
 
-def test_kinds_of_host_code_launch_what_the_host_code_of_tvm_launches(
-    project: Project, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_kinds_of_host_code_launch_what_the_host_code_of_tvm_launches(project, tmp_path, tmp_path_factory):
     kernels = {name: [lowered(project, name, kind(name))] for name in KINDS}
     assert [name for name, (variant,) in kernels.items() if variant.signature["launches"] is None] == []
     driver, here = driver_of(tmp_path_factory), {"capability": 90}
@@ -263,51 +253,53 @@ def test_kinds_of_host_code_launch_what_the_host_code_of_tvm_launches(
         assert by_module[name] == by_tvm[name] != [], name
 
 
-@pytest.mark.parametrize(
-    ("text", "logic"),
-    [
-        (definition('T.evaluate(T.call_packed("foo.bar", n))\n' + copying()), 'calls T.call_packed("foo.bar", n)'),
-        (
-            definition('T.evaluate(T.call_extern("int32", "f", n))\n' + copying()),
-            'calls T.call_extern("int32", "f", n)',
-        ),
-        (
-            definition(copying(), TENSORS + ", q: T.int32, w: T.Buffer((r,), 'int8')").replace(
-                "n, m =", 'r = tirx.Var("q", "int32"); n, m ='
-            ),
-            "has a size and an argument that are both named 'q'",
-        ),
-        (
-            definition(copying(), TENSORS + ", w: T.Buffer((r,), 'int8')").replace(
-                "n, m =", 'r = tirx.Var("größe", "int32"); n, m ='
-            ),
-            "has a size named 'größe', which is not ASCII",
-        ),
-        (
-            # From 2**31 on this is negative in C, and would not be in Python.
-            definition(copying("T.cast(q, 'int32')"), TENSORS + ", q: T.uint32"),
-            'computes T.Cast("int32", q)',
-        ),
-        (
-            # Python would compare the number of twice the precision that the caller has passed.
-            definition("if q >= T.float32(0.1):\n" + copying(indent="    "), TENSORS + ", q: T.float32"),
-            "computes T.float32(0.10000000000000001) in float32",
-        ),
-    ],
-    ids=["packed", "extern", "names", "ascii", "wraps", "rounds"],
-)
-def test_what_cannot_be_said_is_said_in_words(project: Project, text: str, logic: str) -> None:
-    signature = lowered(project, "words", text).signature
-    assert (signature["launches"], signature["host_logic"]) == (None, f"the host code {logic}")
+def with_size(name: str, more: str = "") -> str:
+    """A definition with a size of that name."""
+    text = definition(copying(), f"{TENSORS}{more}, w: T.Buffer((r,), 'int8')")
+    return text.replace("n, m =", f'r = tirx.Var("{name}", "int32"); n, m =')
 
 
-def test_an_assertion_of_the_definition_is_a_check(project: Project) -> None:
+PACKED, EXTERN = 'T.call_packed("foo.bar", n)', 'T.call_extern("int32", "f", n)'
+ROWS = 'x: T.Buffer((n, 4), "float32", {}), y: T.Buffer((n,), "float32")'
+WORDS = {
+    "packed": (definition(f"T.evaluate({PACKED})\n{copying()}"), f"calls {PACKED}"),
+    "extern": (definition(f"T.evaluate({EXTERN})\n{copying()}"), f"calls {EXTERN}"),
+    "names": (with_size("q", ", q: T.int32"), "has a size and an argument that are both named 'q'"),
+    "ascii": (with_size("größe"), "has a size named 'größe', which is not ASCII"),
+    # From 2**31 on this is negative in C, and would not be in Python.
+    "wraps": (definition(copying("T.cast(q, 'int32')"), TENSORS + ", q: T.uint32"), 'computes T.Cast("int32", q)'),
+    # Python would compare the number of twice the precision that the caller has passed.
+    "rounds": (
+        definition("if q >= T.float32(0.1):\n" + copying(indent="    "), TENSORS + ", q: T.float32"),
+        "computes T.float32(0.10000000000000001) in float32",
+    ),
+    "loop": (
+        definition(f"for step in range(n):\n{copying(indent='    ')}"),
+        "has a loop around what it launches: for step in range(n)",
+    ),
+    "offset": (
+        definition(copying().replace("x[k]", "x[k, 0]"), ROWS.format("elem_offset=4")),
+        "takes argument 'x' with an offset of its own",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_what_cannot_be_said_is_said_in_words_and_is_an_error_of_the_backend(project: Project, name: str) -> None:
+    text, logic = WORDS[name]
+    signature = lowered(project, name, text).signature
+    assert signature["launches"] is None and signature["host_logic"].startswith(f"the host code {logic}")
+    with pytest.raises(KernelwrightError, match=re.escape(logic)) as caught:
+        backends.get("cuda_core").check(plan_of([signature]))
+    where = caught.value.where
+    assert "use the backend tvm_ffi" in str(caught.value)
+    assert (where.kernel, where.variant, where.stage) == (name, "default", "wrap")
+
+
+def test_an_assertion_of_the_definition_is_a_check_and_under_a_condition_one_under_it(project: Project) -> None:
     text = definition(f'assert n % 4 == 0, "n is odd"\n{copying()}')
     (check,) = lowered(project, "asserting", text).signature["host_checks"]
     assert check == {"error": "RuntimeError", "message": "n is odd", "passes": "(n % 4) == 0"}
-
-
-def test_an_assertion_under_a_condition_is_a_check_under_it(project: Project) -> None:
     body = f'if n > 3:\n    assert n % 4 == 0, "n is odd"\n{copying(indent="    ")}'
     (check,) = lowered(project, "guarded", definition(body)).signature["host_checks"]
     assert {n: eval(check["passes"], {}, {"n": n}) for n in (3, 4, 5)} == {3: True, 4: True, 5: False}
@@ -320,26 +312,10 @@ def test_temporary_memory_of_vectors_has_room_for_all_their_lanes(project: Proje
     assert eval(str(workspace["bytes"]), {}, {"n": 100}) == 1600
 
 
-def test_a_loop_of_launches_is_no_data_and_an_error_of_the_backend(project: Project) -> None:
-    signature = lowered(project, "loop", definition(f"for step in range(n):\n{copying(indent='    ')}")).signature
-    assert signature["launches"] is None
-    assert signature["host_logic"].startswith("the host code has a loop around what it launches: for step in range(n)")
-    with pytest.raises(KernelwrightError) as caught:
-        backends.get("cuda_core").check(plan_of([signature]))
-    text, where = str(caught.value), caught.value.where
-    assert "loop around what it launches" in text and "use the backend tvm_ffi" in text
-    assert (where.kernel, where.variant, where.stage) == ("loop", "default", "wrap")
-
-
-def test_strides_of_an_argument_are_data_and_an_offset_is_none(project: Project) -> None:
-    body = copying().replace("x[k]", "x[k, 0]")
-    with_strides = 'x: T.Buffer((n, 4), "float32", strides=(8, 1)), y: T.Buffer((n,), "float32")'
-    signature = lowered(project, "strided", definition(body, with_strides)).signature
+def test_strides_of_an_argument_are_data(project: Project) -> None:
+    text = definition(copying().replace("x[k]", "x[k, 0]"), ROWS.format("strides=(8, 1)"))
+    signature = lowered(project, "strided", text).signature
     assert (signature["arguments"][0]["strides"], len(signature["launches"])) == ([8, 1], 1)
-    with_offset = with_strides.replace("strides=(8, 1)", "elem_offset=4")
-    signature = lowered(project, "shifted", definition(body, with_offset)).signature
-    assert signature["launches"] is None
-    assert signature["host_logic"] == "the host code takes argument 'x' with an offset of its own"
 
 
 def test_the_cpu_has_no_launches(project: Project) -> None:
@@ -354,18 +330,14 @@ def test_the_cpu_has_no_launches(project: Project) -> None:
         ({"grid": [1, 2]}, "grid is [1, 2], expected a list of 3"),
         ({"shared": 1.5}, "shared is 1.5, expected an integer or whole characters"),
         ({"params": [{}]}, "dtype"),
+        *(
+            ({"grid": [expression, 1, 1]}, "signature.json has")
+            for expression in ("open('x')", "n.real", "[n]", "lambda: n", "other", "n **", "n ** 2")
+        ),
     ],
 )
-def test_damaged_launches_are_refused(project: Project, change: dict[str, Any], message: str) -> None:
+def test_damaged_launches_and_expressions_of_other_kinds_do_not_get_into_generated_code(project, change, message):
     signature = lowered(project, "grid", definition(copying())).signature
     launch = {**signature["launches"][0], **change}
     with pytest.raises(KernelwrightError, match=re.escape(message)):
-        LoweredUnit.from_json({**signature, "launches": [launch]}, "host.c")
-
-
-@pytest.mark.parametrize("expression", ["open('x')", "n.real", "[n]", "lambda: n", "other", "n **", "n ** 2"])
-def test_expressions_of_other_kinds_do_not_get_into_generated_code(project: Project, expression: str) -> None:
-    signature = lowered(project, "grid", definition(copying())).signature
-    launch = {**signature["launches"][0], "grid": [expression, 1, 1]}
-    with pytest.raises(KernelwrightError, match=r"signature\.json has"):
         backends.get("cuda_core").emit(plan_of([{**signature, "launches": [launch]}]))

@@ -1,23 +1,24 @@
-"""The text that the tvm_ffi backend writes, and what it refuses to write."""
+"""The text that the tvm_ffi backend writes, also for variants that differ, and what it refuses to write."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from elftools.elf.elffile import ELFFile
 from kernelwright.backends import get
 from kernelwright.backends import sources as library
-from kernelwright.backends.c_text import size_expression, symbols_of
+from kernelwright.backends.c_text import size_expression
 from kernelwright.backends.commands import ToolPaths
 from kernelwright.backends.plan import KernelPlan, LoweredUnit, VariantPlan
+from kernelwright.backends.torch import parameters_of
 from kernelwright.core.errors import KernelwrightError
-from kernelwright.runtime.tables import DeviceTable, Rules
+from kernelwright.core.signature import Argument
 from kernelwright.toolchain.cuda import cuda_version
-from support.launcher_build import plan, scalar, signature, tensor
+from support.launcher_build import hardened, plan, scalar, signature, tensor
 
 KERNEL = {
     "name": "gemm_kernel",
@@ -71,29 +72,6 @@ def one_output(shape: list[int | str], symbols: list[str], *inputs: dict[str, An
     return plan("k", LoweredUnit.from_json(data, "host.o"), outputs=["y"])
 
 
-def tuned_plan() -> KernelPlan:
-    """The kernel in float16, and a second variant that runs where a table for a GPU or for a CPU says so."""
-    by_both = Rules(("m", "k"), ((64, 0), (4096, 1), (None, 0)))
-    gpu = DeviceTable("cuda", "sm_90a", "NVIDIA H100 80GB HBM3", 132, {0: by_both})
-    cpu = DeviceTable("llvm", "x86-64-v3", 'A "CPU"', 8, {0: Rules((), ((None, 1),))})
-    units = [unit for unit in whole_plan().units if unit.arch != "x86-64" and unit.slug == "dtype-float16"]
-    others = [replace(unit, slug="other", entry=f"{unit.entry}_other") for unit in units]
-    return replace(gemm_plan(*units, *others), declared=1, tables=(gpu, cpu))
-
-
-def test_what_only_some_kernels_have_is_in_no_other_library() -> None:
-    assert "tuning" in emit(tuned_plan()) and "declared" in emit(tuned_plan())
-    without = emit(replace(tuned_plan(), tables=(), declared=None))
-    assert "tuning" not in without and "declared" not in without and "tabled" not in without
-    assert "tuning" not in emit(replace(tuned_plan(), tables=()))
-    of_both, of_cpu = whole_plan(), gemm_plan(cpu_unit("float16", "x86-64"))
-    of_cuda = [unit for unit in of_both.units if unit.target == "cuda"]
-    for kernel in (of_both, of_cpu):
-        assert "#define KW_LLVM\n#include" in emit(kernel), "host code is linked"
-    assert "KW_LLVM" not in emit(gemm_plan(*of_cuda))
-    assert emit(replace(of_cpu, split=True, toolkit=13000)) == emit(of_cpu), "it has no device code to split"
-
-
 def test_a_cuda_version_is_counted_as_cuda_does() -> None:
     assert [cuda_version(text) for text in ("13.0.88", "12.9.86", "12.4")] == [13000, 12090, 12040]
 
@@ -105,34 +83,11 @@ def test_equal_plans_give_equal_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("n", "n_"),
-        ("n * 2 + 1", "kw_add(kw_multiply(n_, INT64_C(2)), INT64_C(1))"),
-        ("(n + 31) // 32", "kw_floordiv(kw_add(n_, INT64_C(31)), INT64_C(32))"),
-        ("n % m - -1", "kw_subtract(kw_floormod(n_, m_), kw_subtract(INT64_C(0), INT64_C(1)))"),
-        ("max(n, m, 4)", "kw_max(kw_max(n_, m_), INT64_C(4))"),
-    ],
-)
-def test_sizes_are_translated_to_c(text: str, expected: str) -> None:
-    assert size_expression(text, "{}_".format) == expected
-
-
-@pytest.mark.parametrize(
     "text", ["n / 2", "f(n)", "n if m else 2", "n.x", "max(n)", "True", "1.5", "n ** 2", "min(*n)"]
 )
 def test_other_python_is_refused_as_a_size(text: str) -> None:
     with pytest.raises(ValueError, match="cannot translate"):
         size_expression(text, str)
-
-
-def test_symbols_are_listed_once_in_order() -> None:
-    assert symbols_of("m * n + m") == ["m", "n"]
-    assert symbols_of(7) == []
-
-
-def test_a_size_of_an_output_may_come_from_a_number() -> None:
-    assert "const int64_t size_n = call->values[0]->v_int64;" in emit(one_output(["n"], ["n"], scalar("n", "int32")))
 
 
 X = tensor("x", "float32", [1])
@@ -228,14 +183,80 @@ __attribute__((visibility("default"))) int PyInit__gemm(void) {
 
 
 def test_extension_modules_are_hardened_like_libraries(tmp_path: Path) -> None:
-    _, (compiler, *options) = get("cython").commands(
-        "gemm", ToolPaths("gcc", ".", (), python_include="."), str(tmp_path)
-    )
+    tools = ToolPaths("gcc", ".", (), python_include=".")
+    _, (compiler, *options) = get("cython").commands("gemm", tools, str(tmp_path))
     (tmp_path / "_gemm.c").write_text(SOURCE_WITH_ARRAY)
     subprocess.run([compiler, *options], check=True)
-    with (tmp_path / "_gemm.abi3.so").open("rb") as file:
-        elf = ELFFile(file)
-        assert "PT_GNU_RELRO" in {segment.header.p_type for segment in elf.iter_segments()}
-        tags = {tag.entry.d_tag: tag.entry.d_val for tag in elf.get_section_by_name(".dynamic").iter_tags()}
-        assert tags["DT_FLAGS"] & 0x8 and tags["DT_FLAGS_1"] & 0x1, "DF_BIND_NOW and DF_1_NOW of elf.h"
-        assert "__stack_chk_fail" in {symbol.name for symbol in elf.get_section_by_name(".dynsym").iter_symbols()}
+    elf = hardened(tmp_path / "_gemm.abi3.so")
+    assert "__stack_chk_fail" in {symbol.name for symbol in elf.get_section_by_name(".dynsym").iter_symbols()}
+
+
+def on_cuda(slug: str, rank: int, parameters: int, images: int) -> LoweredUnit:
+    """A lowering with an output of that rank, a device function with so many parameters, and so many images."""
+    device = {"name": "f", "params": ["handle"] * parameters, "launch": ["blockIdx.x"]}
+    arguments = [tensor("y", "float32", [4] * rank, output=True)]
+    data = signature("k", arguments, slug=slug, target="cuda", arch="sm_80", device_kernels=[device])
+    return LoweredUnit.from_json(data, "host.c", {f"sm_{80 + number}": "image" for number in range(images)})
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_library_has_room_for_the_largest_of_its_variants(first: bool) -> None:
+    small, large = on_cuda("small", 1, 2, 3), on_cuda("large", 4, 5, 6)
+    units = [large, small] if first else [small, large]
+    text = emit(plan("k", *units, outputs=["y"]))
+    assert "  .num_dims = 4,\n" in text
+    libraries = re.findall(r"^static void \*kw_libraries_\d\[(\d)\];$", text, re.M)
+    assert libraries == (["6", "3"] if first else ["3", "6"])
+
+
+def test_the_operator_of_pytorch_takes_a_number_of_any_variant_and_writes_what_one_of_them_writes() -> None:
+    for dtypes, kind in {
+        ("int32", "float16"): "float",
+        ("bfloat16", "int64"): "float",
+        ("bool", "float32"): "float",
+        ("bool", "uint8"): "SymInt",
+        ("bool", "bool"): "bool",
+    }.items():
+        (parameter,) = parameters_of([[Argument("k", "scalar", dtype, False, False)] for dtype in dtypes])
+        assert parameter.kind == kind, dtypes
+    for first in (True, False):
+        written = [[Argument("x", "tensor", "float32", False, each, (4,))] for each in (first, not first)]
+        assert parameters_of(written)[0].written
+
+
+def test_a_constant_size_fits_int64() -> None:
+    def unit(size: int) -> LoweredUnit:
+        return LoweredUnit.from_json(signature("k", [tensor("x", "int8", [size])]), "o")
+
+    assert f"(const int64_t[]){{{2**63 - 1}}}" in emit(plan("k", unit(2**63 - 1)))
+    for size in (2**63, -1):
+        with pytest.raises(KernelwrightError, match=r"shape\[0\] is .*expected a size from 0 or whole characters"):
+            unit(size)
+
+
+ROWS: dict[str, Any] = {
+    **signature("k", [tensor("x", "float32", ["n", 4]) | {"strides": ["s", 1]}], symbols={"n": "int64"}),
+    "stride_symbols": {"s": "int64"},
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"symbols": {"n": "int32"}},
+        {"stride_symbols": {"s": "int32"}},
+        {"multiples": {"n": 16}},
+        *({"arguments": [ROWS["arguments"][0] | more]} for more in ({"alignment": 64}, {"strides": ["s", 2]})),
+    ],
+    ids=str,
+)
+def test_variants_share_a_table_in_c_only_if_it_is_right_for_both(change: dict[str, Any]) -> None:
+    """What a call is compared with is in the library whatever other variants there are."""
+
+    def written(*units: dict[str, Any]) -> list[str]:
+        lowered = [LoweredUnit.from_json(unit | {"entry": f"kw_{number}"}, "o") for number, unit in enumerate(units)]
+        return emit(plan("k", *lowered)).splitlines()
+
+    other = ROWS | change | {"slug": "other"}
+    (own,) = (line for line in written(other) if line.startswith("static const kw_signature "))
+    assert own.replace("_0", "_1") in written(ROWS, other)

@@ -112,9 +112,6 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Package
         del sys.modules[name]
 
 
-# ---- what is verified
-
-
 def test_a_whole_package_gives_its_kernels(package: Package) -> None:
     module, name, entry = package.loader.kernel("scale")
     assert (module, name, entry["library"]) == (f"{NAME}._runtime.one", "scale", "_lib/scale.so")
@@ -127,9 +124,7 @@ def test_a_whole_package_gives_its_kernels(package: Package) -> None:
 
 @pytest.mark.parametrize("module", ["one.py", "first.py", "second.py"])
 @pytest.mark.parametrize("damage", ["altered", "missing"])
-def test_each_module_that_a_backend_lists_is_verified_before_any_of_them_runs(
-    package: Package, module: str, damage: str
-) -> None:
+def test_each_module_that_a_backend_lists_is_verified_before_any_of_them_runs(package, module, damage):
     path = package.folder / "_runtime" / module
     if damage == "missing":
         path.unlink()
@@ -184,25 +179,11 @@ def test_a_library_is_not_given_if_its_launcher_was_altered(package: Package) ->
         package.loader.library("scale")
 
 
-# ---- the manifest
-
-
-def test_a_kernel_without_a_library_is_an_error_that_names_it(package: Package) -> None:
-    package.change("scale", library=None)
-    with pytest.raises(ImportError, match=r"manifest\.json: lists no library of kernel 'scale'$"):
-        package.loader.library("scale")
-    assert package.loader.library("add").name == "add.so"
-
-
 @pytest.mark.parametrize(
     "more",
     [
-        {"variants": []},
-        {"variants": [{"slug": "default", "config": {}}]},
-        {"backends": None},
-        {"doc": None},
-        {"library": 5},
-        {"backward": ["x"]},
+        *({"variants": found} for found in ([], [{"slug": "default", "config": {}}])),
+        *({"backends": None}, {"doc": None}, {"library": 5}, {"backward": ["x"]}),
     ],
     ids=str,
 )
@@ -213,15 +194,18 @@ def test_a_kernel_in_another_form_is_an_error_that_names_it(package: Package, mo
     assert package.loader.kernel("add")[1] == "add"
 
 
-@pytest.mark.parametrize(
-    "described", [None, [], {"modules": [], "needs": []}, {"modules": ["one.py"], "needs": [["json"]]}]
-)
-def test_a_backend_in_another_form_is_an_error_that_names_it(package: Package, described: Any) -> None:
-    document = manifest_of()
-    document["backends"]["one"] = described
-    package.seal(document)
-    with pytest.raises(ImportError, match="does not describe the backend 'one'"):
-        package.loader.kernel("scale")
+def test_a_kernel_without_a_library_and_a_backend_in_another_form_are_errors_that_name_it(package: Package) -> None:
+    package.change("scale", library=None)
+    with pytest.raises(ImportError, match=r"manifest\.json: lists no library of kernel 'scale'$"):
+        package.loader.library("scale")
+    assert package.loader.library("add").name == "add.so"
+    for described in (None, [], {"modules": [], "needs": []}, {"modules": ["one.py"], "needs": [["json"]]}):
+        document = manifest_of()
+        document["backends"]["one"] = described
+        package.seal(document)
+        del sys.modules[NAME]
+        with pytest.raises(ImportError, match="does not describe the backend 'one'"):
+            package.loader.kernel("scale")
 
 
 UNSEALED: dict[str, tuple[Callable[[dict[str, Any]], str], str]] = {
@@ -247,18 +231,12 @@ def test_a_manifest_without_a_seal_or_of_another_schema_is_refused(package: Pack
         package.loader.kernel("scale")
 
 
-# ---- which kernel
-
-
-def test_a_kernel_is_loaded_once_for_each_backend(package: Package) -> None:
+def test_a_kernel_is_loaded_once_for_each_backend_and_what_is_not_there_is_an_attribute_error(package):
     loader = package.loader
     by_default, one, two = (loader.kernel("scale", backend) for backend in ("", "one", "two"))
     assert by_default is one and loader.kernel("scale", "two") is two
     assert [made[0] for made in (one, two)] == [f"{NAME}._runtime.{module}" for module in ("one", "two")]
     assert loader.kernel("add", "two")[1] == "add"
-
-
-def test_a_kernel_or_a_backend_that_is_not_there_is_an_attribute_error(package: Package) -> None:
     with pytest.raises(AttributeError, match=r"has no kernel 'scael'; it has scale, add$"):
         package.loader.kernel("scael")
     with pytest.raises(AttributeError, match="kernel 'add' of 'made_by_hand' is built for one, two, not 'three'"):
@@ -287,8 +265,6 @@ def test_kernels_are_loaded_ahead_for_the_devices_that_they_are_built_for(packag
     with pytest.raises(ValueError, match="not built for rocm"):
         loader.preload("rocm")
 
-
-# ---- partial packages
 
 GAPS = [
     {"kernel": "scale", "variant": "v", "archs": ["sm_80"], "stage": "cubin", "error": "too many registers"},
