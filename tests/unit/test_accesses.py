@@ -27,27 +27,32 @@ def main(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
 """
 
 OWN = "own[0], own[1], own[2], own[3]"
+BULK = "T.ptx.cp.async_.bulk.global_.shared__cta.bulk_group"
 
-ALIGNMENTS = {
-    "own[0] = x[t]": 4,
-    "x[t] = own[0]": 4,
-    'T.ptx.cp.async_.ca.shared.global_(shared.access_ptr("w"), T.address_of(x[t]), 4)': 16,
-    'T.evaluate(T.s_tir.cp_async_raw("float32", shared.data, 0, x.data, 0, 16))': 16,
-    f"T.ptx.ld.global_.v4.f32({OWN}, T.address_of(x[t]))": 16,
-    f"T.ptx.ld.global_.v8.f32({OWN}, own[4], own[5], own[6], own[7], T.address_of(x[t]))": 32,
-    "T.ptx.st.global_.f32(T.address_of(x[t]), own[0])": 4,
-    f"T.ptx.st.global_.v4.f32(T.address_of(x[t]), {OWN})": 16,
-    f"T.ptx.st.global_.v8.f32(T.address_of(x[t]), {OWN}, own[4], own[5], own[6], own[7])": 32,
-    f"T.ptx.red.global_.add.v4.f32(T.address_of(x[t]), {OWN})": 16,
-    "x[T.ramp(t * 4, 1, 4)] = T.broadcast(T.float32(0), 4)": 16,
-    "x[T.ramp(t * 8, 1, 8)] = T.broadcast(T.float32(0), 8)": 16,
-    "own[T.ramp(0, 1, 4)] = x[T.ramp(t * 4, 1, 4)]": 16,
-    "own[T.ramp(0, 1, 2)] = x[T.ramp(t * 2, 1, 2)]": 8,
-    "Tx.copy(own[0:4], x[0:4])": 16,
-    "Tx.copy(x[0:4], own[0:4])": 16,
-    'Tx.copy(own[0:8], x[0:8], dispatch="vec_256b")': 32,
+STATEMENTS = {
+    "own[0] = x[t]": (4, False),
+    "x[t] = own[0]": (4, True),
+    'T.ptx.cp.async_.ca.shared.global_(shared.access_ptr("w"), T.address_of(x[t]), 4)': (16, False),
+    'T.evaluate(T.s_tir.cp_async_raw("float32", shared.data, 0, x.data, 0, 16))': (16, True),
+    f"T.ptx.ld.global_.v4.f32({OWN}, T.address_of(x[t]))": (16, False),
+    f"T.ptx.ld.global_.v8.f32({OWN}, own[4], own[5], own[6], own[7], T.address_of(x[t]))": (32, False),
+    'T.ptx.ld.shared.f32(x[t], shared.access_ptr("r"))': (16, True),
+    "T.ptx.st.global_.f32(T.address_of(x[t]), own[0])": (4, True),
+    "T.ptx.st.global_.f32(T.address_of(y[t]), x[t])": (4, False),
+    f"T.ptx.st.global_.v4.f32(T.address_of(x[t]), {OWN})": (16, True),
+    f"T.ptx.st.global_.v8.f32(T.address_of(x[t]), {OWN}, own[4], own[5], own[6], own[7])": (32, True),
+    "T.ptx.red.global_.add.f32(T.address_of(x[t]), own[0])": (4, True),
+    f"T.ptx.red.global_.add.v4.f32(T.address_of(x[t]), {OWN})": (16, True),
+    f'{BULK}(T.address_of(x[t]), shared.access_ptr("r"), T.uint32(16))': (16, True),
+    "x[T.ramp(t * 4, 1, 4)] = T.broadcast(T.float32(0), 4)": (16, True),
+    "x[T.ramp(t * 8, 1, 8)] = T.broadcast(T.float32(0), 8)": (16, True),
+    "own[T.ramp(0, 1, 4)] = x[T.ramp(t * 4, 1, 4)]": (16, False),
+    "own[T.ramp(0, 1, 2)] = x[T.ramp(t * 2, 1, 2)]": (8, False),
+    "Tx.copy(own[0:4], x[0:4])": (16, True),
+    "Tx.copy(x[0:4], own[0:4])": (16, True),
+    'Tx.copy(own[0:8], x[0:8], dispatch="vec_256b")': (32, True),
 }
-"""A statement -> the alignment that it demands of x."""
+"""A statement -> the alignment that it demands of x, and whether it may write to x as far as that is known."""
 
 
 def function(folder: Path, text: str) -> Any:
@@ -59,14 +64,20 @@ def function(folder: Path, text: str) -> Any:
     return made["main"]
 
 
-@pytest.mark.parametrize(("statement", "alignment"), ALIGNMENTS.items(), ids=range(len(ALIGNMENTS)))
-def test_each_way_to_move_several_elements_demands_its_alignment(
-    tmp_path: Path, statement: str, alignment: int
-) -> None:
+def written(main: Any) -> list[bool]:
+    """Whether each argument of a function may be written by it."""
+    buffers = _written_buffers(main)
+    return [any(parameter.same_as(buffer) for buffer in buffers) for parameter in main.params]
+
+
+@pytest.mark.parametrize(("statement", "expected"), STATEMENTS.items(), ids=range(len(STATEMENTS)))
+def test_each_way_to_move_several_elements_demands_its_alignment(tmp_path, statement, expected):
     mode = "" if statement.startswith("Tx.") else "(s_tir=True)"
     main = function(tmp_path, FUNCTION.format(mode=mode, statement=statement))
+    alignment, is_written = expected
     assert [required_alignment(main, parameter, gpu=True) for parameter in main.params] == [alignment, 4]
     assert required_alignment(main, main.params[0], gpu=False) == 4
+    assert written(main) == [is_written, True]
 
 
 VIEW = """
@@ -80,39 +91,12 @@ def main(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32", align=32))
 """
 
 
-def test_a_view_demands_as_much_as_the_largest_access(tmp_path: Path) -> None:
+def test_a_view_demands_as_much_as_the_largest_access_and_on_the_cpu_as_the_elements(tmp_path: Path) -> None:
     main = function(tmp_path, VIEW)
     assert [required_alignment(main, parameter, gpu=True) for parameter in main.params] == [16, 32]
-
-
-def test_code_for_the_cpu_expects_no_more_than_the_elements_alignment_unless_it_is_asked_for(tmp_path: Path) -> None:
-    main = relaxed(function(tmp_path, VIEW))
-    assert [int(parameter.data_alignment) for parameter in main.params] == [4, 32]
-    assert [element_alignment(parameter) for parameter in main.params] == [4, 4]
-
-
-BULK = "T.ptx.cp.async_.bulk"
-
-WRITES = {
-    "own[0] = x[t]": False,
-    f"T.ptx.ld.global_.v4.f32({OWN}, T.address_of(x[t]))": False,
-    'T.ptx.cp.async_.ca.shared.global_(shared.access_ptr("w"), T.address_of(x[t]), 4)': False,
-    'T.ptx.ld.shared.f32(x[t], shared.access_ptr("r"))': True,
-    "T.ptx.st.global_.f32(T.address_of(x[t]), own[0])": True,
-    "T.ptx.st.global_.f32(T.address_of(y[t]), x[t])": False,
-    "T.ptx.red.global_.add.f32(T.address_of(x[t]), own[0])": True,
-    f'{BULK}.global_.shared__cta.bulk_group(T.address_of(x[t]), shared.access_ptr("r"), T.uint32(16))': True,
-    "Tx.copy(own[0:4], x[0:4])": True,
-}
-"""A statement -> whether x may be written by it, as far as it is known."""
-
-
-@pytest.mark.parametrize(("statement", "written"), WRITES.items(), ids=range(len(WRITES)))
-def test_what_may_write_to_an_argument_counts_as_writing(tmp_path: Path, statement: str, written: bool) -> None:
-    mode = "" if statement.startswith("Tx.") else "(s_tir=True)"
-    main = function(tmp_path, FUNCTION.format(mode=mode, statement=statement))
-    buffers = _written_buffers(main)
-    assert [any(p.same_as(b) for b in buffers) for p in main.params] == [written, True]
+    on_cpu = relaxed(main)
+    assert [int(parameter.data_alignment) for parameter in on_cpu.params] == [4, 32], "unless more is asked for"
+    assert [element_alignment(parameter) for parameter in on_cpu.params] == [4, 4]
 
 
 NESTED_VIEW = """
@@ -133,9 +117,7 @@ def main(x: T.Buffer((4, 4), "float32"), y: T.Buffer((4, 4), "float32")):
 
 
 def test_writing_to_a_view_of_a_view_writes_to_the_argument(tmp_path: Path) -> None:
-    main = function(tmp_path, NESTED_VIEW)
-    buffers = _written_buffers(main)
-    assert [any(p.same_as(b) for b in buffers) for p in main.params] == [False, True]
+    assert written(function(tmp_path, NESTED_VIEW)) == [False, True]
 
 
 def test_code_is_generated_for_the_arch_that_is_named() -> None:
@@ -144,3 +126,37 @@ def test_code_is_generated_for_the_arch_that_is_named() -> None:
     units = [replace(unit, target="cuda", arch=arch) for arch in ("sm_90a", "compute_80")]
     archs = {unit.arch: str(target_for(unit).attrs["arch"]) for unit in units}
     assert archs == {"sm_90a": "sm_90a", "compute_80": "sm_80"}
+
+
+PACKED = """
+from tvm.script import tirx as T
+
+@T.prim_func(s_tir=True)
+def main(x: T.Buffer((64,), "{dtype}"), y: T.Buffer((64,), "{dtype}")):
+    for b in T.thread_binding({blocks}, thread="threadIdx.x"):
+        for v in {loop}:
+            with T.sblock("y"):
+                i = T.axis.spatial(64, b * {step} + v)
+                y[i] = x[i]
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "step", "alignment"),
+    [
+        ("int4x8", 1, 4),
+        ("float4_e2m1fnx2", 1, 1),
+        ("float4_e2m1fn", 8, 4),
+        ("int8", 4, 4),
+        ("float32", 1, 4),
+        ("float32x4", 1, 16),
+        ("float32", 4, 16),
+        ("float32", 8, 16),
+    ],
+)
+def test_the_demand_of_code_for_the_gpu_counts_bits(dtype: str, step: int, alignment: int, tmp_path: Path) -> None:
+    loop = f"T.vectorized({step})" if step > 1 else "range(1)"
+    source = PACKED.format(dtype=dtype, step=step, blocks=64 // step, loop=loop)
+    main = function(tmp_path, source)
+    found = [required_alignment(main, parameter, gpu=True) for parameter in main.params]
+    assert found == [alignment, alignment]

@@ -14,10 +14,10 @@ from kernelwright.core.errors import SettingsError
 from kernelwright.define.configs import slugs
 from kernelwright.define.space import Choice, targets_with_points, variants_of
 from kernelwright.define.tables import tables_in
-from kernelwright.define.tuning import Rule, TableDevice, TableFile, TunedConfig, TuningError, table_text
+from kernelwright.define.tuning import Rule, TableDevice, TableFile, TunedConfig
 from kernelwright.runtime.tables import DeviceTable, Rules
 from kernelwright.stages.selection import KernelSelection
-from kernelwright.stages.tuned import choose, note_of, read_tables
+from kernelwright.stages.tuned import choose
 from kernelwright.stages.tuning import Tuning
 from support.scons_tree import GEMM
 
@@ -48,11 +48,8 @@ def table(device: TableDevice, *configs: TunedConfig, name: str = "tuning/gemm.j
     return TableFile("gemm", device, {}, configs, name)
 
 
-def tuned(n: int, *rules: tuple[int | None, int], by: tuple[str, ...] = ("m",), line: int = 10) -> TunedConfig:
-    config = TunedConfig({"n": n}, by, tuple(Rule({"block": block}, upto) for upto, block in rules))
-    for number, item in enumerate((config, *config.rules)):
-        object.__setattr__(item, "line", line + number)
-    return config
+def tuned(n: int, *rules: tuple[int | None, int], by: tuple[str, ...] = ("m",)) -> TunedConfig:
+    return TunedConfig({"n": n}, by, tuple(Rule({"block": block}, upto) for upto, block in rules))
 
 
 def built(selection: KernelSelection) -> list[tuple[Any, ...]]:
@@ -81,13 +78,10 @@ def test_the_declared_variants_come_first_for_all_archs_and_those_of_tables_for_
     )
 
 
-def test_a_kernel_without_a_space_stays_as_it_is() -> None:
+def test_a_kernel_without_a_space_stays_as_it_is_and_with_one_has_the_slugs_of_all_candidates():
     selection = KernelSelection(GEMM, dict(ARCHS), ("tvm_ffi",), ())
     assert choose(selection, [table(CPU)]).selection is selection
     assert (selection.declared, selection.tables, selection.archs_of("m-1")) == (None, (), ARCHS)
-
-
-def test_slugs_are_those_that_the_variants_have_among_all_candidates() -> None:
     everything = selected(SAME)
     names = dict(zip(map(str, everything.record.configs), everything.record.slugs, strict=True))
     chosen = choose(everything, [table(CPU, tuned(1, (None, 32)))]).selection.record
@@ -104,31 +98,15 @@ def test_adjacent_ranges_with_one_answer_merge_and_rules_that_change_nothing_go(
     assert choose(selected(SAME), [table(CPU, tuned(1, (None, 8)))]).selection.tables == ()
 
 
-def test_a_point_or_a_config_that_is_gone_is_stale_and_the_declared_variant_runs() -> None:
-    file = table(CPU, tuned(1, (64, 64), (None, 16)), tuned(3, (None, 16), line=20))
-    chosen = choose(selected(SAME), [file])
-    assert [str(error.where.location) for error in chosen.stale] == ["tuning/gemm.json:11", "tuning/gemm.json:20"]
-    assert "the point {'block': 64} any more" in chosen.stale[0].message
-    assert "config {'n': 3} is not declared any more" in chosen.stale[1].message
-    assert note_of(chosen.stale[1]).startswith("kernelwright: tuning/gemm.json:20: config {'n': 3} is not")
-    assert chosen.selection.tables[0].rules == {0: Rules(("m",), ((64, 0), (None, 2)))}
-
-
-def test_a_point_of_another_type_is_another_point() -> None:
-    file = table(CPU, TunedConfig({"n": 1}, (), (Rule({"block": 16.0}),)))
-    assert len(choose(selected(SAME), [file]).stale) == 1
-    file = table(CPU, TunedConfig({"n": True}, (), (Rule({"block": 16}),)))
-    assert len(choose(selected(SAME), [file]).stale) == 1
-
-
-def test_a_table_of_an_arch_that_is_not_built_chooses_nothing_and_is_looked_at_all_the_same() -> None:
+def test_a_point_of_another_type_is_stale_also_for_an_arch_that_is_not_built_and_what_is_not_selected_is_not():
     file = table(CPU, tuned(1, (64, 64), (None, 16)))
     chosen = choose(selected(SAME, {"cuda": ("sm_80",)}), [file])
     assert built(chosen.selection) == [(1, 8, {"cuda": ("sm_80",)}), (2, 8, {"cuda": ("sm_80",)})]
     assert chosen.selection.tables == () and len(chosen.stale) == 1
-
-
-def test_a_config_that_is_declared_and_not_selected_is_not_stale() -> None:
+    file = table(CPU, TunedConfig({"n": 1}, (), (Rule({"block": 16.0}),)))
+    assert len(choose(selected(SAME), [file]).stale) == 1
+    file = table(CPU, TunedConfig({"n": True}, (), (Rule({"block": 16}),)))
+    assert len(choose(selected(SAME), [file]).stale) == 1
     chosen = choose(selected(SAME[:1]), [table(CPU, tuned(2, (None, 16)))], replace(GEMM, choices=SAME))
     assert chosen.stale == () and chosen.selection.tables == () and len(chosen.selection.record.configs) == 1
 
@@ -167,13 +145,6 @@ def test_what_the_definition_prefers_is_not_built_without_its_arch_or_where_only
 
 
 APART = (Choice({"n": 1}, {"llvm": blocks(8, 16), "cuda": blocks(16, 8)}),)
-
-
-def test_targets_with_other_first_points_have_declared_variants_of_their_own() -> None:
-    assert built(choose(selected(APART)).selection) == [
-        (1, 8, {"llvm": ARCHS["llvm"]}),
-        (1, 16, {"cuda": ARCHS["cuda"]}),
-    ]
 
 
 def test_a_variant_that_is_declared_for_one_target_and_chosen_for_the_other_is_marked() -> None:
@@ -227,12 +198,3 @@ def test_tables_are_found_by_the_names_of_their_files(tmp_path: Path) -> None:
     assert tables_in(tmp_path, "tuning") == expected
     with pytest.raises(SettingsError, match="cannot be read as the folder of the tuning tables"):
         tables_in(tmp_path, "tuning/README.md")
-
-
-def test_two_tables_of_one_device_are_an_error_at_the_second_one(tmp_path: Path) -> None:
-    for name in ("gemm.a.json", "gemm.b.json"):
-        (tmp_path / name).write_text(table_text(table(CPU)))
-    assert read_tables(tmp_path, ["gemm.a.json"]).tables == (table(CPU),)
-    with pytest.raises(TuningError, match=r"of the same device as gemm\.a\.json: AMD EPYC") as caught:
-        read_tables(tmp_path, ["gemm.a.json", "gemm.b.json"])
-    assert caught.value.where.location == "gemm.b.json:2"

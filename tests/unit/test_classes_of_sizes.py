@@ -45,9 +45,7 @@ def record(folder: Path, *configs: dict[str, Any]) -> None:
         ([{"n_multiple_of": 1}, {"n_multiple_of": 16}], [{"n_multiple_of": 16}, {}]),
     ],
 )
-def test_a_config_that_names_a_class_is_for_that_one(
-    configs: list[dict[str, Any]], expected: list[dict[str, Any]]
-) -> None:
+def test_a_config_that_names_a_class_is_for_that_one(configs, expected):
     assert configs_of(configs=configs, divisible=CLASSES) == expected
 
 

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernelwright.core.converter import Count, from_json, json_text, shape, that, to_json
-from kernelwright.define.record import DefinitionRecord, KernelRecord
+from kernelwright.core.converter import Count, from_json, json_text, that, to_json
 
 Letter = Annotated[str, that("a letter", lambda text: len(text) == 1)]
 
@@ -73,7 +72,6 @@ def test_what_is_written_is_read_back_equal(whole: Whole) -> None:
         ({"parts": [], "letters": {"a": 1, "ab": 1}}, "letters.ab is 'ab', expected a letter"),
         ({"parts": [], "letters": []}, "letters is [], expected an object"),
         ({"parts": [], "pair": [True, "a"]}, "pair[0] is True, expected an integer"),
-        ({"parts": [], "pair": [1]}, "pair is [1], expected a list of 2"),
         ({"parts": [{"name": "ab"}]}, "parts[0].name is 'ab', expected a letter"),
         ({"parts": [{"name": "a", "size": True}]}, "parts[0].size is True, expected an integer"),
         ({"parts": [{"name": "a", "size": -1}]}, "parts[0].size is -1, expected an integer from 0 to 9007199254740992"),
@@ -93,34 +91,8 @@ def test_what_does_not_fit_is_an_error_with_its_place(value: Any, message: str) 
     assert str(caught.value) == message
 
 
-def test_defaults_are_left_out_so_that_equal_records_are_equal_data() -> None:
+def test_defaults_are_left_out_so_that_equal_records_are_equal_data_and_what_is_no_data_is_refused():
     assert to_json(Whole((Part("a"),), share=1)) == {"parts": [{"name": "a"}], "share": 1}
     assert to_json(Whole((), flag=False)) == {"parts": []}
-
-
-def test_another_form_has_another_schema() -> None:
-    assert len({shape(kind) for kind in (Part, Whole, KernelRecord, DefinitionRecord)}) == 4
-
-    @dataclass(frozen=True)
-    class Part2:
-        name: Annotated[str, that("a letter", lambda text: len(text) == 1)]
-        size: int = 0
-
-    @dataclass(frozen=True)
-    class Part3:
-        name: str
-        size: int = 1
-
-    @dataclass(frozen=True)
-    class Part4:
-        name: str
-        size: int = 2
-
-    for kind in (Part2, Part3, Part4):
-        kind.__name__ = "Part"
-    assert len({shape(kind) for kind in (Part, Part2, Part3, Part4)}) == 4
-
-
-def test_what_is_no_data_is_refused() -> None:
     with pytest.raises(TypeError, match="a set cannot be written as JSON"):
         to_json(Whole((), anything={1}))

@@ -144,6 +144,10 @@ def test_a_function_refuses_what_it_refuses_with_tvm(libraries: Libraries) -> No
     for library in (libraries.of(lowered(function, "", "llvm")), compiled(function, "", "llvm")):
         with pytest.raises(RuntimeError, match="no multiple of four"):
             called(library, function.name, function.arrays())
+    function = CPU["functions_of_python"]
+    unknown = replace(function, text=function.text.replace("kernelwright.tests.double", "kernelwright.tests.none"))
+    with pytest.raises(RuntimeError, match=r"it calls the packed function 'kernelwright\.tests\.none'"):
+        called(libraries.of(lowered(unknown, "", "llvm")), function.name, function.arrays())
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from kernelwright.core.errors import (
@@ -45,25 +43,24 @@ def test_an_error_is_place_and_message_then_the_detail_indented_then_the_remedy(
     assert (error.where, error.remedy, error.detail) == (Where(), None, None)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("a\tb\nc\u00e4\u4e2d", "a\tb\nc\u00e4\u4e2d"),
-        ("a\r\nb", "a\nb"),
-        ("a\rb", "a\\rb"),
-        ("\x1b[31mred", "\\x1b[31mred"),
-        ("\x9b31m", "\\x9b31m"),
-        ("a\u202eb\u2066c\u200fd", "a\\u202eb\\u2066c\\u200fd"),
-        ("a\u2028b", "a\\u2028b"),
-        ("a\udcffb", "a\\udcffb"),
-        ("a\x7f\x00\x07", "a\\x7f\\x00\\x07"),
-        ("c\x1b]0;d", "c\\x1b]0;d"),
-    ],
-)
-def test_what_a_terminal_would_obey_is_shown_with_escapes(text, expected):
-    assert escaped(text) == expected
-    error = KernelwrightError(text, None, text, text)
-    assert (error.message, error.remedy, error.detail) == (expected, expected, expected)
+ESCAPED = {
+    "a\tb\nc\u00e4\u4e2d": "a\tb\nc\u00e4\u4e2d",
+    "a\r\nb": "a\nb",
+    "a\rb": "a\\rb",
+    "\x1b[31mred": "\\x1b[31mred",
+    "\x9b31m": "\\x9b31m",
+    "a\u202eb\u2066c\u200fd": "a\\u202eb\\u2066c\\u200fd",
+    "a\u2028b": "a\\u2028b",
+    "a\udcffb": "a\\udcffb",
+    "a\x7f\x00\x07": "a\\x7f\\x00\\x07",
+    "c\x1b]0;d": "c\\x1b]0;d",
+}
+
+
+def test_what_a_terminal_would_obey_is_shown_with_escapes():
+    for text, expected in ESCAPED.items():
+        error = KernelwrightError(text, None, text, text)
+        assert (escaped(text), error.message, error.remedy, error.detail) == (expected,) * 4
 
 
 class Odd:
@@ -89,9 +86,7 @@ LONGEST = "x" * (LONGEST_SHOWN - 2)
         (is_text, "\ud800", False),
     ],
 )
-def test_what_is_shown_is_one_short_line_of_text(
-    function: Callable[[Any], object], value: Any, expected: object
-) -> None:
+def test_what_is_shown_is_one_short_line_of_text(function, value, expected):
     assert function(value) == expected
 
 
@@ -114,9 +109,7 @@ def test_what_the_operating_system_refused_names_the_path(error: OSError, place:
     ("status", "output", "ending", "printed"),
     [(2, "a: bad\n", "ended with exit status 2", "a: bad"), (-9, " \n", "was ended by signal 9", "(no output)")],
 )
-def test_a_failed_program_shows_how_it_ended_and_what_it_printed(
-    status: int, output: str, ending: str, printed: str
-) -> None:
+def test_a_failed_program_shows_how_it_ended_and_what_it_printed(status, output, ending, printed):
     error = ToolError(["/usr/bin/cc", "a b.c"], status, output, Where("gemm"), "mend it")
     lines = [f"gemm: cc {ending}", "    $ /usr/bin/cc 'a b.c'", f"    {printed}", "  remedy: mend it"]
     assert str(error).split("\n") == lines

@@ -63,9 +63,6 @@ def defined(path: Path) -> dict[str, kernels.Kernel]:
     return {name: value for name, value in names.items() if isinstance(value, kernels.Kernel)}
 
 
-# Finding functions.
-
-
 @needs_libclang
 def test_functions_are_found_with_their_namespaces_templates_and_types(source: Path) -> None:
     found = functions_in(source)
@@ -96,11 +93,8 @@ def test_a_missing_header_is_said_and_costs_only_what_needs_it(tmp_path: Path) -
     assert list(defined(tmp_path / "one.py")) == ["f"]
 
 
-# What is written.
-
-
 @needs_libclang
-def test_every_function_becomes_a_kernel_or_is_said_to_be_left_out(source: Path) -> None:
+def test_every_function_becomes_a_kernel_with_arguments_and_launch_of_the_source_or_is_said_to_be_left_out(source):
     lines = import_source(source, None).splitlines()
     assert lines[0] == f"{source.with_suffix('.py')}: {', '.join(KERNELS)}"
     assert [line.split()[2] for line in lines if line.startswith("left out: ")] == ["structured", "rows", "filled"]
@@ -108,11 +102,6 @@ def test_every_function_becomes_a_kernel_or_is_said_to_be_left_out(source: Path)
     text = source.with_suffix(".py").read_text()
     assert "# - structured (line 31): its parameter params is Params, which can be no argument\n" in text
     assert "# TODO: these functions are left out. Host code of your own can launch them:\n# - " in text
-
-
-@needs_libclang
-def test_arguments_and_launches_follow_from_the_source(source: Path) -> None:
-    import_source(source, None)
     made = defined(source.with_suffix(".py"))
     plain = made["plain"].function()
     assert plain.source == "many.cu" and plain.function == "plain"
@@ -199,9 +188,7 @@ def test_what_a_launch_has_to_be_follows_from_the_body(tmp_path: Path, without_c
 
 
 @needs_libclang
-def test_arrays_are_pointers_to_what_they_hold_and_functions_of_macros_are_found(
-    tmp_path: Path, without_cuda: None
-) -> None:
+def test_arrays_are_pointers_to_what_they_hold_and_functions_of_macros_are_found(tmp_path, without_cuda):
     text = """\
 typedef float Four[4];
 __global__ void f(const Four x, const float y[2][3][4], int z[2]) {}
@@ -231,9 +218,7 @@ def test_the_file_is_as_ruff_formats_it(source: Path) -> None:
 
 
 @needs_libclang
-def test_the_file_beside_it_names_the_source_and_imports_only_what_its_definitions_use(
-    tmp_path: Path, without_cuda: None
-) -> None:
+def test_the_file_beside_it_names_the_source_and_imports_only_what_its_definitions_use(tmp_path, without_cuda):
     text = written(tmp_path, "__global__ void f(float *x, int n) {}\n")
     assert 'Size("x_size")' in text, "it is in a comment only"
     assert [line for line in text.splitlines() if line.startswith("from ")] == [
@@ -268,9 +253,7 @@ def test_the_file_beside_it_names_the_source_and_imports_only_what_its_definitio
          "it reads p in constant memory, which host code has to fill"),
     ],
 )  # fmt: skip
-def test_a_function_that_can_be_no_kernel_is_left_out_with_the_reason(
-    tmp_path: Path, without_cuda: None, text: str, reason: str
-) -> None:
+def test_a_function_that_can_be_no_kernel_is_left_out_with_the_reason(tmp_path, without_cuda, text, reason):
     error = refusal(tmp_path, text)
     assert error.message == "none of its functions can be a kernel"
     assert error.detail and reason in error.detail
@@ -295,9 +278,6 @@ __global__ void f(T *x, A y, bool target) {}
     assert made.function("float16", "float32").function == "f<__half, float>"
 
 
-# Errors.
-
-
 @needs_libclang
 @pytest.mark.parametrize(
     ("text", "line", "words"),
@@ -318,9 +298,7 @@ def test_a_slip_in_a_body_is_said_and_stops_nothing(tmp_path: Path) -> None:
 
 
 @needs_libclang
-def test_a_source_without_functions_is_refused_and_the_header_that_has_them_named(
-    tmp_path: Path, without_cuda: None
-) -> None:
+def test_a_source_without_functions_is_refused_and_the_header_that_has_them_named(tmp_path, without_cuda):
     (tmp_path / "inner.cuh").write_text("#pragma once\n__global__ void f(float *x) {}\n")
     error = refusal(tmp_path, '#include "inner.cuh"\n__device__ int g();\n')
     assert error.message == "it defines no __global__ function"
@@ -339,28 +317,21 @@ def test_a_file_that_exists_is_never_replaced(source: Path, without_cuda: None) 
         import_source(source, source.parent / "nowhere/own.py")
 
 
-def test_the_command_prints_errors_without_a_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_errors_without_a_traceback_and_says_how_to_install_libclang(
+    tmp_path, capsys, source, monkeypatch
+):
     assert main(["import", str(tmp_path / "no.cu")]) == 1
     said = capsys.readouterr().err
     assert said.startswith(f"kernelwright: {tmp_path}/no.cu [import]: there is no such file\n  remedy: ")
-
-
-def test_without_libclang_the_error_says_how_to_install_it(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "clang", None)
     with pytest.raises(ToolchainError, match="libclang, which reads the source, is not installed") as caught:
         import_source(source, None)
     assert caught.value.remedy == NEED.install == "pip install 'libclang>=18.1,<19'"
 
 
-# What is said in two places.
-
-
-def test_the_extra_installs_what_the_command_needs() -> None:
+def test_the_extra_installs_what_the_command_needs_and_every_dtype_has_a_name_in_cpp():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert extras["import"] == [NEED.requirement]
     assert "import" in extras["test"][0]
-
-
-def test_every_dtype_of_tensors_has_a_name_in_cpp() -> None:
     assert tuple(NAMES) == DTYPES
     assert {*OF_NAMES.values(), *VECTORS.values()} <= set(DTYPES)
