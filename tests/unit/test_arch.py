@@ -45,6 +45,9 @@ def test_another_name_is_no_cuda_arch(name: str) -> None:
     assert CudaArch.of(name) is None
 
 
+SUFFIXES = ("sm_80", "sm_90", "sm_90a", "sm_100", "sm_100a", "sm_100f")
+
+
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
@@ -52,6 +55,7 @@ def test_another_name_is_no_cuda_arch(name: str) -> None:
         (image_file, {"sm_90a": "sm_90a.cubin", "compute_80": "compute_80.ptx"}),
         (real_arch, {"compute_80": "sm_80", "compute_90a": "sm_90a", "sm_90a": "sm_90a"}),
         (without_suffix, {"sm_90a": "sm_90", "compute_100f": "compute_100", "sm_80": "sm_80"}),
+        (with_suffixes, {("sm_80", "sm_90", "sm_100"): SUFFIXES}),
         (arch_of_device, {75: "sm_75", 89: "sm_89", 90: "sm_90a", 120: "sm_120a"}),
     ],
 )
@@ -77,11 +81,6 @@ def test_an_unknown_arch_names_the_place_that_it_is_in() -> None:
         with pytest.raises(SettingsError, match="unknown arch 'sm80'") as caught:
             target_of("sm80", where)
         assert caught.value.where == (where or Where(stage="settings"))
-
-
-def test_archs_have_their_suffixes() -> None:
-    expected = ("sm_80", "sm_90", "sm_90a", "sm_100", "sm_100a", "sm_100f")
-    assert with_suffixes(["sm_80", "sm_90", "sm_100"]) == expected
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def differ(first: dict[str, str], second: dict[str, str]) -> bool:
     return all(first[name] != second[name] for name in first)
 
 
-def test_another_library_or_cpu_is_another_identity_of_all_tools(machine: Any, tmp_path: Path) -> None:
+def test_another_library_or_cpu_is_another_identity_of_all_tools(machine, tmp_path, monkeypatch):
     machine()
     first = identities(tmp_path)
     assert identities(tmp_path) == first == identities(tmp_path / "elsewhere")
@@ -93,6 +93,8 @@ def test_another_library_or_cpu_is_another_identity_of_all_tools(machine: Any, t
     assert differ(identities(tmp_path), first)
     machine("libm-2.28.so", flags="avx avx2 fma")
     assert identities(tmp_path) == first, "no name and no feature that glibc does not choose by"
+    monkeypatch.setattr(arithmetic, "_digest", lambda path, stamp: pytest.fail(f"{path} is read"))
+    assert identities(tmp_path) == first, "what is kept is told without reading the library"
 
 
 def test_what_numpy_computes_with_is_what_definitions_see(machine: Any) -> None:
@@ -109,16 +111,3 @@ def test_a_machine_with_many_cpus_is_told_by_its_first(machine: Any, tmp_path: P
     with (tmp_path / "cpu").open("a") as file:
         file.write("flags : fma4\n" * 100_000)
     assert arithmetic.features() == ("avx", "avx2", "fma", "avx512f")
-
-
-def test_what_is_kept_of_tools_is_told_without_reading_the_library(
-    machine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine()
-    first = identities(tmp_path)
-
-    def refuse(path: Path, stamp: object) -> str:
-        raise AssertionError(f"{path} is read")
-
-    monkeypatch.setattr(arithmetic, "_digest", refuse)
-    assert identities(tmp_path) == first

@@ -50,10 +50,10 @@ def packaged(graph: PackageGraph, tmp_path: Path) -> Any:
     return graph.assembly._packaged(graph.assembly._parts[0], tmp_path / "scratch")
 
 
-def rewrite(graph: PackageGraph, name: str, text: str) -> None:
+def rewrite(graph: PackageGraph, name: str) -> None:
     """Have a stage make another content."""
     path = Path(graph.package.work.get_abspath(), "gemm", name)
-    path.write_text(text)
+    path.write_text("new")
     graph.run.journal.record([str(path)])
 
 
@@ -64,17 +64,15 @@ def turn_backends(graph: PackageGraph) -> None:
     graph.assembly._parts[0] = replace(part, backends=part.backends[::-1])
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(lambda graph: rewrite(graph, "gemm.so", "new"), id="library"),
-        pytest.param(lambda graph: rewrite(graph, "entry.json", "new"), id="entry"),
-        pytest.param(turn_backends, id="order of backends"),
-    ],
-)
-def test_another_content_of_what_a_package_gets_is_in_its_signature(
-    graph: PackageGraph, tmp_path: Path, change: Callable[[PackageGraph], None]
-) -> None:
+CHANGES: dict[str, Callable[[PackageGraph], None]] = {
+    "library": lambda graph: rewrite(graph, "gemm.so"),
+    "entry": lambda graph: rewrite(graph, "entry.json"),
+    "order of backends": turn_backends,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_another_content_of_what_a_package_gets_is_in_its_signature(graph, tmp_path, change):
     packaged(graph, tmp_path)
     before = signature(graph)
     assert signature(graph) == before
@@ -90,27 +88,21 @@ def test_a_library_is_copied_with_its_digest_and_one_that_is_current_stays(graph
     before = copy.stat()
     packaged(graph, tmp_path)
     assert (copy.stat().st_ino, copy.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-    rewrite(graph, "gemm.so", "new")
+    rewrite(graph, "gemm.so")
     assert packaged(graph, tmp_path).products[LIBRARY] == (sha256_of(copy), 3) and copy.read_text() == "new"
 
 
-def test_a_damaged_copy_has_the_package_made_again_and_is_replaced(graph, tmp_path):
-    packaged(graph, tmp_path)
-    whole, copy = signature(graph), Path(graph.package.folder.get_abspath(), LIBRARY)
-    copy.write_text("damage")
-    assert signature(graph) != whole
-    packaged(graph, tmp_path)
-    assert copy.read_text() == "gemm.so" and signature(graph) == whole
-    copy.unlink()
-    assert signature(graph) != whole
-
-
-def test_a_damaged_copy_with_the_size_and_the_time_of_before_is_replaced(graph, tmp_path):
-    packaged(graph, tmp_path)
-    whole, copy = signature(graph), Path(graph.package.folder.get_abspath(), LIBRARY)
+def alter_without_a_trace(copy: Path) -> None:
     status = copy.stat()
     moments.rewrite(copy, b"damage.", (status.st_atime_ns, status.st_mtime_ns))
     assert (copy.stat().st_size, copy.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+
+
+@pytest.mark.parametrize("damage", [lambda copy: copy.write_text("damage"), alter_without_a_trace, Path.unlink])
+def test_a_damaged_copy_has_the_package_made_again_and_is_replaced(graph, tmp_path, damage):
+    packaged(graph, tmp_path)
+    whole, copy = signature(graph), Path(graph.package.folder.get_abspath(), LIBRARY)
+    damage(copy)
     assert signature(graph) != whole
     packaged(graph, tmp_path)
     assert copy.read_text() == "gemm.so" and signature(graph) == whole
@@ -149,7 +141,7 @@ def test_a_kernel_without_a_library_whose_part_of_the_manifest_fails_is_left_out
     assert graph.assembly._whole == []
 
 
-def test_what_kernels_and_archs_of_earlier_runs_left_is_swept_and_the_rest_stays(graph, tmp_path):
+def test_what_kernels_and_archs_of_earlier_runs_left_is_swept_and_forgotten_and_the_rest_stays(graph, tmp_path):
     packaged(graph, tmp_path)
     folder, work = Path(graph.package.folder.get_abspath()), Path(graph.package.work.get_abspath())
     kept = [path for top in (folder, work) for path in top.rglob("*") if path.is_file()]
@@ -166,18 +158,11 @@ def test_what_kernels_and_archs_of_earlier_runs_left_is_swept_and_the_rest_stays
     assert [path for path in gone if path.exists()] == []
     assert all(path.exists() for path in (*kept, *mine))
     assert not (work / "old").exists() and not (work / "gemm/m-3").exists()
-
-
-def test_what_is_known_of_a_copy_that_the_package_has_no_more_is_forgotten(graph, tmp_path):
-    packaged(graph, tmp_path)
     known = {**graph.assembly.copies, "_lib/old.so": ((1, 2, 3, 4), "0" * 64)}
     assembly = Assembly(graph.package.context, graph.assembly._parts, known, graph.package.stages, "")
     assembly._sweep()
     launcher = f"_lib/{Path(graph.package.launcher_stage.paths[0]).name}"
     assert set(assembly.copies) == {LIBRARY, launcher, "backends/torch/_gemm.py"}
-
-
-# --- Wheels
 
 
 @pytest.fixture
@@ -199,7 +184,9 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     )
 
 
-def test_the_wheel_of_the_package_is_the_last_one_to_be_there(built, monkeypatch):
+def test_the_wheel_of_the_package_comes_last_what_is_there_stays_and_one_of_an_earlier_build_is_named(
+    built, monkeypatch
+):
     replaced: list[str] = []
     replace = Path.replace
     monkeypatch.setattr(Path, "replace", lambda part, target: replaced.append(target.name) or replace(part, target))
@@ -208,6 +195,19 @@ def test_the_wheel_of_the_package_is_the_last_one_to_be_there(built, monkeypatch
     assert {p.name: p.read_text() for p in built.dist.iterdir()} == {n: f"new {s}" for s, n in built.names.items()}
     assert [note for note in built.notes if "dist/" in note] == [
         f"kernelwright: dist/{name} ({len(f'new {stem}'):,} bytes)" for stem, name in built.names.items()
+    ]
+    before = (built.dist / built.names["sm_80"]).stat()
+    for name in ("demo_sm_90a-1.0-py3-none-any.whl", "demo-1.0-py3-none-manylinux_2_28_x86_64.whl"):
+        (built.dist / name).touch()
+    for name in ("demo-1.1-py3-none-any.whl", "demo_more-1.0-py3-none-any.whl", "demo-1.0.tar.gz", "demo-1x0-a.whl"):
+        (built.dist / name).touch()
+    built.notes.clear()
+    built.put()
+    assert (built.dist / built.names["sm_80"]).stat() == before
+    assert [note for note in built.notes if "remove it" in note] == [
+        "kernelwright: dist/demo-1.0-py3-none-manylinux_2_28_x86_64.whl has this version and is of an earlier build: "
+        "remove it",
+        "kernelwright: dist/demo_sm_90a-1.0-py3-none-any.whl has this version and is of an earlier build: remove it",
     ]
 
 
@@ -225,23 +225,6 @@ def test_a_wheel_that_cannot_be_copied_keeps_all_others_back(built):
         assert [(p.name in built.names.values(), p.read_text()) for p in others] == [(True, "old")]
         (blocked / "mine").rmdir()
         blocked.rmdir()
-
-
-def test_a_wheel_that_is_there_already_stays_and_one_of_an_earlier_build_is_named(built):
-    built.put()
-    before = (built.dist / built.names["sm_80"]).stat()
-    for name in ("demo_sm_90a-1.0-py3-none-any.whl", "demo-1.0-py3-none-manylinux_2_28_x86_64.whl"):
-        (built.dist / name).touch()
-    for name in ("demo-1.1-py3-none-any.whl", "demo_more-1.0-py3-none-any.whl", "demo-1.0.tar.gz", "demo-1x0-a.whl"):
-        (built.dist / name).touch()
-    built.notes.clear()
-    built.put()
-    assert (built.dist / built.names["sm_80"]).stat() == before
-    assert [note for note in built.notes if "remove it" in note] == [
-        "kernelwright: dist/demo-1.0-py3-none-manylinux_2_28_x86_64.whl has this version and is of an earlier build: "
-        "remove it",
-        "kernelwright: dist/demo_sm_90a-1.0-py3-none-any.whl has this version and is of an earlier build: remove it",
-    ]
 
 
 def test_a_wheel_may_have_just_the_largest_size_and_the_largest_kernels_are_named(tmp_path, monkeypatch):

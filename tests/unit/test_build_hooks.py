@@ -61,9 +61,6 @@ def scons(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return run
 
 
-# --- Wheels
-
-
 def test_the_wheel_of_the_package_is_given_and_all_are_put_into_the_folder(project, scons):
     scons.listed = [
         ("", wheel(project / "dist/demo-1.0-py3-none-linux_x86_64.whl")),
@@ -94,16 +91,13 @@ def test_no_wheel_or_those_of_two_packages_are_an_error(project, scons, archs, t
     assert list((project / "out").iterdir()) == []
 
 
-def test_a_wheel_that_was_asked_for_and_not_made_is_an_error(project, scons):
+def test_a_wheel_that_was_not_made_or_has_other_metadata_than_the_front_end_was_told_is_an_error(project, scons):
     scons.listed = [("", wheel(project / "dist/demo-1.0-py3-none-any.whl"))]
     with pytest.raises(SystemExit, match="scons wheel made no wheel for sm_80"):
         build.build_wheel("out", {"provider": "sm_80"})
     with pytest.raises(SystemExit, match="provider is 'sm_90a'; the archs are sm_80"):
         build.build_wheel("out", {"provider": "sm_90a"})
     assert list((project / "out").iterdir()) == [] and len(scons.commands) == 1
-
-
-def test_a_wheel_with_other_metadata_than_the_front_end_was_told_is_an_error(project, scons):
     scons.listed = [("", wheel(project / "dist/demo-1.0-py3-none-any.whl"))]
     (project / "prepared").mkdir()
     (project / "prepared/METADATA").write_text("Name: demo\n")
@@ -130,30 +124,28 @@ def test_metadata_says_whether_there_is_code_for_one_kind_of_machine(project, co
     assert f"Name: {name}\n" in (folder / "METADATA").read_text().replace("_", "-")
 
 
-# --- How scons is run
-
-
-def test_config_settings_are_settings_of_the_command_line(project, scons):
+def test_config_settings_are_settings_of_the_command_line_of_scons_whose_status_is_told(project, scons):
     build._scons(["wheel"], {"archs": ["x86-64-v3", "sm_90a"], "jobs": "3", "max_registers": "0"}, {})
     (command,) = scons.commands
     assert command[1:] == ["-m", "SCons", "-Q", "-j3", "ARCHS=x86-64-v3,sm_90a", "MAX_REGISTERS=0", "wheel"]
-
-
-@pytest.mark.parametrize("jobs", ["0", "-1", "two", "", "1.5", 0])
-def test_a_number_of_jobs_that_is_none_is_an_error(jobs):
-    with pytest.raises(SettingsError, match="expected a number from 1 up"):
-        build._arguments({"jobs": jobs})
-
-
-def test_an_unknown_config_setting_is_an_error_that_lists_them():
-    with pytest.raises(SettingsError, match=r"no config setting 'arch'; they are jobs, provider, targets, archs"):
-        build._arguments({"arch": "sm_80"})
-
-
-def test_the_status_of_scons_is_told(scons):
+    given = {"archs": ["sm_80", "sm_90a"], "nvcc_flags": ["-O1", "-DN=1,2"], "compress": "size"}
+    arguments = build._arguments({"jobs": 1, **given})
+    assert arguments == ["-j1", "ARCHS=sm_80,sm_90a", "NVCC_FLAGS=-O1 -DN=1,2", "COMPRESS=size"]
     scons.status = 2
     with pytest.raises(ToolError, match="ended with exit status 2"):
         build._scons([], {}, {})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        *(({"jobs": jobs}, "expected a number from 1 up") for jobs in ("0", "-1", "two", "", "1.5", 0)),
+        ({"arch": "sm_80"}, "no config setting 'arch'; they are jobs, provider, targets, archs"),
+    ],
+)
+def test_a_number_of_jobs_that_is_none_and_an_unknown_setting_are_errors(given, message):
+    with pytest.raises(SettingsError, match=message):
+        build._arguments(given)
 
 
 def test_an_error_of_ours_ends_the_process_with_its_message_and_any_other_is_shown_as_it_is():
@@ -162,9 +154,6 @@ def test_an_error_of_ours_ends_the_process_with_its_message_and_any_other_is_sho
     assert ended.value.code == "kernelwright: [wheel]: it is wrong\n  remedy: mend it", "Python's status is 1 then"
     with pytest.raises(ZeroDivisionError), build._plain_errors():
         raise ZeroDivisionError
-
-
-# --- Source distributions
 
 
 def test_an_archive_has_all_files_in_order_with_one_time_and_plain_rights(tmp_path):
@@ -201,9 +190,6 @@ def test_a_source_distribution_has_the_time_of_its_sources_in_every_place(projec
         assert {item.mtime for item in archive.getmembers()} == {1_500_000_000}
 
 
-# --- Editable installs
-
-
 @pytest.mark.parametrize("name", ["a\nimport evil", "a\rb", "a\u2028b", "a\x1cb", "a\udcffb"])
 def test_a_folder_that_would_be_more_than_one_line_of_a_path_file_is_refused(name):
     assert build._path_line(Path("/home/x y/build")) == b"/home/x y/build\n"
@@ -218,9 +204,3 @@ def test_an_editable_install_has_a_link_to_the_package_and_to_nothing_else(proje
     with zipfile.ZipFile(project / "out" / name) as archive:
         paths = {n: archive.read(n) for n in archive.namelist() if n.endswith(".pth")}
     assert paths == {"__editable__.demo.pth": f"{project}/build/editable\n".encode()}
-
-
-def test_a_config_setting_that_is_given_several_times_is_a_list_of_its_setting():
-    given = {"archs": ["sm_80", "sm_90a"], "nvcc_flags": ["-O1", "-DN=1,2"], "compress": "size"}
-    arguments = build._arguments({"jobs": 1, **given})
-    assert arguments == ["-j1", "ARCHS=sm_80,sm_90a", "NVCC_FLAGS=-O1 -DN=1,2", "COMPRESS=size"]

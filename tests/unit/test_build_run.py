@@ -106,15 +106,12 @@ def test_what_was_not_made_is_removed_and_nothing_that_a_link_leads_to(tmp_path)
 # --- Settings that packages share
 
 
-def test_the_most_patient_package_sets_the_time_limits_of_a_run_that_has_begun(run):
+def test_the_most_patient_package_sets_the_time_limits_and_other_settings_of_the_run_are_given_once(run):
     for worker, tool in ((100.0, 10.0), (400.0, 9000.0), (200.0, 20.0)):
         run.allow(Settings(package="demo", worker_timeout=worker, tool_timeout=tool), ["worker_timeout"])
         for name in ("pool", "compilers"):
             vars(run.processes).setdefault(name, SimpleNamespace(timeout_s=None))
     assert (run.pool.timeout_s, run.compilers.timeout_s) == (400.0, 9000.0)
-
-
-def test_a_setting_of_the_run_is_given_once_or_is_equal(run):
     other = Settings(package="other", cache_dir="elsewhere")
     run.allow(other, [])  # where it is not the package that says so
     run.allow(Settings(package="other"), ["cache_dir"])
@@ -241,20 +238,18 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize("name", KEYS)
-def test_no_kernel_is_settled_under_other_settings_or_tools(tmp_path, monkeypatch, name):
-    assert key(tmp_path, monkeypatch, KEYS[name]) != key(tmp_path, monkeypatch)
-
-
-@pytest.mark.parametrize("name", ["own_code", "VERSION"])
-def test_no_kernel_is_settled_under_another_code_of_ours(tmp_path, monkeypatch, name):
+@pytest.mark.parametrize("name", [*KEYS, "own_code", "VERSION"])
+def test_no_kernel_is_settled_under_other_settings_or_tools_or_another_code_of_ours(tmp_path, monkeypatch, name):
     before = key(tmp_path, monkeypatch)
     assert key(tmp_path, monkeypatch) == before
-    monkeypatch.setattr(package_module, name, "other" if name == "VERSION" else lambda: "other")
-    assert key(tmp_path, monkeypatch) != before
+    if name not in KEYS:
+        monkeypatch.setattr(package_module, name, "other" if name == "VERSION" else lambda: "other")
+    assert key(tmp_path, monkeypatch, KEYS.get(name)) != before
 
 
-def test_no_kernel_is_settled_where_a_gpu_came_or_went_or_cute_dsl_is_another(tmp_path, monkeypatch):
+def test_a_gpu_that_came_or_went_and_another_cute_dsl_settle_nothing_and_what_changes_nothing_leaves_all(
+    tmp_path, monkeypatch
+):
     keys = {key(tmp_path, monkeypatch)}
     graph = new_graph(tmp_path, monkeypatch, Inputs())
     vars(graph.package)["has_gpu"] = False
@@ -263,9 +258,6 @@ def test_no_kernel_is_settled_where_a_gpu_came_or_went_or_cute_dsl_is_another(tm
     graph.package.tools.__dict__["of_front_ends"] = {"cutedsl": Distribution("4", "other")}
     keys.add(graph.package.key)
     assert len(keys) == 3
-
-
-def test_settings_that_change_nothing_leave_kernels_settled(tmp_path, monkeypatch):
     other = Settings(package="demo", worker_timeout=1.0, memory_limit="1G", cache_dir="", max_wheel_size="1M")
     assert key(tmp_path, monkeypatch, Inputs(other)) == key(tmp_path, monkeypatch)
 
@@ -282,7 +274,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackageGraph:
     return graph
 
 
-def test_a_kernel_is_finished_when_all_of_it_was_made_or_found_up_to_date(package):
+def test_a_kernel_is_finished_when_all_of_it_was_made_and_its_checks_count_when_all_were_done(package):
     whole = finished(package)
     assert whole.stages == 5 and whole.checks == 2 and whole.backends == ["tvm_ffi"]
     launcher = Path(package.package.launcher_stage.paths[0])
@@ -292,6 +284,10 @@ def test_a_kernel_is_finished_when_all_of_it_was_made_or_found_up_to_date(packag
     for node in package.run.nodes.nodes_of(package.definitions.kernels["gemm"].stages[0]):
         node.set_state(SCons.Node.up_to_date)
     assert finished(package) == whole
+    package.run.nodes.node_of(stages_of(package)["CHECK gemm/m-2 cpu"]).set_state(SCons.Node.failed)
+    assert finished(package).checks == 0
+    package.run.partial = SimpleNamespace(lacks=lambda path: path == package.definitions.kernels["gemm"].entry)
+    assert finished(package) is None
 
 
 @pytest.mark.parametrize("state", [SCons.Node.failed, SCons.Node.no_state, SCons.Node.pending, SCons.Node.executing])
@@ -301,16 +297,6 @@ def test_a_kernel_of_which_one_stage_was_not_done_is_not_finished(package, state
         assert finished(package) is None, stage.label
         package.run.nodes.node_of(stage).set_state(SCons.Node.executed)
     assert finished(package) is not None
-
-
-def test_checks_count_only_if_all_were_done(package):
-    package.run.nodes.node_of(stages_of(package)["CHECK gemm/m-2 cpu"]).set_state(SCons.Node.failed)
-    assert finished(package).checks == 0
-
-
-def test_a_kernel_that_the_run_went_on_without_is_not_finished(package):
-    package.run.partial = SimpleNamespace(lacks=lambda path: path == package.definitions.kernels["gemm"].entry)
-    assert finished(package) is None
 
 
 def taken(graph: PackageGraph, state: Settled) -> tuple[list[str], dict[str, Any]]:
@@ -343,17 +329,13 @@ def current(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return changed
 
 
-@pytest.mark.parametrize("group", ["sources", "outputs"])
-def test_a_kernel_is_looked_at_if_a_file_that_decides_it_or_an_output_changed(package, current, group):
+@pytest.mark.parametrize("group", ["sources", "outputs", "nothing is known"])
+def test_a_kernel_is_looked_at_if_a_file_that_decides_it_or_an_output_changed_or_is_not_known(package, current, group):
     state = settled_state(package)
     assert taken(package, state) == ([], state.kernels)
+    if group == "nothing is known":
+        state.files = {}
     current.add(group)
-    assert taken(package, state) == ([FILE], {})
-
-
-def test_a_file_of_which_nothing_is_known_is_looked_at(package, current):
-    state = settled_state(package)
-    state.files = {}
     assert taken(package, state) == ([FILE], {})
 
 

@@ -80,9 +80,6 @@ def sealed(entry, line, data=b""):
     entry.write_bytes(line_with(form_of(Header), {"key": entry.name, **line}) + data)
 
 
-# --- Entries that fit their digests, and nothing else
-
-
 @pytest.mark.parametrize(
     ("listed", "data", "asked"),
     [
@@ -111,9 +108,6 @@ def test_outputs_of_just_the_largest_size_are_kept(tmp_path, made, monkeypatch):
     assert writer.problem is None and len(entries(tmp_path)) == 1 and fetched(tmp_path)[0] == {}
 
 
-# --- What a stage turned out to depend on
-
-
 def test_a_file_is_looked_at_once_however_many_lists_it_is_in(tmp_path, made):
     for number in range(4):
         cache(tmp_path).store(KEY, made, FILES, {"helper.py": "then", f"{number}.py": ""})
@@ -128,9 +122,6 @@ def test_lists_of_a_stage_are_bounded_and_the_newest_stay(tmp_path, made):
         cache(tmp_path).store(KEY, made, FILES, later)
     found = [fetched(tmp_path, current=lambda name, later=later: later.get(name, ""))[0] for later in stored]
     assert found == [None] * 3 + stored[3:]
-
-
-# --- The cache behind it
 
 
 @pytest.mark.parametrize("later", [{}, {"table.json": "then"}])
@@ -159,9 +150,6 @@ def test_the_cache_behind_is_asked_only_for_what_is_missing(tmp_path, made):
     front = BuildCache(tmp_path / "cache", 1 << 20, behind=pytest.fail)
     front.store(KEY, made, FILES, {})
     assert fetched(tmp_path, source=front) == ({}, CONTENTS)
-
-
-# --- What is removed
 
 
 def test_trimming_counts_lists_and_removes_none_before_the_entries_that_it_leads_to(tmp_path, made, monkeypatch):
@@ -234,9 +222,6 @@ def test_half_written_files_of_killed_processes_go_after_a_day(tmp_path, made, m
     assert not old.exists() and new.exists() and entry.exists()
 
 
-# --- Folders
-
-
 def test_folder_of_the_build_itself_needs_no_tag_and_gets_one(tmp_path, made):
     store(tmp_path, made)
     (tmp_path / "cache" / "CACHEDIR.TAG").write_text("damaged")
@@ -304,12 +289,10 @@ def test_a_link_that_comes_between_look_and_write_leads_nothing_elsewhere(tmp_pa
     assert [(path.read_bytes(), path.stat().st_mtime) for path in outside.iterdir()] == [(b"somebody's", 1)]
 
 
-# --- Answers
-
 QUESTION = ["tool", "nvcc", {"of": "13.0"}]
 
 
-def test_an_answer_comes_back_as_it_was_for_what_it_depends_on(tmp_path):
+def test_an_answer_comes_back_as_it_was_for_what_it_depends_on_and_is_no_stage(tmp_path):
     answer = {"z": [1, "two"], "a": {"y": None, "x": 0.5}}
     cache(tmp_path).remember(QUESTION, answer, {"a.py": "1", "b.py": ""})
     cache(tmp_path).remember(QUESTION, {"is": 2}, {"a.py": "2"})
@@ -321,19 +304,18 @@ def test_an_answer_comes_back_as_it_was_for_what_it_depends_on(tmp_path):
     assert [*known(a="1", b=""), *known(a="1", b="")["a"]] == ["z", "a", "y", "x"], "the order of parameters counts"
     assert known(a="1", b="9") is None and known(a="3", b="") is None
     assert known([*QUESTION, "another"], a="1", b="") is None
+    cache(tmp_path).remember([], {"is": 1}, {})
+    assert fetched(tmp_path, key_of("answer.json", []), files=["answer.json"]) == (None, {})
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[" * 9000])
 def test_an_answer_that_is_no_json_is_none(tmp_path, text):
     cache(tmp_path).remember(QUESTION, {"is": 1}, {})
     (entry,) = entries(tmp_path)
+    sealed(entry, {"files": [("answer.json", 8)]}, b'{"is":2}')
+    assert cache(tmp_path).recall(QUESTION, lambda name: "") == {"is": 2}
     sealed(entry, {"files": [("answer.json", len(text))]}, text)
     assert cache(tmp_path).recall(QUESTION, lambda name: "") is None
-
-
-def test_no_stage_has_the_key_of_an_answer(tmp_path):
-    cache(tmp_path).remember([], {"is": 1}, {})
-    assert fetched(tmp_path, key_of("answer.json", []), files=["answer.json"]) == (None, {})
 
 
 def test_so_many_names_of_others_are_looked_at_and_no_more_and_none_that_may_not_be_asked_for(monkeypatch):

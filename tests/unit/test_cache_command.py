@@ -65,9 +65,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return status, captured.out, captured.err
 
 
-def test_the_list_has_a_line_for_each_kernel_the_last_used_first(
-    cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_list_has_a_line_for_each_kernel_the_last_used_first(cache, capsys):
     status, out, _ = run(capsys, "list")
     header, *rows = [re.split("  +", line) for line in out.splitlines()]
     assert status == 0 and header == ["kernel", "config", "archs", "backend", "size", "last used", "key"]
@@ -109,11 +107,14 @@ def test_an_unknown_key_and_one_of_several_are_errors(cache: Path, capsys: pytes
     assert status == 0 and str(cache / f"failed/broken-default-{THIRD[:16]}/log.txt") in out
 
 
-def test_the_size_counts_all_parts(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_size_counts_all_parts_and_clearing_leaves_none(cache, capsys):
     status, out, _ = run(capsys, "size")
     stage = entry(cache).stat().st_size
     assert status == 0 and stage > 3000
     assert re.search(r"^2 kernels: .*\n1 stage: 3\.\d KiB\n1 failed compile: 9 B\ntogether ", out)
+    assert run(capsys, "clear")[0] == 0
+    left = {path.relative_to(cache).as_posix() for path in cache.rglob("*") if path.is_file()}
+    assert left == {".gitignore", "CACHEDIR.TAG", "stages/CACHEDIR.TAG"}
 
 
 def test_pruning_keeps_what_was_used_last(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,13 +129,7 @@ def test_pruning_keeps_what_was_used_last(cache: Path, capsys: pytest.CaptureFix
     assert status == 1 and "'much' is no size" in err
 
 
-def test_clearing_leaves_an_empty_cache(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "clear")[0] == 0
-    left = {path.relative_to(cache).as_posix() for path in cache.rglob("*") if path.is_file()}
-    assert left == {".gitignore", "CACHEDIR.TAG", "stages/CACHEDIR.TAG"}
-
-
-def test_verifying_reports_all_damage_and_removes_it_if_asked(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verifying_reports_all_damage_and_removes_it_if_asked(cache, capsys, tmp_path):
     assert run(capsys, "verify") == (0, "1 stage and 2 kernels, 0 damaged\n", "")
     (cache / f"kernels/scale-{THIRD[:16]}-{KEY[:16]}/_lib/scale.so").write_bytes(b"librarx")
     moved = cache / f"kernels/softmax-{THIRD[:16]}-{THIRD[:16]}"
@@ -152,10 +147,6 @@ def test_verifying_reports_all_damage_and_removes_it_if_asked(cache: Path, capsy
     status, out, _ = run(capsys, "verify", "--remove")
     assert status == 0 and out.endswith("removed what is damaged\n")
     assert run(capsys, "verify") == (0, "0 stages and 0 kernels, 0 damaged\n", "")
-
-
-def test_lists_of_files_are_checked_as_well(cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    entry(cache).unlink()
     KernelStore(cache).stages().store(key_of("g", []), tmp_path / "out", ["a"], {"table.json": "digest"})
     assert run(capsys, "verify")[0] == 0
     listed = next(path for path in (cache / "stages").glob("??/*") if b'"lists"' in path.read_bytes())
@@ -175,9 +166,7 @@ def test_a_damaged_manifest_is_listed_and_ends_nothing(cache: Path, capsys: pyte
 
 
 @pytest.mark.parametrize("action", [one.name for one in COMMAND.actions if one.arguments])
-def test_a_folder_without_a_cache_stays_as_it_is(
-    tmp_path: Path, action: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_without_a_cache_stays_as_it_is(tmp_path, action, capsys):
     more = ["ab"] if action == "show" else []
     status, out, _ = run(capsys, action, *more, "--dir", str(tmp_path / "none"))
     assert status == (action == "show") and out == f"there is no cache in {tmp_path / 'none'}\n"

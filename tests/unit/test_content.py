@@ -56,7 +56,7 @@ def test_a_package_that_is_not_split_is_read_without_images(tmp_path: Path) -> N
         assert built == BuiltFiles(folder, "acme.demo", (folder / "manifest.json").read_text(), digests, (), {})
 
 
-def test_a_package_without_a_kernel_is_an_error(tmp_path: Path) -> None:
+def test_a_package_without_a_kernel_and_one_that_was_not_built_are_errors(tmp_path):
     folder = build(tmp_path, files=("backends/x.py",))
     with pytest.raises(KernelwrightError, match=r"the package acme\.demo has no built kernel") as caught:
         read_built(folder, "acme.demo")
@@ -64,9 +64,6 @@ def test_a_package_without_a_kernel_is_an_error(tmp_path: Path) -> None:
     assert (where.stage, where.location) == ("wheel", str(folder / "manifest.json"))
     assert "build at least one" in (caught.value.remedy or "")
     assert read_built(build(tmp_path / "images", files=("_images/k.cubin",)), "acme.demo")
-
-
-def test_a_package_that_was_not_built_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(KernelwrightError, match=r"manifest\.json: cannot be read") as caught:
         read_built(tmp_path, "demo")
     assert "run scons again" in (caught.value.remedy or "")

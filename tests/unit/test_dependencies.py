@@ -55,15 +55,12 @@ def test_a_file_has_a_name_that_leads_to_it(site: Path, tmp_path: Path, place: s
     assert present_digest(top, name) == ""
 
 
-def test_any_other_file_has_its_absolute_path(site: Path, tmp_path: Path) -> None:
+def test_any_other_file_has_its_absolute_path_and_the_folder_of_a_package_is_the_first_in_the_path(site, tmp_path):
     other = tmp_path / "other.h"
     other.write_text("x")
     name = dependency_name(other, tmp_path / "project", {str(site / "acme/include"): "package:acme/include"})
     assert name == str(other) and path_of(tmp_path / "project", name) == other
     assert present_digest(tmp_path / "project", name) == sha("x")
-
-
-def test_the_folder_of_a_package_is_the_first_in_the_path(site: Path, tmp_path: Path) -> None:
     name = "/package:acme/include//a.h"
     (tmp_path / "empty/acme/include").mkdir(parents=True)
     assert present_digest(tmp_path, name) == "", "a compiler would not look into the other one either"

@@ -50,47 +50,34 @@ def kernels(cache: BuildCache, **changes: Any) -> Finished:
     return Finished(("kernels/gemm.py",), ("a note",), {"gemm": replace(kernel, **changes)}, (stage,))
 
 
-def remember_spoilt(cache: BuildCache, change: Callable[[Any], None]) -> None:
-    """Note the JSON data of a finished kernel with a change."""
-    data = to_json(kernels(cache))
-    change(data)
-    cache.remember(QUESTION, data, {})
-
-
-@pytest.mark.parametrize("line", ["", "{}", '{"kind":"file"}\n{}', '["kind"]', {"kind": "file"}])
-def test_a_line_that_no_journal_has_is_no_answer(cache: BuildCache, line: Any) -> None:
-    remember_spoilt(cache, lambda data: data["stages"][0]["lines"].update({"gemm.so": line}))
-    assert finished.recall(cache, QUESTION, lambda name: "") is None
-
-
-def test_what_was_noted_comes_back_without_the_stamps_of_this_tree(cache: BuildCache) -> None:
+def test_what_was_noted_comes_back_without_the_stamps_of_this_tree_if_all_of_it_was_compared(cache):
     here = kernels(cache, outputs={"gemm.so": [1, 2, 3, 4]}, checks=1, check_outputs={"x": [1, 2, 3, 4]})
     finished.remember(cache, QUESTION, here, {"kernels/gemm.py": "1"})
     assert finished.recall(cache, QUESTION, lambda name: "1") == (kernels(cache), {})
     assert finished.recall(cache, QUESTION, lambda name: "2") is None
-
-
-def test_an_answer_names_nothing_that_was_not_compared(cache: BuildCache) -> None:
     finished.remember(
         cache, QUESTION, replace(kernels(cache), names=("kernels/gemm.py", "/etc/shadow")), {"kernels/gemm.py": "1"}
     )
     assert finished.recall(cache, QUESTION, lambda name: "1") is None
 
 
-def test_outputs_are_written(cache: BuildCache, tmp_path: Path) -> None:
+def test_outputs_are_written_and_one_that_is_there_is_never_written_over(cache, tmp_path):
     found = kernels(cache)
     written = finished.restore(cache, found, {}, str(tmp_path / "work"), ())
     assert written is not None and written.stages == found.stages
     assert written.digests == {f"gemm/{name}": sha(data) for name, data in FILES.items()}
     assert {path.name: path.read_bytes() for path in (tmp_path / "work/gemm").iterdir()} == FILES
+    place = tmp_path / "again/gemm/compile.sh"
+    place.parent.mkdir(parents=True)
+    place.symlink_to(tmp_path / "somebodys.txt")
+    assert finished.restore(cache, kernels(cache), {}, str(tmp_path / "again"), ()) is None
+    assert not (tmp_path / "somebodys.txt").exists()
 
 
 @pytest.mark.parametrize(
     "changes", [{"entry": "0" * 64}, {"products": {"_lib/gemm.so": ("gemm/gemm.so", "0" * 64)}}, {"entry": ""}]
 )
-def test_outputs_that_are_not_what_the_package_had_are_not_written(
-    cache: BuildCache, tmp_path: Path, changes: dict[str, Any]
-) -> None:
+def test_outputs_that_are_not_what_the_package_had_are_not_written(cache, tmp_path, changes):
     assert finished.restore(cache, kernels(cache, **changes), {}, str(tmp_path / "work"), ()) is None
     assert not (tmp_path / "work").exists()
 
@@ -100,14 +87,6 @@ def test_a_missing_or_damaged_entry_writes_nothing(cache: BuildCache, tmp_path: 
     entry.write_bytes(entry.read_bytes()[:-1])
     assert finished.restore(cache, kernels(cache), {}, str(tmp_path / "work"), ()) is None
     assert not entry.exists() and not (tmp_path / "work").exists()
-
-
-def test_an_output_that_is_there_is_never_written_over(cache: BuildCache, tmp_path: Path) -> None:
-    place = tmp_path / "work/gemm/compile.sh"
-    place.parent.mkdir(parents=True)
-    place.symlink_to(tmp_path / "somebodys.txt")
-    assert finished.restore(cache, kernels(cache), {}, str(tmp_path / "work"), ()) is None
-    assert not (tmp_path / "somebodys.txt").exists()
 
 
 def test_what_kernels_have_in_common_is_written_once(cache: BuildCache, tmp_path: Path) -> None:
@@ -121,28 +100,39 @@ def test_what_kernels_have_in_common_is_written_once(cache: BuildCache, tmp_path
     assert first and second and (first.stages, second.stages) == ((common, *found.stages), found.stages)
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["/etc/passwd", "../gemm/x", "gemm/../../x", "x", "gemm//x", "gemm/./x", "gemm/", "gemm/.scratch-1-x", "a\0/b"],
+LINES_OF_NO_JOURNAL = ("", "{}", '{"kind":"file"}\n{}', '["kind"]', {"kind": "file"})
+OUTSIDE = (
+    "/etc/passwd",
+    "../gemm/x",
+    "gemm/../../x",
+    "x",
+    "gemm//x",
+    "gemm/./x",
+    "gemm/",
+    "gemm/.scratch-1-x",
+    "a\0/b",
 )
-def test_no_path_leads_out_of_the_folder(cache: BuildCache, path: str) -> None:
-    remember_spoilt(cache, lambda data: data["stages"][0]["outputs"].update({"gemm.so": path}))
-    assert finished.recall(cache, QUESTION, lambda name: "") is None
+CHANGES: list[Callable[[Any], None]] = [
+    *(lambda data, line=line: data["stages"][0]["lines"].update({"gemm.so": line}) for line in LINES_OF_NO_JOURNAL),
+    *(lambda data, path=path: data["stages"][0]["outputs"].update({"gemm.so": path}) for path in OUTSIDE),
+    lambda data: data.update(stages=data["stages"] * 2),
+    lambda data: data.update(kernels={}),
+    lambda data: data.update(kernels={"../gemm": data["kernels"]["gemm"]}),
+    lambda data: data["stages"][0].update(entry="../../x"),
+    lambda data: data["stages"][0]["lines"].pop("gemm.so"),
+    lambda data: data.update(notes=[1]),
+    lambda data: data.update(more=1),
+]
 
 
-def test_another_form_is_a_miss(cache: BuildCache) -> None:
-    changes: list[Callable[[Any], None]] = [
-        lambda data: data.update(stages=data["stages"] * 2),
-        lambda data: data.update(kernels={}),
-        lambda data: data.update(kernels={"../gemm": data["kernels"]["gemm"]}),
-        lambda data: data["stages"][0].update(entry="../../x"),
-        lambda data: data["stages"][0]["lines"].pop("gemm.so"),
-        lambda data: data.update(notes=[1]),
-        lambda data: data.update(more=1),
-    ]
-    for change in changes:
-        remember_spoilt(cache, change)
-        assert finished.recall(cache, QUESTION, lambda name: "") is None
+@pytest.mark.parametrize("change", CHANGES)
+def test_another_form_and_a_path_that_leads_out_of_the_folder_are_misses(cache, change):
+    data, read = to_json(kernels(cache)), {"kernels/gemm.py": "1"}
+    cache.remember([*QUESTION, "whole"], data, read)
+    assert finished.recall(cache, [*QUESTION, "whole"], read.__getitem__) == (kernels(cache), {})
+    change(data)
+    cache.remember(QUESTION, data, read)
+    assert finished.recall(cache, QUESTION, read.__getitem__) is None
 
 
 def test_a_process_restores_what_the_cache_of_a_shard_has(cache: BuildCache, tmp_path: Path) -> None:

@@ -24,44 +24,21 @@ from kernelwright.toolchain.headers import (
 )
 from kernelwright.toolchain.nvcc_run import NvccJob
 
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ["-include", "a.h"],
-        ["--use_fast_math", "--pre-include=a.h"],
-        ["-Iinc"],
-        ["--include-path=inc"],
-        ["-isystem=inc"],
-        ["--system-include", "inc"],
-        ["-optf", "flags.txt"],
-        ["--options-file=flags.txt"],
-        ["-Xcompiler", "-include,a.h"],
-        ["-Xcompiler=-O2,-include,a.h"],
-        ["--compiler-options", "-imacros", "a.h"],
-        ["-Xcompiler", "-O2", "-Xcompiler", "-iquote,inc"],
-        ["-Xcompiler=@args"],
-        ["-Xptxas", "-v,-optf,flags.txt"],
-    ],
+INCLUDE = (
+    *("-include a.h", "--use_fast_math --pre-include=a.h", "-Iinc", "--include-path=inc", "-isystem=inc"),
+    *("--system-include inc", "-optf flags.txt", "--options-file=flags.txt", "-Xcompiler -include,a.h"),
+    *("-Xcompiler=-O2,-include,a.h", "--compiler-options -imacros a.h", "-Xcompiler -O2 -Xcompiler -iquote,inc"),
+    *("-Xcompiler=@args", "-Xptxas -v,-optf,flags.txt"),
 )
-def test_flags_that_can_include(flags: list[str]) -> None:
-    assert can_include(flags)
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        [],
-        ["--use_fast_math", "-lineinfo", "-G"],
-        ["-maxrregcount=64", "--ftz", "true"],
-        ["-DX=-include", "-D", "Y=1"],
-        ["-Xptxas", "-O2,-v", "-Xptxas=-dlcm=ca"],
-        ["-Xcompiler", "-O2,-DA=-I"],
-        ["-Xcompiler"],
-    ],
+INCLUDE_NOT = (
+    *("", "--use_fast_math -lineinfo -G", "-maxrregcount=64 --ftz true", "-DX=-include -D Y=1"),
+    *("-Xptxas -O2,-v -Xptxas=-dlcm=ca", "-Xcompiler -O2,-DA=-I", "-Xcompiler"),
 )
-def test_flags_that_cannot(flags: list[str]) -> None:
-    assert not can_include(flags)
+
+
+@pytest.mark.parametrize(("flags", "can"), [*((f, True) for f in INCLUDE), *((f, False) for f in INCLUDE_NOT)])
+def test_flags_that_can_include_and_those_that_cannot(flags: str, can: bool) -> None:
+    assert can_include(flags.split()) == can
 
 
 @pytest.mark.parametrize(
@@ -158,29 +135,26 @@ INCLUDES = """\
 """
 
 
+NEAR = ("src/both.h", "src/continued.h", "src/near.h", "src/of_near.h")
+
+
 @pytest.mark.parametrize(
     ("flags", "found"),
     [
-        ([], ["src/both.h", "src/continued.h", "src/near.h", "src/of_near.h"]),
-        (["-Iinc"], ["inc/both.h", "inc/far.h", "src/both.h", "src/continued.h", "src/near.h", "src/of_near.h"]),
-        (["-I", "inc"], ["inc/both.h", "inc/far.h", "src/both.h", "src/continued.h", "src/near.h", "src/of_near.h"]),
-        (
-            ["--include-path=other"],
-            ["other/far.h", "src/both.h", "src/continued.h", "src/near.h", "src/of_near.h"],
-        ),
-        (
-            ["-include", "inc/given.h", "--pre-include=inc/far.h", "-DX=-Iinc"],
-            ["inc/far.h", "inc/given.h", "src/both.h", "src/continued.h", "src/near.h", "src/of_near.h"],
-        ),
+        ("", NEAR),
+        ("-Iinc", ("inc/both.h", "inc/far.h", *NEAR)),
+        ("-I inc", ("inc/both.h", "inc/far.h", *NEAR)),
+        ("--include-path=other", ("other/far.h", *NEAR)),
+        ("-include inc/given.h --pre-include=inc/far.h -DX=-Iinc", ("inc/far.h", "inc/given.h", *NEAR)),
     ],
 )
-def test_files_that_a_source_may_include(tmp_path: Path, flags: list[str], found: list[str]) -> None:
+def test_files_that_a_source_may_include(tmp_path: Path, flags: str, found: tuple[str, ...]) -> None:
     install(tmp_path, "src/both.h", "src/continued.h", "src/comment.h", "src/of_near.h")
     install(tmp_path, "inc/far.h", "inc/both.h", "inc/given.h", "other/far.h", "near.h")
     (tmp_path / "src/device.cu").write_text(INCLUDES)
     (tmp_path / "src/near.h").write_text('#include "of_near.h"\n#include "device.cu"\n')
-    paths = included_files(tmp_path / "src/device.cu", flags, tmp_path)
-    assert [path.relative_to(tmp_path).as_posix() for path in paths] == found
+    paths = included_files(tmp_path / "src/device.cu", flags.split(), tmp_path)
+    assert tuple(path.relative_to(tmp_path).as_posix() for path in paths) == found
 
 
 def test_an_include_that_is_a_macro_may_be_any_file_of_the_folders(tmp_path: Path) -> None:
@@ -247,9 +221,7 @@ QUOTED, ANGLED = '#include "h.h"\n', "#include <h.h>\n"
         ("-I none -I late", "#include <deep/h.h>\n", "none/deep"),
     ],
 )
-def test_a_new_file_that_a_compiler_reads_was_looked_for_before(
-    tmp_path: Path, flags: str, text: str, early: str
-) -> None:
+def test_a_new_file_that_a_compiler_reads_was_looked_for_before(tmp_path, flags, text, early):
     """What g++ reads decides: nvcc looks for headers as it does, and so does NVRTC, which has fewer flags."""
     install(tmp_path, "late/h.h", "late/deep/h.h", "first/other.h")
     (tmp_path / "flags.txt").write_text("-I first -I late")

@@ -127,9 +127,7 @@ def test_files_that_changed_their_places_are_read_again(folder: Folder) -> None:
         (KEY, "nvcc 13.1"),
     ],
 )
-def test_other_compilers_archs_flags_and_texts_have_headers_of_their_own(
-    folder: Folder, key: tuple[str, ...], identity: str
-) -> None:
+def test_other_compilers_archs_flags_and_texts_have_headers_of_their_own(folder, key, identity):
     folder.headers()
     folder.headers(key, identity)
     assert folder.reads == 2

@@ -200,9 +200,7 @@ def test_these_packages_have_every_kind_of_stage(made: Made) -> None:
 
 
 @pytest.mark.parametrize("tree", TREES)
-def test_a_stage_is_a_function_of_its_request_in_which_no_path_of_this_machine_is(
-    tree: str, made: Made, tmp_path: Path
-) -> None:
+def test_a_stage_is_a_function_of_its_request_in_which_no_path_of_this_machine_is(tree, made, tmp_path):
     for stage in made(tree):
         make: Any = type(stage.request).make
         assert isinstance(make, FunctionType) and make.__closure__ is None and not make.__defaults__, stage.label
@@ -222,9 +220,7 @@ def test_a_stage_is_a_function_of_its_request_in_which_no_path_of_this_machine_i
         ("NVRTC", "CUBIN", "toolchain.nvrtc_run.compile_with_nvrtc"),
     ],
 )
-def test_what_is_edited_while_a_compiler_runs_is_no_known_file(
-    tree: str, label: str, compiler: str, made: Made, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_is_edited_while_a_compiler_runs_is_no_known_file(tree, label, compiler, made, monkeypatch, tmp_path):
     header, run = tmp_path / "a.h", SimpleNamespace(top=tmp_path, state=tmp_path, compilers=None)
 
     def compiled(*given: Any, **named: Any) -> CompiledCode:
@@ -256,9 +252,7 @@ def test_functions_of_stages_use_nothing_of_the_run_that_decides() -> None:
     assert used <= REPORTS
 
 
-def test_a_worker_is_asked_what_the_stage_is_known_by(
-    made: Made, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_worker_is_asked_what_the_stage_is_known_by(made, monkeypatch, tmp_path):
     """But for what decides nothing: where outputs are to be, and what the sources say."""
     monkeypatch.setattr(UnitFiles, "read_signature", lambda unit: to_json(UNKNOWN))
     asked = []
@@ -288,6 +282,10 @@ def tool(name: str, **fields: Any) -> Change:
     return lambda inputs: replace(
         inputs, tools=replace(inputs.tools, **{name: replace(getattr(inputs.tools, name), **fields)})
     )
+
+
+def given(**fields: Any) -> Change:
+    return lambda inputs: replace(inputs, **fields)
 
 
 def setting(**fields: Any) -> Change:
@@ -320,41 +318,32 @@ def labels(names: set[str]) -> set[str]:
 LABELS = [label for label, kind in KINDS.items() if kind.module]
 USUAL = {*LABELS, "WRAP of a backend"} - {"DISCOVER", "IR", "ENTRY", "OBJECT", "WHEEL", "COMMANDS"}
 WRAPS = {"WRAP", "WRAP of a backend"}
+MADE_BY_TVM = {"LOWER", "LINK", "PACKAGE"}
+OF_C = {"LAUNCHER", "EXT", "LINK", "PACKAGE"}
+OF_CUDA = {"CUBIN", "PTX", "LINK", "PACKAGE"}
 CHANGES: dict[str, tuple[Change, set[str]]] = {
     "nothing": (lambda inputs: inputs, set()),
-    "TVM": (tool("lowerer", identity="other"), {"LOWER", "LINK", "PACKAGE"}),
-    "tvm-ffi": (tool("lowerer", tvm_ffi="0.1.16"), {"LOWER", "LAUNCHER", "CC", "EXT", "LINK", "PACKAGE"}),
-    "the C compiler": (
-        tool("host_compiler", identity="other"),
-        {"LAUNCHER", "CC", "EXT", "GLIBC", "LINK", "PACKAGE"},
-    ),
-    "nvcc": (tool("nvcc", identity="other"), {"CUBIN", "PTX", "FATBIN", "LINK", "PACKAGE"}),
+    "TVM": (tool("lowerer", identity="other"), MADE_BY_TVM),
+    "tvm-ffi": (tool("lowerer", tvm_ffi="0.1.16"), {*MADE_BY_TVM, *OF_C, "CC"}),
+    "the C compiler": (tool("host_compiler", identity="other"), {*OF_C, "CC", "GLIBC"}),
+    "nvcc": (tool("nvcc", identity="other"), {*OF_CUDA, "FATBIN"}),
     "nvdisasm": (lambda inputs: replace(inputs, nvdisasm=replace(inputs.nvdisasm, identity="other")), {"SASS"}),
-    "the version of CUDA": (tool("nvcc", version="13.1.0"), {*WRAPS, "CUBIN", "PTX", "FATBIN", "LINK", "PACKAGE"}),
+    "the version of CUDA": (tool("nvcc", version="13.1.0"), {*WRAPS, *OF_CUDA, "FATBIN"}),
     "flags": (setting(nvcc_flags=("-lineinfo",)), {"CUBIN", "PTX", "LINK"}),
     "flags of the kernel": (option(flags=("-lineinfo",)), {"CUBIN", "PTX", "LINK"}),
     "the limit of registers": (setting(max_registers=0), {"LINK"}),
     "the limit of spills": (setting(max_spills=0), {"LINK"}),
     "the compression": (setting(compress="speed"), {*WRAPS, "FATBIN", "PACKAGE"}),
     "where device code is": (setting(split="arch"), {*WRAPS, "LINK", "PACKAGE"}),
-    "the oldest glibc": (setting(glibc="2.31"), {"GLIBC", "EXT", "LAUNCHER", "LINK", "PACKAGE"}),
-    "a file of the definition": (
-        lambda inputs: replace(inputs, contents={FILE: "2" * 64}),
-        {"LOWER", "CHECK"},
-    ),
-    "one more file of the definition": (
-        lambda inputs: replace(inputs, contents={**inputs.contents, "kernels/": "3" * 64}),
-        {"LOWER", "CHECK"},
-    ),
-    "what the definition sees besides its files": (
-        lambda inputs: replace(inputs, surroundings={"/installed/einops": "5" * 64}),
-        {"LOWER", "CHECK"},
-    ),
+    "the oldest glibc": (setting(glibc="2.31"), {*OF_C, "GLIBC"}),
+    "a file of the definition": (given(contents={FILE: "2" * 64}), {"LOWER", "CHECK"}),
+    "one more file": (given(contents={FILE: "1" * 64, "kernels/": "3" * 64}), {"LOWER", "CHECK"}),
+    "what the definition sees besides its files": (given(surroundings={"/installed/a": "5" * 64}), {"LOWER", "CHECK"}),
     "the configs of passes": (option(pass_configs={"tirx.disable_vectorize": True}), {"LOWER"}),
     "the docstring": (kernel(doc="The product."), {"LINK"}),
     "the tolerance": (option(tolerance=0.5), {"CHECK"}),
     "the backward kernel": (kernel(backward="gemm_backward"), {"LINK"}),
-    "strictness": (lambda inputs: replace(inputs, strict=True), {"LOWER", "CHECK"}),
+    "strictness": (given(strict=True), {"LOWER", "CHECK"}),
 }
 OTHER_CHANGES: list[tuple[Inputs, Change, set[str]]] = [
     (WITH_NVRTC, tool("nvrtc", identity="other"), {"CUBIN", "PTX", "LINK", "PACKAGE"}),
@@ -395,10 +384,13 @@ def test_what_nobody_else_can_look_at_decides_outputs_that_no_other_machine_may_
     assert asked(replace(BASE, shared=False)) == ({"LOWER"}, ahead - {"LOWER"})
 
 
-def test_definitions_are_lowered_again_by_another_interpreter(tmp_path, monkeypatch):
+def test_definitions_are_lowered_again_by_another_interpreter_and_not_for_another_order_of_archs(tmp_path, monkeypatch):
     before = signatures(tmp_path, monkeypatch, BASE)
     monkeypatch.setattr(context, "interpreter", lambda: ["cpython-399"])
     assert labels(changed(before, signatures(tmp_path, monkeypatch, BASE))) == {"LOWER", "CHECK"}
+    before = signatures(tmp_path, monkeypatch, BASE)
+    turned = setting(archs=BASE.settings.archs[::-1])(BASE)
+    assert "LOWER" not in labels(changed(before, signatures(tmp_path, monkeypatch, turned)))
 
 
 def test_a_change_of_one_variant_or_arch_is_in_its_own_signatures(tmp_path, monkeypatch):
@@ -581,9 +573,6 @@ def test_what_a_stage_turns_out_to_read_is_in_the_signature_and_not_in_the_key()
     stage.later = {"table.txt": "3"}
     assert key(stage) == before, "the cache compares these files itself"
     assert stage.fingerprint != signature
-
-
-def test_what_is_known_only_when_the_kernels_are_made_is_in_the_signature():
     late = ["first"]
     stage = a_stage(late=lambda: late)
     before = stage.fingerprint
@@ -609,12 +598,6 @@ def test_no_two_stages_of_a_package_have_the_same_key_in_the_cache(tmp_path, mon
     assert [names for names in names_of.values() if len(names) > 1] == []
     older = cache_keys(graph_of(tmp_path, monkeypatch, setting(glibc="2.17")(BASE)))
     assert older["GLIBC 2.17"] not in keys.values()
-
-
-def test_the_order_of_archs_lowers_nothing_again(tmp_path, monkeypatch):
-    before = signatures(tmp_path, monkeypatch, BASE)
-    turned = setting(archs=BASE.settings.archs[::-1])(BASE)
-    assert "LOWER" not in labels(changed(before, signatures(tmp_path, monkeypatch, turned)))
 
 
 def test_a_variant_that_is_not_listed_has_the_signature_that_it_would_have_in_the_list(tmp_path, monkeypatch):
@@ -747,12 +730,9 @@ def stage(outside: dict[str, str] | None = None, **later: str) -> Stage:
     return Stage("PTX", "scale", Where(), None, {}, [], later=later, outside=outside or {})
 
 
-def test_a_kernel_is_made_of_what_all_its_stages_read() -> None:
-    stages = [stage(a="1"), stage(), stage({"/runtime.a": "2"}, b="3")]
-    assert read_by(stages) == {"a": "1", "/runtime.a": "2", "b": "3"}
-
-
 def test_a_kernel_two_stages_of_which_read_a_file_differently_is_never_found_again() -> None:
+    all_read = read_by([stage(a="1"), stage(), stage({"/runtime.a": "2"}, b="3")])
+    assert all_read == {"a": "1", "/runtime.a": "2", "b": "3"}
     later = read_by([stage(a="1", b="1"), stage(a="1", b="2"), stage(a="1", b="1")])
     assert later == {"a": "1", "b": EDITED}
     keys = {key_of_made(KEY, later) for _ in range(3)}

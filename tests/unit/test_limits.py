@@ -15,21 +15,10 @@ WHERE = Where("gemm", "block_m-64", "nvcc", "kernels/gemm.py:7")
 
 def usage(**functions: tuple[int, int, int]) -> dict[str, Any]:
     """The content of an <arch>.json; each function has registers, spill stores and spill loads."""
-    return {
-        "schema": 1,
-        "arch": "sm_80",
-        "kernels": {
-            name: {
-                "registers": registers,
-                "stack_bytes": 0,
-                "spill_store_bytes": stores,
-                "spill_load_bytes": loads,
-                "shared_bytes": 0,
-                "constant_bytes": 0,
-            }
-            for name, (registers, stores, loads) in functions.items()
-        },
-    }
+    numbers = ("registers", "spill_store_bytes", "spill_load_bytes")
+    rest = dict.fromkeys(("stack_bytes", "shared_bytes", "constant_bytes"), 0)
+    kernels = {name: dict(zip(numbers, used, strict=True)) | rest for name, used in functions.items()}
+    return {"schema": 1, "arch": "sm_80", "kernels": kernels}
 
 
 def check(used: dict[str, Any], registers: int | None, spills: int | None, where: Where = WHERE) -> None:
@@ -41,25 +30,19 @@ def test_limits_that_are_reached_but_not_exceeded_pass(registers: int | None, sp
     check(usage(gemm_kernel=(168, 48, 48)), registers, spills)
 
 
-def test_registers_over_the_limit():
+def test_registers_over_the_limit_and_stores_and_loads_together_are_errors():
     with pytest.raises(LimitError) as caught:
         check(usage(gemm_kernel=(168, 0, 0)), 128, None)
     assert caught.value.message == "gemm_kernel uses 168 registers for sm_80, max_registers is 128"
     assert str(caught.value).startswith("kernels/gemm.py:7 gemm/block_m-64 [nvcc]: gemm_kernel uses 168")
     assert "raise the limit" in (caught.value.remedy or "")
-
-
-def test_stores_and_loads_count_together():
     with pytest.raises(LimitError, match=r"gemm_kernel spills 96 bytes \(stores 48, loads 48\) for sm_80"):
         check(usage(gemm_kernel=(16, 48, 48)), None, 95)
-
-
-def test_zero_is_a_limit():
     with pytest.raises(LimitError, match="max_spills is 0"):
         check(usage(gemm_kernel=(16, 0, 4)), None, 0)
 
 
-def test_every_violation_is_listed():
+def test_every_violation_is_listed_at_the_place_of_what_was_compiled():
     with pytest.raises(LimitError) as caught:
         check(usage(b_kernel=(200, 8, 0), a_kernel=(129, 0, 0), c_kernel=(10, 0, 0)), 128, 0)
     assert "\n" not in caught.value.message
@@ -68,9 +51,6 @@ def test_every_violation_is_listed():
         "b_kernel uses 200 registers for sm_80, max_registers is 128",
         "b_kernel spills 8 bytes (stores 8, loads 0) for sm_80, max_spills is 0",
     ]
-
-
-def test_the_place_is_that_of_what_was_compiled():
     for used in (usage(a=(168, 0, 0)), usage(a=(168, 0, 0), b=(168, 0, 0))):
         with pytest.raises(LimitError) as caught:
             check(used, 128, None, Where("other", "n-1", "nvcc"))
