@@ -47,9 +47,6 @@ def toolchain(**replaced: Any) -> Any:
     return SimpleNamespace(**{**found, **replaced})
 
 
-# --- doctor and tool
-
-
 def test_the_doctor_names_every_tool_and_ends_with_0_if_all_that_is_needed_is_there(capsys):
     assert doctor(toolchain()) == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -129,9 +126,6 @@ def test_wrong_usage_ends_with_2(arguments, capsys):
     assert caught.value.code == 2
 
 
-# --- verify
-
-
 @pytest.fixture
 def wheels(tmp_path, monkeypatch):
     """Wheels by name, with the problems of each; ``together`` has those of all."""
@@ -179,9 +173,6 @@ def test_problems_are_one_line_each_of_bounded_length_and_number(wheels, capsys)
     assert "problems more" not in capsys.readouterr().err
 
 
-# --- init
-
-
 def test_a_new_project_has_its_name_and_that_of_its_package_where_each_belongs(tmp_path):
     folder = make_project("Acme-Kernels.fast", tmp_path)
     assert folder == tmp_path / "Acme-Kernels.fast"
@@ -195,7 +186,7 @@ def test_a_new_project_has_its_name_and_that_of_its_package_where_each_belongs(t
     assert not {path.name for path in folder.iterdir()} & set(HIDDEN), "these are hidden in a project"
 
 
-def test_an_empty_folder_is_taken_and_what_is_in_one_stays(tmp_path):
+def test_an_empty_folder_is_taken_and_what_is_in_one_stays_and_the_command_ends_with_1(tmp_path, monkeypatch, capsys):
     (tmp_path / "acme").mkdir()
     assert (make_project("acme", tmp_path) / "SConstruct").exists()
     for name in ("taken", "file"):
@@ -207,13 +198,10 @@ def test_an_empty_folder_is_taken_and_what_is_in_one_stays(tmp_path):
                 (tmp_path / name).write_text("mine")
             make_project(name, tmp_path)
     assert (tmp_path / "taken/pyproject.toml").read_text() == "mine" and len(list((tmp_path / "taken").iterdir())) == 1
-
-
-def test_a_project_that_cannot_be_made_ends_with_1(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["init", "numpy"]) == 1 and "would take the name" in capsys.readouterr().err
-    assert main(["init", "acme"]) == 0 and "acme is made. Next: cd acme" in capsys.readouterr().out
-    assert main(["init", "acme"]) == 1 and "is not empty, has this name" in capsys.readouterr().err
+    assert main(["init", "new"]) == 0 and "new is made. Next: cd new" in capsys.readouterr().out
+    assert main(["init", "new"]) == 1 and "is not empty, has this name" in capsys.readouterr().err
 
 
 def test_a_reader_that_has_seen_enough_sees_no_traceback() -> None:

@@ -35,7 +35,7 @@ def package(folder: Path, kernels: Mapping[str, Any], sizes: Mapping[str, int] |
     return str(folder)
 
 
-def test_what_changed_is_listed_and_the_rest_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_changed_and_what_only_one_package_has_is_listed_and_the_rest_is_counted(tmp_path, capsys):
     other = kernel()
     other["variants"][0]["archs"] = ["x86-64-v3", "sm_90a"]
     old = {"gemm": kernel(120), "gone": kernel(), "same": kernel(), "text": kernel(doc="a"), "arch": kernel()}
@@ -57,11 +57,6 @@ def test_what_changed_is_listed_and_the_rest_is_counted(tmp_path: Path, capsys: 
         "added    more                            1,000 bytes",
         "kernels: 1 added, 1 removed, 2 changed, 2 as before",
     ]
-
-
-def test_device_functions_that_only_one_package_has_are_listed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     two, other = kernel(40, 4, "first"), kernel(40, 4, "first")
     for told, name in ((two, "second"), (other, "third")):
         used, resources = dict(zip(USED, (24, 0, 0), strict=True)), told["variants"][0]["units"][0]["resources"]
@@ -85,9 +80,7 @@ def test_device_functions_that_only_one_package_has_are_listed(
         (("--max-size-growth", "10%"), ""),
     ],
 )
-def test_a_limit_that_is_exceeded_gives_exit_status_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], limit: tuple[str, ...], said: str
-) -> None:
+def test_a_limit_that_is_exceeded_gives_exit_status_1(tmp_path, capsys, limit, said):
     old = package(tmp_path / "old", {"gemm": kernel(120)})
     new = package(tmp_path / "new", {"gemm": kernel(132, 8, "renamed_kernel"), "new": kernel(255, 99)}, {"gemm": 1000})
     assert main(["diff", *limit, old, new]) == (1 if said else 0)
@@ -114,7 +107,7 @@ def test_wheels_of_device_code_are_compared_by_their_files(tmp_path: Path, capsy
     assert "the one is of demo for sm_80, and the other of demo for sm_90" in capsys.readouterr().err
 
 
-def test_what_is_no_package_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_package_or_of_another_schema_is_an_error(tmp_path, capsys, monkeypatch):
     well, empty = package(tmp_path / "well", {"gemm": kernel()}), tmp_path / "empty"
     empty.mkdir()
     wheel = provider_wheel(tmp_path / "wheel")
@@ -133,11 +126,6 @@ def test_what_is_no_package_is_an_error(tmp_path: Path, capsys: pytest.CaptureFi
         assert main(["diff", well, place]) == 1
         out, err = capsys.readouterr()
         assert out == "" and said in err and "remedy" in err
-
-
-def test_a_wheel_of_another_schema_is_not_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
     new = provider_wheel(tmp_path / "new")
     monkeypatch.setattr(content, "SCHEMA", SCHEMA - 1)
     old = provider_wheel(tmp_path / "old")
@@ -146,9 +134,7 @@ def test_a_wheel_of_another_schema_is_not_compared(
     assert f"is no manifest of a build: has another schema than {SCHEMA}" in error and str(old) in error
 
 
-def test_a_partial_package_is_told_and_texts_cannot_control_the_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_partial_package_is_told_and_texts_cannot_control_the_terminal(tmp_path, capsys):
     old = package(tmp_path / "old", {"gemm": kernel(), "bad\x1b[2J": kernel()})
     new = package(tmp_path / "new", {"gemm": kernel()}, missing=[{"kernel": "bad"}])
     assert main(["diff", "--allow-removed", old, new]) == 0

@@ -64,9 +64,10 @@ def file_of(path: Path) -> Path | None:
     return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
 
 
-def test_each_folder_is_on_one_floor() -> None:
+def test_each_folder_is_on_one_floor_and_modules_at_the_root_are_few():
     folders = {folder_of(module) for module in MODULES} - {""}
     assert sorted(FLOORS) == sorted(folders)
+    assert len([module for module in MODULES if not folder_of(module)]) <= 9
 
 
 @pytest.mark.parametrize("folder", FLOORS)
@@ -93,10 +94,6 @@ def test_no_two_modules_import_each_other_whatever_way_round() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(" imports ".join(str(module.relative_to(PACKAGE)) for module in reversed(error.args[1])))
-
-
-def test_modules_at_the_root_are_few() -> None:
-    assert len([module for module in MODULES if not folder_of(module)]) <= 9
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
