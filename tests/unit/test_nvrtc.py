@@ -23,7 +23,7 @@ from kernelwright.toolchain import nvrtc as nvrtc_library
 from kernelwright.toolchain import nvrtc_compile
 from kernelwright.toolchain import nvrtc_run as nvrtc_module
 from kernelwright.toolchain.nvcc_run import CompiledCode
-from kernelwright.toolchain.nvrtc import Nvrtc, compiler_process, include_beside
+from kernelwright.toolchain.nvrtc import Nvrtc, compiler_process, find_nvrtc, include_beside
 from kernelwright.toolchain.nvrtc_run import (
     HeaderStore,
     NvrtcJob,
@@ -592,3 +592,35 @@ def test_addresses_of_shared_memory_are_what_nvcc_does_otherwise(bench: Bench) -
     assert widths == [{b"64"}, {b"32"}]
     again = by_nvcc(bench, "compute_80", *SAME_AS_NVRTC)
     assert set(re.findall(rb"mov\.u(\d+) .*total;", again)) == {b"64"}
+
+
+@pytest.mark.parametrize("damage", ["changed", "folder"])
+def test_a_damaged_header_only_costs_time(bench: Bench, damage: str) -> None:
+    plain = bench.plain()
+    bench.compile(pch=True)
+    (path,) = bench.headers
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0x55
+    path.unlink()
+    if damage == "folder":
+        path.mkdir()
+    else:
+        path.write_bytes(data)
+    compiled, cubin = bench.compile(pch=True)
+    assert cubin == plain
+    assert compiled.notes[0].startswith("a precompiled header "), compiled.result.output
+    if damage != "folder":
+        assert bench.said(compiled)[-1] == "PCH is made"
+        assert bench.said(bench.compile(pch=True)[0]) == ["PCH is used"]
+
+
+def test_no_nvrtc_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc_library, "library_folders", lambda environment: [tmp_path])
+    with pytest.raises(ToolchainError, match="no NVRTC") as caught:
+        find_nvrtc({})
+    assert "pip install 'kernelwright[nvrtc]'" in str(caught.value.remedy)
+
+
+def test_the_machine_code_is_that_of_nvcc_with_addresses_of_shared_memory_as_wide(bench: Bench) -> None:
+    ours, theirs = bench.compile(*SAME_AS_NVRTC, arch="sm_90a", pch=True)[1], by_nvcc(bench, "sm_90a", *SAME_AS_NVRTC)
+    assert machine_code(ours) == machine_code(theirs) and machine_code(ours)

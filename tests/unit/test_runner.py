@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from kernelwright.processes.memory import Measurements, MemoryGovernor
 from kernelwright.processes.runner import ToolRunner
 from kernelwright.processes.tools import ToolCall, ToolResult
 from support.family import family, number, require_gone
-from support.moments import ENDLESS, HANGS_AFTER_S, Clock, Gate
+from support.moments import ENDLESS, HANGS_AFTER_S, Clock, Gate, wait_for
 
 SITE_SCONS = Path(messages.__file__).parents[2]
 WHERE = Where("gemm", "m-64", "nvcc", "kernels/gemm.py:3")
@@ -194,3 +195,16 @@ def test_a_runner_that_does_not_lead_a_session_harms_nobody() -> None:
     script = ["/bin/sh", "-c", f"{ENDLESS} & {shlex.join(command)} < /dev/null; kill $! && echo all there"]
     done = subprocess.run(script, start_new_session=True, capture_output=True, text=True, timeout=HANGS_AFTER_S)
     assert done.stdout.endswith("all there\n"), done
+
+
+def test_runs_wait_for_memory(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, size=4, budget_kib=1)  # nothing fits beside another
+    (tmp_path / "now").mkdir()
+    with ThreadPoolExecutor(4) as threads, Gate(tmp_path / "gate") as gate:
+        text = f"touch now/$$; ls now | wc -l >> counts; {gate.shell}; rm now/$$"
+        runs = threads.map(lambda _: bench.sh(text), range(6))
+        wait_for(lambda: len(bench.governor._waiting) == 3, "three do not wait for the first")
+        gate.open()
+        assert len(list(runs)) == 6
+    assert (tmp_path / "counts").read_text().split() == ["1"] * 6
+    bench.runner.close()

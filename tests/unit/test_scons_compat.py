@@ -56,3 +56,10 @@ def test_our_nodes_need_no_default_environment_which_looks_for_compilers(tmp_pat
     for node in graph.run.nodes.nodes_of(stage):
         assert node.get_build_env().get_CacheDir().path is None
     assert SCons.Defaults._default_env is None
+
+
+def test_folders_are_told_from_files(tmp_path):
+    fs = SCons.Node.FS.FS(str(tmp_path))
+    (tmp_path / "folder").mkdir()
+    assert compat.is_folder(fs.Dir("folder")) and compat.is_folder(fs.Entry("folder"))
+    assert not compat.is_folder(fs.File("file")) and not compat.is_folder(fs.Entry("absent"))

@@ -64,3 +64,7 @@ def test_a_size_is_translated_operation_by_operation() -> None:
 )
 def test_what_is_computed_of_texts_takes_each_as_a_whole(size: Declared, value: int) -> None:
     assert Size(text_of(size)).value({"n": 10, "m": 3}) == value
+
+
+def test_symbols_are_listed_in_order() -> None:
+    assert Size("m * n + 2").names == ["m", "n"]

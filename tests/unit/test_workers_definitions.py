@@ -565,3 +565,15 @@ def test_a_worker_goes_on_lowering_while_configs_are_recorded(project: Project) 
     found = project.discover(file)
     assert found["kernels"][0]["configs"] == [{"m": 5}, {"m": 6}]
     assert list(found["recorded"].values()) != [""]
+
+
+def test_an_import_inside_the_function_is_reported_by_the_lowering(project: Project) -> None:
+    project.write("kernels/_later.py", "FACTOR = 3.0\n")
+    text = COPY.format(name="k", factor="FACTOR").replace("    @T", "    from _later import FACTOR\n    @T")
+    file = str(project.write("kernels/k.py", text).relative_to(project.folder))
+    assert deps(project, file) == ["kernels/k.py"]
+    result = project.lower(file, "k")
+    assert files_of(result) == ["kernels/_later.py", "kernels/k.py"]
+    assert b"T.float32(3.0)" in result["contents"]["module.tir"]
+    project.write("kernels/_later.py", "FACTOR = 4.0\n")
+    assert b"T.float32(4.0)" in project.lower(file, "k")["contents"]["module.tir"]

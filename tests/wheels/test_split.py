@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import subprocess
 import sys
@@ -264,3 +265,29 @@ def test_archs_that_no_kernel_is_built_for_are_an_error_and_a_cpu_kernel_among_o
     assert not [name for name in inside(wheels_of(project)["sm_80"]) if "add_one" in name]
     everything = unpack(tmp_path / "all", *wheels_of(project).values())
     assert machine.call(everything, capability=80) == WORKS
+
+
+def test_extras_pins_entry_points_and_tags(split: Project) -> None:
+    wheels = wheels_of(split)
+    files = inside(wheels["main"])
+    main = files["demo_kernels-1.2rc1.dist-info/METADATA"].decode().splitlines()
+    for arch in ARCHS:
+        name, info, files_of_arch = (
+            arch.replace("_", "-"),
+            f"demo_kernels_{arch}-1.2rc1.dist-info",
+            inside(wheels[arch]),
+        )
+        assert f"Provides-Extra: {name}" in main
+        for extra in (name, "cuda"):
+            assert f'Requires-Dist: Demo-Kernels-{name}==1.2rc1; extra == "{extra}"' in main
+        metadata = files_of_arch[f"{info}/METADATA"].decode().splitlines()
+        for line in (f"Name: Demo-Kernels-{name}", "Version: 1.2rc1", "License-Expression: MIT"):
+            assert line in metadata
+        required = [line for line in metadata if line.startswith("Requires-Dist")]
+        assert required == ["Requires-Dist: Demo-Kernels==1.2rc1"]
+        points = files_of_arch[f"{info}/entry_points.txt"].decode()
+        assert points == f"[kernelwright.device_code]\ndemo_{arch} = demo_{arch}\n"
+        assert "Root-Is-Purelib: true\nTag: py3-none-any\n" in files_of_arch[f"{info}/WHEEL"].decode()
+        assert wheels[arch].name == f"demo_kernels_{arch}-1.2rc1-py3-none-any.whl"
+    assert re.fullmatch(r"demo_kernels-1\.2rc1-py3-none-manylinux_2_\d+_x86_64\.whl", wheels["main"].name)
+    assert files["demo_kernels-1.2rc1.dist-info/entry_points.txt"] == b"[console_scripts]\ndemo-add = demo:main\n"
