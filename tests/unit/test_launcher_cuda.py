@@ -133,7 +133,7 @@ def test_a_launch_may_be_as_large_as_the_driver_can_be_told_and_an_output_has_ro
             module["direct"](x, grid, shared)
     assert len(machine.calls("launch")) == 1
     made = machine.load(direct)["direct"](on_cuda((5,)), 1, 0)
-    assert (made.dtype, [text.split()[0] for text in machine.calls("allocate")]) == ("int4", ["3"])
+    assert (made.dtype, {text.split()[0] for text in machine.calls("allocate")}) == ("int4", {"3"})
 
 
 def test_the_device_of_a_call_is_not_that_of_another_threads_call(machine: Machine, steps: Path) -> None:

@@ -280,6 +280,7 @@ def test_cute_dsl_is_told_by_its_files_wherever_it_is_installed(tmp_path, monkey
             record = tmp_path / name / f"{package}-4.8.1.dist-info" / "RECORD"
             record.parent.mkdir(parents=True)
             record.write_text(f"cutlass/a.py,sha256={content},1\n{noise}.pyc,,\n")
+        (tmp_path / name / "nvidia_cutlass_dsl").mkdir()
         return found_in(name)
 
     def found_in(name: str) -> Distribution:

@@ -396,7 +396,7 @@ def test_an_exception_in_the_reference_names_its_line_the_sizes_and_a_remedy_for
     assert caught.value.where.stage == "check"
     assert "return x / (1 // 0)" in str(caught.value.detail)
     assert caught.value.message.endswith(" (at n=33)") and caught.value.remedy is None
-    with pytest.raises(DefinitionError, match=r"zero-size array.* \(at n=0\)$") as caught:
+    with pytest.raises(DefinitionError, match=r"zero-size array.* \(at n=0\)") as caught:
         check(project, "@scale.reference\ndef _(alpha, x):\n    return alpha * x + 0 * x.max()\n")
     assert str(caught.value.where.location).startswith("kernels/scale.py:")
     assert "initial=" in str(caught.value.remedy)
