@@ -58,6 +58,7 @@ ALLOWED = {
     ("runtime/cython_kernel.py", "import_module"): "imports NumPy, PyTorch or JAX: the names are written there",
     ("runtime/loader.py", "import_module"): "imports modules of the package that the manifest lists with their digests",
     ("frontends/__init__.py", "import_module"): "imports one of our own front ends",
+    ("frontends/base.py", "import_module"): "imports the module of a front end that lowers, which its class names",
     ("__init__.py", "import_module"): "imports our own modules by the names that are written there",
     ("ondemand/files.py", "exec_module"): "executes a definition file, for lower(), which gives an object of TVM",
     ("ondemand/reached.py", "compile"): "tells the names in what may be an annotation; it is not executed",

@@ -100,7 +100,8 @@ from words that are in it."""
 
 
 def test_what_is_wrong_with_the_file_is_said_with_kernel_place_and_remedy(recording: Project) -> None:
-    (recording.folder.parent / "configs.json").write_text(text_of({"scale": [{"dtype": "float32"}]}))
+    outside = {f"scale{number}": [{"dtype": "float32"}] for number in range(len(WRONG))}
+    (recording.folder.parent / "configs.json").write_text(text_of(outside))
     definition = (recording.folder / "kernels/scale.py").read_text()
     (recording.folder / "kernels/scale.py").unlink()
     line = 1 + definition.splitlines().index(DECORATOR)

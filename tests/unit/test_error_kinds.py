@@ -64,10 +64,10 @@ def _looks(function: ast.FunctionDef) -> bool:
         names = {target.id for target in assigned.targets if isinstance(target, ast.Name)}
         if value in errors:
             errors |= names
-        words |= {rf"\b(str|repr)\({name}\)|\b{name}\.(message|args)\b" for name in errors}
+        words |= {rf"\b(str|repr|first_line)\({name}\)|\b{name}\.(message|args)\b" for name in errors}
         if any(re.search(word, value) for word in words):
             words |= {rf"\b{name}\b" for name in names}
-    words |= {rf"\b(str|repr)\({name}\)|\b{name}\.(message|args)\b" for name in errors}
+    words |= {rf"\b(str|repr|first_line)\({name}\)|\b{name}\.(message|args)\b" for name in errors}
     looked_at = (ast.unparse(part) for node in nodes for part in _parts(node))
     return any(re.search(word, text) for text in looked_at for word in words)
 

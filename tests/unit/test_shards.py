@@ -116,6 +116,23 @@ def test_damaged_entries_are_left_out_and_told_and_stay(tmp_path: Path) -> None:
     assert all(place.is_file() for place in places.values())
 
 
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_what_is_in_the_place_of_an_entry_is_told(tmp_path: Path, kind: str) -> None:
+    place = filled(tmp_path / "1", 1, "a").place(entry_key(key_of("a", []), {}))
+    place.rename(tmp_path / "entry")
+    place.mkdir() if kind == "folder" else place.symlink_to(tmp_path / "entry")
+    cache, told = merging(tmp_path / "all", tmp_path / "1")
+    assert fetched(cache, tmp_path, "a") is None and str(place) in told[0]
+
+
+def test_entries_of_shards_are_used_where_none_can_be_kept(tmp_path: Path) -> None:
+    name = entry_key(key_of("a", []), {})
+    behind = layered([filled(tmp_path / "1", 1, "b").folder, filled(tmp_path / "2", 2, "a").folder])
+    cache = BuildCache(tmp_path / "all", 0, writable=False, behind=lambda: behind)
+    assert fetched(cache, tmp_path, "a") == "a" and cache.contents(name, ["out"]) == {"out": b"a"}
+    assert cache.contents(name, ["other"]) is None and not (tmp_path / "all").exists()
+
+
 def test_an_entry_that_is_damaged_here_is_replaced(tmp_path: Path) -> None:
     filled(tmp_path / "1", 1, "a")
     for _, _, entry in list(filled(tmp_path / "all", 1, "a").entries()):

@@ -100,8 +100,9 @@ class LayeredCache(Entries):
         if contents is not None:
             self._touch(place)
         self._count(None if contents is None else (contents, {}), time.monotonic() - start)
-        if contents is None and self._keep_of_behind(entry):
-            contents = self.outputs(place, wanted)
+        if contents is None and (taken := self._taken_from_behind(entry)) is not None:
+            with contextlib.suppress(ValueError):  # it has other files
+                contents = open_entry(entry, taken, functools.partial(wanted_files, wanted))
         return self._contents_far(entry, wanted) if contents is None and far else contents
 
     def whole(self, name: str) -> bytes | None:
@@ -167,23 +168,23 @@ class LayeredCache(Entries):
         if found is None and self.behind is not None:
             found = self.behind.look_up(key, files, digest)
             if found is not None:
-                self._keep_of_behind(entry_key(key, found[1]), key, found[1])
+                self._taken_from_behind(entry_key(key, found[1]), key, found[1])
                 if not here and all(map(is_portable, found[1])):
                     self._share(key, found[1])
         if found is None and not here and self.remote is not None and (asked is None or asked.known):
             found = self._find_far(self.remote, key, files, digest)
         return found
 
-    def _keep_of_behind(self, name: str, key: str = "", later: Mapping[str, str] | None = None) -> bool:
-        """Keep an entry of the caches behind this one, and say whether there is one.
+    def _taken_from_behind(self, name: str, key: str = "", later: Mapping[str, str] | None = None) -> bytes | None:
+        """An entry of the caches behind this one, which is kept here, if it can be; None: there is none.
 
         Arguments:
             key, later: as of :meth:`_keep_whole`.
         """
-        entry = self.behind.whole(name) if self.behind and self._writable else None
-        if entry is not None:
+        entry = self.behind.whole(name) if self.behind else None
+        if entry is not None and self._writable:
             self._keep_whole(name, entry, key, later)
-        return entry is not None
+        return entry
 
     def _count(self, found: Found | None, seconds: float) -> None:
         """Note how a question went."""

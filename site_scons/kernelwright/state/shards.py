@@ -5,6 +5,7 @@ Nothing here imports SCons.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from ..core.errors import KernelwrightError, SettingsError, Where, printable, sh
 from ..core.sealed import read_sealed, write_sealed
 from ..core.shard import Shard, shard_of
 from .cache import BuildCache
+from .entry import Header, Parsed
 from .layers import LayeredCache
 from .own_folder import mark_own
 
@@ -70,6 +72,13 @@ class ShardCache(BuildCache):
     def __init__(self, folder: Path, behind: LayeredCache | None, tell: Callable[[str], None]) -> None:
         super().__init__(folder, 0, writable=False, owned=True, behind=lambda: behind)
         self._tell = tell
+
+    def _read(self, place: Path, parse: Callable[[Header, bytes], Parsed]) -> Parsed | None:
+        """See :meth:`Entries._read`. Whatever else is in the place of an entry is told, too, such as a folder."""
+        found = super()._read(place, parse)
+        if found is None and os.path.lexists(place):
+            self.remove(place)
+        return found
 
     def remove(self, entry: Path) -> None:
         """Tell of an entry that a cache of our own would remove."""
