@@ -318,10 +318,12 @@ class Check:
     ) -> CheckError:
         index = ", ".join(map(str, mismatch.index))
         what = "changed, and the reference does not say so" if untouched else "differs from the reference"
+        remedy = "mend the definition or its reference; if only rounding differs, set tolerance in @kernel"
         return CheckError(
             f"{name} {what} at {_listed(sizes)} on {self._request.device}: {name}[{index}] is {mismatch.got}, "
             f"expected {mismatch.expected}; {mismatch.count} elements are wrong",
             Where(variant=self._variant.slug),
+            "have the reference return it, or do not write it" if untouched else remedy,
             detail=f"largest error {mismatch.error:.3g}, accepted {tolerance:.3g} (relative to the expected values)",
         )
 
