@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 import shutil
 from pathlib import Path
 
 import pytest
-from kernelwright.core.pipeline import KINDS
+from kernelwright.core.pipeline import KINDS, RUNNER
 from kernelwright.stages import code as code_module
-from kernelwright.stages.code import PACKAGE, code_digest, code_of, imported
+from kernelwright.stages.code import PACKAGE, code_digest, code_of, imported, module_file
 
 LABELS = [label for label, kind in KINDS.items() if kind.module]
 
@@ -86,6 +87,13 @@ def test_the_digest_of_a_stage_has_every_module_that_decides_what_it_makes_and_n
     for module in modules:
         if "import_module(" in module.read_text() and module.name == "__init__.py":
             assert {*module.parent.glob("*.py")} <= modules, f"{label} may import any of {module.parent.name}"
+
+
+def test_a_stage_that_runs_tools_has_what_runs_them_as_its_code() -> None:
+    for label in DECIDING:
+        module = module_file(f"{PACKAGE}/{KINDS[label].module.replace('.', '/')}")
+        asks = module is not None and re.search(r"stage\.tools?\b", module.read_text())
+        assert bool(asks) == (RUNNER in KINDS[label].also), label
 
 
 def imported_by_syntax_tree(module: Path) -> set[Path]:

@@ -30,8 +30,8 @@ def description_of(kernel: KernelPlan) -> str:
             "exported": variant.units[0].exported,
             "arguments": list(_arguments(variant.units[0].arguments)),
             "symbols": dict(variant.units[0].symbols),
-            "stride_symbols": dict(variant.units[0].stride_symbols),
             "multiples": dict(variant.units[0].multiples),
+            **_strides(variant.units[0].stride_symbols),
         }
         for variant in kernel.variants
     ]
@@ -54,7 +54,8 @@ def description_in(name: str, entry: Record) -> str:
             "exported": variant.text("exported") if variant.has("exported") else "",
             "arguments": list(_arguments(variant.typed(tuple[Argument, ...], "arguments"))),
             "symbols": variant.mapping("symbols"),
-            **{name: variant.mapping(name) if variant.has(name) else {} for name in ("stride_symbols", "multiples")},
+            "multiples": variant.mapping("multiples") if variant.has("multiples") else {},
+            **_strides(variant.mapping("stride_symbols") if variant.has("stride_symbols") else {}),
         }
         for variant in entry.records("variants")
     ]
@@ -62,6 +63,11 @@ def description_in(name: str, entry: Record) -> str:
     meaning = entry.texts("meaning") if entry.has("meaning") else []
     described = {"outputs": entry.texts("outputs"), "declared": entry.optional(entry.count, "declared")}
     return _text(name, {**described, "meaning": meaning, "tables": tables, "variants": variants})
+
+
+def _strides(symbols: Mapping[str, str]) -> dict[str, Any]:
+    """What only strides tell, for the few kernels that have it: the texts of all others have not changed."""
+    return {"stride_symbols": dict(symbols)} if symbols else {}
 
 
 def _arguments(arguments: Iterable[Argument]) -> Iterator[list[Any]]:

@@ -22,8 +22,17 @@ FIRST_SPECIFIC, FIRST_FAMILY = 90, 100
 
 
 SHARED_MEMORY = {
-    **{"sm_75": 64, "sm_80": 163, "sm_86": 99, "sm_87": 163, "sm_89": 99, "sm_90a": 227},
-    **{"sm_100a": 227, "sm_103a": 227, "sm_110a": 227, "sm_120a": 99, "sm_121a": 99},
+    "sm_75": 64,
+    "sm_80": 163,
+    "sm_86": 99,
+    "sm_87": 163,
+    "sm_89": 99,
+    "sm_90a": 227,
+    "sm_100a": 227,
+    "sm_103a": 227,
+    "sm_110a": 227,
+    "sm_120a": 99,
+    "sm_121a": 99,
 }
 """CUDA arch -> KiB of shared memory that a block can have (CUDA C++ Programming Guide), by its most specific name."""
 

@@ -56,13 +56,12 @@ def _option(
 
     Arguments:
         default: of the field.
-        word, text, checked, said: as of :class:`Option`, in its order.
+        word, text, checked, shown_default: the fields of an :class:`Option`, in its order.
         aside: whether nothing that is built depends on it.
     """
     metadata = {"option": Option(word, text, checked, shown_default), **(ASIDE if aside else {})}
-    return (
-        field(default_factory=dict, metadata=metadata) if default == {} else field(default=default, metadata=metadata)
-    )
+    given: dict[str, Any] = {"default_factory": dict} if default == {} else {"default": default}
+    return field(metadata=metadata, **given)
 
 
 def declared_options(kind: type[OwnOptions]) -> dict[str, Option]:

@@ -177,9 +177,9 @@ def _fields(root: Path, table: Mapping[str, Any], place: str) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("error", ConfigurationWarning)
             warnings.filterwarnings("ignore", OUTDATED, ConfigurationWarning)
-            described = {"project": table}
-            read = StandardMetadata.from_pyproject
-            return read(described, root, metadata_version=METADATA_VERSION, allow_extra_keys=False)
+            return StandardMetadata.from_pyproject(
+                {"project": table}, root, metadata_version=METADATA_VERSION, allow_extra_keys=False
+            )
     except (ConfigurationError, ConfigurationWarning, InvalidVersion) as error:
         raise refused(_words(error, place), "see the specification of pyproject.toml") from error
     except (OSError, UnicodeDecodeError) as error:

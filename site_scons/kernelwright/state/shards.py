@@ -76,14 +76,9 @@ class ShardCache(BuildCache):
     def _read(self, place: Path, parse: Callable[[Header, bytes], Parsed]) -> Parsed | None:
         """See :meth:`Entries._read`. Whatever else is in the place of an entry is told, too, such as a folder."""
         found = super()._read(place, parse)
-        if found is None and os.path.lexists(place):
-            self.remove(place)
+        if found is None and os.path.lexists(place) and (problem := self.damage(place)):
+            self._tell(f"kernelwright: left out, because it is damaged: {place}: {problem}")
         return found
-
-    def remove(self, entry: Path) -> None:
-        """Tell of an entry that a cache of our own would remove."""
-        if problem := self.damage(entry):
-            self._tell(f"kernelwright: left out, because it is damaged: {entry}: {problem}")
 
 
 def layered(
