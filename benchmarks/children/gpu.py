@@ -34,7 +34,7 @@ WARM_CALLS = 20
 SHORT_SLEEP = 20_000_000
 """Cycles in which the host gets ahead of the device, so that the time of a launch is not in what is measured."""
 
-BACKENDS = ("tvm_ffi", "cython", "nvrtc", "torch")
+BACKENDS = ("tvm_ffi", "cython", "cuda_core", "torch")
 
 
 class Timer:
@@ -82,9 +82,13 @@ class Timer:
 
 def measured(package: Any, workload: Workload, timer: Timer) -> dict[str, Any]:
     """Times of a workload, by us and by its peers, and how far our result is from the first peer's."""
-    kernel = getattr(package, workload.kernel).variant(**workload.config)
     arguments = (*workload.inputs, *workload.outputs)
-    found: dict[str, Any] = {"kernel": workload.kernel, "sizes": workload.sizes, "config": workload.config}
+    dispatching = getattr(package, workload.kernel)
+    config = dispatching.choice(*arguments).config
+    if not workload.config.items() <= config.items():
+        raise ValueError(f"the variant {config} is chosen, expected is one of {workload.config}")
+    kernel = dispatching.variant(**config)
+    found: dict[str, Any] = {"kernel": workload.kernel, "sizes": workload.sizes, "config": config}
     found |= {"bytes": workload.bytes, "operations": workload.operations, "error": None}
     if workload.exact:
         kernel(*arguments)
@@ -113,7 +117,7 @@ def launches(device: Device, package: Any, calls: int) -> dict[str, float]:
     ways: dict[str, Callable[..., Any]] = {"tvm-ffi alone": lambda: raw(2.0, x, y, z)}
     ways["torch.add(out=)"] = lambda: torch.add(y, x, alpha=2.0, out=z)
     for name in package.backends.__all__:
-        if name not in BACKENDS or (name == "nvrtc" and device.kind == "cpu"):
+        if name not in BACKENDS or (name == "cuda_core" and device.kind == "cpu"):
             continue
         kernel = getattr(package.backends, name).saxpy
         ways[name] = lambda kernel=kernel: kernel(2.0, x, y, z)

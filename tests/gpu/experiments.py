@@ -291,7 +291,12 @@ class Bare:
 
 
 def after_fork(device: Device, backend: str, is_used: bool) -> str:
-    """A child process calls the kernel, which its parent has used before the fork, or has not."""
+    """A child process calls the kernel, which its parent has used before the fork, or has not.
+
+    When tvm-ffi is imported, it asks PyTorch for GPUs, after which PyTorch refuses to use one in a forked process; but
+    not if it counts them without CUDA.
+    """
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     saxpy = kernels_of(backend).saxpy
     if is_used:
         x, z = device.tensor(full(1)), device.tensor(full(0))

@@ -116,6 +116,23 @@ def main(x: T.Buffer((4, 4), "float32"), y: T.Buffer((4, 4), "float32")):
 """
 
 
+TWO_VIEWS = """
+from tvm.script import tirx as T
+
+@T.prim_func(s_tir=True)
+def main(x: T.Buffer((8,), "float32"), y: T.Buffer((8,), "float32")):
+    read = T.decl_buffer((2, 4), "float32", data=x.data)
+    rows = T.decl_buffer((2, 4), "float32", data=y.data)
+    flat = T.decl_buffer((8,), "float32", data=rows.data)
+    for i in range(8):
+        flat[i] = read[i // 4, i % 4]
+"""
+
+
+def test_reading_through_a_declared_view_does_not_write_to_the_argument(tmp_path: Path) -> None:
+    assert written(function(tmp_path, TWO_VIEWS)) == [False, True]
+
+
 def test_writing_to_a_view_of_a_view_writes_to_the_argument(tmp_path: Path) -> None:
     assert written(function(tmp_path, NESTED_VIEW)) == [False, True]
 

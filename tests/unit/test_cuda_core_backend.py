@@ -415,6 +415,29 @@ def test_numbers_are_rounded_to_their_dtypes_and_several_outputs_come_in_the_ord
     assert numbers == [["1.29688", "1.25", "-1"], ["1", "nan", str(-(2**63))]]
 
 
+@pytest.mark.parametrize(("dtype", "code"), [("bfloat16", 4), ("float8_e4m3fn", 10), ("float16", 2)])
+def test_new_outputs_of_dtypes_that_numpy_lacks_are_exported(package, dtype: str, code: int) -> None:
+    arguments = [tensor("x", "float32", ["n"]), tensor("y", dtype, ["n", "2"], output=True)]
+    launches = [launch("f", [*pointers("x", "y")], "n")]
+    process = package(cuda_signature("narrow", arguments, launches, outputs=["y"]))
+    printed = process.run(
+        """
+        from made._runtime import dlpack
+        import tvm_ffi
+        y = made.kernel("narrow")(on_cuda((5,)))
+        for version in (None, (1, 0)):
+            capsule = y.__dlpack__(max_version=version)
+            name = b"dltensor_versioned" if version else b"dltensor"
+            kind = dlpack.VersionedTensor if version else dlpack.Tensor
+            tensor = kind.from_address(dlpack.pointer_in(capsule, name))
+            print((tensor.tensor if version else tensor).code)
+        print(y.dtype, list(y.shape), tvm_ffi.from_dlpack(y).dtype)
+        """,
+        parameters="pp",
+    )
+    assert printed == f"{code}\n{code}\n{dtype} [5, 2] {dtype}\n"
+
+
 def test_arrays_may_have_the_array_interface_only(process: Process) -> None:
     process.run(
         """

@@ -21,6 +21,7 @@ from functools import cache, partial
 from typing import Any
 
 from .cuda_core_device import LAST_DEFAULT_STREAM, Cuda, Device
+from .dlpack import narrow_code, with_code
 from .dtype import numpy_dtype
 from .interface import LEGACY, NewArray
 
@@ -198,6 +199,14 @@ class Output(NewArray):
     """
 
     __slots__ = ()
+
+    def _exported(self, max_version: Any) -> Any:
+        code = narrow_code(self.dtype.name)
+        if code is None:
+            return super()._exported(max_version)
+        # cuda.core exports the dtypes of NumPy only.
+        integers = self._view.view(dtype=numpy_dtype(f"uint{8 * self.dtype.itemsize}"))
+        return with_code(integers.__dlpack__(max_version=max_version), code)
 
 
 def _serve(cuda: Cuda, name: bytes, number: int, *streams: int) -> None:

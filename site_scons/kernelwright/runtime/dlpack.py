@@ -56,11 +56,10 @@ def as_integers(array: Any) -> tuple[Any, int] | None:
     Returns:
         None: it is none.
     """
-    dtype = getattr(array, "dtype", None)
-    name = getattr(dtype, "name", "")
-    if name not in NARROW or not hasattr(array, "__array_interface__"):
+    code = narrow_code(getattr(getattr(array, "dtype", None), "name", ""))
+    if code is None or not hasattr(array, "__array_interface__"):
         return None
-    return array.view(f"uint{8 * array.itemsize}"), CODES["bfloat" if name == "bfloat16" else name]
+    return array.view(f"uint{8 * array.itemsize}"), code
 
 
 def export_of(array: Any) -> Any:
@@ -75,8 +74,16 @@ def export_of(array: Any) -> Any:
     if integers is None:
         return array.__dlpack__(max_version=(1, 0))
     view, code = integers
-    capsule = view.__dlpack__(max_version=(1, 0)) if not view.flags.writeable else view.__dlpack__()
-    # The structure was made for this capsule alone.
+    return with_code(view.__dlpack__(max_version=(1, 0)) if not view.flags.writeable else view.__dlpack__(), code)
+
+
+def narrow_code(name: str) -> int | None:
+    """DLPack's code of a dtype that is exported as integers; None: it is another one."""
+    return CODES["bfloat" if name == "bfloat16" else name] if name in NARROW else None
+
+
+def with_code(capsule: Any, code: int) -> Any:
+    """A capsule of integers, as one of another dtype of that size. It is changed: it was made for this call alone."""
     is_versioned = is_valid(capsule, b"dltensor_versioned")
     address = pointer_in(capsule, b"dltensor_versioned" if is_versioned else b"dltensor")
     tensor = VersionedTensor.from_address(address).tensor if is_versioned else Tensor.from_address(address)

@@ -419,7 +419,10 @@ class NewArray:
         if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
             raise BufferError("a new output of a kernel is exported where it is, and not copied")
         self._hand_over(stream)
-        return self._view.__dlpack__(max_version=max_version if max_version and max_version[0] >= 1 else None)
+        return self._exported(max_version if max_version and max_version[0] >= 1 else None)
+
+    def _exported(self, max_version: Any) -> Any:
+        return self._view.__dlpack__(max_version=max_version)
 
     def _hand_over(self, stream: Any) -> None:
         hand_over(self._kernel, self._service, self.__dlpack_device__()[1], self._stream, stream, self._thread)

@@ -36,6 +36,9 @@ _READING = re.compile(
 )
 """Operations that only read global memory through the pointers that they are given."""
 
+DATA = "tirx.buffer_data"
+"""The address of a buffer."""
+
 WRITE_ACCESS = 2
 """Bit of the access mask of ``tvm_access_ptr``."""
 
@@ -282,10 +285,13 @@ def _written_buffers(function: tirx.PrimFunc) -> list[Any]:
             written.append(node.buffer)
         elif isinstance(node, MatchBufferRegion):
             aliases.append((node.buffer, node.source.source))
+        elif isinstance(node, tirx.DeclBuffer) and _name(node.data) == DATA:
+            aliases.append((node.buffer, node.data.args[0]))
+            return tvm_ffi.WalkResult.SKIP  # the view counts as far as it is written
         elif isinstance(node, TilePrimitiveCall):
             tvm_ffi.structural_walk(node, (tvm.ir.TensorRegion, lambda region: written.append(region.source)))
         elif isinstance(node, tvm.ir.Call):
-            name = str(getattr(node.op, "name", ""))
+            name = _name(node)
             if name.startswith(STORING):
                 stores.append(name)
             if name == ENCODE:
@@ -302,8 +308,13 @@ def _written_buffers(function: tirx.PrimFunc) -> list[Any]:
     return written
 
 
+def _name(node: Any) -> str:
+    """The name of the operation that an expression calls; empty, if it calls none."""
+    return str(getattr(getattr(node, "op", None), "name", ""))
+
+
 def _visit_call(call: Any, note: Callable[[Any], None]) -> Any:
-    name = str(getattr(call.op, "name", ""))
+    name = _name(call)
     if name.startswith("tirx.ptx.") and call.args and isinstance(call.args[0], tvm.ir.TensorLoad):
         note(call.args[0].source)  # an instruction that has a result names first where to put it
     if _READING.match(name):
@@ -314,7 +325,7 @@ def _visit_call(call: Any, note: Callable[[Any], None]) -> Any:
             return tvm_ffi.WalkResult.SKIP
     elif name == "tirx.address_of" and isinstance(call.args[0], tvm.ir.TensorLoad):
         note(call.args[0].source)
-    else:  # "buffer_data", or a function that gets the buffer itself
+    else:  # DATA, or a function that gets the buffer itself
         for argument in call.args:
             note(argument)
     return None
