@@ -307,14 +307,8 @@ def test_every_benchmark_has_a_row_and_a_result():
     text = (ROOT / "benchmarks/README.md").read_text(encoding="utf-8").partition("## What is measured")[2]
     assert set(first_cells(text.partition("\n## ")[0])) == set(MODULES)
     results = {path.stem: json.loads(path.read_text()) for path in (ROOT / "benchmarks/results").glob("*.json")}
-    assert set(results) == set(MODULES) - WITHOUT_RESULT.keys()
+    assert set(results) == set(MODULES)
     assert all(document["benchmark"] == name and document["rows"] for name, document in results.items())
-
-
-WITHOUT_RESULT = {
-    "gpu": "no machine with a GPU has run it yet",
-}
-"""Benchmark -> why no result of it is kept."""
 
 
 def test_every_statement_of_the_security_page_names_tests_that_exist():

@@ -154,4 +154,4 @@ def text_of(regret: Regret) -> str:
 
 def words(point: Mapping[str, Any]) -> str:
     """A point in a line."""
-    return " ".join(f"{name}={value}" for name, value in point.items()) or "the only point"
+    return " ".join(f"{name}={value}" for name, value in point.items()) or "no parameters"
