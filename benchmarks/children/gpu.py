@@ -83,11 +83,10 @@ class Timer:
 def measured(package: Any, workload: Workload, timer: Timer) -> dict[str, Any]:
     """Times of a workload, by us and by its peers, and how far our result is from the first peer's."""
     arguments = (*workload.inputs, *workload.outputs)
-    dispatching = getattr(package, workload.kernel)
-    config = dispatching.choice(*arguments).config
+    kernel = getattr(package, workload.kernel)
+    config = kernel.choice(*arguments).config
     if not workload.config.items() <= config.items():
         raise ValueError(f"the variant {config} is chosen, expected is one of {workload.config}")
-    kernel = dispatching.variant(**config)
     found: dict[str, Any] = {"kernel": workload.kernel, "sizes": workload.sizes, "config": config}
     found |= {"bytes": workload.bytes, "operations": workload.operations, "error": None}
     if workload.exact:

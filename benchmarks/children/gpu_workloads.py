@@ -40,7 +40,7 @@ class Workload:
     """A call of a kernel, and the same by others.
 
     Arguments:
-        kernel, config: the variant.
+        kernel, config: what is called, and what the config of the variant that the call chooses has.
         sizes: what is shown of the sizes.
         inputs: arguments in order, without outputs.
         outputs: tensors for the outputs, in order.

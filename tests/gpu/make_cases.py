@@ -109,6 +109,7 @@ def described(kernel: Kernel, built: dict[str, Any], index: int, check: Check) -
         "kernel": kernel.name,
         "variant": dict(built["config"]),
         "index": index,
+        "targets": sorted({unit["target"] for unit in built["units"]}),
         "tolerance": {argument["name"]: check.tolerance(argument["dtype"]) for argument in arguments},
         "dtypes": sorted({argument["dtype"] for argument in arguments}),
         "has_outputs": any(argument["output"] for argument in arguments),

@@ -25,10 +25,12 @@ def test_a_kernel_is_compiled_for_the_gpu_at_hand_and_computes_there(tmp_path: P
     import torch
 
     file = kernelwright.load(ROOT / "kernels" / "softmax.py", cache_dir=str(tmp_path / "cache"))
+    softmax = file.softmax.using(target="cuda")
     x = torch.randn(64, 1000, device="cuda")
-    y = file.softmax(x)
+    y = softmax(x)
     assert torch.allclose(y, torch.softmax(x, 1), atol=1e-6)
-    kernel = file.softmax.using(target="cuda").compile(columns=1000, dtype="float32")
+    kernel = softmax.compile(columns=1000, dtype="float32")
+    assert kernel.cached
     assert kernel.devices >= {"cuda"}
     expected = torch.softmax(x.cpu(), 1).numpy()
     np.testing.assert_allclose(kernel(x).cpu().numpy(), expected, atol=1e-6)

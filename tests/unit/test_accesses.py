@@ -99,11 +99,8 @@ def test_a_view_demands_as_much_as_the_largest_access_and_on_the_cpu_as_the_elem
     assert [element_alignment(parameter) for parameter in on_cpu.params] == [4, 4]
 
 
-NESTED_VIEW = """
-from tvm.script import tirx as T
-
-@T.prim_func(s_tir=True)
-def main(x: T.Buffer((4, 4), "float32"), y: T.Buffer((4, 4), "float32")):
+VIEWS = {
+    "a part of a part": """
     for i in range(4):
         with T.sblock("outer"):
             vi = T.axis.spatial(4, i)
@@ -113,28 +110,52 @@ def main(x: T.Buffer((4, 4), "float32"), y: T.Buffer((4, 4), "float32")):
                     vj = T.axis.spatial(4, j)
                     element = T.match_buffer(row[vj], (1,), offset_factor=1)
                     element[0] = x[vi, vj]
-"""
+""",
+    "a declared view of another one": """
+    read = T.decl_buffer((2, 8), "float32", data=x.data)
+    rows = T.decl_buffer((2, 8), "float32", data=y.data)
+    flat = T.decl_buffer((16,), "float32", data=rows.data)
+    for i in range(16):
+        flat[i] = read[i // 8, i % 8]
+""",
+    "a declared view of a part": """
+    for i in range(4):
+        with T.sblock("outer"):
+            vi = T.axis.spatial(4, i)
+            T.reads(x[vi, 0:4])
+            T.writes(y[vi, 0:4])
+            row = T.match_buffer(y[vi, 0:4], (4,), offset_factor=1)
+            view = T.decl_buffer((2, 2), "float32", data=row.data)
+            for j in range(4):
+                view[j // 2, j % 2] = x[vi, j]
+""",
+    "a part of a declared view": """
+    flat = T.decl_buffer((16,), "float32", data=y.data)
+    for i in range(4):
+        with T.sblock("outer"):
+            vi = T.axis.spatial(4, i)
+            row = T.match_buffer(flat[vi * 4 : vi * 4 + 4], (4,), offset_factor=1)
+            for j in range(4):
+                row[j] = x[vi, j]
+""",
+    "a view that is passed on": """
+    flat = T.decl_buffer((16,), "float32", data=y.data)
+    T.evaluate(T.call_extern("void", "fill", flat.data, x[0, 0]))
+""",
+}
+"""Views -> a body that reads x and writes y through them."""
 
-
-TWO_VIEWS = """
+ON_VIEWS = """
 from tvm.script import tirx as T
 
 @T.prim_func(s_tir=True)
-def main(x: T.Buffer((8,), "float32"), y: T.Buffer((8,), "float32")):
-    read = T.decl_buffer((2, 4), "float32", data=x.data)
-    rows = T.decl_buffer((2, 4), "float32", data=y.data)
-    flat = T.decl_buffer((8,), "float32", data=rows.data)
-    for i in range(8):
-        flat[i] = read[i // 4, i % 4]
+def main(x: T.Buffer((4, 4), "float32"), y: T.Buffer((4, 4), "float32")):
 """
 
 
-def test_reading_through_a_declared_view_does_not_write_to_the_argument(tmp_path: Path) -> None:
-    assert written(function(tmp_path, TWO_VIEWS)) == [False, True]
-
-
-def test_writing_to_a_view_of_a_view_writes_to_the_argument(tmp_path: Path) -> None:
-    assert written(function(tmp_path, NESTED_VIEW)) == [False, True]
+@pytest.mark.parametrize("views", VIEWS)
+def test_a_view_writes_to_the_argument_as_far_as_it_is_written(tmp_path: Path, views: str) -> None:
+    assert written(function(tmp_path, ON_VIEWS + VIEWS[views])) == [False, True]
 
 
 def test_code_is_generated_for_the_arch_that_is_named() -> None:

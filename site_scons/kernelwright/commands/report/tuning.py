@@ -51,7 +51,7 @@ class ConfigView:
     def name_of(self, point: Mapping[str, Any]) -> str:
         """A point by the parameters that vary."""
         shown = {name: point[name] for name in self.parameters if name in point}
-        return "the only point" if len(self.result.points) == 1 else words(shown)
+        return words(shown) or ("the only point" if len(self.result.points) == 1 else "no parameters")
 
     @cached_property
     def measured(self) -> list[int]:

@@ -38,7 +38,7 @@ def relaxed(function: tirx.PrimFunc) -> tirx.PrimFunc:
     With that, LLVM uses unaligned vector instructions, which are as fast on aligned data.
     """
     pairs: list[tuple[Any, Any]] = []
-    views = [view for view, _ in _views(function)]
+    views = [view for view, _ in views_of(function)]
     for buffer in [p for p in function.params if tirx.buffer.is_buffer_var(p)] + views:
         if int(buffer.data_alignment) == DEFAULT:
             pairs.append((buffer, _with_alignment(buffer, element_alignment(buffer))))
@@ -87,7 +87,7 @@ def _with_alignment(buffer: Any, alignment: int) -> Any:
     )
 
 
-def _views(function: tirx.PrimFunc) -> list[tuple[Any, Any]]:
+def views_of(function: tirx.PrimFunc) -> list[tuple[Any, Any]]:
     """Buffers in the body that are views of others, which may not be aligned better than those, and what they view."""
     pairs: list[tuple[Any, Any]] = []
 
@@ -104,7 +104,7 @@ def _views(function: tirx.PrimFunc) -> list[tuple[Any, Any]]:
 
 def _access_alignment(function: tirx.PrimFunc, parameter: Any) -> int:
     """Bytes that the most demanding access to a parameter's memory has to be aligned to."""
-    if any(_mentions(source, parameter) for _, source in _views(function)):
+    if any(_mentions(source, parameter) for _, source in views_of(function)):
         return LARGEST_ACCESS
     element = _bits_of(parameter.ty.dtype.dtype)
     widths = [element]

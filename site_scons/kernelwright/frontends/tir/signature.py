@@ -17,7 +17,7 @@ from tvm.tirx.tile_primitive import TilePrimitiveCall
 from ...core.errors import DefinitionError
 from ...runtime.size import translate
 from ..unit import Unit
-from .alignment import element_alignment, required_alignment
+from .alignment import element_alignment, required_alignment, views_of
 from .tensor_maps import ENCODE, STORING
 
 ARITHMETIC = {tirx.Add: "+", tirx.Sub: "-", tirx.Mul: "*", tirx.FloorDiv: "//", tirx.FloorMod: "%"}
@@ -35,9 +35,6 @@ _READING = re.compile(
     r"tirx\.(ptx(_legacy)?\.(cp_async_(ca|cg|bulk_g2s|bulk_tensor_g2s)|ld|prefetch)|(cuda|s_tir)\.ldg|prefetch)"
 )
 """Operations that only read global memory through the pointers that they are given."""
-
-DATA = "tirx.buffer_data"
-"""The address of a buffer."""
 
 WRITE_ACCESS = 2
 """Bit of the access mask of ``tvm_access_ptr``."""
@@ -137,7 +134,7 @@ def stride_symbols_of(arguments: list[Argument]) -> dict[str, str]:
 
 
 def variables_of(sizes: Iterable[Any]) -> list[Any]:
-    """The variables in some sizes or strides, as often as they are there."""
+    """The variables in some sizes, strides or other code, as often as they are there."""
     variables: list[Any] = []
     for size in sizes:
         if not isinstance(size, int):
@@ -275,7 +272,6 @@ def _written_buffers(function: tirx.PrimFunc) -> list[Any]:
     """The buffers that a function stores to, or passes on in a way that allows others to write to them."""
     written: list[Any] = []
     mapped: list[Any] = []
-    aliases: list[tuple[Any, Any]] = []
     stores: list[str] = []
 
     def visit(node: Any) -> Any:
@@ -283,15 +279,12 @@ def _written_buffers(function: tirx.PrimFunc) -> list[Any]:
             return tvm_ffi.WalkResult.SKIP  # its type is not part of the code
         if isinstance(node, tirx.BufferStore):
             written.append(node.buffer)
-        elif isinstance(node, MatchBufferRegion):
-            aliases.append((node.buffer, node.source.source))
-        elif isinstance(node, tirx.DeclBuffer) and _name(node.data) == DATA:
-            aliases.append((node.buffer, node.data.args[0]))
-            return tvm_ffi.WalkResult.SKIP  # the view counts as far as it is written
+        elif isinstance(node, (MatchBufferRegion, tirx.DeclBuffer)):
+            return tvm_ffi.WalkResult.SKIP  # what is viewed counts as far as the view is written, see below
         elif isinstance(node, TilePrimitiveCall):
             tvm_ffi.structural_walk(node, (tvm.ir.TensorRegion, lambda region: written.append(region.source)))
         elif isinstance(node, tvm.ir.Call):
-            name = _name(node)
+            name = str(getattr(node.op, "name", ""))
             if name.startswith(STORING):
                 stores.append(name)
             if name == ENCODE:
@@ -302,19 +295,16 @@ def _written_buffers(function: tirx.PrimFunc) -> list[Any]:
 
     tvm_ffi.structural_walk(function.body, (object, visit), order="pre")
     written += mapped if stores else []
-    for alias, source in reversed(aliases):  # inner ones first
-        if any(alias.same_as(buffer) for buffer in written):
-            written.append(source)
+    views = views_of(function)
+    for buffer in written:  # which gets longer: a view may be one of another view
+        for viewed in variables_of(source for view, source in views if view.same_as(buffer)):
+            if not any(viewed.same_as(known) for known in written):
+                written.append(viewed)
     return written
 
 
-def _name(node: Any) -> str:
-    """The name of the operation that an expression calls; empty, if it calls none."""
-    return str(getattr(getattr(node, "op", None), "name", ""))
-
-
 def _visit_call(call: Any, note: Callable[[Any], None]) -> Any:
-    name = _name(call)
+    name = str(getattr(call.op, "name", ""))
     if name.startswith("tirx.ptx.") and call.args and isinstance(call.args[0], tvm.ir.TensorLoad):
         note(call.args[0].source)  # an instruction that has a result names first where to put it
     if _READING.match(name):
@@ -325,7 +315,7 @@ def _visit_call(call: Any, note: Callable[[Any], None]) -> Any:
             return tvm_ffi.WalkResult.SKIP
     elif name == "tirx.address_of" and isinstance(call.args[0], tvm.ir.TensorLoad):
         note(call.args[0].source)
-    else:  # DATA, or a function that gets the buffer itself
+    else:  # "buffer_data", or a function that gets the buffer itself
         for argument in call.args:
             note(argument)
     return None
