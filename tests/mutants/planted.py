@@ -31,14 +31,14 @@ class Planted:
 PLANTED = (
     Planted(
         "The lock of the records lets several writers in.",
-        "DefinitionRecords._locked",
+        "KeptRecords._locked",
         "fcntl.flock(stream, fcntl.LOCK_EX)",
         "fcntl.flock(stream, fcntl.LOCK_SH)",
         ("test_what_threads_note_at_once_is_all_kept",),
     ),
     Planted(
         "A new record is written without the lock, and loses what is noted meanwhile.",
-        "DefinitionRecords._keep",
+        "KeptRecords.keep",
         "with self._locked():",
         "if True:",
         ("test_what_a_new_record_takes_over_is_not_changed_meanwhile",),
@@ -427,9 +427,9 @@ PLANTED = (
     ),
     Planted(
         "An edit of a definition forgets what its lowerings read.",
-        "DefinitionRecords._keep",
-        "later = before.later if before else {}",
-        "later: dict[str, Any] = {}",
+        "KeptRecords.keep",
+        "before.later if before else {}",
+        "{}",
         ("test_files_that_only_a_request_reads_are_known_from_then_on",),
     ),
     Planted(

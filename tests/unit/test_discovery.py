@@ -20,7 +20,7 @@ from kernelwright.define.record import DefinitionRecord, KernelRecord, definitio
 from kernelwright.processes.pool import WorkerPool
 from kernelwright.processes.protocol import DiscoverRequest, result_of
 from kernelwright.stages import discovery
-from kernelwright.stages.discovery import DefinitionRecords, Discovery
+from kernelwright.stages.discovery import DefinitionRecords, Discovery, KeptRecords
 
 
 class Answers:
@@ -199,7 +199,7 @@ def test_what_threads_note_at_once_is_all_kept(tmp_path: Path, monkeypatch: pyte
         DefinitionRecords(tmp_path, place).remember(record, request, {f"{request}.txt": "1"})
         settled.release()
 
-    read: Callable[..., Any] = DefinitionRecords._kept
+    read: Callable[..., Any] = KeptRecords.read
 
     def read_while_all_others_come(cache: Any, path: Path) -> Any:
         body = read(cache, path)
@@ -213,7 +213,7 @@ def test_what_threads_note_at_once_is_all_kept(tmp_path: Path, monkeypatch: pyte
 
     locks = SimpleNamespace(flock=flock, LOCK_EX=fcntl.LOCK_EX, LOCK_SH=fcntl.LOCK_SH)
     monkeypatch.setattr(discovery, "fcntl", locks)
-    monkeypatch.setattr(DefinitionRecords, "_kept", read_while_all_others_come)
+    monkeypatch.setattr(KeptRecords, "read", read_while_all_others_come)
     note(requests[0])
     for thread in threads:
         thread.join(120)
@@ -223,18 +223,17 @@ def test_what_threads_note_at_once_is_all_kept(tmp_path: Path, monkeypatch: pyte
 
 def test_what_a_new_record_takes_over_is_not_changed_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record_of(tmp_path)
-    store: Callable[..., None] = DefinitionRecords._store
-    refused = []
+    store, refused = discovery.write_sealed, []
 
-    def store_while_it_is_locked(cache: Any, path: Path, body: Any) -> None:
+    def store_while_it_is_locked(path: Path, kept: Any) -> None:
         with (tmp_path / "cache/lock").open("a") as stream:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                refused.append(path.name)
-        store(cache, path, body)
+                refused.append(kept.record.file)
+        store(path, kept)
 
-    monkeypatch.setattr(DefinitionRecords, "_store", store_while_it_is_locked)
+    monkeypatch.setattr(discovery, "write_sealed", store_while_it_is_locked)
     record_of(tmp_path)
     assert refused == ["k.py"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +39,12 @@ class StoredKernel:
     folder: Path
     name: str
     key: str
-    configs: tuple[str, ...]
-    archs: tuple[str, ...]
-    backends: tuple[str, ...]
     size: int
     used: float
-    facts: dict[str, Any]
+    configs: tuple[str, ...] = ()
+    archs: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, folder: Path) -> StoredKernel:
@@ -60,15 +60,15 @@ class StoredKernel:
                 folder,
                 str(name),
                 str(facts["key"]),
-                tuple(str(variant["slug"]) for variant in variants),
-                tuple(dict.fromkeys(str(arch) for variant in variants for arch in variant["archs"])),
-                tuple(map(str, kernels[name]["backends"])),
-                size,
-                used,
-                facts,
+                configs=tuple(str(variant["slug"]) for variant in variants),
+                archs=tuple(dict.fromkeys(str(arch) for variant in variants for arch in variant["archs"])),
+                backends=tuple(map(str, kernels[name]["backends"])),
+                size=size,
+                used=used,
+                facts=facts,
             )
         except (ImportError, KeyError, TypeError, AttributeError, StopIteration):
-            return cls(folder, name, key, (), (), (), size, used, {})
+            return cls(folder, name, key, size=size, used=used)
 
     def row(self) -> list[str]:
         """What ``list`` shows of it."""

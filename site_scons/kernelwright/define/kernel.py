@@ -119,7 +119,10 @@ class Kernel:
         variants, choices = declared_variants(function, declared.configs, space, classes, where)
         path = declared.configs.path if isinstance(declared.configs, Recorded) else None
         slugs(variants)
-        return cls(function, function.__name__, variants, options, str(where.location), choices, classes, path)
+        location = str(where.location)
+        return cls(
+            function, function.__name__, variants, options, location, choices=choices, divisible=classes, recorded=path
+        )
 
     def reference(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Decorator: the NumPy reference of this kernel.
@@ -228,7 +231,14 @@ class Kernel:
             space = space_of(declared.tune, mine.targets, mine.frontend, where)
             variants, choices = variants_of_seen(function, seen, space, self.divisible, where)
             self.backward_kernel = type(self)(
-                function, name, variants, options, str(where.location), choices, self.divisible, forward=self
+                function,
+                name,
+                variants,
+                options,
+                str(where.location),
+                choices=choices,
+                divisible=self.divisible,
+                forward=self,
             )
             return self.backward_kernel
 

@@ -183,7 +183,7 @@ class Compilable:
         if path is None:
             message = f"{self.name} is in no file that a tuner could execute"
             raise DefinitionError(message, Where(self.name, stage="tune"), "write it into a file of a project")
-        run_tune(self.name, path, self._options, sizes, budget, device, again)
+        run_tune(self.name, path, self._options, sizes, budget=budget, device=device, again=again)
         self._eager = None
 
     def _source_file(self) -> Path | None:

@@ -42,7 +42,7 @@ def begin_launcher(session: Session, settings: Settings) -> None:
             tools = Tools(chain.lowerer(), chain.host_compiler(settings.host_compiler), None)
             with session.store.scratch("launcher") as folder:
                 run = OnDemandRun(session, lambda text: None)
-                context = Context(run, settings, tools, folder, folder, folder, folder)
+                context = Context(run, settings, tools, work=folder, package=folder, checks=folder, wheels=folder)
                 attempt_stage(run, launcher.make(context, None))
         except (KernelwrightError, OSError):
             return

@@ -88,7 +88,7 @@ def job_of(origin: Origin, config: Mapping[str, Any], options: Options, tuned: b
     identity: dict[str, Any] = {f"alike in {each.record.name}": alike_in_c(origin.definition, each) for each in chosen}
     for name, (_, digests) in made.items():
         identity |= {f"{name} {unit}": digest for unit, digest in digests.items()}
-    return Job(origin.definition, selection, settings, origin.session, backward, contexts, identity)
+    return Job(origin.definition, selection, settings, origin.session, backward, contexts=contexts, identity=identity)
 
 
 def alike_in_c(definition: DefinitionRecord, selection: KernelSelection) -> list[list[str]]:

@@ -30,6 +30,7 @@ def run_tune(
     path: Path,
     options: Options,
     sizes: Mapping[str, Iterable[int]] | Sequence[str] | None,
+    *,
     budget: str | None,
     device: str | None,
     again: bool,

@@ -189,4 +189,5 @@ def _read_interface(value: Any, interface: dict[str, Any]) -> Array:
         if status != driver.CUresult.CUDA_SUCCESS:
             raise UnreadableArrayError(f"the driver does not know its memory ({status.name})")
     after = interface.get("stream")
-    return Array(int(data or 0), dtype, shape, strides, (CUDA, int(number)), bool(read_only), after, value)
+    device, is_constant = (CUDA, int(number)), bool(read_only)
+    return Array(int(data or 0), dtype, shape, strides, device, read_only=is_constant, after=after, owner=value)

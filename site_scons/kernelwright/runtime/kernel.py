@@ -84,17 +84,15 @@ class Kernel(LibraryKernel, tvm_ffi.Function):
         _refuse_computed(arguments)
         return self.function(*arguments)
 
-    def _call_otherwise(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """A call with names, or with arrays of types that may be JAX's."""
-        passed = self._in_order(arguments, named)
-        return self._call_with_immutable(passed) if IMMUTABLE in modules else self._call(passed)
-
-    def _call_with_immutable(self, arguments: tuple[Any, ...]) -> Any:
-        """A call with arrays of types that may be JAX's.
+    def _call_otherwise(self, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """A call with names, or with arrays of types that may be JAX's.
 
         JAX uses the memory of an array again as soon as nobody holds it and nothing of JAX's own reads it. It does not
         know of the launch, so the call waits for that before it gives such arrays back.
         """
+        arguments = self._in_order(positional, named)
+        if IMMUTABLE not in modules:
+            return self._call(arguments)
         self._refuse_immutable(arguments)
         places = () if self._on_cpu else self._places_of_immutable(arguments)
         for place in places:

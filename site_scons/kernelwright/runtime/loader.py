@@ -40,25 +40,19 @@ class DamageError(ImportError):
         self.problem = problem
 
 
-class Loader:
-    """The kernels of one package: thread-safe, and usable after a fork.
+class Contents:
+    """What is in a package, as its manifest says: thread-safe, and usable after a fork.
 
     Arguments:
         module: path of the package's ``__init__.py``.
-        names: the kernels' names.
-        package: the name by which the package was imported.
     """
 
     remedy = INSTALL_AGAIN
     """What to do about a file that is missing or was altered."""
 
-    def __init__(self, module: str, names: tuple[str, ...], package: str) -> None:
-        self.package = package
+    def __init__(self, module: str) -> None:
         self._module = module
-        self._names = names
-        self._kernels: dict[tuple[str, str], Any] = {}
         self._manifest: dict[str, Any] | None = None
-        self._misses: Any = None
         self._lock = threading.RLock()
         # A child of fork() has only the forking thread, so a lock that another thread holds would never be released.
         os.register_at_fork(after_in_child=self._renew_lock)
@@ -77,6 +71,102 @@ class Loader:
 
     def _renew_lock(self) -> None:
         self._lock = threading.RLock()
+
+    def manifest(self) -> dict[str, Any]:
+        """The content of manifest.json, read and verified once."""
+        with self._lock:
+            if self._manifest is None:
+                self._manifest = read_manifest(self.folder / "manifest.json", self.remedy)
+            return self._manifest
+
+    def entry(self, name: str) -> dict[str, Any]:
+        """A kernel's part of the manifest."""
+        kernels = self.manifest().get("kernels")
+        kernels = kernels if isinstance(kernels, dict) else {}
+        entry = kernels.get(name)
+        if entry is None or not is_entry(entry):
+            place = self.folder / "manifest.json"
+            raise ImportError(f"{place}: has no kernel {name!r} in the form of schema {SCHEMA}")
+        found: dict[str, Any] = entry
+        absent = found["backward"] if found.get("backward", name) not in kernels else name
+        gaps = [gap for gap in self._gaps() if gap.get("kernel") in (name, absent)]
+        if not gaps:
+            return found
+        # Without its backward kernel, a kernel can be called all the same.
+        kept = {key: value for key, value in found.items() if key != "backward" or absent == name}
+        return {**kept, "missing": gaps}
+
+    def lacks(self, name: str) -> str:
+        """What to add to an error about a kernel that is not there: why, if the package was built partially."""
+        try:
+            # What fails while it is found has no known name.
+            return gaps_text([gap for gap in self._gaps() if gap.get("kernel", name) == name])
+        except ImportError:  # the manifest is damaged; the first use of a kernel that exists says so
+            return ""
+
+    def _gaps(self) -> list[dict[str, Any]]:
+        """What the package lacks because it failed, and the build was to go on without it."""
+        gaps = self.manifest().get("missing", [])
+        return [gap for gap in gaps if isinstance(gap, dict)] if isinstance(gaps, list) else []
+
+    def described(self, name: str) -> dict[str, Any]:
+        """What the manifest says of a backend."""
+        backends = self.manifest().get("backends")
+        described: Any = backends.get(name) if isinstance(backends, dict) else None
+        if not is_backend(described):
+            raise ImportError(f"{self.folder / 'manifest.json'}: does not describe the backend {name!r}")
+        found: dict[str, Any] = described
+        return found
+
+    def library(self, name: str) -> Path:
+        """The path of a kernel's library, verified, as is the launcher's library that it needs."""
+        entry = self.entry(name)
+        library = entry.get("library")
+        if library is None:
+            raise ImportError(f"{self.folder / 'manifest.json'}: lists no library of kernel {name!r}")
+        if "launcher" in entry:
+            self.verified(entry["launcher"])
+        return self.verified(library)
+
+    def verified(self, relative: str) -> Path:
+        """The path of a file of the package, whose content is the one that the manifest lists.
+
+        Raises:
+            ImportError: it is not, or the file is missing.
+        """
+        import hashlib
+
+        files = self.manifest().get("files")
+        listed = files.get(relative) if isinstance(files, dict) else None
+        expected = listed.get("sha256") if isinstance(listed, dict) else None
+        # A digest finds damage and no malice, but a manifest should not reach for what is outside of its package.
+        if expected is None or "\0" in relative or relative.startswith("/") or ".." in relative.split("/"):
+            raise ImportError(f"{self.folder / 'manifest.json'}: does not list {relative!r} as a file of the package")
+        path = self.folder / relative
+        try:
+            content = read_regular(path)
+        except OSError as error:
+            raise DamageError(f"{path}: cannot be read ({error.strerror})", self.remedy) from error
+        if hashlib.sha256(content).hexdigest() != expected:
+            raise DamageError(f"{path}: was altered, its content is not what manifest.json lists", self.remedy)
+        return path
+
+
+class Loader(Contents):
+    """The kernels of one package.
+
+    Arguments:
+        module: path of the package's ``__init__.py``.
+        names: the kernels' names.
+        package: the name by which the package was imported.
+    """
+
+    def __init__(self, module: str, names: tuple[str, ...], package: str) -> None:
+        super().__init__(module)
+        self.package = package
+        self._names = names
+        self._kernels: dict[tuple[str, str], Any] = {}
+        self._misses: Any = None
 
     def kernel(self, name: str, backend: str = "") -> Any:
         """The kernel of that name, loaded once.
@@ -100,13 +190,6 @@ class Loader:
     def kernels(self, backend: str) -> tuple[str, ...]:
         """The names of the kernels that can be called through a backend."""
         return tuple(name for name in self._names if backend in self.entry(name)["backends"])
-
-    def manifest(self) -> dict[str, Any]:
-        """The content of manifest.json, read and verified once."""
-        with self._lock:
-            if self._manifest is None:
-                self._manifest = read_manifest(self.folder / "manifest.json", self.remedy)
-            return self._manifest
 
     def preload(self, device: Any = "cpu", backend: str = "") -> None:
         """Load every kernel that is built for a kind of device, with its device code, ahead of the first call.
@@ -175,46 +258,6 @@ class Loader:
                 self._misses = Misses()
             return self._misses
 
-    def entry(self, name: str) -> dict[str, Any]:
-        """A kernel's part of the manifest."""
-        kernels = self.manifest().get("kernels")
-        kernels = kernels if isinstance(kernels, dict) else {}
-        entry = kernels.get(name)
-        if entry is None or not is_entry(entry):
-            place = self.folder / "manifest.json"
-            raise ImportError(f"{place}: has no kernel {name!r} in the form of schema {SCHEMA}")
-        found: dict[str, Any] = entry
-        absent = found["backward"] if found.get("backward", name) not in kernels else name
-        gaps = [gap for gap in self._gaps() if gap.get("kernel") in (name, absent)]
-        if not gaps:
-            return found
-        # Without its backward kernel, a kernel can be called all the same.
-        kept = {key: value for key, value in found.items() if key != "backward" or absent == name}
-        return {**kept, "missing": gaps}
-
-    def lacks(self, name: str) -> str:
-        """What to add to an error about a kernel that is not there: why, if the package was built partially."""
-        try:
-            # What fails while it is found has no known name.
-            return gaps_text([gap for gap in self._gaps() if gap.get("kernel", name) == name])
-        except ImportError:  # the manifest is damaged; the first use of a kernel that exists says so
-            return ""
-
-    def _gaps(self) -> list[dict[str, Any]]:
-        """What the package lacks because it failed, and the build was to go on without it."""
-        gaps = self.manifest().get("missing", [])
-        return [gap for gap in gaps if isinstance(gap, dict)] if isinstance(gaps, list) else []
-
-    def library(self, name: str) -> Path:
-        """The path of a kernel's library, verified, as is the launcher's library that it needs."""
-        entry = self.entry(name)
-        library = entry.get("library")
-        if library is None:
-            raise ImportError(f"{self.folder / 'manifest.json'}: lists no library of kernel {name!r}")
-        if "launcher" in entry:
-            self.verified(entry["launcher"])
-        return self.verified(library)
-
     def image(self, name: str, slug: str, archs: str, device: int, capability: int) -> tuple[str, Path]:
         """The best device image that there is for a device, verified.
 
@@ -264,50 +307,18 @@ class Loader:
 
         return import_module(f".{name}", self.package)
 
-    def _backend(self, name: str) -> dict[str, Any]:
-        """What the manifest says of a backend."""
-        backends = self.manifest().get("backends")
-        described: Any = backends.get(name) if isinstance(backends, dict) else None
-        if not is_backend(described):
-            raise ImportError(f"{self.folder / 'manifest.json'}: does not describe the backend {name!r}")
-        found: dict[str, Any] = described
-        return found
-
     def _load(self, name: str, backend: str) -> Any:
         built = self.entry(name)["backends"]
         if backend and backend not in built:
             raise AttributeError(
                 f"kernel {name!r} of {self.package!r} is built for {', '.join(built)}, not {backend!r}"
             )
-        described = self._backend(backend or built[0])
+        described = self.described(backend or built[0])
         for module, requirement in described["needs"]:
             require(module, f"pip install '{requirement}'", f"kernel {name!r} of {self.package!r}")
         for module in described["modules"]:
             self.verified(f"_runtime/{module}")
         return self.through(described["modules"][0], name)
-
-    def verified(self, relative: str) -> Path:
-        """The path of a file of the package, whose content is the one that the manifest lists.
-
-        Raises:
-            ImportError: it is not, or the file is missing.
-        """
-        import hashlib
-
-        files = self.manifest().get("files")
-        listed = files.get(relative) if isinstance(files, dict) else None
-        expected = listed.get("sha256") if isinstance(listed, dict) else None
-        # A digest finds damage and no malice, but a manifest should not reach for what is outside of its package.
-        if expected is None or "\0" in relative or relative.startswith("/") or ".." in relative.split("/"):
-            raise ImportError(f"{self.folder / 'manifest.json'}: does not list {relative!r} as a file of the package")
-        path = self.folder / relative
-        try:
-            content = read_regular(path)
-        except OSError as error:
-            raise DamageError(f"{path}: cannot be read ({error.strerror})", self.remedy) from error
-        if hashlib.sha256(content).hexdigest() != expected:
-            raise DamageError(f"{path}: was altered, its content is not what manifest.json lists", self.remedy)
-        return path
 
 
 def read_regular(path: Path) -> bytes:

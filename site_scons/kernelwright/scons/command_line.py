@@ -70,6 +70,11 @@ def is_passive() -> bool:
     return any(SCons.Script.GetOption(option) for option in ("help", "clean", "no_exec", "question"))
 
 
+def jobs() -> int:
+    """How many stages run at once."""
+    return int(SCons.Script.GetOption("num_jobs"))
+
+
 def merged_folders(top: Path) -> list[Path]:
     """The folders of the shards whose kernels are to be taken, for ``--merge``."""
     return [Path(os.path.normpath(top / folder)) for folder in given("merge") or ()]

@@ -152,8 +152,10 @@ class Package:
         work, package, checks, wheels = (
             Path(node.get_abspath()) for node in (self.work, self.folder, self.checks, self.wheels)
         )
-        images = images_in(self.settings)
-        return Context(self.run, self.settings, self.tools, work, package, checks, wheels, images, self.has_gpu)
+        places = {"work": work, "package": package, "checks": checks, "wheels": wheels}
+        return Context(
+            self.run, self.settings, self.tools, **places, images_in=images_in(self.settings), has_gpu=self.has_gpu
+        )
 
     @cached_property
     def has_gpu(self) -> bool:

@@ -21,6 +21,7 @@ from ..state.finished import Finished, FinishedStage
 from ..state.remote_entries import Compressed
 from ..state.restorer import Restored, Restorer, Wanted
 from ..state.settled import SettledKernel
+from . import command_line
 from .restorers import Restorers
 from .run import BuildRun
 
@@ -103,7 +104,7 @@ class RestoredKernels:
         the build cache has nothing, no process is started.
         """
         batches = [files[begin : begin + BATCH] for begin in range(0, len(files), BATCH)]
-        count = min(self.run.jobs, len(os.sched_getaffinity(0)), len(batches) // WORTH_A_PROCESS)
+        count = min(command_line.jobs(), len(os.sched_getaffinity(0)), len(batches) // WORTH_A_PROCESS)
         here, by_processes = 0, count > 0 and build_cache.writable
         while here < len(batches) and not (self.files and by_processes):
             self._ask_ahead_of(files, here, by_processes)
@@ -196,10 +197,16 @@ class RestoredKernels:
         key = stage.key or stage.cache_key(self.run.journal.digest)
         entry = entry_key(key, stage.later)
         where = stage.where
-        outputs = {name: os.path.relpath(path, self.work) for name, path in stage.outputs.items()}
-        lines = {name: self.run.journal.line_of(path) or "" for name, path in stage.outputs.items()}
-        kernel, variant = where.kernel or "", where.variant or ""
-        return FinishedStage(entry, stage.label, stage.subject, kernel, variant, stage.arch, outputs, lines)
+        return FinishedStage(
+            entry,
+            stage.label,
+            stage.subject,
+            kernel=where.kernel or "",
+            variant=where.variant or "",
+            arch=stage.arch,
+            outputs={name: os.path.relpath(path, self.work) for name, path in stage.outputs.items()},
+            lines={name: self.run.journal.line_of(path) or "" for name, path in stage.outputs.items()},
+        )
 
     def _tell(self, restored: Restored) -> None:
         """Put what was restored into the timeline, and have :meth:`take_all` show it."""

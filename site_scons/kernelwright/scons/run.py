@@ -66,8 +66,8 @@ class BuildRun:
             settings,
             lambda: self.local_jobs,
             lambda: self.state / "measurements.json",
-            self._show_output,
-            self._others,
+            lambda request, text: self.note(_output(request, text)),
+            lambda: _other_machines(top, settings, self.note_once),
         )
         self.folders: set[str] = set()
         self.packages: dict[str, Any] = {}
@@ -148,30 +148,10 @@ class BuildRun:
         return Trace(self.progress.start)
 
     @property
-    def jobs(self) -> int:
-        """How many stages run at once."""
-        return int(SCons.Script.GetOption("num_jobs"))
-
-    @property
     def local_jobs(self) -> int:
         """How many processes work on this machine at once. With a cluster, most stages only wait for others."""
-        return min(self.jobs, len(os.sched_getaffinity(0))) if self._settings.cluster else self.jobs
-
-    def _others(self) -> OtherMachines | None:
-        """The machines of a cluster, if the settings name one."""
-        settings = self._settings
-        if not settings.cluster:
-            return None
-        # Imported here, because few builds use a cluster.
-        from ..cluster.start import cluster_at
-
-        certificates = self.top / Path(settings.cluster_certificates).expanduser()
-        return cluster_at(settings.cluster, certificates, self.note_once)
-
-    def _show_output(self, request: Request[Any], text: str) -> None:
-        """Show what a definition printed."""
-        # One note, since it may have millions of lines.
-        self.note("\n".join(f"{request.where}: {line}" for line in text.splitlines()))
+        jobs = command_line.jobs()
+        return min(jobs, len(os.sched_getaffinity(0))) if self._settings.cluster else jobs
 
     def allow(self, settings: Settings, given: Collection[str]) -> None:
         """Give requests the time and the variables that a package asks for; packages share the workers.
@@ -260,8 +240,23 @@ class BuildRun:
             counts = self.outcome.counts
             counts["built"] -= counts["cached"]
             cores = len(os.sched_getaffinity(0))
-            summary = RunSummary(jobs=self.jobs, cores=cores, caches=self.caches.counts, **counts)
+            summary = RunSummary(jobs=command_line.jobs(), cores=cores, caches=self.caches.counts, **counts)
             trace.write(self.top / "build" / "trace.json", summary)
+
+
+def _other_machines(top: Path, settings: Settings, note: Callable[[str], None]) -> OtherMachines | None:
+    """The machines of a cluster, if the settings name one."""
+    if not settings.cluster:
+        return None
+    # Imported here, because few builds use a cluster.
+    from ..cluster.start import cluster_at
+
+    return cluster_at(settings.cluster, top / Path(settings.cluster_certificates).expanduser(), note)
+
+
+def _output(request: Request[Any], text: str) -> str:
+    """What a definition printed, as it is shown: one text, since it may have millions of lines."""
+    return "\n".join(f"{request.where}: {line}" for line in text.splitlines())
 
 
 def _partial(top: Path) -> Partial:

@@ -134,13 +134,15 @@ class Settling:
         digests = {source: output[1] for source, output in known.items() if output}
         return SettledKernel(
             file,
-            len(build.stages),
-            stamps_of(top, [*(path for stage in build.stages for path in stage.paths), *build.products.values()]),
-            len(checks) if len(checks) == len(build.checks) else 0,
-            stamps_of(top, (path for stage in checks for path in stage.paths)),
-            list(build.backends),
-            {path: (built.source, digests[built.source]) for path, built in part.products.items()},
-            digests[part.entry.source],
+            stages=len(build.stages),
+            outputs=stamps_of(
+                top, [*(path for stage in build.stages for path in stage.paths), *build.products.values()]
+            ),
+            checks=len(checks) if len(checks) == len(build.checks) else 0,
+            check_outputs=stamps_of(top, (path for stage in checks for path in stage.paths)),
+            backends=list(build.backends),
+            products={path: (built.source, digests[built.source]) for path, built in part.products.items()},
+            entry=digests[part.entry.source],
         )
 
     def _is_done(self, stage: Stage) -> bool:

@@ -70,6 +70,59 @@ class _Kept:
     later: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+class KeptRecords:
+    """The files in which a tree keeps the records of its definition files.
+
+    Arguments:
+        root: the folder that paths in records are relative to.
+        folder: where the files are; it is made when needed.
+    """
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        self._root = root
+        self._folder = folder
+
+    def name(self, path: Path) -> str:
+        """A definition file's path relative to the project root, with forward slashes, if it is below it."""
+        return path.relative_to(self._root).as_posix() if path.is_relative_to(self._root) else str(path)
+
+    def place(self, path: Path) -> Path:
+        """Where the record of a definition file is kept."""
+        name = self.name(path)
+        readable = re.sub(r"[^A-Za-z0-9_]+", "-", name.removesuffix(".py"))[-60:].strip("-")
+        return self._folder / f"{readable}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:8]}.record"
+
+    def read(self, path: Path) -> _Kept | None:
+        """What is kept for a definition file; None: nothing, it is damaged, or it is of another file."""
+        kept = read_sealed(self.place(path), _Kept)
+        # The file may have been copied from another one's place.
+        return kept if kept and kept.record.file == self.name(path) else None
+
+    def keep(self, path: Path, identity: str, record: DefinitionRecord) -> _Kept:
+        """Replace the record of a definition file, and leave the names that its requests read as they are."""
+        with self._locked():
+            before = self.read(path)
+            kept = _Kept(identity, record, before.later if before else {})
+            write_sealed(self.place(path), kept)
+        return kept
+
+    def set_later(self, path: Path, request: str, names: Iterable[str]) -> None:
+        """Replace the files that a request reads, if there is a record."""
+        with self._locked():
+            kept = self.read(path)
+            if kept is not None:
+                later = {name: files for name, files in kept.later.items() if name != request}
+                later |= {request: tuple(sorted(names))} if names else {}
+                write_sealed(self.place(path), replace(kept, later=later))
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other threads and processes from changing records."""
+        with os.fdopen(open_lock(self._folder / "lock"), "w") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            yield
+
+
 class DefinitionRecords:
     """The records of definition files: a sealed file for each, which a worker writes when it is missing or stale.
 
@@ -82,7 +135,7 @@ class DefinitionRecords:
 
     def __init__(self, root: Path, folder: Path, identity: str = "", answers: Answers | None = None) -> None:
         self._root = root
-        self._folder = folder
+        self._records = KeptRecords(root, folder)
         self._identity = identity
         self._answers = answers
         self._digests: dict[str, str] = {}
@@ -133,7 +186,7 @@ class DefinitionRecords:
         """
         later = {name: digest for name, digest in sorted(dependencies.items()) if not record.covers(name)}
         if set(later) != set(record.later.get(request, ())):
-            self._set_later(record.file, request, later)
+            self._records.set_later(self._root / record.file, request, later)
         return later
 
     def _ask_all(
@@ -146,7 +199,7 @@ class DefinitionRecords:
             start = time.monotonic()
             result = self._ask(workers, path, strict)
             if note is not None:
-                note(self._name(path), start, time.monotonic(), isinstance(result, KernelwrightError))
+                note(self._records.name(path), start, time.monotonic(), isinstance(result, KernelwrightError))
             return result
 
         with ThreadPoolExecutor(min(workers.size, len(paths))) as threads:
@@ -161,7 +214,7 @@ class DefinitionRecords:
         from ..processes.protocol import DiscoverRequest
 
         try:
-            record = workers.call(DiscoverRequest(self._name(path), strict=strict))
+            record = workers.call(DiscoverRequest(self._records.name(path), strict=strict))
         except KernelwrightError as error:
             return error
         try:
@@ -177,16 +230,16 @@ class DefinitionRecords:
     def _ask_ahead(self, paths: Sequence[Path]) -> None:
         """Have others look for the records of definition files that are going to be read, and that this tree lacks."""
         if self._answers is not None:
-            lacking = (path for path in paths if not self._place(path).exists())
-            questions = (self._question(path, self._digest(self._name(path))) for path in lacking)
+            lacking = (path for path in paths if not self._records.place(path).exists())
+            questions = (self._question(path, self._digest(self._records.name(path))) for path in lacking)
             self._answers.recall_ahead(questions, self._digest)
 
     def _current(self, path: Path) -> DefinitionRecord | None:
         """The record that an earlier run in this tree has kept."""
-        kept = self._kept(path)
+        kept = self._records.read(path)
         if kept is None or kept.identity != self._identity or not self._is_current(kept.record):
             return None
-        return self._with_later(kept.record, kept.later)
+        return self._with_later(kept)
 
     def _is_current(self, record: DefinitionRecord) -> bool:
         """Whether all that a record was made from is what it was."""
@@ -204,7 +257,7 @@ class DefinitionRecords:
         """The record that another tree or machine has found out, if all that it depends on is the same here."""
         if self._answers is None:
             return None
-        question, compared = self._question(path, self._digest(self._name(path))), {self._name(path)}
+        question, compared = self._question(path, self._digest(self._records.name(path))), {self._records.name(path)}
 
         def compare(name: str) -> str:
             compared.add(name)
@@ -215,7 +268,7 @@ class DefinitionRecords:
             record = None if answer is None else definition_record(answer)
         except ValueError:
             return None
-        if record is None or record.file != self._name(path):
+        if record is None or record.file != self._records.name(path):
             return None
         # What the record names was compared when it was looked for; another name is none that others may ask for.
         if not compared.issuperset(name for name, _ in record.known) or not self._is_current(record):
@@ -229,59 +282,22 @@ class DefinitionRecords:
 
     def _question(self, path: Path, digest: str) -> list[Any]:
         """What is asked of others: the digest is that of the definition file itself."""
-        return ["discovery", form_of(_Kept), self._identity, self._surroundings, self._name(path), digest]
+        return ["discovery", form_of(_Kept), self._identity, self._surroundings, self._records.name(path), digest]
 
     def _keep(self, path: Path, record: DefinitionRecord) -> DefinitionRecord:
-        """Keep a record for later runs in this tree."""
-        with self._locked():
-            before = self._kept(path)
-            later = before.later if before else {}
-            self._store(path, _Kept(self._identity, record, later))
-        return self._with_later(record, later)
+        """Keep a record for later runs in this tree, and return it with what its requests read."""
+        return self._with_later(self._records.keep(path, self._identity, record))
 
-    def _name(self, path: Path) -> str:
-        """A definition file's path relative to the project root, with forward slashes, if it is below it."""
-        return path.relative_to(self._root).as_posix() if path.is_relative_to(self._root) else str(path)
-
-    def _set_later(self, file: str, request: str, names: Iterable[str]) -> None:
-        """Replace the files that a request reads in a kept record."""
-        path = self._root / file
-        with self._locked():
-            kept = self._kept(path)
-            if kept is not None:
-                later = {name: files for name, files in kept.later.items() if name != request}
-                self._store(path, replace(kept, later=later | ({request: tuple(sorted(names))} if names else {})))
-
-    def _with_later(self, record: DefinitionRecord, later: Mapping[str, Iterable[str]]) -> DefinitionRecord:
+    def _with_later(self, kept: _Kept) -> DefinitionRecord:
         # A file that has gone keeps its place, with another digest, so that the request is done again.
+        record = kept.record
         return replace(
             record,
             later={
                 request: {n: self._digest(n) for n in sorted(names) if not record.covers(n)}
-                for request, names in later.items()
+                for request, names in kept.later.items()
             },
         )
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Keep other threads and processes from changing records."""
-        with os.fdopen(open_lock(self._folder / "lock"), "w") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)
-            yield
-
-    def _store(self, path: Path, kept: _Kept) -> None:
-        write_sealed(self._place(path), kept)
-
-    def _kept(self, path: Path) -> _Kept | None:
-        """What is kept for a definition file; None: nothing, it is damaged, or it is of another file."""
-        kept = read_sealed(self._place(path), _Kept)
-        # The file may have been copied from another one's place.
-        return kept if kept and kept.record.file == self._name(path) else None
-
-    def _place(self, path: Path) -> Path:
-        name = self._name(path)
-        readable = re.sub(r"[^A-Za-z0-9_]+", "-", name.removesuffix(".py"))[-60:].strip("-")
-        return self._folder / f"{readable}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:8]}.record"
 
     def _digest(self, name: str) -> str:
         """Present digest of a file, a folder's listing, or something around the project; empty if it is absent.

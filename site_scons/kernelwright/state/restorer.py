@@ -139,7 +139,7 @@ class Restorer:
         # With the digests that it was found by: what has changed since then counts as a change in the next run.
         names = {name: present(name) for name in found.names}
         depends = trusted_stamps(wanted.top, names)
-        return Restored(found.notes, kernels, steps, outputs, depends, start, time.monotonic())
+        return Restored(found.notes, kernels, steps, outputs, depends, start=start, end=time.monotonic())
 
     def _may_take(self, found: Finished) -> bool:
         wanted = self._wanted

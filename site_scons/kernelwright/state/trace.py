@@ -149,25 +149,17 @@ class Trace:
         subject: str,
         start: float,
         end: float,
-        *,
-        cached: bool = False,
-        failed: bool = False,
-        cpu_seconds: float | None = None,
-        peak_kib: int | None = None,
-        kernel: str | None = None,
-        variant: str | None = None,
-        arch: str | None = None,
+        **more: Any,
     ) -> None:
-        """Add a step that has ended; ``start`` and ``end`` are of ``time.monotonic()``, the rest as in :class:`Span`.
+        """Add a step that has ended; ``start`` and ``end`` are of ``time.monotonic()``, ``more`` as in :class:`Span`.
 
         Raises:
             ValueError: the step ends before it starts, or a time is not finite.
         """
         if not (math.isfinite(start) and math.isfinite(end) and start <= end):
             raise ValueError(f"{label} {subject} runs from {start} to {end}")
-        span = Span(label, subject, start, end, 0, cached, failed, cpu_seconds, peak_kib, kernel, variant, arch)
         with self._lock:
-            self._spans.append(span)
+            self._spans.append(Span(label, subject, start, end, **more))
 
     def write(self, path: Path, summary: RunSummary) -> None:
         """Write all spans that were added so far."""
@@ -239,7 +231,8 @@ def _event(span: Span, times: tuple[int, int], lane: int) -> Any:
     name, duration = f"{span.label} {span.subject}", times[1] - times[0]
     args = _Args(**{each.name: getattr(span, each.name) for each in fields(_Args)})
     # From 1 on: Perfetto takes thread 0 for the idle thread of Linux.
-    return to_json(_Event(name, span.label, "X", times[0], duration, PROCESS, lane + 1, args))
+    event = _Event(name, cat=span.label, ph="X", ts=times[0], dur=duration, pid=PROCESS, tid=lane + 1, args=args)
+    return to_json(event)
 
 
 def _recorded_run(document: Record) -> RecordedRun:

@@ -326,8 +326,9 @@ class _DeviceMemory:
         self._shape = (ctypes.c_int64 * max(1, len(shape)))(*shape)
         self._deleter = _DELETER(lambda _: self._end(pointer, free))
         deleter = ctypes.cast(self._deleter, ctypes.c_void_p)
-        described = (len(shape), kind.type_code, kind.bits, kind.lanes, ctypes.addressof(self._shape))
-        self._managed = _ManagedTensor(pointer, self.CUDA, index, *described, None, 0, None, deleter)
+        self._managed = _ManagedTensor(pointer, self.CUDA, index, len(shape), shape=ctypes.addressof(self._shape))
+        self._managed.code, self._managed.bits, self._managed.lanes = kind.type_code, kind.bits, kind.lanes
+        self._managed.deleter = deleter
         self._alive[pointer] = self  # a tensor refers to memory of this object
 
     def _end(self, pointer: int, free: Callable[[ctypes.c_uint64], int]) -> None:

@@ -380,7 +380,9 @@ def _pointer(name: str, spelling: str, pointee: Any, is_constant: bool = False) 
     if pointee.kind.name == "RECORD":
         size, alignment = pointee.get_size(), pointee.get_align()
         kind = kind if size > 0 else "other"  # of a class that is declared and not defined, it is negative
-    return Parameter(name, spelling, kind, _element(pointee), size, alignment, is_constant, tuple(inner))
+    return Parameter(
+        name, spelling, kind, _element(pointee), size, alignment, is_constant=is_constant, inner=tuple(inner)
+    )
 
 
 def _element(declared: Any) -> str:
