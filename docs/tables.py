@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -115,10 +116,29 @@ def options_part(kind: type[OwnOptions]) -> str:
     return f"| argument | type | default | meaning |\n|---|---|---|---|\n{''.join(rows)}"
 
 
+def with_actions(commands: Iterable[Command]) -> list[tuple[str, Command]]:
+    """Commands and their actions, with the words that users write."""
+    named = [(command.name, command) for command in commands]
+    return [each for name, one in named for each in ((name, one), *((f"{name} {a.name}", a) for a in one.actions))]
+
+
+def commands_part(commands: Iterable[Command]) -> str:
+    """The table of the commands: how each is written, and what it and its arguments are."""
+    rows = []
+    for name, command in with_actions(commands):
+        if command.run:
+            parser = argparse.ArgumentParser(prog=f"kernelwright {name}", add_help=False)
+            command.add_arguments(parser)
+            usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
+            told = "".join(f"<br>`{one.shown}`: {one.help.replace('%%', '%')}" for one in command.arguments)
+            usage += " [-- ARGUMENT ...]" if command.rest else ""
+            rows.append(f"| `{usage}` | {command.help}{told} |\n")
+    return f"| command | does |\n|---|---|\n{''.join(rows)}"
+
+
 def exits_part(commands: Iterable[Command]) -> str:
     """The table of the exit statuses of commands, and of their actions."""
-    ends = [(c.name, c) for c in commands]
-    ends += [(f"{name} {action.name}", action) for name, c in ends for action in c.actions]
+    ends = with_actions(commands)
     rows = [f"| `{name}` | {status} | {when} |\n" for name, c in ends for status, when in c.exits.items()]
     return f"| command | exit status | when |\n|---|---|---|\n{''.join(rows)}"
 
@@ -129,6 +149,7 @@ def tables() -> dict[str, dict[str, str]]:
         "reference.md": {
             "settings": written_part(SETTINGS, Settings()),
             "arguments": options_part(Declaration),
+            "commands": commands_part(map(command_of, COMMANDS)),
             "exits": exits_part(map(command_of, COMMANDS)),
         },
         "architecture.md": {"stages": stages_part(STAGES)},

@@ -227,34 +227,36 @@ COMMAND = Command(
         Command("list", "list the compiled kernels, the one used last first", run, (DIR,)),
         Command(
             "show",
-            "show what is known of one kernel, and whether its files are intact",
+            "show config, archs, tools and files of a kernel, and whether these are intact, or a failure's log",
             run,
             (DIR, argument("key", "a key as in the list, or its first digits", metavar="KEY")),
             {1: "a file is damaged, or there is no cache"},
         ),
-        Command("size", "say how large the cache is", run, (DIR,)),
+        Command("size", "show how much kernels, stages and failed compiles take", run, (DIR,)),
         Command(
             "prune",
-            "remove what was used least recently, down to a size",
+            "remove what was used least recently, down to a size, but nothing that was used in the last minute",
             run,
             (DIR, argument("--to", "what is kept at most (default: 2G)", metavar="SIZE", default="2G")),
         ),
-        Command("clear", "remove everything that can be made again", run, (DIR,)),
+        Command("clear", "remove all that can be made again, but for what others compile now", run, (DIR,)),
         Command(
             "verify",
-            "check every file",
+            "compare every stage and every kernel with its digests",
             run,
             (DIR, argument("--remove", "remove what is damaged", action="store_true")),
             {1: "a file is damaged, and --remove is not given"},
         ),
         Command(
             "push",
-            "write what the build cache has to the remote cache",
+            "write all entries of the project's build cache that the remote cache lacks, whatever remote_mode says",
             run_shared,
             exits={1: "some entries may be missing there"},
         ),
         Command(
-            "pull", "read all finished kernels of the project out of the remote cache, and build nothing", run_shared
+            "pull",
+            "take all finished kernels of the project out of the remote cache, as scons cache-pull, and build nothing",
+            run_shared,
         ),
         Command(
             "stats",

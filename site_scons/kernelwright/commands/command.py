@@ -22,6 +22,11 @@ class Argument:
     help: str
     options: Mapping[str, Any]
 
+    @property
+    def shown(self) -> str:
+        """What users call it: the name of an option, or else what stands for the value."""
+        return self.name if self.name.startswith("-") else str(self.options.get("metavar", self.name))
+
 
 def argument(name: str, help: str, **options: Any) -> Argument:
     """An argument, with what argparse has to know of it."""
@@ -53,14 +58,18 @@ class Command:
         """Add its parser to those of argparse, which has no public name for their type."""
         ends = [f"Exit status {status}: {when}." for status, when in self.exits.items()]
         parser = commands.add_parser(self.name, help=self.help, epilog=" ".join([*ends, self.rest]).strip())
-        for one in self.arguments:
-            parser.add_argument(one.name, help=one.help, **one.options)
+        self.add_arguments(parser)
         if self.actions:
             actions = parser.add_subparsers(dest="action", required=True)
             for action in self.actions:
                 action.add_to(actions)
         else:
             parser.set_defaults(run=self.run)
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add its arguments to a parser."""
+        for one in self.arguments:
+            parser.add_argument(one.name, help=one.help, **one.options)
 
 
 def count(text: str) -> int:

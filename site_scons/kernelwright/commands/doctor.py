@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     "doctor",
-    "say which tools are found, and what is wrong with them",
+    "show the tools that a build would use, and what is wrong with them",
     run,
     exits={1: "a tool that every build needs is missing or wrong"},
 )

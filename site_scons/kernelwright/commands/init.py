@@ -68,5 +68,9 @@ COMMAND = Command(
     "init",
     "make a new project with a kernel, its test and a CI workflow",
     run,
-    (argument("name", "name of the project, such as acme-kernels; a folder of that name is made here"),),
+    (
+        argument(
+            "name", "name of the project, such as acme-kernels; a folder of that name is made here", metavar="NAME"
+        ),
+    ),
 )

@@ -72,5 +72,5 @@ COMMAND = Command(
     "tool",
     "print the path of a tool, as compile.sh scripts use it",
     run,
-    (argument("name", f"{', '.join(TOOLS)}, or {IN_PACKAGE}FOLDER", type=known_tool),),
+    (argument("name", f"{', '.join(TOOLS)}, or {IN_PACKAGE}FOLDER", type=known_tool, metavar="NAME"),),
 )

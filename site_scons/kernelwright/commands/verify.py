@@ -57,10 +57,10 @@ def run(options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     "verify",
-    "check a wheel: what it installs, its digests, archs, paths and tag",
+    "check wheels: what each installs, its digests, archs, paths, name and tag; and whether they fit together",
     run,
     (
-        argument("wheels", "path of a wheel; several must also fit together", nargs="+", metavar="WHEEL"),
+        argument("wheels", "path of a wheel", nargs="+", metavar="WHEEL"),
         argument(
             "--entry-points",
             "accept commands and other entry points, if they refer to the wheel's own package",

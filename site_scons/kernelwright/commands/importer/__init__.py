@@ -19,7 +19,7 @@ def run(options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     "import",
-    "write a definition file for the device functions of a CUDA source",
+    "write a definition file for the device functions of a CUDA source; needs pip install 'kernelwright[import]'",
     run,
     (
         argument("source", "path of a .cu file, or of a header", metavar="FILE"),
