@@ -152,17 +152,17 @@ def test_an_error_of_the_compiler_is_shown_as_if_it_were_here_and_is_not_tried_a
 @pytest.mark.parametrize("source", ["in", "wrong"])
 def test_what_the_cluster_gives_up_is_run_once_here_and_an_error_names_the_kernel(build: Build, source: str):
     def lose(request: bytes) -> bytes:
-        raise NotDone("those workers were lost that tried")
+        raise NotDone("the workers that tried it were lost")
 
     build.engine.do = lose
     if source == "in":
         build.run()
         assert build.made == "made by here\ntext\n"
     else:
-        with pytest.raises(ToolError, match=r"exit status 3 \(before that, those workers were lost") as raised:
+        with pytest.raises(ToolError, match=r"status 3 \(before that, the workers that tried it were lost") as raised:
             build.run(source)
         assert raised.value.where.kernel == "gemm"
-    assert any("gemm/m-64 [compile]: those workers were lost that tried: running it here" in n for n in build.notes)
+    assert any("gemm/m-64 [compile]: the workers that tried it were lost: running it here" in n for n in build.notes)
     assert len(build.engine.requests) == 1
 
 

@@ -158,7 +158,7 @@ def test_a_worker_that_finds_no_scheduler_says_so_in_one_line():
     assert run.returncode == 1 and "Traceback" not in run.stderr
     # At the end of the time the last attempt may be cut off before it has failed.
     cause = "(.* Connection refused|it does not answer)"
-    assert re.search(rf"\[settings\]: there is no worker of {address}: {cause}\n", run.stderr), run.stderr
+    assert re.search(rf"\[settings\]: no worker can join {address}: {cause}\n", run.stderr), run.stderr
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
@@ -178,7 +178,7 @@ def test_a_worker_whose_certificate_or_scheduler_is_refused_says_so_and_ends(tmp
         run = subprocess.run([*command, "--certificates", other], capture_output=True, text=True, timeout=120)
     finally:
         scheduler.kill()
-    assert run.returncode == 1 and re.search(rf"there is no worker of {command[4]}: .*(SSL|certificate)", run.stderr)
+    assert run.returncode == 1 and re.search(rf"no worker can join {command[4]}: .*(SSL|certificate)", run.stderr)
     assert "Waiting to connect" not in run.stderr
 
 
@@ -210,7 +210,7 @@ def test_an_attempt_that_was_cut_off_is_said_in_words():
     assert first_cause(late) == "it does not answer"
     ended = OSError("in <TLS (closed)>")
     ended.__cause__ = ssl.SSLEOFError(8, "EOF occurred in violation of protocol")
-    assert first_cause(ended) == "it has ended the connection, as one does who refuses a certificate"
+    assert first_cause(ended) == "it has ended the connection, perhaps because it refuses a certificate"
 
 
 def test_a_loop_cancels_what_is_late_and_waits_for_nobody_who_takes_no_notice():

@@ -166,7 +166,7 @@ def test_a_run_whose_worker_is_lost_is_done_by_another_one(cluster: Cluster, eng
 
 def test_a_run_that_kills_its_workers_is_given_up(cluster: Cluster, engine: Engine):
     cluster.start("c")
-    with pytest.raises(NotDone, match="those workers were lost that tried"):
+    with pytest.raises(NotDone, match="the workers that tried it were lost"):
         engine.run(KILL)
 
 

@@ -195,7 +195,7 @@ def test_the_same_failure_gives_the_same_package_and_is_tried_again(cpu_project)
 def test_without_the_flag_nothing_partial_is_made_nor_taken_for_complete(cpu_project):
     break_it(cpu_project)
     run = cpu_project.scons("-j2", "-k", ok=False)
-    assert "kernelwright: scons --partial makes a package of what is well" in run.output
+    assert "kernelwright: scons --partial makes a package of what can be built" in run.output
     assert not (cpu_project.folder / "build/demo/manifest.json").exists()
     cpu_project.scons("-j2", "--partial", ok=False)
     before = manifest_of(cpu_project)
@@ -298,7 +298,7 @@ def test_a_wheel_of_a_partial_package_is_made_only_if_it_was_asked_for(wheel_pro
     for option, status in (("-j2", 2), ("-i", 0)):
         run = wheel_project.scons(option, "wheel", ok=status == 0)
         assert run.status == status
-        assert "kernelwright: scons --partial wheel makes a wheel of what is well" in run.output
+        assert "kernelwright: scons --partial wheel makes a wheel of what can be built" in run.output
         assert wheels_of(wheel_project) == []
     (wheel_project.folder / "kernels/_syntax.py").rename(wheel_project.folder / "kernels/syntax.py")
     run = wheel_project.scons("-j2", "--partial", "wheel", ok=False)

@@ -180,8 +180,8 @@ def test_what_does_not_fit_a_shard_is_refused_with_a_remedy(tmp_path: Path) -> N
         (("--shard=1/8", "-c"), "-c removes the outputs of all kernels"),
         (("--shard=1/8", "tune"), "tuning goes by kernels"),
         (("--shard=1/8", "--merge=x"), "--merge assembles packages"),
-        (("--shard=1/8", "--cache-disable"), "by way of the build cache, which this run has not\n  remedy: leave"),
-        (("--shard=1/8", "--cache-readonly"), "by way of the build cache, which this run has not\n  remedy: leave"),
+        (("--shard=1/8", "--cache-disable"), "by way of the build cache, which this run cannot write\n  remedy: leave"),
+        (("--shard=1/8", "--cache-readonly"), "by way of the build cache, which this run cannot write\n  remedy"),
         (("--merge=kernels",), f"'{tmp_path}/kernels' is not the build cache of a shard"),
         (("--merge=kernels", "--cache-disable"), "a merge takes what shards have built by way of the build cache, wh"),
     ):

@@ -66,7 +66,7 @@ def test_the_doctor_finds_no_triton_where_the_setting_names_none_though_there_is
     (tmp_path / "pyproject.toml").write_text('[tool.kernelwright]\ntriton_python = "none/bin/python"\n')
     monkeypatch.chdir(tmp_path)
     doctor(toolchain(triton=lambda setting: Elsewhere("3.9.0", "", setting, "")))
-    said = f"triton: {tmp_path}/none/bin/python, the setting triton_python, has none; "
+    said = f"triton: {tmp_path}/none/bin/python, the setting triton_python, has no Triton; "
     assert said in capsys.readouterr().out
 
 

@@ -271,7 +271,7 @@ def test_a_child_of_fork_decides_like_its_parent(library: Path, first: str) -> N
     assert done.stdout.split() == ["3", "3"], done.stderr
 
 
-NO_VARIANT, NO_RISE = "has rules for a variant that there is not", "has ranges that do not rise"
+NO_VARIANT, NO_RISE = "has rules for a variant that does not exist", "has ranges that do not rise"
 
 
 @pytest.mark.parametrize(

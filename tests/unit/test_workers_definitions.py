@@ -470,7 +470,7 @@ UNPRINTABLE = "class Unprintable(Exception):\n    def __str__(self):\n        ra
         ("x = 1\n", "bad.py", "declares no kernel", "_"),
         (f"{KERNEL}\n@kernel\ndef k(): pass\n\n@kernel\ndef k(): pass\n", "bad.py:6", "kernels/bad.py:3", ""),
         (f"{MAKE}a, b = make(), make()\n", "bad.py:3", "also defined", ""),
-        (UNPRINTABLE, "bad.py:4", "Unprintable: (its text cannot be had: its __str__ raised RuntimeError)", ""),
+        (UNPRINTABLE, "bad.py:4", "Unprintable: (it has no text: its __str__ raised RuntimeError)", ""),
         (
             f"{KERNEL}@kernel(output=['y'])\ndef k(): ...\n",
             "bad.py:2",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .base import Backend
 
 MODULES = ("tvm_ffi", "cython", "cuda_core", "torch", "jax")
-"""The modules here that have the names of the backends; the default comes first."""
+"""The names of the backends, which are those of their modules here; the default comes first."""
 
 AUTO = "auto"
 """In settings: for each target of a kernel the first backend that can call it."""
@@ -30,7 +30,7 @@ def get(name: str) -> Backend:
     """The backend of that name.
 
     Raises:
-        SettingsError: there is none; the message lists the names.
+        SettingsError: no backend has this name; the message lists the names.
     """
     if name not in MODULES:
         raise SettingsError(f"unknown backend {name!r}", remedy=f"the backends are: {', '.join(names())}")
@@ -44,7 +44,7 @@ def choices() -> tuple[str, ...]:
 
 
 def resolve(listed: Iterable[str], targets: Collection[str]) -> tuple[str, ...]:
-    """The backends that a list in the settings means for a kernel, in order, and without those for other targets.
+    """The backends of a kernel, from a list in the settings: in order, and only those that can call its targets.
 
     Arguments:
         listed: names of backends, or ``auto``.

@@ -55,10 +55,10 @@ class Backend:
     package and ``entry`` the kernel's part of the manifest."""
 
     def require_build(self) -> None:
-        """Find out whether what is needed to build is there.
+        """Check that all packages are installed that the build needs.
 
         Raises:
-            ToolchainError: it is not; the message has the line that installs it.
+            ToolchainError: one is not; the message has the line that installs it.
         """
         for need in self.build_needs:
             if not need.is_installed:
@@ -69,10 +69,10 @@ class Backend:
                 )
 
     def build_versions(self) -> dict[str, str]:
-        """What is used of these packages, for fingerprints; a package that is missing has no version."""
+        """The versions of ``build_needs``, for fingerprints; a package that is not installed is left out."""
         if not self.build_needs:
             return {}
-        # Imported here, because most builds with nothing to do need none.
+        # Imported here, because most builds with nothing to do need no versions.
         from importlib.metadata import PackageNotFoundError, version
 
         versions = {}
@@ -82,7 +82,7 @@ class Backend:
         return versions
 
     def check(self, kernel: KernelPlan) -> None:
-        """Find out whether the kernel can be called through this backend.
+        """Check that the kernel can be called through this backend.
 
         Raises:
             KernelwrightError: it cannot; the message says why, and what to do.
@@ -107,7 +107,7 @@ class Backend:
         return ()
 
     def folder(self, kernel: str) -> str:
-        """Where they are, relative to the folder in which commands run."""
+        """The folder of these files, relative to the folder in which commands run."""
         return f"{kernel}/backends/{self.name}"
 
     def products(self, kernel: str) -> tuple[str, ...]:

@@ -36,10 +36,10 @@ def size_expression(text: str, name: Callable[[str], str]) -> str:
 
     Arguments:
         text: the size.
-        name: the C expression of a symbol.
+        name: returns the C expression of a symbol.
 
     Raises:
-        ValueError: the expression has something else in it.
+        ValueError: the text is no expression of a size.
     """
 
     def operation(sign: str, operands: list[str]) -> str:
@@ -53,6 +53,6 @@ def symbols_of(size: int | str) -> list[str]:
     """The symbols in a size, in order of appearance."""
     if isinstance(size, int):
         return []
-    found: dict[str, None] = {}
-    size_expression(size, lambda symbol: found.setdefault(symbol) or symbol)
-    return list(found)
+    symbols: dict[str, None] = {}
+    size_expression(size, lambda symbol: symbols.setdefault(symbol) or symbol)
+    return list(symbols)

@@ -56,16 +56,16 @@ BESIDE = f"$ORIGIN:$ORIGIN/../{LIBRARIES}"
 def launcher_library(digest: str) -> str:
     """The file name of the launcher's library, which is its name for the dynamic linker as well.
 
-    Libraries of a process with one name are one. So the name has a digest of all that the launcher is made of: packages
+    A process has only one library of each name. So the name has a digest of all that the launcher is made of: packages
     with equal launchers share one, and others never get one that they were not linked with.
     """
     return f"libkernelwright-{digest[:16]}.so"
 
 
 def launcher_map(library: str) -> str:
-    """The linker version script of the launcher's library: what wrappers call has a version that is called after it.
+    """The linker version script of the launcher's library: functions that wrappers call get a version with its name.
 
-    So no library of a process can stand before it with functions of these names.
+    So no other library of a process can take its place with functions of the same names.
     """
     return f"{library.removesuffix('.so').replace('-', '_')} {{ global: kw_*; local: *; }};\n"
 
@@ -103,7 +103,7 @@ def compile_command(kernel: str, paths: ToolPaths, output: str) -> list[str]:
 
 
 def launcher_commands(paths: ToolPaths, library: str, folder: str = LIBRARIES) -> tuple[list[str], list[str]]:
-    """The commands that compile the launcher, which all kernels have in common, and that make a library of it.
+    """The commands that compile the launcher, which all kernels have in common, and link its library.
 
     Arguments:
         paths: the compiler and the folders.
@@ -113,7 +113,7 @@ def launcher_commands(paths: ToolPaths, library: str, folder: str = LIBRARIES) -
     source, made = f"{paths.launcher}/launcher.c", f"{folder}/launcher.o"
     flags = [*compile_flags(), *include_flags(paths.includes, paths.launcher)]
     linker = [f"-soname={library}", f"--version-script={folder}/launcher.map", "-Bsymbolic"]
-    # Before glibc 2.34 these two have functions that are bound as if they were in libc.
+    # glibc before 2.34 has functions in these two that are linked as if they were in libc.
     libraries = ["-Wl,--push-state,--no-as-needed", "-ldl", "-lpthread", "-Wl,--pop-state"]
     named = [*(f"-Wl,{option}" for option in linker), *link_flags(paths.glibc), *libraries]
     compiling = [paths.compiler, *flags, "-c", source, "-o", made]
@@ -138,10 +138,10 @@ def link_command(kernel: str, launcher: str, objects: Iterable[str], paths: Tool
 
 
 def own_link_flags(cuda_runtime: str) -> list[str]:
-    """Options for linking host code in C++ that uses CUDA's runtime: both become a part of the library, and stay in it.
+    """Options for linking host code in C++: the library contains the C++ library and CUDA's runtime, exporting neither.
 
-    Their versions are then not asked for where the library runs: neither CUDA's nor that of C++.
+    So a machine that runs the library needs no certain version of CUDA's runtime or of the C++ library.
     """
-    # Before glibc 2.34 these have functions that are bound as if they were in libc.
+    # glibc before 2.34 has functions in these that are linked as if they were in libc.
     libc = ["-Wl,--push-state,--no-as-needed", "-ldl", "-lpthread", "-lrt", "-Wl,--pop-state"]
     return ["-Wl,--exclude-libs,ALL", "-Wl,--gc-sections", cuda_runtime, *CXX, *libc]

@@ -1,7 +1,7 @@
 """The cuda_core backend: kernels in pure Python, which load device images through cuda.core and launch them.
 
-Nothing of it is compiled for the host, so a package with this backend alone works with any Python on any platform. Host
-code is written as a Python module for each kernel, from what ``signature.json`` says of it (``core/signature.py``).
+Nothing is compiled for the host, so a package with this backend alone works with any Python on any platform. The host
+code of each kernel is a Python module, which is generated from its ``signature.json`` (``core/signature.py``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONVERSIONS = {**{name: name for name in HELPERS}, "bool": "bool_"}
 """dtype of a parameter -> the function of ``_runtime/cuda_core_launch.py`` that converts a number to it."""
 
 ROUNDING = ("truncdiv", "truncmod")
-"""Functions of ``_runtime/cuda_core_launch.py`` that expressions may have."""
+"""Functions of ``_runtime/cuda_core_launch.py`` that expressions may call."""
 
 BITWISE = (ast.LShift, ast.RShift, ast.BitAnd, ast.BitOr, ast.BitXor)
 """Operators that expressions may have besides those of sizes."""
@@ -78,7 +78,7 @@ class CudaCore(Backend):
     )
 
     def check(self, kernel: KernelPlan) -> None:
-        """Find out whether all host code of the kernel can be said in Python."""
+        """Check that all host code of the kernel can be written in Python."""
         for unit in _units(kernel):
             _launches_of(unit)
 
@@ -102,7 +102,7 @@ class CudaCore(Backend):
 
 
 def _units(kernel: KernelPlan) -> list[LoweredUnit]:
-    """What a function is written for: the lowerings for CUDA, or of one the images with one name of its function."""
+    """The units that get a function each: the lowerings for CUDA, split by the device function's name if it differs."""
     return [part for variant in kernel.variants for part in _parts(variant)]
 
 
@@ -114,7 +114,7 @@ def _launches_of(unit: LoweredUnit) -> tuple[Launch, ...]:
     """What the host code of a lowering launches.
 
     Raises:
-        KernelwrightError: it is not known, or has something that cuda.core does not offer.
+        KernelwrightError: the launches are not known, or need something that cuda.core does not offer.
     """
     if unit.launches is None:
         logic = unit.host_logic or "signature.json says nothing of the host code"
@@ -164,14 +164,14 @@ def _module(kernel: KernelPlan) -> Iterator[str]:
 
 
 def _by_source(kernel: KernelPlan, texts: Iterable[str]) -> Iterator[tuple[LoweredUnit, str]]:
-    """For each variant the text of its lowering; of a variant with several sources, a dictionary of those by arch."""
-    left = iter(texts)
+    """The text for each variant. For a variant with several units, it is a dictionary of their texts by arch."""
+    remaining = iter(texts)
     for variant in kernel.variants:
         units = _parts(variant)
         if len(units) == 1:
-            yield units[0], next(left)
+            yield units[0], next(remaining)
         elif units:
-            by_arch = [f"{arch!r}: {text}" for unit in units for text in [next(left)] for arch in unit.images]
+            by_arch = [f"{arch!r}: {text}" for unit in units for text in [next(remaining)] for arch in unit.images]
             yield units[0], f"{{{', '.join(by_arch)}}}"
 
 
@@ -181,10 +181,10 @@ def _table(name: str, rows: Iterable[tuple[LoweredUnit, str]]) -> str:
 
 
 def _identifier(name: str, what: str, where: Where) -> str:
-    """A name that enters the module as it is.
+    """Check a name that is written into the module as it is.
 
     Raises:
-        KernelwrightError: it is none.
+        KernelwrightError: it is no identifier.
     """
     if not IDENTIFIER.fullmatch(name):
         raise KernelwrightError(f"signature.json has {shown(name)} as {what}, expected an identifier", where, REBUILD)
@@ -198,12 +198,12 @@ def _alignment(argument: Argument, unit: LoweredUnit) -> int:
 
 
 def _function(unit: LoweredUnit, name: str) -> tuple[str, set[str]]:
-    """The function of a variant, and what it uses of the runtime."""
+    """The text of the function of a variant, and the names that it uses of the runtime."""
     writer = _Writer(unit)
     typed = [f"{writer.names[argument.name]}: {_type(argument)}" for argument in unit.arguments]
     outline = ", ".join(f"{argument.name}: {_outline(argument)}" for argument in unit.arguments)
-    said = [f"Variant {unit.slug}.", "", *textwrap.wrap(outline + ".", 100)]
-    lines = [*f'"""{_prose(said)}'.split("\n"), '"""', *writer.lines()]
+    description = [f"Variant {unit.slug}.", "", *textwrap.wrap(outline + ".", 100)]
+    lines = [*f'"""{_prose(description)}'.split("\n"), '"""', *writer.lines()]
     body = "".join(f"    {line}".rstrip() + "\n" for line in lines)
     head = f"def {name}({', '.join(['call: Call', *typed])}) -> None:"
     if len(head) > 120:
@@ -213,7 +213,7 @@ def _function(unit: LoweredUnit, name: str) -> tuple[str, set[str]]:
 
 
 def _prose(lines: list[str]) -> str:
-    """Lines of a docstring, which says them as they are whatever characters they have."""
+    """The text of a docstring that shows these lines as they are, whatever characters they have."""
     return "\n".join(line.encode("unicode_escape").decode("ascii").translate({ord('"'): '\\"'}) for line in lines)
 
 
@@ -241,8 +241,8 @@ class _Writer:
         self._launches = _launches_of(unit)
         self.used: set[str] = set()
         workspaces = [f"workspace_{number}" for number in range(len(unit.workspaces))]
-        made = [*workspaces, *(f"tensor_map_{number}" for number in range(len(unit.tensor_maps)))]
-        taken = {"call", "Array", "Call", *CONVERSIONS.values(), *ROUNDING, *made, *dir(builtins)}
+        resources = [*workspaces, *(f"tensor_map_{number}" for number in range(len(unit.tensor_maps)))]
+        taken = {"call", "Array", "Call", *CONVERSIONS.values(), *ROUNDING, *resources, *dir(builtins)}
         names = [argument.name for argument in unit.arguments] + list(unit.symbols) + list(unit.stride_symbols)
         what = "the name of an argument or a size"
         self.names = _renamed([_identifier(name, what, unit.where) for name in names], taken)
@@ -329,10 +329,10 @@ class _Writer:
         return f"{CONVERSIONS[kind]}({self._text(value)})"
 
     def _text(self, expression: int | str) -> str:
-        """An expression with the names of this function.
+        """An expression, with the names of this function.
 
         Raises:
-            KernelwrightError: it is none.
+            KernelwrightError: it is no valid expression.
         """
         renamed = _Renamer(self.names, self._unit).visit(_parsed(expression, self._unit))
         self.used.update(name for name in ROUNDING if f"{name}(" in str(expression))
@@ -340,7 +340,7 @@ class _Writer:
 
 
 class _Renamer(ast.NodeVisitor):
-    """Rewrites an expression, and refuses what is not of the grammar."""
+    """Renames the variables of an expression, and refuses syntax that expressions must not have."""
 
     def __init__(self, names: Mapping[str, str], unit: LoweredUnit) -> None:
         self._names = names
@@ -383,7 +383,7 @@ def _parsed(expression: int | str, unit: LoweredUnit) -> ast.expr:
 
 
 def _renamed(names: list[str], taken: set[str]) -> dict[str, str]:
-    """Names for variables, each as it is unless it means something else here."""
+    """Variables for these names: each has the name itself, unless that means something else here."""
     chosen: dict[str, str] = {}
     for name in names:
         new = name

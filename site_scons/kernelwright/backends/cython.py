@@ -1,8 +1,8 @@
 """The cython backend: a typed extension module for each kernel, written in Cython, on Python's limited API.
 
 One binary serves Python 3.11 and every later version. It converts the arguments and calls the kernel's library, which
-checks them, so its messages are those of the other backends. The mechanism is in ``launcher/python``; what is written
-here, a ``.pyx``, has what one kernel is.
+checks them, so its messages are those of the other backends. The mechanism is in ``launcher/python``. This
+module writes a ``.pyx``, which describes one kernel.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RESERVED = frozenset(keyword.kwlist).union(
 """Names that no parameter can have: Cython 3.3 refuses them, or they mean something else in the module."""
 
 FOREIGN = ("__", "kw_", "KW_", "Py")
-"""What names of Python and of our headers begin with. Arguments with all these names are passed by position only."""
+"""Prefixes of the names of Python and of our headers. Arguments with such names can only be passed by position."""
 
 SOURCE = '''\
 # cython: language_level=3, binding=False, embedsignature=False
@@ -95,16 +95,16 @@ class Cython(Backend):
         check_headers(Path(sysconfig.get_path("include")))
 
     def build_versions(self) -> dict[str, str]:
-        """Of Cython, and of Python: functions of its headers get into the modules, and differ between versions."""
+        """The versions of Cython, and of Python: functions of its headers get into modules, and differ by version."""
         return {**super().build_versions(), "Python": platform.python_version()}
 
     def emit(self, kernel: KernelPlan) -> dict[str, str]:
-        """The module's source, and beside it what it includes, whose path gets into the binary."""
+        """The module's source, and a copy of the file that it includes, because its path gets into the binary."""
         kernel.check()
         return {f"_{kernel.name}.pyx": _source(kernel), "kernel.pxi": (SHARED / "kernel.pxi").read_text()}
 
     def files(self, kernel: str) -> tuple[str, ...]:
-        """Its source and what that includes."""
+        """The module's source, and the file that it includes."""
         return (f"_{kernel}.pyx", "kernel.pxi")
 
     def products(self, kernel: str) -> tuple[str, ...]:
@@ -126,7 +126,7 @@ class Cython(Backend):
         return [LAUNCHER / "computed.h", *sorted(path for path in SHARED.iterdir() if path.suffix in (".h", ".pxi"))]
 
     def stub(self, kernel: str, entry: Mapping[str, Any]) -> str:
-        """Its calls with names, and with a stream."""
+        """The kernel's part of the ``.pyi``; calls take names and a stream."""
         from .stubs import documentation
 
         arguments = entry["variants"][0]["arguments"]
@@ -154,20 +154,20 @@ def link_flags(glibc: str) -> list[str]:
     Arguments:
         glibc: the folder of the libraries that stand in for the machine's C library; empty: none.
     """
-    # dlopen is in libdl before glibc 2.34, and in one that is only linked to by name the linker would not look.
+    # Before glibc 2.34 dlopen is in libdl, which the linker could drop as not needed.
     libraries = ["-Wl,--push-state,--no-as-needed", "-ldl", "-Wl,--pop-state"]
     linker = ["--build-id=none", "-z,noseparate-code", *RELRO]
     return ["-shared", "-s", *(f"-Wl,{option}" for option in linker), *([f"-L{glibc}"] if glibc else []), *libraries]
 
 
 def check_headers(folder: Path) -> None:
-    """Find out whether extension modules can be compiled with the headers of a Python.
+    """Check that extension modules can be compiled with the headers of a Python.
 
     Arguments:
         folder: where ``Python.h`` should be.
 
     Raises:
-        ToolchainError: it is not there, or is that of a Python that is too old.
+        ToolchainError: ``Python.h`` is not there, or belongs to a Python that is too old.
     """
     where, version = Where(stage="settings"), folder / "patchlevel.h"
     if not (folder / "Python.h").is_file() or not version.is_file():
@@ -185,20 +185,20 @@ def _source(kernel: KernelPlan) -> str:
         if not IDENTIFIER.fullmatch(argument.name):
             message = f"argument {argument.name!r} is not a C identifier"
             raise KernelwrightError(message, Where(kernel.name, stage="wrap"), "rename it in the definition")
-    listed = [argument for argument in arguments if _can_be_named(argument.name)]
+    nameable = [argument for argument in arguments if _can_be_named(argument.name)]
     return SOURCE.format(
         kernel=kernel.name,
         slots=max(1, len(arguments)),
         rows="\n".join(_row(kernel, a) for a in arguments) or '    kw_parameter(b"", KW_INT, False, False),',
         count=len(arguments),
         outputs=len(kernel.outputs),
-        parameters="\n".join(f"        {a.name}=None,  # {_described(kernel, a)}" for a in listed),
-        named=", ".join(f"<PyObject *>{a.name if a in listed else None}" for a in arguments) or "NULL",
+        parameters="\n".join(f"        {a.name}=None,  # {_described(kernel, a)}" for a in nameable),
+        named=", ".join(f"<PyObject *>{a.name if a in nameable else None}" for a in arguments) or "NULL",
     )
 
 
 def _can_be_named(name: str) -> bool:
-    """Whether Cython has an argument of that name as a parameter."""
+    """Whether the generated function can have a parameter of that name."""
     return name not in RESERVED and not name.startswith(FOREIGN)
 
 
@@ -214,11 +214,11 @@ def _row(kernel: KernelPlan, argument: Argument) -> str:
 
 
 def _described(kernel: KernelPlan, argument: Argument) -> str:
-    """Its dtypes and shapes in all variants."""
-    found: dict[str, None] = {}
+    """The dtypes and shapes of an argument in all variants."""
+    texts: dict[str, None] = {}
     for other in _everywhere(kernel, argument):
-        found.setdefault(other.dtype + (f"[{', '.join(map(str, other.shape))}]" if other.kind == "tensor" else ""))
-    return " or ".join(found).replace("\n", " ")
+        texts.setdefault(other.dtype + (f"[{', '.join(map(str, other.shape))}]" if other.kind == "tensor" else ""))
+    return " or ".join(texts).replace("\n", " ")
 
 
 def _typed(arguments: list[Mapping[str, Any]]) -> str:

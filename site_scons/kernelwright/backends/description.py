@@ -1,7 +1,7 @@
-"""What tells whether a manifest describes a library: a digest of what it says of the kernel, which is in both.
+"""Tells whether a manifest describes a library: the library has a digest of what the manifest says about the kernel.
 
-So a manifest that says other dtypes, sizes or variants than the library has, and a library in the place of another
-one, are found without running either. It is no signature: whoever makes a library can put any text into it.
+So a manifest with other dtypes, sizes or variants than the library, and a library in the place of another one, are
+found without running either. The digest is no signature: whoever makes a library can put any text into it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MARK = "kernelwright describes"
 
 
 def description_of(kernel: KernelPlan) -> str:
-    """The text that the library of a kernel has."""
+    """The text that is put into the library of a kernel."""
     variants = [
         {
             "slug": variant.slug,
@@ -41,10 +41,10 @@ def description_of(kernel: KernelPlan) -> str:
 
 
 def description_in(name: str, entry: Record) -> str:
-    """The text that the library of a kernel has to have, by the kernel's part of a manifest.
+    """The text that must be in the library of a kernel, according to the kernel's part of a manifest.
 
     Raises:
-        ValueError: it has another form.
+        ValueError: that part does not have its form.
     """
     variants = [
         {
@@ -66,12 +66,12 @@ def description_in(name: str, entry: Record) -> str:
 
 
 def _strides(symbols: Mapping[str, str]) -> dict[str, Any]:
-    """What only strides tell, for the few kernels that have it: the texts of all others have not changed."""
+    """The symbols that only strides have. Kernels without any get no entry, so their digests are what they were."""
     return {"stride_symbols": dict(symbols)} if symbols else {}
 
 
 def _arguments(arguments: Iterable[Argument]) -> Iterator[list[Any]]:
-    """What callers have to know of arguments. The images of a variant may differ in the alignment that they ask for."""
+    """What callers must know about arguments: not the alignment, in which the images of a variant may differ."""
     for argument in arguments:
         kind = [argument.name, argument.kind, argument.dtype, argument.output, argument.written]
         yield [*kind, list(argument.shape), list(argument.strides)]

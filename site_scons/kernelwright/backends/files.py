@@ -17,8 +17,9 @@ from ..toolchain.limits import read_reports, read_usage
 
 @dataclass(frozen=True)
 class UnitFiles:
-    """One lowering of a variant and the images compiled from it. All paths are absolute:
-    stages that read them have them as sources.
+    """One lowering of a variant, and the images compiled from it. All paths are absolute.
+
+    Stages that read these files have them as sources.
 
     Arguments:
         target: ``llvm`` or ``cuda``.
@@ -30,9 +31,9 @@ class UnitFiles:
         images: arch -> path of its cubin or PTX, or of the fatbin that holds that.
         usages: arch -> path of the resource usage that the compiler reported.
         own: paths of the objects of sources that have host code of their own; the device code is in them, too.
-        reports: paths of what the compiler reported of these, arch by arch.
-        named_in: arch -> path of what tells the name of the device function in its image; empty: signature.json does.
-        own_arch: the arch that it was lowered for; empty: it is for all of the target.
+        reports: paths of the compiler's reports on these objects, arch by arch.
+        named_in: arch -> path of the file with the device function's name in that image; empty: signature.json has it.
+        own_arch: the only arch that it was lowered for; empty: it is for all archs of the target.
     """
 
     target: str
@@ -49,7 +50,7 @@ class UnitFiles:
     reports: tuple[str, ...] = field(default=(), metadata=ASIDE)
 
     def read_signature(self) -> dict[str, Any]:
-        """The content of signature.json, with the alignment that only compiled code tells."""
+        """The content of signature.json, with the alignments that are only known from compiled code."""
         asked = [asked_alignments(Path(path)) for path in dict.fromkeys(self.named_in.values())]
         strictest = list(map(max, *asked)) if len(asked) > 1 else next(iter(asked), [])
         return read_json(
@@ -58,7 +59,7 @@ class UnitFiles:
 
 
 def _with_alignments(read: Record, asked: Sequence[int]) -> dict[str, Any]:
-    """A signature whose tensors are at least as aligned as the types of a source ask for, argument by argument."""
+    """A signature whose tensors have at least the alignments that the types of the source need, one per argument."""
     for argument, alignment in zip(read.records("arguments") if asked else (), asked, strict=False):
         tensor = argument.text("kind") == "tensor"
         if tensor and alignment > Dtype.parse(argument.text("dtype"), Where()).alignment:

@@ -9,8 +9,8 @@ from .plan import KernelPlan
 def images_text(kernel: KernelPlan) -> str:
     """The text of images.s, which embeds all images; their paths are relative to the assembler's working folder.
 
-    Behind each image is a zero byte, because the driver wants PTX as a C string. A split kernel embeds none, and that
-    of sources with host code of their own is in their objects.
+    A zero byte follows each image, because the driver takes PTX as a C string. A split kernel embeds no images. Those
+    of sources with host code of their own are in their objects.
     """
     lines = [f"/* The device code of kernel {kernel.name}. Written by Kernelwright. */"]
     lines += ['.section .rodata.kernelwright, "a", @progbits']

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from elftools.elf.sections import Symbol
 
 EXPORT = "__tvm_ffi_"
-"""What the C name of a function begins with that is exported for TVM-FFI."""
+"""The prefix of the C name of a function that is exported for TVM-FFI."""
 
 RUNTIME = "libcudart_static.a"
-"""CUDA's runtime as an archive: what is linked with it needs no CUDA toolkit where it runs, and finds the driver."""
+"""CUDA's runtime as an archive: a library that is linked with it runs without a CUDA toolkit, and finds the driver."""
 
 OF_DRIVER = re.compile(r"cu[A-Z]\w*")
 """The names of functions of the CUDA driver; those of its runtime and of libraries go on with a small letter."""
@@ -49,8 +49,8 @@ kw_find_in_driver:
 """
 """The beginning of driver.s. A call leaves the stack 8 bytes off its alignment, and seven registers make up for it.
 
-Registers for floating-point numbers are not kept: no function of the driver takes any by value, but for three that are
-deprecated (cuda.h of CUDA 13).
+Registers for floating-point numbers are not kept: except for three deprecated ones, no function of the driver takes
+such a number by value (cuda.h of CUDA 13).
 """
 
 DRIVER_FUNCTION = """
@@ -75,7 +75,7 @@ kw_name_of_{name}: .asciz "{name}"
 """A function of driver.s."""
 
 UNVERSIONED = 1
-"""The largest number in a library's table of versions that stands for none."""
+"""Numbers up to this one in a library's table of versions stand for no version."""
 
 CXX = ("-Wl,-Bstatic", "-lstdc++", "-Wl,-Bdynamic", "-lgcc", "-lgcc_s")
 """The libraries of C++. The first one becomes a part of what is linked: its versions would otherwise be those of the
@@ -83,31 +83,31 @@ machine that builds. The last one unwinds stacks, of which a process needs one; 
 
 
 OWN = "kw_own_"
-"""What the C name of an exported function begins with that has the name of a kernel."""
+"""The prefix of the C name of an exported function that has the name of a kernel."""
 
 
 def own_symbol(kernels: Collection[str], function: str) -> str:
-    """The C name of an exported function; that of a kernel's name is the dispatcher's, so another one stands in.
+    """The C name of an exported function. One with a kernel's name begins with ``OWN``: the dispatcher has its name.
 
     Arguments:
-        kernels: those that have sources in common. They share the objects, so all of their names are stood in for.
+        kernels: the kernels that share the sources. They share the objects, so this holds for all of their names.
     """
     return f"{OWN if function in kernels else EXPORT}{function}"
 
 
 def renaming(kernels: Collection[str]) -> list[str]:
-    """The compiler's options with which sources give their functions the names of :func:`own_symbol`."""
+    """The compiler's options that give functions of sources the names of :func:`own_symbol`."""
     return [f"-D{EXPORT}{name}={own_symbol(kernels, name)}" for name in kernels]
 
 
 def exported_functions(objects: Iterable[Path]) -> list[str]:
     """The functions that some objects export for TVM-FFI, sorted."""
-    found = {name for path in objects for name in _symbols(path, defined=True)}
-    return sorted({name.removeprefix(start) for name in found for start in (EXPORT, OWN) if name.startswith(start)})
+    symbols = {name for path in objects for name in _symbols(path, defined=True)}
+    return sorted({name.removeprefix(start) for name in symbols for start in (EXPORT, OWN) if name.startswith(start)})
 
 
 def _symbols(path: Path, *, defined: bool) -> list[str]:
-    """The names of what an object has for others, or of what it wants of others."""
+    """The names of the global symbols that an object defines, or else of those that it needs."""
     from elftools.elf.elffile import ELFFile
     from elftools.elf.sections import SymbolTableSection
 
@@ -145,9 +145,9 @@ def cuda_runtime(nvcc: str, where: Where) -> Path:
 
 
 def undefined_functions(library: Path, known: Path) -> list[str]:
-    """What a library calls that no library is known to have; sorted.
+    """The symbols that a library needs and no known library has; sorted.
 
-    What it is linked with has versions: the C library, and the launcher's.
+    Symbols with a version were found when it was linked: in the C library, or the launcher's.
 
     Arguments:
         known: a library that is loaded before it.
@@ -159,9 +159,9 @@ def undefined_functions(library: Path, known: Path) -> list[str]:
 
 
 def _dynamic(library: Path) -> list[tuple[str, bool, bool]]:
-    """The symbols that a library has for others or wants of them: whether it defines it, and whether it can do without.
+    """The dynamic symbols of a library: name, whether the library defines it, and whether it may be missing elsewhere.
 
-    It can do without weak ones. One with a version was found when the library was linked.
+    A weak symbol may be missing. A symbol with a version was found when the library was linked.
     """
     from elftools.elf.elffile import ELFFile
     from elftools.elf.sections import SymbolTableSection

@@ -18,7 +18,7 @@ from ..runtime.tables import DeviceTable, Rules
 REBUILD = "remove what was built, and try again"
 
 MOST = 2**63 - 1
-"""What no range of a tuning table reaches: it stands for the end of the last one in C."""
+"""More than the limit of any range in a tuning table: in C it marks the end of the last one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class LoweredUnit(Signature):
     Arguments:
         host: path of host.c (cuda) or host.o (llvm), relative to the folder in which the compiler runs.
         images: for cuda, arch -> path of its cubin or PTX.
-        names: arch -> what its only device function is called in that image; empty: the same in all.
+        names: arch -> the name of its only device function in that image; empty: it is the same in all.
     """
 
     host: str
@@ -36,12 +36,12 @@ class LoweredUnit(Signature):
     names: Mapping[str, str] = field(default_factory=dict)
 
     def with_names(self, names: Mapping[str, str]) -> LoweredUnit:
-        """The unit, with the name that its only device function has in each image: a type may depend on the arch."""
+        """The unit, with its only device function's name in each image: these differ if a type depends on the arch."""
         first, *others = dict.fromkeys(names.values())
         return replace(self._with_symbol(first), names=names if others else {})
 
     def by_name(self) -> tuple[LoweredUnit, ...]:
-        """The unit as it is; or one for each name of its device function, with the images that have it."""
+        """The unit alone; or, if its device function has several names, one for each, with the images that have it."""
         archs: dict[str, list[str]] = {}
         for arch, name in self.names.items():
             archs.setdefault(name, []).append(arch)
@@ -66,8 +66,8 @@ class LoweredUnit(Signature):
         return bool(self.tensor_maps) or any("tensor_map" in device.params for device in self.device_kernels)
 
     def symbol_places(self) -> dict[str, tuple[int, int | None]]:
-        """Where the inputs give each symbol: the number of an argument, and of a dimension that is the symbol; None, if
-        the argument is a number of that name."""
+        """Where the inputs give each symbol: the number of an argument, and of a dimension whose size is the symbol;
+        None: the argument is a number of that name."""
         places: dict[str, tuple[int, int | None]] = {}
         for position, argument in enumerate(self.arguments):
             if argument.launcher_kind == "KW_INT":
@@ -79,7 +79,7 @@ class LoweredUnit(Signature):
         return places
 
     def stride_places(self) -> dict[str, tuple[int, int]]:
-        """Where the caller's arrays give what only strides tell: the numbers of an argument and of a dimension."""
+        """Where arrays give each symbol that only strides have: the numbers of an argument and of a dimension."""
         places: dict[str, tuple[int, int]] = {}
         for position in sorted(range(len(self.arguments)), key=lambda number: self.arguments[number].output):
             for axis, stride in enumerate(self.arguments[position].strides):
@@ -89,7 +89,7 @@ class LoweredUnit(Signature):
 
     @property
     def told_sizes(self) -> list[str]:
-        """The size symbols that the inputs of a call tell: as a size of an array, or as an integer."""
+        """The size symbols that the inputs of a call give: as a size of an array, or as an integer."""
         return list(self.symbol_places())
 
     @classmethod
@@ -104,14 +104,14 @@ class LoweredUnit(Signature):
         Raises:
             KernelwrightError: the file has another schema, or lacks something.
         """
-        known = data if isinstance(data, dict) else {}
-        kernel, slug = (name if isinstance(name := known.get(key), str) else None for key in ("kernel", "slug"))
+        content = data if isinstance(data, dict) else {}
+        kernel, slug = (name if isinstance(name := content.get(key), str) else None for key in ("kernel", "slug"))
         where = Where(kernel, slug, "wrap")
-        if known.get("schema") != SCHEMA:
-            message = f"signature.json has schema {shown(known.get('schema'))}, expected {SCHEMA}"
+        if content.get("schema") != SCHEMA:
+            message = f"signature.json has schema {shown(content.get('schema'))}, expected {SCHEMA}"
             raise KernelwrightError(message, where, REBUILD)
         try:
-            return cls(**vars(from_json(Signature, known)), host=host, images=dict(images or {}))
+            return cls(**vars(from_json(Signature, content)), host=host, images=dict(images or {}))
         except ValueError as error:
             raise KernelwrightError(f"signature.json is damaged: {error}", where, REBUILD) from error
 
@@ -124,8 +124,8 @@ class VariantPlan:
         slug: its name.
         config: its config.
         units: its lowerings.
-        tabled: targets for which it is no declared variant, though it is for another one: calls for these targets are
-            not compared with it, and it runs only where a table says so.
+        tabled: targets for which it is no declared variant, though it is one for another target: calls on these are not
+            compared with it, and it runs only if a table says so.
     """
 
     slug: str
@@ -157,8 +157,8 @@ class KernelPlan:
         declared: how many of the variants, from the first on, are compared with a call; those behind them run only
             where a table says so. None: all.
         tables: the tuning tables.
-        meaning: the names in the configs that the reference takes. Variants of equal inputs that differ in one of these
-            do not compute the same.
+        meaning: the names in the configs that the reference takes. Variants with equal inputs compute different things
+            if they differ in one of these.
         linked: the kernels that have sources with host code in common with it, itself among them.
     """
 
@@ -198,11 +198,11 @@ class KernelPlan:
         return tuple(unit for variant in self.variants for unit in variant.units)
 
     def relations(self) -> Relations:
-        """Which declared variants a call may mean as well as another one; none, if the arguments are not known."""
+        """Which declared variants the same call may fit; none, if the arguments are not known."""
         return Relations(self._pairs(), [variant.config for variant in self.variants], self.meaning)
 
     def _pairs(self) -> Iterator[Pair]:
-        """The declared variants by twos, for each target that both are for."""
+        """Each two declared variants, for each target that both have."""
         declared = () if self.opaque else self.variants[: self.num_declared]
         for (number, one), (rival, other) in itertools.combinations(enumerate(declared), 2):
             for target in TARGETS:
@@ -232,9 +232,9 @@ class KernelPlan:
     def _check_table(self, table: DeviceTable) -> None:
         """Check that a table can be looked up, and that a variant which it names can stand in for the declared one."""
         for declared, rules in table.rules.items():
-            known = 0 <= declared < self.num_declared <= len(self.variants)
-            if not known or not all(0 <= variant < len(self.variants) for _, variant in rules.ranges):
-                self._refuse_table(table, None, "has rules for a variant that there is not")
+            is_known = 0 <= declared < self.num_declared <= len(self.variants)
+            if not is_known or not all(0 <= variant < len(self.variants) for _, variant in rules.ranges):
+                self._refuse_table(table, None, "has rules for a variant that does not exist")
             *limits, last = [upto for upto, _ in rules.ranges] or [0]
             ends = [-1, *(-1 if upto is None else upto for upto in limits), MOST]
             if last is not None or any(first >= then for first, then in itertools.pairwise(ends)):
@@ -252,7 +252,7 @@ class KernelPlan:
                 self._refuse_table(table, declared, f"decides by the size {symbol!r}, which no input tells")
 
     def _check_stand_in(self, table: DeviceTable, declared: int, variant: int, unit: LoweredUnit) -> None:
-        """A caller gets the outputs that the declared variant has, whatever a table says."""
+        """Check that a variant makes the declared variant's outputs: callers get those, whatever a table says."""
         for other in self.variants[variant].of(table.target):
             if _made(other) != _made(unit):
                 slug = self.variants[variant].slug
@@ -294,7 +294,7 @@ class KernelPlan:
             raise KernelwrightError(f"its outputs are {unit.returned}, those of the kernel {self.outputs}", unit.where)
 
     def _check_alike(self, unit: LoweredUnit, first: LoweredUnit) -> None:
-        """Find out whether two CUDA sources of a variant are one variant for callers."""
+        """Check that callers see no difference between two CUDA sources of a variant."""
         mine, expected = _call_text(unit), _call_text(first)
         if mine != expected:
             text = f"it returns for {unit.arch} a program that is called with {mine}; for {first.arch}, with {expected}"
@@ -314,13 +314,13 @@ def _made(unit: LoweredUnit) -> tuple[object, ...]:
 
 
 def with_strictest_alignment(units: tuple[LoweredUnit, ...]) -> tuple[LoweredUnit, ...]:
-    """The lowerings of a variant, with the arguments of those for CUDA as aligned as one of them needs.
+    """The lowerings of a variant. Those for CUDA all get the strictest alignment of each argument.
 
-    Data is compared with that before it is known which of them runs.
+    Data is compared with these before it is known which lowering runs.
     """
     cuda = [unit for unit in units if unit.target == "cuda"]
     if len({len(unit.arguments) for unit in cuda}) != 1:
-        return units  # which is refused when the plan is checked
+        return units  # KernelPlan.check refuses them
     columns = zip(*(unit.arguments for unit in cuda), strict=True)
     strictest = [max((argument.alignment or 0 for argument in column), default=0) or None for column in columns]
 

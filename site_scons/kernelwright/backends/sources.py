@@ -1,7 +1,7 @@
 """The sources of a kernel's library: ``wrapper.c`` and ``images.s``.
 
-The device code is in ``images.s``, apart from the wrapper: that can be compiled while nvcc is still at work, and need
-not be compiled again when only device code has changed.
+The device code is in ``images.s``, apart from the wrapper. So the wrapper can be compiled while nvcc is still at work,
+and need not be compiled again when only device code has changed.
 """
 
 from __future__ import annotations

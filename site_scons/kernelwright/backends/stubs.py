@@ -15,11 +15,11 @@ class StubTypes:
     """The types in a kernel's part of a ``.pyi``.
 
     Arguments:
-        base: of the kernel.
-        tensor: of an argument that is a tensor.
-        result: of a new output.
-        writes: outputs can be passed, and are written in place.
-        keywords: parameters that are passed by name.
+        base: the base class of the kernel.
+        tensor: the type of an argument that is a tensor.
+        result: the type of a new output.
+        writes: whether outputs can be passed, to be written in place.
+        keywords: parameters that are passed by name only.
     """
 
     base: str = "_Kernel"
@@ -35,7 +35,7 @@ def kernel_stub(kernel: str, entry: Mapping[str, Any], types: StubTypes | None =
     Arguments:
         kernel: the kernel's name.
         entry: its part of the manifest.
-        types: what it takes, returns and is; None: arrays of any library, and an object of TVM-FFI.
+        types: the types of the kernel, its arguments and its results; None: the defaults.
     """
     types = types or StubTypes()
     if entry.get("opaque"):
@@ -67,7 +67,7 @@ def _parameters(arguments: list[Mapping[str, Any]], types: StubTypes) -> str:
 
 
 def annotation(argument: Mapping[str, Any], types: StubTypes) -> str:
-    """The type of an argument in a ``.pyi``, in names that its head has."""
+    """The type of an argument in a ``.pyi``, by a name that the file imports."""
     if argument["kind"] == "tensor":
         return types.tensor
     kind = number_kind(argument["dtype"])

@@ -76,7 +76,7 @@ class Parameter:
     Arguments:
         name: the argument's, or one like it that Python and PyTorch accept.
         kind: ``Tensor``, ``float``, ``bool`` or ``SymInt``, an integer that may be symbolic.
-        unsigned: the name of the argument, if it is a uint64, which PyTorch passes as if it had a sign.
+        unsigned: the name of the argument, if it is a uint64, which PyTorch passes as a signed integer.
         output: callers may leave it out.
         written: the kernel writes it.
         has_its_name: whether the name is the argument's.
@@ -222,7 +222,7 @@ def _module(name: str, parameters: Sequence[Parameter]) -> str:
 
 
 def _fields(parameters: Sequence[Parameter], results: int) -> dict[str, str]:
-    """What is filled into the text of one form of the operator."""
+    """The values for the template of one form of the operator."""
     names = [parameter.name for parameter in parameters]
     tensors = [parameter.name for parameter in parameters if parameter.kind == "Tensor"]
     written = [parameter.name for parameter in parameters if parameter.written]
@@ -238,13 +238,13 @@ def _fields(parameters: Sequence[Parameter], results: int) -> dict[str, str]:
 
 
 def _wrapped(conditions: Sequence[str]) -> str:
-    """Whether one of some conditions holds, on several lines if there are many."""
+    """An expression that is true if one of these conditions holds; on several lines if it is long."""
     text = " or ".join(conditions) or "False"
     return text if len(text) < 50 else "\n            " + "\n            or ".join(conditions) + "\n        "
 
 
 def _function(name: str, parameters: Sequence[Parameter], makes: bool) -> str:
-    """The function that callers see; how many arguments there are says which form is meant."""
+    """The function that callers see; the number of arguments decides which form is called."""
     called = _local_name(name)
     names = ", ".join(parameter.name for parameter in parameters)
     write = f"write_operator({_numbers(parameters)})"
@@ -264,14 +264,14 @@ def _function(name: str, parameters: Sequence[Parameter], makes: bool) -> str:
     if makes:
         call += f"            if len(arguments) == {len(inputs)}:\n                ({listed},) = arguments\n"
         call += f"                {new}\n"
-    # Of another number PyTorch says what is wrong.
+    # If the number of arguments is wrong, PyTorch's error says so.
     call += f"            if len(arguments) != {len(parameters)}:\n                write_operator(*arguments)\n"
     call += f"            ({names},) = arguments\n            {write}\n"
     return f"{call}{failed.format('*arguments,')}        return None\n"
 
 
 def _numbers(parameters: Sequence[Parameter]) -> str:
-    """The arguments that an operator is called with: numbers of other libraries as those of Python."""
+    """The arguments of an operator's call, with numbers of other libraries converted to Python's."""
 
     def taken(parameter: Parameter) -> str:
         name = parameter.name

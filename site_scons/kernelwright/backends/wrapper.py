@@ -1,7 +1,7 @@
-"""``wrapper.c``: the text of a kernel's library, whose surface is the C ABI of TVM-FFI.
+"""Writes ``wrapper.c``, the source of a kernel's library, which is called through the C ABI of TVM-FFI.
 
-It is tables: what each variant expects, where its code is. The mechanism is in the launcher, which
-is compiled apart from it (``launcher/``). Every backend but a pure one calls such a library.
+It consists of tables: what each variant expects, and where its code is. The mechanism is in the launcher, which is
+compiled apart from it (``launcher/``). Every backend that is not pure Python calls such a library.
 """
 
 from __future__ import annotations
@@ -171,13 +171,13 @@ class _Wrapper:
         )
 
     def _rules(self, name: str, table: DeviceTable, declared: int) -> str:
-        """Write what takes the place of a declared variant; the row of the rules."""
+        """Write the tables of what takes the place of a declared variant; return the row of its rules."""
         rules, units = table.rules.get(declared), self._kernel.variants[declared].of(table.target)
         if rules is None or not units:
             return "{0}"
         places = units[0].symbol_places()
-        found = [places[symbol] for symbol in rules.by]
-        sizes = [f"{{{position}, {-1 if axis is None else axis}}}" for position, axis in found]
+        size_places = [places[symbol] for symbol in rules.by]
+        sizes = [f"{{{position}, {-1 if axis is None else axis}}}" for position, axis in size_places]
         if sizes:
             self._line(f"static const kw_size kw_sizes_{name}[] = {{{', '.join(sizes)}}};")
         self._line(f"static const kw_range kw_ranges_{name}[] = {{")
@@ -192,15 +192,15 @@ class _Wrapper:
     # ---- signatures
 
     def _number(self, unit: LoweredUnit) -> int:
-        """The number of what a lowering expects. Lowerings whose tables would have the same text have one number."""
+        """The number of a lowering's signature. Lowerings whose signatures would have the same text share a number."""
         text = "\n".join(self._signature_of(0, unit))
         return self._signatures.setdefault(text, len(self._signatures))
 
     def _signature(self, unit: LoweredUnit) -> None:
         """Write the tables of a signature, unless equal ones have been written."""
-        known = len(self._signatures)
-        if self._number(unit) == known:
-            self._line(*self._signature_of(known, unit))
+        next_number = len(self._signatures)
+        if self._number(unit) == next_number:
+            self._line(*self._signature_of(next_number, unit))
 
     def _signature_of(self, number: int, unit: LoweredUnit) -> list[str]:
         return _signature(number, unit, bool(self._kernel.outputs), unit.slug in self._competing)
@@ -290,7 +290,7 @@ class _Wrapper:
             yield f"  {_image(arch, place + name, unit.where)},"
 
     def _host_code(self, number: str, unit: LoweredUnit) -> None:
-        """Include host.c with its calls sent to the launcher, and its globals renamed: every host.c has the same."""
+        """Include host.c. Its calls go to the launcher, and its globals are renamed: every host.c has the same."""
         module = f"&kw_module_{number}"
         macros = {
             "TVMFFIEnvModLookupFromImports(context, ...)": f"kw_cuda_lookup({module}, __VA_ARGS__)",
@@ -332,8 +332,8 @@ def _strides(number: int, unit: LoweredUnit) -> list[str]:
     for symbol, (position, axis) in unit.stride_places().items():
         sources.setdefault(symbol, f"kw_stride(call->tensors[{position}], {axis})")
     lines = [f"static void kw_strides_{number}(const kw_call *call, int32_t argument, int64_t *strides) {{"]
-    listed = [stride for argument in unit.arguments for stride in argument.strides]
-    for symbol in dict.fromkeys(symbol for stride in listed for symbol in _symbols(stride, unit)):
+    strides = [stride for argument in unit.arguments for stride in argument.strides]
+    for symbol in dict.fromkeys(symbol for stride in strides for symbol in _symbols(stride, unit)):
         if symbol not in sources:
             text = f"strides of arguments depend on {symbol!r}, which no input tells"
             raise KernelwrightError(text, unit.where, f"make {symbol!r} a size or a stride of an input")
@@ -440,12 +440,12 @@ def _unbound(unit: LoweredUnit, symbol: str) -> KernelwrightError:
 
 def _image(arch: str, place: str, where: Where) -> str:
     """The row of an image; ``place`` is the field that says where it is."""
-    found = CudaArch.of(arch)
-    if not found:
+    cuda_arch = CudaArch.of(arch)
+    if not cuda_arch:
         raise KernelwrightError(f"unknown CUDA arch {arch!r}", where, "write it like sm_80, sm_90a or compute_80")
-    fields = [f".arch = {c_string(arch)}", f".capability = {found.number}"]
-    fields += [".ptx = true"] if found.is_ptx else []
-    fields += [f".suffix = '{found.suffix}'"] if found.suffix else []
+    fields = [f".arch = {c_string(arch)}", f".capability = {cuda_arch.number}"]
+    fields += [".ptx = true"] if cuda_arch.is_ptx else []
+    fields += [f".suffix = '{cuda_arch.suffix}'"] if cuda_arch.suffix else []
     return "{" + ", ".join([*fields, place]) + "}"
 
 

@@ -15,31 +15,31 @@ from .address import WHERE, Certificates, find_certificates, first_cause, first_
 from .start import INSTALL
 
 END_S = 10.0
-"""Seconds that a worker that has ended may take to leave."""
+"""Seconds after which the process of a worker that has ended is ended by force."""
 
 TRUST_S = 10.0
-"""Seconds in which a scheduler that is there answers."""
+"""Seconds that a scheduler may take to answer."""
 
 REFUSAL = re.compile(r"SSL\w*|FatalCommClosedError")
-"""Names of the errors of a certificate that is refused: Python's, or Dask's for an unknown authority. A scheduler that
-refuses ours may be gone before it is heard; that is a sudden end to TLS."""
+"""Names of the errors for a certificate that is refused: Python's, or Dask's for an unknown authority. If a scheduler
+refuses ours, the connection may end before its reason arrives: that is an ``SSLEOFError``."""
 
 
 def start_worker(address: str, threads: int, certificates: Path, nanny: bool) -> int:
     """Run a worker until it is ended or its scheduler is gone; returns the exit status.
 
     Arguments:
-        address: of the scheduler, checked.
-        threads: how many runs it does at once.
-        certificates: the folder with those for TLS.
+        address: that of the scheduler, checked.
+        threads: how many runs the worker does at once.
+        certificates: the folder with the certificates for TLS.
         nanny: whether a process of Dask starts the worker again if it dies.
 
     Raises:
-        ToolchainError: Dask is not installed, or the worker cannot begin: there is no scheduler, say.
+        ToolchainError: Dask is not installed, or the worker cannot begin, as without a scheduler.
         SettingsError: there are no certificates.
     """
-    found = find_certificates(address, certificates)
-    # Dask looks a hundred times a second where each thread is; ours only wait for compilers.
+    files = find_certificates(address, certificates)
+    # Dask's profiler looks a hundred times a second where each thread is; ours only wait for compilers.
     os.environ.setdefault("DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED", "False")
     try:
         from distributed.cli import dask_worker
@@ -47,27 +47,27 @@ def start_worker(address: str, threads: int, certificates: Path, nanny: bool) ->
         raise ToolchainError(f"distributed cannot be imported: {error}", WHERE, INSTALL) from error
     options = ["--nthreads", str(threads), "--nworkers", "1", "--no-dashboard", "--memory-limit", "0"]
     options += ["--nanny" if nanny else "--no-nanny", "--preload", f"{__package__}.dask_worker"]
-    if found:
-        options += ["--tls-ca-file", found.ca, "--tls-cert", found.cert, "--tls-key", found.key, "--protocol", "tls"]
-    if hasattr(dask_worker, "asyncio_run"):  # it is no part of what Dask promises
+    if files:
+        options += ["--tls-ca-file", files.ca, "--tls-cert", files.cert, "--tls-key", files.key, "--protocol", "tls"]
+    if hasattr(dask_worker, "asyncio_run"):  # Dask does not promise that there is one
         dask_worker.asyncio_run = leaving(dask_worker.asyncio_run)
     try:
-        if found:
-            asyncio.run(require_trust(address, found))
+        if files:
+            asyncio.run(require_trust(address, files))
         dask_worker.main([address, *options], standalone_mode=False)
-    except Exception as error:  # Dask says by any class what it cannot do
+    except Exception as error:  # Dask raises errors of any class
         remedy = "see that a scheduler runs there, and that both have certificates of one authority"
-        raise ToolchainError(f"there is no worker of {address}: {first_cause(error)}", WHERE, remedy) from error
+        raise ToolchainError(f"no worker can join {address}: {first_cause(error)}", WHERE, remedy) from error
     return 0
 
 
 async def require_trust(address: str, files: Certificates) -> None:
     """Raise an OSError if a scheduler and this machine do not accept each other's certificates.
 
-    A worker of Dask (2026.8) without a nanny takes that for a scheduler that is not there yet: it would wait for ever,
-    and not say what for.
+    A worker of Dask (2026.8) without a nanny would take that for a scheduler that is not there yet, wait for ever, and
+    not say why.
     """
-    # Imported here, because start_worker says so if Dask is not installed.
+    # Imported here, so that start_worker can say that Dask is not installed.
     from distributed.comm import connect
     from distributed.security import Security
 
@@ -82,10 +82,10 @@ async def require_trust(address: str, files: Certificates) -> None:
 
 
 def leaving(run: Callable[..., Any]) -> Callable[..., Any]:
-    """A function like ``asyncio.run`` after whose coroutine the process ends, whatever the other tasks do.
+    """A function like ``asyncio.run`` that ends the process soon after the coroutine, whatever other tasks do.
 
-    Dask (2026.8) cancels a worker's tasks at its end. If the scheduler goes at the same moment, two of them wait for
-    each other, for ever.
+    Dask (2026.8) cancels a worker's tasks at its end. If the scheduler ends at the same moment, two of these tasks wait
+    for each other for ever.
     """
 
     def run_and_leave(main: Coroutine[Any, Any, Any], **options: Any) -> Any:

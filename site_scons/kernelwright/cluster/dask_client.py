@@ -1,9 +1,9 @@
 """The build's side of a Dask cluster.
 
 Dask's client unpickles what workers send: exceptions, the types of results, and warnings. Whoever unpickles a
-stranger's bytes executes what is in them. So in this process Dask's ``pickle`` is replaced by one that only writes:
-our function is sent by it. Of what comes back it knows one pickle by its bytes, that of the type ``bytes``, and refuses
-all others.
+stranger's bytes executes what is in them. So in this process Dask gets a ``pickle`` that can write, since it sends our
+function, but cannot read. Of the pickles that come back it accepts that of the type ``bytes``, which it knows by its
+bytes, and refuses all others.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ CONNECT_S = 10
 """Seconds that the scheduler may take to answer."""
 
 CLOSE_S = 2
-"""Seconds that may be waited for the end of what was cancelled."""
+"""Seconds to wait for the end of coroutines that were cancelled."""
 
 MOST_SILENT = 3
-"""So many questions without an answer, one after the other, and the scheduler is taken for gone."""
+"""After so many questions in a row without an answer, the scheduler counts as gone."""
 
 LOOK_S = 2.0
-"""Seconds between two looks whether a run can still be done, and the age of what is known of workers."""
+"""Seconds between two checks whether a run can still be done, and how old the offers of workers may be."""
 
 KILLED = b"KilledWorker"
-"""In the pickled exception of a run that its workers did not survive. It is looked for, and not unpickled."""
+"""A name in the pickled exception of a run whose workers died. The bytes are searched for it, and not unpickled."""
 
 
 def connect(address: str, certificates: Certificates | None) -> DaskEngine:
@@ -56,17 +56,17 @@ def connect(address: str, certificates: Certificates | None) -> DaskEngine:
     """
     refuse_pickles()
     for name in ("distributed", "distributed.client"):  # Dask gives the second one a level of its own
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # what goes wrong is told by us
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # our own errors say what goes wrong
     warnings.filterwarnings("ignore", module="distributed")
     loop = Loop()
     try:
-        # Dask (2026.8) limits the parts of this, but waits for ever for the first words of a scheduler.
+        # Dask (2026.8) limits the other steps, but waits for ever for the first message of a scheduler.
         client = loop.within(2 * CONNECT_S, _client(address, certificates))
     except BaseException as error:
         loop.close(CLOSE_S)
         if not isinstance(error, Exception):  # Ctrl-C
             raise
-        # Dask says by any class what it cannot read.
+        # Dask raises errors of any class.
         raise ToolchainError(
             f"the cluster {address} cannot be used: {first_cause(error)}",
             WHERE,
@@ -76,7 +76,7 @@ def connect(address: str, certificates: Certificates | None) -> DaskEngine:
 
 
 async def _client(address: str, certificates: Certificates | None) -> Any:
-    """A connected client; one that does not get so far is closed."""
+    """A connected client; a client that cannot connect is closed."""
     client = distributed.Client(
         address,
         asynchronous=True,
@@ -93,7 +93,7 @@ async def _client(address: str, certificates: Certificates | None) -> Any:
 
 
 def refuse_pickles() -> None:
-    """Have Dask unpickle nothing in this process, whoever sent it, nor print what workers want to have printed."""
+    """Keep Dask from unpickling anything in this process, and from printing texts that workers send."""
     reading = ("load", "loads", "Unpickler", "_load", "_loads", "_Unpickler")
     writing = types.SimpleNamespace(**{name: value for name, value in vars(pickle).items() if name not in reading})
     writing.loads = _type_of_bytes
@@ -105,12 +105,12 @@ def refuse_pickles() -> None:
 
 
 BYTES = frozenset(pickle.dumps(bytes, protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1))
-"""The pickles of the type ``bytes``, which Dask sends with bytes."""
+"""The pickles of the type ``bytes``, one of which Dask sends with each result that is bytes."""
 
 
 def _type_of_bytes(data: Any, **more: object) -> type[bytes]:
     if bytes(data) not in BYTES:
-        # Of this class Dask takes it for an exception, or a traceback, that it cannot show.
+        # Dask catches a TypeError: it takes the pickle for an exception, or a traceback, that it cannot show.
         raise TypeError("a cluster sent a pickle, which is not read")
     return bytes
 
@@ -119,8 +119,8 @@ class DaskEngine:
     """A Dask cluster; see ``Engine``.
 
     Arguments:
-        client: a client of its scheduler, which this owns from now on.
-        loop: where the client is, which this owns as well.
+        client: a client of the cluster's scheduler. This object closes it.
+        loop: the loop that runs the client. This object closes it as well.
         address: where the scheduler is.
     """
 
@@ -142,12 +142,12 @@ class DaskEngine:
                 if time.monotonic() - at <= LOOK_S:
                     return offers
                 try:
-                    said = self._loop.within(CONNECT_S, self._client.scheduler.identity(n_workers=-1))["workers"]
+                    workers = self._loop.within(CONNECT_S, self._client.scheduler.identity(n_workers=-1))["workers"]
                 except concurrent.futures.TimeoutError:
                     self._silent += 1
                 else:
                     self._silent = 0
-                    self._offers = time.monotonic(), [_offer(worker.get(INFORMATION)) for worker in said.values()]
+                    self._offers = time.monotonic(), [_offer(worker.get(INFORMATION)) for worker in workers.values()]
         raise ClusterGone(f"it has not answered {MOST_SILENT} questions")
 
     def execute(self, request: bytes, tool: str) -> bytes:
@@ -156,7 +156,7 @@ class DaskEngine:
         with self._gone_if_closed():
             needs = {resource(tool): 1}
             future = self._client.submit(execute, request, key, key=key, pure=False, resources=needs)
-            waiting = self._loop.soon(future._result())  # Dask's result() (2026.8) may lose what comes too late
+            waiting = self._loop.soon(future._result())  # Dask's result() (2026.8) may lose a late result
             try:
                 while not concurrent.futures.wait([waiting], LOOK_S).done:
                     self._require_hope(tool)
@@ -168,7 +168,7 @@ class DaskEngine:
         return answer
 
     def _require_hope(self, tool: str) -> None:
-        """Raise ClusterGone or NotDone if a run can never be done."""
+        """Raise ClusterGone or NotDone if no machine can do a run any more."""
         if self._client.status == "closed" or self._client._handle_report_task.done():
             raise ClusterGone("there is no connection any more")
         if not any(offer.has(tool, versions()) for offer in self.offers()):
@@ -176,7 +176,7 @@ class DaskEngine:
 
     @contextlib.contextmanager
     def _gone_if_closed(self) -> Iterator[None]:
-        """Tell apart how a call of Dask can fail."""
+        """Turn what a call of Dask raises into ClusterGone, NotDone or WorkerError."""
         try:
             yield
         except Exception as error:
@@ -190,12 +190,12 @@ class DaskEngine:
             # Dask raises what the cluster sent: here that is always an Exception with the bytes of a pickle.
             sent = error.args[0] if error.args else None
             if isinstance(sent, bytes):
-                what = "those workers were lost that tried" if KILLED in sent else "a worker of the cluster failed"
+                what = "the workers that tried it were lost" if KILLED in sent else "a worker of the cluster failed"
                 raise NotDone(what) from None
             raise ClusterGone(first_cause(error)) from None
 
     def close(self) -> None:
-        """Leave; with its client the cluster forgets all runs, and its workers end them."""
+        """Leave the cluster: it forgets all runs of this client, and its workers end them."""
         self._is_closed = True
         with contextlib.suppress(Exception):
             self._loop.within(CONNECT_S, self._client._close(fast=True))
@@ -203,7 +203,7 @@ class DaskEngine:
 
 
 def _offer(said: Any) -> Offer:
-    """What a worker says of itself; what is not in our form counts as nothing."""
+    """What a worker offers; anything that is not in our form counts as an empty offer."""
     try:
         return from_json(Offer, said)
     except ValueError:

@@ -22,10 +22,10 @@ from .machine import Machine, finders
 from .messages import Offer, resource, versions
 
 INFORMATION = "kernelwright"
-"""Where a worker's own words are among what the scheduler knows of it, and our plugin among the worker's."""
+"""The name of a worker's offer in what the scheduler knows of the worker, and of our plugin in the worker."""
 
 LOGGER = logging.getLogger("distributed.worker.kernelwright")
-"""Dask prints what is for a part of its own."""
+"""Dask prints messages of loggers that are below its own."""
 
 ENDED = ("cancelled", "released", "forgotten", "error")
 """States of a task that nobody waits for."""
@@ -55,25 +55,25 @@ class MachinePlugin(WorkerPlugin):  # type: ignore[misc]
             self.machine.cancel(str(key))
 
     def teardown(self, worker: Any) -> None:
-        """End all runs with the worker."""
+        """End all runs when the worker ends."""
         self.machine.close()
 
 
 async def dask_setup(worker: Any) -> None:
-    """Find the tools of this machine, and have a worker offer them. Dask calls this before it joins its scheduler."""
+    """Find the tools of this machine, and have a worker offer them. Dask calls this before the worker joins."""
     folder = Path(tempfile.mkdtemp(prefix="kernelwright-", dir=worker.local_directory))
     toolchain = Toolchain(folder / "toolchain.json", dict(os.environ))
 
     def leave() -> None:
         LOGGER.info("Kernelwright %s ends this worker: a tool has changed since it was started", VERSION)
-        # What it said of itself cannot be taken back. If it has a nanny, that starts it again.
+        # A worker cannot take its offer back, so it ends. If it has a nanny, that starts it again.
         worker.loop.add_callback(worker.close_gracefully, restart=True)
 
     machine = Machine(finders(toolchain), folder, LOGGER.info, leave)
-    said = to_json(Offer(versions(), {tool.identity: f"{tool.name} {tool.version}" for tool in machine.tools}))
-    worker.startup_information[INFORMATION] = lambda worker: said
+    offer = to_json(Offer(versions(), {tool.identity: f"{tool.name} {tool.version}" for tool in machine.tools}))
+    worker.startup_information[INFORMATION] = lambda worker: offer
     for tool in machine.tools:
-        # It says who can do a run. How many run at once is for the worker's threads to say.
+        # A resource says that the worker can do a run. Its threads, and not this number, limit how many run at once.
         for resources in (worker.state.total_resources, worker.state.available_resources):
             resources[resource(tool.identity)] = worker.state.nthreads
     await worker.plugin_add(MachinePlugin(machine), name=INFORMATION)

@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 
 class Loop:
-    """Runs coroutines, from other threads. What has not ended when the loop is closed is cancelled.
+    """Runs coroutines for other threads. Coroutines that still run when the loop is closed are cancelled.
 
-    The thread ends with the process, so that a coroutine that takes no notice of being cancelled holds up nobody.
+    The thread ends with the process, so that a coroutine that ignores its cancellation delays nobody.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Loop:
         self._loop, self._end = running.result()
 
     def soon(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Begin with a coroutine; raises RuntimeError if the loop is closed."""
+        """Start a coroutine; raises RuntimeError if the loop is closed."""
         try:
             return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         except RuntimeError:
@@ -37,17 +37,17 @@ class Loop:
         """Wait for a coroutine.
 
         Raises:
-            concurrent.futures.TimeoutError: it took longer than that, and is cancelled.
-            Exception: what it raised.
+            concurrent.futures.TimeoutError: the coroutine took longer, and is cancelled.
+            Exception: the coroutine raised it.
         """
         future = self.soon(coroutine)
         try:
             return future.result(timeout=seconds)
         finally:
-            future.cancel()  # has no effect on what has ended
+            future.cancel()  # no effect on a coroutine that has ended
 
     def close(self, seconds: float) -> None:
-        """Cancel what is left, and wait at most so long for the thread to end."""
+        """Cancel what still runs, and wait at most so long for the thread to end."""
         self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join(seconds)
 

@@ -1,4 +1,4 @@
-"""A machine of a cluster: it knows its tools, and does runs for builds elsewhere. What connects it is above this."""
+"""A machine of a cluster: it knows its tools, and does runs for builds elsewhere. ``dask_worker`` connects it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ PLAIN = re.compile(r"[\w@%+=:,./-]+")
 
 
 Finders = Mapping[str, Callable[[], SharedTool]]
-"""Name of a tool -> finds it as it is now, or raises a KernelwrightError. One is called at a time."""
+"""Name of a tool -> function that finds the tool as it is now, or raises a KernelwrightError. One runs at a time."""
 
 
 def finders(toolchain: Toolchain) -> Finders:
-    """What finds the tools of this machine that builds elsewhere can use."""
+    """The finders of those tools of this machine that builds elsewhere can use."""
     return {
         "cc": lambda: _compiler(toolchain),
         "nvcc": lambda: _nvcc(toolchain),
@@ -57,15 +57,15 @@ class Machine:
     """Does runs, several at a time. Safe to use from several threads.
 
     Arguments:
-        finders: find what it can run. They are called before and after each run, because a tool may be upgraded while
-            this machine offers it.
-        folder: where it has its files while a run lasts.
-        note: is told of each run.
-        leave: called once, when a tool is another one than it was: what this machine offers is not true any more.
+        finders: find the tools. They are called before and after each run, because a tool may be upgraded while this
+            machine offers it.
+        folder: where the files of a run are while it lasts.
+        note: called with a line about each run.
+        leave: called once, when a tool has changed, so that this machine cannot do any more what it offers.
 
     Attributes:
-        tools: what it offers: the tools as they were at the start.
-        problems: what there is to say about the others.
+        tools: the tools that it offers, as they were at the start.
+        problems: why it does not offer the other tools.
     """
 
     def __init__(
@@ -99,10 +99,10 @@ class Machine:
 
         Arguments:
             line: the request.
-            key: what :meth:`cancel` knows it by.
+            key: the name of the run, for :meth:`cancel`.
 
         Returns:
-            a line with the answer. Whatever goes wrong is in it, and nothing is raised.
+            A line with the answer. Whatever goes wrong is in it, and nothing is raised.
         """
 
         def do(action: Action, progress: Progress) -> ActionResult:
@@ -142,8 +142,8 @@ class Machine:
 
     def _result(self, action: Action, key: str, tool: SharedTool, top: Path) -> ActionResult:
         folder, scratch = top / FOLDER, top / SCRATCH
-        for made in (folder, scratch):
-            made.mkdir()
+        for directory in (folder, scratch):
+            directory.mkdir()
         for name, packed in action.inputs:
             path = top / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -156,8 +156,8 @@ class Machine:
             run = runner.attempt(request, action.kind, action.subject)
         if run.in_time and run.status != 0 and (missing := lacked(run)):
             raise ToolchainError(f"the worker lacks {missing}")
-        made_files = (top / name for name in action.outputs)
-        files = tuple(Packed.of(path.read_bytes()) if path.is_file() else None for path in made_files)
+        outputs = (top / name for name in action.outputs)
+        files = tuple(Packed.of(path.read_bytes()) if path.is_file() else None for path in outputs)
         return ActionResult(replace(run, output=stand_ins.put(run.output)), files)
 
     def _tool(self, identity: str) -> SharedTool:
@@ -177,7 +177,7 @@ class Machine:
         return tool
 
     def _find(self, name: str) -> SharedTool:
-        """A tool as it is now; raises a KernelwrightError if there is none, or none that a shell can be given."""
+        """A tool as it is now; raises a KernelwrightError if there is none, or if a shell would change its path."""
         try:
             with self._finding:
                 tool = self._finders[name]()
@@ -190,7 +190,7 @@ class Machine:
 
     @contextmanager
     def _runner(self, key: str) -> Iterator[ToolRunner]:
-        """What runs one tool; if the run is cancelled, it is closed, and not used again."""
+        """A runner for one tool; if the run is cancelled, the runner is closed, and not used again."""
         with self._lock:
             runner = self._idle.pop() if self._idle else ToolRunner(1, self._folder, 0.0, self._governor)
             self._running[key] = runner

@@ -1,14 +1,14 @@
 """What passes between a build and a machine of a cluster: an action, and its result.
 
-Both are messages of ``processes/messages.py``, as those of all processes that work for a build. The fields are those of
-the Remote Execution API of Bazel, by other names: ``command`` is ``Command.arguments``, ``outputs`` is
+Both are messages of ``processes/messages.py``, like those of all processes that work for a build. The fields are those
+of the Remote Execution API of Bazel, by other names: ``command`` is ``Command.arguments``, ``outputs`` is
 ``Command.output_paths``, ``inputs`` is ``Action.input_root_digest`` with what it leads to, ``timeout_s`` is
 ``Action.timeout``, ``tool`` is ``Command.platform``, ``kind`` and ``subject`` are ``RequestMetadata.action_mnemonic``
 and ``target_id``. In the result ``run.status`` is ``ActionResult.exit_code``, ``run.output`` is ``stdout_raw`` (both
 streams), ``files`` is ``output_files``, and the times are ``execution_metadata``.
 
-Commands and outputs of tools have stand-ins such as ``@NVCC@`` in place of paths that each machine has its own of.
-Nothing here trusts what it reads: what does not fit is a ValueError.
+Commands and outputs of tools have stand-ins such as ``@NVCC@`` in place of paths that differ from machine to machine.
+Nothing here trusts what it reads: whatever does not fit raises a ValueError.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..core.version import VERSION
 from ..processes.protocol import Definition, Seconds, ToolRun
 
 LARGEST_FILE = 1 << 28
-"""Bytes that a file may have: a few bytes can stand for any number of them."""
+"""Bytes that a file may have: a few compressed bytes could stand for any number of them."""
 
 FOLDER, SCRATCH = "folder", "scratch"
 """Where a run's files are: its working folder, and its folder for temporary files."""
@@ -43,7 +43,7 @@ def _is_name(text: str) -> bool:
 
 
 Name = Annotated[str, that("the name of a file of a run", _is_name)]
-"""Such as ``folder/device.cu``; it leads nowhere else."""
+"""A path such as ``folder/device.cu``, which cannot lead out of the two folders."""
 
 Short = Annotated[str, that("a short text", lambda text: len(text) <= 100)]
 
@@ -54,13 +54,13 @@ def versions() -> dict[str, str]:
 
 
 def resource(tool: str) -> str:
-    """What a worker must offer to do a run: the tool with this identity, and our versions."""
+    """The name of what a worker must offer to do a run: the tool with this identity, and our versions."""
     return "-".join(("toolchain", tool, *versions().values()))
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What a machine says of itself; one that says nothing that we understand is none of Kernelwright's.
+    """What a machine offers. An empty offer means that ``kernelwright worker`` did not start its worker.
 
     Arguments:
         versions: ``kernelwright`` and ``python`` -> version.
@@ -84,7 +84,7 @@ class Packed:
 
     @classmethod
     def of(cls, content: bytes) -> Packed:
-        """A content, packed."""
+        """The packed form of a content."""
         return cls(hashlib.sha256(content).hexdigest(), zlib.compress(content, 1))
 
     @property
@@ -108,7 +108,7 @@ class ActionResult:
 
     Arguments:
         run: how the run ended; its output has stand-ins.
-        files: the outputs, in the order of the action's; None for one that was not made.
+        files: the outputs, in the order of ``Action.outputs``; None for one that was not made.
     """
 
     run: ToolRun
@@ -125,7 +125,7 @@ class Action:
         outputs: names of the files that it makes.
         timeout_s: seconds that it may take.
         tool: identity of the tool.
-        kind, subject: what is made; for the memory that runs are taken to need.
+        kind, subject: what is made; the memory that a run will need is estimated from these.
     """
 
     op: ClassVar[str] = "action"
@@ -143,7 +143,7 @@ class Action:
 
 
 class StandIns:
-    """Puts stand-ins in the place of paths of this machine, and back.
+    """Replaces paths of this machine by stand-ins, and stand-ins by paths.
 
     Arguments:
         places: name of a stand-in -> path.
@@ -154,17 +154,17 @@ class StandIns:
         # The longest first, because a tool may be in the folder of another one.
         ordered = sorted(places.items(), key=lambda item: -len(item[1]))
         self._names = {path: name for name, path in reversed(ordered)}
-        known = "|".join(re.escape(path) for _, path in ordered if path)
+        any_path = "|".join(re.escape(path) for _, path in ordered if path)
         # A path begins and ends where a name does: /usr/bin/cc is neither in /usr/bin/ccache nor in /srv/usr/bin/cc.
         begin, end = r"(?:(?<![\w.+-])|(?<=-[IL]))", r"(?![\w+-]|\.[\w+-])"
-        self._paths = re.compile(rf"@|{begin}(?:{known}){end}" if known else "@")
+        self._paths = re.compile(rf"@|{begin}(?:{any_path}){end}" if any_path else "@")
 
     def put(self, text: str) -> str:
         """A text with stand-ins."""
         return self._paths.sub(lambda match: f"@{self._names.get(match[0], _AT)}@", text)
 
     def undo(self, text: str) -> str:
-        """A text with the paths of this machine; raises ValueError for a stand-in that it has no path for."""
+        """A text with the paths of this machine; raises ValueError for a stand-in without a path."""
         return _STAND_IN.sub(self._place, text)
 
     def _place(self, match: re.Match[str]) -> str:

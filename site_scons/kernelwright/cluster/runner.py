@@ -1,4 +1,4 @@
-"""Runs tools on a cluster, if they say what they need elsewhere and it can be had there. All others run here."""
+"""Runs tools on a cluster, if their calls say what they need there. All other calls run here."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Engine(Protocol):
         """Have a machine with a tool do a request; blocks until it is done.
 
         Raises:
-            NotDone: those who tried were lost, or nobody has the tool any more.
-            ClusterGone: it does not answer any more.
-            WorkerError: it was closed.
+            NotDone: the machines that tried were lost, or none has the tool any more.
+            ClusterGone: the cluster does not answer any more.
+            WorkerError: the connection was closed.
         """
 
     def close(self) -> None:
@@ -51,11 +51,11 @@ class Engine(Protocol):
 
 
 class Cluster:
-    """The machines of a cluster, see :class:`OtherMachines`. What the cluster does not do is done here.
+    """The machines of a cluster, see :class:`OtherMachines`. Runs that the cluster does not do are done here.
 
     Arguments:
-        connect: connects to the cluster; called when the first run is to go there. It raises a KernelwrightError.
-        versions: what machines have to have, as :class:`Offer` has it.
+        connect: connects to the cluster, or raises a KernelwrightError; called before the first run on it.
+        versions: the versions that machines must have, as in :class:`Offer`.
         note: shows a line, once.
     """
 
@@ -112,8 +112,8 @@ class Cluster:
         return engine.execute(encode(0, remote.action), remote.tool.identity)
 
     def _connected(self) -> Engine:
-        """The cluster; what goes wrong at the first time goes wrong for all."""
-        # A lock of its own, because close() must not wait until a cluster that says nothing is given up.
+        """The connection to the cluster. If it cannot be made, all calls raise that error; there is one attempt."""
+        # A lock of its own, so that close() does not wait until a silent cluster is given up.
         with self._connecting:
             if self._engine is None and self._refusal is None and not self._is_closed:
                 try:
@@ -122,15 +122,15 @@ class Cluster:
                     self._refusal = error
         if self._is_closed:
             self.close()  # the build may have ended while this connected
-        elif (known := self._refusal) is not None:
-            # A new one, because each stage adds its own line. Not copy.copy, which Dask changes for errors.
-            raise type(known)(known.message, known.where, known.remedy, known.detail)
+        elif (refusal := self._refusal) is not None:
+            # A new error, because each stage adds its own line. Not copy.copy, which Dask changes for errors.
+            raise type(refusal)(refusal.message, refusal.where, refusal.remedy, refusal.detail)
         elif (engine := self._engine) is not None:
             return engine
         raise WorkerError("the build is ending, so nothing is sent to the cluster any more")
 
     def _require(self, engine: Engine, tool: SharedTool) -> None:
-        """Raise a ToolchainError if no machine has a tool: it says what both sides have."""
+        """Raise a ToolchainError, which says what both sides have, if no machine has a tool."""
         offers = engine.offers()
         if any(offer.has(tool.identity, self._versions) for offer in offers):
             self._known.add(tool.identity)
@@ -151,8 +151,8 @@ def _differences(offers: Sequence[Offer], tool: SharedTool, versions: Mapping[st
     for offer in offers:
         has = [f"{text} ({name[:16]})" for name, text in offer.tools.items() if text.startswith(f"{tool.name} ")]
         kinds[", ".join([_versions_text(offer.versions), *(sorted(has) or [f"no {tool.name}"])])] += 1
-    listed = [f"{number} workers: {text}" for text, number in sorted(kinds.items())]
-    return [needed, *(listed or ["the cluster has no workers"])]
+    lines = [f"{number} workers: {text}" for text, number in sorted(kinds.items())]
+    return [needed, *(lines or ["the cluster has no workers"])]
 
 
 def _versions_text(versions: Mapping[str, str]) -> str:
@@ -166,9 +166,9 @@ class _Remote:
 
     Arguments:
         action: what is sent.
-        outputs: the paths of its outputs on this machine, in their order.
+        outputs: the paths of the action's outputs on this machine, in their order.
         stand_ins: puts paths of this machine into what the tool printed.
-        tool: what is run.
+        tool: the tool that runs.
         where: the place for errors.
     """
 
@@ -201,7 +201,7 @@ class _Remote:
             raise ToolchainError(
                 f"the answer of a worker makes no sense: {getattr(error, 'message', error)}",
                 self.where,
-                "see that all workers have this version of Kernelwright, and who runs them",
+                "see that all workers have this version of Kernelwright, and find out who runs them",
             ) from error
         for path, content in zip(self.outputs, contents, strict=True):
             if content is not None:
@@ -210,7 +210,7 @@ class _Remote:
 
 
 def _remote(call: ToolCall, needs: Elsewhere) -> _Remote | None:
-    """A run as the cluster gets it; None: it has to be here, because commands have relative paths of its files."""
+    """A run as the cluster gets it; None: it has to be here, because its paths mean nothing on other machines."""
     if place_for_shell(call.scratch, call.folder) != str(call.scratch):
         return None
     stand_ins = StandIns({**needs.tool.places, "SCRATCH": str(call.scratch)})
@@ -231,7 +231,7 @@ def _remote(call: ToolCall, needs: Elsewhere) -> _Remote | None:
 
 
 def _name(path: Path, call: ToolCall) -> str:
-    """What the cluster calls a file; empty: it is in no folder of the run, or not by an absolute path."""
+    """The name of a file on the cluster; empty: its path is relative, has ``..``, or is in no folder of the run."""
     for name, top in ((SCRATCH, call.scratch), (FOLDER, call.folder)):
         if path.is_relative_to(top) and ".." not in path.parts:
             return f"{name}/{path.relative_to(top).as_posix()}"

@@ -1,4 +1,4 @@
-"""Gives a build the machines of its cluster; whoever runs compilers needs no more of this folder."""
+"""Gives a build the machines of its cluster; the code that runs compilers uses nothing else of this folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cluster_at(address: str, certificates: Path, note: Callable[[str], None]) ->
 
     Arguments:
         address: that of its scheduler, checked.
-        certificates: the folder with those for TLS.
+        certificates: the folder with the certificates for TLS.
         note: shows a line, once.
     """
     return Cluster(lambda: connect(address, certificates), versions(), note)
@@ -32,9 +32,9 @@ def connect(address: str, certificates: Path) -> Engine:
         SettingsError: there are no certificates.
         ToolchainError: Dask is not installed, or nobody answers.
     """
-    found = find_certificates(address, certificates)
+    files = find_certificates(address, certificates)
     try:
         from .dask_client import connect
     except ImportError as error:
         raise ToolchainError(f"a cluster needs Dask: {error}", WHERE, INSTALL) from error
-    return connect(address, found)
+    return connect(address, files)

@@ -1,4 +1,4 @@
-"""What is in the cache of compile on demand, for people: ``kernelwright cache``."""
+"""``kernelwright cache``: shows what is in the cache of compile on demand, and removes parts of it."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def _verify(store: KernelStore, remove: bool) -> int:
 
 
 def _damage(folder: Path) -> list[str]:
-    """What is wrong with a kernel's folder, its name among it."""
+    """What is wrong with a kernel's folder, also with its name."""
     kernel = StoredKernel.of(folder)
     if kernel.facts and not folder.name.endswith(f"-{kernel.key[:KEY_SHOWN]}"):
         return ["has the name of another key"]

@@ -24,7 +24,7 @@ class Argument:
 
     @property
     def shown(self) -> str:
-        """What users call it: the name of an option, or else what stands for the value."""
+        """What help calls it: the name of an option, or else a word in place of the value."""
         return self.name if self.name.startswith("-") else str(self.options.get("metavar", self.name))
 
 
@@ -42,7 +42,7 @@ class Command:
         run: does it; returns the exit status. A KernelwrightError that it raises is printed, and the status is 1.
         arguments: what it takes.
         exits: exit status -> when it ends with that, besides 1 for an error and 2 for wrong usage.
-        actions: what stands in place of ``run`` and ``arguments``, if there is a further word.
+        actions: in place of ``run`` and ``arguments``, the further words that a user chooses from.
         rest: what the words after ``--`` are; they get to ``run`` as ``rest``. Empty: there are none.
     """
 

@@ -20,7 +20,7 @@ OPTIONAL = {
     "tilelang": f"only definitions in TileLang need it: {tilelang_program.ENVIRONMENT.remedy}",
     "triton": f"only definitions in Triton need it: {triton_program.ENVIRONMENT.remedy}",
 }
-"""Tools that only a setting asks for, and which; that one is missing is nothing wrong."""
+"""Tools that not every build needs -> what needs them. It is no error if one of these is missing."""
 
 
 def doctor(toolchain: Toolchain) -> int:

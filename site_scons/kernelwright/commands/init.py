@@ -23,13 +23,13 @@ def make_project(name: str, parent: Path) -> Path:
 
     Arguments:
         name: that of its distribution, such as ``acme-kernels``.
-        parent: the folder in which the project's is made; it may exist if it is empty.
+        parent: the folder that gets the project's folder, which may be there already if it is empty.
 
     Returns:
         The project's folder.
 
     Raises:
-        SettingsError: the name cannot be one, or there is something in that folder.
+        SettingsError: a project cannot have this name, or its folder is not empty.
     """
     package = re.sub(r"[-.]+", "_", name).lower()
     where = Where(stage="init", location=name)

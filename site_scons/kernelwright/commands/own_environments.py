@@ -27,10 +27,10 @@ def found_tilelang(toolchain: Toolchain) -> Elsewhere:
 
 
 def found_triton(toolchain: Toolchain) -> str:
-    """Triton and where it is: in the environment that these settings name, or in this one; raises the same."""
+    """Triton and where it is: in the environment that these settings name, or in this one. Raises the same errors."""
     environment = triton_program.ENVIRONMENT
     found = toolchain.triton(setting_of(environment.setting, Path.cwd()))
-    # One beside TVM does not stand in for one that the setting names.
+    # If the setting names an environment, the Triton beside TVM does not stand in for one there.
     _require_known("absent" if found.python and not found.path else found.version, environment)
     return f"{found.version} at {found.python or sys.executable}"
 
@@ -42,7 +42,7 @@ def _require_known(version: str, environment: OwnEnvironment) -> None:
         empty = (
             f"the setting {environment.setting} is empty{', and it is not installed here' * bool(environment.shared)}"
         )
-        message = f"{setting}, the setting {environment.setting}, has none" if setting else empty
+        message = f"{setting}, the setting {environment.setting}, has no {environment.title}" if setting else empty
         raise ToolchainError(message, where, environment.remedy)
     if not all(map(environment.knows, version.split(" and "))):
         message = f"there is {version}, and Kernelwright knows the launches of {environment.version}"

@@ -19,11 +19,11 @@ from ..state.remote_opening import open_remote
 from ..state.trace import CACHES, read_trace
 
 PUSH_S = 3600.0
-"""Seconds that ``push`` waits for what is still to be written: it has nothing else to do, and is in nobody's way."""
+"""Seconds that ``push`` waits for unfinished writes: it has nothing else to do, and nobody waits for it."""
 
 
 def run(action: str) -> int:
-    """Do one of them for the project of the working folder; the exit status.
+    """Do one of these actions for the project of the working folder; the exit status.
 
     Raises:
         KernelwrightError: the settings are wrong, or name no remote cache.
@@ -48,7 +48,7 @@ def _push(top: Path, settings: Settings) -> int:
     if not (top / settings.cache_dir).is_dir():
         message = f"there is nothing to push: there is no build cache {printable(settings.cache_dir)} in {top}"
         raise SettingsError(message, Where(stage="settings"), "build first, and call this in a folder of the project")
-    # Who calls this wants to write, whatever builds do.
+    # Whoever calls this wants to write, whatever the settings say for builds.
     writing = replace(settings, remote_mode="read-write")
     remote = open_remote(writing, top, os.environ, lambda text: print(text, file=sys.stderr))
     if remote is None or not remote.writable:

@@ -16,11 +16,11 @@ MOST_PROBLEMS = 50
 """How many problems of wheels are printed."""
 
 LONGEST_PROBLEM = 1000
-"""Characters of each."""
+"""Characters of a problem that are printed."""
 
 
 def verify(wheels: Sequence[Path], own_points: bool = False, partial: bool = False) -> int:
-    """Print what is wrong with some wheels, each by itself and, if there is nothing, together.
+    """Print what is wrong with some wheels: with each, and with those together that are well by themselves.
 
     Arguments:
         partial: whether they may lack what could not be built.
@@ -36,7 +36,7 @@ def verify(wheels: Sequence[Path], own_points: bool = False, partial: bool = Fal
     well = [wheel for wheel, listed in found.items() if not listed]
     misfits = verify_together(well)
     problems = [f"{wheel.name}: {problem}" for wheel, listed in found.items() for problem in listed]
-    # What a wheel says of itself is a stranger's text: in one line each, and not without end.
+    # These texts come from a wheel, and so from a stranger: each is kept to one line, and cut.
     lines = [printable(problem)[:LONGEST_PROBLEM] for problem in [*problems, *misfits]]
     more = [f"and {len(lines) - MOST_PROBLEMS} problems more"] if len(lines) > MOST_PROBLEMS else []
     for line in [*errors, *lines[:MOST_PROBLEMS], *more]:
@@ -44,8 +44,8 @@ def verify(wheels: Sequence[Path], own_points: bool = False, partial: bool = Fal
     lacking = False
     for wheel in [] if misfits else well:
         gaps = [f"  {printable(gap_text(gap))[:LONGEST_PROBLEM]}" for gap in gaps_of(wheel)]
-        told = "built partially (--partial accepts that), without" if gaps else "all well"
-        print("\n".join([f"{printable(wheel.name)}: {told}", *gaps]))
+        verdict = "built partially (--partial accepts that), without" if gaps else "all well"
+        print("\n".join([f"{printable(wheel.name)}: {verdict}", *gaps]))
         lacking = lacking or bool(gaps)
     return 1 if errors or problems or misfits or (lacking and not partial) else 0
 

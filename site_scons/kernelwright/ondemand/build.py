@@ -40,19 +40,19 @@ LOCK_TIMEOUT_S = 600.0
 """How long a process waits for another one that compiles the same kernel."""
 
 MakeContext = Callable[..., KernelContext]
-"""Makes the context of a kernel, of the arguments of :class:`KernelContext`."""
+"""Makes the context of a kernel from the arguments of :class:`KernelContext`."""
 
 
 @dataclass(frozen=True)
 class MadeWith:
-    """What a kernel is compiled with, other versions of which might make something else of the same job.
+    """What a kernel is compiled with. Another version of it might make something else from the same job.
 
     Arguments:
         kernelwright: our version.
         code: digest of our code.
-        tools: what is known of the tools, without paths; and of those of the front ends of the kernels.
+        tools: what is known of the tools, without paths, and of the tools of each kernel's front end.
         backends: name of each backend that a kernel is for -> versions of what it is built with.
-        interpreter: what all definition files see; nothing, for a program of this process, which is known by itself.
+        interpreter: what all definition files see; empty for a program of this process, whose digest is in the job.
     """
 
     kernelwright: str
@@ -73,8 +73,8 @@ class Job:
         session: what runs the stages.
         backward: the kernel of its gradients, if a backend calls that.
         contexts: name of each kernel -> what makes the context that its stages are made from.
-        identity: what decides the result besides: the digests of programs that are in no file, and which slugs of a
-            kernel are alike in C, on which its symbols depend.
+        identity: what else decides the result: the digests of programs that are in no file, and which slugs of a
+            kernel are one identifier in C, because its symbols depend on that.
     """
 
     definition: DefinitionRecord
@@ -134,7 +134,7 @@ class Compiled:
     """A compiled kernel.
 
     Arguments:
-        folder: where it is. It never has anything else in it, but somebody may remove it.
+        folder: where it is. Its content never changes, but somebody may remove it.
         key: digest of all that decides its content: the job's key, and the files that the stages turned out to read.
         later: these files, with their digests.
         cached: whether it was there before, so that nothing was compiled now.
@@ -161,14 +161,14 @@ def compile_job(job: Job, note: Callable[[str], None], anew: bool = False) -> Co
 
 def _compile_job(job: Job, note: Callable[[str], None], anew: bool) -> Compiled:
     store, name = job.session.store, job.record.name
-    known = None if anew else _known(job)
-    if known is not None:
-        return known
+    earlier = None if anew else _known(job)
+    if earlier is not None:
+        return earlier
     waiting = partial(note, f"kernelwright: another process compiles {name}, waiting for it")
     with store.locked(job.key, LOCK_TIMEOUT_S, waiting, lambda: job.session.ending):
-        known = None if anew else _known(job)
-        if known is not None:
-            return known
+        earlier = None if anew else _known(job)
+        if earlier is not None:
+            return earlier
         with job.session.compiling():
             compiled = _compiled(job, note)
     store.trim()
@@ -176,7 +176,7 @@ def _compile_job(job: Job, note: Callable[[str], None], anew: bool) -> Compiled:
 
 
 def _compiled(job: Job, note: Callable[[str], None]) -> Compiled:
-    """A kernel that is compiled now."""
+    """Compile a kernel now."""
     logging.getLogger("kernelwright").info(
         "%s/%s is compiled for %s, for the backend %s",
         *(job.record.name, job.slug, ", ".join(job.settings.archs), job.selection.backends[0]),
@@ -198,7 +198,7 @@ def _compiled(job: Job, note: Callable[[str], None]) -> Compiled:
 
 
 def _move_places(error: KernelwrightError, old: str, new: str, how_long: str) -> None:
-    """Name the files of a failed compile where they are now, and the folder."""
+    """Have an error name the files of a failed compile in their new place, and the folder."""
     error.message = error.message.replace(old, new)
     error.detail = error.detail.replace(old, new) if error.detail else None
     see = f"its sources and its log are in {new}{how_long}"
@@ -206,7 +206,7 @@ def _move_places(error: KernelwrightError, old: str, new: str, how_long: str) ->
 
 
 def lower_job(job: Job, target: str, note: Callable[[str], None]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The ``signature.json`` of the one variant of a job, which is lowered for one target; and what that has read.
+    """Lower the one variant of a job for one target: its ``signature.json``, and what the lowering has read.
 
     Raises:
         KernelwrightError: it cannot be lowered; or it is not compiled for that target.
@@ -216,8 +216,8 @@ def lower_job(job: Job, target: str, note: Callable[[str], None]) -> tuple[dict[
 
 
 def lowered_module(job: Job, target: str, note: Callable[[str], None]) -> bytes:
-    """The program of the one variant of a job, as it is lowered for one target: its ``module.tir``, and behind it the
-    flags that it has for the CUDA compiler, if its front end gives some.
+    """Lower the one variant of a job for one target: its ``module.tir``, followed by the flags that its front end gives
+    for the CUDA compiler, if there are any.
 
     Raises:
         KernelwrightError: it cannot be lowered; or it is not compiled for that target.
@@ -226,7 +226,7 @@ def lowered_module(job: Job, target: str, note: Callable[[str], None]) -> bytes:
 
 
 def _lowered(job: Job, target: str, note: Callable[[str], None], *wanted: str) -> tuple[bytes, dict[str, str]]:
-    """The files whose names begin so, of what the lowering of the one variant of a job makes; and what it has read."""
+    """Lower the one variant of a job: the files whose names begin with ``wanted``, and what the lowering has read."""
     from ..stages import lower
     from ..stages.execution import attempt
     from .run import OnDemandRun
@@ -242,12 +242,12 @@ def _lowered(job: Job, target: str, note: Callable[[str], None], *wanted: str) -
         stage = lower.make(lower.VariantUnit(kernel, variant.slug, variant.config, target, archs))
         if (problem := attempt(stage, kernel.run)) is not None:
             raise problem
-        made = [Path(path).read_bytes() for name, path in stage.outputs.items() if name.startswith(wanted)]
-        return b"".join(made), {**stage.later, **stage.outside}
+        contents = [Path(path).read_bytes() for name, path in stage.outputs.items() if name.startswith(wanted)]
+        return b"".join(contents), {**stage.later, **stage.outside}
 
 
 def _known(job: Job) -> Compiled | None:
-    """What an earlier compile has left whose stages read the files that are there now."""
+    """The kernel of an earlier compile whose stages read the files that are there now; None: there is none."""
     found = job.session.store.find(job.record.name, job.key, partial(present_digest, job.session.root))
     return None if found is None else Compiled(*found, cached=True)
 
@@ -256,7 +256,7 @@ def _make(job: Job, scratch: Path, note: Callable[[str], None]) -> tuple[str, di
     """Run the stages, and put together what a package has of the kernels.
 
     Returns:
-        The key of what was made, and the files that stages turned out to read.
+        The key of the result, and the files that stages turned out to read.
     """
     from ..package.assemble import IMAGES
     from ..package.manifest import BuiltPackage, make_manifest
@@ -292,9 +292,9 @@ def _make(job: Job, scratch: Path, note: Callable[[str], None]) -> tuple[str, di
 
 
 def key_of_made(key: str, later: Mapping[str, str]) -> str:
-    """The key of what was made for a key, of files that stages turned out to read.
+    """The key of a result: made of the key of its job and the files that stages turned out to read.
 
-    If one of these was edited meanwhile, nobody can tell what was made: then no look-up ever gives this key.
+    If one of these files was edited meanwhile, nobody can tell what was made: then no look-up ever gives the key.
     """
     return os.urandom(32).hex() if EDITED in later.values() else entry_key(key, later)
 
@@ -328,14 +328,14 @@ def kernel_context(job: Job, run: Run, folder: Path, selection: KernelSelection 
 
 
 def _packaged(build: KernelBuild, folder: Path) -> Any:
-    """A kernel as the manifest has it; its files get their places in the folder."""
+    """A kernel as the manifest has it; its files are put into their places in the folder."""
     from ..package.manifest import PackagedKernel
 
     products = {}
     for inside, path in build.products.items():
         place = folder / inside
         place.parent.mkdir(parents=True, exist_ok=True)
-        if Path(path) != place:  # the launcher is made where it is to be
+        if Path(path) != place:  # the launcher is made in its place already
             _link(path, place)
         products[inside] = sha256_of(place), place.stat().st_size
     entry = Path(build.entry).read_text(encoding="utf-8")

@@ -87,12 +87,12 @@ def cache_folder(start: Path, environment: Mapping[str, str]) -> Path:
 
 
 def require_cache(folder: Path) -> None:
-    """Raise a SettingsError if there is something in a folder, and it is no cache of ours."""
+    """Raise a SettingsError if a folder is not empty, and is no cache of ours."""
     require_own(folder, "on-demand cache", FOLDER_VARIABLE, _is_cache)
 
 
 def _is_cache(names: Collection[str]) -> bool:
-    """Whether these are the names in a cache of ours, and of nothing else."""
+    """Whether only a cache of ours can have these names in it."""
     return {*names} >= {*MADE_FIRST} and {*names} <= {*FOLDERS, *RECORDS, IGNORE}
 
 
@@ -113,7 +113,7 @@ def _remedy(error: OSError) -> str:
 
 
 class PrivateFolders:
-    """Folders of this process that are removed when it ends; not when a child of it does."""
+    """Folders of this process that are removed when it ends, and not when a child of it ends."""
 
     def __init__(self) -> None:
         self._folders: list[tuple[Path, int]] = []
@@ -132,7 +132,7 @@ class PrivateFolders:
 
 
 PRIVATE = PrivateFolders()
-"""Those of this process. It is made with the module, so that it ends after what writes into the folders at its end."""
+"""The folders of this process. Made with the module, so that what writes into them at the end still finds them."""
 
 
 class CachePlace:
@@ -146,7 +146,7 @@ class CachePlace:
         problem: why the cache cannot be written; None: no reason is known.
 
     Raises:
-        SettingsError: there is something in the folder, and it is no cache of ours.
+        SettingsError: the folder is not empty, and is no cache of ours.
     """
 
     def __init__(self, folder: Path, writable: bool = True) -> None:
@@ -175,7 +175,7 @@ class CachePlace:
 
     @property
     def roots(self) -> tuple[Path, ...]:
-        """The folders that kernels are looked for in; nothing is made for that."""
+        """The folders that kernels are looked for in; none is made for that."""
         return tuple(dict.fromkeys((self._work or self.folder, self.folder)))
 
     @property
@@ -185,7 +185,7 @@ class CachePlace:
 
     @property
     def thinned(self) -> Path:
-        """The folder that things are removed from. That is the cache, too, if only its disk is full."""
+        """The folder that things are removed from: :attr:`work`, or the cache if only its disk is full."""
         return self.folder if self.work != self.folder and self._is_full else self.work
 
     def require_removable(self) -> None:
@@ -226,11 +226,11 @@ class CachePlace:
             for name in MADE_FIRST:
                 (self.folder / name).mkdir(exist_ok=True)
             with tempfile.TemporaryFile(dir=self.folder / "scratch", buffering=0) as probe:
-                # An incomplete write is no error of its own; the next one is.
+                # An incomplete write raises no error, but the next one does.
                 while (written := probe.tell()) < PROBE_BYTES:
                     probe.write(bytes(PROBE_BYTES - written))
-            left = (self.folder / "scratch").glob(f"{SCRATCH}*")
-            remove_unlocked(left, os.O_DIRECTORY, partial(shutil.rmtree, ignore_errors=True), YOUNG_S)
+            leftovers = (self.folder / "scratch").glob(f"{SCRATCH}*")
+            remove_unlocked(leftovers, os.O_DIRECTORY, partial(shutil.rmtree, ignore_errors=True), YOUNG_S)
             self._work = self.folder
         except OSError as error:
             self._become_private(error)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def select_for(record: KernelRecord, settings: Settings, machine: Machine, given: frozenset[str]) -> KernelSelection:
     """What is compiled of a kernel.
 
-    Archs that were asked for are all compiled. Otherwise only those of the settings are that this machine's devices
-    would run; the source is still made for all of them, so that a build makes the same.
+    All archs that were asked for are compiled. Otherwise those of the settings are that this machine's devices would
+    run; the source is still made for all archs of the settings, so that it is the same as in a build.
 
     Arguments:
         machine: the devices.
@@ -54,12 +54,12 @@ def select_for(record: KernelRecord, settings: Settings, machine: Machine, given
 def _cpu(archs: Sequence[str], machine: Machine) -> list[str]:
     """The best of the listed CPU archs that this machine runs, or its own."""
     level = CPU_LEVELS.get(machine.cpu, 0)
-    known = [arch for arch in archs if CPU_LEVELS[arch] <= level]
-    return [max(known, key=CPU_LEVELS.__getitem__) if known else machine.cpu]
+    usable = [arch for arch in archs if CPU_LEVELS[arch] <= level]
+    return [max(usable, key=CPU_LEVELS.__getitem__) if usable else machine.cpu]
 
 
 def _cuda(archs: Sequence[str], machine: Machine) -> tuple[str, ...]:
-    """The listed CUDA archs, or those of this machine's GPUs if one of these can run none of them."""
+    """The listed CUDA archs; or those of this machine's GPUs, if one of these GPUs can run none of the listed."""
     if all(suitable(archs, number) for number in machine.cuda):
         return tuple(archs)
     return tuple(dict.fromkeys(arch_of_device(number) for number in machine.cuda))

@@ -1,6 +1,7 @@
-"""Work of TVM's on programs that may be nested deeply: it recurses for each level of them, in C++ and in Python.
+"""Runs TVM on programs that may be nested deeply: it recurses for each level of a program, in C++ and in Python.
 
-Where the stack of a thread ends the process would. A worker has an error of that; this process has a larger stack.
+When a thread's stack is full, its process crashes. For a worker that becomes an error. This process, which must not
+crash, gives the work a thread with a larger stack.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 RECURSION_LIMIT = 10_000
-"""Of Python, for TVMScript's printer and parser."""
+"""Python's limit while TVMScript's printer and parser run."""
 
 STACK = 1 << 30
 """Bytes of the stack, of which the system gives only those that are used. TVM's printer takes 3 kB for a level."""
 
 LOCK = threading.Lock()
-"""How large the stacks of new threads are is a setting of the process."""
+"""Held while the size of new threads' stacks is changed, which is one setting for the whole process."""
 
 
 @contextlib.contextmanager

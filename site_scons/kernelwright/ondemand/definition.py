@@ -1,4 +1,4 @@
-"""A definition that can be compiled and called: what ``@kernel`` makes and what ``load`` finds have in common."""
+"""A definition that can be compiled and called: the base of what ``@kernel`` makes and of what ``load`` finds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Compilable:
     """A definition that can be compiled and called.
 
     A compiled kernel is an object as packages have, for the devices of this machine or for the archs that were asked
-    for. It has four attributes more: ``key``, ``cached`` (whether it was compiled before, and not now), ``artifacts``
+    for. It has four more attributes: ``key``, ``cached`` (whether it was compiled before, and not now), ``artifacts``
     (the folder of its sources and images), and ``source``.
     """
 
@@ -45,7 +45,7 @@ class Compilable:
         """What is known of the definition now.
 
         Arguments:
-            watch: is told what that relies on.
+            watch: is told what the answer relies on.
 
         Raises:
             KernelwrightError: the definition file has an error, or a tool is missing.
@@ -56,15 +56,15 @@ class Compilable:
         """Compile one variant, unless the cache has it.
 
         Arguments:
-            config: the values of the definition's parameters. None at all means the first config that is listed. If
-                only some are given, the first listed config that has these is meant, or they are all that there is.
+            config: values of the definition's parameters. Without any, the first listed config is compiled. If only
+                some are given, it is the first listed config that has them; if none has, they are the whole config.
 
         Returns:
             A kernel object as packages have.
 
         Raises:
-            KernelwrightError: the config is none, or a stage failed; the message names the kernel, the variant, the
-                stage and the place.
+            KernelwrightError: there is no such config, or a stage failed; the message names the kernel, the variant,
+                the stage and the place.
         """
         try:
             return self._load(self._origin(), config)
@@ -81,7 +81,7 @@ class Compilable:
         """Compile several variants at once; the kernel objects in the order of the configs.
 
         Arguments:
-            configs: as of :meth:`compile`; None: all that are listed; of a space, the first points.
+            configs: as for :meth:`compile`; None: all listed ones, or of a space all choices with their first points.
             num_workers: how many stages run at once; None: as many as there are cores.
             ignore_error: whether a variant that fails becomes None, with a warning. Otherwise the first failure ends
                 all, and is raised.
@@ -105,7 +105,7 @@ class Compilable:
         Arguments:
             options: ``target`` (``llvm``, ``cuda``), ``archs``, ``backend``, ``flags`` of the CUDA compiler,
                 ``pass_configs`` of TVM, ``dump_ir``, ``verbose``, ``num_workers`` and the others of
-                docs/on-demand.md; what is left out stays.
+                docs/on-demand.md; an option that is left out stays as it is.
 
         Raises:
             SettingsError: a value is wrong; the message lists the right ones.
@@ -116,7 +116,7 @@ class Compilable:
         return changed
 
     def bind(self, function: Callable[..., Mapping[str, Any]]) -> Callable[..., Mapping[str, Any]]:
-        """Say which config suits arguments that no listed config fits, or several that differ in meaning.
+        """Set the function that names a config for calls that no listed config fits, or several that differ in meaning.
 
         Arguments:
             function: called with the arguments of a call; returns a config.
@@ -129,7 +129,7 @@ class Compilable:
         return function
 
     def __call__(self, /, *arguments: Any, **named: Any) -> Any:
-        """Run the first listed variant that fits the arguments, compiled when it is needed first.
+        """Run the first listed variant that fits the arguments; it is compiled at its first use.
 
         Arguments are given by position or by name.
 
@@ -152,7 +152,7 @@ class Compilable:
         return copy(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but what calls have found out, which has locks."""
+        """Everything but the choices of earlier calls, which have locks."""
         return {**vars(self), "_eager": None}
 
     def tune(
@@ -175,7 +175,7 @@ class Compilable:
             again: whether what was measured before is measured anew.
 
         Raises:
-            KernelwrightError: the kernel is in no file, or it failed.
+            KernelwrightError: the kernel is in no file, or the tuning failed.
         """
         from .tune_command import run_tune
 
@@ -196,7 +196,7 @@ class Compilable:
         It is made in this process, which imports TVM.
 
         Arguments:
-            config: as of :meth:`compile`.
+            config: as for :meth:`compile`.
 
         Raises:
             KernelwrightError: the definition is wrong, or no schedule can be found.
@@ -215,15 +215,15 @@ class Compilable:
         raise NotImplementedError
 
     def _watch(self, before: Watch | None = None) -> Watch:
-        """What looks from now on at all that a call relies on.
+        """A watch that looks from now on at all that a call relies on.
 
         Arguments:
-            before: what has done so, and has found that nothing changed but what functions have from around them.
+            before: the last watch, if nothing has changed but what functions read from around them.
         """
         raise NotImplementedError
 
     def _job(self, origin: Origin, config: Mapping[str, Any], tuned: bool = False) -> Job:
-        """The job of a config; ``tuned``: with what tuning tables choose for the calls that it gets."""
+        """The job of a config; ``tuned``: with the variants that tuning tables choose for its calls."""
         return job_of(origin, config, self._options, tuned)
 
     def _variant(self, job: Job, target: str | None) -> tuple[dict[str, Any], dict[str, str]]:
@@ -240,7 +240,7 @@ class Compilable:
         return {"slug": variant.slug, "config": dict(variant.config), "units": units, **signature}, later
 
     def _load(self, origin: Origin, config: Mapping[str, Any]) -> Any:
-        """The kernel object of a config. If a file was edited so that it failed, it is done once more."""
+        """The kernel object of a config. If this fails because a file was edited, it is tried once more."""
         try:
             return self._load_job(self._job(origin, config))[0]
         except EditedError:
@@ -267,7 +267,7 @@ class Compilable:
 
 
 def shortened(error: KernelwrightError) -> KernelwrightError:
-    """The error without the frames of ours between the user's call and the user's code: its message says it all."""
+    """The error without our own frames between the user's call and the user's code: its message says it all."""
     cause = error.__cause__
     trace = None if cause is None else cause.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(OWN):
@@ -287,7 +287,7 @@ REMEDY = (
 
 
 def listed(values: Any, name: str, where: Where) -> tuple[Any, ...]:
-    """The values of an iterable; a DefinitionError for what is none, or is a dict or a string."""
+    """The values of an iterable. Raises a DefinitionError for anything else, and for a dict or a string."""
     if isinstance(values, (str, Mapping)) or not isinstance(values, Iterable):
         raise DefinitionError(f"{name} is {shown(values)}, expected a list", where, f"pass a list of {name}")
     return tuple(values)

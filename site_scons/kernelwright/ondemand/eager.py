@@ -33,7 +33,7 @@ MOST_CHOICES = 10_000
 
 
 BY_VALUE: Any = object()
-"""In place of a kernel: that of the config which is bound, because no listed one fits."""
+"""In place of a kernel: the one of the config that the bound function names, which may differ from call to call."""
 
 
 class Variants(Protocol):
@@ -55,12 +55,12 @@ class Variants(Protocol):
 
 
 class Choices:
-    """What was chosen since something changed last. Each variant is evaluated, lowered and loaded once.
+    """What calls have chosen since the last change. Each variant is evaluated, lowered and loaded once.
 
     Arguments:
-        definition: which compiles them.
-        before: the choices before, if all that they rely on is what it was, but for what functions of this process have
-            from around them. Then programs are evaluated again, and what comes of an equal one is known.
+        definition: compiles the variants.
+        before: the last choices, if nothing that they rely on has changed but what functions of this process read from
+            around them. Then programs are evaluated again, and the results of equal programs are taken over.
     """
 
     def __init__(self, definition: Variants, before: Choices | None = None) -> None:
@@ -90,7 +90,7 @@ class Choices:
         return self._variants[name]
 
     def arguments(self, target: str | None) -> list[dict[str, Any]]:
-        """What the variants' arguments are; raises KernelwrightError if none can be lowered."""
+        """The arguments of the variants. Raises KernelwrightError if no variant can be lowered."""
         errors = []
         for config in _listed(self.origin.record, target):
             try:
@@ -128,10 +128,10 @@ class Choices:
     def _made_once(
         self, what: str, job: Job, names: tuple[str, ...], make: Callable[[], tuple[Any, dict[str, str]]]
     ) -> Any:
-        """What is made of a job; an equal program, whose digests are in the job, gives the same.
+        """The result of ``make``, which is called once for all jobs with equal programs: their digests are in the job.
 
         Arguments:
-            make: gives it, and what that turned out to read.
+            make: gives the result, and what was read for it.
         """
         key = what, *names, canonical_json(dict(job.identity))
         if key not in self._made:
@@ -146,11 +146,11 @@ class Choices:
 class Eager:
     """Chooses among the variants of a definition, as the dispatcher of a package does.
 
-    What was chosen is remembered by the dtypes, shapes and devices of the arguments, for as long as all that decides is
-    known to be what it was. Safe to use from several threads, and in a child of fork.
+    A choice is remembered by the dtypes, shapes and devices of the arguments, until something that decides it may have
+    changed. Safe to use from several threads, and in a child of fork.
 
     Arguments:
-        definition: which compiles the variants.
+        definition: compiles the variants.
         bound: gives a config for arguments that no listed variant fits, or that several fit which differ in meaning.
     """
 
@@ -172,7 +172,7 @@ class Eager:
             choices, kernel = self._choose(choices, keys, arguments)
         if kernel is BY_VALUE:
             kernel = self._kernel_of_bound(choices, arguments)
-        if (recorder := open_block()) is not None:  # which may be newer than the choice
+        if (recorder := open_block()) is not None:  # the block may be newer than the choice
             recorder.note(self._definition.name, kernel.variants[0])
         try:
             return kernel(*arguments)
@@ -182,7 +182,7 @@ class Eager:
             return self._call_another(choices, arguments, kernel, error)
 
     def call_named(self, positional: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        """Call the variant that fits, with arguments by name. All variants have the same."""
+        """Call the variant that fits, with arguments by name. The names are the same in all variants."""
         choices = self._choices
         if choices is None or not choices.watch.is_current():
             choices = self._anew()
@@ -194,7 +194,7 @@ class Eager:
         return self(*in_order(self._definition.name, arguments, positional, named))
 
     def _anew(self) -> Choices:
-        """Choices that begin now. If that is because no call can compare something, the user is told, once."""
+        """New choices. If they are needed because no call can compare something, the user is told once."""
         before = self._before
         if before is not None and before.watch.doubt is not None:
             self._definition._point_out(before.watch.doubt)
@@ -203,7 +203,7 @@ class Eager:
         return Choices(self._definition, before)
 
     def _call_another(self, choices: Choices, arguments: tuple[Any, ...], refused: Any, error: ValueError) -> Any:
-        """Call the next variant that fits data which is less aligned than the first one needs, as a dispatcher does."""
+        """Call the next variant that fits, as a dispatcher does: the data is less aligned than the first one needs."""
         for kernel in self._fitting(choices, arguments):
             try:
                 if kernel is BY_VALUE:
@@ -218,8 +218,8 @@ class Eager:
     def _choose(self, choices: Choices, keys: Any, arguments: tuple[Any, ...]) -> tuple[Choices, Any]:
         """The kernel for some arguments, compiled if it was not before; see :meth:`_fitting`.
 
-        Choices count for later calls when the work has turned out to rely on nothing that changed meanwhile. If a file
-        was edited so that the work failed, it is done once more.
+        The choice is kept for later calls if nothing that the work relies on has changed meanwhile. If the work fails
+        because a file was edited, it is done once more.
         """
         with self._locked():
             others = self._choices  # of another thread, which had the lock before
@@ -239,7 +239,7 @@ class Eager:
             return choices, kernel
 
     def _kernel_of_bound(self, choices: Choices, arguments: tuple[Any, ...]) -> Any:
-        """The kernel of the config that is bound, which may hang on anything: so it is asked at each call."""
+        """The kernel of the config that the bound function names. It may depend on anything, so each call asks it."""
         assert self._bound is not None
         config = self._bound(*arguments)
         kernel = choices.known(config)
@@ -264,7 +264,7 @@ class Eager:
     def _lowered(
         choices: Choices, config: Mapping[str, Any], target: str | None, errors: list[KernelwrightError]
     ) -> dict[str, Any] | None:
-        """What a listed variant expects; None, if it cannot be lowered, which is added to the errors."""
+        """What a listed variant expects; None: it cannot be lowered, and the error is added to the errors."""
         try:
             return choices.variant(config, target)
         except EditedError:
@@ -297,7 +297,7 @@ class Eager:
             tried.append(variant)
             if not _may_fit(record.name, variant, passed, target):
                 continue
-            # Others are looked at where they could be meant as well, or instead.
+            # Other configs are looked at if the caller could mean them as well, or instead.
             meant = [c for c in listed if _may_be_meant(record, config, c, variant)]
             others = [(c, self._lowered(choices, c, target, [])) for c in meant]
             among = [(config, variant), *((c, v) for c, v in others if v is not None)]
@@ -320,7 +320,7 @@ class Eager:
 
 
 def _listed(record: KernelRecord, target: str | None) -> list[Mapping[str, Any]]:
-    """The configs that a call is compared with: those that are listed, or that callers of a space can see."""
+    """The configs that a call is compared with: those that are listed, or of a space those that callers see."""
     seen = [choice.config for choice in record.choices if target is None or choice.points.get(target)]
     return seen if record.choices else list(record.configs)
 
@@ -328,7 +328,7 @@ def _listed(record: KernelRecord, target: str | None) -> list[Mapping[str, Any]]
 def _may_be_meant(
     record: KernelRecord, config: Mapping[str, Any], other: Mapping[str, Any], variant: Mapping[str, Any]
 ) -> bool:
-    """Whether arguments that fit a variant may fit another config's; not, if only the dtype of an input is another."""
+    """Whether arguments that fit a variant may fit another config: not if only the dtype of an input differs."""
     inputs = {argument["dtype"] for argument in variant["arguments"] if not argument["output"]}
     differing = [(key, value) for key, value in config.items() if other.get(key) != value]
     if len(differing) != 1:
@@ -356,7 +356,7 @@ def _chosen(
     """The number of the first variant that fits; None: none does.
 
     Arguments:
-        passed_on: the kinds of refusals that leave the call to what comes next.
+        passed_on: the kinds of refusals after which the next variant is tried.
 
     Raises:
         TypeError, ValueError: it is refused for another reason; a dispatcher looks no further, either.
@@ -382,13 +382,13 @@ def _words(name: str) -> Words:
 
 
 def described(argument: Any) -> Described:
-    """An argument as the variants' signatures are compared with it."""
+    """An argument in the form that the variants' signatures are compared with."""
     dtype, shape = getattr(argument, "dtype", None), getattr(argument, "shape", None)
     if dtype is None or shape is None or not hasattr(argument, "__dlpack__"):
         return Described(value=argument)
     try:
         kind, number = argument.__dlpack_device__()
-    except Exception:  # of an array that has no data, in a program that is traced; what it means is said by the call
+    except Exception:  # an array in a program that is traced has no data; the call itself says what that means
         return Described(name_of_torch(dtype), tuple(shape))
     device = {1: "cpu", 2: f"cuda:{number}"}.get(int(kind), f"device {int(kind)}")
     return Described(name_of_torch(dtype), tuple(map(int, shape)), device=device)

@@ -56,7 +56,7 @@ def run_stages(
 
 
 def end_all(running: Collection[Future[Any]], end_children: Callable[[], None]) -> None:
-    """Have calls fail soon by ending the processes that they wait for, and wait until they have.
+    """End the processes that calls wait for, so that the calls fail soon, and wait until all of them have ended.
 
     Once is not enough: a call that was about to start a process starts it after that.
     """

@@ -166,7 +166,7 @@ def _executed(path: Path, root: Path, files: Iterable[str]) -> Iterator[ModuleTy
 
 @contextlib.contextmanager
 def _only_installed_modules() -> Iterator[None]:
-    """Have this process forget the user's modules meanwhile, and what takes their place afterwards.
+    """Take the user's modules out of this process for now; at the end, put them back in place of new ones.
 
     A module may be older than its file, or one of another project with the same name. As in a worker, it does not
     matter whether a definition imports it at once or when it is called.
@@ -183,7 +183,7 @@ def _only_installed_modules() -> Iterator[None]:
             )
         if name == "__main__" or not file.endswith(".py") or installation.is_module_code(file):
             return False
-        # Some modules have the name of a file that there is not, such as torch.ops.
+        # Some modules, such as torch.ops, name a file that does not exist.
         return not installation.has(file) and os.path.isfile(file)  # noqa: PTH113
 
     aside = {name: sys.modules.pop(name) for name in list(sys.modules) if is_users(name)}
@@ -198,7 +198,7 @@ def _only_installed_modules() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _from_source(files: Iterable[Path]) -> Iterator[None]:
-    """Have Python read files anew: bytecode and kept text may be of another text with the same size and time."""
+    """Have Python read files anew: cached bytecode and lines may be of an older text with the same size and time."""
     importlib.invalidate_caches()
     for file in files:
         linecache.cache.pop(str(file), None)
@@ -220,12 +220,12 @@ def load(path: str | os.PathLike[str], **options: Any) -> DefinitionFile:
     Raises:
         KernelwrightError: there is no such file, or it has an error.
     """
-    found = Path(path).absolute()
-    if not found.is_file():  # here no worker is started to find that out
-        what = "is a folder" if found.is_dir() else "is no file" if found.exists() else "does not exist"
-        raise DefinitionError(f"{found} {what}", Where(stage="discover"), "name a definition file: kernels/softmax.py")
+    place = Path(path).absolute()
+    if not place.is_file():  # so that no worker is started to find that out
+        what = "is a folder" if place.is_dir() else "is no file" if place.exists() else "does not exist"
+        raise DefinitionError(f"{place} {what}", Where(stage="discover"), "name a definition file: kernels/softmax.py")
     try:
-        return DefinitionFile(found, Options.read("load()", **options))
+        return DefinitionFile(place, Options.read("load()", **options))
     except KernelwrightError as error:
         raise shortened(error)  # noqa: B904
 

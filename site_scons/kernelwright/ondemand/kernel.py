@@ -29,11 +29,11 @@ class OnDemandKernel(Compilable, Kernel):
     """
 
     program: Any = field(default=None, init=False, repr=False)
-    """The program that the definition returns, where there is no other definition."""
+    """The program that is compiled, if the user gave a program and no definition."""
 
     _of_file: FileKernel | None = field(default=None, init=False, repr=False)
     _root: Path | None = field(default=None, init=False, repr=False)
-    """The project's folder. It, and whether a file is compiled, is found at the first use, and stays."""
+    """The project's folder. It is found at the first use, with ``_of_file``, and both stay then."""
 
     def __repr__(self) -> str:
         return f"<kernel {self.name} of {self.location}>"
@@ -94,7 +94,7 @@ class OnDemandKernel(Compilable, Kernel):
 def definition_file(kernel: Kernel) -> Path | None:
     """The file that a kernel is compiled from; None: it is in no file that a worker could execute.
 
-    That is so for what a test file declares, too: pytest changes its code, and its imports need what pytest sets up.
+    A kernel of a test file has none, either: pytest changes its code, and its imports need what pytest sets up.
     """
     module = sys.modules.get(kernel.function.__module__)
     path = getattr(module, "__file__", None)

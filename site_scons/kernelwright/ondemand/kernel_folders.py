@@ -70,16 +70,16 @@ def find_kernel(roots: Iterable[Path], name: str, key: str, current: Callable[[s
 
 def _lists(roots: Iterable[Path], name: str, key: str) -> Iterator[tuple[str, ...]]:
     """The sets of files that stages turned out to read for a key; those used last first."""
-    begin, found = f"{folder_name(name, key)}-", list[tuple[float, Path]]()
+    begin, folders = f"{folder_name(name, key)}-", list[tuple[float, Path]]()
     for root in roots:
         with contextlib.suppress(OSError), os.scandir(root / "kernels") as items:
-            found += [(item.stat().st_mtime, Path(item.path)) for item in items if item.name.startswith(begin)]
-    lists = (tuple(sorted(later_of(folder) or ())) for _, folder in sorted(found, reverse=True))
+            folders += [(item.stat().st_mtime, Path(item.path)) for item in items if item.name.startswith(begin)]
+    lists = (tuple(sorted(later_of(folder) or ())) for _, folder in sorted(folders, reverse=True))
     yield from list(dict.fromkeys(filter(None, lists)))[:MOST_LISTS]
 
 
 def later_of(folder: Path) -> dict[str, str] | None:
-    """The files that the stages of a compiled kernel turned out to read, and their digests; None: that is not there."""
+    """The files that the stages of a compiled kernel turned out to read, and their digests; None: there is no list."""
     try:
         listed = json.loads(read_record(folder / LATER))
         return {str(name): str(digest) for name, digest in listed.items()}
@@ -139,7 +139,7 @@ def put(made: Path, place: Path) -> bool:
     """Give a folder its place by renaming it; False: something is there already.
 
     Raises:
-        OSError: it cannot be put there. So it is if a link is in the place of the folder that it comes into.
+        OSError: it cannot be put there, as when a link is in place of the parent folder.
     """
     try:
         with held_folder(place.parent) as held:
@@ -152,7 +152,7 @@ def put(made: Path, place: Path) -> bool:
 
 
 def folders_in(parent: Path) -> Iterator[Path]:
-    """The folders in a folder of a cache whose names end with a key. Links, and anything of another form, are none."""
+    """The folders in a folder of a cache whose names end with a key. Links do not count."""
     if parent.is_symlink():
         return
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Locks of keys: the process that holds one compiles the kernel of that key. A lock is that of a file in the cache."""
+"""Locks of keys: the process that holds one compiles the kernel of that key. Each is a file's lock in the cache."""
 
 from __future__ import annotations
 

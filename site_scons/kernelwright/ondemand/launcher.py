@@ -1,4 +1,4 @@
-"""The launcher that libraries compiled on demand share as an object: it is compiled once, as early as it can be."""
+"""The launcher, an object file that all libraries compiled on demand share: compiled once, and as early as can be."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def attempt_stage(run: OnDemandRun, stage: Stage) -> KernelwrightError | None:
 def begin_launcher(session: Session, settings: Settings) -> None:
     """Compile the launcher in a thread, so that it is ready before a worker has imported TVM and lowered anything.
 
-    What goes wrong is not said: the first kernel that needs the launcher says it.
+    Errors are not shown here: the first kernel that needs the launcher meets them again, and shows them.
     """
     if session.stages is None or session.jobs < 2:
         return

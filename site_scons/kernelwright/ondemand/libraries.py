@@ -1,6 +1,6 @@
-"""What of Python, NumPy and TVM stays what it is: functions that read nothing but their arguments, and their types.
+"""Which functions and classes of Python, NumPy and TVM read only their arguments, and which objects cannot change.
 
-These are lists of what is known to be so. Anything else, such as what reads files, registries or settings, is not.
+All that are known to be so are listed here. Any other one may read files, registries or settings.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PARTS = {
     "types": "SimpleNamespace MappingProxyType",
     "typing": "cast",
 }
-"""Modules of which some do: module -> names."""
+"""Modules of which only some functions and classes do so: module -> their names."""
 
 _NUMPY_HOMES = """
 _core.numeric _core.fromnumeric _core.shape_base _core.function_base _core.einsumfunc _core.numerictypes
@@ -57,7 +57,7 @@ concat concatenate copyto dot empty_like inner lexsort min_scalar_type putmask r
 ravel_multi_index unravel_index packbits unpackbits
 """
 NUMPY_BUILTINS = frozenset(_NUMPY_BUILTINS.split())
-"""Functions of NumPy that are written in C, and do so."""
+"""Functions of NumPy, written in C, that compute or make arrays."""
 
 _TVM_HOMES = """
 te.operation te.tensor te.tag tirx.op tirx.expr tirx.stmt tirx.buffer tirx.function tirx.layout tirx.exec_scope
@@ -68,19 +68,19 @@ TVM_HOMES = frozenset(f"tvm.{home}" for home in _TVM_HOMES.split())
 """Modules of TVM, and those in them, that make expressions, programs and schedules."""
 
 TVM_EXCEPT = frozenset({"tvm.topi.gpu", "tvm.topi.testing", "tvm.tirx.script.builder.external_kernel"})
-"""Those in them that ask for a target, or read something."""
+"""Modules among these that ask for a target, or read something."""
 
 _TVM_NAMES_EXCEPT = """
 target jit parse from_source register_script_namespace load_json save_json
 """
 TVM_NAMES_EXCEPT = frozenset(_TVM_NAMES_EXCEPT.split())
-"""Names in them that do."""
+"""Names in the other modules that do so, too."""
 
 ASK_FOR_TARGET = frozenset({"target_has_features", "ceil_log2", "conv2d_NCHWc_int8", "is_target"})
 """Functions of TVM that look at the target around them."""
 
 NAMESPACES = ("tvm.tirx.script.", "tvm.script.", "tvm.backend.", "tvm.tirx.layout")
-"""Modules of the objects that TVMScript has for namespaces."""
+"""Modules that have the classes of TVMScript's namespace objects."""
 
 IMMUTABLE = frozenset({"PrimFunc", "Target", "Var", "SizeVar", "IntImm", "FloatImm", "StringImm"})
 """Classes of TVM whose objects cannot change."""
@@ -127,12 +127,12 @@ def is_tag(value: Any) -> bool:
 
 
 def target_around() -> Any:
-    """The target of TVM that a call has around it."""
+    """TVM's target in the ``with`` block around a call; None: there is none."""
     return sys.modules["tvm.target"].Target.current(allow_none=True)
 
 
 def numpy_settings() -> list[Callable[[], Any]]:
-    """What gives the settings of NumPy: how numbers are printed, and what errors do. None: there are no such."""
+    """Functions that give NumPy's settings: how numbers are printed, and what errors do. Empty: they are not found."""
     variables = [
         getattr(sys.modules.get("numpy._core.printoptions"), "format_options", None),
         getattr(sys.modules.get("numpy._core.umath"), "_extobj_contextvar", None),
@@ -169,7 +169,7 @@ def _is_known_class(value: type) -> bool:
 
 
 def _is_in_place(value: Any) -> bool:
-    """Whether a module has something under its name, so that it is not somebody else's."""
+    """Whether something is what its module has under its name, and no look-alike."""
     module = sys.modules.get(str(value.__module__))
     return module is not None and vars(module).get(value.__name__) is value
 

@@ -2,7 +2,7 @@
 
 They are called and lowered in this process, because no worker could execute them. What decides the result is the
 program that a definition returns, so that is in the fingerprint in place of the definition's files, and a definition
-may use whatever it likes. What isolation that gives away is in ``docs/on-demand.md``.
+may use whatever it likes. ``docs/on-demand.md`` says what isolation is lost.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Programs:
         return returned
 
     def evaluated(self, selection: KernelSelection) -> dict[str, Evaluated]:
-        """The program of each unit: what is lowered later is what was digested, whatever is returned then."""
+        """The program of each unit. It is kept, so that what is lowered later is what was digested."""
         found: dict[str, Evaluated] = {}
         for slug in selection.record.slugs:
             wanted = selection.archs_of(slug)
@@ -148,7 +148,7 @@ class LiveContext(KernelContext):
     """What the stages of a kernel are made from whose definition is in this process.
 
     Arguments:
-        programs: lowers.
+        programs: lowers the programs.
         evaluated: slug, target and arch of a unit -> its program.
     """
 
@@ -248,7 +248,7 @@ def _error(error: BaseException, where: Where) -> DefinitionError:
 def _is_user_code(file: str) -> bool:
     """Whether a file, or what stands for one, such as a cell of a notebook, is not ours and not an installed package's.
 
-    What has no file of that name is a cell if ``linecache`` has its text; TVM and Cython name sources that are nowhere.
+    A name without a file is a cell if ``linecache`` has its text; TVM and Cython name sources that do not exist.
     """
     own = str(Path(__file__).parent.parent)
     return not file.startswith(own) and "/site-packages/" not in file and bool(linecache.getlines(file))

@@ -21,17 +21,17 @@ from .kernel_folders import AGAIN, damage
 from .sources import source_of, write_ir
 
 PREFIX = "kernelwright_on_demand_"
-"""What the names of packages begin with that have compiled kernels; they are in no file."""
+"""The names of the packages of compiled kernels begin so. These packages are only in this process's memory."""
 
 ATTEMPTS = 3
-"""How often a kernel is compiled whose files somebody changes or removes before they are loaded."""
+"""How often a kernel is compiled if somebody changes or removes its files before they are loaded."""
 
 
 class KernelLoader(Loader):
     """Loads the kernels of a folder of the cache. The modules that load them are those of Kernelwright itself.
 
-    What a kernel loads later than with its first use, which is device code in files, is kept for as long as the process
-    lives: others may remove the folder.
+    Device code in files is loaded later than the kernel itself, and others may have removed the folder by then. So this
+    process keeps a copy of it for as long as it lives.
 
     Arguments:
         compiled: the folder.
@@ -59,7 +59,7 @@ class KernelLoader(Loader):
         return self._spelled(relative) if self._number > 1 else path
 
     def provider(self, name: str) -> Any:
-        """See :meth:`Loader.provider`. The device code is copied when that is asked for first: see :meth:`_load`."""
+        """See :meth:`Loader.provider`. The first call copies the device code; :meth:`_load` sees to that."""
         if name not in self._providers:
             kept, manifest = PRIVATE.make(), self.manifest()
             for relative in manifest["files"]:
@@ -75,15 +75,15 @@ class KernelLoader(Loader):
         return super()._load(name, backend)
 
     def _spelled(self, relative: str) -> Path:
-        """A path that no earlier loader has spelled so.
+        """A path to a file, spelled as no earlier loader has spelled it.
 
-        The system finds a library that is loaded by the text of its path, and would never load what has its place now.
+        The system knows loaded libraries by the texts of their paths, and would not load the file that is there now.
         """
         ways = {"0": f"../{self.folder.name}", "1": f"../../{self.folder.parent.name}/{self.folder.name}"}
         return Path(self.folder, *(ways[digit] for digit in f"{self._number:b}"), relative)
 
     def _register(self) -> None:
-        """Have modules that a backend has written import what they need: from the folder, and of the runtime."""
+        """Let modules that a backend has written import what they need, from the folder and from the runtime."""
         module = ModuleType(self.package)
         module.__path__ = [str(self.folder)]
         sys.modules[self.package] = module

@@ -21,7 +21,7 @@ LEVELS = (
     ("x86-64-v3", "abm avx avx2 bmi1 bmi2 f16c fma movbe"),
     ("x86-64-v4", "avx512bw avx512cd avx512dq avx512f avx512vl"),
 )
-"""What each level of the x86-64 psABI has more than the one before, by the names of /proc/cpuinfo. LLVM has the same
+"""What each level of the x86-64 psABI adds to the one before, by the names of /proc/cpuinfo. LLVM has the same
 table (X86TargetParser.cpp). A name is there only if the operating system saves the registers, too."""
 
 CAP = "KERNELWRIGHT_CPU_LEVEL"
@@ -31,7 +31,7 @@ DRIVER = "KERNELWRIGHT_CUDA_DRIVER"
 """The variable that names another CUDA driver than the installed one; see ``backends/launcher/driver.h``."""
 
 DEVICE_FILES = ("/dev/nvidiactl", "/dev/dxg")
-"""What is there if a driver is loaded: the second one under Windows."""
+"""One of these files exists if a driver is loaded; it is the second one under Windows."""
 
 ASK_TIMEOUT_S = 60.0
 """The first question to the driver of a machine with many GPUs takes seconds."""
@@ -108,7 +108,7 @@ def _cpu_flags(cpuinfo: str) -> frozenset[str]:
 def cuda_devices(remember: Path | None = None) -> tuple[int, ...]:
     """The compute capabilities of the GPUs that CUDA programs of this process see, 10 * major + minor; never an error.
 
-    The driver is asked in a process of its own: who has initialised it cannot use it in children that are forked later.
+    The driver is asked in a process of its own: one that has initialised it cannot use it in children that it forks.
 
     Arguments:
         remember: a file in which the answer is kept until the machine, its driver or its devices change.
@@ -174,7 +174,7 @@ def _driver() -> str:
 
 
 def _identity(library: str, visible: str | None) -> list[str]:
-    """What tells that the answer of a driver may be another one: the boot, the driver, the devices, what is visible."""
+    """What the answer of a driver depends on: the boot, the driver, the devices, and which of them are visible."""
     return [
         f"{library} {_mtime(library)}",
         "all" if visible is None else f"only {visible}",
@@ -188,7 +188,7 @@ def _identity(library: str, visible: str | None) -> list[str]:
 def _mtime(path: str) -> int:
     try:
         return Path(path).stat().st_mtime_ns
-    except OSError:  # a name that the loader looks up; the driver's version tells of that one
+    except OSError:  # no path, but a name that the loader looks up; the driver's version shows a change of that
         return 0
 
 

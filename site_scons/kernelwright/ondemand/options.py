@@ -27,7 +27,7 @@ NATIVE = "native"
 """As an arch: those of this machine's devices."""
 
 WORDS_FOR = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-"""What a switch is written as, in any case."""
+"""How a switch is written, in small or capital letters."""
 
 
 def _read_switch(name: str, raw: Any, where: Where) -> bool:
@@ -81,7 +81,7 @@ class Option(NamedTuple):
     Arguments:
         setting: how its values are written, and its help.
         variable: the environment variable that gives it; empty: none does.
-        default: what holds if nobody says anything, in Markdown.
+        default: what holds if the option is not given, in Markdown.
     """
 
     setting: Setting
@@ -154,7 +154,7 @@ OTHERS = ("KERNELWRIGHT_CPU_LEVEL", "KERNELWRIGHT_NUM_THREADS", "KERNELWRIGHT_CU
 """Variables that kernels look at when they run; ``docs/reference.md`` describes them."""
 
 INTERNAL = ("KERNELWRIGHT_TEST_", "KERNELWRIGHT_FUZZ", "KERNELWRIGHT_WHEEL_LIST")
-"""How variables begin that our tests set, and that one process of ours sets for another."""
+"""Variables that our tests set, and that one process of ours sets for another, begin so."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ class Options:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str]) -> Options:
-        """The options that variables give; one that is empty says nothing.
+        """The options that variables give; an empty variable counts as not set.
 
         Raises:
             SettingsError: a value is wrong.
@@ -216,7 +216,7 @@ class Options:
         return cls(**found)
 
     def over(self, below: Options) -> Options:
-        """These options, and what others say about the rest. Of dicts each key counts by itself."""
+        """These options, and those of ``below`` that are not given here. Dicts are merged key by key."""
         merged: dict[str, Any] = {}
         for field in fields(self):
             mine, other = getattr(self, field.name), getattr(below, field.name)
@@ -243,11 +243,11 @@ class Options:
 
 
 def effective(environment: Mapping[str, str], *layers: Options) -> Options:
-    """What counts in the end.
+    """The options that count in the end.
 
     Arguments:
         environment: names and values of environment variables.
-        layers: what was said besides, the strongest first: arguments, then ``using(...)``.
+        layers: the other options, the strongest first: arguments, then ``using(...)``.
 
     Raises:
         SettingsError: the value of a variable is wrong.
@@ -281,7 +281,7 @@ def settings_for(root: Path | None, options: Options, environment: Mapping[str, 
         environment: names and values of environment variables.
 
     Raises:
-        SettingsError: a value is wrong, or ``native`` stands for no CUDA device.
+        SettingsError: a value is wrong, or ``native`` is asked for with CUDA, and there is no CUDA device.
     """
     asked = effective(environment, options)
     table = read_pyproject(root / "pyproject.toml") if root else {}

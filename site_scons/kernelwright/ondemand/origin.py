@@ -42,7 +42,7 @@ class Origin:
         record: the kernel's own.
         settings: what decides the rest.
         session: what runs the stages.
-        context: gives for a selection what makes the context of its stages, and what decides its result besides.
+        context: gives for a selection what makes the context of its stages, and the digests of its programs, if any.
     """
 
     definition: DefinitionRecord
@@ -60,10 +60,10 @@ class Origin:
 def job_of(origin: Origin, config: Mapping[str, Any], options: Options, tuned: bool = False) -> Job:
     """The job that compiles one variant, for the archs and the backend that are asked for.
 
-    Of a kernel with a space these are the declared variants, which may differ from target to target.
+    For a kernel with a space it compiles the declared variants, which may differ from target to target.
 
     Arguments:
-        config: as of ``Compilable.compile``.
+        config: as for ``Compilable.compile``.
         tuned: whether the variants that tuning tables choose are compiled with it.
 
     Raises:
@@ -108,7 +108,7 @@ def _selected(origin: Origin, record: KernelRecord, options: Options, tuned: boo
 
 
 def _chosen(origin: Origin, selection: KernelSelection, tuned: bool) -> KernelSelection:
-    """The variants of a kernel with a space that are compiled. What is asked for in two ways is selected in one."""
+    """The variants of a kernel with a space that are compiled. Requests that mean the same give the same selection."""
     from ..stages.tuned import choose, note_of, read_tables
 
     record = next(known for known in origin.definition.kernels if known.name == selection.record.name)
@@ -154,7 +154,7 @@ def narrowed(record: KernelRecord, config: Mapping[str, Any]) -> KernelRecord:
         DefinitionError: it is no config.
     """
     require_values(config, Where(record.name, stage="lower", location=record.location))
-    # The config itself goes before those that only begin like it: one without classes is for sizes of any kind.
+    # The config itself goes first, then those that have more: one without classes of sizes is for sizes of any kind.
     for choice in sorted(record.choices, key=lambda choice: _surplus(choice.config, config)):
         if _begins_like(choice.config, config):
             targets = targets_with_points((choice,), record.options.targets or TARGETS)
@@ -188,4 +188,4 @@ def _surplus(known: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[bool,
 
 
 def _same(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and repr(one) == repr(other)  # 0.0 and -0.0 are not
+    return type(one) is type(other) and repr(one) == repr(other)  # 0.0 and -0.0 are not the same

@@ -1,4 +1,4 @@
-"""Several compiles at once: results in their order, the first failure ends all or costs only itself."""
+"""Several compiles at once: results in their order; the first failure ends all, or each costs only one result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def compile_all(loads: Sequence[Callable[[], Any]], session: Session, ignore_err
 
     Arguments:
         loads: the functions.
-        session: which runs the stages.
+        session: runs the stages.
         ignore_error: whether a failure becomes None, with a warning.
 
     Raises:
@@ -43,9 +43,9 @@ def compile_all(loads: Sequence[Callable[[], Any]], session: Session, ignore_err
                     raise failure
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
-            session.ending = True  # who waits for another process waits no longer
+            session.ending = True  # compiles that wait for another process stop waiting
             try:
-                # Another thread's compile must not fail with this one: then what runs comes to its end.
+                # A compile of another thread must not fail with these: then those that run may finish.
                 if isinstance(error, KernelwrightError) and session.is_used_by_others(own):
                     wait(futures)
                 end_all(futures, session.end_children)

@@ -66,8 +66,8 @@ def par_compile(
     """Compile several programs at once; the kernel objects in their order.
 
     Arguments:
-        programs: as of :func:`compile`.
-        outputs: of each of them; the list is not kept.
+        programs: as for :func:`compile`.
+        outputs: those of each program, as for :func:`compile`; the list is copied.
         num_workers: how many stages run at once; None: as many as there are cores.
         ignore_error: whether a program that fails becomes None, with a warning. Otherwise the first failure ends all,
             and is raised.

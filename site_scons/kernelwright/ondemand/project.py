@@ -27,8 +27,8 @@ def root_of_live(location: str) -> Path:
     """The folder of the project of a definition that is in this process only.
 
     Arguments:
-        location: ``path:line``, of its definition or, for a program, of what has it compiled; if there is no such file,
-            the working folder counts.
+        location: ``path:line``, of its definition or, for a program, of the call that compiles it; if there is no such
+            file, the working folder counts.
     """
     file = Path(location.rpartition(":")[0])
     return project_root(file.absolute() if file.is_file() else Path.cwd() / "script.py")
@@ -103,7 +103,7 @@ def enable_cache() -> None:
 def clear_cache() -> None:
     """Forget all compiled kernels: those that this process holds, and those in the caches that it has used.
 
-    If it has used none yet, the one of the current folder is emptied. Kernel objects that somebody has go on working.
+    If it has used none yet, the one of the current folder is emptied. Kernel objects that are in use go on working.
 
     Raises:
         KernelwrightError: a cache cannot be emptied.

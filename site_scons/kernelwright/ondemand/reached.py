@@ -1,9 +1,9 @@
 """What a function reads from around it: what a repeated call compares, or why nothing can be compared.
 
-The code of a definition is looked through, and that of all functions of the user's that it reaches. What they read is
-compared by identity, so it has to be something that cannot change inside: a number, a text, a function. What is in a
-module, whosesoever, is compared like any variable. A list, a dict, an object may change unseen. Whatever is not known
-to be safe is a doubt: with one, a call cannot tell, and the definition is evaluated again.
+The code of a definition is searched, and that of all the user's functions that it reaches. What they read is compared
+by identity, so it has to be something that cannot change inside: a number, a text, a function. What they read from a
+module, whoever wrote it, is compared like any variable. A list, a dict, an object may change unseen. Whatever is not
+known to be safe is a doubt: with one, a call cannot tell, and the definition is evaluated again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .libraries import (
 )
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range)
-"""Types of values that cannot change; one of a class that is derived from them may."""
+"""Types of values that cannot change; values of derived classes may."""
 
 _STATEFUL = """
 format format_map tensorize current current_scope get_attr seed fork_seed work_on enter_postproc sample_categorical
@@ -65,7 +65,7 @@ ABSENT = object()
 
 @dataclass(frozen=True)
 class Doubt:
-    """What a function reads, and no call can compare.
+    """Something that a function reads and that no call can compare.
 
     Arguments:
         what: the variable, and of what kind it is.
@@ -82,10 +82,10 @@ class Reached:
     Arguments:
         items: a namespace, a name in it, and what that was.
         attributes: an object, the name of an attribute, and what that was.
-        settings: what gives a setting, and what that was.
+        settings: a function that gives a setting, and what it gave.
         empty: dicts that were empty.
         files: those that TVMScript reads the text of functions from.
-        doubt: what else they read; then nothing is compared.
+        doubt: something that cannot be compared; then nothing is.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Reached:
         self._is_nothing = not (items or attributes or settings or empty or doubt)
 
     def is_current(self) -> bool:
-        """Whether all of it is known to be what it was. Each call asks, so the loops are those of ``map``."""
+        """Whether all of it is known to be unchanged. Each call asks, so the loops are those of ``map``."""
         if self._is_nothing:
             return True
         namespaces, names, values = self._items
@@ -163,7 +163,7 @@ class _Walk:
         Arguments:
             name: how the code calls it.
             chain: the attributes of it that the code reads at once, such as those of ``module.Class.number``.
-            place: where.
+            place: ``path:line`` of that code.
         """
         kind = type(value)
         if kind in PLAIN:
@@ -196,7 +196,7 @@ class _Walk:
         self.value(f"{name}.{chain[0]}", found, chain[1:], place)
 
     def _constant(self, name: str, value: Any, chain: tuple[str, ...], place: str) -> None:
-        """Look at a constant of a library, and at what is read of it, which somebody may have put there."""
+        """Look at a constant of a library, and at its attribute that is read: somebody may have put that there."""
         self._ambient(value if isinstance(value, type) else type(value))
         if is_tag(value):
             self._attribute(value, "tag", value.tag)
@@ -204,7 +204,7 @@ class _Walk:
             self._of_class(name, value, chain, place)
 
     def _ambient(self, user: Any) -> None:
-        """Compare the settings that functions of a library read, for which the user of them is looked at."""
+        """Compare the settings that the library of a function or class reads."""
         package = root_of(user)
         if package == "tvm":
             scope = sys.modules["tvm.te.tag"].TagScope
@@ -270,7 +270,7 @@ class _Walk:
             self._cell(name, cell, (), place)
 
     def _own_attributes(self, function: FunctionType, place: str) -> None:
-        """Look at what has been put into a function: a decorator puts the decorated one there."""
+        """Look at the attributes of a function: a decorator puts the function that it decorates there."""
         own = vars(function)
         if not own:
             self.empty.append(own)
@@ -280,7 +280,7 @@ class _Walk:
             self.value(function.__name__, self._item(own, name), (), place)
 
     def _code(self, function: FunctionType, code: CodeType, cells: Mapping[str, CellType]) -> None:
-        """Look at what some code reads, and the code in it."""
+        """Look at what some code reads, and at the code inside it."""
         if PARSED.intersection(code.co_names):
             self.files.add(code.co_filename)
         for operation, argument, chain, place in _operations(code):
@@ -318,20 +318,20 @@ class _Walk:
 
 def _operations(code: CodeType) -> Iterator[tuple[str, Any, tuple[str, ...], str]]:
     """The operations of some code: name, argument, attributes that are read of the result at once, and the place."""
-    listed = [found for found in dis.get_instructions(code) if found.opname not in UNIMPORTANT]
+    instructions = [instruction for instruction in dis.get_instructions(code) if instruction.opname not in UNIMPORTANT]
     line = code.co_firstlineno
-    for number, found in enumerate(listed):
-        begins = getattr(found, "line_number", found.starts_line)
+    for number, instruction in enumerate(instructions):
+        begins = getattr(instruction, "line_number", instruction.starts_line)
         line = begins or line
         end = number + 1
-        while end < len(listed) and listed[end].opname in FOLLOWED and not listed[end].is_jump_target:
+        while end < len(instructions) and instructions[end].opname in FOLLOWED and not instructions[end].is_jump_target:
             end += 1
-        chain = tuple(following.argval for following in listed[number + 1 : end])
-        yield found.opname, found.argval, chain, f"{code.co_filename}:{line}"
+        chain = tuple(following.argval for following in instructions[number + 1 : end])
+        yield instruction.opname, instruction.argval, chain, f"{code.co_filename}:{line}"
 
 
 def _annotations(code: CodeType) -> Iterator[CodeType]:
-    """The code of the texts of a function that may be annotations of functions in it."""
+    """The code of texts in a function that may be annotations of its inner functions."""
     if not code.co_flags & TEXT_ANNOTATIONS:
         return
     for constant in code.co_consts:  # name, annotation, name, annotation

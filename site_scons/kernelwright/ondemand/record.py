@@ -77,7 +77,7 @@ def _read(path: Path) -> Configs:
 def _locked(path: Path) -> Iterator[None]:
     if not path.parent.is_dir():
         raise FileNotFoundError(2, "there is no such folder", str(path.parent))
-    # The lock is never removed, because others may wait for it. Names with a dot count in no listing of a folder.
+    # The lock is never removed, because others may wait for it. Its name begins with a dot, so that it is hidden.
     with os.fdopen(open_lock(path.with_name(f".{path.name}.lock")), "w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)  # the system ends it with the process
         yield
@@ -91,7 +91,7 @@ _MINE: contextvars.ContextVar[tuple[Recorder, ...]] = contextvars.ContextVar("re
 """The blocks of :func:`record` that the current code is in, the innermost last."""
 
 _OPEN: list[Recorder] = []
-"""Those of the whole process, for threads that are in none of their own: a new thread has no context."""
+"""The open blocks of the whole process, for threads that are in none of their own: a new thread has no context."""
 
 
 @contextlib.contextmanager
@@ -115,7 +115,7 @@ def record(path: str | Path) -> Iterator[Recorder]:
 
 
 def active(named: str | None = None) -> Recorder | None:
-    """What notes variants now: the innermost block of :func:`record`, or else a file; None: nothing.
+    """The recorder that notes now: that of the innermost block of :func:`record`, or else of a file; None: none does.
 
     Arguments:
         named: the option ``record``; None or empty: what ``KERNELWRIGHT_RECORD`` says.
@@ -128,12 +128,12 @@ def active(named: str | None = None) -> Recorder | None:
 
 
 def open_block() -> Recorder | None:
-    """What notes variants in the innermost block of :func:`record`; a tenth of a microsecond."""
+    """The recorder of the innermost block of :func:`record`. To ask takes a tenth of a microsecond."""
     blocks = _MINE.get() or _OPEN
     return blocks[-1] if blocks else None
 
 
 @functools.cache
 def _of_variable(path: str) -> Recorder:
-    """One for each path, so that it remembers what the process has noted."""
+    """One recorder for each path, so that it remembers what the process has noted."""
     return Recorder(path)

@@ -50,13 +50,13 @@ class OnDemandRun:
 
     @property
     def compilers(self) -> RunsTools:
-        """What runs compilers; it shows what it does, if that is wanted."""
+        """What runs compilers; if the session is verbose, it shows what it does."""
         compilers = self.session.compilers
         return Shown(compilers, self.note) if self.session.verbose else compilers
 
     @property
     def cache(self) -> BuildCache | None:
-        """The finished stages."""
+        """The cache of finished stages."""
         return self.session.stages
 
     def note_once(self, text: str) -> None:

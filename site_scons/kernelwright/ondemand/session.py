@@ -59,16 +59,16 @@ class Session:
 
     @property
     def state(self) -> Path:
-        """The folder of what is found out."""
+        """The folder that records are written into."""
         return self.store.work
 
     @property
     def discovery(self) -> Path:
-        """That of the records of the project's definition files."""
+        """The folder of the records of the project's definition files."""
         return self.state / "discovery" / hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
 
     def with_room(self, work: Callable[[], T]) -> T:
-        """What some work gives; it is done once more, in a folder of this process's own, if the cache's disk is full.
+        """Do some work; do it once more, in a folder of this process's own, if the cache's disk is full.
 
         Raises:
             KernelwrightError, OSError: it failed for another reason, or failed again.
@@ -80,7 +80,7 @@ class Session:
                 raise
             self.__dict__.pop("stages", None)
             if not self.is_used_by_others([threading.get_ident()]):
-                self.end_children()  # what has failed may have ended them, and others take no requests any more
+                self.end_children()  # the failure may have ended them, and then they take no more requests
         return work()
 
     @contextlib.contextmanager
@@ -158,8 +158,8 @@ class Session:
 class Sessions:
     """The sessions of a process, one for each project.
 
-    ``cache_disabled`` is what the process was told about its cache; None: nothing. ``generation`` changes when all that
-    was compiled is to be forgotten.
+    ``cache_disabled`` is what ``disable_cache`` or ``enable_cache`` has set last; None: neither was called.
+    ``generation`` changes when all that was compiled is to be forgotten.
     """
 
     def __init__(self) -> None:

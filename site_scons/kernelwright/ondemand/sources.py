@@ -27,7 +27,7 @@ def source_of(job: Job, artifacts: Path, later: Mapping[str, str], kind: str = "
     Arguments:
         job: what was compiled.
         artifacts: the kernel's folder.
-        later: what stages turned out to read for it, with digests: PTX that is not there yet is made of the same.
+        later: what its stages turned out to read, with digests: PTX that is made now must read the same.
         kind: ``tir`` (the scheduled function), ``cuda`` (the device code), ``host`` (the host code of CUDA, in C),
             ``ptx`` or ``sass``.
         arch: the arch that it is of; None: the first CUDA arch, or else the CPU's.
@@ -64,7 +64,7 @@ def _read(folder: Path, kind: str, where: Where) -> str:
     for name in FILES[kind]:
         if name in there:
             return read_regular(folder / name).decode()
-    remedy = f"what there is lies in {folder}"
+    remedy = f"the files that it has are in {folder}"
     raise KernelwrightError(f"this kernel has no source {kind!r}", where, remedy)
 
 
@@ -84,7 +84,7 @@ def _made(job: Job, folder: Path, kind: str, arch: str, later: Mapping[str, str]
         raise KernelwrightError(message, where, f"compile it for PTX, too: using(archs=[..., {virtual_arch(arch)!r}])")
     with job.session.store.scratch(job.record.name) as scratch:
         kernel = kernel_context(job, OnDemandRun(job.session, lambda text: None), scratch)
-        # The cache may be read-only, and its folders have what their manifests list.
+        # Not in the cache: it may be read-only, and its folders have only what their manifests list.
         source = scratch / job.slug / ("device.cu" if kind == "ptx" else f"{arch}.cubin")
         source.parent.mkdir(parents=True)
         source.write_bytes(read_regular(folder / source.name))
@@ -97,7 +97,7 @@ def _made(job: Job, folder: Path, kind: str, arch: str, later: Mapping[str, str]
 
 
 def _require_unedited(job: Job, later: Mapping[str, str]) -> None:
-    """Raise a KernelwrightError if a text was made now of other headers than the kernel was made of."""
+    """Raise a KernelwrightError if a text was made now from other headers than the kernel."""
     for name, digest in later.items():
         if present_digest(job.session.root, name) != digest:
             where = Where(job.record.name, job.slug, "source", job.record.location)

@@ -61,7 +61,7 @@ BUILD_CACHE = "build/.kernelwright/cache"
 """Where builds keep finished stages, if their settings do not say otherwise."""
 
 LIMIT = 2 << 30
-"""Bytes that a cache may have, if nothing else is said."""
+"""Bytes that a cache may have, if nobody sets a limit."""
 
 IN_USE_S = 60.0
 """A kernel that was used so recently is not removed to make room, because a process may be loading it."""
@@ -95,7 +95,7 @@ class KernelStore(CachePlace):
         limit: bytes that :meth:`trim` cuts it down to.
 
     Raises:
-        SettingsError: there is something in the folder, and it is no cache of ours.
+        SettingsError: the folder is not empty, and is no cache of ours.
     """
 
     def __init__(self, folder: Path, limit: int = LIMIT, writable: bool = True) -> None:
@@ -105,7 +105,7 @@ class KernelStore(CachePlace):
 
     @classmethod
     def private(cls) -> KernelStore:
-        """A store that reads nothing of earlier runs, and of which nothing stays."""
+        """A store that has nothing of earlier processes, and is removed when this one ends."""
         store = cls(PRIVATE.make(), 1 << 50)
         store._work = store._own = store.folder
         return store
@@ -116,7 +116,7 @@ class KernelStore(CachePlace):
         Its other files are compared with the manifest by whoever loads them.
 
         Arguments:
-            key: that of what is asked for.
+            key: the key of the job.
             current: gives the present digest of a file that stages turned out to read while they ran.
         """
         found = find_kernel(self.roots, name, key, current)
@@ -127,12 +127,12 @@ class KernelStore(CachePlace):
     def publish(self, name: str, key: str, entry: str, scratch: Path) -> Path:
         """Put a finished folder in its place by renaming it.
 
-        If another process was first with one that is intact, that one stays and is returned; both have what the key
-        stands for. A damaged one makes way. Who has opened its files keeps them.
+        If another process was first, and its folder is intact, that one stays and is returned: both have what the key
+        stands for. A damaged folder is replaced; a process that has opened its files keeps them.
 
         Arguments:
-            key: that of what was asked for.
-            entry: that of the kernel, which its manifest has.
+            key: the key of the job.
+            entry: the key of the kernel, which its manifest has.
             scratch: the folder, out of :meth:`scratch`.
 
         Raises:
@@ -214,7 +214,7 @@ class KernelStore(CachePlace):
         Arguments:
             timeout_s: how long to wait for another holder.
             on_wait: called once, if the wait is longer than a second.
-            given_up: asked again and again whether the lock is wanted no longer.
+            given_up: asked again and again; true: the lock is no longer wanted.
 
         Raises:
             CacheError: another process holds it for longer, or the wait was given up.
@@ -257,7 +257,7 @@ class KernelStore(CachePlace):
         return sum(item.size for item in self._removable(self.folder))
 
     def clear(self) -> None:
-        """Remove all that a cache can have been given, and nothing else.
+        """Remove all stages, kernels, failed compiles and records of the cache, and nothing else.
 
         Others may be using it: what they are making stays, and what they have loaded.
 

@@ -71,7 +71,7 @@ def command_of(arguments: Sequence[str]) -> list[str]:
 
 
 def environment_of(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables of that command: those of this process, in which it finds our code, and some more."""
+    """The variables of that command: those of this process, the path of our code, and some more."""
     paths = [str(PACKAGE_PARENT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, **(more or {}), "PYTHONPATH": os.pathsep.join(paths)}
 
@@ -86,7 +86,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
             for line in process.stdout:
                 sys.stdout.write(line)
             return process.wait()
-        except BaseException:  # a notebook is interrupted without its children
+        except BaseException:  # Ctrl-C in a notebook does not reach its children
             process.send_signal(signal.SIGINT)
             process.wait()
             raise

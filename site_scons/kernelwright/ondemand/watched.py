@@ -1,9 +1,9 @@
-"""What the choices of eager calls rely on: variables, files, and what functions of this process have around them.
+"""What the choices of eager calls rely on: variables, files, and what functions of this process read from around them.
 
 A call compares stamps. A stamp is taken before the content that it vouches for is read, and that content is compared
-with the digest of what the work has used. So an edit at any moment is seen: before the stamp, the digest differs;
-behind it, the stamp does. A stamp that is younger than the clock of a file system is exact vouches for nothing: the
-content is compared at each call until it is older.
+with the digest of what the work has used. So an edit at any moment is seen: an edit before the stamp changes the
+digest, and one after it changes the stamp. A stamp that is too young for the clock of its file system to show the next
+edit vouches for nothing: the content is compared at each call until the stamp is older.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ Stamp = tuple[int, ...]
 """Size, times and inode of a file or a folder; empty: there is none."""
 
 FIELDS = attrgetter("st_size", "st_mtime_ns", "st_ctime_ns", "st_ino")
-"""The stamp in what ``os.stat`` gives. Each call asks, so the loops are those of ``map``."""
+"""Takes the stamp out of what ``os.stat`` gives. Each call does so, so the loops are those of ``map``."""
 
 YOUNG: Stamp = (-1,)
 """In place of a stamp that vouches for nothing yet; nothing has it."""
 
 
 class Watch:
-    """What choices rely on. It is made before the work, and asked afterwards whether it has covered it.
+    """What choices rely on. It is made before the work, and says afterwards whether it covers all that was used.
 
     Arguments:
         top: the project's folder.
-        reached: what functions of this process have from around them.
+        reached: what functions of this process read from around them.
     """
 
     def __init__(self, top: Path, reached: Reached) -> None:
@@ -62,7 +62,7 @@ class Watch:
         return self._reached.doubt or self._doubt
 
     def anew(self, reached: Reached) -> Watch:
-        """The same for functions that are looked at again."""
+        """A copy of this watch, for functions that were looked at again."""
         other = copy(self)
         other._before, other._digests = dict(self._before), dict(self._digests)
         other._reached = reached
@@ -88,20 +88,20 @@ class Watch:
                 self._digests[name] = "it was edited meanwhile"
 
     def give_up(self, doubt: Doubt) -> None:
-        """Know that the work has used something which nothing can compare."""
+        """Note that the work has used something that no call can compare."""
         self._doubt = doubt
 
     def settle(self) -> bool:
-        """After the work: whether all is what the work has used, so that it can be compared from now on."""
+        """After the work: whether all is still as the work has used it, so that it can be compared from now on."""
         self._is_settled = self._is_as_before() and self._is_as_used() and self._compare()
         return self._is_settled and self._reached.is_current()
 
     def is_current(self) -> bool:
-        """Whether all is known to be what it was."""
+        """Whether all is known to be unchanged."""
         return self._reached.is_current() and self.surroundings_are_current()
 
     def surroundings_are_current(self) -> bool:
-        """Whether all is known to be what it was, but for what functions have from around them."""
+        """Whether all is known to be unchanged, apart from what functions read from around them."""
         if not self._is_settled or self._variables != _values(self._names):
             return False
         if self._generation != SESSIONS.generation or self._search_path not in (None, sys.path):
@@ -119,7 +119,7 @@ class Watch:
         return all(_stamp(str(path_of(self._top, name))) == before for name, before in self._before.items())
 
     def _is_as_used(self) -> bool:
-        """Whether all that is no file is what the work has used."""
+        """Whether everything but files is as the work has used it."""
         return all(self._has_its_digest(name) for name in self._digests if not is_file(name))
 
     def _compare(self) -> bool:
@@ -140,22 +140,22 @@ class Watch:
         return present_digest(self._top, name) == self._digests[name]
 
     def _names_by_path(self) -> dict[str, list[str]]:
-        """What is stamped -> names of what it vouches for."""
-        found: dict[str, list[str]] = {}
+        """Path that is stamped -> the names that its stamp vouches for."""
+        by_path: dict[str, list[str]] = {}
         for name in self._digests:
             if not name.startswith((VARIABLE, FOLDER, OUTSIDE)):
                 for path in self._places(name):
-                    found.setdefault(str(path), []).append(name)
-        return found
+                    by_path.setdefault(str(path), []).append(name)
+        return by_path
 
     def _places(self, name: str) -> Iterator[Path]:
-        """What is stamped for something: itself; and the folders in which another thing would take its place."""
+        """The paths that are stamped for a name: its file, and the folders where another file would take its place."""
         path = path_of(self._top, name) if is_file(name) else installed_record(name.removeprefix(INSTALLED))
         if path is None:
             self._doubt = Doubt(f"{name}, of which no file is known", str(self._top))
         elif not name.removeprefix(KIND).startswith(f"/{IN_PACKAGE}"):
             is_absent = not self._digests[name] and not os.path.lexists(path)
-            if is_absent or name.startswith(KIND):  # a link to the same file has another folder's time only
+            if is_absent or name.startswith(KIND):  # a new link to the same file changes only the folder's time
                 yield path.parent
             if not is_absent:
                 yield path

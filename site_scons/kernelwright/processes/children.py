@@ -32,7 +32,7 @@ class Process(Protocol):
 
     @property
     def server(self) -> ForkServer | None:
-        """Who forks it, if it has no program of its own."""
+        """The fork server that makes it; None: it has a program of its own."""
 
     def end(self) -> None:
         """Kill the process and everything that it started; may be called from any thread."""
@@ -48,7 +48,7 @@ class Process(Protocol):
 
     @property
     def startup_log(self) -> IO[bytes] | None:
-        """Where it has written until its own log was there, if that is another file."""
+        """The file that it wrote to before it had its own log; None: there is no such file."""
 
 
 class Spawned:
@@ -61,8 +61,8 @@ class Spawned:
         command: the program and its arguments.
         environment: its environment.
         log: descriptor that its stderr goes to.
-        inner: whether it stays in the session of this process, and ends with it. Then it answers on a pipe of its own,
-            whose number is its last argument: what an environment prints at its start would be taken for an answer.
+        inner: whether it stays in the session of this process, and ends with it. Then it answers on a further pipe,
+            whose number is its last argument: on stdout, what its environment prints would be taken for an answer.
 
     Raises:
         OSError: it cannot be started.
@@ -168,12 +168,12 @@ class ForkServer:
             theirs.close()
 
     def request(self, descriptors: Sequence[int]) -> None:
-        """Ask for a process with these descriptors, see ``forkserver``. That it is gone is not told here."""
+        """Ask for a process with these descriptors, see ``forkserver``. If the fork server is gone, nothing happens."""
         with self._lock, contextlib.suppress(OSError):
             socket.send_fds(self._control, [b"f"], descriptors)
 
     def status(self, timeout_s: float) -> int | None:
-        """How it ended, or None if it has not within some seconds."""
+        """Its exit status, or None if it has not ended in so many seconds."""
         try:
             return int(self._process.wait(timeout_s))
         except subprocess.TimeoutExpired:
@@ -186,7 +186,7 @@ class ForkServer:
             return self._process.poll() is None
 
     def end(self, grace_s: float = 0.0) -> None:
-        """End it; processes that it has forked are not concerned.
+        """End it; the processes that it has forked go on.
 
         Arguments:
             grace_s: seconds for reaping those that have ended before it is killed, so that their use of the processor
@@ -236,7 +236,7 @@ class Forked:
     def end(self) -> None:
         """Kill the process and everything that it started; may be called from any thread.
 
-        One that does not exist yet will end by itself, because its stdin will have been closed.
+        A process that does not exist yet will end by itself, because its stdin will be closed by then.
         """
         with self._lock:
             self._look()
@@ -251,8 +251,8 @@ class Forked:
         while True:
             with self._lock:
                 self._look()
-                known = self._status is not None
-            if known:
+                has_status = self._status is not None
+            if has_status:
                 self.end()
                 return self._status
             if self._lost or self._given_up:

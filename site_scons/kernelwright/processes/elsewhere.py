@@ -14,7 +14,7 @@ class SharedTool:
     Arguments:
         name: ``nvcc``, ``nvrtc`` or ``cc``.
         version: for people.
-        identity: digest of everything that decides what it makes, without paths: where that is equal, results are.
+        identity: digest of everything that decides what it makes, without paths: equal identities mean equal results.
         places: what commands have in place of a path -> the path on this machine.
     """
 

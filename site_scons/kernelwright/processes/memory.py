@@ -178,10 +178,10 @@ class MemoryGovernor:
 
 
 def governor_of(memory_limit: str, nvcc_memory: str, measurements: Path) -> MemoryGovernor:
-    """What lets compilers begin, as the settings say.
+    """The governor of the compilers, as the settings want it.
 
     Arguments:
-        memory_limit: for all of them together, such as ``8G``; empty: see :func:`default_budget_kib`.
+        memory_limit: for all compilers together, such as ``8G``; empty: see :func:`default_budget_kib`.
         nvcc_memory: what each run of nvcc and NVRTC is taken to need; empty: what earlier runs needed.
         measurements: the file of :class:`Measurements`.
     """

@@ -35,8 +35,8 @@ class Hello:
     """The greeting of a process that is ready.
 
     Arguments:
-        versions: those of what it runs.
-        revision: that of the messages that it knows.
+        versions: the versions of what it runs.
+        revision: the revision of the protocol that it knows.
         folder: where its compiler is, if it is in another environment.
     """
 
@@ -59,7 +59,7 @@ class Result:
     """The good end of a request.
 
     Arguments:
-        value: the result as JSON data, or as an object that is sent as such.
+        value: the result as JSON data, or as an object that is sent as JSON data.
         retiring: whether the process wants to be replaced after it.
     """
 
@@ -86,7 +86,7 @@ class Failed:
 
     @property
     def error(self) -> KernelwrightError:
-        """The error; one of an unknown class, or of one that is made of other things, is a WorkerError."""
+        """The error; if its class is unknown, or needs other arguments, it is a WorkerError."""
         kind = getattr(errors, self.kind, None)
         if not (isinstance(kind, type) and issubclass(kind, KernelwrightError)) or kind is errors.ToolError:
             kind = WorkerError
@@ -116,10 +116,10 @@ def decode(line: bytes, kinds: Mapping[str, Any]) -> tuple[int, Any]:
     """The number and the message, or the request, of a line.
 
     Arguments:
-        kinds: name -> class of those that may come.
+        kinds: name -> class of the messages that may come.
 
     Raises:
-        WorkerError: the line is none of them.
+        WorkerError: the line is none of these messages.
     """
     try:
         message = from_json(dict[str, Any], json.loads(line))
@@ -141,7 +141,7 @@ def decode_greeting(line: bytes) -> Hello:
 
     Raises:
         KernelwrightError: the process says that it cannot work.
-        WorkerError: the line is not a greeting, or one of other messages than these.
+        WorkerError: the line is no greeting, or one for another revision of the protocol.
     """
     _, message = decode(line, GREETINGS)
     if isinstance(message, Failed):

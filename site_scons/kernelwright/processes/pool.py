@@ -57,7 +57,7 @@ class WorkerPool:
             the text.
         kind: what the workers are.
 
-    ``variables`` are the names of those that definitions see besides ``PASSED_ON``.
+    ``variables`` are the names of the variables that definitions see besides ``PASSED_ON``.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class WorkerPool:
     def call(self, request: Request[Answered], timeout_s: float | None = None) -> Answered:
         """Have a worker do a request, and return the result.
 
-        It blocks until there is a free worker and that has answered.
+        It blocks until a worker is free and has answered.
 
         Arguments:
             timeout_s: seconds that the answer may take; None: those of the pool.
@@ -123,7 +123,7 @@ class WorkerPool:
         return result
 
     def warm_up(self, count: int) -> None:
-        """Start some workers now, while the caller does something else. What goes wrong is told by the first call."""
+        """Start some workers now, while the caller does something else. Errors are told by the first call."""
         for _ in range(min(count, self.size)):
             threading.Thread(target=self._start_one, daemon=True).start()
 
@@ -212,7 +212,7 @@ class WorkerPool:
         return Forked(self._fork_server, log)
 
     def _leave_other_environment(self) -> list[Worker]:
-        """The idle workers, if they see other variables than they would now; none of them is used any more.
+        """Give up the idle workers, and return them, if new ones would see other variables.
 
         A process may change its environment between two compiles. The caller has the lock.
         """

@@ -1,4 +1,4 @@
-"""What processes can be asked to do, and what comes of it: each request is a frozen dataclass, and so is its result.
+"""What processes can be asked to do, and with what result: both are frozen dataclasses.
 
 The fields of a request are all that the process is told; :mod:`.messages` turns requests and results into lines.
 Nothing here imports TVM, NumPy or SCons.
@@ -35,14 +35,14 @@ Kib = Annotated[int, that("KiB", lambda value: 0 <= value <= MOST_KIB)]
 
 @dataclass(frozen=True)
 class LowerResult:
-    """What came of a :class:`LowerRequest`.
+    """The result of a :class:`LowerRequest`.
 
     Arguments:
         files: the names of the files that were written.
         schedule: what scheduled the code, for people.
         seconds, cpu_seconds: what it took.
         dependencies: all that was read, with the digests.
-        untracked: what was done that no digest can tell, with the place.
+        untracked: what the definition did that no digest covers, with the place.
     """
 
     files: tuple[str, ...]
@@ -55,7 +55,7 @@ class LowerResult:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What came of a :class:`CheckRequest`.
+    """The result of a :class:`CheckRequest`.
 
     Arguments:
         cases: how many calls were compared; none, if the variant is for other archs only.
@@ -66,7 +66,7 @@ class CheckResult:
     """
 
     untracked: ClassVar[tuple[str, ...]] = ()
-    """As of a :class:`LowerResult`; nothing is made, so there is nothing to say."""
+    """As for a :class:`LowerResult`; empty, because nothing is made."""
 
     cases: int
     worst_error: float
@@ -77,13 +77,13 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class MeasureResult:
-    """What came of a :class:`MeasureRequest`.
+    """The result of a :class:`MeasureRequest`.
 
     Arguments:
         us: microseconds of a call by each batch.
-        warm_us: the same with warm caches; none, where they always are.
+        warm_us: the same with warm caches; empty where caches are always warm.
         clock_mhz: the clock of the device; 0: unknown.
-        disturbed: the part of the batches in which a thread waited for a CPU.
+        disturbed: the share of the batches in which a thread waited for a CPU.
     """
 
     us: tuple[float, ...]
@@ -112,7 +112,7 @@ class ToolRun:
 
     Arguments:
         status: exit status, or minus the signal.
-        in_time: false: it was ended.
+        in_time: whether it ended in time; if not, it was killed.
         output: both streams together.
         seconds, cpu_seconds: what it took.
         peak_kib: the memory of the largest of its processes.
@@ -141,15 +141,15 @@ class Request(Protocol[ResultKind]):
 
     @property
     def where(self) -> Where:
-        """The place that an error of it belongs to."""
+        """The place that its errors belong to."""
 
     @property
     def definition(self) -> Definition:
-        """What it makes of the process that does it."""
+        """What the process that does it becomes."""
 
     @property
     def if_late(self) -> str:
-        """What to do if it takes too long; empty: what helps with all requests."""
+        """What to do if it takes too long; empty: the same as for all requests."""
 
 
 @dataclass(frozen=True)
@@ -167,17 +167,17 @@ class _OfDefinition:
 
     @property
     def where(self) -> Where:
-        """The place that an error of it belongs to."""
+        """The place that its errors belong to."""
         return Where(getattr(self, "kernel", None), getattr(self, "slug", None), self.stage, self.file)
 
     @property
     def definition(self) -> Definition:
-        """What it makes of the process that does it."""
+        """What the process that does it becomes."""
         return self.file, self.strict, ""
 
     @property
     def if_late(self) -> str:
-        """What to do if it takes too long; empty: what helps with all requests."""
+        """What to do if it takes too long; empty: the same as for all requests."""
         return ""
 
 
@@ -195,7 +195,7 @@ class LowerRequest(_OfDefinition):
     """Lower one variant for one target and write the unit's files into a folder.
 
     Arguments:
-        kernel, slug, symbol, config, target, arch: as of the :class:`Unit` that is lowered. The definition itself
+        kernel, slug, symbol, config, target, arch: as for the :class:`Unit` that is lowered. The definition itself
             declares the rest of that, such as outputs.
         out: an existing, empty folder that receives the files.
         archs: those that the front end itself makes device code for.
@@ -235,8 +235,8 @@ class CheckRequest(_OfDefinition):
         device: ``cpu``, ``cuda`` with an index, such as ``cuda:0``, or ``INTERPRETED``.
         tolerance: largest accepted error as ``compare`` defines it, or None for the default of each dtype.
         listed: whether the definition lists the variant.
-        config: that of the variant; what is listed is found by its slug.
-        archs: with commas, those that device code was made for, if that is not for all archs of the kernel: on a
+        config: that of the variant; a listed variant is found by its slug.
+        archs: the archs that device code was made for, with commas, if these are not all archs of the kernel: on a
             device that can run none of them nothing is compared. For the interpreter, the arch of the definition.
         python: the interpreter of the front end's own environment, if the definition is interpreted.
     """
@@ -258,13 +258,13 @@ class CheckRequest(_OfDefinition):
 
     @property
     def definition(self) -> Definition:
-        """What it makes of the process that does it."""
+        """What the process that does it becomes."""
         kind = self.device.partition(":")[0]
         return self.file, self.strict, kind if kind in ("cuda", INTERPRETED) else ""
 
     @property
     def if_late(self) -> str:
-        """What to do if it takes too long; empty: what helps with all requests."""
+        """What to do if it takes too long; empty: the same as for all requests."""
         if self.device != INTERPRETED:
             return ""
         few = f"an interpreter is slow: have @{self.kernel}.inputs return None for sizes with so many programs"
@@ -293,7 +293,7 @@ class MeasureRequest(CheckRequest):
 
 @dataclass(frozen=True)
 class CostRequest(_OfDefinition):
-    """Ask a definition what it estimates that candidates take; answered by the same process.
+    """Ask a definition to estimate the costs of candidates; the process of ``tune/measure.py`` answers.
 
     Arguments:
         kernel: the kernel.

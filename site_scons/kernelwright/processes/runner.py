@@ -35,7 +35,7 @@ RUNNER = WorkerKind(
 """The processes that run compilers."""
 
 GRACE_S = 30.0
-"""Seconds more than the tool has, after which a runner is taken for dead; it ends a tool that is late by itself."""
+"""Seconds after a tool's time until its runner is taken for dead: a runner ends a late tool itself, and answers."""
 
 KILLED = re.compile(r"died due to signal 9\b|Killed signal terminated program|terminated with signal 9\b")
 """How nvcc, gcc and collect2 say that a program of theirs was killed with SIGKILL."""
@@ -129,7 +129,7 @@ class ToolRunner:
 
 
 def judged(call: ToolCall, answer: ToolRun) -> ToolResult:
-    """What a run of a tool gave, or the error that it ended with."""
+    """The result of a run of a tool. Raises the error that it ended with."""
     if not answer.in_time:
         raise KernelwrightError(
             f"{call.called or call.command[0].rpartition('/')[2]} took longer than {call.timeout_s:g} s, and was ended",

@@ -1,4 +1,4 @@
-"""What a process does that answers requests: it takes over its streams, greets, and answers until its stdin ends."""
+"""The work of a process that answers requests: it takes over its streams, greets, and answers until its stdin ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Send = Callable[[bytes], None]
 """Writes one line to the build."""
 
 Progress = Callable[[str], None]
-"""Is called with what is about to be done for a request."""
+"""Called with what is about to be done for a request."""
 
 Do = Callable[[Any, Progress], Any]
 """Does a request, and returns its result."""
@@ -53,7 +53,7 @@ def answer_to(line: bytes, kinds: Mapping[str, Any], do: Do, send: Send) -> byte
         return encode(number, Spent())
     except KernelwrightError as error:
         return encode(number, Failed.of(error))
-    except Exception as error:  # a defect of ours must not look like a death
+    except Exception as error:  # a defect of ours must not look like the death of this process
         return encode(number, Failed.of(_defect(error, request)))
 
 
@@ -69,7 +69,7 @@ def serve(
 
     Arguments:
         greeting: the greeting, or why there is none.
-        answering: makes what answers a line, given what writes one to the build.
+        answering: given what writes a line to the build, makes what answers a line.
         answers: the descriptor that answers are written to; stdout becomes the same as stderr.
     """
     requests, send = _take_over_streams(answers)
@@ -87,7 +87,7 @@ def _take_over_streams(answers: int) -> tuple[queue.Queue[bytes], Send]:
     incoming = os.fdopen(os.dup(0), "rb")
     outgoing = os.dup(answers)
     os.close(0)
-    os.open(os.devnull, os.O_RDONLY)  # takes the lowest number that is free
+    os.open(os.devnull, os.O_RDONLY)  # gets the lowest number that is free, 0
     for descriptor in {1, answers}:
         os.dup2(2, descriptor)
     requests: queue.Queue[bytes] = queue.Queue()

@@ -32,7 +32,7 @@ LARGEST_PIPE = 1 << 20
 """Bytes that a pipe holds at most, unless root has made it larger."""
 
 LONGEST_POLL_S = 3600.0
-"""poll() takes no larger numbers than fit into 32 bits of milliseconds."""
+"""Seconds of the longest poll(): its milliseconds have to fit into 32 bits."""
 
 
 def end_session(leader: int, spared: int = 0) -> None:
@@ -45,13 +45,13 @@ def end_session(leader: int, spared: int = 0) -> None:
     """
     killed = {spared}
     # Again until there is nothing new: a process may have forked while the others were looked for.
-    while found := set(_members(leader)) - killed:
-        for pid in found:
+    while members := set(_members(leader)) - killed:
+        for pid in members:
             try:
                 os.kill(pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 continue
-        killed |= found
+        killed |= members
 
 
 def end_own_session() -> None:
@@ -193,7 +193,7 @@ def _start(request: dict[str, Any]) -> tuple[int, int]:
     ]
     command = request["command"]
     try:
-        # Python ignores two signals; ignored they would stay in the tool.
+        # Python ignores these two signals, and the tool would ignore them, too.
         signals = [signal.SIGPIPE, signal.SIGXFSZ]
         pid = os.posix_spawn(
             command[0], command, request["environment"], file_actions=streams, setpgroup=0, setsigdef=signals
@@ -207,7 +207,7 @@ def _start(request: dict[str, Any]) -> tuple[int, int]:
 
 
 def _drain(pipe: int, output: Output) -> None:
-    """Collect what the tool had printed when it ended.
+    """Collect what the tool had printed by its end.
 
     The end of the pipe is not waited for: a process that left the session may hold it, and print, for ever.
     """

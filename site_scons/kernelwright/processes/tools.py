@@ -1,4 +1,4 @@
-"""Runs of tools, as all that needs a compiler sees them: what is asked for, what comes of it, and who does it."""
+"""Runs of tools, for all code that needs a compiler: the request, its result, and the interface of what runs it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class ToolCall:
         remedy: what to do if it finds an error in its input.
         kind: ``nvcc``, ``cc`` or ``link``; with ``subject``, for the measurements of memory.
         subject: what it makes; the same in every build.
-        elsewhere: what another machine would need for this run; None: it has to be here.
-        called: what messages call it, where the command is a shell's or an interpreter's that runs it for us.
+        elsewhere: what another machine would need for this run; None: it has to run here.
+        called: what messages call it, if the command is a shell or an interpreter that runs it for us.
         timeout_s: seconds that it may take, once it has begun; the :class:`ToolRunner` sets them.
     """
 
@@ -59,7 +59,7 @@ class ToolResult:
 
 
 def together(results: Sequence[ToolResult]) -> ToolResult:
-    """Runs one after the other, as one."""
+    """The result of several runs, one after the other, as if they were one."""
     return ToolResult(
         "".join(result.output for result in results),
         sum(result.seconds for result in results),

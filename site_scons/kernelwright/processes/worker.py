@@ -43,7 +43,7 @@ class WorkerKind:
         late: what to do about one that takes too long.
         crashed: what to do about one that a signal ended (other than SIGKILL).
         left: what to do about one that ended, or closed its pipe, by itself.
-        forked: whether ``arguments`` start a fork server, which makes them; otherwise each has an interpreter.
+        forked: whether ``arguments`` start a fork server, which makes the processes; if not, they start one process.
         variables: names of variables that it sees besides those that all see.
     """
 
@@ -76,7 +76,7 @@ class Worker:
         kind: what it is.
         start: starts the process, given a descriptor that it prints to.
         where: the place of the error if it cannot be started.
-        definition: what its first request makes of it; None: it has had none.
+        definition: what it becomes by its first request; None: it has had no request.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Worker:
     def call(self, request: Request[Answered], timeout_s: float) -> Answered | None:
         """Send a request and wait for its answer; None: a new worker has to do it.
 
-        Only an answer, good or bad, leaves the worker reusable, and a good one not if the worker retires.
+        The worker is reusable only after an answer, good or bad, and not if it wants to retire.
         """
         self._next_id += 1
         self.reusable = self.answered = False
@@ -151,7 +151,7 @@ class Worker:
         os.close(self._log)
 
     def take_output(self) -> str:
-        """What the worker has printed since the last call; of a very long text the ends."""
+        """What the worker has printed since the last call; of a very long text the begin and the end."""
         self._read_log()
         output, self._output = self._output, Output()
         return output.text()
@@ -168,7 +168,7 @@ class Worker:
         try:
             view = memoryview(line)
             while view:
-                # It does not block: a request that is longer than the pipe would wait for a process that reads nothing.
+                # This does not block: with a request that is longer than the pipe, it might wait for ever.
                 written = stream.write(view)
                 if written is None:
                     self._wait_for(stream.fileno(), select.POLLOUT)
@@ -218,7 +218,7 @@ class Worker:
             raise self._death() from error
 
     def _wait_for(self, descriptor: int, event: int) -> None:
-        """Wait until a pipe is ready, but not beyond the deadline, even if it always is.
+        """Wait until a pipe is ready, but not beyond the deadline, even if it is ready again and again.
 
         Raises:
             WorkerError: the time is over, or the worker has ended and has left nothing in the pipe.

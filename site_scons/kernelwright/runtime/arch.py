@@ -1,4 +1,4 @@
-"""CUDA's archs: what their names say, and which devices can run the code that is made for them."""
+"""CUDA's archs: what their names say, and which devices can run code for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 def is_ptx(arch: str) -> bool:
-    """Whether a CUDA arch is virtual (``compute_80``), so that code for it is PTX; for a real one it is a cubin."""
+    """Whether a CUDA arch is virtual (``compute_80``): then its code is PTX. Code for a real arch is a cubin."""
     return arch.startswith("compute_")
 
 
@@ -27,7 +27,7 @@ class CudaArch(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> CudaArch | None:
-        """The arch of that name; None: it is none of CUDA's."""
+        """The arch with that name; None: CUDA has no such arch."""
         found = re.fullmatch(r"(?:sm|compute)_([0-9]{2,3})([af]?)", name)
         return cls(int(found[1]), found[2], is_ptx(name)) if found else None
 
@@ -38,13 +38,14 @@ class CudaArch(NamedTuple):
 def suitability(name: str, capability: int) -> int:
     """How well an image suits a device: 0 not at all, otherwise more is better.
 
-    Machine code runs on devices of the same major capability with the same or a higher minor one, PTX on all that are
-    not older than it. With suffix ``a`` code runs on exactly its capability, with ``f`` on the same major from its
-    minor on. Machine code goes before PTX; then exact with ``a``, exact, family, and the highest capability.
+    A cubin runs on devices with its major capability and the same or a higher minor one; PTX runs on all devices that
+    are not older than it. Code with suffix ``a`` runs on its exact capability only; code with suffix ``f`` runs on its
+    major capability, from its minor one on. Cubins suit better than PTX. Among either, suffix ``a`` comes first, then
+    the exact capability, then suffix ``f``, then the highest capability.
 
     Arguments:
         name: the arch of the image, such as ``sm_90a``.
-        capability: of the device, 10 * major + minor.
+        capability: the device's, 10 * major + minor.
     """
     arch = CudaArch.of(name)
     if arch is None or arch.number > capability:

@@ -1,10 +1,10 @@
 """Compares the arguments of a call with what a kernel's manifest entry expects, without the kernel's library.
 
-What traces a program (``torch.compile``, ``jax.jit``) has dtypes and sizes, but no data. This module does for it what
-the library's dispatcher does for a call: it chooses the variant, and computes the outputs' shapes. Its messages are the
-dispatcher's. Sizes may be symbolic integers of PyTorch; then an equality that a kernel needs becomes a guard.
+A tracer (``torch.compile``, ``jax.jit``) knows dtypes and sizes, but has no data. For a traced call this module does
+what the library's dispatcher does for a real one: it chooses the variant and computes the outputs' shapes. The messages
+are the same. Sizes may be symbolic integers of PyTorch; then an equality that a kernel needs becomes a guard.
 
-Two things only the library sees, since they are not about dtypes and sizes: alignment and strides of data.
+Alignment and strides of data are not compared here: the library does that, or ``cuda_core_match.py``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .rivals import Pair, Relations
 from .size import Size, are_int32, argument_text, value_or_none
 
 INT32_LIMIT = 2**31 - 1 - 65535
-"""Most elements of a tensor of a kernel that computes with int32 sizes (``KW_INT32_LIMIT`` of the launcher)."""
+"""The most elements that a tensor may have in a kernel with int32 sizes (``KW_INT32_LIMIT`` of the launcher)."""
 
 SPLIT = "\n  remedy: split the call, or build the kernel with int64 sizes"
 FIT = "\n  remedy: pass arrays whose sizes fit each other"
@@ -51,13 +51,12 @@ class Described:
 
 @dataclass(frozen=True)
 class Words:
-    """What is said of a call that no variant fits.
+    """The words of the error for a call that no variant fits.
 
     Arguments:
         problem: what is wrong.
         remedy: what to do about it.
-        several: what to do about arguments that fit several variants which differ in meaning; empty: see
-            :func:`names_one`.
+        several: the remedy if the arguments fit several variants that differ in meaning; empty: :func:`names_one`.
     """
 
     problem: str = "no built variant accepts these arguments"
@@ -66,7 +65,7 @@ class Words:
 
 
 def names_one(kernel: str) -> str:
-    """What to do about arrays that fit several variants which differ in meaning."""
+    """The remedy if arrays fit several variants that differ in meaning."""
     return f"name one: {kernel}.variant(...) takes the values of its config"
 
 
@@ -82,7 +81,7 @@ class Signatures:
     Arguments:
         kernel: the kernel's name.
         entry: its part of the manifest.
-        words: what a call gets to hear that no variant fits; None: what the library of a package says.
+        words: the words of the error if no variant fits a call; None: those of a package's library.
 
     Raises:
         ValueError: a size in the entry is not an expression of integers, symbols, ``+ - * // %``, ``min`` and ``max``.
@@ -101,12 +100,12 @@ class Signatures:
         self._gaps = gaps_text(entry.get("missing", []))
 
     def choose(self, passed: Sequence[Described | None], index: int | None = None, target: str | None = None) -> Chosen:
-        """The first declared variant that the arguments fit; what tuning tables have in its place is not looked at.
+        """The first declared variant that the arguments fit. Tuning tables are not asked.
 
-        Numbers are taken as :func:`plain_number` has them.
+        Numbers are converted by :func:`plain_number`.
 
         Arguments:
-            passed: all arguments in order; None for outputs that are left out, which may also be missing altogether.
+            passed: all arguments in order, with None for outputs that are left out; or just the inputs.
             index: the only variant that may be chosen; None: any.
             target: only variants that are built for this target, ``llvm`` or ``cuda``; None: any.
 
@@ -130,7 +129,7 @@ class Signatures:
         self._raise_no_match(call, numbers)
 
     def _matches(self, number: int, call: Sequence[Described | None], among_others: bool) -> bool:
-        """Whether a call fits a variant; where there is another one that has other sizes, with all of its sizes."""
+        """Whether a call fits a variant. If the variant competes with one of other sizes, all sizes are compared."""
         variant = self.variants[number]
         if not variant.matches(call, sizes=True):
             return False
@@ -147,14 +146,14 @@ class Signatures:
         return Relations(self._pairs(), [variant.config for variant in self.variants], self._meaning)
 
     def _pairs(self) -> Iterator[Pair]:
-        """The declared variants by twos, with their numbers, that one device may have code of."""
+        """Each two declared variants that may have code for the same device, with their numbers."""
         declared = self.variants[: self._declared]
         for (n, one), (m, other) in itertools.combinations(enumerate(declared), 2):
             if one.targets == other.targets or {*one.targets} & {*other.targets}:
                 yield n, one.arguments, m, other.arguments
 
     def compared(self, target: str | None) -> list[int]:
-        """The numbers of the variants that a call is compared with; target: as of :meth:`choose`."""
+        """The numbers of the variants that a call is compared with; target: see :meth:`choose`."""
         declared = self.variants[: self._declared]
         return [n for n, v in enumerate(declared) if target is None or (target in v.targets and target not in v.tabled)]
 
@@ -188,7 +187,7 @@ class Signatures:
         return call
 
     def _check_ranges(self, variant: _Variant, call: Sequence[Described | None]) -> None:
-        """Raise an error for what is beyond the integers that the kernel computes with; symbolic sizes are not."""
+        """Raise an error for an integer or a size out of the kernel's range. Symbolic sizes are not checked."""
         for argument, described in zip(variant.arguments, call, strict=True):
             if described is None:
                 continue
@@ -213,7 +212,7 @@ class Signatures:
             self.refuse(ValueError, text + SPLIT)
 
     def _check_sizes(self, chosen: Chosen, call: Sequence[Described | None]) -> None:
-        """Raise an error where a tensor's size is not what the symbols make of it."""
+        """Raise an error if a size of a tensor is not the one that its expression gives for the symbols."""
         variant = self.variants[chosen.index]
         for position, (argument, described) in enumerate(zip(variant.arguments, call, strict=True)):
             if described is None or described.shape is None:
@@ -237,7 +236,7 @@ class Signatures:
         self.refuse(TypeError, text)
 
     def _raise_no_match(self, call: Sequence[Described | None], numbers: Sequence[int]) -> NoReturn:
-        """A TypeError, unless only constant dimensions are wrong."""
+        """Raise a ValueError if only constant sizes are wrong, otherwise a TypeError."""
         text = f"{self._words.problem}{self.passed_text(call)}"
         text += self._expected_text(call, numbers)
         only_sizes = any(self.variants[number].matches(call, sizes=False) for number in numbers)
@@ -267,7 +266,7 @@ class Signatures:
         """A number as a float.
 
         Raises:
-            ValueError: there is none that is so large.
+            ValueError: it is too large for a float.
         """
         try:
             return float(value)
@@ -284,9 +283,9 @@ class Chosen:
     """The variant that a call gets.
 
     Arguments:
-        signatures: those it is from.
+        signatures: what the kernel's variants expect.
         index: its number.
-        symbols: the value of each symbol that the arguments tell.
+        symbols: the value of each symbol that the arguments give.
     """
 
     signatures: Signatures
@@ -297,7 +296,7 @@ class Chosen:
         """dtype and shape of each output, in the order in which new ones are returned.
 
         Raises:
-            ValueError: a size of one cannot be computed, is negative or too large.
+            ValueError: a size cannot be computed, is negative or is too large.
         """
         variant = self.signatures.variants[self.index]
         by_name = {argument.name: argument for argument in variant.arguments}
@@ -344,7 +343,7 @@ class Expected:
             self.host_text = f"Tensor([{', '.join(map(str, sizes))}], {self.dtype})"
 
     def matches(self, described: Described, sizes: bool) -> bool:
-        """Whether dtype and rank, and if asked for the constant sizes, or the kind of number, are right."""
+        """Whether a tensor has the dtype and rank (and, with ``sizes``, the constant sizes), or a number the kind."""
         if self.kind != "tensor":
             return described.shape is None and self._takes(described.value)
         shape = described.shape or ()
@@ -353,7 +352,7 @@ class Expected:
         return not sizes or all(map(_size_fits, self.shape, self._steps, shape))
 
     def _takes(self, value: Any) -> bool:
-        """Whether a plain number is of the kind; bool and int are taken for each other, and for a float."""
+        """Whether a plain number is of the kind. An int passes as a bool, a bool as an int, and both as a float."""
         if self.kind == "pointer":
             return value is None
         if isinstance(value, int) or (is_symbolic(value) and hasattr(value, "__index__")):
@@ -385,7 +384,7 @@ class _Variant:
         return all(described is None or argument.matches(described, sizes) for argument, described in pairs)
 
     def solve(self, call: Sequence[Described | None]) -> dict[str, Any]:
-        """The symbols: a number of that name, or the first size that is the symbol, of an input before an output."""
+        """The value of each symbol: the number of that name, or the first size that is the symbol; inputs go first."""
         symbols: dict[str, Any] = {}
         pairs = [(a, d) for a, d in zip(self.arguments, call, strict=True) if d is not None]
         for argument, described in pairs:
@@ -402,7 +401,7 @@ class _Variant:
         return f"{kernel}({', '.join(f'{a.name}: {a.host_text}' for a in self.arguments)})"
 
     def source_text(self, size: Size) -> str:
-        """What a size has to be: the place that tells the symbol, or the expression."""
+        """What a size has to match: the place that gives its symbol, or else its expression."""
         if size.text.isidentifier():
             for argument in sorted(self.arguments, key=lambda argument: argument.output):
                 for axis, other in enumerate(argument.shape):
@@ -433,7 +432,7 @@ def _passed_text(described: Described) -> str:
 
 
 def value_text(value: Any) -> str:
-    """What is not a tensor, as a Python programmer would say it."""
+    """A value that is not a tensor, in the words of Python."""
     if value is None:
         return "None"
     if isinstance(value, str):

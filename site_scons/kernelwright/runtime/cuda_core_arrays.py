@@ -1,4 +1,4 @@
-"""Arrays of any library as a kernel on CUDA needs them: address, dtype, sizes, strides and device.
+"""Reads what a kernel on CUDA needs of an array of any library: address, dtype, sizes, strides and device.
 
 PyTorch's tensors are asked directly, which is quickest. Other arrays are read through DLPack, or through
 ``__cuda_array_interface__``. Only the standard library is imported here.
@@ -15,7 +15,7 @@ from .dtype import dtype_name, name_of_torch
 from .interface import DEVICE_TYPES, IMMUTABLE, VIEW, first_line, library_of
 
 CPU, CUDA, MANAGED = *DEVICE_TYPES.values(), 13
-"""DLPack's device types. Managed memory has an address for every device."""
+"""DLPack's device types. Every device can address managed memory."""
 
 READ_ONLY = 1
 """The flag of a versioned DLPack tensor that forbids writing."""
@@ -31,9 +31,9 @@ class Array(NamedTuple):
         strides: in elements; None: compact.
         device: type and number, as DLPack has them.
         read_only: its library forbids writing.
-        after: a stream whose work has to be done first, or None.
-        owner: what keeps the memory, or what describes it, alive.
-        borrowed: its library uses the memory again as soon as it is given back, whatever still reads it.
+        after: a stream whose work must be done before the array is used, or None.
+        owner: what keeps the memory and its description alive.
+        borrowed: its library reuses the memory as soon as nobody holds the array, even if a kernel still reads it.
     """
 
     data: int
@@ -65,13 +65,13 @@ class Array(NamedTuple):
 
     @property
     def span(self) -> int:
-        """How many elements there would be without gaps, from the first to the last in memory."""
+        """How many elements long the memory is from the first element to the last, with gaps."""
         steps = (abs(self.stride(axis)) * (size - 1) for axis, size in enumerate(self.shape))
         return 0 if self.is_empty else 1 + sum(steps)
 
     @property
     def is_compact(self) -> bool:
-        """Whether its elements follow one another, the last axis being the fastest."""
+        """Whether its elements follow one another without gaps, the last axis fastest."""
         if self.strides is None or self.is_empty:
             return True
         expected = 1
@@ -83,21 +83,21 @@ class Array(NamedTuple):
 
 
 class UnreadableArrayError(Exception):
-    """An array whose library does not hand it out; the text says why."""
+    """Raised if the library of an array does not export it; the text says why."""
 
 
 def read_array(value: Any, stream: int) -> Array | None:
-    """What an array is.
+    """Read an array.
 
     Arguments:
-        stream: the stream in which it will be used, as DLPack numbers it: its library makes sure that what it does to
-            the array comes first.
+        stream: the stream that will use it, as DLPack numbers it. Its library makes that stream wait for the library's
+            own work on the array.
 
     Returns:
-        The array; None: it is no array.
+        The array; None: the value is no array.
 
     Raises:
-        UnreadableArrayError: its library does not hand it out.
+        UnreadableArrayError: its library does not export it.
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
@@ -129,7 +129,7 @@ def _read_dlpack(value: Any, stream: int) -> Array:
     try:
         kind, number = (int(part) for part in value.__dlpack_device__())
         if kind not in (CUDA, MANAGED):
-            return Array(0, "", (), None, (kind, number), owner=value)  # the device is all that will be looked at
+            return Array(0, "", (), None, (kind, number), owner=value)  # the caller only looks at the device
         capsule = _export(value, stream)
     except Exception as error:  # libraries raise errors of any type
         raise UnreadableArrayError(first_line(error)) from error
@@ -168,7 +168,7 @@ _KINDS = {"i": "int", "u": "uint", "f": "float", "c": "complex", "b": "bool"}
 
 
 def _read_interface(value: Any, interface: dict[str, Any]) -> Array:
-    """What version 3 of the CUDA Array Interface says; it does not say on which device, the driver does."""
+    """Read version 3 of the CUDA Array Interface. It does not name the device, so the driver is asked."""
     from cuda.bindings import driver
 
     try:
@@ -178,7 +178,7 @@ def _read_interface(value: Any, interface: dict[str, Any]) -> Array:
     bytes_ = int(typestr[2:])
     dtype = "bool" if typestr[1] == "b" else f"{_KINDS.get(typestr[1], typestr)}{8 * bytes_}"
     if typestr[0] == ">":
-        raise UnreadableArrayError("its bytes are in the order of another machine")
+        raise UnreadableArrayError("its byte order is not that of this machine")
     strides = interface.get("strides")
     if strides is not None:
         strides = tuple(stride // bytes_ if stride % bytes_ == 0 else -1 for stride in strides)

@@ -20,7 +20,7 @@ from .interface import first_line
 from .refusal import BY_KERNEL, refuse
 
 LAST_DEFAULT_STREAM = 2
-"""Up to here handles of streams stand for one of the current context: null, the legacy default, that of the thread."""
+"""Handles of streams up to this one are defaults of the current context: 0 and 1 the legacy one, 2 the thread's."""
 
 UNREADABLE = {
     "CUDA_ERROR_INVALID_IMAGE",
@@ -28,7 +28,7 @@ UNREADABLE = {
     "CUDA_ERROR_INVALID_PTX",
     "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
 }
-"""The driver could not read the device code. PTX is refused by drivers that are older than what made it."""
+"""The driver could not read the device code. A driver refuses PTX of a newer compiler."""
 
 STICKY = {
     "CUDA_ERROR_ILLEGAL_ADDRESS",
@@ -45,7 +45,7 @@ STICKY = {
     "CUDA_ERROR_MPS_CLIENT_TERMINATED",
     "CUDA_ERROR_EXTERNAL_DEVICE",
 }
-"""These leave the context unusable, and any later call returns them (cuda.h, CUresult)."""
+"""Errors that leave the context unusable; any later call returns them (cuda.h, CUresult)."""
 
 CORE = (
     "Device",
@@ -56,17 +56,17 @@ CORE = (
     "Stream",
     "launch",
 )
-"""What is used of cuda.core."""
+"""The names of cuda.core that are used."""
 
 
 def import_core() -> Any:
     """The module ``cuda.core``, complete.
 
-    While cuda.core 1.2.2 is imported it takes over the import state of a module that is finished, so Python shows it to
-    other threads half-made.
+    While cuda.core 1.2.2 is imported, it takes over the import state of a finished module, so other threads can get it
+    incomplete. This function waits until it has all names, for at most a minute.
 
     Raises:
-        ImportError: it is not installed, or the thread that imports it does not get done.
+        ImportError: it is not installed, or still lacks a name after that time.
     """
     core = import_module("cuda.core")
     deadline = time.monotonic() + 60
@@ -83,16 +83,16 @@ def import_core() -> Any:
 
 @dataclass(frozen=True)
 class Device:
-    """A device, opened.
+    """A device that has been opened.
 
     Arguments:
-        number: CUDA's.
+        number: CUDA's number of it.
         capability: 10 * major + minor.
         shared_limit: bytes of shared memory that a block can have.
         memory_pools: whether memory can be allocated in streams.
         context: its primary context, where frameworks have their memory and their default stream.
-        name, count: what tuning tables know it by: the driver's name for it, and its multiprocessors; empty and 0, if
-            the driver does not say.
+        name, count: the driver's name for it and its number of multiprocessors, by which tuning tables know it; empty
+            and 0 if the driver does not say.
     """
 
     number: int
@@ -108,7 +108,7 @@ class Device:
 
 
 class Cuda:
-    """CUDA for one kernel: thread-safe, and an error in a process that was forked after CUDA had been used.
+    """CUDA for one kernel. Thread-safe; it raises an error in a process that was forked after CUDA was used.
 
     Arguments:
         kernel: the kernel's name, for messages.
@@ -127,7 +127,7 @@ class Cuda:
         os.register_at_fork(after_in_child=self._note_fork)
 
     def _note_fork(self) -> None:
-        self.lock = threading.RLock()  # a thread that does not exist here may have held it
+        self.lock = threading.RLock()  # a thread of the parent, which this child lacks, may have held it
         self._forked = self._begun
         self._streams.clear()
 
@@ -138,7 +138,7 @@ class Cuda:
         refuse(self.kernel, kind, text, refusal)
 
     def call(self, doing: Callable[[], str], function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call cuda.core; what it raises becomes an error that says what was being done."""
+        """Call cuda.core. If it raises, raise an error that says what the call was for."""
         try:
             return function(*arguments)
         except Exception as error:  # cuda.core's own exceptions have no public base class
@@ -148,7 +148,7 @@ class Cuda:
             raise RuntimeError(f"kernel '{self.kernel}': {doing()} failed with {text}{remedy}") from error
 
     def checked(self, doing: Callable[[], str], result: tuple[Any, ...]) -> Any:
-        """The values that a function of ``cuda.bindings.driver`` returned behind its status."""
+        """The first value that a driver function returned after its status; a RuntimeError if that is an error."""
         status, *values = result
         if status:
             name = getattr(status, "name", "an unknown error")
@@ -191,7 +191,7 @@ class Cuda:
     # ---- devices and contexts
 
     def device(self, number: int) -> Device:
-        """A device, opened.
+        """The device of that number, which is opened at the first use.
 
         Raises:
             RuntimeError: there is no driver, or it fails; or the process was forked after CUDA had been used.
@@ -252,9 +252,9 @@ class Cuda:
 
     @contextmanager
     def relaxed(self) -> Iterator[None]:
-        """Allows this thread what a graph would not have, while one is captured, by any thread.
+        """Let this thread make calls that the driver refuses while any thread captures a graph.
 
-        The driver refuses most of what a first use does then. What is set up here is for the whole process.
+        A first use needs such calls. They set things up for the whole process, and are no part of the graph.
         """
         from cuda.bindings import driver
 
@@ -269,10 +269,10 @@ class Cuda:
 
     @contextmanager
     def current(self, device: Device, stream: int) -> Iterator[None]:
-        """Makes a context of the device current for work in a stream, and afterwards what was current before.
+        """Make a context of the device current for work in a stream. Afterwards the previous one is current again.
 
-        A default stream is that of the primary context, also where the application has made another context of the
-        device current. A stream that it has made itself may be of that other context, which is left in place.
+        A default stream means that of the primary context, even if the application has made another context of the
+        device current. A stream of its own may belong to that other context, which then stays current.
         """
         from cuda.bindings import driver
 
@@ -299,7 +299,7 @@ class Cuda:
     # ---- streams; a context of the device is current
 
     def stream(self, handle: int, device: Device) -> Any:
-        """The stream of a handle as cuda.core has it; 0 and 1 are the legacy default, 2 that of the thread."""
+        """cuda.core's object for a stream's handle; 0 and 1 are the legacy default stream, 2 is the thread's."""
         if handle in (0, 1):
             return self.core.LEGACY_DEFAULT_STREAM
         if handle == 2:
@@ -312,7 +312,7 @@ class Cuda:
         return known
 
     def order(self, device: Device, first: int, then: int) -> None:
-        """Have a stream wait for what is on another one by now; there is nothing to do on one stream."""
+        """Make stream ``then`` wait for the work that is on ``first`` now. If they are the same, nothing happens."""
         if (first or 1) != (then or 1):
             waiting = self.stream(then, device)
             self.call(
@@ -322,7 +322,7 @@ class Cuda:
             )
 
     def is_captured(self, device: Device, stream: int) -> bool:
-        """Whether a graph is captured from a stream."""
+        """Whether a stream is being captured into a graph."""
         from cuda.bindings import driver
 
         def asking() -> str:
@@ -342,7 +342,7 @@ class Cuda:
             )
 
     def synchronize(self, device: Device, stream: int) -> None:
-        """Wait for all that is on a stream."""
+        """Wait for all work on a stream."""
         from cuda.bindings import driver
 
         self.refuse_captured(device, stream)
@@ -352,7 +352,7 @@ class Cuda:
 
 
 def _identity(number: int) -> tuple[str, int]:
-    """What tuning tables know a device by. No call depends on it, so a query that fails is no error."""
+    """The name and count by which tuning tables know a device. No call needs them, so a failed query is no error."""
     from cuda.bindings import driver
 
     status, name = driver.cuDeviceGetName(256, number)
@@ -370,7 +370,7 @@ def _meaning(status: Any) -> str:
 
 
 def _traced_back() -> str:
-    """Where an error comes from that has made the context unusable."""
+    """What messages say about the source of an error that made the context unusable, and the remedy."""
     blocks = os.environ.get("CUDA_LAUNCH_BLOCKING", "0").strip() not in ("", "0")
     before = "" if blocks else "\n  it comes from earlier work on the device, of this kernel or of anything else"
     after = "; with CUDA_LAUNCH_BLOCKING=1 in its environment the launch at fault raises the error"
@@ -379,7 +379,7 @@ def _traced_back() -> str:
 
 
 def version_text(cuda: int) -> str:
-    """A version as CUDA counts it, 1000 * major + 10 * minor, as people write it."""
+    """The text of a CUDA version number (1000 * major + 10 * minor), such as ``12.4``."""
     return f"{cuda // 1000}.{cuda % 1000 // 10}"
 
 

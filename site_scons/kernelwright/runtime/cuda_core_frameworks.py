@@ -23,7 +23,7 @@ class Stream(NamedTuple):
 
     @classmethod
     def of(cls, stream: Any) -> Stream | None:
-        """The stream that was passed in one of its forms; None: it is no stream."""
+        """The stream that a caller passed, in any accepted form; None: it is no stream."""
         number = plain_number(stream)
         if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < 2**64:
             return cls(number)
@@ -37,29 +37,29 @@ class Stream(NamedTuple):
 
 
 class Framework:
-    """Where new arrays are from if no framework is: memory of our own, and the default stream."""
+    """Makes new arrays if no argument is from a framework: in memory of our own, on the default stream."""
 
     name = "cuda.core"
 
     def current_stream(self) -> Stream:
-        """The stream that its user has chosen."""
+        """The stream that the framework's user has made current."""
         return Stream(0)
 
     def new_array(self, cuda: Cuda, device: Device, dtype: str, shape: tuple[int, ...], stream: Stream) -> Any:
         """A new array for an output.
 
         Raises:
-            TypeError: it has no such dtype.
+            TypeError: the framework has no such dtype.
         """
         return new_output(cuda, device, dtype, shape, *stream)
 
     def workspace(self, cuda: Cuda, device: Device, size: int, stream: Stream) -> tuple[int, Callable[[], None]]:
-        """The address of temporary memory, and what frees it."""
+        """The address of temporary memory, and a function that frees it."""
         return pool_of(device.number).allocate_workspace(cuda, device, size, stream.handle)
 
 
 class _Lender(Framework):
-    """A framework with an allocator."""
+    """A framework that can allocate memory on a GPU."""
 
     def workspace(self, cuda: Cuda, device: Device, size: int, stream: Stream) -> tuple[int, Callable[[], None]]:
         kept = [self.new_array(cuda, device, "uint8", (max(size, 1),), stream)]
@@ -70,7 +70,7 @@ class _Torch(_Lender):
     """PyTorch.
 
     Arguments:
-        tensor: of the arguments, the first that is on a GPU, or None.
+        tensor: the first argument that is on a GPU, or None.
     """
 
     name = "torch"
@@ -90,7 +90,7 @@ class _Torch(_Lender):
         handle = 0 if stream.handle in DEFAULT else stream.handle
         if torch.cuda.current_stream(place).cuda_stream == handle:
             return torch.empty(shape, dtype=kind, device=place)
-        # PyTorch takes handles for external streams, but for those of the default one.
+        # PyTorch makes an external stream of any handle but that of the default stream.
         other = torch.cuda.ExternalStream(handle, place) if handle else torch.cuda.default_stream(place)
         with torch.cuda.stream(other):
             return torch.empty(shape, dtype=kind, device=place)
@@ -100,7 +100,7 @@ class _Cupy(_Lender):
     """CuPy.
 
     Arguments:
-        array: the first of the arguments.
+        array: the first argument that is an array of CuPy.
     """
 
     name = "cupy"
@@ -126,7 +126,7 @@ class _Cupy(_Lender):
 
 
 def framework_of(arrays: Iterable[Any]) -> Framework:
-    """The framework whose current stream is used, and that new arrays are from: the first that has both.
+    """The framework that gives the current stream and new arrays: PyTorch if an argument is its, else CuPy, else none.
 
     Arguments:
         arrays: the arguments that are passed as arrays.
@@ -145,6 +145,6 @@ def framework_of(arrays: Iterable[Any]) -> Framework:
 
 
 def address_of(array: Any) -> int:
-    """The address of the data of an array that was made here."""
+    """The address of a new array's data."""
     data = array.data_ptr() if hasattr(array, "data_ptr") else array.ptr if hasattr(array, "ptr") else array.data.ptr
     return int(data)

@@ -1,6 +1,6 @@
 """The kernels of this package as Python functions that launch device code through cuda.core.
 
-A call is matched with the variants here; a generated module has, for each variant, the function that launches.
+This module finds the variant for a call. A generated module has a function for each variant, which launches it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class CudaCoreKernel(Interface):
     # ---- arguments
 
     def _items(self, arguments: Sequence[Any]) -> list[dict[str, Any]]:
-        """What the manifest says of each argument that was passed."""
+        """The manifest's description of each argument that was passed."""
         items: list[dict[str, Any]] = self._entry["variants"][0]["arguments"]
         given = items if len(arguments) == len(items) else [item for item in items if not item["output"]]
         if len(given) != len(arguments):
@@ -95,7 +95,7 @@ class CudaCoreKernel(Interface):
         return given
 
     def _read(self, pairs: Sequence[tuple[Mapping[str, Any], Any]], stream: int) -> Passed:
-        """The arguments by position, with arrays read."""
+        """All arguments by position, with arrays read; None for outputs that were left out."""
         items = self._entry["variants"][0]["arguments"]
         complete = len(pairs) == len(items)
         values = iter(value for _, value in pairs)
@@ -142,7 +142,7 @@ class CudaCoreKernel(Interface):
     def _allocate(
         self, match: Match, passed: Passed, framework: Framework, device: Device, stream: Stream
     ) -> list[Any]:
-        """New arrays for the outputs that were left out, which come to be in their places in ``passed``."""
+        """Make new arrays for the outputs that were left out, and put them into ``passed``."""
         made: list[Any] = []
         signatures = self._shared.signatures
         for name, (dtype, shape) in zip(signatures.outputs, match.outputs, strict=True):
@@ -166,7 +166,7 @@ class CudaCoreKernel(Interface):
 
     @contextmanager
     def _held(self, passed: Passed, device: Device, stream: int) -> Iterator[None]:
-        """Waits for the launches before arrays are given back whose library does not know of them."""
+        """Wait for the launches before borrowed arrays are given back: their library does not know of the launches."""
         if not any(isinstance(value, Array) and value.borrowed for value in passed):
             yield
             return
@@ -177,7 +177,7 @@ class CudaCoreKernel(Interface):
             self._shared.cuda.synchronize(device, stream)
 
     def _require_idle(self, launch: str, match: Match, passed: Passed, made: list[Any]) -> None:
-        """Refuse a call that launched nothing, unless it has nothing to do: see kw_require_idle of the launcher."""
+        """Refuse a call that launched nothing, unless there was nothing to do; see kw_require_idle of the launcher."""
         outputs = [shape for _, shape in match.outputs]
         if any(0 in shape for shape in outputs or [value.shape for value in passed if isinstance(value, Array)]):
             return
@@ -199,7 +199,7 @@ class CudaCoreKernel(Interface):
                 if isinstance(value, Array) and value.after is not None:
                     cuda.order(device, int(value.after), stream.handle)
             launching = self._module.VARIANTS[variant.slug]
-            # Of a variant with several sources, that of the code that suits the device best.
+            # A variant with several sources has a function for each arch.
             launching = launching[code.arch_on(device)] if isinstance(launching, dict) else launching
             launching(call, *values)
         except LaunchError as error:
@@ -261,7 +261,7 @@ class CudaCoreKernel(Interface):
                 code.on(opened)
 
     def _codes(self, device: Device) -> list[DeviceCode]:
-        """The device code that calls may need: all of declared variants, and of others what has the same arch."""
+        """The device code that calls may need: that of declared variants, and that of others with the same arch."""
         if self._index is not None:
             return self._codes_of([self._entry["variants"][self._index]])
         compared, entries = self._shared.signatures.compared("cuda"), self._entry["variants"]
@@ -274,7 +274,7 @@ class CudaCoreKernel(Interface):
         return [self._shared.codes[entry["slug"]] for entry in entries if entry["slug"] in self._shared.codes]
 
     def _parsed(self, device: Any) -> int:
-        """The number of ``"cuda"``, ``"cuda:1"``, or an object that prints so."""
+        """The number of the device ``"cuda"``, ``"cuda:1"``, or an object whose ``str()`` is like these."""
         kind, number = parse_device(device)
         if kind != DEVICE_TYPES["cuda"]:
             remedy = "use a device that it was built for, or a backend that was built for the CPU"

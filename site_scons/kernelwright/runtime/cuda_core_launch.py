@@ -1,4 +1,4 @@
-"""Launches by way of cuda.core: the device code of variants, and what generated modules do their work with."""
+"""Launches through cuda.core: the device code of variants, and the functions that generated modules call."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .cuda_core_device import Cuda, Device, version_text
 from .dtype import integer_range
 
 SHARED_LIMIT = 48 * 1024
-"""Beyond this, counting its static shared memory too, a function must opt in to dynamic shared memory."""
+"""A function that needs more bytes of static and dynamic shared memory than this must opt in to more."""
 
 Allocate = Callable[[int], tuple[int, Callable[[], None]]]
-"""Bytes -> the address of memory, and what frees it."""
+"""Bytes -> the address of memory, and a function that frees it."""
 
 FindImage = Callable[[str, str, str, int, int], tuple[str, Any]]
 """The loader's ``image``: kernel, slug, suitable archs, device number and capability -> arch and path."""
@@ -68,7 +68,7 @@ def truncdiv(a: int, b: int) -> int:
 
 
 def truncmod(a: int, b: int) -> int:
-    """What a quotient that is rounded towards zero leaves."""
+    """The remainder that belongs to :func:`truncdiv`, as in C."""
     return a - b * truncdiv(a, b)
 
 
@@ -77,7 +77,7 @@ def truncmod(a: int, b: int) -> int:
 
 @dataclass
 class Function:
-    """A device function on one device: its static shared memory, and the dynamic that it may use so far, in bytes."""
+    """A device function on one device, with its static shared memory and the dynamic that it may use, in bytes."""
 
     kernel: Any
     static_shared: int
@@ -89,7 +89,7 @@ class DeviceCode:
     """The device code of one variant, loaded once for each device.
 
     Arguments:
-        cuda: CUDA.
+        cuda: CUDA for the kernel.
         slug: the variant.
         archs: those that it was built for.
         functions: the names of its device functions; by arch, if it has several sources.
@@ -110,7 +110,7 @@ class DeviceCode:
         """Arch and path of the image for a device.
 
         Raises:
-            RuntimeError: none suits it, or none that does is installed, or the driver is too old for it.
+            RuntimeError: no image suits it, none that does is installed, or the driver is too old for the image.
         """
         archs = suitable(self.archs, device.capability)
         if not archs:
@@ -140,7 +140,7 @@ class DeviceCode:
             )
 
     def on(self, device: Device) -> Mapping[str, Function]:
-        """The device functions on a device, whose context is current."""
+        """The loaded device functions by name. The context of the device must be current."""
         known = self._loaded.get(device.number)
         if known is not None:
             return known
@@ -152,7 +152,7 @@ class DeviceCode:
     def _load(self, device: Device) -> dict[str, Function]:
         arch, path = self.choose(device)
         content = path.read_bytes()
-        # The driver reads what it is given to the end of a header, or of a text.
+        # The driver is not told the size: a header says it, or the text ends.
         is_fatbin, loading = content.startswith(b"P\xedU\xba"), self.cuda.core.ObjectCode
         make = loading.from_fatbin if is_fatbin else loading.from_ptx if is_ptx(arch) else loading.from_cubin
         code = make(content, name=f"{self.cuda.kernel} {self.slug} {arch}")
@@ -161,7 +161,7 @@ class DeviceCode:
         return {name: self._function(code, name, arch, device) for name in names}
 
     def arch_on(self, device: Device) -> str:
-        """The arch of the code that runs on a device, whose context is current."""
+        """The arch of the code that runs on a device. The context of the device must be current."""
         self.on(device)
         return self._archs[device.number]
 
@@ -183,17 +183,17 @@ class DeviceCode:
 
 
 class Call:
-    """What a generated function does its work with: the launches of one call of a kernel.
+    """One call of a kernel: a generated function launches device functions through it.
 
     Arguments:
         code: the variant's device code.
         device: where it runs; its context is current.
         stream: the stream's handle.
-        allocate: gets temporary memory of so many bytes for that stream: its address, and what frees it.
+        allocate: allocates temporary memory for that stream: bytes -> its address, and a function that frees it.
 
     Attributes:
         launched: whether anything was launched.
-        skipped: the last launch that was left out because it has no block or no thread, in words; empty: none was.
+        skipped: the text of the last launch that was skipped because it has no block or no thread; empty: none was.
     """
 
     launched = False
@@ -209,12 +209,12 @@ class Call:
         self._workspaces: list[Callable[[], None]] = []
 
     def check(self, passes: bool, error: type[Exception], message: str) -> None:
-        """Raise an error of the definition's own, which may name the kernel already."""
+        """Raise the error of a check in the definition, unless it passes. The message may name the kernel already."""
         if not passes:
             self._cuda.refuse(error, message.removeprefix(f"kernel '{self._cuda.kernel}': "))
 
     def workspace(self, size: int) -> int:
-        """The address of temporary memory of so many bytes, until the call ends."""
+        """The address of ``size`` bytes of temporary memory, which is freed when the call ends."""
         address, free = self._allocate(size)
         self._workspaces.append(free)
         return address
@@ -224,7 +224,7 @@ class Call:
         return tensor_maps.encoded(self._cuda.checked, data, dtype, **described)
 
     def free(self) -> None:
-        """Free the temporary memory, once the work before has been done."""
+        """Free the temporary memory, after the launches of this call are done."""
         while self._workspaces:
             self._workspaces.pop()()
 
@@ -244,7 +244,7 @@ class Call:
 
         Arguments:
             grid, block, cluster: in blocks, threads and blocks.
-            parameters: addresses, numbers of ctypes, and tensor maps, which need a launch without further options.
+            parameters: addresses, numbers of ctypes, and tensor maps; a launch with these takes no further options.
             shared: bytes of dynamic shared memory of a block.
 
         Raises:

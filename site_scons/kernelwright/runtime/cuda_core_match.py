@@ -1,6 +1,6 @@
-"""Which variant a call through cuda.core gets: what its arrays and numbers are is compared with all that is built.
+"""Finds the variant for a call through cuda.core: compares its arrays and numbers with the variants that are built.
 
-What depends on dtypes and sizes alone is in ``arguments.py``; here are alignment, strides, devices and tuning tables.
+``arguments.py`` compares dtypes and sizes; this module adds alignment, strides, devices and tuning tables.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Passed = list["Array | Any"]
 
 
 class Match(NamedTuple):
-    """What a call was found to need.
+    """The variant for calls of one kind, and what it needs.
 
     Arguments:
         variant: its number.
         device: the number of the device.
         outputs: dtype and shape of each output.
-        demands: of each array that has elements its position, the bits that its address must not have, and whether it
-            is written.
+        demands: for each array with elements: its position, the bits that must be 0 in its address, and whether it is
+            written.
     """
 
     variant: int
@@ -43,7 +43,7 @@ class Match(NamedTuple):
     demands: tuple[tuple[int, int, bool], ...]
 
     def fits(self, passed: Passed) -> bool:
-        """Whether other data can be used in the same way."""
+        """Whether this is also the match of a call of the same kind with other data."""
         for position, bits, written in self.demands:
             array = passed[position]
             if not array.data or array.data & bits or (written and array.read_only):
@@ -53,12 +53,12 @@ class Match(NamedTuple):
 
 @dataclass(frozen=True)
 class Found:
-    """The variant for a call, and how it was found.
+    """The variant for a call, and why it is that one.
 
     Arguments:
         index: its number.
         declared: the declared variant that the call fits, with the sizes of the call.
-        is_first: whether dtypes and sizes alone decide so; otherwise it is because of how the data lies.
+        is_first: whether dtypes and sizes alone decide this; otherwise the alignment of the data decides, too.
         tuned: what the tuning tables say; None: there are none.
     """
 
@@ -90,7 +90,7 @@ class Shared:
         self.tables = tables_of(entry)
         self._tuned: dict[tuple[int, int], Tuned] = {}
         self._archs_of = [archs.get(variant["slug"], ()) for variant in entry["variants"]]
-        # A variant that is not built for CUDA has none, and is never chosen.
+        # A variant without code for CUDA has no alignments, and is never chosen.
         self.alignments = [module.ALIGNMENTS.get(variant["slug"], ()) for variant in entry["variants"]]
         self.matches: dict[tuple[Any, ...], Match] = {}
         self.archs = tuple(dict.fromkeys(arch for listed in archs.values() for arch in listed))
@@ -100,7 +100,7 @@ class Shared:
         }
 
     def tuned(self, declared: int, device: Device) -> Tuned:
-        """What the tables say of calls on a device that a declared variant fits; found once.
+        """What the tables say about calls on a device that fit a declared variant; looked up once.
 
         Raises:
             RuntimeError: the variant cannot run on the device.
@@ -115,7 +115,7 @@ class Shared:
         return known
 
     def remember(self, key: tuple[Any, ...], match: Match) -> None:
-        """Note what was found out about calls of one kind."""
+        """Keep the match for calls of one kind."""
         if len(self.matches) >= self.KEPT:
             self.matches.clear()
         self.matches[key] = match
@@ -136,7 +136,7 @@ class Matcher:
         self._index = index
 
     def matched(self, passed: Passed) -> Match:
-        """The variant for a call, once everything has been compared; of a call like an earlier one only the data is."""
+        """The match for a call. If an earlier call was of the same kind, only the data is compared."""
         key = (self._index, *map(_outline, passed))
         known = self.shared.matches.get(key)
         if known is not None and known.fits(passed):
@@ -146,18 +146,18 @@ class Matcher:
         index = found.index
         self.check(index, passed, number)
         arrays = [(position, value) for position, value in enumerate(passed) if isinstance(value, Array)]
-        # Other data has to suit the declared variant as well: with data that it does not fit, a later one decides.
+        # Other data must fit the declared variant, too: if it does not, another declared variant is chosen.
         both = zip(self.shared.alignments[index], self.shared.alignments[found.declared.index], strict=True)
         alignments = list(map(max, both))
         written = [item["written"] for item in self._entry["variants"][index]["arguments"]]
         demands = [(p, alignments[p] - 1, written[p]) for p, array in arrays if not array.is_empty]
         match = Match(index, number, found.outputs, tuple(demands))
-        if found.is_first:  # another choice was made for data that happened to lie as it did
+        if found.is_first:  # otherwise the alignment of this data decided, and other data may differ
             self.shared.remember(key, match)
         return match
 
     def device_number(self, passed: Passed) -> int:
-        """The number of the device that a call runs on: that of its first array. Raises a ValueError if it has none."""
+        """The number of the device that a call runs on: that of its first array. A ValueError if it has none."""
         for value in passed:
             if isinstance(value, Array):
                 return value.device[1]
@@ -174,7 +174,7 @@ class Matcher:
             return Found(first.index, first, True)
         aligned = self._are_aligned(first.index, passed)
         if not aligned:
-            # A later variant may ask for less; if none does, the first says what it asks for.
+            # A later variant may need less alignment. If none fits, the error says what the first one needs.
             for index in signatures.compared("cuda"):
                 if index > first.index and (later := self._fitting(index, described, passed)):
                     declared, aligned = later, True
@@ -186,7 +186,7 @@ class Matcher:
         return Found(index if fits else declared.index, declared, fits and declared is first, tuned)
 
     def _fitting(self, index: int, described: list[Described | None], passed: Passed) -> Chosen | None:
-        """A variant as the one for a call; None, if the call does not fit it."""
+        """The choice of this variant for a call; None: the call does not fit it."""
         try:
             chosen = self.shared.signatures.choose(described, index, "cuda")
         except (TypeError, ValueError):
@@ -194,7 +194,7 @@ class Matcher:
         return chosen if self._are_aligned(index, passed) else None
 
     def _tuned(self, declared: Chosen, passed: Passed) -> Tuned | None:
-        """What the tuning tables say; None, if there are none, or the variant cannot run, which the call says."""
+        """What the tuning tables say; None: there are none, or the variant cannot run, and then the call says so."""
         if not self.shared.tables:
             return None
         try:
@@ -208,7 +208,7 @@ class Matcher:
         return all(_is_aligned(alignment, value) for alignment, value in zip(alignments, passed, strict=True))
 
     def check(self, index: int, passed: Passed, number: int) -> None:
-        """Refuse what only the data tells: layout, alignment, device, and memory that may not be written."""
+        """Raise an error for a wrong layout, alignment or device of an array, or for one that must not be written."""
         first = next(
             item["name"]
             for item, value in zip(self._entry["variants"][index]["arguments"], passed, strict=True)
@@ -240,7 +240,7 @@ class Matcher:
                 self.shared.cuda.refuse(ValueError, f"{text}\n  remedy: pass a copy of it", MISALIGNED)
 
     def _check_strides(self, index: int, position: int, passed: Passed) -> None:
-        """Compare the strides of an array with those that are declared, where they stride over something."""
+        """Compare an array's strides with the declared ones. Any stride fits an axis of size 1, or an empty array."""
         entry, array, limit = (
             self._entry["variants"][index],
             passed[position],
@@ -263,7 +263,7 @@ class Matcher:
             self.shared.cuda.refuse(ValueError, f"argument '{name}' has elements that are further apart than {told}")
 
     def _stride(self, stride: int | str, entry: Mapping[str, Any], passed: Passed, known: Mapping[str, Any]) -> int:
-        """A declared stride; what only strides tell is as the first array has it."""
+        """The value of a declared stride. The first array with a symbol that only strides have gives its value."""
         if isinstance(stride, int):
             return stride
         symbols = dict(known)
@@ -291,7 +291,7 @@ def described_as(value: Any) -> Described | None:
 
 
 def _outline(value: Any) -> Any:
-    """What is compared of an argument, besides its data: dtype, sizes, strides and device, or an integer."""
+    """What tells kinds of calls apart: an array's dtype, sizes, strides and device; an integer; the type of others."""
     if type(value) is Array:
         return value[1:5]
     return (type(value), value) if isinstance(value, int) else type(value)

@@ -1,14 +1,13 @@
 """Device memory of the cuda_core backend: temporary memory, and outputs for which no framework offers an allocator.
 
-It comes from one pool for each device, which keeps what it once got from the system. By default a pool gives all that
-is free back at each synchronisation. Devices without pools have plain memory.
+Each device has one pool, which keeps all memory that it has got from the system. By default CUDA's pools give free
+memory back at each synchronisation. On a device without pools, memory is allocated directly.
 
-An output lives longer than its call, and nobody tells when the last work on it is done: other libraries read it through
-DLPack in streams of their own, the stream of its launch may have been destroyed by then, and its end comes in any
-thread, while a graph is captured, or in a forked child. So the end of an output makes no call of the driver: its memory
-is put on a list, and freed once the device has done all the work that it was given before the list was taken. That is
-waited for when more than ``LIMIT`` bytes are on the list, by the next call that makes an output, or when the device has
-no memory left.
+An output lives longer than its call, and nothing tells when the last work on it is done. Other libraries read it by
+DLPack in streams of their own, and the stream of its launch may be destroyed before the output ends. It may end in any
+thread, while a graph is captured, or in a forked child. So nothing calls the driver when an output ends: its memory is
+put on a list. It is freed once the device has done all work that it had when the list was taken. A call waits for that
+if it makes an output and more than ``LIMIT`` bytes are on the list, or if the device has no memory left.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from .dtype import numpy_dtype
 from .interface import LEGACY, NewArray
 
 LIMIT = 256 << 20
-"""How many bytes of outputs that have ended may wait to be freed."""
+"""The most bytes of ended outputs that may wait to be freed."""
 
 LEAST = 64 << 10
-"""What the smallest output counts for, so that the list does not get long."""
+"""The bytes that an output counts for at least, so that the list does not get long."""
 
 KEEP = 2**64 - 1
 """Bytes that a pool keeps: all."""
@@ -45,14 +44,14 @@ class Pool:
         self._lock = threading.Lock()
         self._handle: Any = None
         self._released: deque[tuple[int, int]] = deque()
-        self._waiting = 0  # about: threads count without a lock, since an output may end while this one has it
-        self._limit = LIMIT  # on how much of it to wait for the device
+        self._waiting = 0  # about how many bytes are on the list; counted without the lock, see release
+        self._limit = LIMIT  # how many of them make a call wait for the device
 
     def allocate_output(self, cuda: Cuda, device: Device, size: int, stream: int) -> int:
         """The address of memory for an output that is written in a stream.
 
         Raises:
-            RuntimeError: there is not enough, or the stream is captured, or belongs to another context.
+            RuntimeError: there is not enough memory, or the stream is captured, or belongs to another context.
         """
         self._check_stream(cuda, device, stream)
         if self._waiting > self._limit:
@@ -60,17 +59,17 @@ class Pool:
         return self._allocated(cuda, device, size, stream, f"{size} bytes for an output")
 
     def release(self, address: int, size: int) -> None:
-        """Note that an output has ended. Called from anywhere; it makes no call of the driver and takes no lock."""
+        """Put the memory of an ended output on the list. Safe anywhere: it calls no driver and takes no lock."""
         self._released.append((address, size))
         self._waiting += max(size, LEAST)
 
     def allocate_workspace(self, cuda: Cuda, device: Device, size: int, stream: int) -> tuple[int, Callable[[], None]]:
-        """The address of temporary memory for work in a stream, and what frees it there.
+        """The address of temporary memory for work in a stream, and a function that frees it there.
 
         In a captured stream the pool's memory belongs to the graph, from the node that allocates to the one that frees.
 
         Raises:
-            RuntimeError: there is not enough; or the stream is captured, and the device has no pools.
+            RuntimeError: there is not enough memory; or the stream is captured, and the device has no pools.
         """
         if not device.memory_pools and cuda.is_captured(device, stream):
             cuda.refuse(
@@ -126,10 +125,11 @@ class Pool:
         return self._handle
 
     def _free_released(self, cuda: Cuda, device: Device, stream: int) -> None:
-        """Free what has been released. What cannot be waited for stays: the device has failed, or a graph is captured.
+        """Wait for the device, and free the memory on the list.
 
-        A wait that fails makes that capture fail too, so the next one comes after as much memory again. After one that
-        succeeds no work on the memory is left, so it may be freed in the stream of this call, which surely exists.
+        If the wait fails (the device has failed, or a graph is captured), the memory stays on the list. It makes the
+        capture fail, too, so the next wait comes only after ``LIMIT`` more bytes. After a wait that succeeds no work on
+        the memory is left, so it may be freed in the stream of this call, which surely exists.
         """
         from cuda.bindings import driver
 
@@ -180,7 +180,7 @@ def pool_of(number: int) -> Pool:
 
 @cache
 def _resource_class(base: Any) -> Any:
-    """A memory resource of cuda.core whose memory is released, and not freed, when its buffer ends."""
+    """A class of cuda.core's memory resources: when a buffer ends, its memory is put on the pool's list, not freed."""
 
     def allocate(self: Any, size: int, *, stream: Any) -> Any:
         raise NotImplementedError
@@ -195,7 +195,7 @@ def _resource_class(base: Any) -> Any:
 class Output(NewArray):
     """A new array on a GPU that no framework has allocated, and that knows the stream of its launch.
 
-    What is not here is looked up in a ``cuda.core.utils.StridedMemoryView``: ``ptr``, ``shape``, ``dtype`` and others.
+    Other attributes are those of a ``cuda.core.utils.StridedMemoryView``: ``ptr``, ``shape``, ``dtype`` and more.
     """
 
     __slots__ = ()
@@ -210,7 +210,7 @@ class Output(NewArray):
 
 
 def _serve(cuda: Cuda, name: bytes, number: int, *streams: int) -> None:
-    """Make a stream wait for another one, or wait for one; called as :func:`hand_over` calls a library's service."""
+    """Make a stream wait for another one, or wait for a stream; :func:`hand_over` calls it like a library's service."""
     from cuda.bindings import driver
 
     device = cuda.device(number)  # an error, if the process was forked

@@ -1,8 +1,8 @@
 """Tensor maps of the cuda_core backend: the driver makes them, and launches pass them by value.
 
-cuda.core 1.2 makes them of arrays only that it knows the owner of, and passes no other ones; cuda.bindings 13.4 has
-memory for them that is not aligned as the driver wants it. So the driver is asked through ctypes, and starts what has
-one among its parameters.
+cuda.core 1.2 makes them only for arrays whose owner it knows, and passes only those that it made. cuda.bindings 13.4
+does not align their memory as the driver requires. So this module makes them with the driver through ctypes, and uses
+the driver to launch the functions that take one.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 BYTES, ALIGNMENT = 128, 64
-"""Of a CUtensorMap (cuda.h)."""
+"""Size and alignment of a CUtensorMap (cuda.h), in bytes."""
 
 DTYPES = {
     **{"float16": 6, "bfloat16": 9, "float32": 7, "float64": 8, "uint8": 0, "int8": 0},
     **{"uint16": 1, "int16": 1, "uint32": 2, "int32": 3, "uint64": 4, "int64": 5},
     **{"bool": 0, "float8_e4m3fn": 0, "float8_e5m2": 0},
 }
-"""CUtensorMapDataType by dtype. Copies do not look at integers, so their sign does not matter, and other elements of a
-byte are integers to them."""
+"""dtype -> CUtensorMapDataType. Copies do not look at values, so a signed type may have the number of an unsigned one,
+and any type of one byte has that of uint8."""
 
 
 class TensorMap:
@@ -45,11 +45,11 @@ def encoded(
     """The tensor map of an array; a context of its device is current.
 
     Arguments:
-        checked: raises an error that says what was being done, if the status of a call of the driver is one.
+        checked: as :meth:`Cuda.checked`; raises an error that says what failed, if the status is an error.
         data: the address of the array.
         dtype: that of its elements, in ``DTYPES``.
-        sizes, strides, box, steps, modes: as of cuTensorMapEncodeTiled. Of an array without elements the map stays
-            zero, since there is nothing to copy.
+        sizes, strides, box, steps, modes: as cuTensorMapEncodeTiled takes them. The map of an array without elements
+            stays zero, since there is nothing to copy.
 
     Raises:
         RuntimeError: the driver refuses.
@@ -86,7 +86,7 @@ def start(
     shared: int,
     parameters: Sequence[Any],
 ) -> tuple[Any, ...]:
-    """Launch a device function some of whose parameters are tensor maps; what the driver returns.
+    """Launch a device function that takes tensor maps, and return what the driver returns.
 
     Arguments:
         kernel: the CUkernel.

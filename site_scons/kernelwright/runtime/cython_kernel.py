@@ -1,7 +1,7 @@
-"""Loads kernels as extension modules: one binary each, for Python 3.11 and later.
+"""Loads kernels that are extension modules: one binary each, for Python 3.11 and later.
 
-The callable is an object of the module's own type with the services of every kernel object added. Calling it enters C
-at once; no Python code of ours runs. Neither does tvm-ffi's: of that package only the library is loaded.
+A kernel object is of the module's own type, and has the services of every kernel object. A call enters C at once, and
+runs no Python code of ours or of tvm-ffi: only the library of that package is loaded.
 """
 
 from __future__ import annotations
@@ -25,29 +25,30 @@ if TYPE_CHECKING:
     from .loader import Loader
 
 OLDEST_PYTHON = (3, 11)
-"""The first that has the buffer protocol in its limited API."""
+"""The first Python that has the buffer protocol in its limited API."""
 
 IMPORTERS = {
     "numpy": "numpy",
     "jax": "jax.dlpack",
     "jaxlib": "jax.dlpack",
     "cupy": "cupy",
-    "torch": "torch",  # where it is too old to make them in C
+    "torch": "torch",  # if it is too old to make them in C
     "tvm_ffi": "tvm_ffi",
     "tvm": "tvm_ffi",
 }
-"""Library of the first array of a call -> the module whose ``from_dlpack`` makes its arrays of new outputs."""
+"""Library of the first array of a call -> the module whose ``from_dlpack`` turns new outputs into its arrays."""
 
 
 STREAMS: dict[str, Callable[[Any, int], Any]] = {
     "torch": lambda torch, device: torch.cuda.current_stream(device),
     "cupy": lambda cupy, device: cupy.cuda.get_current_stream(device),
 }
-"""Library -> its current stream on a device. Others either say it in C, or have none: JAX orders work by itself."""
+"""Library -> a function that gives its current stream on a device. Other libraries tell it in C, or have none: JAX
+orders its work by itself."""
 
 
 class Services(LibraryKernel):
-    """What a kernel object has besides its call. ``_load``, ``_service`` and ``_set_provider`` are the module's."""
+    """The methods of a kernel object besides its call. The module has ``_load``, ``_service`` and ``_set_provider``."""
 
     _load: Callable[[bytes, bytes, bytes], None]
     _library: Path
@@ -76,17 +77,17 @@ class Services(LibraryKernel):
         return _signature(self._entry)
 
     def _current_stream(self, like: type, device: int) -> Any:
-        """The current stream of the library that has the type ``like``; None, if it is not known to have any."""
+        """The current stream of the library that has the type ``like``; None, if none is known."""
         for library in libraries_of(like):
             if library in STREAMS:
                 return STREAMS[library](sys.modules[library], device)
         return None
 
     def _enter_stream(self, like: type, device: int, stream: int) -> Any:
-        """Make a stream the current one of the library that has the type ``like``: what is to be left afterwards.
+        """Make a stream current in the library that has the type ``like``; return the context to leave afterwards.
 
         Raises:
-            ValueError: it is not known how that is done there.
+            ValueError: Kernelwright cannot do that for this library.
         """
         if "torch" not in libraries_of(like):
             raise ValueError(
@@ -101,13 +102,13 @@ class Services(LibraryKernel):
     _plain_number = staticmethod(plain_number)
 
     def _as_integers(self, array: Any) -> tuple[Any, int] | None:
-        """An array that has no buffer because of its dtype, as integers; None: it is another object."""
+        """An array whose dtype keeps it from having a buffer, as integers; None: it is another object."""
         from .dlpack import as_integers
 
         return as_integers(array)
 
     def _adopt(self, output: Any, first: Any) -> Any:
-        """A new output as an array of the library of the first array of the call, if there is one known."""
+        """Turn a new output into an array of the library of the call's first array, if that is a known one."""
         like = type(first)
         try:
             importer = self._importers[like]
@@ -131,7 +132,7 @@ def _find_importer(like: type) -> Callable[[Any], Any]:
 
 
 def _or_as_it_is(importer: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """An importer that leaves alone what its library does not have a dtype for, as NumPy has no bfloat16."""
+    """An importer that returns an output unchanged if its library lacks the dtype, as NumPy lacks bfloat16."""
 
     def take(output: Any) -> Any:
         try:
@@ -146,7 +147,7 @@ def _signature(entry: dict[str, Any]) -> Signature:
     from inspect import Parameter, Signature
 
     arguments = entry["variants"][0]["arguments"]
-    # Python allows no parameter without a default behind one with a default, so such outputs have none.
+    # Python allows no parameter without a default after one with a default, so outputs before an input have none.
     trailing = len(arguments)
     while trailing and arguments[trailing - 1]["output"]:
         trailing -= 1
@@ -176,7 +177,7 @@ def load(loader: Loader, name: str, entry: dict[str, Any]) -> Services:
 
 
 def _is_suitable() -> bool:
-    """Whether this Python has the stable ABI that the modules are for. A free-threaded one has another."""
+    """Whether this Python has the stable ABI that the modules are compiled for. A free-threaded one has another."""
     is_threaded = "t" in getattr(sys, "abiflags", "")
     return sys.implementation.name == "cpython" and sys.version_info >= OLDEST_PYTHON and not is_threaded
 

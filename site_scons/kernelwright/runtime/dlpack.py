@@ -1,4 +1,4 @@
-"""DLPack's structures, and what NumPy does not export: arrays of bfloat16 and of float8, whose dtypes are of ml_dtypes.
+"""DLPack's structures, and exports of arrays that NumPy cannot export: those of bfloat16 and float8 of ml_dtypes.
 
 Only the standard library is imported here.
 """
@@ -54,7 +54,7 @@ def as_integers(array: Any) -> tuple[Any, int] | None:
     """An array of a dtype that NumPy does not export, as integers of that size, and DLPack's code of the dtype.
 
     Returns:
-        None: it is none.
+        None: it is no such array.
     """
     code = narrow_code(getattr(getattr(array, "dtype", None), "name", ""))
     if code is None or not hasattr(array, "__array_interface__"):
@@ -65,7 +65,7 @@ def as_integers(array: Any) -> tuple[Any, int] | None:
 def export_of(array: Any) -> Any:
     """The DLPack capsule of an array that its library exports, in the newer form if the library has that.
 
-    tvm-ffi asks for the older form, which cannot say that memory is read-only, so that NumPy refuses.
+    tvm-ffi asks for the older form. That cannot mark memory as read-only, so NumPy refuses it for such arrays.
 
     Raises:
         TypeError: its library has only the older form.
@@ -78,12 +78,12 @@ def export_of(array: Any) -> Any:
 
 
 def narrow_code(name: str) -> int | None:
-    """DLPack's code of a dtype that is exported as integers; None: it is another one."""
+    """DLPack's code of a dtype that is exported as integers; None: it is another dtype."""
     return CODES["bfloat" if name == "bfloat16" else name] if name in NARROW else None
 
 
 def with_code(capsule: Any, code: int) -> Any:
-    """A capsule of integers, as one of another dtype of that size. It is changed: it was made for this call alone."""
+    """Give a capsule of integers another dtype of the same size. This changes the capsule, which is this call's own."""
     is_versioned = is_valid(capsule, b"dltensor_versioned")
     address = pointer_in(capsule, b"dltensor_versioned" if is_versioned else b"dltensor")
     tensor = VersionedTensor.from_address(address).tensor if is_versioned else Tensor.from_address(address)
@@ -109,7 +109,7 @@ def to_numpy(output: Any) -> Any:
 
 
 class _Exported:
-    """What a capsule is taken from."""
+    """An object whose DLPack export is a capsule that exists already."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule

@@ -34,7 +34,7 @@ _NAMES = {code: name for name, code in CODES.items()}
 
 @cache
 def dtype_name(code: int, bits: int, lanes: int) -> str:
-    """The name of a dtype as DLPack has it."""
+    """The name of a dtype that is given by DLPack's numbers."""
     base = _NAMES.get(code, f"dtype{code}_")
     has_bits = ("_" in base and code in _NAMES) or (base, bits) == ("bool", 8)
     name = base if has_bits else f"{base}{bits}"
@@ -59,8 +59,10 @@ NARROW: dict[str, tuple[int, int, float, float]] = {
     "float8_e5m2fnuz": (2, -15, 57344.0, math.nan),
     "float8_e8m0fnu": (0, -127, 2.0**127, math.nan),
 }
-"""Floats that TVM's host code cannot take, which are passed as float32: bits of the mantissa, exponent of the least
-normal number, greatest number, and what is beyond it. Source: https://github.com/jax-ml/ml_dtypes, "Specifications"."""
+"""Floats that TVM's host code cannot take, so they are passed as float32. For each: bits of the mantissa, exponent of
+the least normal number, greatest number, and what greater ones become.
+
+Source: https://github.com/jax-ml/ml_dtypes, "Specifications"."""
 
 
 def passed_as(dtype: str) -> str:
@@ -69,7 +71,7 @@ def passed_as(dtype: str) -> str:
 
 
 def rounded(value: float, dtype: str) -> float:
-    """A number as a dtype of NARROW has it, rounded to the nearest one, to an even one where two are as near."""
+    """A number rounded to a dtype of NARROW: to the nearest value, and to the even one of two equally near ones."""
     mantissa, least, most, beyond = NARROW[dtype]
     if math.isnan(value) or (dtype == "float8_e8m0fnu" and value <= 0):
         return math.nan
@@ -91,7 +93,7 @@ def integer_range(dtype: str) -> tuple[int, int]:
 
 
 def numpy_dtype(name: str) -> Any:
-    """The dtype of that name of NumPy, or of ml_dtypes, which has those that NumPy has not.
+    """NumPy's dtype of that name, or that of ml_dtypes if NumPy has none.
 
     Raises:
         AttributeError: ml_dtypes does not have it either.
@@ -111,16 +113,16 @@ def numpy_dtype(name: str) -> Any:
 
 @cache
 def name_of_torch(dtype: Any) -> str:
-    """A dtype of PyTorch as TVM writes it: the same, but for lanes, and for small integers, which have a byte each."""
+    """TVM's name of a dtype of PyTorch. It differs for lanes, and for integers below 8 bits: they take a byte."""
     name = re.sub(r"_x(\d+)$", r"x\1", str(dtype).removeprefix("torch."))
     return re.sub(r"^(u?int)[1-7]$", r"\g<1>8", name)
 
 
 def torch_dtype(dtype: str) -> Any:
-    """The dtype of PyTorch that TVM writes so.
+    """The dtype of PyTorch for TVM's name.
 
     Raises:
-        TypeError: it has none.
+        TypeError: PyTorch has none.
     """
     import torch
 

@@ -25,15 +25,15 @@ DEVICE_TYPES = {"cpu": 1, "cuda": 2}
 """DLPack's device type numbers."""
 
 LEGACY, OF_THREAD = 1, 2
-"""The default streams as DLPack numbers them for CUDA: the device's, and that of the thread."""
+"""The default streams as DLPack numbers them for CUDA: the legacy one, and that of the thread."""
 
 IMMUTABLE = "jaxlib"
-"""The library whose arrays nobody may write into. Through DLPack it exports them without a word about that.
+"""The library whose arrays nobody may write into. Its DLPack exports do not say so.
 
-JAX uses the memory of an array again as soon as nobody holds it and nothing of JAX's own reads it."""
+JAX reuses the memory of an array as soon as nobody holds the array and no work of JAX itself reads it."""
 
 TENSOR = "expected a tensor: an array of NumPy, PyTorch, JAX, CuPy or another library with DLPack"
-"""What errors say about an argument that is no tensor, and has to be one."""
+"""What errors say about an argument that has to be a tensor, and is none."""
 
 REMEDIES = {
     "numpy": "pass a dtype that NumPy exports, in native byte order, or bfloat16 or float8 of ml_dtypes",
@@ -46,7 +46,7 @@ REMEDIES = {
 
 
 VIEW = "a view that PyTorch computes when it is read (is_neg, is_conj)"
-"""What errors say of a tensor whose memory does not have its values."""
+"""What errors call a tensor whose memory does not hold its values."""
 
 
 class NoVariantError(KeyError):
@@ -57,7 +57,7 @@ class NoVariantError(KeyError):
 
 
 def backward_of(variant: Any, backward: Any) -> Any:
-    """The backward kernel's variant of the config that one variant of a kernel has; None: there is none."""
+    """The variant of a backward kernel that has the config of a kernel's variant; None: there is none."""
     if backward is None:
         return None
     [config] = variant.variants
@@ -96,20 +96,20 @@ class Choice:
 
 
 def plain_number(value: Any) -> Any:
-    """A number of any library as Python has it, asked for once: what is compared is then what is launched.
+    """A number of any library as a Python number. It is converted once, so the number compared is the one launched.
 
     Arguments:
         value: what was passed as a number.
 
     Returns:
-        An int of what is an integer (``__index__``), a bool of NumPy's, a float of what is another real number
-        (``__float__``). Symbolic numbers of PyTorch, and what is no number, are returned as they are.
+        An int for an integer (``__index__``), a bool for NumPy's bool, a float for any other real number
+        (``__float__``). Symbolic numbers of PyTorch, and values that are no numbers, are returned unchanged.
     """
     if type(value) in (int, bool, float) or value is None or is_symbolic(value):
         return value
     kind = getattr(getattr(value, "dtype", None), "kind", "")
     if kind == "b" and getattr(value, "shape", None) == ():
-        return bool(value)  # NumPy's is no index since version 2
+        return bool(value)  # NumPy's bool is no index since version 2
     try:
         return operator.index(value)
     except TypeError:  # arrays have the method even if they are no integers
@@ -123,16 +123,16 @@ def plain_number(value: Any) -> Any:
 def in_order(
     kernel: str, items: Sequence[Mapping[str, Any]], positional: Sequence[Any], named: Mapping[str, Any]
 ) -> tuple[Any, ...]:
-    """The arguments of a call by position. Without the outputs, those that were passed so are the first inputs.
+    """The arguments of a call by position. If outputs are left out, arguments passed by position are the first inputs.
 
     Arguments:
         kernel: its name.
         items: what the manifest says of each argument.
         positional: what was passed by position.
-        named: what was passed by name; an output that is None was left out.
+        named: what was passed by name; an output that is None counts as left out.
 
     Raises:
-        TypeError: a name is none of an argument's, or was given twice, or an argument is missing.
+        TypeError: no argument has a given name, or an argument is given twice or is missing.
     """
 
     outputs = {item["name"] for item in items if item["output"]}
@@ -154,13 +154,13 @@ def in_order(
 
 
 UNSIGNED = 1 << 64
-"""What stands behind the integers of 64 bits that have no sign."""
+"""One more than the greatest unsigned integer of 64 bits."""
 
 
 def unsigned_of(entry: dict[str, Any]) -> frozenset[str]:
-    """The numbers of a kernel that are uint64 in each variant.
+    """The names of a kernel's numbers that are uint64 in each variant.
 
-    Frameworks pass those from 2**63 on as if they had a sign.
+    Frameworks pass values from 2**63 on as negative integers.
 
     Arguments:
         entry: the kernel's part of the manifest.
@@ -173,7 +173,7 @@ def unsigned_of(entry: dict[str, Any]) -> frozenset[str]:
 
 
 def is_symbolic(value: Any) -> bool:
-    """Whether it is a number of PyTorch's that is not known yet, and must not be asked for."""
+    """Whether a value is a symbolic number of PyTorch: it is not known yet, and must not be converted."""
     # PyTorch's compiler takes such a number for an int, and cannot trace whether it has an attribute.
     return type(value) not in (int, float, bool) and hasattr(value, "__sym_max__")
 
@@ -200,10 +200,10 @@ class Interface:
         return tuple(dict(entry["config"]) for entry in chosen)
 
     def variant(self: Self, **config: Any) -> Self:
-        """The first variant whose config has these values; on a variant, one that differs from it only in these.
+        """The first variant whose config has these values. On a variant, its other values stay as they are.
 
-        One whose config has just these values goes before those that have more keys, and one for sizes of any class
-        before those for multiples.
+        A variant whose config has just these values goes before those with more keys, and a variant for any size before
+        those for multiples.
 
         Raises:
             KeyError: no variant has them; the message lists the configs.
@@ -235,7 +235,7 @@ class Interface:
         return Choice(entry["slug"], dict(entry["config"]), reason)
 
     def _missed(self, arguments: Sequence[Any], error: Exception, stream: Any = None) -> Any:
-        """The result of a call that has failed: it is noted if no variant fits it, and compiled if the user wants that.
+        """Note a failed call if no variant fits it. If the user wants that, compile the variant, and return the result.
 
         Raises:
             Exception: the error of the call, otherwise.
@@ -285,11 +285,11 @@ class LibraryKernel(Interface):
     _set_provider: Callable[[Callable[[str, str, int, int], str]], None]
 
     def find_device_code(self, provider: Callable[[str, str, int, int], str]) -> None:
-        """Have device code, if the library does not hold it, found by a function as :class:`Provider` has one."""
+        """Set the function that finds device code which the library does not hold; see :meth:`Provider.find`."""
         self._set_provider(provider)
 
     def _completed(self: Called, loader: Loader) -> Called:
-        """The kernel of a package, which finds the device code that its library does not hold."""
+        """This kernel, set up to find the device code that its library does not hold."""
         if "device_code" in loader.manifest() and "cuda" in self.devices:
             self.find_device_code(loader.provider(self.name).find)
         return self
@@ -326,7 +326,7 @@ class LibraryKernel(Interface):
         return "kw_choice" if self._index is None else f"kw_choice__{self._index}"
 
     def _told_choice(self, text: str) -> Choice:
-        """The choice that this function tells: the number of the variant and, after a blank, why."""
+        """The choice in the text that this function returns: the number of the variant, a blank, and the reason."""
         number, _, reason = text.partition(" ")
         return self._choice(int(number), reason)
 
@@ -335,10 +335,10 @@ class LibraryKernel(Interface):
 
 
 def hand_over(kernel: str, service: Callable[..., Any], device: int, launched: int, stream: Any, thread: int) -> None:
-    """Order whoever takes an output on a GPU behind the kernel that writes it.
+    """Make whoever takes an output on a GPU wait for the kernel that writes it.
 
-    What is on the launch's stream is recorded now and not at the launch. So nothing is paid for what stays on that
-    stream, later kernels there that write the output count too, and a stream that is being captured sees no event.
+    The work on the launch's stream is recorded now, and not at the launch. So an output that stays on that stream costs
+    nothing, later kernels there that write the output count too, and a stream that is being captured sees no event.
 
     Arguments:
         kernel: the kernel's name.
@@ -348,8 +348,8 @@ def hand_over(kernel: str, service: Callable[..., Any], device: int, launched: i
         launched: the handle of the launch's stream.
         stream: what was passed to ``__dlpack__``, as the array API standard has it for CUDA: the handle of the
             taker's stream, 1 for the default one, 2 for the default one of the thread, -1 if the taker orders its
-            work itself. None is one that names no stream, and gets what is finished.
-        thread: that of the launch, as ``threading.get_ident`` has it.
+            work itself. None if the taker names no stream: then this function waits until the output is finished.
+        thread: the thread of the launch, by ``threading.get_ident``.
 
     Raises:
         BufferError: the stream is no handle.
@@ -379,10 +379,10 @@ class NewArray:
 
     Arguments:
         kernel: the name of the kernel that writes it.
-        service: as of :func:`hand_over`.
-        view: what has its data; what is not here is looked up there.
+        service: see :func:`hand_over`.
+        view: the object with its data; other attributes are looked up there.
         stream: the handle of the launch's stream, which has to exist until the array is taken.
-        kept: what keeps that stream alive, as far as it was passed.
+        kept: an object that keeps that stream alive, if one was passed.
     """
 
     __slots__ = ("__weakref__", "_kept", "_kernel", "_service", "_stream", "_thread", "_view")
@@ -406,11 +406,11 @@ class NewArray:
         """A capsule, in the form of DLPack 1 if ``max_version`` is that or later.
 
         Arguments:
-            stream: what takes the array will use it on that stream, which is made to wait; see :func:`hand_over`.
-                Without one the kernel is waited for.
-            max_version: the latest form that is understood.
-            dl_device: where the array should be; only where it is.
-            copy: whether it should be a copy; it never is.
+            stream: the taker's stream, which is made to wait; see :func:`hand_over`. Without one, this method waits for
+                the kernel.
+            max_version: the latest version that the taker understands.
+            dl_device: the device that the taker wants; only the array's own is possible.
+            copy: whether the taker wants a copy, which is not possible.
 
         Raises:
             BufferError: the stream is no handle, or a copy is asked for.
@@ -430,7 +430,7 @@ class NewArray:
     def __getattr__(self, name: str) -> Any:
         """``shape``, ``dtype`` and all else that the view has."""
         if name.startswith("_"):
-            raise AttributeError(name)  # private ways to the data know no streams
+            raise AttributeError(name)  # private attributes would give the data without waiting for the stream
         return getattr(self._view, name)
 
     def __repr__(self) -> str:
@@ -439,7 +439,7 @@ class NewArray:
 
 
 def refuse_writing(kernel: str, name: str, what: str) -> NoReturn:
-    """Raise the error for an argument that the kernel writes, and that is what nobody may write into."""
+    """Raise the error for an argument that the kernel writes although it is something that nobody may write."""
     remedy = "pass an array that can be written, or leave outputs out of the call to get new ones"
     refuse(kernel, ValueError, f"argument {name!r} is {what}, and the kernel writes it\n  remedy: {remedy}")
 
@@ -466,7 +466,7 @@ def library_of(argument: Any) -> str:
 
 
 def parse_device(device: Any) -> tuple[int, int]:
-    """DLPack's (device type, index) of ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or an object that prints so.
+    """DLPack's (device type, index) of ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or an object whose ``str()`` is like these.
 
     Raises:
         ValueError: it is none of these.
@@ -478,7 +478,7 @@ def parse_device(device: Any) -> tuple[int, int]:
 
 
 def _surplus(entry: dict[str, Any], wanted: dict[str, Any]) -> tuple[bool, int]:
-    """What a variant has that was not asked for: whether anything, and how many classes of sizes."""
+    """What a variant has beyond the wanted values: whether it has more keys, and how many multiples of sizes."""
     classes = {f"{symbol}_multiple_of" for symbol in entry.get("multiples", {})}
     return len(entry["config"]) != len(wanted), len(classes - wanted.keys())
 

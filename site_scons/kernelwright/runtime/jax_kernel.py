@@ -1,10 +1,9 @@
 """The kernels of this package as functions of JAX: custom calls of XLA, through jax-tvm-ffi.
 
-JAX's arrays cannot be written, so there is one form of a call: inputs in, new arrays out. Those are the kernel's
-outputs, followed by the inputs that it writes, as they are afterwards; XLA copies such an input first if it is used
-elsewhere.
+JAX's arrays cannot be written, so a call takes inputs and returns new arrays: the kernel's outputs, and then the new
+contents of the inputs that the kernel writes. XLA copies such an input first if it is used elsewhere.
 
-Numbers are part of the compiled program, as its custom call's attributes: each new value is compiled anew.
+Numbers are attributes of the custom call, so they are part of the compiled program: each new value compiles it again.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ PLATFORMS = {"cpu": "cpu", "cuda": "gpu"}
 """Kind of device -> the platform of jax-tvm-ffi."""
 
 WIDE = frozenset({"float64", "int64", "uint64", "complex128"})
-"""The dtypes that JAX has only if it is told to."""
+"""The dtypes that JAX has only with ``jax_enable_x64``."""
 
 
 def load(loader: Any, name: str, entry: dict[str, Any]) -> JaxKernel:
-    """Register the custom calls of a kernel, unless they are.
+    """Register the custom calls of a kernel, unless that is done, and return its object.
 
     Arguments:
         loader: the ``Loader`` of the package.
@@ -137,7 +136,7 @@ class JaxKernel(Interface):
     # ---- the custom call
 
     def _registered(self) -> str:
-        """The name of the custom call, which is registered: once in a process, whoever imports the package again."""
+        """Register the custom call, once in a process even if the package is imported again; return its name."""
         name = self._kernel.name if self._index is None else f"{self._kernel.name}__{self._index}"
         target = re.sub(r"\W", "_", f"{self._loader.package}_{self._loader.version}", flags=re.ASCII) + f".{name}"
         digest = hashlib.sha256(json.dumps([name, self._entry], sort_keys=True).encode()).hexdigest()
@@ -162,10 +161,10 @@ class JaxKernel(Interface):
         return target
 
     def _function(self) -> tuple[Any, list[str]]:
-        """What the custom call calls, and how jax-tvm-ffi lays out the arguments for it.
+        """The function that the custom call calls, and the order in which jax-tvm-ffi passes the arguments to it.
 
-        It can pass all inputs one after the other, and all outputs. Where the kernel has them in another order, a
-        function in Python puts them in place.
+        jax-tvm-ffi passes all inputs in a row, and all outputs in a row. If the kernel has another order, a function in
+        Python puts them in place.
         """
         arguments = self._entry["variants"][0]["arguments"]
         kinds = [
@@ -179,9 +178,9 @@ class JaxKernel(Interface):
         return tvm_ffi.convert(self._in_its_order), [*(f"attrs.{name}" for name in self._scalars), "args", "rets"]
 
     def _in_its_order(self, *passed: Any) -> None:
-        """Call the kernel with numbers, inputs and outputs, of which each come one after the other."""
+        """Call the kernel with arguments that come as all numbers, then all inputs, then all outputs."""
         names = [*self._scalars, *self._arrays, *self._made]
-        values = dict(zip(names, passed, strict=False))  # what follows are the inputs that are written, once more
+        values = dict(zip(names, passed, strict=False))  # after these, the inputs that are written come once more
         values |= {name: values[name] % UNSIGNED for name in self._unsigned}
         self._kernel.function(*(values[name] for name in self._signatures.names))
 
@@ -263,7 +262,7 @@ class JaxKernel(Interface):
         return arguments
 
     def _number(self, name: str, value: Any) -> Any:
-        """A number as part of the program: hashable, and different where the bits are."""
+        """A number as part of the program: hashable, and floats with different bits differ."""
         if isinstance(value, jax.core.Tracer):
             self._signatures.refuse(
                 TypeError,
@@ -318,7 +317,7 @@ def _attribute(value: Any) -> Any:
     """A number in the type of an attribute that jax-tvm-ffi understands."""
     if isinstance(value, bool):
         return np.bool_(value)
-    # jax-tvm-ffi has no integers without a sign.
+    # jax-tvm-ffi has no unsigned integers.
     return np.float64(value) if isinstance(value, float) else np.int64(value if value < 2**63 else value - UNSIGNED)
 
 

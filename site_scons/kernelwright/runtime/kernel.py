@@ -1,7 +1,7 @@
-"""The callable kernel objects of this package: tvm-ffi functions with a few attributes more.
+"""The callable kernel objects of this package: tvm-ffi functions with a few more attributes.
 
-One Python frame stands between a caller and the compiled dispatcher. It is there for what the dispatcher never sees:
-arrays that are read-only, and arrays that their library does not hand out.
+A call runs one Python function before the compiled dispatcher. It handles arrays that never get to the dispatcher:
+those that are read-only, and those that their library does not export.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Kernel(LibraryKernel, tvm_ffi.Function):
     without a copy, or on a GPU :class:`Output`.
     """
 
-    # Found faster than what is in the dictionary that each tvm-ffi function has.
+    # Slots are faster than the dictionary that each tvm-ffi function has.
     __slots__ = ("_as_is", "_function", "_mutable", "_on_cpu")
 
-    _function: tvm_ffi.Function  # the dispatcher, or True where a view of PyTorch's may be among declared arguments
+    _function: tvm_ffi.Function  # the dispatcher, or kw_looking: True if a view of PyTorch may be an argument
     _dispatcher: tvm_ffi.Function
     _mutable: set[type]
-    _on_cpu: bool  # and nowhere else
-    _as_is: set[type]  # of results that are returned as they are
+    _on_cpu: bool  # it has code for the CPU only
+    _as_is: set[type]  # the types of results that are returned as they are
     _module: tvm_ffi.Module
 
     def __call__(self, /, *arguments: Any, **named: Any) -> Any:
@@ -78,8 +78,8 @@ class Kernel(LibraryKernel, tvm_ffi.Function):
         return self._looked_at(arguments) if result is True else result
 
     def _looked_at(self, arguments: Sequence[Any]) -> Any:
-        """The result of a call, unless a view that is computed when it is read is passed. Raises BufferError then."""
-        if self._function is self._dispatcher:  # what the author's own host code has returned
+        """Look at the arguments of a call: a BufferError if one is a computed view, otherwise the call's result."""
+        if self._function is self._dispatcher:  # the author's own host code has returned True
             return True
         _refuse_computed(arguments)
         return self.function(*arguments)
@@ -87,8 +87,8 @@ class Kernel(LibraryKernel, tvm_ffi.Function):
     def _call_otherwise(self, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """A call with names, or with arrays of types that may be JAX's.
 
-        JAX uses the memory of an array again as soon as nobody holds it and nothing of JAX's own reads it. It does not
-        know of the launch, so the call waits for that before it gives such arrays back.
+        JAX reuses the memory of an array as soon as nobody holds the array and no work of JAX itself reads it. JAX does
+        not know of the launch, so the call waits for the launch before it gives such arrays back.
         """
         arguments = self._in_order(positional, named)
         if IMMUTABLE not in modules:
@@ -123,7 +123,7 @@ class Kernel(LibraryKernel, tvm_ffi.Function):
         return int(self._service(b"kw_current_stream", device))
 
     def _with_stream(self, result: Any) -> Any:
-        """What a call returns: several outputs as a tuple; those on a GPU that are not PyTorch's know the stream."""
+        """Convert a result: several outputs to a tuple, and tvm-ffi's tensors on a GPU to :class:`Output`."""
         if isinstance(result, tvm_ffi.Tensor):
             kind, device = result.__dlpack_device__()
             if kind != CUDA:
@@ -145,10 +145,10 @@ class Kernel(LibraryKernel, tvm_ffi.Function):
                     self._refuse_writing(name, "an array of JAX, which is immutable")
 
     def _again(self, arguments: tuple[Any, ...], error: Exception) -> Any:
-        """Make a call that has failed in another way.
+        """Repeat a call that has failed, with its arguments in other forms.
 
         Raises:
-            Exception: the error, if the call cannot be made in another way.
+            Exception: the error of the call, if there are no other forms.
             TypeError: an array cannot be passed.
             ValueError: the kernel writes an array that is read-only.
         """
@@ -161,7 +161,7 @@ class Kernel(LibraryKernel, tvm_ffi.Function):
         return self._missed(arguments, error)
 
     def _usable(self, arguments: Sequence[Any], error: Exception) -> Sequence[Any] | None:
-        """The arguments of a call that has failed in forms that tvm-ffi takes; None, if they were.
+        """The arguments of a failed call, in forms that tvm-ffi takes; None: they have such forms already.
 
         Raises:
             TypeError: an array cannot be passed.
@@ -178,7 +178,7 @@ class Kernel(LibraryKernel, tvm_ffi.Function):
         return exported or (plain if is_changed else None)
 
     def _exported(self, arguments: Sequence[Any]) -> list[Any] | None:
-        """The arguments with what tvm-ffi does not take of NumPy in a form that it takes; None, if there is nothing.
+        """The arguments, with NumPy's arrays that tvm-ffi does not take in a form that it takes; None: there are none.
 
         Raises:
             TypeError: an array cannot be passed.
@@ -201,7 +201,7 @@ class Kernel(LibraryKernel, tvm_ffi.Function):
         return exported if any(one is not other for one, other in zip(exported, arguments, strict=True)) else None
 
     def _passed(self, count: int) -> list[tuple[str, bool]]:
-        """Name of each argument of a call with that many, and whether some variant writes it."""
+        """The name of each of the ``count`` arguments of a call, and whether some variant writes it."""
         chosen = self._entry["variants"] if self._index is None else [self._entry["variants"][self._index]]
         written = {argument["name"] for entry in chosen for argument in entry["arguments"] if argument["written"]}
         arguments = chosen[0]["arguments"]
@@ -229,7 +229,7 @@ class Kernel(LibraryKernel, tvm_ffi.Function):
         return self._choice_for(passed)
 
     def _choice_for(self, arguments: tuple[Any, ...]) -> Choice:
-        """The same, also of arrays that the call may not write."""
+        """Like :meth:`choice`, also with arrays that the call must not write."""
         choose = self._module[self._chooser()]
         try:
             return self._told_choice(choose(*arguments))
@@ -243,9 +243,9 @@ class Kernel(LibraryKernel, tvm_ffi.Function):
     def function(self) -> tvm_ffi.Function:
         """The compiled dispatcher itself.
 
-        Calling it spares the Python frame, about 0.2 us. It takes no read-only arrays, writes into arrays of JAX
-        without a word, does not know of signs that PyTorch has only marked (``is_neg``), and leaves errors about
-        arrays that a library does not hand out to that library.
+        A call of it saves the Python frame, about 0.2 us. It takes no read-only arrays, writes into arrays of JAX
+        without an error, ignores signs that PyTorch has only marked (``is_neg``), and does not explain why a library
+        does not export an array.
         """
         return self._dispatcher
 
@@ -253,11 +253,10 @@ class Kernel(LibraryKernel, tvm_ffi.Function):
         self._module["kw_set_provider"](tvm_ffi.convert(provider))
 
     def for_xla(self, function: Any) -> Any:
-        """A function that does what another does, and is safe to register with jax-tvm-ffi for GPUs.
+        """Wrap a function so that it is safe to register with jax-tvm-ffi for GPUs.
 
-        jax-tvm-ffi (0.1.3) makes XLA's stream the current one of tvm-ffi for a call, and leaves it there if the one
-        before was the default. Later calls of this thread would go to XLA's stream; the function that is returned sees
-        to it that they do not.
+        jax-tvm-ffi (0.1.3) makes XLA's stream tvm-ffi's current one for a call, and leaves it so if the stream before
+        was the default one. Later calls of this thread would then run on XLA's stream; the wrapper prevents that.
         """
         return self._module["kw_for_xla"](function)
 
@@ -272,9 +271,9 @@ class Output(NewArray):
     __slots__ = ()
 
     def __tvm_ffi_object__(self) -> tvm_ffi.Tensor:
-        """The tensor, as an argument of a function of tvm-ffi, which may be called on another stream.
+        """The tensor, for a function of tvm-ffi that gets it as an argument. It may run on another stream.
 
-        That is tvm-ffi's current one, or PyTorch's if its tensors are among the arguments, which is not known here.
+        That is tvm-ffi's current one, or PyTorch's if an argument is its tensor. Which is not known here, so both wait.
         """
         device, torch = self.__dlpack_device__()[1], modules.get("torch")
         streams = [self._service(b"kw_current_stream", device)]
@@ -296,13 +295,13 @@ def cuda_device_of(array: Any) -> int | None:
 
 
 def _is_read_only(argument: Any) -> bool:
-    """Whether NumPy says so of an array; other libraries either have no such arrays, or do not say."""
+    """Whether NumPy marks an array as read-only; other libraries have no such arrays, or do not mark them."""
     return hasattr(argument, "__dlpack__") and getattr(getattr(argument, "flags", None), "writeable", None) is False
 
 
 def _readable(array: Any) -> Any:
-    """What tvm-ffi can take of an array: its export, if it is read-only (a copy if NumPy is older than 2.1), or of a
-    dtype that NumPy does not export."""
+    """An array in a form that tvm-ffi takes: its export (a copy if NumPy is older than 2.1) if it is read-only or has a
+    dtype that NumPy does not export, otherwise itself."""
     from .dlpack import as_integers, export_of
 
     _refuse_computed([array])
@@ -315,7 +314,7 @@ def _readable(array: Any) -> Any:
 
 
 def _refuse_computed(arguments: Sequence[Any]) -> None:
-    """Raise BufferError for a view whose numbers PyTorch computes when they are read; DLPack does not tell of it."""
+    """Raise BufferError for a view whose numbers PyTorch computes when they are read; DLPack does not mark it."""
     torch = modules.get("torch")
     if torch is None:
         return

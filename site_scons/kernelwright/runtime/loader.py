@@ -18,13 +18,13 @@ SCHEMA = 3
 """Revision of the manifest's format."""
 
 MOST_GAPS = 5
-"""How many of the things that a kernel lacks an error lists."""
+"""The most missing parts of a kernel that an error lists."""
 
 INSTALL_AGAIN = "install the package again"
 """What to do about a package whose files are not what they should be."""
 
 DIGEST_LINE = '\n "digest": '
-"""Begins the last line of a manifest; the digest is that of all that comes before the comma in front of it."""
+"""The beginning of a manifest's last entry. The digest is that of all bytes before the comma in front of it."""
 
 
 class DamageError(ImportError):
@@ -41,7 +41,7 @@ class DamageError(ImportError):
 
 
 class Contents:
-    """What is in a package, as its manifest says: thread-safe, and usable after a fork.
+    """The contents of a package, by its manifest. Thread-safe, and usable after a fork.
 
     Arguments:
         module: path of the package's ``__init__.py``.
@@ -92,25 +92,25 @@ class Contents:
         gaps = [gap for gap in self._gaps() if gap.get("kernel") in (name, absent)]
         if not gaps:
             return found
-        # Without its backward kernel, a kernel can be called all the same.
+        # A kernel can be called without its backward kernel.
         kept = {key: value for key, value in found.items() if key != "backward" or absent == name}
         return {**kept, "missing": gaps}
 
     def lacks(self, name: str) -> str:
-        """What to add to an error about a kernel that is not there: why, if the package was built partially."""
+        """What to add to an error about a missing kernel: why it is missing, if the package was built partially."""
         try:
-            # What fails while it is found has no known name.
+            # If a definition file failed in discovery, the names of its kernels are not known.
             return gaps_text([gap for gap in self._gaps() if gap.get("kernel", name) == name])
         except ImportError:  # the manifest is damaged; the first use of a kernel that exists says so
             return ""
 
     def _gaps(self) -> list[dict[str, Any]]:
-        """What the package lacks because it failed, and the build was to go on without it."""
+        """The manifest's entries about what failed in a partial build."""
         gaps = self.manifest().get("missing", [])
         return [gap for gap in gaps if isinstance(gap, dict)] if isinstance(gaps, list) else []
 
     def described(self, name: str) -> dict[str, Any]:
-        """What the manifest says of a backend."""
+        """The manifest's description of a backend."""
         backends = self.manifest().get("backends")
         described: Any = backends.get(name) if isinstance(backends, dict) else None
         if not is_backend(described):
@@ -119,7 +119,7 @@ class Contents:
         return found
 
     def library(self, name: str) -> Path:
-        """The path of a kernel's library, verified, as is the launcher's library that it needs."""
+        """The path of a kernel's library, after that and the launcher's library that it needs are verified."""
         entry = self.entry(name)
         library = entry.get("library")
         if library is None:
@@ -129,17 +129,17 @@ class Contents:
         return self.verified(library)
 
     def verified(self, relative: str) -> Path:
-        """The path of a file of the package, whose content is the one that the manifest lists.
+        """The path of a file of the package, after its content is verified.
 
         Raises:
-            ImportError: it is not, or the file is missing.
+            ImportError: the file is missing, or its content is not the one that the manifest lists.
         """
         import hashlib
 
         files = self.manifest().get("files")
         listed = files.get(relative) if isinstance(files, dict) else None
         expected = listed.get("sha256") if isinstance(listed, dict) else None
-        # A digest finds damage and no malice, but a manifest should not reach for what is outside of its package.
+        # A digest finds damage, not malice. Still, a manifest must not name files outside of its package.
         if expected is None or "\0" in relative or relative.startswith("/") or ".." in relative.split("/"):
             raise ImportError(f"{self.folder / 'manifest.json'}: does not list {relative!r} as a file of the package")
         path = self.folder / relative
@@ -222,11 +222,11 @@ class Loader(Contents):
         return int(self.kernel(self._names[0]).num_threads())
 
     def misses(self) -> list[dict[str, Any]]:
-        """The calls that no built variant fits, each different one once, in the order of the first.
+        """The calls that no built variant fits. Equal calls are listed once, in the order of their first one.
 
-        Each has ``kernel``; ``arguments``, which have ``name`` and ``dtype``, ``shape`` and ``device`` of an array, or
-        ``kind`` and ``value`` of a number; and ``count``, how often it was made. At most 1000 are kept. Calls of a
-        single ``variant(...)`` are not among them.
+        Each has ``kernel``, ``arguments``, and ``count``: how often the call was made. An argument has ``name``, and
+        ``dtype``, ``shape`` and ``device`` of an array, or ``kind`` and ``value`` of a number. At most 1000 are kept.
+        Calls of a single ``variant(...)`` are not among them.
         """
         return [] if self._misses is None else list(self._misses.calls())
 
@@ -248,7 +248,7 @@ class Loader(Contents):
         self.missed_calls().set_fallback(mode, definitions)
 
     def missed_calls(self) -> Any:
-        """What notes the calls that no built variant fits."""
+        """The object that notes the calls that no built variant fits."""
         with self._lock:
             if self._misses is None:
                 for module in ("refusal.py", "misses.py"):
@@ -259,7 +259,7 @@ class Loader(Contents):
             return self._misses
 
     def image(self, name: str, slug: str, archs: str, device: int, capability: int) -> tuple[str, Path]:
-        """The best device image that there is for a device, verified.
+        """The best image for a device among those that are installed, verified.
 
         Arguments:
             name, slug: kernel and variant.
@@ -278,14 +278,14 @@ class Loader(Contents):
         return arch, Path(found)
 
     def provider(self, name: str) -> Any:
-        """What finds the device code of a kernel, where libraries do not hold it."""
+        """The object that finds a kernel's device code if libraries do not hold it."""
         self.verified("_runtime/provider.py")
         from .provider import Provider
 
         return Provider(self.folder, self.manifest(), name, read_manifest, read_regular, self.remedy)
 
     def through(self, module: str, name: str) -> Any:
-        """The kernel as a module of ``_runtime`` has it, loaded once; also for a backend that is built on another.
+        """The kernel object that a module of ``_runtime`` loads, once; also for a backend that is built on another.
 
         Raises:
             ImportError: a file is missing or was altered.
@@ -302,7 +302,7 @@ class Loader(Contents):
             return self._kernels[module, name]
 
     def module(self, name: str) -> Any:
-        """A module of the package as an attribute of it: ``backends``, or one of those that are at the top."""
+        """A module of the package, for an attribute of it: ``backends``, or a backend's module at the top."""
         from importlib import import_module
 
         return import_module(f".{name}", self.package)
@@ -362,7 +362,7 @@ def gap_text(gap: dict[str, Any]) -> str:
 
 
 def require(module: str, remedy: str, subject: str) -> None:
-    """Find out whether a module is there, without importing it.
+    """Check that a module is installed, without importing it.
 
     Raises:
         ImportError: it is not.
@@ -378,7 +378,7 @@ def require(module: str, remedy: str, subject: str) -> None:
 
 
 def is_entry(entry: Any) -> bool:
-    """Whether a kernel's part of the manifest has all that is used of it."""
+    """Whether a kernel's part of the manifest has all fields that are used, in their form."""
     if not isinstance(entry, dict) or not isinstance(entry.get("variants"), list):
         return False
     backends = entry.get("backends")
@@ -390,7 +390,7 @@ def is_entry(entry: Any) -> bool:
 
 
 def is_backend(described: Any) -> bool:
-    """Whether a backend's part of the manifest has all that is used of it."""
+    """Whether a backend's part of the manifest has all fields that are used, in their form."""
     if not isinstance(described, dict):
         return False
     modules: Any = described.get("modules")
@@ -424,7 +424,7 @@ def read_manifest(path: Path, remedy: str = INSTALL_AGAIN) -> dict[str, Any]:
 
 
 def manifest_in(content: bytes, path: Any, remedy: str = INSTALL_AGAIN) -> dict[str, Any]:
-    """What the content of a manifest says, verified.
+    """Parse and verify the content of a manifest.
 
     Arguments:
         path: where it is, for errors.

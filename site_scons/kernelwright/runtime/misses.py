@@ -1,6 +1,6 @@
 """Notes the calls that no built variant fits, and has them compiled on demand if the user says so.
 
-Nothing of this runs for a call that succeeds. Of other libraries than the standard one nothing is imported here.
+Nothing here runs for a call that succeeds. Only the standard library is imported here.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Misses:
             return json.loads(json.dumps(list(self._calls.values())))  # type: ignore[no-any-return]
 
     def set_fallback(self, mode: str | None, definitions: Sequence[str | os.PathLike[str]]) -> None:
-        """What is done about further calls; see :meth:`Loader.set_fallback`."""
+        """Set what is done about later calls; see :meth:`Loader.set_fallback`."""
         if mode not in (None, "compile"):
             raise ValueError(f"set_fallback: expected 'compile' or None, got {mode!r}")
         if (mode is None) != (not definitions):
@@ -61,7 +61,7 @@ class Misses:
     def answer(
         self, kernel: str, entry: dict[str, Any], arguments: Sequence[Any], error: Exception, stream: Any = None
     ) -> Any:
-        """The result of a call that has failed, if it can be compiled, and may be.
+        """The result of a failed call, after compiling its variant, if the user allows that and it is possible.
 
         Raises:
             Exception: the error of the call, otherwise.
@@ -73,7 +73,7 @@ class Misses:
         return self._definition(kernel, error)(*arguments)
 
     def note(self, kernel: str, entry: dict[str, Any], arguments: Sequence[Any], error: Exception) -> bool:
-        """Note a call that has failed, if the reason is that no variant fits it; whether it is."""
+        """Note a failed call if no variant fits it; return whether that is so."""
         refusal = refusal_of(error)
         if not isinstance(error, (TypeError, ValueError)) or refusal is None:
             return False
@@ -107,19 +107,19 @@ class Misses:
 
 
 def _with_line(error: Exception, why: str) -> Exception:
-    """An error that says as well why the call is not compiled on demand."""
+    """The error, with a line that says why the call is not compiled on demand."""
     return because(type(error)(f"{error}\n  set_fallback: {why}"), refusal_of(error) or NO_VARIANT)
 
 
 def _passed(entry: dict[str, Any], count: int) -> list[dict[str, Any]] | None:
-    """What the manifest says of the arguments of a call with that many; None: there is no such call."""
+    """The manifest's descriptions of the ``count`` arguments of a call; None: no call has so many."""
     items: list[dict[str, Any]] = entry["variants"][0]["arguments"]
     inputs = [item for item in items if not item["output"]]
     return items if count == len(items) else inputs if count == len(inputs) else None
 
 
 def _described(item: dict[str, Any], value: Any) -> dict[str, Any]:
-    """An argument as it is noted, in values that JSON has."""
+    """An argument as it is noted, in values that JSON can hold."""
     if item["kind"] != "tensor":
         return {"name": item["name"], **_number(value)}
     dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
@@ -132,10 +132,10 @@ def _described(item: dict[str, Any], value: Any) -> dict[str, Any]:
 
 
 def _device(array: Any) -> str | None:
-    """Its kind of device; None, if the array does not say, as one that is being traced."""
+    """The kind of device of an array; None: the array does not say, for example while a program is traced."""
     try:
         return DEVICES.get(int(array.__dlpack_device__()[0]))
-    except Exception:  # of any library
+    except Exception:  # libraries raise errors of any class
         return None
 
 
@@ -154,12 +154,12 @@ def _number(value: Any) -> dict[str, Any]:
         pass
     try:
         return {"kind": "float", "value": float(value.__float__())}
-    except Exception:  # of any class
+    except Exception:  # objects raise errors of any class
         return {"kind": type(value).__name__, "value": None}
 
 
 def _fits(variant: dict[str, Any], described: Sequence[dict[str, Any]]) -> bool:
-    """Whether a call is one for a variant, as far as devices, dtypes, ranks and constant sizes say so."""
+    """Whether the devices, dtypes, ranks and constant sizes of a call fit a variant."""
     device = next((argument["device"] for argument in described if "device" in argument), None)
     target = "llvm" if device == "cpu" else device
     if target is not None and all(unit["target"] != target for unit in variant["units"]):
@@ -174,7 +174,7 @@ def _suits(item: dict[str, Any], argument: dict[str, Any], multiples: dict[str, 
     if item["kind"] != "tensor":
         return argument.get("kind") != "float" or "float" in item["dtype"]
     if "dtype" not in argument:
-        return True  # which is said in another way
+        return True  # it is no array, and another message says so
     sizes = item["shape"]
     if argument["dtype"] != item["dtype"] or len(argument["shape"]) != len(sizes):
         return False

@@ -1,7 +1,7 @@
-"""Finds the device code of this package, each arch of which is in a wheel of its own.
+"""Finds the device code of a package whose archs have a wheel each.
 
-The first CUDA call of a kernel comes here, and nothing before it: looking through the installed distributions takes
-tens of milliseconds.
+Nothing here runs before a kernel's first CUDA call, because a search through the installed distributions takes tens of
+milliseconds.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ class MisfitError(Exception):
 
 
 class Provider:
-    """Where the device code of one kernel is.
+    """Finds the device code of one kernel.
 
     Arguments:
         folder: the package's folder.
         manifest: the content of its manifest.json.
         kernel: the kernel's name.
-        read_manifest, read_file: the loader's, which imports this module: reads and verifies the manifest of another
-            package, and reads a file that is a regular one.
+        read_manifest, read_file: functions of the loader, passed because it imports this module: the first reads and
+            verifies the manifest of another package, the second reads a regular file.
         remedy: what to do about device code that is damaged in the package itself.
     """
 
@@ -60,7 +60,7 @@ class Provider:
             capability: its compute capability, 10 * major + minor.
 
         Returns:
-            The arch and, after a blank, the path of its image; or, behind a blank, what is wrong.
+            The arch, a blank, and the path of its image; or a blank, and what is wrong.
         """
         try:
             return self._find(variant, archs.split(), device, capability)
@@ -98,7 +98,7 @@ class Provider:
         beside = self._folder.parent / package.rpartition(".")[2]
         if (beside / "manifest.json").is_file():
             return beside
-        # Imported here, because few have their device code elsewhere.
+        # Imported here, because few packages have their device code elsewhere.
         from importlib.metadata import entry_points
 
         for point in entry_points(group=GROUP, name=package):
@@ -127,7 +127,7 @@ class Provider:
                 f"{wheel} is installed in version {manifest.get('version')}, and {self._place['name']} in {version}\n"
                 f"  remedy: {self._pip(arch)}"
             )
-        # Another build of one version: installing that wheel again would not help.
+        # It is another build of the same version: to install that wheel again would not help.
         if manifest["files"].get(listed["file"], {}).get("sha256") != listed["sha256"]:
             name, version, wheel = self._place["name"], self._place["version"], self._place["wheels"][arch]
             pip = f"pip install --force-reinstall --no-deps '{name}=={version}' '{wheel}=={version}'"
@@ -140,13 +140,13 @@ class Provider:
         """Name and digest of an image, as the manifest of this package has them."""
         units = self._variants[variant]["units"]
         listed: dict[str, Any] = next(unit["images"][arch] for unit in units if arch in unit.get("images", {}))
-        # As for libraries, a manifest should not reach for what is outside of its package.
+        # As for libraries, a manifest must not name files outside of its package.
         if listed["file"].startswith("/") or ".." in listed["file"].split("/"):
             raise MisfitError(f"the manifest lists {listed['file']!r}, which is no file of the package")
         return listed
 
     def _verified(self, folder: Path, listed: dict[str, Any], arch: str) -> Path:
-        """The path of an image, whose content is the one that the manifest lists."""
+        """The path of an image, after its content is compared with the manifest's digest."""
         path: Path = folder / listed["file"]
         try:
             content = self._read_file(path)

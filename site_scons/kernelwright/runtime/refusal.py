@@ -1,7 +1,7 @@
-"""Why a kernel refuses a call, for programs: the words of an error are for people, and nothing hangs on them.
+"""Why a kernel refuses a call, in one word for programs. An error's text is for people, and no program reads it.
 
-The kernel's library tells it as the error's extra context in TVM-FFI (``backends/launcher/error.h``), the extension
-modules and Python code as the attribute ``refusal`` of the exception. Only the standard library is imported here.
+The kernel's library puts the word into the error's extra context in TVM-FFI (``backends/launcher/error.h``); extension
+modules and Python code put it into the exception's attribute ``refusal``. Only the standard library is imported here.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ AMBIGUOUS = "ambiguous"
 """Several variants fit that differ in meaning, and the call names none."""
 
 MISALIGNED = "misaligned"
-"""All fits but where the data of an array lies; another variant may ask for less."""
+"""All fits but the alignment of an array's data; another variant may need less."""
 
 BY_KERNEL = "by_kernel"
-"""Anything else that a kernel says of a call. What other libraries raise is no refusal."""
+"""Any other reason that a kernel gives. Errors that other libraries raise are no refusals."""
 
 
 def because(error: Raised, refusal: str) -> Raised:
-    """The error, which then says why the call was refused."""
+    """Note in an error why the call was refused, and return the error."""
     error.refusal = refusal  # type: ignore[attr-defined]
     return error
 
@@ -40,7 +40,7 @@ def refuse(kernel: str, kind: type[Exception], text: str, refusal: str = BY_KERN
 
 
 def refusal_of(error: BaseException) -> str | None:
-    """Why a kernel has refused a call; None: it is not the kernel that says so."""
+    """Why a kernel has refused a call; None: the error is not the kernel's."""
     own = getattr(error, "refusal", None)
     if isinstance(own, str):
         return own

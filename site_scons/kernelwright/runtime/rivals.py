@@ -1,6 +1,6 @@
-"""Compares the variants of a kernel with each other: whether the same arrays may fit two of them, and mean two things.
+"""Finds variants of a kernel that the same arrays may fit although they mean different things.
 
-Builds do so for the tables of a library, and what has no library when a kernel is called first.
+Builds do this for the tables of a library. Where there is no library, it is done when a kernel is first called.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .size import Size, value_or_none
 
 
 class Compared(Protocol):
-    """One argument as one variant expects it, as far as variants are compared with each other."""
+    """An argument as one variant expects it, with what comparisons of variants use."""
 
     @property
     def name(self) -> str:
@@ -21,7 +21,7 @@ class Compared(Protocol):
 
     @property
     def kind(self) -> str:
-        """``tensor``, or what it is otherwise."""
+        """``tensor``, or another kind."""
 
     @property
     def dtype(self) -> str:
@@ -37,20 +37,20 @@ class Compared(Protocol):
 
 
 Pair = tuple[int, Sequence[Compared], int, Sequence[Compared]]
-"""Two variants that one device may have code of: the number and the arguments of each, the lower number first."""
+"""Two variants that may have code for the same device: number and arguments of each, the lower number first."""
 
 
 class Relations:
-    """Which declared variants of a kernel a call may mean as well as another one.
+    """Which declared variants of a kernel the same call may fit.
 
     Arguments:
-        pairs: the declared variants by twos.
-        configs: those of all variants.
+        pairs: each two declared variants.
+        configs: the configs of all variants.
         meaning: the names in the configs that the reference takes.
 
     Attributes:
-        rivals: for each variant, the numbers of those behind it that differ in meaning and may fit the same arrays.
-        competing: the numbers of those beside which there is one that the same dtypes fit, and that has other sizes.
+        rivals: for each variant, the numbers of later ones that may fit the same arrays and differ in meaning.
+        competing: the numbers of variants whose dtypes may also fit another variant that has other sizes.
     """
 
     def __init__(self, pairs: Iterable[Pair], configs: Sequence[Mapping[str, Any]], meaning: Sequence[str]) -> None:
@@ -84,13 +84,13 @@ def _are_alike(one: Sequence[Compared], other: Sequence[Compared]) -> bool:
 
 
 def _differ_in_meaning(one: Sequence[Compared], other: Sequence[Compared], same_values: bool) -> bool:
-    """Whether two variants that inputs may fit call other sizes of these equal.
+    """Whether two variants that the same inputs may fit compute different things.
 
-    A variant whose sizes are a case of another one's, as ``[n, 64]`` is of ``[n, m]``, means the same. Inputs of the
-    same sizes do not show what else a variant computes: there its reference tells.
+    A variant whose sizes are a special case of the other's, as ``[n, 64]`` is of ``[n, m]``, means the same. If both
+    have the same sizes, the values that the reference takes decide. All others differ.
 
     Arguments:
-        same_values: whether both configs have the same values for what the reference takes.
+        same_values: whether both configs give the reference the same values.
     """
     inputs = [(a, b) for a, b in zip(one, other, strict=True) if not a.output]
     first, second = [a for a, _ in inputs], [b for _, b in inputs]
@@ -99,7 +99,7 @@ def _differ_in_meaning(one: Sequence[Compared], other: Sequence[Compared], same_
 
 
 def _is_case(special: Sequence[Compared], general: Sequence[Compared]) -> bool:
-    """Whether some sizes for the names of a variant make another one of it."""
+    """Whether ``special`` is ``general`` with certain sizes in place of its names."""
     values: dict[str, Any] = {}
     later: list[tuple[Any, str]] = []
     for a, b in zip(special, general, strict=True):
@@ -113,7 +113,7 @@ def _is_case(special: Sequence[Compared], general: Sequence[Compared]) -> bool:
 
 
 def _put_in(size: str, values: Mapping[str, Any]) -> Any:
-    """An expression with sizes in place of names: a number, if all of them are."""
+    """An expression with sizes in place of names: a number, if all these sizes are numbers."""
     names = Size(size).names
     if all(isinstance(values.get(name), int) for name in names):
         return value_or_none(Size(size), values)

@@ -1,6 +1,6 @@
 """Sizes as signatures have them: expressions of integers, symbols, ``+ - * // %``, ``min`` and ``max``.
 
-They are in Python syntax, and compute in Python's arithmetic. This is the one place that reads them.
+They have Python's syntax and arithmetic. Only this module parses them.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ OPERATORS: dict[type[ast.operator], str] = {
 FUNCTIONS = ("min", "max")
 
 LONGEST = 200
-"""Characters of a size in an error."""
+"""The most characters of a size that an error shows."""
 
 
 def translate(
     text: str, number: Callable[[int], T], symbol: Callable[[str], T], operation: Callable[[str, list[T]], T]
 ) -> T:
-    """Something else that says the same as a size.
+    """Translate a size into another form.
 
     Arguments:
         text: the size.
-        number: makes it of an integer.
-        symbol: makes it of a symbol.
-        operation: makes it of an operator or a function and what that is applied to: one operand, which is negated,
-            two, or, of a function, at least two.
+        number: translates an integer.
+        symbol: translates a symbol.
+        operation: translates an operator or a function, given its translated operands: one for a negation, two for
+            other operators, two or more for a function.
 
     Raises:
-        ValueError: the size has something else in it.
+        ValueError: the size contains anything else.
     """
 
     def walk(node: ast.expr) -> T:
@@ -67,7 +67,7 @@ def translate(
 
 
 def size_text(size: int | str, multiples: Mapping[str, int]) -> str:
-    """A size as messages have it.
+    """A size as messages show it.
 
     Arguments:
         size: a number, or an expression.
@@ -78,12 +78,12 @@ def size_text(size: int | str, multiples: Mapping[str, int]) -> str:
 
 
 def argument_text(kind: str, dtype: str, shape: Sizes, multiples: Mapping[str, int], strides: Sizes = ()) -> str:
-    """What an argument has to be, such as ``float16[n, 64]``, as messages have it.
+    """What an argument has to be, such as ``float16[n, 64]``, as messages show it.
 
     Arguments:
         kind: ``tensor``, or something else for a number.
         shape, strides: of a tensor, without strides if none are declared.
-        multiples: as of :func:`size_text`.
+        multiples: see :func:`size_text`.
     """
     sizes = f"[{', '.join(size_text(size, multiples) for size in shape)}]" if kind == "tensor" else ""
     declared = f" with strides [{', '.join(map(str, strides))}]" if strides else ""
@@ -91,13 +91,13 @@ def argument_text(kind: str, dtype: str, shape: Sizes, multiples: Mapping[str, i
 
 
 class Size:
-    """A size that can be computed; it is read once.
+    """A size that can be computed; its text is parsed once.
 
     Arguments:
         text: the expression.
 
     Raises:
-        ValueError: it has something else in it.
+        ValueError: :func:`translate` refuses it.
 
     >>> Size("max(2 * n, 5) // 2").value({"n": 4})
     4
@@ -176,9 +176,9 @@ def value_or_none(size: Size, symbols: Mapping[str, Any]) -> Any:
 
 
 def are_int32(sizes: Collection[str], strides: Collection[str]) -> bool:
-    """Whether a kernel computes places in arrays with 32 bits, so that arrays have to be smaller than that.
+    """Whether a kernel computes offsets in arrays with 32 bits, so that arrays must be small enough for that.
 
     Arguments:
-        sizes, strides: the dtypes of its size symbols, and of those that only strides have.
+        sizes, strides: the dtypes of its size symbols, and of symbols that only strides have.
     """
     return "int64" not in sizes or "int32" in strides

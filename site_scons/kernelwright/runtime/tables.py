@@ -1,7 +1,7 @@
-"""Tuning tables as a package has them: on which device which variant runs for which sizes.
+"""The tuning tables of a package: which variant runs for which sizes on which device.
 
-The same tables are in the library of a kernel, where ``backends/launcher/tables.h`` looks them up. This module serves
-what has no library: the backend ``cuda_core``.
+A kernel's library has the same tables, and ``backends/launcher/tables.h`` looks them up. This module serves the backend
+``cuda_core``, which has no library.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class Rules:
 
     Arguments:
         by: the size symbols whose product decides; none: there is one range.
-        ranges: the largest product of a range, and the number of its variant; in rising order, the last one without a
-            largest product.
+        ranges: the largest product of a range, and the number of its variant; in rising order. The last range has no
+            largest product: None.
     """
 
     by: tuple[str, ...]
@@ -54,10 +54,10 @@ class DeviceTable:
     Arguments:
         target: ``cuda`` or ``llvm``.
         arch: the arch of the code that was measured, such as ``sm_90a`` or ``x86-64-v3``.
-        name: the device as its driver or its kernel names it, such as ``NVIDIA H100 80GB HBM3``; empty: what the
-            definition prefers for the arch, on devices that no table was measured on.
+        name: the device's name from its driver or the operating system, such as ``NVIDIA H100 80GB HBM3``; empty: the
+            table is the definition's preference for the arch, for devices without a measured table.
         count: its multiprocessors, or the cores of the machine.
-        rules: number of a declared variant -> what may take its place. One that is not there runs itself.
+        rules: number of a declared variant -> what may take its place. A variant without rules runs itself.
     """
 
     target: str
@@ -67,7 +67,7 @@ class DeviceTable:
     rules: Mapping[int, Rules]
 
     def with_code(self, has_code: Callable[[int], bool]) -> DeviceTable:
-        """The same, with the declared variant wherever the one that is named has no code for the arch."""
+        """The same table, with the declared variant in place of each variant that has no code for the arch."""
         rules = {
             number: Rules(r.by, tuple((upto, v if has_code(v) else number) for upto, v in r.ranges))
             for number, r in self.rules.items()
@@ -90,11 +90,11 @@ class DeviceTable:
 
 
 def table_for(tables: Sequence[DeviceTable], target: str, arch: str, name: str, count: int) -> DeviceTable | None:
-    """The table that counts on a device; None: the declared order does.
+    """The table that applies to a device; None: there is none, and the declared order decides.
 
     It is the one of exactly this device; or else of this arch and count; or else of this arch and the nearest count,
     the lower one of two that are equally near; or else what the definition prefers for the arch. Of two tables that
-    are equally good the first counts, so all processes with equal devices decide alike.
+    are equally good the first applies, so all processes with equal devices decide alike.
 
     Arguments:
         arch: the arch of the code that would run.
@@ -116,12 +116,13 @@ NO_TABLES = DECLARED + "there are no tuning tables"
 
 @dataclass(frozen=True)
 class Tuned:
-    """What the tables of a kernel say of a call, which a declared variant fits.
+    """What the tables of a kernel say about calls that fit a declared variant.
 
     Arguments:
         declared: the number of that variant.
-        arch, name, count: of the code that it would run, and of the device.
-        table: the one that counts; None: there is none for the arch.
+        arch: the arch of the code that it would run.
+        name, count: the device's.
+        table: the one that applies; None: there is none for the arch.
     """
 
     declared: int

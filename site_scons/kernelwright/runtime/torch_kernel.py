@@ -1,12 +1,12 @@
 """The kernels of this package as operators of PyTorch: registered once, with shape functions and autograd rules.
 
-An operator has up to two forms: one that returns new outputs, and one, the overload ``out``, that writes those which it
-gets. Both have a kernel in Python that calls the library through tvm-ffi, and a function for fake tensors, which
-compares the call with the manifest (see ``signature``) and tells the shapes of the outputs.
+An operator has up to two forms: one returns new outputs, and the overload ``out`` writes into outputs that it gets. A
+form has a function in Python that calls the library through tvm-ffi, and a function for fake tensors, which compares
+the call with the manifest (see ``arguments.py``) and computes the shapes of the outputs.
 
-PyTorch calls an operator's kernel for autograd first. That has to hand the call on to what comes below: a tracer, or
-the kernel for the device. A second pass through the dispatcher takes two microseconds, so where nothing but the device
-is below, the kernel is called right away. The keys with which PyTorch calls say so.
+PyTorch first calls an operator's function for autograd. That passes the call on to what is below: a tracer, or the
+function for the device. A second pass through PyTorch's dispatcher takes two microseconds. So if the dispatch keys of
+the call say that only the device is below, the function for the device is called at once.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .interface import UNSIGNED, VIEW, backward_of, in_order, is_symbolic, kind_
 from .refusal import BY_KERNEL, because, refusal_of
 
 DEVICES = {"cpu": "llvm", "cuda": "cuda"}
-"""Kind of device -> target; tensors of others (``meta``) get the shapes of any."""
+"""Kind of device -> target; tensors on others (``meta``) may fit a variant of any target."""
 
 BACKEND_KEYS = (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
-"""Where a dispatcher that has nothing else to do goes."""
+"""The dispatch keys that come first if only the device is below."""
 
 
 class TorchKernel:
-    """What a kernel of this package is to a type checker: a function, with these attributes."""
+    """A kernel of this package, for type checkers: a function with these attributes."""
 
     variants: tuple[dict[str, Any], ...]
     """The configs that are built, in order; the first is the default."""
@@ -62,7 +62,7 @@ class TorchKernel:
 
 
 def load(loader: Any, name: str, entry: dict[str, Any]) -> Any:
-    """Register the operators of a kernel, unless they are.
+    """Register the operators of a kernel, unless that is done.
 
     Arguments:
         loader: the ``Loader`` of the package.
@@ -83,7 +83,7 @@ def load(loader: Any, name: str, entry: dict[str, Any]) -> Any:
 
 
 def _registered(operators: Operators, define: Callable[[Operators], Any]) -> Any:
-    """The function of a kernel whose operators are registered: once in a process, whoever imports the package again."""
+    """Register a kernel's operators, once in a process even if the package is imported again; return its function."""
     state = vars(getattr(torch.ops, operators.namespace)).setdefault("_kernelwright", {})
     with state.setdefault("lock", threading.RLock()):
         digest, function = state.get(operators.name, (operators.digest, None))
@@ -142,8 +142,8 @@ class Operators:
         Arguments:
             overload: its name, or empty.
             schema: its arguments and results, as PyTorch writes them.
-            call: what runs it.
-            differentiable: what PyTorch calls first, for autograd; None: ``call`` sees to that.
+            call: the function that runs it.
+            differentiable: the function that PyTorch calls first, for autograd; None: ``call`` does that.
 
         Returns:
             The operator.
@@ -180,7 +180,7 @@ class Operators:
     # ---- shapes
 
     def _fake(self, *arguments: Any) -> Any:
-        """What PyTorch asks instead of running the kernel: the outputs of a call, if it is right, without data."""
+        """The outputs of a valid call, without data: PyTorch calls this in place of the kernel while it traces."""
         tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
         writes = len(arguments) == len(self.signatures.names)
         if writes and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
@@ -202,11 +202,11 @@ class Operators:
     # ---- numbers
 
     def encoded(self, name: str, value: Any) -> Any:
-        """A uint64 as operators of PyTorch take it, whose integers have a sign.
+        """A uint64 in the form that operators of PyTorch take, which have signed integers only.
 
         Raises:
             TypeError: it is no integer.
-            ValueError: it is none of 64 bits without a sign.
+            ValueError: it does not fit uint64.
         """
         number = plain_number(value)
         if is_symbolic(number):
@@ -218,16 +218,16 @@ class Operators:
         return number if number < UNSIGNED // 2 else number - UNSIGNED
 
     def decoded(self, name: str, value: Any) -> Any:
-        """A number that an operator was given, as the kernel takes it."""
+        """A number from an operator, in the form that the kernel takes; undoes :meth:`encoded`."""
         return value % UNSIGNED if name in self._unsigned and not is_symbolic(value) else value
 
     # ---- calls that are not plain
 
     def repeat(self, error: Exception, *arguments: Any) -> Any:
-        """Run a call again that has failed, if that was because of data which is not compact or aligned, or no variant
-        fits and one may be compiled.
+        """Run a failed call again: with copies of tensors that are not contiguous or not aligned, or with a variant
+        that is compiled on demand.
 
-        Of what the kernel only reads, it gets copies. Within a compiled program such tensors are usual.
+        Only tensors that the kernel does not write are copied. In a compiled program such tensors are usual.
 
         Raises:
             ValueError: the kernel writes such a tensor.
@@ -246,14 +246,14 @@ class Operators:
         return in_order(self.signatures.kernel, self.entry["variants"][0]["arguments"], positional, named)
 
     def explain(self, error: Exception, arguments: Sequence[Any]) -> NoReturn:
-        """Raise the error of a call; of what is no tensor PyTorch would name an operator that the caller never sees.
+        """Raise the error of a call, or a clearer one: PyTorch's errors name an operator that callers do not know.
 
         Arguments:
             arguments: all, or the inputs; outputs that were left out may be None.
 
         Raises:
             Exception: the error, unless one of the arguments is the cause.
-            TypeError: it has to be a tensor of PyTorch, and is none; or it is computed when it is read.
+            TypeError: an argument has to be a tensor of PyTorch, and is none; or the kernel writes a computed view.
         """
         if refusal_of(error) or len(arguments) not in (len(self.signatures.names), len(self._passed(-1))):
             raise error
@@ -312,7 +312,7 @@ class Operators:
         return tensor.is_contiguous() and not tensor.data_ptr() % self.alignment
 
     def _passed(self, count: int) -> list[str]:
-        """The names of the arguments of a call with that many."""
+        """The names of the ``count`` arguments of a call: all, or else the inputs."""
         names, outputs = self.signatures.names, self.signatures.outputs
         return [name for name in names if count == len(names) or name not in outputs]
 
@@ -341,7 +341,7 @@ class Operators:
         )
 
     def differentiate(self, keys: Any, *arguments: Any) -> Any:
-        """A call that is traced, or whose outputs need a gradient.
+        """Run a call that is traced, or whose outputs need a gradient.
 
         Raises:
             RuntimeError: an argument that the kernel writes requires a gradient, or ``torch.func`` asks for one.
@@ -410,7 +410,7 @@ class _Differentiable(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep what the backward kernel has to know."""
+        """Keep the values that the backward kernel takes."""
         operators, *arguments = inputs
         results = output if isinstance(output, tuple) else (output,)
         ctx.operators = operators
@@ -431,10 +431,10 @@ class _Differentiable(torch.autograd.Function):
 
 
 def _increment_version() -> Callable[[Any], None]:
-    """What tells autograd that some tensors were written.
+    """The function that tells autograd that some tensors were written.
 
-    The public function has a Python frame, which takes longer than the function that it calls. In older versions of
-    PyTorch that takes one tensor.
+    PyTorch's public function is in Python, and takes longer than the function that it calls. In older versions of
+    PyTorch the latter takes one tensor.
     """
 
     def one_by_one(tensors: tuple[torch.Tensor, ...]) -> None:

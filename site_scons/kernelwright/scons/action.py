@@ -38,7 +38,7 @@ class StageAction(ActionBase):  # type: ignore[misc]
         return id(self)
 
     def get_presig(self, target: Any, source: Any, env: Any, executor: Any = None) -> bytes:
-        """The stage's fingerprint, with the sources that a partial package has to do without."""
+        """The stage's fingerprint; in a partial build also the sources that the stage lacks."""
         lacking = self.run.partial.lacking(self.stage) if self.run.partial else []
         fingerprint = self.stage.fingerprint
         return (canonical_json([fingerprint, lacking]) if lacking else fingerprint).encode()
@@ -52,7 +52,7 @@ class StageAction(ActionBase):  # type: ignore[misc]
         return self.stage.line
 
     def print_cmd_line(self, text: str, target: Any, source: Any, env: Any) -> None:
-        """With ``-n`` show the line; otherwise that is done when it is known whether the cache has the outputs."""
+        """Show the line with ``-n``; otherwise it is shown when it is known whether the cache has the outputs."""
         if is_passive():
             self.run.started(text)
 

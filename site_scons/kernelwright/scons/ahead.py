@@ -1,8 +1,8 @@
 """Asks the remote cache for the outputs of stages before SCons gets to them, many at once whatever ``-j`` says.
 
-What comes tells the keys of the stages behind it, which are asked for at once. So the way through the graph takes as
-long as its longest path, and not as long as all requests one after the other. Nothing depends on what comes: when SCons
-runs a stage, it finds the outputs in the build cache or does not.
+When the outputs of a stage come, the keys of the stages that read them are known, and these are asked for at once. So
+all requests take as long as the longest path through the graph, and not as long as their sum. The build does not rely
+on what comes: when SCons runs a stage, its outputs are in the build cache or not.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Ahead:
         self._lock = threading.Lock()
         self._digests: dict[str, str] = {}
         self._readers: dict[str, list[Stage]] = defaultdict(list)
-        there = (stage for stage in stages if stage.cacheable and not stage.here)
-        lacking = [stage for stage in there if not os.path.exists(stage.paths[0])]  # noqa: PTH110
-        made = {path for stage in lacking for path in stage.paths}
-        self._waits = {id(stage): len(made.intersection(stage.sources)) for stage in lacking}
+        fetchable = (stage for stage in stages if stage.cacheable and not stage.here)
+        lacking = [stage for stage in fetchable if not os.path.exists(stage.paths[0])]  # noqa: PTH110
+        outputs = {path for stage in lacking for path in stage.paths}
+        self._waits = {id(stage): len(outputs.intersection(stage.sources)) for stage in lacking}
         for stage in lacking:
             for source in set(stage.sources):
-                if source in made:
+                if source in outputs:
                     self._readers[source].append(stage)
                 elif source not in self._digests and os.path.exists(source):  # noqa: PTH110
                     self._digests[source] = digest(source)
@@ -53,13 +53,13 @@ class Ahead:
     def _ask(self, stage: Stage) -> None:
         """Ask for the outputs of a stage whose sources are known."""
         if any(source not in self._digests for source in stage.sources):
-            return  # a stage that is kept nowhere makes one of them
+            return  # a stage whose outputs no cache keeps makes one of them
         key = stage.cache_key(self._digests.__getitem__)
         names = list(stage.outputs)
         self._cache.fetch_ahead(key, names, lambda name: present_digest(self._top, name), self._noting(stage))
 
     def _noting(self, stage: Stage) -> Callable[[Found], None]:
-        """What is done when the outputs of a stage are there: the stages that read them are asked for."""
+        """A function to call when the outputs of a stage are there: it asks for the stages that read them."""
 
         def note(found: Found) -> None:
             digests = {stage.outputs[name]: hashlib.sha256(data).hexdigest() for name, data in found[0].items()}

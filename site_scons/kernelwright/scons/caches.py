@@ -32,10 +32,10 @@ INTERRUPTED_S = 1.0
 
 
 class Caches:
-    """The caches of a run. They are opened when they are needed first.
+    """The caches of a run. Each is opened when it is first needed.
 
     Arguments:
-        env: an environment, which may have a folder for caches.
+        env: an SCons environment; a build file may have given it a folder with ``CacheDir``.
         settings: those of the first package.
     """
 
@@ -52,7 +52,7 @@ class Caches:
         """The build cache; that of ``env.CacheDir`` if the build file names one, otherwise that of the settings.
 
         Raises:
-            SettingsError: it is to be where outputs of builds are, or there is something else in its place.
+            SettingsError: its folder would be among the outputs of builds, or something else is in its place.
         """
         from ..core.quantity import parse_size
         from ..state.cache import BuildCache
@@ -71,11 +71,11 @@ class Caches:
 
     @property
     def answers(self) -> Answers | None:
-        """What other trees and machines have found out: it is in the build cache, if this run may use that."""
+        """The build cache, if this run may use it: it has answers that other trees and machines have found out."""
         return None if is_passive() else self.build
 
     def require(self) -> None:
-        """Raise a SettingsError if there is something else where the build cache is to be, before any work is done."""
+        """Raise a SettingsError, before any work is done, if something else is in the place of the build cache."""
         _ = self.answers
 
     @property
@@ -102,14 +102,14 @@ class Caches:
             sys.stderr.write(f"{text}\n")
 
     def _stages_on_demand(self) -> BuildCache | None:
-        """The stages that compile on demand has finished, if there are any."""
+        """The cache of the stages that compile on demand has finished, if there is one."""
         # Imported here, because a run with nothing to do does not need it.
         from ..ondemand.store import stages_behind
 
         return stages_behind(self._tree.top, os.environ)
 
     def _require_outside(self, place: str) -> None:
-        """Raise a SettingsError if the build cache is to be among the outputs of builds; its default place is not."""
+        """Raise a SettingsError if the build cache would be among the outputs of builds; its default place may be."""
         tree, real = self._tree, os.path.realpath(place) + os.sep
         inside = next((base for base in tree.bases if real.startswith(os.path.realpath(base) + os.sep)), None)
         if inside is not None and real != os.path.realpath(tree.state / "cache") + os.sep:
@@ -127,7 +127,7 @@ class Caches:
 
     @property
     def counts(self) -> dict[str, Counts]:
-        """What the caches have done that this run has used."""
+        """What the caches did that this run has used."""
         used = {"local": if_made(self, "build"), "remote": if_made(self, "remote")}
         return {name: cache.counts for name, cache in used.items() if cache is not None}
 
@@ -141,7 +141,7 @@ class Caches:
         if remote is None or remote.is_closed:
             return
         patience_s = INTERRUPTED_S if interrupted else FLUSH_S
-        # However often the user is impatient: Python must not end in the middle of a request.
+        # However often Ctrl-C comes: Python must not end in the middle of a request.
         while not remote.is_closed:
             with contextlib.suppress(KeyboardInterrupt):
                 remote.close(patience_s)

@@ -12,11 +12,11 @@ from ..stages.stage import IR
 from .package import Package
 
 SINGLE_FILES = ("trace.json", "report.html", "compile_commands.json")
-"""Files in the build folder that no package has for itself."""
+"""Files in the build folder that all packages share."""
 
 
 def add_cleaning(package: Package) -> Any:
-    """Nodes for ``scons -c``, which needs no discovery: whole folders go."""
+    """Add nodes for ``scons -c``. They need no discovery, because whole folders are removed."""
     wheel, folders = package.wheels.Dir(package.settings.package), (package.work, package.folder, package.checks)
     package.run.require_folders(folder.get_abspath() for folder in (*folders, wheel))
     work = Path(package.work.get_abspath())

@@ -14,21 +14,21 @@ from . import compat
 
 OPTIONS = {
     "strict": "Refuse definitions that read what they do not declare, and verify all outputs by content.",
-    "partial": "Make packages of what is well, as with -k; manifest.json lists the rest. Exit status 2 if any failed.",
+    "partial": "Make packages of what can be built, as with -k; manifest.json lists the rest. Status 2 if any failed.",
     "no-wait": "Fail if another scons works in this tree, instead of waiting.",
     "build-missing": "With --merge: compile what the shards lack.",
 }
-"""Our options of the command line that have no value."""
+"""Our command line options that have no value -> help text."""
 
 VALUED: dict[str, tuple[str, str, Any, str]] = {
     "shard": ("store", "2/8", False, "Build a fixed part of the kernels, here the second eighth, and no package."),
     "cluster": ("store", "ADDRESS", False, "Have the workers of a Dask cluster run compilers, as the setting cluster."),
     "merge": ("append", "FOLDER", [], "Take kernels from the build cache of a shard, and compile none."),
 }
-"""Our options that have a value: how it is kept, a name for it in the help text, the default, and what it does."""
+"""Our options that have a value -> action of the parser, name of the value in the help, default, help text."""
 
 SHARD = "shard"
-"""The target that makes the kernels of a shard, and what is asked for with ``--shard`` if nothing else is."""
+"""The target that makes the kernels of a shard. With ``--shard`` it is the target if none is named."""
 
 
 def add_options() -> None:

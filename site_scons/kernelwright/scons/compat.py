@@ -1,6 +1,7 @@
-"""What is used of SCons's private API, of the release that pyproject.toml pins; ``journal.py`` stores signatures.
+"""The parts of SCons's private API that we use, except for those that store signatures: they are in ``journal.py``.
 
-A newer SCons may have changed any of it; ``tests/unit/test_scons_compat.py`` says what is to be looked at then.
+They belong to the release that pyproject.toml pins. A newer SCons may have changed any of them;
+``tests/unit/test_scons_compat.py`` then says what to look at.
 """
 
 from __future__ import annotations
@@ -82,9 +83,9 @@ def aliases() -> list[str]:
 
 
 def unknown_targets() -> list[str]:
-    """What the command line asks for and nothing makes, of which SCons says that it does not know how to make it.
+    """The targets of the command line that nothing makes; SCons says only that it does not know how to make them.
 
-    There is none before SCons has read all build files: then they could still have made it.
+    Empty before SCons has read all build files, because one of them may still add such a target.
     """
     if SCons.Script.Main.num_jobs is None:
         return []
@@ -134,7 +135,7 @@ def is_folder(node: Any) -> bool:
 
 @contextlib.contextmanager
 def unchecked_nodes() -> Iterator[None]:
-    """Let nodes be made whatever is on disk: SCons has an internal error for a folder where a file is to be."""
+    """Let nodes be made whatever is on disk: SCons raises an internal error if there is a folder in a file's place."""
     check = SCons.Node.FS.diskcheck_match
     before = check.func
     check.func = SCons.Node.FS.ignore_diskcheck_match

@@ -55,8 +55,8 @@ class Unsettled:
 class Definitions:
     """What the definition files of a package declare, as far as this run has looked into them.
 
-    ``files`` are the good ones, ``kernels`` all kernels that are built, by name, and ``ir`` the stages that write the
-    IR of these.
+    ``files`` are the files without errors, ``kernels`` the stages of all kernels that are built, by name, and ``ir``
+    the stages that write the IR of these kernels, also by name.
     """
 
     def __init__(self, package: Package) -> None:
@@ -71,11 +71,11 @@ class Definitions:
     def begin(self) -> None:
         """Start workers in the first build of a tree, unless it is known what the files declare.
 
-        TVM takes a second to import, which the probes of the tools take as well, and compiling the launcher.
+        The import of TVM takes a second. So do the probes of the tools, and compiling the launcher: all run at once.
         """
         package, run = self._package, self._package.run
         run.caches.require()
-        # One answer has to do: where it is in the cache, so are most of the others, with what is finished.
+        # One file is enough: if the cache knows what it declares, it knows most others, and finished kernels.
         first = [run.top / file for file in package.files[:1]]
         if not self._records(run.toolchain.lowerer()).are_known(first):
             run.pool.warm_up(len(package.files))
@@ -95,7 +95,7 @@ class Definitions:
         return DefinitionRecords(run.top, run.discovery, identity, run.caches.answers)
 
     def look_into(self, files: Sequence[str], settled: Mapping[str, SettledKernel]) -> list[KernelwrightError]:
-        """Make the stages of the kernels in some files, and return what is wrong with the others.
+        """Make the stages of the kernels in some files, and return the errors of the others.
 
         Arguments:
             settled: kernels that stay as they are, also if they are in these files.
@@ -127,14 +127,14 @@ class Definitions:
         return errors
 
     def _unnamed(self, record: DefinitionRecord) -> Sequence[str]:
-        """The files that a definition reads and that have no name on other machines, if these may get results."""
+        """The files that a definition reads and that have no name on other machines, if other machines get results."""
         return record.unnamed if self._package.run.caches.has_remote else ()
 
     def _add(self, file: Unsettled, kernel: KernelRecord, wrong: list[KernelwrightError]) -> None:
-        """Make the stages of a kernel if it is built in this run; what is wrong with it gets into a list.
+        """Make the stages of a kernel if it is built in this run; its errors are added to ``wrong``.
 
         Raises:
-            ToolchainError: what a backend needs is missing. That is no error of one definition: it ends the run.
+            ToolchainError: what a backend needs is missing. This ends the run, as it is no error of one definition.
         """
         shard = self._package.run.shards.shard
         if shard and not shard.has(kernel.name):
@@ -170,7 +170,7 @@ class Definitions:
         return selection
 
     def _tuned(self, selection: KernelSelection, declared: KernelRecord, file: Unsettled) -> KernelSelection:
-        """The variants of a kernel that its tuning tables choose; what they name in vain is among the notes.
+        """The variants of a kernel that its tuning tables choose. What they name that is not declared becomes a note.
 
         Raises:
             TuningError: a table is malformed; or, with ``--strict``, it names what is not declared any more.
@@ -220,5 +220,6 @@ def _notes(selection: KernelSelection) -> list[str]:
     name = selection.record.name
     if not selection.archs and not selection.left_out:
         return [f"kernelwright: {name} is left out: it is for other targets"]
-    notes = [f"kernelwright: {name} is not built for {t}: none of its archs is" for t in selection.left_out]
+    why = "the package has none of its archs"
+    notes = [f"kernelwright: {name} is not built for {t}: {why}" for t in selection.left_out]
     return notes + [f"kernelwright: {name} has no target that backend {b} can call" for b in selection.unused]

@@ -1,7 +1,7 @@
 """Makes SCons nodes of the stages of a package, and leaves finished kernels out.
 
-Kernels that are settled (see ``state.settled``) get no nodes. So what only the others need is imported when there are
-some.
+Kernels that are settled (see ``state.settled``) get no nodes. So modules that only other kernels need are imported when
+there are such kernels.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class PackageGraph:
         return result
 
     def _look_into(self, files: Sequence[str], settling: Settling) -> None:
-        """Make the stages of the kernels in some definition files, and of what is wrong with files.
+        """Make the stages of the kernels in some definition files and, with ``-k``, a stage that fails for each error.
 
         Raises:
             KernelwrightError: a file is not valid, and ``-k`` was not given.
@@ -83,7 +83,7 @@ class PackageGraph:
         if errors and not SCons.Script.GetOption("keep_going"):
             run.outcome.stopped(len(errors))
             raise KernelwrightError("\n".join(str(error) for error in errors))
-        # A shard does not know the kernels of others; what is told of them is told where the package is made.
+        # A shard does not know the kernels of others: these notes are shown where the package is made.
         if package.configured and not errors and run.shards.shard is None:
             package.tell(package.configured.notes([*settling.kernels, *definitions.kernels]))
         run.outcome.note_tables(package.tables, None if errors else {*settling.kernels, *definitions.names})
@@ -97,9 +97,9 @@ class PackageGraph:
     def _pull(self) -> Any:
         """Have the build cache get all finished kernels of the package that the remote cache has, and build nothing."""
         package = self.package
-        there = new_restored(package).pull(package.files)
+        count = new_restored(package).pull(package.files)
         self.run.note(
-            f"kernelwright: {there} of {len(package.files)} definition files of {package.settings.package} are in the "
+            f"kernelwright: {count} of {len(package.files)} definition files of {package.settings.package} are in the "
             "build cache with all that their kernels consist of"
         )
         return package.user_env.Alias(PULL, [], package.env.Action(lambda target, source, env: None, None))
@@ -124,11 +124,11 @@ class PackageGraph:
             self.assembly.require_folders()
         stage = package.add_stage(self.assembly.stage())
         files = [built for part in parts for built in (part.entry, *part.products.values())]
-        made = nodes.nodes_of(stage)
-        package.env.Requires(made, [nodes.node(file.path) for file in files if file.path] + package.failing)
-        # The package's stage removes what is not known, and must not do so while files of IR come.
-        package.env.Requires(made, [nodes.node_of(s) for stages in self.definitions.ir.values() for s in stages])
-        return SCons.Util.NodeList(made)
+        outputs = nodes.nodes_of(stage)
+        package.env.Requires(outputs, [nodes.node(file.path) for file in files if file.path] + package.failing)
+        # The package's stage removes files that it does not know, so it must not run while stages write IR.
+        package.env.Requires(outputs, [nodes.node_of(s) for stages in self.definitions.ir.values() for s in stages])
+        return SCons.Util.NodeList(outputs)
 
     def _project_version(self, parts: Sequence[Part]) -> str:
         """The version of the project, if a backend of these kernels needs it; empty: unknown."""

@@ -27,7 +27,7 @@ NODE_INFO = {
     "alias": SCons.Node.Alias.AliasNodeInfo,
 }
 BUILD_INFO = {"file": SCons.Node.FS.FileBuildInfo, "conf": SCons.SConf.SConfBuildInfo}
-"""The classes of SCons that a journal may hold, by the name that it has for them."""
+"""The classes of SCons whose objects a journal may hold, by their names in the journal."""
 
 NODES = ("bsources", "bdepends", "bimplicit")
 SIGNATURES = ("bsourcesigs", "bdependsigs", "bimplicitsigs")
@@ -36,7 +36,7 @@ PLAIN = ("bact", "bactsig", "result", "string")
 
 
 class FolderSignatures(SCons.SConsign.Base):  # type: ignore[misc]
-    """What SCons asks for the signatures of one folder; stores each one at once instead of at the end of the run."""
+    """The signatures of one folder, for SCons. It stores each one at once, and not at the end of the run."""
 
     def __init__(self, journal: Journal, folder: Any) -> None:
         super().__init__()

@@ -55,12 +55,12 @@ class Outcome:
         self._progress.erase()
 
     def stopped(self, errors: int = 1) -> None:
-        """Note that the run ends before it begins, because of that many errors that are about to be shown."""
+        """Note that so many errors end the run before any stage runs; the caller shows them."""
         self._refused = max(self._refused, errors)
         self._progress.erase()
 
     def text_of(self, error: KernelwrightError) -> str:
-        """What is shown of a stage's error: the details of one that another stage has had, too, are not repeated."""
+        """The text of a stage's error, without the details if another stage had the same error."""
         key = error.message, error.detail, error.remedy
         if error.detail is None or key not in self._shown:
             self._shown.add(key)
@@ -99,21 +99,21 @@ class Outcome:
         Arguments:
             only_merged: whether the run compiles nothing.
         """
-        # Tuning tables that are of no kernel of any package, such as one that was renamed.
+        # Tuning tables of kernels that no package has, such as a kernel that was renamed.
         for file in sorted(self._tables.keys() - self._used_tables):
             self._progress.note(f"kernelwright: {file} has no effect: no kernel {self._tables[file]!r} is built")
         tell_of_targets()
         # Without -k the one failure has just been shown.
-        listed = self._failures if SCons.Script.GetOption("keep_going") else []
-        self._progress.summary(self.counts, listed)
+        failures = self._failures if SCons.Script.GetOption("keep_going") else []
+        self._progress.summary(self.counts, failures)
         wheel = "wheel" in command_line.targets()
-        if self._tolerable and not self._partial and not only_merged and (listed or wheel):
+        if self._tolerable and not self._partial and not only_merged and (failures or wheel):
             makes = "scons --partial wheel makes a wheel" if wheel else "scons --partial makes a package"
-            sys.stderr.write(f"kernelwright: {makes} of what is well\n")
+            sys.stderr.write(f"kernelwright: {makes} of what can be built\n")
 
 
 def tell_of_targets() -> None:
-    """Point at a target that is misspelt, of which SCons says only that it cannot make it."""
+    """Suggest names for a misspelt target: SCons says only that it cannot make it."""
     for name in compat.unknown_targets():
         if name == "wheel":
             remedy = "write env.KernelWheel(PACKAGE) into the build file"

@@ -48,8 +48,8 @@ class Asked:
         ir_always: whether the IR after each pass is written because a setting says so.
         settled: whether settled kernels can be left out: all targets are ours, no tree of nodes is shown, and no
             content is to be verified.
-        restored: whether kernels can come out of the build cache as a whole: all are asked for, and nothing else of
-            them.
+        restored: whether whole kernels can come out of the build cache: the run wants all kernels, and nothing more
+            of them than their packages and wheels.
     """
 
     targets: tuple[Any, ...]
@@ -73,7 +73,7 @@ def asked_of(settings: Settings, run: BuildRun) -> Asked:
     ir_always = settings.dump_ir == "yes" and run.partial is None and not run.shards.only_merged
     settled = (
         all(isinstance(target, str) and target.isidentifier() for target in targets)
-        # In which shard a kernel is does not tell whether there is one of that name.
+        # A shard belongs to every name, whether or not there is a kernel of that name.
         and (shard is None or {*targets} <= {command_line.SHARD, "check"})
         and not {commands.NAME, IR, *listings} & {*targets}
         and not (ir_always or run.strict or SCons.Script.GetOption("tree_printers"))
@@ -101,7 +101,7 @@ class Package:
         self.asked = asked_of(settings, run)
         self.stages: list[Stage] = []
         self.failing: list[Any] = []
-        """Nodes that show what is wrong with definition files, whatever is asked for."""
+        """Nodes that show the errors of definition files, whatever the targets are."""
         self.outside: set[str] = set()
         """The files outside of the project that kernels depend on, as far as that is known before the build."""
         self.begun_launcher: Future[CompiledLauncher] | None = None
@@ -110,8 +110,8 @@ class Package:
         # the stages name all their sources themselves.
         self.env = env.Clone(SCANNERS=[])
         self.env.Decider("content")
-        # None of our nodes is in SCons's cache. Unless told so, SCons makes the default environment to ask it. That
-        # looks for compilers, which takes longer than all else in a small build with nothing to do.
+        # None of our nodes is in SCons's cache. Without this line SCons would make the default environment to look for
+        # a cache. That looks for compilers, which takes longer than all else in a small build with nothing to do.
         self.env.CacheDir(None)
         base = _base_folder(env)
         self.work = base.Dir("kernels").Dir(settings.package)
@@ -164,7 +164,7 @@ class Package:
 
     @cached_property
     def configured(self) -> Configured | None:
-        """The configs in the file that the setting names, if it names one."""
+        """The configs in the file that the setting ``configs`` names, if it names one."""
         if not self.settings.configs:
             return None
         from ..stages.configured import Configured
@@ -200,13 +200,13 @@ class Package:
         run.add(stage)
         sources = list(map(run.nodes.node, stage.sources))
         nodes = self.env.Command(run.nodes.nodes_of(stage), sources, StageAction(stage, run))
-        # SCons's own cache has a file for each output, and takes no notice of what a stage finds out while it runs.
+        # SCons's own cache has a file for each output, and its keys lack what a stage finds out while it runs.
         self.env.NoCache(nodes)
         return stage
 
     @cached_property
     def glibc_stage(self) -> Stage | None:
-        """What makes the libraries that stand in for the machine's C library; None: it is linked with that."""
+        """The stage that makes stand-ins for the machine's C library; None: kernels are linked with the machine's."""
         from ..stages import glibc
 
         stage = glibc.make(self.context)
@@ -214,12 +214,12 @@ class Package:
 
     @cached_property
     def launcher_stage(self) -> Stage:
-        """What makes the launcher."""
+        """The stage that makes the launcher."""
         from ..stages import launcher
 
         return self.add_stage(launcher.make(self.context, self.glibc_stage, self.begun_launcher))
 
-    # ---- what is told and noted ----
+    # ---- notes ----
 
     def tell(self, notes: Sequence[str]) -> None:
         """Show lines."""
@@ -230,7 +230,7 @@ class Package:
         """Note the files outside of the project that kernels depend on.
 
         Arguments:
-            present: name -> what tells that it is there; None or empty: it is not.
+            present: name of a file -> its digest or stamp; None or empty: the file is not there.
         """
         files = (name for name, there in present.items() if there and not name.endswith("/"))
         self.outside.update(n for n in files if n.startswith("../") or (n.startswith("/") and not is_portable(n)))

@@ -23,7 +23,7 @@ class Progress:
         self._silent = silent
         self._stream = stream or sys.stdout
         # Names of files, and what definitions print, may have characters that the terminal's encoding lacks. SCons has
-        # put an object of its own in place of sys.stdout, which passes this on.
+        # replaced sys.stdout by an object of its own, which passes this call on.
         if hasattr(self._stream, "reconfigure"):
             self._stream.reconfigure(errors="backslashreplace")
         self._live = not silent and self._stream.isatty()
@@ -34,7 +34,7 @@ class Progress:
         self.start = time.monotonic()
 
     def expect(self, counts: Callable[[], tuple[int, int]]) -> None:
-        """Say how to find out how many stages are done, and how many there are."""
+        """Set the function that returns how many stages are done, and how many there are."""
         self._counts = counts
 
     def started(self, line: str) -> None:
@@ -68,14 +68,14 @@ class Progress:
             self.erase()
 
     def restored(self, lines: Iterable[str]) -> None:
-        """Actions that were left out, because all that they make came out of the build cache at once."""
+        """Show the lines of actions that did not run, because whole kernels came out of the build cache."""
         if not self._live and not self._silent:
             with self._lock:
                 self._stream.write("".join(f"{line}\n" for line in lines))
                 self._stream.flush()
 
     def note(self, text: str) -> None:
-        """A message of its own line, such as why something is made again."""
+        """Show a message on a line of its own, such as why something is made again."""
         with self._lock:
             if not self._silent:
                 self._erase()
@@ -83,7 +83,7 @@ class Progress:
                 self._stream.flush()
 
     def note_once(self, text: str) -> None:
-        """The same for what may be said many times, and needs to be heard once."""
+        """Show a message unless it has been shown."""
         with self._lock:
             is_new = text not in self._told
             self._told.add(text)
@@ -100,8 +100,8 @@ class Progress:
         with self._lock:
             self._erase()
             if failures:
-                listed = "".join(f"  {failure}\n" for failure in failures)
-                sys.stderr.write(f"kernelwright: {len(failures)} failed:\n{listed}")
+                lines = "".join(f"  {failure}\n" for failure in failures)
+                sys.stderr.write(f"kernelwright: {len(failures)} failed:\n{lines}")
             if not self._silent:
                 cached = f" ({counts['cached']} from the cache)" if counts["cached"] else ""
                 self._stream.write(

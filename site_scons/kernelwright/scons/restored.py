@@ -26,13 +26,13 @@ from .restorers import Restorers
 from .run import BuildRun
 
 AT_ONCE = 128
-"""Definition files that the remote cache is asked for together: what comes is held in memory until it is written."""
+"""How many definition files the remote cache is asked for at once; answers stay in memory until they are written."""
 
 BATCH = 8
-"""Definition files whose kernels a process restores at a time."""
+"""How many definition files a process gets at a time, to restore their kernels."""
 
 WORTH_A_PROCESS = 6
-"""Batches that take longer than the start of a process."""
+"""So many batches take longer than the start of a process."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class RestoredKernels:
         key: digest of everything that all kernels of the package depend on.
         work: the folder of the package's kernels.
         shared: the folders in it that belong to no kernel.
-        files: definition file -> stamps of all that its kernels depend on, for the next run; None: they would not tell
+        files: definition file -> stamps of all that its kernels depend on, for the next run; None: they could miss
             the next change.
         notes: definition file -> what a run says about its kernels.
         kernels: the kernels.
@@ -61,14 +61,14 @@ class RestoredKernels:
     _lines: list[str] = field(default_factory=list)
 
     def take_all(self, files: Sequence[str], taken: Collection[str], tables: Mapping[str, Sequence[str]]) -> list[str]:
-        """Restore the kernels of definition files, where the build cache has all of them and this tree has none.
+        """Restore the kernels of each definition file, if the build cache has all of them and this tree has none.
 
         Arguments:
             taken: names of kernels that other files have.
             tables: name of a kernel -> its tuning tables.
 
         Returns:
-            The files of which that could not be done.
+            The files whose kernels were not restored.
         """
         build_cache, shard = self.run.cache, self.run.shards.shard
         if build_cache is None:
@@ -81,27 +81,27 @@ class RestoredKernels:
             caches, top, self.work, [*self.shared], taken=[*taken], tables=tables, shard=str(shard) if shard else ""
         )
         restorer = Restorer(build_cache, wanted)
-        left: list[str] = []
+        not_restored: list[str] = []
         with contextlib.closing(self._batches(files, build_cache, wanted)) as batches:
             for batch, answers in batches:
                 for file, answer in zip(batch, answers, strict=True):
                     # What no process could do is tried here, where a remote cache can be asked.
                     restored = answer or restorer.restore(self._question(file))
                     if restored is None:
-                        left.append(file)
+                        not_restored.append(file)
                     else:
                         self._adopt(file, restored)
                 self.run.progress.restored(self._lines)
                 self._lines.clear()
-        return left
+        return not_restored
 
     def _batches(
         self, files: Sequence[str], build_cache: BuildCache, wanted: Wanted
     ) -> Generator[tuple[Sequence[str], Sequence[Restored | None]]]:
         """The files, batch by batch, with what processes have restored of their kernels.
 
-        That is nothing of the first ones: what all kernels have in common must not be written by two processes. Where
-        the build cache has nothing, no process is started.
+        Processes start only after this one has restored a file, since two must not write what all kernels share. So
+        they restore nothing of the first batches, and none starts if the build cache has nothing.
         """
         batches = [files[begin : begin + BATCH] for begin in range(0, len(files), BATCH)]
         count = min(command_line.jobs(), len(os.sched_getaffinity(0)), len(batches) // WORTH_A_PROCESS)
@@ -126,34 +126,34 @@ class RestoredKernels:
                 yield batches[number], answer.restored
 
     def _ask_ahead_of(self, files: Sequence[str], number: int, by_processes: bool) -> None:
-        """Have the remote cache look for the kernels that are wanted after the batch of a number, and for the first."""
+        """Before some batches, have the remote cache look for later kernels; before batch 0, for its own, too."""
         begin = number * BATCH
         if begin % AT_ONCE == 0:
             self._ask_ahead(files[begin + AT_ONCE if begin else 0 : begin + 2 * AT_ONCE], by_processes)
 
     def pull(self, files: Sequence[str]) -> int:
-        """Have the build cache get the finished kernels of definition files; how many files it has them of."""
-        build_cache, there = self.run.cache, 0
+        """Have the build cache get the finished kernels of definition files; returns of how many files it has them."""
+        build_cache, count = self.run.cache, 0
         if build_cache is None:
             return 0
         for begin in range(0, len(files), AT_ONCE):
             group = files[begin : begin + AT_ONCE]
             self._ask_ahead(group)
             asked = (finished.recall(build_cache, self._question(file), _present(self.run.top)) for file in group)
-            found = [answer[0] for answer in asked if answer is not None]
-            finished.fetch_common(build_cache, found)
-            there += len(found)
-        return there
+            recalled = [answer[0] for answer in asked if answer is not None]
+            finished.fetch_common(build_cache, recalled)
+            count += len(recalled)
+        return count
 
     def _ask_ahead(self, files: Sequence[str], by_processes: bool = False) -> None:
-        """Have the remote cache look for kernels; ``by_processes``: which unpack them, and not the threads that ask."""
+        """Have the remote cache look for kernels; ``by_processes``: the asking threads leave unpacking to processes."""
         if self.run.cache is not None and self.run.caches.has_remote:
             cache = self.run.cache
             look = cache.recall_compressed_ahead if by_processes else cache.recall_ahead
             look(map(self._question, files), _present(self.run.top))
 
     def _adopt(self, file: str, restored: Restored) -> None:
-        """Note that the kernels of a definition file are there."""
+        """Note the restored kernels of a definition file."""
         self.run.journal.adopt(self.work, restored.outputs)
         self._tell(restored)
         self.files[file] = restored.stamps
@@ -171,23 +171,23 @@ class RestoredKernels:
         """Note the finished kernels of a definition file for other trees.
 
         Arguments:
-            stages: all that the kernels are made by, and what they have in common.
+            stages: all stages that make the kernels, with those that kernels share.
             digests: all that the kernels depend on.
         """
         build_cache = self.run.cache
         known = all(self.run.journal.line_of(path) is not None for stage in stages for path in stage.paths)
         if build_cache is not None and known and all(stage.cacheable for stage in stages):
-            listed = tuple(self._stage(stage) for stage in stages)
-            found = Finished(tuple(sorted(digests)), tuple(notes), kernels, listed)
-            finished.remember(build_cache, self._question(file), found, digests)
+            finished_stages = tuple(self._stage(stage) for stage in stages)
+            answer = Finished(tuple(sorted(digests)), tuple(notes), kernels, finished_stages)
+            finished.remember(build_cache, self._question(file), answer, digests)
 
     @cached_property
     def _surroundings(self) -> list[Any]:
-        """What all questions have: it is read from files of installed distributions, once for all definition files."""
+        """A part of all questions. To read it from installed distributions takes time, so it is read once."""
         return interpreter()
 
     def _question(self, file: str) -> list[Any]:
-        # The answer depends on the present content, too: a file that has changed since it was first asked is a miss.
+        # The digest is taken once. If the file changes after that, it is a miss: the answer names its digest, too.
         if file not in self._digests:
             self._digests[file] = dependency_digest(self.run.top, file)
         return ["finished", finished.FORM, self.key, self._surroundings, file, self._digests[file]]
@@ -220,6 +220,6 @@ class RestoredKernels:
 
 
 def _present(top: Path) -> Any:
-    """What gives the present digest of something that kernels depend on."""
+    """A function that returns the present digest of something that kernels depend on, and remembers it."""
 
     return cache(partial(present_digest, top))

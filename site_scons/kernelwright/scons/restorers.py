@@ -1,4 +1,4 @@
-"""Processes that take finished kernels out of the build cache: each takes 2 ms for a small kernel."""
+"""Processes that take finished kernels out of the build cache. A small kernel takes 2 ms."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..state.remote_entries import Compressed
 from ..state.restorer import Batch, Done, Wanted
 
 PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from kernelwright.state.restorer import serve; serve()"
-"""What a process runs. Its modules come from where ours do: without ``site`` it starts in a third of the time."""
+"""What a process runs. It gets our search path, because it runs without ``site``: it starts in a third of the time."""
 
 OURS = str(Path(__file__).resolve().parents[2])
 
@@ -30,7 +30,7 @@ class Restorers:
     Arguments:
         count: how many.
         wanted: what may be restored, where from, and where to.
-        lock: descriptor of the lock of the tree, which they hold as well: nobody else works in it before they end.
+        lock: descriptor of the tree's lock, which they hold as well: nobody else works in the tree before they end.
     """
 
     def __init__(self, count: int, wanted: Wanted, lock: int) -> None:
@@ -43,7 +43,7 @@ class Restorers:
                     [sys.executable, "-I", "-S", "-c", PROGRAM, *path],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,  # what one cannot do is tried by the build once more, and told
+                    stderr=subprocess.DEVNULL,  # what a process cannot do, the build tries once more, and reports
                     text=True,
                     pass_fds=[lock],
                     start_new_session=True,  # Ctrl-C ends the build, which ends them
@@ -72,12 +72,11 @@ class Restorers:
         give_back: Callable[[Compressed], None],
         batches: Iterable[int],
     ) -> Iterator[Done]:
-        """Restore the kernels of batch after batch: those that were restored, and what the build cache has done.
+        """Restore the kernels of one batch after the other; for each, what was restored, and what the cache has done.
 
         Arguments:
-            questions_of: gives the questions of the batch of a number; called in one of several threads,
-                which waits.
-            give_back: gets what no process could use of that; called in the same threads.
+            questions_of: returns the questions of the batch of a number; called in several threads, where it may wait.
+            give_back: gets the compressed kernels that no process could use; called in the same threads.
         """
 
         def restore(number: int) -> Done:
@@ -91,7 +90,7 @@ class Restorers:
         with ThreadPoolExecutor(max(1, len(self._processes))) as threads:
             try:
                 yield from threads.map(restore, batches)
-            except BaseException:  # Ctrl-C: the threads end when the processes do, and the requests that they wait for
+            except BaseException:  # Ctrl-C: a thread ends when its process or request ends
                 threads.shutdown(wait=False, cancel_futures=True)
                 self.close()
                 raise
@@ -114,6 +113,6 @@ class Restorers:
 
     def _send(self, process: subprocess.Popen[str], message: Wanted | Batch) -> None:
         assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # of one that has ended, which is seen when it is listened to
+        with contextlib.suppress(BrokenPipeError):  # the process has ended, which is seen when its answer is read
             process.stdin.write(f"{json_text(message)}\n")
             process.stdin.flush()

@@ -79,7 +79,7 @@ class BuildRun:
         self._interrupted = False
         if self.partial:
             compat.keep_going()
-        # SCons makes millions of objects and hardly any garbage; what there is of it goes when the build starts.
+        # SCons makes millions of objects and hardly any garbage, so nothing is collected before the first action.
         gc.disable()
         atexit.register(self._close)
 
@@ -149,18 +149,18 @@ class BuildRun:
 
     @property
     def local_jobs(self) -> int:
-        """How many processes work on this machine at once. With a cluster, most stages only wait for others."""
+        """How many processes work on this machine at once. With a cluster, most stages wait for other machines."""
         jobs = command_line.jobs()
         return min(jobs, len(os.sched_getaffinity(0))) if self._settings.cluster else jobs
 
     def allow(self, settings: Settings, given: Collection[str]) -> None:
-        """Give requests the time and the variables that a package asks for; packages share the workers.
+        """Give requests the time and the variables that a package asks for, as packages share the workers.
 
         Arguments:
             given: the names of the settings that the package gives itself.
 
         Raises:
-            SettingsError: one of them is for all packages, and the first package has another.
+            SettingsError: one of these settings is for all packages, and the first package has another value.
         """
         for name in given:
             first, own = getattr(self._settings, name), getattr(settings, name)
@@ -193,7 +193,7 @@ class BuildRun:
         try:
             self._end()
         except KeyboardInterrupt:
-            # All that was to be built has been, or the user was impatient before.
+            # Either the build is over, or this is not the first Ctrl-C.
             self._interrupted = True
             self.caches.close(interrupted=True)
             with contextlib.suppress(KeyboardInterrupt):
@@ -283,7 +283,7 @@ def current_run(env: Any, settings: Settings, given: Collection[str]) -> BuildRu
 
 
 def begun_run(env: Any) -> BuildRun | None:
-    """The run that this environment belongs to, as the packages have it so far; None: there is no package yet."""
+    """The run that this environment belongs to; None: no package has begun one yet."""
     return _RUNS.get(env.Dir("#").get_abspath())
 
 

@@ -1,6 +1,7 @@
-"""Tells the kernels of a package that need no nodes, and writes down at the end of a run which these are.
+"""Finds the kernels of a package that need no nodes, and writes down at the end of a run which kernels are finished.
 
-They are settled (see ``state.settled``), or the build cache has them as a whole (see ``restored``).
+A kernel needs no nodes if it is settled (see ``state.settled``), or if the build cache has all of it (see
+``restored``).
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class Settling:
         self._remove_logs(finished, definitions.kernels.keys() - finished)
 
     def finished(self, file: str, build: KernelBuild) -> SettledKernel | None:
-        """The state of a kernel, if SCons has found all of it up to date or made it; None: it has not.
+        """The record of a kernel, if SCons has made all of it or found it up to date; otherwise None.
 
         Arguments:
             file: its definition file.
@@ -128,10 +129,10 @@ class Settling:
         top, journal = self.package.top, self.package.run.journal
         checks = list(filter(self._is_done, build.checks))
         part = new_part(self.package, build)
-        known = {b.source: journal.output(b.path) for b in (part.entry, *part.products.values()) if b.path}
-        if not all(known.values()):
+        outputs = {b.source: journal.output(b.path) for b in (part.entry, *part.products.values()) if b.path}
+        if not all(outputs.values()):
             return None
-        digests = {source: output[1] for source, output in known.items() if output}
+        digests = {source: output[1] for source, output in outputs.items() if output}
         return SettledKernel(
             file,
             stages=len(build.stages),
@@ -152,11 +153,11 @@ class Settling:
         return done and not (run.partial and any(map(run.partial.lacks, stage.paths)))
 
     def stamps(self, file: Unsettled) -> Any:
-        """Stamps of all that decides what the kernels of a definition file are, as far as that can be told."""
+        """Stamps of all that decides what the kernels of a definition file are; None: they could miss a change."""
         return trusted_stamps(self.package.top, {n: d for n, d in file.digests.items() if n != OUTSIDE})
 
     def _share(self, file: Unsettled, done: Mapping[str, SettledKernel]) -> None:
-        """Note the finished kernels of a definition file for other trees, if nothing else decides what they are."""
+        """Note a definition file's finished kernels for other trees, if those can check all that decides."""
         package = self.package
         is_whole = len(done) == len(file.kernels) and not file.elsewhere
         if not (done and is_whole and file.definition.shared and self.restored):
@@ -167,7 +168,7 @@ class Settling:
             self.restored.keep(file.definition.file, done, file.notes, stages, file.digests)
 
     def _remove_logs(self, finished: Collection[str], unfinished: Collection[str]) -> None:
-        """Remove the errors that partial builds kept of kernels that are finished now, or are no more."""
+        """Remove the errors that partial builds kept of kernels that are finished now, or exist no more."""
         work = self.package.work.get_abspath()
         for name in os.listdir(work) if os.path.isdir(work) else ():  # noqa: PTH112, PTH208
             logs = f"{work}/{name}/failed"
@@ -185,7 +186,7 @@ def record_of(package: Package) -> Path:
 
 
 def new_restored(package: Package) -> RestoredKernels:
-    """What takes kernels out of the build cache as a whole; it has none yet."""
+    """An object that takes whole kernels out of the build cache; it has none yet."""
     # Imported here, because a run with nothing to do does not need it.
     from ..backends.commands import LIBRARIES
     from .restored import RestoredKernels
@@ -195,7 +196,7 @@ def new_restored(package: Package) -> RestoredKernels:
 
 
 def new_part(package: Package, build: KernelBuild) -> Part:
-    """A kernel of the assembly that this run makes."""
+    """A kernel of the package, made by this run."""
 
     def built(path: str) -> Built:
         return Built(os.path.relpath(path, package.work.get_abspath()), path)
@@ -205,6 +206,6 @@ def new_part(package: Package, build: KernelBuild) -> Part:
 
 
 def settled_part(name: str, kernel: SettledKernel) -> Part:
-    """A kernel of the assembly that nothing has to be done for."""
+    """A kernel of the package, for which nothing has to be done."""
     products = {path: Built(source, None, digest) for path, (source, digest) in kernel.products.items()}
     return Part(name, tuple(kernel.backends), Built(f"{name}/entry.json", None, kernel.entry), products)

@@ -69,11 +69,11 @@ class Shards:
         return KernelwrightError(message, replace(stage.where, stage="cache"), "mend that and run scons again")
 
     def _writable_cache(self, message: str) -> BuildCache:
-        """The build cache. Raises a SettingsError if this run has none, or one that is not to be changed."""
+        """The build cache. Raises a SettingsError if this run has none, or must not change it."""
         cache = self._caches.build
         if cache is None or SCons.Script.GetOption("cache_readonly"):
             remedy = "leave --cache-disable and --cache-readonly out, and give cache_dir a folder"
-            raise SettingsError(f"{message}, which this run has not", Where(stage="settings"), remedy)
+            raise SettingsError(f"{message}, which this run cannot write", Where(stage="settings"), remedy)
         return cache
 
     # ---- a merge ----

@@ -70,15 +70,15 @@ def _alias(package: Package, name: str, nodes: Iterable[Any]) -> Any:
 
 
 def _leave_out_of_folders(package: Package, nodes: Iterable[Any]) -> None:
-    """Have a build file without Default(), which builds all that is in its folder, not make some files."""
+    """Leave some files out of a build of their folder: a build file without ``Default()`` builds its whole folder."""
     for node in nodes:
         package.user_env.Ignore(node.dir, node)
 
 
 def _add_unknown(package: Package, definitions: Definitions, names: set[Any], files: Sequence[str]) -> None:
-    """Have a target that may be a kernel of a file with errors show these, instead of being unknown to SCons."""
-    well = {file.definition.file for file in definitions.files}
-    texts = [Path(package.top, file).read_text("utf-8", "replace") for file in files if file not in well]
+    """Make a target of each name that may be a kernel of a file with errors: SCons shows these, and knows the name."""
+    valid = {file.definition.file for file in definitions.files}
+    texts = [Path(package.top, file).read_text("utf-8", "replace") for file in files if file not in valid]
     words = {word for text in texts for word in re.findall(r"\w+", text)}
     for name in names:
         if name in words and not Path(package.top, name).exists():
@@ -86,7 +86,7 @@ def _add_unknown(package: Package, definitions: Definitions, names: set[Any], fi
 
 
 def _add_elsewhere(package: Package, names: Iterable[str]) -> None:
-    """Make the names of kernels that other shards build targets that need nothing, and say so."""
+    """Make a target that needs nothing of each kernel that another shard builds, and say which shard does."""
     shard = package.run.shards.shard
     for name in sorted(names):
         package.tell([f"kernelwright: {name} is in shard {shard_of(name, shard.count if shard else 1)}"])

@@ -47,7 +47,7 @@ def generate(env: Any, **keywords: Any) -> None:
 
 
 def exists(env: Any) -> bool:
-    """SCons asks whether the tool can be used; what is missing is reported when it is needed."""
+    """Whether SCons can use the tool: always. What is missing is reported when it is needed."""
     return True
 
 
@@ -105,13 +105,11 @@ def kernel_wheel(env: Any, package: Any = None) -> Any:
     begun = begun_run(env)
     named = env["KERNELWRIGHT_TABLE"].get("package", "") if package is None else package
     where = Where(stage="settings", location=f"KernelWheel({shown(named)})")
-    name, made = next(
-        (found for found in (begun.packages if begun else {}).items() if _is_of(found, named)), ("", None)
-    )
+    name, added = next((pair for pair in (begun.packages if begun else {}).items() if _is_of(pair, named)), ("", None))
     try:
-        if made is None:
+        if added is None:
             raise SettingsError(f"there is no package {shown(named)}", where, "call env.KernelPackage for it before")
-        run = made[0].run
+        run = added[0].run
         if run.wheel_of not in (None, name):
             message = f"the project's wheel is that of {shown(run.wheel_of)} already, and a project has one name"
             raise SettingsError(message, where, "put the other package into a project of its own")
@@ -119,7 +117,7 @@ def kernel_wheel(env: Any, package: Any = None) -> Any:
         if "wheel" not in command_line.targets() or command_line.is_passive():
             # Nothing is read, or imported, for a wheel that is not wanted.
             return env.Alias("wheel")
-        graph, nodes = made
+        graph, nodes = added
         with compat.unchecked_nodes():
             return graph.add_wheel(nodes)
     except KernelwrightError as error:
@@ -128,9 +126,9 @@ def kernel_wheel(env: Any, package: Any = None) -> Any:
         stop(refused(error, place=env.Dir("#").get_abspath()), begun)
 
 
-def _is_of(found: tuple[str, tuple[Any, Any]], package: Any) -> bool:
-    """Whether a package, with its name and its nodes, is the one of that name or of those nodes."""
-    name, (_, nodes) = found
+def _is_of(pair: tuple[str, tuple[Any, Any]], package: Any) -> bool:
+    """Whether an item of ``BuildRun.packages`` is the package that is given by its name or by its nodes."""
+    name, (_, nodes) = pair
     return bool(name == package if isinstance(package, str) else package == nodes)
 
 
@@ -150,8 +148,8 @@ def stop(error: KernelwrightError, run: BuildRun | None = None) -> NoReturn:
 def _nodes(env: Any, sources: Any) -> list[Any]:
     """The sources' nodes in the source tree, whether or not a variant_dir copies them."""
     try:
-        listed = [str(one) if isinstance(one, PurePath) else one for one in SCons.Util.flatten([sources])]
-        nodes = [node.srcnode() for node in env.arg2nodes(listed, env.fs.File)]
+        files = [str(one) if isinstance(one, PurePath) else one for one in SCons.Util.flatten([sources])]
+        nodes = [node.srcnode() for node in env.arg2nodes(files, env.fs.File)]
     except (TypeError, AttributeError) as error:  # a folder, or neither a name nor a node of a file
         where = Where(stage="discover", location=shown(sources))
         raise SettingsError(f"the sources are not files: {error}", where, 'write Glob("kernels/*.py")') from error
@@ -171,7 +169,7 @@ def _settings(env: Any, package: str | None, keywords: dict[str, Any]) -> Settin
         if variable in SCons.Script.ARGUMENTS or PREFIX + variable in SCons.Script.ARGUMENTS
     }
     if command_line.is_given("cluster"):
-        given["cluster"] = command_line.given("cluster")  # an empty one is that of no cluster
+        given["cluster"] = command_line.given("cluster")  # an empty address means no cluster
     layers = [
         *_base_layers(env["KERNELWRIGHT_TABLE"]),
         (place, ({} if package is None else {"package": package}) | keywords),
@@ -186,7 +184,7 @@ def _settings(env: Any, package: str | None, keywords: dict[str, Any]) -> Settin
 
 
 def _base_layers(table: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """The defaults and pyproject.toml. The archs are among them, since a table may name those of one target only."""
+    """The defaults and pyproject.toml. The archs are a default, since a table may name those of one target only."""
     return [("defaults", {"archs": Settings().archs}), ("pyproject.toml", table)]
 
 
@@ -216,9 +214,9 @@ def _add_variables(env: Any, defaults: Settings) -> None:
 
 
 def _warn_of_misspelled() -> None:
-    """Point at NAME=value that looks like one of ours; it may be a variable of the user's own build file, though.
+    """Warn of each NAME=value that looks like one of our settings, though the user's build file may read it.
 
-    A variable of the environment that begins like one of ours would leave the remote cache unused without a word.
+    Also warn of environment variables that look like ours: otherwise a remote cache would stay unused without a word.
     """
     for name in unknown_variables(os.environ):
         sys.stderr.write(f"kernelwright: nothing reads the variable {shown(name)}: see docs/remote-cache.md\n")

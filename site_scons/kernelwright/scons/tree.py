@@ -41,7 +41,7 @@ class Tree:
 
     @property
     def _records(self) -> list[Path]:
-        """The folders of what this run notes for the next one, and of what it is working on."""
+        """The folders of what this run keeps for the next one, and of what it works on."""
         names = ("scratch", "discovery", "journal", "settled", "pch", "headers")
         return [self.state / name for name in names]
 
@@ -52,7 +52,7 @@ class Tree:
             wait: whether to wait for another scons that works in this tree.
 
         Raises:
-            KernelwrightError: another one does, and is not waited for; or a folder of records is a link.
+            KernelwrightError: another scons works in it, and ``wait`` is false; or a folder of records is a link.
         """
         if self._lock is not None:
             return
@@ -76,10 +76,10 @@ class Tree:
         return self._lock.fileno()
 
     def require_folders(self, folders: Iterable[str]) -> None:
-        """Raise a KernelwrightError if a folder of outputs is a link: what it leads to is somebody's, and stays so.
+        """Raise a KernelwrightError if a folder of outputs is a link: builds must not change what it leads to.
 
         Arguments:
-            folders: absolute paths. They may not exist yet, and those outside of all build folders are left out.
+            folders: absolute paths. They need not exist yet, and those outside of all build folders are not looked at.
         """
         for folder in dict.fromkeys(folders):
             base = min((base for base in self.bases if folder.startswith(base + os.sep)), key=len, default="")
@@ -89,20 +89,20 @@ class Tree:
                 raise KernelwrightError(message, Where(stage="settings"), remedy)
 
     def prepare(self, outputs: list[str], logs: str) -> None:
-        """Look at the outputs of a stage before SCons does: those that somebody changed are removed, and made again.
+        """Remove the outputs of a stage that somebody changed, before SCons looks at them: then it makes them again.
 
         Arguments:
             logs: a file in the folder of the stage's logs.
 
         Raises:
-            KernelwrightError: a folder of theirs is a link.
+            KernelwrightError: the folder of an output is a link.
         """
         folders = {os.path.dirname(path) for path in (*outputs, logs)} - self._checked  # noqa: PTH120
         self.require_folders(folders)
         self._checked |= folders
         for path in outputs:
             if os.path.exists(path) and not self.journal.intact(path):  # noqa: PTH110
-                # Of outputs that no finished stage has made there is nothing to tell: an earlier run was killed.
+                # Nothing is told of an output that no finished stage made: it is left from a run that was killed.
                 if self.journal.output(path) is not None:
                     tell_of_alteration(path, self.top, self._note)
                 remove(path)

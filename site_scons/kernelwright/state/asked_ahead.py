@@ -1,4 +1,4 @@
-"""What the remote cache was asked for before anybody needs it. Each answer goes to whoever asks first."""
+"""Asks the remote cache for entries before anybody needs them. Each answer goes to whoever asks for it first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .remote_client import RemoteCache
 
 MOST_HELD = 64 << 20
-"""Bytes that came ahead and are held in memory until they are asked for; further ones are read again."""
+"""Bytes of answers that are held in memory until somebody asks; further answers are read again from the folder."""
 
 
 @dataclass
@@ -23,11 +23,11 @@ class Asked:
     """A question that the remote cache was asked ahead.
 
     Arguments:
-        done: whether the answer is known.
-        known: whether it was there, so that it makes sense to ask once more if it was lost meanwhile.
-        found: what was there; None, if it was kept here, and need not be in the memory as well.
-        compressed: the same, if whoever needs it unpacks it, perhaps another process.
-        size: bytes of either.
+        done: set when the answer is known.
+        known: whether an entry was there, so that it makes sense to ask once more if the answer was lost meanwhile.
+        found: the content of the entry; None: it is in the folder and not held in memory as well, or there is none.
+        compressed: in place of ``found``, the answer as it came: whoever takes it unpacks it, perhaps another process.
+        size: bytes of ``found`` or ``compressed``.
     """
 
     done: threading.Event = field(default_factory=threading.Event)
@@ -38,7 +38,7 @@ class Asked:
 
 
 class AskedAhead:
-    """The questions that were asked ahead, and what is held of the answers. Safe to use from several threads."""
+    """The questions that were asked ahead, and the answers held in memory. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._asked: dict[str, Asked] = {}
@@ -46,16 +46,16 @@ class AskedAhead:
         self.held = 0
 
     def ask(self, remote: RemoteCache, looks: Iterable[tuple[str, Callable[[Asked], None]]]) -> None:
-        """Look for keys in threads of the remote cache, unless somebody looks for them already.
+        """Look for entries in threads of the remote cache, unless somebody looks for them already.
 
         Arguments:
-            looks: key, and what looks for it and notes what there is.
+            looks: the key of each entry, and a function that looks for it and notes the answer.
         """
 
         def do(asked: Asked, look: Callable[[Asked], None]) -> None:
             try:
                 look(asked)
-            finally:  # whatever happens: somebody may wait for it
+            finally:  # also after an error: somebody may wait for it
                 asked.done.set()
 
         tasks = []
@@ -68,13 +68,13 @@ class AskedAhead:
         remote.ask_ahead(tasks)
 
     def hold(self, asked: Asked, size: int, answer: Found | Compressed, dispensable: bool) -> bool:
-        """Note what a question has given, and have it at hand if there is room.
+        """Note the answer to a question, and hold it in memory if there is room.
 
         Arguments:
-            dispensable: whether it can be read again where it was kept; otherwise there is room.
+            dispensable: whether the answer can be read again from the folder; if not, it is held in any case.
 
         Returns:
-            Whether it is at hand.
+            Whether it is held.
         """
         asked.known = True
         with self._lock:
@@ -86,7 +86,7 @@ class AskedAhead:
         return True
 
     def answered(self, key: str) -> Asked | None:
-        """What the remote cache has given for a question that it was asked ahead; None: it was not."""
+        """Take the question of a key, and wait for its answer; None: it was not asked ahead."""
         with self._lock:
             asked = self._asked.pop(key, None)
         if asked is not None:
@@ -96,7 +96,7 @@ class AskedAhead:
         return asked
 
     def take_compressed(self, key: str) -> Compressed | None:
-        """An answer as it came: waits for it, and gives it once. What is known of any other one stays known."""
+        """Wait for an answer and take it as it came; None: it is not held in that form, and its question stays here."""
         with self._lock:
             asked = self._asked.get(key)
         if asked is None:
@@ -108,7 +108,7 @@ class AskedAhead:
         return asked.compressed
 
     def put(self, key: str, asked: Asked) -> None:
-        """Have an answer that came in another way."""
+        """Note an answer that came in another way."""
         asked.done.set()
         with self._lock:
             self._asked[key] = asked

@@ -1,7 +1,7 @@
-"""The build cache: finished stages by what they were made from, shared by runs, by branches and by trees.
+"""The build cache: it keeps finished stages by what they were made from. Runs, branches and trees share it.
 
-What a build found out and no stage made, such as what a tool says of itself, is kept in the same way: as the one file
-of an entry whose key is made of the question. ``state.entries`` has the folder, and ``state.layers`` what is behind it.
+It also keeps answers, which no stage made, such as how a tool identifies itself. An answer is the one file of an entry
+whose key is made of the question. ``state.entries`` has the folder, and ``state.layers`` the caches behind it.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class BuildCache(LayeredCache):
             out: receives the files.
             files: the names that they must have.
             current: gives the present digest of a file that the stage turned out to depend on while it ran.
-            here: whether no other machine can have it.
+            here: whether no other machine can have the entry.
 
         Returns:
-            These files with their digests, or None if no entry fits.
+            The files that the stage turned out to depend on, with their digests; None: no entry fits.
         """
         found = self.look_up(key, Wanted(frozenset(files)), functools.cache(current), here)
         if found is None:
@@ -109,9 +109,9 @@ class BuildCache(LayeredCache):
         """Keep the answer to a question; see :class:`core.answers.Answers`.
 
         Arguments:
-            refers: entries of this cache that the answer is of no use without -> the names of their files. What the
-                remote cache gets has these files with it, by the names that :func:`file_with_answer` gives them, so
-                that one question is enough for all.
+            refers: entries of this cache without which the answer is useless -> the names of their files. The remote
+                cache gets these files together with the answer, under names from :func:`file_with_answer`, so that
+                one request brings all.
             needs: further such entries, which many answers need: the remote cache gets each of them once.
         """
         key = question_key(question)
@@ -127,7 +127,7 @@ class BuildCache(LayeredCache):
         self.look_ahead((question_key(question), AN_ANSWER, current) for question in questions)
 
     def recall_compressed_ahead(self, questions: Iterable[Any], current: Callable[[str], str]) -> None:
-        """The same for answers that are unpacked by whoever needs them; see :meth:`compressed`."""
+        """Like :meth:`recall_ahead`, but answers stay compressed until somebody takes them: :meth:`take_compressed`."""
         remote = self.remote
         if remote is None or remote.is_off:
             return
@@ -145,14 +145,14 @@ class BuildCache(LayeredCache):
         self._ahead.ask(remote, ((key, functools.partial(look, key=key)) for key in keys))
 
     def take_compressed(self, question: Any) -> Compressed | None:
-        """An answer that is looked for ahead, as it came from the remote cache: waits for it, and gives it once.
+        """Wait for an answer that was asked for ahead, and take it as it came from the remote cache.
 
-        None if it is here already, or not there; what is known of it stays known.
+        It is given once. None: this cache has it already, or the remote cache lacks it.
         """
         return self._ahead.take_compressed(question_key(question))
 
     def receive(self, compressed: Compressed) -> None:
-        """Keep an answer that another process got from the remote cache, and have it at hand.
+        """Keep an answer that another process got from the remote cache, and hold it for whoever asks.
 
         Raises:
             ValueError: it is damaged.
@@ -160,19 +160,19 @@ class BuildCache(LayeredCache):
         self._ahead.put(compressed.key, Asked(known=True, found=self._adopt(compressed)))
 
     def give_back(self, compressed: Compressed) -> None:
-        """Take an answer back that another process could not use: it is not asked for again."""
+        """Take back an answer that another process could not use, so that the remote cache is not asked again."""
         asked = Asked(known=True)
-        # What the other process has kept was no damaged one.
+        # If the other process has kept the entry in the folder, it was not damaged.
         if self.remote is not None and not is_file(self.place(entry_key(compressed.key, compressed.later))):
             self._hold_compressed(self.remote, asked, compressed)
         self._ahead.put(compressed.key, asked)
 
     def push(self, remote: RemoteCache) -> None:
-        """Write everything that is here to a remote cache, as far as it is not there."""
+        """Write to a remote cache all entries of this one that it lacks."""
         self._sender.push(remote)
 
     def work_done(self) -> Work:
-        """What was done here: in numbers since it was last asked, and whether anything was stored, or could not be."""
+        """What was done here: counts since the last call, whether anything was stored, and why something was not."""
         work = Work(self.counts, self._stored, self.problem)
         self.counts = Counts()
         return work
@@ -189,7 +189,6 @@ class BuildCache(LayeredCache):
         """Have the remote cache look for the outputs of a stage that is going to run.
 
         Arguments:
-            then: called with what this cache has, now or when it has come, in any thread; not called if there is
-                nothing.
+            then: called with the entry, in any thread, when this cache has it; not called if there is none.
         """
         self.look_ahead([(key, Wanted(frozenset(files)), current)], then)

@@ -26,7 +26,7 @@ class Counts:
     sent: Count = 0
 
     def __add__(self, other: Counts) -> Counts:
-        """What two of them have done together."""
+        """The sum of both."""
         return Counts(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
 
     def __str__(self) -> str:

@@ -1,11 +1,11 @@
 """A folder of entries: finished stages, and answers, by what they were made from (``state.entry``).
 
 Some files that a stage depends on are known only when it has run, as with the headers of a C compiler. So there are two
-kinds of entries. One has, for the key of a stage, the names of these files: a list for each set that was ever seen,
-because a branch may read others. The other has the outputs, and its key is made of the stage's key, one such list, and
-the digests of these files. Entries of stages that read no such files need no list.
+kinds of entries. The first has, for the key of a stage, lists with the names of these files: one list for each set
+that was seen, because another branch may read others. The second has the outputs. Its key is made of the stage's key,
+one such list, and the digests of these files. Entries of stages that read no such files need no list.
 
-An entry that does not fit what its line says is removed and counts as a miss, so nothing that happens to a folder can
+An entry whose content does not match its first line is removed and counts as a miss, so no damage to the folder can
 get into an output.
 """
 
@@ -42,10 +42,10 @@ from .own_folder import Removable, mark_own, mark_used, remove_oldest, require_o
 Parsed = TypeVar("Parsed")
 
 SHELF = re.compile(r"[0-9a-f]{2}")
-"""Name of a folder with entries, whose names begin so."""
+"""Name of a folder with entries: the first two digits of their names."""
 
 STALE_S = 24 * 3600
-"""After so long a file that is half written has been left by a process that was killed, perhaps on another machine."""
+"""A half-written file that is older comes from a process that was killed, perhaps on another machine."""
 
 Found = tuple[dict[str, bytes], dict[str, str]]
 """The files of an entry, and what they turned out to depend on, with the digests."""
@@ -58,13 +58,13 @@ class Entries:
         folder: where the entries are; made when the first one is written.
         limit: size in bytes that :meth:`trim` cuts the folder down to.
         writable: whether entries may be added and removed.
-        owned: whether nobody else can have anything in the folder, because all that it is in is the build's own.
+        owned: whether the folder can have no files of others, because it is inside a folder of the build's own.
 
     Attributes:
         problem: why an entry could not be written; None: nothing went wrong.
 
     Raises:
-        SettingsError: there is something in the folder, and it is no build cache.
+        SettingsError: the folder is not empty, and is no build cache.
     """
 
     def __init__(self, folder: Path, limit: int, writable: bool = True, owned: bool = False) -> None:
@@ -87,11 +87,11 @@ class Entries:
         return self._writable
 
     def _find(self, key: str, files: Wanted, digest: Callable[[str], str]) -> Found | None:
-        """What :meth:`_look_up` gives for an entry of this cache."""
+        """The content of an entry in this folder, and the files that it depends on; None: no entry fits."""
         for entry, later in possible_entries(key, self._lists(key), digest):
             contents = self.outputs(self.place(entry), files)
             if contents is not None:
-                # The list comes last: it must not be removed before the entries that it leads to.
+                # The list is touched last: it must not be removed before the entries that it leads to.
                 self._touch(self.place(entry))
                 if later:
                     self._touch(self.place(list_key(key)))
@@ -104,14 +104,14 @@ class Entries:
         """Add an entry, if entries may be added and it is not too large.
 
         Arguments:
-            more: what the line says besides.
+            more: further fields of the line.
         """
         if self._writable and sum(map(len, contents.values())) <= LARGEST_OUTPUTS:
             name = entry_key(key, later)
             self._keep_whole(name, entry_with(name, contents, more), key, later)
 
     def _keep_whole(self, name: str, entry: bytes, key: str = "", later: Mapping[str, str] | None = None) -> None:
-        """Add an entry as it is, if entries may be added; with the list that leads from the key of the stage to it."""
+        """Add an entry as it is, if entries may be added, and the list that leads from the stage's key to it."""
         if not self._writable:
             return
         try:
@@ -125,7 +125,7 @@ class Entries:
             self.problem = f"{error.strerror or error} ({self._folder})"
 
     def trim(self) -> None:
-        """Remove the entries used least recently if this run has added some and they are too large together."""
+        """Remove the entries used least recently, if this run has added some and all together exceed the limit."""
         if self._stored:
             remove_oldest(self.removable(), self._limit)
 
@@ -149,7 +149,7 @@ class Entries:
                 (held / entry.name).unlink()
 
     def entries(self) -> Iterator[tuple[int, int, Path]]:
-        """Size, time of the last use, and path of each entry. What processes have left half written is removed."""
+        """Size, time of the last use, and path of each entry. Old half-written files are removed."""
         for path in self._folder.glob("[0-9a-f][0-9a-f]/*"):
             # Another process may remove it at any moment.
             with contextlib.suppress(OSError):
@@ -162,7 +162,7 @@ class Entries:
                     self.remove(path)
 
     def _has_entries(self, names: Collection[str]) -> bool:
-        """Whether folders of these names are those of entries, which no other program has: one of them has an entry."""
+        """Whether these are all names of folders of entries, and one folder has an entry: only our cache is so."""
         shelves = (self._folder / name for name in names)
         return all(map(SHELF.fullmatch, names)) and any(
             ENTRY.fullmatch(path.name) for shelf in shelves for path in shelf.iterdir()
@@ -179,7 +179,7 @@ class Entries:
     def _add_list(self, entry: str, names: list[str], of: str | None) -> None:
         """Note a set of files in the entry of this name; ``of`` is the key of the stage, if it is known.
 
-        If two processes do so for one stage at once, one set is lost until it is met again.
+        If two processes do so for one stage at once, one set is lost until a stage reads it again.
         """
         lists = self._read(self.place(entry), lists_in) or []
         if names in lists:

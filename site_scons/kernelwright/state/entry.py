@@ -1,7 +1,7 @@
-"""The entries of the build cache: what they are known by, and what is in them.
+"""The entries of the build cache: their keys and their content.
 
-An entry is one file: a sealed line, and behind it, because they are large and binary, the contents of the stage's
-outputs, whose digests are in the line. Others have lists of names instead, see ``state.cache``.
+An entry is one file. It begins with a sealed line. Behind the line are the contents of the stage's outputs, which are
+large and binary; their digests are in the line. Other entries have lists of names instead, see ``state.entries``.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ ENTRY = re.compile(r"[0-9a-f]{64}")
 """Name of an entry; it is in a folder that has its first two digits as name."""
 
 MOST_LISTS = 16
-"""Sets of files that are known for a stage; the one that was stored longest ago goes."""
+"""Sets of files that are kept for a stage; a further one takes the place of the oldest."""
 
 MOST_NAMES = 10_000
-"""Files that a stage may turn out to read if other machines are to have what it made: each is looked at by all."""
+"""Files that a stage may turn out to read if other machines are to get its outputs: each machine looks at them all."""
 
 LARGEST_OUTPUTS = LARGEST_RECORD // 2
 """Bytes that the outputs of a stage may have together; larger ones are not kept."""
@@ -55,10 +55,10 @@ class Header:
         key: name of the entry.
         files: the files behind the line, in order; None: it has lists.
         lists: the sets of files that a stage was seen to read, the newest first; None: it has files.
-        of: key of the stage that the lists are of, if it is known.
+        of: key of the stage that the lists belong to, if it is known.
         here: whether no other machine may have it.
         refers: the entries whose files travel with an answer -> names of these files.
-        needs: the entries that an answer needs besides.
+        needs: further entries that an answer needs.
     """
 
     key: str
@@ -75,8 +75,8 @@ class Header:
 
 
 FORM = ["cache 3", form_of(Header)]
-"""A part of all keys. The code of the cache is in none: if a mistake in it may have spoilt entries, the number has to
-change."""
+"""A part of all keys. No key covers the code of the cache: if a mistake in that may have spoilt entries, change the
+number."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Wanted:
     """The files of an entry that are looked for.
 
     Arguments:
-        names: they must be there.
+        names: the files that must be there.
         exactly: whether there must be no others.
     """
 
@@ -98,13 +98,13 @@ class Wanted:
 
 
 HERE = {"here": True}
-"""What the line of an entry says besides that no other machine may have."""
+"""Further fields of the line of an entry that no other machine may have."""
 
 AN_ANSWER = Wanted(frozenset([ANSWER]), exactly=False)
-"""What the entry of an answer has."""
+"""Fits the entry of an answer."""
 
 ANYTHING = Wanted(frozenset(), exactly=False)
-"""What any entry has."""
+"""Fits any entry."""
 
 
 def key_of(fingerprint: str, sources: Sequence[tuple[str, str]]) -> str:
@@ -118,7 +118,7 @@ def key_of(fingerprint: str, sources: Sequence[tuple[str, str]]) -> str:
 
 
 def question_key(question: Any) -> str:
-    """Key of an answer, which can be that of no stage."""
+    """Key of an answer. No stage can have the same key."""
     return _digest([FORM, "question", ANSWER, question])
 
 
@@ -156,7 +156,7 @@ def slot_key(key: str, slot: int) -> str:
 
 
 def file_with_answer(entry: str, name: str) -> str:
-    """Name of a file that comes with an answer: it is in another entry of the cache that has the answer."""
+    """Name, in the entry of an answer, of a file that comes with it: the build cache has that file in another entry."""
     return f"{entry}-{name}"
 
 
@@ -174,7 +174,7 @@ def read_entry(place: Path, parse: Callable[[Header, bytes], Parsed]) -> Parsed:
 
 
 def open_entry(key: str, entry: bytes, parse: Callable[[Header, bytes], Parsed]) -> Parsed:
-    """The same for an entry that was read. Raises ValueError if it is damaged."""
+    """Like :func:`read_entry`, for an entry that was read already. Raises ValueError if it is damaged."""
     line, newline, data = entry.partition(b"\n")
     header = unsealed_record(line + newline, Header)
     if header.key != key:
@@ -183,7 +183,7 @@ def open_entry(key: str, entry: bytes, parse: Callable[[Header, bytes], Parsed])
 
 
 def entry_with(name: str, contents: Mapping[str, bytes], more: Mapping[str, Any] | None = None) -> bytes:
-    """An entry with files; ``more`` is what its line says besides."""
+    """An entry with files; ``more`` has further fields of its line."""
     files = tuple(FileInEntry(file, len(data), _sha256(data)) for file, data in contents.items())
     return b"".join([sealed_record(Header(name, files, **(more or {}))), *contents.values()])
 
@@ -221,7 +221,7 @@ def checked(header: Header, data: bytes) -> list[list[str]] | None:
 
 
 def whole(header: Header, data: bytes) -> bytes:
-    """The entry that was read. Raises ValueError if it does not fit its line."""
+    """All bytes of an entry that was read. Raises ValueError if they do not fit its line."""
     checked(header, data)
     return sealed_record(header) + data
 

@@ -1,9 +1,9 @@
-"""Kernels that another tree or machine has finished: put into a fresh build folder without discovery and without nodes.
+"""Puts kernels that another tree or machine has finished into a fresh build folder, without discovery or nodes.
 
 When the kernels of a definition file are finished, the build cache notes which of its entries have their outputs. A
 tree that has none of these kernels, and in which all that they depend on is the same, takes the outputs at once. Then
-the kernels are settled there (see ``settled``). That is what a fresh folder with a full cache does; with anything else,
-SCons looks at the stages one by one.
+the kernels are settled there (see ``settled``). A fresh folder with a full cache is filled this way; in all other
+cases SCons looks at the stages one by one.
 
 Nothing here imports SCons.
 """
@@ -47,7 +47,7 @@ class FinishedStage:
     Arguments:
         entry: name of the entry.
         label, subject: of the stage.
-        kernel, variant, arch: what it belongs to; empty: to no certain one.
+        kernel, variant, arch: what it belongs to; empty: it does not belong to a single one.
         outputs: name in the entry -> path in the folder of the package's kernels.
         lines: name in the entry -> the journal's line of the output, see ``Journal.line_of``.
     """
@@ -94,7 +94,7 @@ class Finished:
 
 
 FORM = form_of(Finished)
-"""It is a part of the question."""
+"""The form of :class:`Finished`: a part of the question."""
 
 
 def remember(cache: BuildCache, question: Any, finished: Finished, digests: Mapping[str, str]) -> None:
@@ -114,7 +114,7 @@ def recall(
 ) -> tuple[Finished, Mapping[str, bytes]] | None:
     """The finished kernels of a definition file, if everything that they depend on is the same now.
 
-    The contents of outputs that came with the answer are beside them, by the names of ``file_with_answer``.
+    With them come the contents of the outputs that the answer had, under names from ``file_with_answer``.
     """
     compared: set[str] = set()
 
@@ -131,7 +131,7 @@ def recall(
 
 
 def fetch_common(cache: BuildCache, finished: Iterable[Finished]) -> None:
-    """Have the build cache get what finished kernels have in common from the remote one."""
+    """Have the build cache fetch what finished kernels have in common from the remote cache."""
     stages = {stage.entry: stage for found in finished for stage in found.stages if not stage.kernel}
     for entry, stage in stages.items():
         cache.contents(entry, list(stage.outputs), far=True)
@@ -156,7 +156,7 @@ def restore(
     """Write the outputs of finished kernels; None if that cannot be done.
 
     Arguments:
-        files: what :func:`recall` gave beside them.
+        files: the contents that :func:`recall` gave with the kernels.
         work: the folder of the package's kernels.
         shared: the folders in it that belong to no kernel. What is in them already stays as it is.
         digest: gives the SHA-256 of a file in one of them.
@@ -167,7 +167,7 @@ def restore(
         with_answer = {name: files.get(file_with_answer(stage.entry, name)) for name in stage.outputs}
         here = {name: data for name, data in with_answer.items() if data is not None}
         if len(here) < len(with_answer):
-            # What all kernels need is asked for once; the rest would be a request for each of many stages.
+            # The remote cache is asked only for what all kernels share: the rest would be one request for each stage.
             here = cache.contents(stage.entry, list(stage.outputs), far=not stage.kernel) or {}
         if not here:
             return None
@@ -180,12 +180,12 @@ def restore(
             return None
         _write(work, contents)
     except OSError:
-        return None  # the stages say what is wrong
+        return None  # the stages run then, and say what is wrong
     return Written(stages, digests)
 
 
 def _wanted(finished: Finished) -> dict[str, str]:
-    """What the package gets of the kernels -> SHA-256 that it had."""
+    """The files that the package takes from the kernels -> the SHA-256 that each had."""
     wanted = {f"{name}/entry.json": kernel.entry for name, kernel in finished.kernels.items()}
     for kernel in finished.kernels.values():
         wanted |= dict(kernel.products.values())
@@ -193,14 +193,14 @@ def _wanted(finished: Finished) -> dict[str, str]:
 
 
 def _is_there(stage: FinishedStage, work: str, shared: Collection[str]) -> bool:
-    """Whether a stage that kernels have in common was done by this run, or by an earlier one."""
+    """Whether an output of a stage that kernels have in common is there, from this run or from an earlier one."""
     paths = stage.outputs.values()
     return any(path.partition("/")[0] in shared and os.path.lexists(f"{work}/{path}") for path in paths)
 
 
 def _write(work: str, contents: Mapping[str, bytes]) -> None:
     """Write new files. If the run is killed meanwhile, the journal knows none of them, and they are made again."""
-    # Those of few parts first: most folders of a new kernel are in another one of it.
+    # Short paths first: most folders of a new kernel are inside of another one of that kernel.
     for folder in sorted({path.rpartition("/")[0] for path in contents}, key=len):
         make_folder(f"{work}/{folder}")
     for path, data in contents.items():

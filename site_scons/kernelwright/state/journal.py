@@ -1,8 +1,8 @@
-"""What every target was made from and the content of every output, in lines that a killed run leaves usable.
+"""The journal: what every target was made from, and every output's digest; a killed run leaves it usable.
 
-A line is written at the moment a target is done, and it holds both what the target was made from and what its content
-is: they cannot disagree, whenever a run ends. So a file of the journal is appended to, and not one sealed file that is
-written anew; each of its lines is sealed.
+When a target is done, one line is written with both what the target was made from and what its content is: so these
+two cannot disagree, whenever a run ends. Lines are appended to a file of the journal, each with a seal of its own. With
+one seal for all, the file would have to be written anew for each target.
 
 Nothing here imports SCons.
 """
@@ -38,17 +38,17 @@ SEPARATOR = ",\t"
 
 
 class Journal:
-    """The journal: one line for each file, the last one counting.
+    """The journal: one line for each file; if there are several, the last one counts.
 
-    It consists of up to 256 files, so that a run which looks at one kernel of a thousand reads little of it. All that
-    is in one folder, and all folders of one kernel, are in the same.
+    It consists of up to 256 files, so that a run which looks at one kernel of a thousand reads little of it. The lines
+    of one folder, and of all folders of one kernel, are in the same file.
 
     Arguments:
-        path: the journal's folder. A line that is damaged is left out, so that what it was about is made again.
+        path: the journal's folder. A damaged line is ignored, so that its file is made again.
         top: paths in the journal are relative to this folder, which lets a tree move.
         verify: compare the contents of all outputs, whatever their stamps say.
 
-    ``problem`` is the last error of a write, after which the next run makes again what could not be noted.
+    ``problem`` is the last error of a write. The next run makes again what could not be noted.
     """
 
     def __init__(self, path: Path, top: Path, verify: bool = False) -> None:
@@ -61,7 +61,7 @@ class Journal:
         self._outputs: dict[str, Output | None] = {}
 
     def intact(self, path: str) -> bool:
-        """Whether an existing output still has the content that was recorded with what it was made from."""
+        """Whether an existing output still has the content that was recorded for it."""
         known = self.output(path)
         if known is None:
             return False
@@ -93,13 +93,13 @@ class Journal:
             self._outputs[self._name(path)] = (lasting_stamp(path), sha256_of(Path(path)))
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Note that outputs were not made. What an earlier run made of other inputs must not count for these."""
+        """Note that outputs were not made. Those that an earlier run made from other inputs must not count instead."""
         for path in paths:
             self._outputs[self._name(path)] = None
 
     def entries(self, folder: str) -> dict[str, Any]:
-        """What is stored for the files in a folder, by name: whatever JSON their lines hold."""
-        # As names are: those of files in the top folder, which SCons calls ".", begin with no folder.
+        """The JSON that is stored for each file in a folder, by the file's name."""
+        # Normalized, as names are: SCons calls the top folder ".", but the names of files in it have no folder.
         shard = self._shard(os.path.normpath(f"{folder}/any"))
         bodies = {os.path.basename(name): shard.body(name) for name in shard.folders.get(folder, ())}  # noqa: PTH119
         return {name: body for name, body in bodies.items() if body is not None}
@@ -116,9 +116,9 @@ class Journal:
         self._write(key, entry)
 
     def line_of(self, path: str) -> str | None:
-        """What an output was made from, as JSON of what :meth:`store` got; None: that is not known.
+        """What an output was made from, as the JSON that :meth:`store` got; None: that is not known.
 
-        Nothing in it is of this tree, so that another one can :meth:`adopt` the output.
+        It says nothing about this tree, so another tree can :meth:`adopt` the output.
         """
         body = self._shard(self._name(path)).body(self._name(path))
         return canonical_json({name: body[name] for name in body if name != "output"}) if body else None
@@ -135,7 +135,7 @@ class Journal:
         for path, (stamp, digest, line) in outputs.items():
             name = f"{place}/{path}"
             self._outputs[name] = ((stamp[0], stamp[1], stamp[2], stamp[3]), digest)
-            # A line is an object with names in front of this one: the text is that of canonical_json.
+            # The line is an object, and all names in it sort before "output": so canonical_json gives the same text.
             output = f'"output":[[{stamp[0]},{stamp[1]},{stamp[2]},{stamp[3]}],"{digest}"]'
             texts.setdefault(path.partition("/")[0], {})[name] = f"{line[:-1]},{output}}}"
         for group in texts.values():  # all folders of one kernel are in one file of the journal
@@ -147,7 +147,7 @@ class Journal:
             shard.close(self.writable)
 
     def _restamp(self, path: str, digest: str) -> None:
-        """A file was touched: note its new times, so that it is not read at every run."""
+        """Note the new times of a file that was touched, so that not every run reads it."""
         name = self._name(path)
         stamp = lasting_stamp(path)
         output = self._outputs[name] = (stamp, digest)
@@ -162,8 +162,8 @@ class Journal:
         try:
             shard.write(texts)
         except OSError as error:
-            # What was built is right all the same, and SCons has only an internal error for this. An older line that
-            # stays does no harm: its content is not that of the output, which is made again.
+            # Not raised: the output is right all the same, and SCons would show an internal error. An older line that
+            # stays does no harm: its digest is not that of the output, which is made again.
             self.problem = error
 
     def _shard(self, name: str) -> _Shard:
@@ -205,7 +205,7 @@ class _Shard:
         lines = b"".join(_line(name, text) for name, text in new.items())
         if self._stream is None:
             self._stream = self._opened()
-        # One call for them: what a killed process has written is whole lines and at most one broken one.
+        # One call for all lines: a process that is killed leaves whole lines and at most one broken one.
         if os.write(self._stream, lines) != len(lines):
             self._end()  # the next line must not continue this one
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
@@ -216,9 +216,9 @@ class _Shard:
         """End writing."""
         self._end()
         if writable and (self._damaged or self._count > 2 * len(self._lines) + 200):
-            listed = [_line(name, text) for name, text in sorted(self._lines.items())]
-            write_atomically(self._path, b"".join([FORM, *listed]))
-            self._count, self._damaged = len(listed), False
+            lines = [_line(name, text) for name, text in sorted(self._lines.items())]
+            write_atomically(self._path, b"".join([FORM, *lines]))
+            self._count, self._damaged = len(lines), False
 
     def _end(self) -> None:
         if self._stream is not None:
@@ -266,9 +266,10 @@ class _Shard:
             self._keep_outputs()
 
     def _keep_outputs(self) -> None:
-        """After damage an older line may stand for a lost one. For an output of ours that is no harm.
+        """After damage, keep only the lines of outputs: an older line may now stand in for a lost one.
 
-        Its line says which inputs give which content, and the content is compared. Other targets are made again.
+        For an output that does no harm: its line says which inputs give which content, and the content is compared.
+        Other targets are made again.
         """
         self._lines = {name: text for name, text in self._lines.items() if '"output":[' in text}
 

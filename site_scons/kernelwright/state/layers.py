@@ -1,7 +1,7 @@
 """A folder of entries with caches behind it: another folder, and a remote cache (``state.remote_client``).
 
-The remote cache has the same entries under the same names (``state.remote_entries``). What comes from behind is kept in
-the folder, too, so that it lives as long as all else that is used here.
+The remote cache has the same entries under the same names (``state.remote_entries``). Entries from
+either are kept in the folder, too, so that they live as long as all others that are used here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .remote_client import RemoteCache
 
 MOST_PASSED = 1 << 20
-"""Bytes of an answer that is passed on to another process as it came; a larger one is kept here first."""
+"""Bytes of an answer that is passed on to another process as it came; a larger one is put into the folder first."""
 
 
 class LayeredCache(Entries):
@@ -106,12 +106,12 @@ class LayeredCache(Entries):
         return self._contents_far(entry, wanted) if contents is None and far else contents
 
     def whole(self, name: str) -> bytes | None:
-        """An entry as it is here or behind; None: there is none, or it is damaged."""
+        """All bytes of an entry, from here or from behind; None: there is none, or it is damaged."""
         entry = self._read(self.place(name), whole)
         return entry if entry is not None or self.behind is None else self.behind.whole(name)
 
     def _contents_far(self, entry: str, files: Wanted) -> dict[str, bytes] | None:
-        """What :meth:`contents` gives for an entry of the remote cache, which is kept here. It is asked for once."""
+        """The files of an entry of the remote cache, which is then kept here. A missing entry is asked for once."""
         if self.remote is None or entry in self._missing:
             return None
         with self.remote.room.turn():
@@ -127,7 +127,7 @@ class LayeredCache(Entries):
         wanted: Iterable[tuple[str, Wanted, Callable[[str], str]]],
         then: Callable[[Found], None] = lambda found: None,
     ) -> None:
-        """Have the remote cache look for what it is going to be asked for, unless it is here."""
+        """Have the remote cache look for entries that will be needed, unless they are here."""
         remote = self.remote
         if remote is None or remote.is_off:
             return
@@ -179,7 +179,7 @@ class LayeredCache(Entries):
         """An entry of the caches behind this one, which is kept here, if it can be; None: there is none.
 
         Arguments:
-            key, later: as of :meth:`_keep_whole`.
+            key, later: as for :meth:`_keep_whole`.
         """
         entry = self.behind.whole(name) if self.behind else None
         if entry is not None and self._writable:
@@ -187,7 +187,7 @@ class LayeredCache(Entries):
         return entry
 
     def _count(self, found: Found | None, seconds: float) -> None:
-        """Note how a question went."""
+        """Count a question: as a hit with its bytes, or as a miss."""
         with self._lock:
             self.counts.seconds += seconds
             self.counts.hits += found is not None
@@ -195,7 +195,7 @@ class LayeredCache(Entries):
             self.counts.read += sum(map(len, found[0].values())) if found else 0
 
     def _find_far(self, remote: RemoteCache, key: str, files: Wanted, digest: Callable[[str], str]) -> Found | None:
-        """What :meth:`_look_up` gives for an entry of the remote cache; it is kept here."""
+        """What :meth:`look_up` gives for an entry of the remote cache, which is then kept here."""
         with remote.room.turn():
             for later, whole in slots(remote, key, files, digest):
                 name = entry_key(key, later)
@@ -206,7 +206,7 @@ class LayeredCache(Entries):
         return None
 
     def _adopt(self, compressed: Compressed, limit: int = LARGEST_RECORD) -> Found:
-        """Keep an answer as it came from the remote cache.
+        """Unpack an answer that came from the remote cache, and keep it here.
 
         Raises:
             ValueError: it is damaged, or no answer.
@@ -218,7 +218,7 @@ class LayeredCache(Entries):
         return contents, {**compressed.later}
 
     def _adopt_or_tell(self, remote: RemoteCache, compressed: Compressed, limit: int = LARGEST_RECORD) -> Found | None:
-        """The same; None: it is damaged, which is said."""
+        """Like :meth:`_adopt`; None: the answer is damaged, and the user is told."""
         try:
             return self._adopt(compressed, limit)
         except ValueError as error:
@@ -226,7 +226,7 @@ class LayeredCache(Entries):
             return None
 
     def _hold_compressed(self, remote: RemoteCache, asked: Asked, compressed: Compressed) -> None:
-        """Have an answer at hand as it came; a large one, or one for which there is no room, is kept here instead."""
+        """Hold an answer in memory as it came; a large one, or one without room, is put into the folder instead."""
         size = len(compressed.data)
         if size <= MOST_PASSED and self._ahead.hold(asked, size, compressed, self._is_kept):
             return
@@ -246,7 +246,7 @@ class LayeredCache(Entries):
 
     @property
     def _is_kept(self) -> bool:
-        """Whether what comes can be read again, because it was written here."""
+        """Whether an entry from behind can be read again, because it is written here."""
         return self._writable and self.problem is None
 
 
@@ -256,7 +256,7 @@ def _is_current(later: Mapping[str, str], digest: Callable[[str], str]) -> bool:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is a file; no, if that cannot be told, for which ``Path.is_file`` raises an OSError."""
+    """Whether a path is a file. If that cannot be found out, it is False; ``Path.is_file`` would raise an OSError."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except OSError:

@@ -20,17 +20,17 @@ SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55\n"
 """How every CACHEDIR.TAG begins, by which backup programs know a cache (https://bford.info/cachedir/)."""
 
 OWN = "# A build cache of Kernelwright"
-"""What follows in ours: other programs keep files of such names, too."""
+"""What follows in the tags of our caches: other programs write CACHEDIR.TAG, too."""
 
 
 def require_own(folder: Path, what: str, setting: str, has_ours: Callable[[Collection[str]], bool]) -> None:
-    """Raise a SettingsError if a folder holds what is not ours: caches remove what is in theirs by its name.
+    """Raise a SettingsError if a folder has files of others: a cache removes what is in its folder by name alone.
 
     Arguments:
         what: what is to be in the folder.
-        setting: what gives its place.
-        has_ours: whether these names of what is in the folder are those of such a cache, and of nothing else: then
-            its tag is damaged, or was removed, and is written again with what is written next.
+        setting: the setting that names the folder.
+        has_ours: whether a folder with these names in it can only be such a cache. Then its tag is damaged or was
+            removed, and the next write makes a new one.
     """
     where = Where(stage="settings")
     try:
@@ -39,7 +39,7 @@ def require_own(folder: Path, what: str, setting: str, has_ours: Callable[[Colle
         if isinstance(error, NotADirectoryError) or folder.is_symlink():
             message = f"the {what} cannot be in {folder}: that is no folder"
             raise SettingsError(message, where, f"set {setting} to a folder") from error
-        return  # there is none yet; whatever else is wrong shows when it is written
+        return  # there is no folder yet; any other error shows at the first write
     # The tag is looked for last: a process that makes the cache at this moment writes it first.
     if found and not is_own(folder) and not has_ours({*found} - {TAG}):
         message = f"the {what} cannot be in {folder}: that has other things in it, such as {found[0]!r}"
@@ -97,5 +97,5 @@ def remove_oldest(items: Iterable[Removable], limit: int, before: float = math.i
 def mark_used(place: Path) -> None:
     """Note that a file or a folder of a cache is used now, if it may be written. No link is followed."""
     with contextlib.suppress(OSError), held_folder(place.parent) as held:
-        if os.access(held / place.name, os.W_OK):  # its owner may change the time of what may not be written
+        if os.access(held / place.name, os.W_OK):  # the owner could also change the time of a read-only file
             os.utime(held / place.name, follow_symlinks=False)

@@ -1,7 +1,8 @@
 """The layout of Bazel's remote cache over HTTP: contents in ``cas`` by their SHA-256, results of actions in ``ac``.
 
-So a server that a team has for Bazel serves: bazel-remote, BuildBarn, nginx. An ActionResult is a message of the Remote
-Execution API (https://github.com/bazelbuild/remote-apis, build/bazel/remote/execution/v2/remote_execution.proto).
+So a server that a team has for Bazel can be used: bazel-remote, BuildBarn, nginx. An ActionResult is a message of the
+Remote Execution API (https://github.com/bazelbuild/remote-apis,
+build/bazel/remote/execution/v2/remote_execution.proto).
 Ours has one output file. These are all of the fields that it takes: ``output_files = 2`` with ``path = 1`` and
 ``digest = 2``, and in a digest ``hash = 1`` and ``size_bytes = 2``.
 """
@@ -36,7 +37,7 @@ class BazelStore:
         digest = digest_in(result)
         data = self._store.get(f"cas/{digest}", may_read)
         if data is not None and hashlib.sha256(data).hexdigest() != digest:
-            return b""  # what no object is
+            return b""  # is no object, and so counts as damaged
         return data
 
     def put(self, name: str, data: bytes) -> bool:
@@ -47,7 +48,7 @@ class BazelStore:
         return self._store.put(_action(name), action_result(digest, len(data)))
 
     def has(self, name: str) -> bool:
-        """See :class:`Store`. A server may have removed the content and kept what leads to it."""
+        """See :class:`Store`. A server may have removed the content and kept the result that leads to it."""
         result = self._store.get(_action(name), _only_small)
         return result is not None and self._store.has(f"cas/{digest_in(result)}")
 

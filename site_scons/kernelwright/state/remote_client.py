@@ -1,8 +1,8 @@
 """The client of a remote cache. It makes a build faster or leaves it as it was, whatever happens to the store.
 
-Nothing is asked before something is needed. Whoever needs something asks in its own thread; what will be needed is
-asked for ahead, in threads of the client. What is written is written by others of its threads, behind the build. These
-are no threads of ``concurrent.futures``, because that waits at the end of the process until all work is done.
+It asks nothing before a build needs an entry. A thread that needs an entry asks for it itself. Entries that will be
+needed are asked for ahead, in threads of the client. Other threads of it write, beside the build. They are no threads
+of ``concurrent.futures``, which would wait at the end of the process until all work is done.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WRITERS = 8
 """Threads that write."""
 
 ROOM = 1 << 30
-"""Bytes that all answers may have together that are larger than ``store.SMALL``, with the entries in them."""
+"""Bytes that all answers above ``remote_store.SMALL`` may have together, with the entries unpacked from them."""
 
 MOST_WAITING = 20_000
 """Writes that may wait; further ones are left out."""
@@ -43,27 +43,27 @@ MOST_FAILURES = 3
 """After so many failed requests in a row a store is off for the run."""
 
 MOST_DAMAGED = 10
-"""After so many damaged objects, too: what answers may be no store, but the page of a login."""
+"""The same for damaged objects: perhaps the answers come from the login page of a network and not from a store."""
 
 MOST_DAMAGED_BYTES = 64 << 20
-"""Or after so many bytes of them."""
+"""The same for the bytes of damaged objects."""
 
 SLOW_S = 3.0
-"""A request that takes longer than this, and than its size explains, counts as failed."""
+"""A request that takes longer than this, plus the time for its size, counts as failed."""
 
 SLOW_RATE = 1_000_000
-"""Bytes per second that explain it."""
+"""Bytes per second, from which the time for a size follows."""
 
 HANGS_S = 3.0
-"""What fails after so long is not asked again: whoever asks next would wait as long."""
+"""If a read fails after so long, the store is off at once: the next read would wait as long."""
 
 RETRY_S = 1.0
-"""What failed sooner than this is tried once more."""
+"""A request that failed sooner than this is tried once more."""
 
 
 @dataclass
 class _Line:
-    """One of the two ways to the store, for reading or for writing: how it fares, and why it is closed."""
+    """One of the two ways to the store, for reading or for writing: its failures in a row, and whether it is closed."""
 
     failures: int = 0
     closed: bool = False
@@ -79,7 +79,7 @@ class RemoteCache:
         writable: whether entries are written.
         warn: shows a line to the user.
         may_ask: whether we look at something that an entry says it depends on, see ``core.dependencies.may_be_asked``;
-            None: what that says of a project in no repository.
+            None: what that function says for a project that is in no repository.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class RemoteCache:
         self._has_answered = False
         self.is_closed = False
         if writable:
-            # A run writes at its end, too, and Python 3.12 starts no thread any more when it has begun to end.
+            # A run also writes at its end, when Python 3.12 starts no more threads.
             self._behind.start_one()
 
     @property
@@ -121,7 +121,7 @@ class RemoteCache:
     def get(self, name: str) -> bytes | None:
         """The entry of a name, as it was written; None: there is none, or it cannot be had. Never an error.
 
-        What is large waits for room, which is given back at the end of the thread's turn (``room.turn``).
+        A large entry waits for room, which is given back at the end of the thread's turn (``room.turn``).
         """
         with contextlib.suppress(LargerError):
             return self._get(name, most_expected)
@@ -129,7 +129,7 @@ class RemoteCache:
         return self._get(name, lambda size: LARGEST_RECORD) if is_alone else None
 
     def _get(self, name: str, limit: Callable[[int], int]) -> bytes | None:
-        """The same. Raises LargerError if the entry is larger than ``limit`` has for the size of the object."""
+        """Like :meth:`get`. Raises LargerError if the entry is larger than ``limit`` gives for the object's size."""
         data = self.get_compressed(name)
         if data is None:
             return None
@@ -140,7 +140,7 @@ class RemoteCache:
             return None
 
     def get_compressed(self, name: str) -> bytes | None:
-        """The same, signature checked, as ``objects.decompressed`` takes it: whoever calls that tells of damage."""
+        """Like :meth:`get`, but still compressed; its signature is checked. Whoever unpacks it tells of damage."""
         if self.is_off:
             return None
         start = time.monotonic()
@@ -158,9 +158,9 @@ class RemoteCache:
             return None
 
     def _in_its_turn(self, place: str) -> bytes | None:
-        """The content of an object, which is asked for once more if there was no room for it.
+        """The content of an object. If there is no room for it, wait for room, and ask once more.
 
-        It is not waited for in the middle of an answer, which would come too late then.
+        It does not wait in the middle of an answer, because the rest would then come too late.
         """
         may_read = self.room.take
         for _ in range(2):
@@ -174,7 +174,7 @@ class RemoteCache:
         return None
 
     def damaged(self, name: str, why: str, size: int) -> None:
-        """Say that an entry of so many bytes does not count, though it was found; only the first one is named."""
+        """Count an entry of so many bytes as damaged, and no longer as a hit; the user is told of the first one."""
         with self._lock:
             self._damaged_bytes += size
             self.counts.hits -= 1
@@ -245,7 +245,7 @@ class RemoteCache:
             self._warn(
                 f"kernelwright: {self._left_out} entries were not written to the remote cache: there was no time for it"
             )
-        # A thread in the middle of a request cannot be left alone: the end of the interpreter would crash in it. Each
+        # A thread in the middle of a request cannot be left alone: the interpreter would crash at its end. Each
         # request has its own limits of time.
         self._ahead.join()
         self._behind.join()
@@ -260,7 +260,7 @@ class RemoteCache:
             try:
                 result = request()
             except Refused:
-                # S3 answers so for what is missing, if one may not list the bucket. Whoever may not write, never may.
+                # S3 answers so for a missing object, too, if we may not list the bucket. A refused write stays refused.
                 self._count(line, None)
                 if line is self._writing:
                     self._close(line, "does not let us write (403); nothing more is written in this run")
@@ -285,7 +285,7 @@ class RemoteCache:
         return None
 
     def _count(self, line: _Line, problem: str | None, weight: int = 1) -> None:
-        """Note how a request went; ``weight`` is as how many failures it counts."""
+        """Note how a request went; a failure counts ``weight`` times."""
         with line.lock:
             self._has_answered |= problem is None
             line.failures = 0 if problem is None else line.failures + weight
@@ -298,8 +298,8 @@ class RemoteCache:
         with self._lock:
             first = not (line.closed or (self._reading.closed and self._writing.closed))
             line.closed = True
-            told = first and not (line is self._writing and self._reading.closed)
-        if told:
+            is_news = first and not (line is self._writing and self._reading.closed)
+        if is_news:
             prefix = f"{writing}, and " if writing and line is self._writing else ""
             self._warn(f"kernelwright: the remote cache {prefix}{text}; the build goes on without it")
 
@@ -336,11 +336,11 @@ class _Threads:
             self._tasks.extend(tasks)
             for _ in range(min(len(self._tasks) - self._idle, self._most - self._running)):
                 if not self.start_one():
-                    break  # those that there are do it
+                    break  # the threads that run do the tasks
             self._changed.notify_all()
 
     def start_one(self) -> bool:
-        """Start a thread; whether that was possible: the system may have no room for one more, or Python may end."""
+        """Start a thread; False: that is not possible, as the system has no room for it or Python is ending."""
         with self._changed:
             try:
                 threading.Thread(target=self._work, name=f"remote-{self._name}", daemon=True).start()
@@ -350,7 +350,7 @@ class _Threads:
         return True
 
     def drop(self) -> None:
-        """Begin no further task, also none that others add."""
+        """Begin no further task, and accept none."""
         with self._changed:
             self._tasks.clear()
             self._ended = True
@@ -395,8 +395,8 @@ class _Threads:
                 with self._room.turn():
                     task()
             except Exception:
-                # A mistake of ours, shown as a thread that ends shows it. But it must not end one thread after another:
-                # somebody waits for the tasks that follow.
+                # A mistake of ours, shown as Python shows an error of a thread. But it must not end the threads, one
+                # after another: somebody waits for the tasks that follow.
                 threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
 
 

@@ -1,8 +1,7 @@
 """The entries that a remote cache has. It can only be asked for names, and its objects never change.
 
-So there the lists of a stage are in slots, one list in each, which are created one after the other. The first slot has
-the name of the entry of a stage that reads no further files; so whatever a stage is, one question tells what there is
-of it.
+So it has the lists of a stage in slots, one list in each, which are created one after the other. The first slot has the
+same name as the entry of a stage that reads no further files: so one request tells, for any stage, what there is of it.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class Compressed:
 def fetched(remote: RemoteCache, name: str, parse: Callable[[Header, bytes], Parsed]) -> tuple[bytes, Parsed] | None:
     """An entry of the remote cache, and what ``parse`` makes of it; None: there is none, or it is damaged.
 
-    Damage is said.
+    The user is told of damage.
     """
     entry = remote.get(name)
     if entry is None:
@@ -63,7 +62,7 @@ def fetched(remote: RemoteCache, name: str, parse: Callable[[Header, bytes], Par
 
 
 def from_afar(parse: Callable[[Header, bytes], Parsed], header: Header, data: bytes) -> Parsed:
-    """What ``parse`` makes of an entry of others. One that says more than they may tell us is damaged: we keep it."""
+    """What ``parse`` makes of an entry of others. We keep it, so any field that others may not set is damage."""
     if header != Header(header.key, header.files, header.lists):
         raise ValueError("it says more than an entry of others may")
     return parse(header, data)
@@ -74,22 +73,22 @@ def slots(
 ) -> Iterator[tuple[dict[str, str], tuple[bytes, dict[str, bytes]] | None]]:
     """What the entries of a stage in the remote cache depend on, with the digests.
 
-    One that depends on nothing more is in the first slot itself: it, and its files, come with that. Others wrote the
-    names, and what is asked for next depends on the digests: so a list that names what is none of their business counts
-    as absent. There is an end to the names that are looked at, too.
+    An entry that depends on nothing more is in the first slot itself, and is given with its files. Others wrote the
+    lists, and see from our next request what digests we have: so a list with a name that is none of their business
+    counts as absent. So does a list after ``MOST_NAMES`` names were looked at.
     """
-    left = MOST_NAMES
+    names_left = MOST_NAMES
     for slot in range(MOST_LISTS):
         first = fetched(remote, slot_key(key, slot), functools.partial(files_or_list, files))
         if first is None:
             return
-        entry, there = first
-        if isinstance(there, list):
-            left -= len(there)
-            if left >= 0 and all(map(remote.may_ask, there)):
-                yield {name: digest(name) for name in there}, None
+        entry, content = first
+        if isinstance(content, list):
+            names_left -= len(content)
+            if names_left >= 0 and all(map(remote.may_ask, content)):
+                yield {name: digest(name) for name in content}, None
         else:
-            yield {}, (entry, there)
+            yield {}, (entry, content)
             return
 
 
@@ -103,7 +102,7 @@ def find_compressed(remote: RemoteCache, key: str, digest: Callable[[str], str])
 
 
 def send_list(remote: RemoteCache, key: str, names: list[str]) -> None:
-    """Put a list of files into the first slot of a stage that is free, unless one has it, or it is too long."""
+    """Put a list of files into the first free slot of a stage, unless a slot has it already, or it is too long."""
     if len(names) > MOST_NAMES:
         return
     for slot in range(MOST_LISTS):
@@ -111,7 +110,7 @@ def send_list(remote: RemoteCache, key: str, names: list[str]) -> None:
         there = fetched(remote, name, functools.partial(files_or_list, ANYTHING))
         if there is None and remote.put(name, entry_with_lists(name, [names])):
             return
-        # Where another process was faster, it may have been with the same list.
+        # Another process may have filled the slot meanwhile, perhaps with the same list.
         there = there or fetched(remote, name, functools.partial(files_or_list, ANYTHING))
         if there is not None and there[1] == names:
             return

@@ -20,11 +20,11 @@ HEAD = len(SIGNED) + 64
 
 @dataclass(frozen=True)
 class Seal:
-    """How objects are signed, and what signatures are asked for.
+    """How objects are signed, and how signatures are checked.
 
     Arguments:
         sign: gives the 64 bytes of the signature of a text; None: objects are not signed.
-        verify: whether a signature fits a text; None: none is asked for.
+        verify: whether a signature fits a text; None: signatures are not checked.
     """
 
     sign: Callable[[bytes], bytes] | None = None
@@ -40,7 +40,7 @@ class Seal:
         return data if self.sign is None else SIGNED + self.sign(name.encode() + data) + data
 
     def checked(self, name: str, content: bytes) -> bytes:
-        """What is in an object besides its signature. Raises ValueError if it is not signed as it has to be."""
+        """An object without its signature. Raises ValueError if it is not signed as it has to be."""
         signature, data = b"", content
         if content.startswith(SIGNED):
             signature, data = content[len(SIGNED) : HEAD], content[HEAD:]
@@ -55,11 +55,11 @@ def may_be_object(begin: bytes) -> bool:
 
 
 class LargerError(Exception):
-    """An entry is larger than what was to be unpacked."""
+    """An entry is larger than the limit for unpacking it."""
 
 
 def most_expected(size: int) -> int:
-    """Bytes that the entry in an object of that size is expected to have. One that has more is unpacked alone."""
+    """Bytes that the entry in an object of this size has at most, as a rule. A larger one is unpacked alone."""
     return min((1 << 20) + 8 * size, LARGEST_RECORD)
 
 
@@ -67,7 +67,7 @@ def decompressed(data: bytes, limit: int = LARGEST_RECORD) -> bytes:
     """The entry that an object has, from what :meth:`Seal.checked` gives. Raises ValueError if it is damaged.
 
     Arguments:
-        limit: bytes that it may have. What has more, but no more than any entry, raises LargerError.
+        limit: bytes that it may have. If the limit is below ``LARGEST_RECORD``, a larger entry raises LargerError.
     """
     reader = zlib.decompressobj()
     try:

@@ -18,13 +18,13 @@ from .remote_objects import seal_of
 from .remote_store import FolderStore, ObjectStore, Store, Unreachable
 
 BEARER = "bearer"
-"""Login in a netrc file with which the password is a bearer token; with any other both are sent, as Basic."""
+"""With this login in a netrc file the password is a bearer token; any other login is sent with it, as Basic."""
 
 
 def open_remote(
     settings: Settings, top: Path, environment: Mapping[str, str], warn: Callable[[str], None], writable: bool = True
 ) -> RemoteCache | None:
-    """The remote cache; None: none is set, or it cannot be used here, which is said.
+    """The remote cache; None: none is set, or it cannot be used here, and the user is told why.
 
     Arguments:
         top: the project's folder, which paths are relative to.
@@ -75,10 +75,10 @@ def _store(settings: Settings, top: Path, environment: Mapping[str, str]) -> Sto
         return ObjectStore(address, headers, certificates)
     except ImportError:
         raise
-    except Exception as error:  # obstore has a class of its own for each kind of store, and ValueError
+    except Exception as error:  # obstore raises a class of its own for each kind of store, or ValueError
         place = OWN_CREDENTIALS.get(scheme_of(address), "")
         if place and not certificates and not isinstance(error, ValueError):
-            # The project may be right and the machine have no credentials, which is no reason for a build to fail.
+            # Perhaps the settings are right and only this machine has no credentials: no reason for a build to fail.
             raise Unreachable(f"it cannot be opened here; its credentials belong in {place}") from None
         message = f"the remote cache cannot be opened: {type(error).__name__}"
         remedy = "see docs/remote-cache.md for the form of addresses and for the variables of each store"
@@ -86,7 +86,7 @@ def _store(settings: Settings, top: Path, environment: Mapping[str, str]) -> Sto
 
 
 def _headers(address: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """What a request says of who asks; empty: nothing."""
+    """The headers with our credentials; empty: there are none."""
     token = environment.get(TOKEN, "").strip()
     if token:
         if not token.isascii() or not token.isprintable():

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 
 class Room:
-    """So many bytes, of which threads take some before they read. What is larger is read while nobody else reads.
+    """A number of bytes, of which a thread takes some before it reads. If it needs more than all, it reads alone.
 
-    Nobody waits for room while it has some, so no two threads wait for each other.
+    A thread gives back what it has before it waits for more, so no two threads wait for each other.
 
     Arguments:
         size: bytes that all answers may have together.
@@ -24,7 +24,7 @@ class Room:
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """Where this thread has answers in its memory: what it takes meanwhile is given back at the end."""
+        """The time in which this thread has answers in memory: the room that it takes is given back at the end."""
         thread = threading.get_ident()
         with self._changed:
             is_outermost = thread not in self._taken
@@ -38,15 +38,15 @@ class Room:
                     self._changed.notify_all()
 
     def take(self, size: int, patient: bool = False) -> bool:
-        """Have room for so many bytes, in place of what this thread has, unless that is as much.
+        """Take room for so many bytes in place of what this thread has, unless it has as much.
 
-        Outside of a turn nobody would give it back, and nothing is counted.
+        Outside of a turn nothing is counted, because nobody would give it back.
 
         Arguments:
             patient: whether to wait until there is room.
 
         Returns:
-            Whether there is.
+            Whether there is room.
         """
         thread = threading.get_ident()
         with self._changed:

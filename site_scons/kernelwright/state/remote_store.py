@@ -1,7 +1,7 @@
 """Stores of objects: a folder, an HTTP server, S3, GCS or Azure. An object has a name and never changes.
 
-obstore does what is special about each of them. Errors become three of our own, and their texts say what happened in
-our words: those of obstore would show addresses, and for Azure what is signed in them.
+obstore speaks the protocol of each. Its errors become three of our own, with texts of ours that say what happened: the
+texts of obstore would show addresses, which have signatures in them for Azure.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ CONNECT_S = 2
 """Seconds that a connection may take."""
 
 READ_S = 10
-"""Seconds in which something has to come."""
+"""Seconds in which the next part of an answer has to come."""
 
 FIRST_READ_S = 3
-"""The same as long as a server has never answered: one that hangs must not cost more than a few seconds."""
+"""The same until a server has answered once: a server that hangs must not cost more than a few seconds."""
 
 WHOLE_S = 30
 """Seconds that a request may take, however much comes."""
 
 DIRECTLY = {"proxy_url": "http://127.0.0.1:9", "proxy_excludes": "*,0.0.0.0/0,::/0"}
-"""Options of obstore that keep requests from proxies, also from one that the environment names: it is for no host."""
+"""Options of obstore with which no request goes through a proxy, not even one that the environment names."""
 
 SMALL = 1 << 20
-"""Bytes that are read whatever they are, and whatever else is being read."""
+"""An answer of no more bytes than this is always read, whatever it is and whatever else is being read."""
 
 TOO_LARGE = "it is too large"
 
@@ -54,7 +54,7 @@ class Unknown(Exception):
 
 
 class NoRoomError(Exception):
-    """An object of so many bytes is not read now."""
+    """There is no room now to read an object of so many bytes."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
@@ -79,7 +79,7 @@ class Store(Protocol):
 
 
 class FolderStore:
-    """A folder, perhaps of a network's file system. Nothing but objects is ever written into it.
+    """A folder, perhaps on a network's file system. Nothing but objects is ever written into it.
 
     Arguments:
         folder: where the objects are; it is made when the first one is written.
@@ -89,7 +89,7 @@ class FolderStore:
         self._folder = folder
 
     def problem(self, writes: bool) -> str:
-        """Why it cannot be used; empty: it can. Who writes makes the folder, and others have nothing to read then."""
+        """Why it cannot be used; empty: it can. A missing folder is no problem if we write, because we make it then."""
         try:
             if stat.S_ISDIR(self._folder.stat().st_mode):
                 return ""
@@ -103,13 +103,13 @@ class FolderStore:
     def get(self, name: str, may_read: MayRead) -> bytes | None:
         """See :class:`Store`."""
         try:
-            with contextlib.suppress(OSError):  # whose reason the next line tells
+            with contextlib.suppress(OSError):  # the next line raises it, too
                 _require_room((self._folder / name).stat().st_size, may_read)
             return read_record(self._folder / name)
         except FileNotFoundError:
             return None
         except OSError as error:
-            # Not Refused: that is how S3 tells of what is missing, and here somebody has to change the rights.
+            # Not Refused, which may mean a missing object, as on S3: here somebody has to change the permissions.
             raise Unreachable(error.strerror or "it cannot be used") from error
 
     def put(self, name: str, data: bytes) -> bool:
@@ -155,7 +155,7 @@ class ObjectStore:
         make = obstore.store.HTTPStore.from_url if self._is_http else obstore.store.from_url
         options: dict[str, Any] = {"connect_timeout": f"{CONNECT_S}s", "allow_http": True}
         options |= {"root_certificate": certificates} if certificates else {}
-        # What is not encrypted, a token among it, stays on the machine: `http_proxy` may name another one.
+        # Unencrypted requests, perhaps with a token, stay on this machine: `http_proxy` may name another one.
         options |= DIRECTLY if scheme_of(address) == "http" and is_safe_for_secrets(address) else {}
 
         def connected(read_s: int, more: Mapping[str, str], whole_s: int = WHOLE_S) -> Any:
@@ -201,7 +201,7 @@ class ObjectStore:
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[_Found]:
-        """Turn the errors of obstore into ours; a missing object, and one that exists already, are none."""
+        """Turn the errors of obstore into ours; a missing object, and one that exists already, are no errors."""
         from obstore import exceptions
 
         try:
@@ -221,7 +221,7 @@ class ObjectStore:
 
 @dataclass
 class _Found:
-    """What a request found: the content; whether it wrote, or saw, the object."""
+    """The result of a request: the content of the object, and whether it was written or seen."""
 
     data: bytes | None = None
     written: bool = False
@@ -233,7 +233,7 @@ def _require_room(size: int, may_read: MayRead) -> None:
 
 
 def _content(result: Any) -> bytes:
-    """What a server sends. Of what is large and begins as no object does, no more is read than its begin."""
+    """The content that a server sends; if it is large and does not begin as an object does, only its first part."""
     if result.meta["size"] <= SMALL:
         return bytes(result.bytes())
     chunks = list[bytes]()

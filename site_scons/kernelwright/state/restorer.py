@@ -1,7 +1,7 @@
 """Takes the finished kernels of definition files out of the build cache: in the build, or in a process beside it.
 
-In a process of its own it reads lines of JSON: what is :class:`Wanted`, and then one :class:`Batch` after the other. It
-answers to each batch with what is :class:`Done`. It ends when its input does, so also when the build was killed.
+A process of its own reads lines of JSON: a :class:`Wanted`, and then one :class:`Batch` after the other. It answers
+each batch with a :class:`Done`. It ends when its input ends, and so also when the build is killed.
 
 Nothing here imports SCons.
 """
@@ -40,7 +40,7 @@ class Wanted:
         top: the project's folder.
         work: the folder of the package's kernels.
         shared: the folders in it that belong to no kernel.
-        taken: names of kernels that other files have.
+        taken: names of kernels that other definition files declare.
         tables: name of a kernel -> its tuning tables.
         shard: the shard that is built, as the command line has it; empty: all kernels.
     """
@@ -63,8 +63,8 @@ class Restored:
         kernels: the kernels, by name.
         steps: label, subject, kernel, variant and arch of each stage whose outputs were written.
         outputs: path in the folder of the package's kernels -> stamp, digest, and line of the journal.
-        stamps: of all that the kernels depend on, for the next run; None: they would not tell the next change.
-        start, end: when, by ``time.monotonic``, which all processes have in common.
+        stamps: of all that the kernels depend on, for the next run; None: they might not show the next change.
+        start, end: when it began and ended, by ``time.monotonic``, which all processes have in common.
     """
 
     notes: Sequence[str]
@@ -78,10 +78,10 @@ class Restored:
 
 @dataclass(frozen=True)
 class Batch:
-    """What a process is asked.
+    """The questions for the process.
 
     Arguments:
-        questions: what the kernels of each definition file are known by, with what has come from the remote cache.
+        questions: for each definition file, the question for its kernels, and the remote cache's answer or None.
     """
 
     questions: Sequence[tuple[Any, Compressed | None]]
@@ -115,7 +115,7 @@ class Restorer:
         """Restore the kernels of a definition file; None if the cache lacks some, or this tree has some of them.
 
         Arguments:
-            question: what they are known by in the cache.
+            question: the question that the cache keeps them by.
         """
         start, wanted = time.monotonic(), self._wanted
         present = cache(partial(present_digest, Path(wanted.top)))
@@ -136,7 +136,7 @@ class Restorer:
             stamps = {f"{self._place}/{path}": [*outputs[path][0]] for path in own}
             kernels[name] = replace(kernel, outputs=stamps)
         steps = [(s.label, s.subject, s.kernel, s.variant, s.arch) for s in written.stages]
-        # With the digests that it was found by: what has changed since then counts as a change in the next run.
+        # The digests by which the kernels were found: what has changed since then counts as a change in the next run.
         names = {name: present(name) for name in found.names}
         depends = trusted_stamps(wanted.top, names)
         return Restored(found.notes, kernels, steps, outputs, depends, start=start, end=time.monotonic())
@@ -162,7 +162,7 @@ def serve() -> None:
         restored = []
         for question, compressed in from_json(Batch, decoded(line)).questions:
             if compressed is not None:
-                # One that is damaged is a miss here, too; the build gets it back, and says so.
+                # A damaged answer is a miss here, too; the build gets it back, and tells the user.
                 with contextlib.suppress(ValueError):
                     build_cache.receive(compressed)
             restored.append(restorer.restore(question))

@@ -40,7 +40,7 @@ class Sender:
         self._lock = threading.Lock()
 
     def share(self, remote: RemoteCache, key: str, later: Mapping[str, str]) -> None:
-        """Have an entry written, and what leads from the key of its stage to it."""
+        """Have an entry written, and the list that leads from the key of its stage to it."""
         if len(later) > MOST_NAMES:
             return
         name, names = entry_key(key, later), sorted(later)
@@ -52,7 +52,7 @@ class Sender:
         remote.write_behind(send)
 
     def push(self, remote: RemoteCache) -> None:
-        """Write everything that is in the folder, as far as it is not there."""
+        """Write all entries of the folder that the remote cache lacks."""
 
         def push(path: Path) -> None:
             with contextlib.suppress(OSError, ValueError):  # it is damaged, or somebody has removed it
@@ -67,7 +67,7 @@ class Sender:
             remote.write_behind(functools.partial(push, path), patient=True)
 
     def _send(self, remote: RemoteCache, name: str) -> bool:
-        """Write an entry to the remote cache; whether it is there now. An answer takes with it what it refers to."""
+        """Write an entry to the remote cache; whether it is there now. Files that an answer refers to go with it."""
         try:
             place = self._entries.place(name)
             header, contents = read_entry(place, lambda header, data: (header, files_in(header, data)))

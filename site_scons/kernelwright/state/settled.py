@@ -26,14 +26,14 @@ from ..core.records import Output
 from ..core.sealed import read_sealed, write_sealed
 
 FINE_NS = 20_000_000
-"""How long after a change a file's time may not have moved on, on file systems that count parts of a second."""
+"""For so long two changes of a file may have the same time, on file systems that count parts of a second."""
 
 Recorded = list[int]
 """A stamp as JSON has it."""
 
 Stamps = dict[str, Any]
-"""Path or other name -> stamp; None: it is absent. They are compared as a whole, and nobody takes anything out of them:
-to check the form of each would double the time in which the file of a thousand kernels is read."""
+"""Path or other name -> stamp; None: it is absent. Stamps are only compared as a whole, so nobody checks their form:
+that would double the time in which the file of a thousand kernels is read."""
 
 KernelName = Annotated[str, that("the name of a kernel", lambda name: name.isidentifier() and name.isascii())]
 
@@ -44,7 +44,7 @@ def is_inside(path: str) -> bool:
 
 
 Inside = Annotated[str, that("a path that does not lead out of its folder", is_inside)]
-"""Files are removed and copied by such names."""
+"""Files are removed and copied by such paths."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class SettledKernel:
     Arguments:
         file: its definition file, relative to the top.
         stages: how many stages it has up to its library.
-        outputs: what they made.
+        outputs: the files that these stages made, with stamps.
         checks: how many checks were done, or 0.
-        check_outputs: what those made.
+        check_outputs: the files that the checks made, with stamps.
         backends: how it can be called, its default first.
         products: path in the package -> path in the folder of builds and SHA-256 of what is copied there.
         entry: SHA-256 of entry.json.
@@ -106,7 +106,7 @@ def read_settled(path: Path, key: str) -> Settled:
 
 
 def write_settled(path: Path, settled: Settled) -> None:
-    """Write it, so that damage is found. Raises OSError if that is not possible."""
+    """Write the finished kernels, so that damage is found. Raises OSError if that is not possible."""
     write_sealed(path, settled)
 
 
@@ -130,10 +130,10 @@ def is_current(top: str, stamps: Mapping[str, Any]) -> bool:
 
 
 def trusted_stamps(top: str, digests: Mapping[str, str]) -> Stamps | None:
-    """Stamps of all that something depends on, if it is as these digests say, and if they will tell the next change.
+    """Stamps of all these names, if they still have these digests, and if the stamps will show the next change.
 
-    A file that was changed just now may be changed again without another time; then nothing can be told from a stamp.
-    That includes files from the future, which a clock that was set back leaves.
+    A file that was changed just now may be changed again and keep its time; then its stamp shows nothing. So it is with
+    a time in the future, which files have after a clock was set back.
     """
     stamps: Stamps = {}
     for name, digest in digests.items():
@@ -162,7 +162,7 @@ def _told_by_time(stamp: Stamp, now: int) -> bool:
 
 
 def _stamp_of(top: Path, name: str) -> Stamp | None:
-    """What tells a change of something that has a name; None: it is absent."""
+    """A stamp that shows a change of a file, variable or package; None: it is absent."""
     if not has_file(name):
         digest = present_digest(top, name)
         return (int(digest[:15], 16), 0, 0, 0) if digest else None

@@ -44,11 +44,11 @@ class BuiltShard:
 
 @dataclass(frozen=True)
 class Merged:
-    """Some shards, whose kernels are taken.
+    """Shards whose kernels a run takes.
 
     Arguments:
         folders: their build caches, which stay as they are.
-        shards: which shards these are of, in the same order.
+        shards: the shard of each folder, in the same order.
     """
 
     folders: Sequence[Path]
@@ -74,7 +74,7 @@ class ShardCache(BuildCache):
         self._tell = tell
 
     def _read(self, place: Path, parse: Callable[[Header, bytes], Parsed]) -> Parsed | None:
-        """See :meth:`Entries._read`. Whatever else is in the place of an entry is told, too, such as a folder."""
+        """See :meth:`Entries._read`. Anything else in the place of an entry, such as a folder, is told, too."""
         found = super()._read(place, parse)
         if found is None and os.path.lexists(place) and (problem := self.damage(place)):
             self._tell(f"kernelwright: left out, because it is damaged: {place}: {problem}")
@@ -105,13 +105,13 @@ def merged_shards(folders: Sequence[Path]) -> Merged:
     """The shards whose build caches are in some folders.
 
     Raises:
-        SettingsError: a folder is no build cache of a shard, or the shards are not of one division.
+        SettingsError: a folder is no build cache of a shard, or the shards are of different divisions.
     """
     merged = Merged(folders, [_require_shard(folder) for folder in folders])
     if len({built.shard.count for built in merged.shards}) > 1:
-        listed = ", ".join(f"{built.shard} in {folder}" for built, folder in zip(merged.shards, folders, strict=True))
+        places = ", ".join(f"{built.shard} in {folder}" for built, folder in zip(merged.shards, folders, strict=True))
         remedy = "merge shards of one number only"
-        raise SettingsError(f"these shards do not belong together: {printable(listed)}", WHERE, remedy)
+        raise SettingsError(f"these shards do not belong together: {printable(places)}", WHERE, remedy)
     return merged
 
 
@@ -128,7 +128,7 @@ def lacking(merged: Merged, package: str, key: str, kernels: Iterable[str]) -> K
 
     Arguments:
         key: digest of all that each kernel of the package depends on here.
-        kernels: their names; empty: it is what all kernels have in common.
+        kernels: their names; empty: what is lacking is what all kernels have in common.
     """
     names: dict[Shard, list[str]] = {}
     for name in sorted(kernels):

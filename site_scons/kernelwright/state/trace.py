@@ -47,7 +47,7 @@ class Span:
         failed: it ended with an error.
         cpu_seconds: processor time of all processes of the step, or None where it was not measured.
         peak_kib: memory of its largest process at its peak, in KiB, or None.
-        kernel, variant, arch: what it belongs to, as far as it belongs to one.
+        kernel, variant, arch: what it belongs to; None: it does not belong to a single one.
     """
 
     label: str
@@ -105,7 +105,7 @@ class RecordedRun:
 
 @dataclass(frozen=True)
 class _Args:
-    """What an event says of its span besides; what is not known is left out."""
+    """Further fields of the event of a span; those that are not known are left out."""
 
     subject: str
     cached: bool
@@ -135,7 +135,7 @@ class Trace:
     """Collects the spans of one run. Called from several threads.
 
     Arguments:
-        start: when the run began, of ``time.monotonic()``; without it, now.
+        start: when the run began, by ``time.monotonic()``; None: now.
     """
 
     def __init__(self, start: float | None = None) -> None:
@@ -151,7 +151,7 @@ class Trace:
         end: float,
         **more: Any,
     ) -> None:
-        """Add a step that has ended; ``start`` and ``end`` are of ``time.monotonic()``, ``more`` as in :class:`Span`.
+        """Add a step that has ended; ``start`` and ``end`` are by ``time.monotonic()``, ``more`` as in :class:`Span`.
 
         Raises:
             ValueError: the step ends before it starts, or a time is not finite.
@@ -184,7 +184,7 @@ def trace_text(spans: Sequence[Span], summary: RunSummary) -> str:
 
 
 def assign_lanes(times: Sequence[tuple[int, int]]) -> list[int]:
-    """Give each interval the lowest lane that is free when it starts; these are as few as can be.
+    """Give each interval the lowest lane that is free when it starts; no other choice needs fewer lanes.
 
     Arguments:
         times: start and end of each interval, in the order of their starts. An end is not part of the interval.
@@ -211,12 +211,12 @@ def read_trace(path: Path) -> RecordedRun:
 
 
 def _microseconds(seconds: float) -> int:
-    """Whole microseconds, so that what touches in seconds touches in the file and does not overlap by rounding."""
+    """Whole microseconds: two times that are equal in seconds are equal in the file, so rounding makes no overlap."""
     return round(seconds * 1e6)
 
 
 def _names(lanes: int) -> Iterator[dict[str, Any]]:
-    """Metadata events: names of the process and of its lanes, and the order of these."""
+    """Metadata events: names of the process and of its lanes, and the order of the lanes."""
     yield _metadata("process_name", 1, {"name": "scons"})
     for thread in range(1, lanes + 1):
         yield _metadata("thread_name", thread, {"name": f"slot {thread}"})

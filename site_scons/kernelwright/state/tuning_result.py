@@ -1,4 +1,4 @@
-"""What came of tuning a kernel on a device: ``build/tune/<kernel>/<device>/result.json``, for programs and the report.
+"""The result of tuning a kernel on a device: ``build/tune/<kernel>/<device>/result.json``, for programs and the report.
 
 The tuner writes it at the end of a run. Its fields are those of :class:`TuningResult`, under the same names, and
 ``schema``. A device is an object with ``target``, ``arch``, ``name`` and ``count``, and a rule is one with ``upto``
@@ -28,15 +28,15 @@ FOLDER = Path("build", "tune")
 FILE = "result.json"
 
 FAILED = "failed"
-"""The folder of a kernel's candidates that are out, beside those of its devices."""
+"""The folder of a kernel's candidates that failed, beside the folders of its devices."""
 
 DEFAULT = 0
-"""The number of the candidate that runs if nobody says anything."""
+"""The number of the candidate that runs where no table chooses one."""
 
 REMEDY = "measure it again: kernelwright tune"
 
 LARGEST_RESULT = 256 << 20
-"""Bytes that such a file may have: a large space at many sizes takes some."""
+"""Bytes that such a file may have: a large space at many sizes needs many."""
 
 Positive = Annotated[float, that("more than nothing", lambda value: 1 / LARGEST <= value <= LARGEST)]
 """A number that can be drawn on a logarithmic axis."""
@@ -56,8 +56,8 @@ class CandidateResult:
         default_us: those of the default, in the same rounds.
         ratio: the median of the rounds' ratios to the default: less is faster.
         spread: how far apart these ratios are, as a part of their median.
-        rounds: how many there were; less than the default has if it was dropped or the time was over.
-        warm_us: with warm caches; 0 on the CPU, where they always are.
+        rounds: how many there were; fewer than the default has if the candidate was dropped or the time was over.
+        warm_us: microseconds of a call with warm caches; 0 on the CPU, where caches are always warm.
         clock_mhz: the lowest and the highest clock of the device that was seen; empty: unknown.
     """
 
@@ -110,7 +110,7 @@ class SizeResult:
 
 @dataclass(frozen=True)
 class Failure:
-    """A candidate that is out.
+    """A candidate that failed.
 
     Arguments:
         number, slug: the candidate.
@@ -135,8 +135,8 @@ class ConfigResult:
         by, rules: as in the table.
         points: all points of the space, in order: a candidate's number is its place here.
         sizes: each combination of sizes that was measured.
-        failures: the candidates that are out.
-        unmeasured: the numbers of those that there was no time for.
+        failures: the candidates that failed.
+        unmeasured: the numbers of the candidates that there was no time to measure.
     """
 
     config: Mapping[str, Plain]

@@ -30,10 +30,10 @@ Array = NDArray[Any]
 Values = dict[str, Any]
 
 SIZES = (33, 1, 130, 7, 0)
-"""Values that the size variables take in turn: none of them is a multiple of a tile, and an empty tensor is one too."""
+"""Values that the size variables take in turn: no tile divides them, but for 0, which makes tensors empty."""
 
 LARGE = 2053
-"""A prime that one size variable takes while the others are MIDDLE: loops over parts of a row go round repeatedly."""
+"""A prime. One size variable takes it while the others are MIDDLE, so loops over parts of a row have many rounds."""
 
 MIDDLE = 7
 
@@ -42,7 +42,7 @@ MAX_BYTES = 64 * 2**20
 
 
 def line_of(function: Any) -> Where:
-    """The place of a function that a definition has decorated, for an error in what it returns."""
+    """The place of one of a kernel's functions, for an error about what it returns."""
     code = getattr(function, "__code__", None)
     return Where(location=f"{code.co_filename}:{code.co_firstlineno}" if code else None)
 
@@ -52,9 +52,9 @@ class Check:
 
     Arguments:
         request: what to check.
-        kernel, variant: the definition.
-        call: calls a function of the definition, given its name for errors.
-        progress: called with what is about to be done.
+        kernel, variant: what the definition file declares.
+        call: calls a function of the definition file; its first argument is the name of that function for errors.
+        progress: called with a text that says what the check does next.
         interpreted: called with all arguments in place of the library's function.
     """
 
@@ -123,7 +123,7 @@ class Check:
         return bool(self._outputs) and self._interpreted is None
 
     def function(self) -> Any:
-        """The function that calls the variant, of the library or interpreted."""
+        """The function that runs the variant: that of the library, or ``interpreted``."""
         if self._interpreted is not None:
             return self._interpreted
         name = f"{self._kernel.name}__{self._request.variant_index}"
@@ -133,7 +133,7 @@ class Check:
             raise CheckError(f"cannot load {name} from the built library: {error}") from error
 
     def inputs(self, sizes: Mapping[str, int]) -> Values | None:
-        """An array or a number for each argument that is not an output; None: this combination is to be skipped."""
+        """An array or a number for each argument that is not an output; None: the check skips these sizes."""
         shapes = self.shapes(sizes)
         if shapes is None or (self._has_large(sizes) and self._bytes(shapes) > MAX_BYTES):
             return None
@@ -177,7 +177,7 @@ class Check:
         return result
 
     def _has_large(self, sizes: Mapping[str, int]) -> bool:
-        """Whether these are sizes of a check, of which one is large; a tuner may ask for others of any size."""
+        """Whether one of the sizes is the LARGE of a check. A tuner asks for others, whatever memory they take."""
         multiples = self._signature.multiples
         return any(size == rounded_up(LARGE, multiples.get(name, 1)) for name, size in sizes.items())
 
@@ -191,7 +191,7 @@ class Check:
 
     def _nothing_checked(self) -> CheckError:
         if self._kernel.inputs_function is None:
-            return CheckError(f"the shapes of the tensors are possible for none of the sizes {SIZES}")
+            return CheckError(f"none of the sizes {SIZES} gives all tensors a valid shape")
         where = line_of(self._kernel.inputs_function)
         return CheckError("the kernel's inputs function skips all sizes", where, "let it accept some of them")
 
@@ -210,7 +210,7 @@ class Check:
         """The largest error of the tensors after a call, by argument name.
 
         Arguments:
-            reference: what they should be; what it does not mention must not have changed.
+            reference: the expected tensors; one that it does not mention must not have changed.
 
         Raises:
             CheckError: one is too large.
@@ -226,7 +226,7 @@ class Check:
         return worst
 
     def _reference_failed(self, error: DefinitionError, sizes: Mapping[str, int]) -> DefinitionError:
-        """The error of a reference with the sizes that it was called for, one of which may be 0."""
+        """The error of a reference, with the sizes that it was called for, and a remedy if one of them is 0."""
         message = f"{error.message} (at {_listed(sizes)})"
         remedy = None
         if 0 in sizes.values():
@@ -257,8 +257,8 @@ class Check:
             raise CheckError(message, line_of(reference), remedy)
         if len(results) != len(self._outputs) or any(one is None for one in results):
             with_none = " with None among them" if any(one is None for one in results) else ""
-            listed = "None" if result is None else f"{len(results)} arrays{with_none}"
-            message = f"the reference returned {listed}, expected one for each of {self._outputs}"
+            returned = "None" if result is None else f"{len(results)} arrays{with_none}"
+            message = f"the reference returned {returned}, expected one for each of {self._outputs}"
             raise CheckError(message, line_of(reference), "have it return the arrays")
         return dict(zip(self._outputs, map(np.asarray, results), strict=True))
 
@@ -266,11 +266,11 @@ class Check:
         """The kernel's tensors after a call, by argument name."""
         arguments: list[Any] = []
         tensors: dict[str, Any] = {}
-        told = dict(sizes)
+        symbols = dict(sizes)
         for argument in self._inputs if leave_out else self._signature.arguments:
             value = self.garbage(argument, sizes) if argument.output else inputs[argument.name]
             if isinstance(value, np.ndarray):
-                strides = declared_strides(argument, value.shape, told)
+                strides = declared_strides(argument, value.shape, symbols)
                 tensors[argument.name] = value = to_device(value, argument, self._device, strides)
             arguments.append(value)
         try:
@@ -331,15 +331,15 @@ class Check:
 def size_sets(symbols: Sequence[str], multiples: Mapping[str, int] | None = None) -> list[dict[str, int]]:
     """Values for the size variables.
 
-    Each takes each of SIZES once, in other combinations with its neighbours. Then one after the other is LARGE, and the
-    others are MIDDLE.
+    Each variable takes each of SIZES once, and never the same one as the variable beside it. Then each variable in turn
+    is LARGE, and the others are MIDDLE.
 
     Arguments:
-        multiples: variable -> what its values are multiples of; they are rounded up to such.
+        multiples: variable -> a number that has to divide its values: they are rounded up.
     """
     steps = multiples or {}
     return [
-        {name: rounded_up(size, steps.get(name, 1)) for name, size in found.items()} for found in _size_sets(symbols)
+        {name: rounded_up(size, steps.get(name, 1)) for name, size in sizes.items()} for sizes in _size_sets(symbols)
     ]
 
 
@@ -369,7 +369,7 @@ def declared_strides(argument: Argument, shape: Sequence[int], told: dict[str, i
     """Strides in elements that an argument accepts, with gaps where it allows them; [] if compact.
 
     Arguments:
-        told: symbol -> value; gets those that only strides tell.
+        told: symbol -> value; the symbols that occur only in strides are added.
     """
     strides: list[Any] = list(argument.strides)
     free = [axis for axis, stride in enumerate(strides) if isinstance(stride, str) and stride.isidentifier()]
@@ -390,7 +390,7 @@ def to_device(array: Array, argument: Argument, device: Any, strides: Sequence[i
     On the CPU it is aligned as the argument has to be and no better.
 
     Arguments:
-        strides: those that it is to have there, in elements; none: it is compact, as it is on other devices.
+        strides: the tensor's strides on the CPU, in elements; none: it is compact, as it always is on other devices.
     """
     on_cpu = device.dlpack_device_type() == tvm_ffi.DLDeviceType.kDLCPU
     if on_cpu and array.dtype.isbuiltin == 1:

@@ -1,4 +1,4 @@
-"""Loads the library of TVM's that runs CUDA code, which a worker does not have from the start, and asks for devices."""
+"""Loads TVM's CUDA runtime, which a worker does not load at its start, and asks it for the devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CUDART = "libcudart.so.13"
 """The library of the CUDA toolkit that TVM's CUDA runtime is linked with."""
 
 DRIVER = "libcuda.so.1"
-"""The library of NVIDIA's driver, which it needs as well."""
+"""The library of NVIDIA's driver, which TVM's CUDA runtime needs as well."""
 
 INSTALL_DRIVER = "install NVIDIA's driver, or make it visible in the container"
 
@@ -27,13 +27,13 @@ INSTALL_CUDART = "pip install 'nvidia-cuda-runtime>=13,<14', or set LD_LIBRARY_P
 
 
 def load_cuda_runtime() -> None:
-    """Load the library of TVM's that runs CUDA code, with the libcudart that pip has installed.
+    """Load TVM's CUDA runtime, and before it the libcudart that it needs, even if only pip has installed that.
 
-    A worker does not have it from the start, see ``server``; and TVM 0.27 itself would go on without it, and without a
-    word, if the loader did not find ``libcudart.so.13``.
+    A worker starts without it, see ``tvm_import``. TVM 0.27 itself would go on without it, and say nothing, if the
+    loader did not find ``libcudart.so.13``.
 
     Raises:
-        CheckError: a library that it needs is missing.
+        CheckError: the runtime, or a library that it needs, is missing.
     """
     if tvm_ffi.get_global_func("device_api.cuda", allow_missing=True) is not None:
         return
@@ -46,10 +46,10 @@ def load_cuda_runtime() -> None:
 
 
 def _load_first(libraries: Sequence[str | Path]) -> bool:
-    """Load the first of some libraries that can be loaded. Who asks for one of its name later gets this one.
+    """Load the first of these libraries that can be loaded. Whatever needs a library of that name later gets this one.
 
     Returns:
-        Whether there is one. If not, the error of whoever needs it says that it is missing.
+        Whether one was loaded. If not, whatever needs it fails with an error that names it.
     """
     for library in libraries:
         try:
@@ -61,7 +61,7 @@ def _load_first(libraries: Sequence[str | Path]) -> bool:
 
 
 def devices() -> list[str]:
-    """The arch of each CUDA device of this machine, in order; architecture-specific code can run from sm_90 on."""
+    """The most specific arch of each CUDA device of this machine, in order, such as sm_80 or sm_90a."""
     archs: list[str] = []
     with contextlib.suppress(CheckError):
         load_cuda_runtime()

@@ -1,10 +1,11 @@
 """Executes a definition file inside a worker, once, and notes every file that it depends on.
 
 A definition is Python and may change anything in its process: a function of TVM or NumPy, a hook that TVM calls when it
-generates code, a module in ``sys.modules``, the environment. So no process that has executed one file executes another,
-nor the same one again after an edit: such a request is refused with :class:`SpentError`, and the pool, which
-hands requests of a file to the worker of that file, has a new process do it. Project modules have a finder and a loader
-of their own (see ``imports``), because bytecode files may be stale: they are told apart by size and second.
+generates code, a module in ``sys.modules``, the environment. So a process that has executed one file never executes
+another, nor the same file after an edit. It refuses such a request with :class:`SpentError`, and the pool, which gives
+the requests for a file to the worker of that file, starts a new process for it. Project modules have a finder and a
+loader of their own (see ``imports``), because Python may take stale bytecode: it compares only the size and the second
+of the source.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ Returned = TypeVar("Returned")
 
 
 class Uses:
-    """What a definition depends on, by what has been seen of it so far.
+    """What a definition depends on, as far as that has been seen.
 
     Arguments:
         file: the definition file, relative to the project root.
-        reads: what it has read.
-        watch: watches it.
-        seen: names of the variables of the environment that it sees.
+        reads: what the definition has read.
+        watch: watches the definition.
+        seen: names of the environment variables that the definition can see.
     """
 
     def __init__(self, file: str, reads: Reads, watch: Watch, seen: Iterable[str]) -> None:
@@ -71,40 +72,40 @@ class Uses:
         """What it depends on besides files of the project: name -> digest (see ``core.surroundings``)."""
         asked = sorted(self._reads.variables.intersection(self._variables))
         installed = [INSTALLED + name for name in self._distributions() or ()]
-        # The values are those that it was started with: it may have set others.
+        # The values at the start of the worker count: the definition may have set others since.
         variables = {VARIABLE + name: self._variables.get(name, "") for name in {*asked, *self._reads.absent}}
         return {**variables, **{name: surrounding_digest(name) or "" for name in installed}}
 
     @property
     def is_shareable(self) -> bool:
-        """Whether all that it depends on is known, so that others can tell whether it is the same there."""
+        """Whether all that it depends on is known, so that other machines can tell whether they have the same."""
         known = not self._reads.outside and self._distributions() is not None
         return known and all(map(is_portable, self._reads.files))
 
     @property
     def untracked(self) -> tuple[str, ...]:
-        """What it did that no digest can tell, so that nobody would notice another result: for users."""
-        found = ((self._project.location(f.location) or self._file, f.text) for f in self._reads.outside)
-        return tuple(f"{location}: {text}" for location, text in found)
+        """What it did whose result no digest covers, as texts for users: nobody would notice if the result changed."""
+        places = ((self._project.location(f.location) or self._file, f.text) for f in self._reads.outside)
+        return tuple(f"{location}: {text}" for location, text in places)
 
     def seen(self, made: Iterable[bytes]) -> dict[str, str]:
-        """All that it depends on, what its functions turned out to see when they were called included.
+        """All that it depends on, with what its functions have used in their calls so far.
 
         Arguments:
-            made: what was made of it; see :meth:`places_in`.
+            made: contents of the files that were made from it; see :meth:`places_in`.
         """
         shareable = {} if self.is_shareable else {OUTSIDE: ""}
         return {**self.files, **self.surroundings, **shareable, **self.places_in(made)}
 
     def places_in(self, made: Iterable[bytes]) -> dict[str, str]:
-        """What it depends on, if what it declares or makes has a path of the project in it."""
+        """The project's folder as a dependency, if its path is in the given contents; otherwise nothing."""
         root = Path(self._project.root)
         return {FOLDER: present_digest(root, FOLDER)} if any(map(self._project.is_in, made)) else {}
 
     def _distributions(self) -> list[str] | None:
-        """The distributions that it has loaded modules of; None: one is of none that is recorded."""
+        """The distributions whose modules it has loaded; None: one of the modules is in no distribution's record."""
         files = frozenset(self._installed_files())
-        if files not in self._owners:  # the records of all that is installed are read for that
+        if files not in self._owners:  # slow: the records of all installed distributions are read
             self._owners[files] = distributions_of(sorted(files))
         return self._owners[files]
 
@@ -116,7 +117,7 @@ class Uses:
         return [file for file in others if self._watch.installation.is_package_code(file)]
 
     def are_current(self, files: Mapping[str, str]) -> bool:
-        """Whether files are what they were."""
+        """Whether files still have these digests."""
         root = Path(self._project.root)
         return all(present_digest(root, name) == digest for name, digest in files.items())
 
@@ -126,13 +127,13 @@ class Definition:
 
     Arguments:
         file: path relative to the project root, with forward slashes.
-        strict: whether what it reads without declaring it is an error.
-        watch: watches it.
-        seen: names of the variables of the environment that it sees.
+        strict: whether it is an error if the file reads something without declaring it.
+        watch: watches the file.
+        seen: names of the environment variables that the file can see.
 
-    ``kernels`` are its kernels, in order. ``reads`` is what it has read so far, and ``uses`` what that means.
-    ``is_spoiled``: it has failed in a way that would not be seen again, because now modules are loaded and caches full;
-    a new process sees it.
+    ``kernels`` are its kernels, in order. ``reads`` is what it has read so far, and ``uses`` what it therefore depends
+    on. ``is_spoiled``: it has failed, and might not fail again in this process, where modules are loaded and caches
+    full; a new process sees the failure again.
     """
 
     def __init__(self, file: str, strict: bool, watch: Watch, seen: Iterable[str]) -> None:
@@ -149,7 +150,7 @@ class Definition:
 
         Raises:
             DefinitionError: there is no such variant (any more), or none can be made of the config.
-            SpentError: other configs are recorded by now.
+            SpentError: the recorded configs have changed since the file was executed.
         """
         try:
             kernel = self.kernel(request.kernel)
@@ -182,17 +183,17 @@ class Definition:
         return EditedError(message, Where(location=self.file), "the file was probably edited meanwhile: try again")
 
     def require_recorded(self) -> None:
-        """Raise a SpentError if other configs are recorded by now than those that it has."""
+        """Raise a SpentError if the recorded configs have changed since the file was executed."""
         if not self.uses.are_current(self.reads.recorded):
             raise SpentError
 
     def call(self, kernel: Kernel, what: str, function: Callable[[], Returned], by_tool: bool = False) -> Returned:
-        """Call one of its functions, with the files that it reads recorded.
+        """Call one of a kernel's functions, and note the files that it reads.
 
         Arguments:
             what: which of the kernel's functions it is, for errors: ``definition``, ``reference``, ``inputs`` or
                 ``sizes``.
-            by_tool: whether the compiler of a front end calls it.
+            by_tool: whether the compiler of a front end calls the function.
 
         Raises:
             DefinitionError: the function raised something, or did what strict mode forbids.
@@ -225,7 +226,7 @@ class Definition:
         return Where(kernel.name, location=self._project.location(kernel.location))
 
     def _note_declared(self) -> None:
-        """Note what the kernels say they read: it is a dependency whether or not anything is seen to read it."""
+        """Note the files that kernels declare: they are dependencies even if nothing is seen to read them."""
         for kernel in self.kernels:
             if kernel.recorded is not None:
                 name = self._declared_name(kernel, kernel.recorded, "recorded() names")
@@ -274,37 +275,37 @@ class Definition:
         return result
 
     def _require_declared(self, subject: str, where: Where) -> None:
-        """Raise an error for what strict mode forbids, even if the user's code has swallowed what came of it."""
+        """Raise an error if something was done that strict mode forbids, even if the user's code hides its failure."""
         reads = self.reads
         if error := self._watch.strict.error(reads.findings, reads.declared, self.file, subject, where):
             self.is_spoiled = True
             raise error
 
     def _require_allowed(self, subject: str, where: Where) -> None:
-        """Raise the error for what no definition may do, even if the user's code has swallowed what came of it."""
-        if (found := self.reads.refused) is not None:
+        """Raise an error if something was done that no definition may do, even if the user's code caught it then."""
+        if (finding := self.reads.refused) is not None:
             self.is_spoiled = True
-            place = replace(where, location=self._project.location(found.location) or where.location)
-            raise DefinitionError(f"{subject} {found.text}", place, found.remedy)
+            place = replace(where, location=self._project.location(finding.location) or where.location)
+            raise DefinitionError(f"{subject} {finding.text}", place, finding.remedy)
 
     def _blame_strict(self, subject: str, where: Where, error: BaseException) -> None:
         """Raise an error for what strict mode never allows: it may be why the code failed, as without a network.
 
-        What a failing file would have declared further down is not known.
+        Undeclared reads do not count here: a file that fails may declare them further down.
         """
         never = {finding: None for finding in self.reads.findings if finding.name is None}
-        if found := self._watch.strict.error(never, set(), self.file, subject, where):
+        if forbidden := self._watch.strict.error(never, set(), self.file, subject, where):
             raised = f"then it raised {type(error).__name__}: {text_of(error)}"
-            found.detail = self._project.shorten(f"{found.detail}\n{raised}" if found.detail else raised)
-            raise found from error
+            forbidden.detail = self._project.shorten(f"{forbidden.detail}\n{raised}" if forbidden.detail else raised)
+            raise forbidden from error
 
 
 class Definitions:
-    """The definition file that this process executes. There must be one object of this class in a process.
+    """The definition file that this process executes. A process must have only one object of this class.
 
     Arguments:
         root: the project root.
-        variables: which variables of the environment definitions see.
+        variables: which environment variables definitions see.
     """
 
     def __init__(self, root: Path, variables: Variables) -> None:
@@ -315,11 +316,11 @@ class Definitions:
         self._known: Definition | None = None
 
     def load(self, file: str, strict: bool = False, configs: bool = False) -> Definition:
-        """The executed definition file; it is executed by the first call, and never again.
+        """The executed definition file; the first call executes it, and no other call does.
 
         Arguments:
-            strict: whether what it reads without declaring it is an error, here and in later calls.
-            configs: whether it matters that its configs are those which are recorded by now.
+            strict: whether it is an error if the file reads something without declaring it, now or later.
+            configs: whether its configs have to be those that are recorded now.
 
         Raises:
             DefinitionError: the file cannot be read or executed, declares no kernel, or does what strict mode forbids.
@@ -383,9 +384,9 @@ def kernels_of(module: ModuleType) -> tuple[Kernel, ...]:
 
 
 def repeated_definitions(path: str, names: set[str]) -> Iterator[tuple[str, str]]:
-    """The earlier places of decorated functions of a file that have one of the names and are defined again below.
+    """Name and place of each decorated function that the file defines again further down, if it has one of the names.
 
-    The module itself only knows the last of them.
+    The executed module has only the last function of a name.
     """
     content = "".join(linecache.getlines(path)) or Path(path).read_text(encoding="utf-8")
     seen: dict[str, str] = {}

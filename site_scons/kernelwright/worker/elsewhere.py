@@ -1,9 +1,9 @@
-"""The process in another environment: it executes sources of the project there, and answers with data.
+"""The process in another Python environment: it executes sources of the project there, and answers with data.
 
 It speaks the protocol of the workers (``processes/messages.py``). A module of a front end does the work: ``load``
 imports its compiler, and ``OPERATIONS`` has, for each request, a function that gets the request and the module of its
-source. Each request is answered by a fork, so that sources are executed anew, and an error that ends the process is an
-answer, too. Nothing is unpickled. No more of ours is imported here than what needs only Python.
+source. A fork answers each request, so that each source is executed anew, and a crash becomes an answer, too. Nothing
+is unpickled. Only those modules of Kernelwright are imported that need nothing but Python.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def serve_sources(load: Callable[[], ModuleType], operations: Operations) -> Non
 
     Arguments:
         load: imports the compiler, once; returns its module.
-        operations: request -> what does it. The result is a dataclass that has ``files``, which are noted here.
+        operations: class of requests -> function that does one. It returns a dataclass, whose ``files`` are set here.
     """
     serve(_greeting(load), lambda send: partial(_answer_in_fork, operations, send), int(sys.argv[-1]))
 
@@ -66,18 +66,18 @@ def _answer_in_fork(operations: Operations, send: Send, line: bytes) -> None:
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as stream:
-        told = stream.readline()  # not to its end: a program that the source has left behind may hold the pipe
+        answer = stream.readline()  # not all of it: a program that the source has started may keep the pipe open
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if status or not told.endswith(b"\n"):
+    if status or not answer.endswith(b"\n"):
         number, request = decode(line, kinds)
         message = f"{request.cannot}: the process {describe_status(status)}"
         send(encode(number, Failed.of(LoweringError(message, request.where, request.remedy))))
         return
-    send(told)
+    send(answer)
 
 
 def _do(operations: Operations, request: SourceRequest, progress: Progress) -> Any:
-    """The result of a request. It tells no progress: there is one line for each answer."""
+    """The result of a request. It reports no progress: the parent process reads one line, the answer."""
     watch = Watch(Path(request.root), Variables(), os.environ.get("HOME", request.root + "/."))
     reads = Reads(by_tool=True)
     try:
@@ -93,12 +93,12 @@ def _do(operations: Operations, request: SourceRequest, progress: Progress) -> A
 
 
 def _error(error: BaseException, request: SourceRequest, watch: Watch) -> KernelwrightError:
-    """The error for what the author's code raised, or the compiler."""
-    found = watch.error(error, request.subject, request.where)
+    """The error for an exception of the author's code, or of the compiler."""
+    of_source = watch.error(error, request.subject, request.where)
     if isinstance(error, ModuleNotFoundError):
-        found.remedy = f"install it in the environment of {request.unit.python}, or leave it out of the source"
+        of_source.remedy = f"install it in the environment of {request.unit.python}, or leave it out of the source"
     if watch.frames(error) or isinstance(error, SyntaxError):
-        found.remedy = found.remedy or "mend that line"
-        return found
+        of_source.remedy = of_source.remedy or "mend that line"
+        return of_source
     message = f"{type(error).__name__}: {next(iter(text_of(error).strip().splitlines()), '')}".removesuffix(": ")
-    return LoweringError(f"{request.cannot}: {message}", request.where, request.remedy, found.detail)
+    return LoweringError(f"{request.cannot}: {message}", request.where, request.remedy, of_source.detail)

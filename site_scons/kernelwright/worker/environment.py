@@ -1,4 +1,4 @@
-"""Tells which variables of the environment are asked for through ``os.environ``; Python has no audit event for that."""
+"""Notes which variables code asks for through ``os.environ``; Python has no audit event for that."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Variables:
     """The variables of the environment of the build, as definitions see them.
 
     Arguments:
-        declared: names of those that the setting ``environment`` has them see.
-        others: names of those that are set where the build was started, and that they do not see.
+        declared: names of the variables that the setting ``environment`` lets definitions see.
+        others: names of the variables that are set where the build was started, but that definitions do not see.
     """
 
     declared: Sequence[str] = ()
@@ -34,22 +34,23 @@ class Variables:
 
 
 def variables_of(argument: str) -> Variables:
-    """What the pool tells a worker of its environment."""
+    """The variables, from the argument with which the pool starts a worker."""
     return Variables(**json.loads(argument))
 
 
 def watch_environment(note: Callable[[str, bool], None], remedy: Callable[[str], str]) -> None:
-    """Have a function called with the name of each variable that is asked for from now on; there is no way back.
+    """Call a function with the name of each variable that code asks for from now on. This cannot be undone.
 
-    The objects stay the ones that other modules have got hold of, so they get another class.
+    Other modules may hold ``os.environ`` already. So the objects stay the same, and get another class.
 
     Arguments:
-        note: is told the name, and whether there is such a variable.
-        remedy: gives what to do about the absence of a variable; the ``KeyError`` has it as its ``remedy``.
+        note: gets the name, and whether the variable is set.
+        remedy: gets the name of a variable that is not set, and returns what to do; the ``KeyError`` has that as its
+            ``remedy``.
     """
 
     class Watched(os._Environ[Any]):
-        """An environment that tells what it is asked for; its other methods use these two."""
+        """An environment that notes what it is asked for; its other methods use these two."""
 
         def __getitem__(self, key: Any) -> Any:
             name = os.fsdecode(key)

@@ -1,7 +1,7 @@
 """Sees what a definition opens, lists and starts.
 
-Python calls an audit hook for all of that. It says nothing of ``os.stat`` and what is made of it (``os.path.exists``),
-for which there is ``questions``, and nothing of what C++ code does.
+Python calls an audit hook for all of that. It does not call it for ``os.stat``, nor for functions that use it, such as
+``os.path.exists``: ``questions`` sees those. Nothing sees what C++ code does.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Events:
         }
 
     def watch(self) -> None:
-        """Have Python call the hook from now on; there is no way back."""
+        """Have Python call the hook from now on. This cannot be undone."""
         sys.addaudithook(self._hook)
         _watch_starts()
 
@@ -67,7 +67,7 @@ class Events:
                     handler(reads, arguments)
 
     def opened_in_folder(self, path: str, flags: int) -> None:
-        """Note what is opened relative to an open folder, which the audit event does not tell."""
+        """Note a file that is opened relative to an open folder: the audit event does not tell the folder."""
         self._hook("open", (path, None, flags))
 
     def _forbidden(self, event: str, reads: Reads, arguments: tuple[Any, ...]) -> None:
@@ -85,7 +85,7 @@ class Events:
             self._read(reads, full)
 
     def _loaded(self, reads: Reads, arguments: tuple[Any, ...]) -> None:
-        """A shared library or a database. A name without a folder is a library of the system, or ``:memory:``."""
+        """Note a shared library or a database. A name that is no file is a library of the system, or ``:memory:``."""
         path = path_in(arguments[0])
         if path is not None and os.path.isfile(path):  # noqa: PTH113
             self._read(reads, os.path.abspath(path))  # noqa: PTH100
@@ -102,7 +102,7 @@ class Events:
                 self._strict.note_undeclared(reads.findings, name)
 
     def _used(self, reads: Reads, full: str, verb: str) -> str | None:
-        """The name of a file or folder of the user's that is read or listed; what the system makes up is noted here."""
+        """The name of a user's file or folder that is read or listed, or None. What the system makes up is noted."""
         if reads.has_made(full):
             return None
         name = self._recorder.used_name(reads, full)
@@ -111,9 +111,9 @@ class Events:
         return name
 
     def _refuse_bytecode(self, full: str) -> None:
-        """Have Python's own loader take the source of a module of the user's: bytecode may be of another one.
+        """Have Python's own loader compile the source of a user's module: its bytecode may be of an older source.
 
-        That loader comes in where a definition loads a file itself, with ``spec_from_file_location``.
+        Python's own loader runs if a definition loads a file itself, with ``spec_from_file_location``.
         """
         folder, name = os.path.split(full)
         is_bytecode = name.endswith(".pyc") and os.path.basename(folder) == "__pycache__"  # noqa: PTH119
@@ -124,7 +124,7 @@ class Events:
     def _listed(self, reads: Reads, arguments: tuple[Any, ...]) -> None:
         path = place_of(arguments[0]) if isinstance(arguments[0], int) else path_in(arguments[0] or ".")
         if path is None or _is_by_import("_fill_cache"):
-            return  # our finder has asked for what an import depends on
+            return  # our finder has noted what an import depends on
         if (name := self._used(reads, os.path.abspath(path), "lists")) is not None:  # noqa: PTH100
             self._recorder.note_listing(reads, name)
 
@@ -144,21 +144,21 @@ class Events:
             self._matched(reads, os.fsdecode(folder or "."), os.fsdecode(pattern))
 
     def _matched(self, reads: Reads, folder: str, pattern: str) -> None:
-        """What a glob looks for besides the folders that it lists: for ``*/b/x`` the file ``b/x`` in each folder."""
+        """Note what a glob looks for besides listing folders: for ``*/b/x`` the file ``b/x`` in each folder."""
         parts = Path(os.path.abspath(folder), pattern).parts  # noqa: PTH100
         fixed = next((place for place, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
         name = self._recorder.used_name(reads, str(Path(*parts[:fixed])))
         if name is None:
             return
-        for found in pattern_files(self._root, name, parts[fixed:]):
-            if found.endswith("/"):
-                self._recorder.note_listing(reads, posixpath.normpath(found))
+        for path in pattern_files(self._root, name, parts[fixed:]):
+            if path.endswith("/"):
+                self._recorder.note_listing(reads, posixpath.normpath(path))
             elif not glob.has_magic(parts[-1]):
-                self._recorder.note(reads, found)
+                self._recorder.note(reads, path)
 
 
 def _watch_starts() -> None:
-    """Have Python tell also of the processes that ``multiprocessing`` starts, which it does not (Python 3.14)."""
+    """Raise the audit event also for processes that ``multiprocessing`` starts: Python 3.14 does not."""
     original = _posixsubprocess.fork_exec
 
     def fork_exec(command: Any, *arguments: Any) -> int:
@@ -169,7 +169,7 @@ def _watch_starts() -> None:
 
 
 def _is_making(full: str, mode: Any, flags: int) -> bool:
-    """Whether a file's content will be the opener's own."""
+    """Whether whoever opens the file will have written all of its content."""
     if isinstance(mode, str):
         empties, creates = "w" in mode, bool(set(mode) & set("ax"))
     else:
@@ -178,7 +178,7 @@ def _is_making(full: str, mode: Any, flags: int) -> bool:
 
 
 def _is_reading(mode: Any, flags: int) -> bool:
-    """Whether a file is opened for what is in it; one that is only written or appended to, or created, is an output."""
+    """Whether a file is opened to be read. A file that is only created, written or appended to is an output."""
     if isinstance(mode, str):
         return "r" in mode or "+" in mode
     access = flags & os.O_ACCMODE
@@ -198,7 +198,7 @@ def _is_by_import(function: str) -> bool:
 
 
 def _caller() -> FrameType:
-    """The frame that does what is being noted."""
+    """The innermost frame outside of this file, which does what is noted."""
     frame = sys._getframe(1)
     while frame.f_code.co_filename == __file__ and frame.f_back is not None:
         frame = frame.f_back

@@ -5,10 +5,10 @@ the memory that an import took 0.7 s to fill. It executes no definition itself, 
 nothing else.
 
 Its stdin is a socket. Each message on it brings four descriptors: stdin, stdout and stderr of the worker, and the
-worker's life line. On that the worker writes ``NUMBER BIRTH``, its process number and when it was started, once it
-leads a session of its own; and the fork server ``status STATUS`` when it has ended. Until the build closes its end the
-worker stays a zombie, so that nobody else gets its number. Workers end when their stdin does, and the fork server when
-the socket does.
+worker's life line. As soon as the worker leads a session of its own, it writes ``NUMBER BIRTH`` to the life line: its
+process number, and when it was started. When the worker has ended, the fork server writes ``status STATUS`` there. The
+worker stays a zombie until the build closes its end of the life line, so that no other process gets its number. A
+worker ends when its stdin ends, and the fork server when the socket ends.
 """
 
 from __future__ import annotations
@@ -93,18 +93,19 @@ class ForkServer:
         """Fork a worker; True in it."""
         *streams, life_line = descriptors
         with warnings.catch_warnings():
-            # Python 3.12 warns of threads: NumPy's OpenBLAS has some, and sees to it that they survive a fork.
+            # Python 3.12 warns if a process with threads forks. NumPy's OpenBLAS has threads, and is ready for a fork.
             warnings.simplefilter("ignore", DeprecationWarning)
             try:
                 pid = os.fork()
-            except OSError as error:  # too many processes, or too little memory: the life line's end says so
+            except OSError as error:  # too many processes, or too little memory: the build sees the life line end
                 print(f"no worker can be forked: {error}", file=sys.stderr, flush=True)
                 for descriptor in descriptors:
                     os.close(descriptor)
                 return False
         if pid == 0:
             self._become_worker(streams)
-            # Not from the fork server: whoever knows the number can rely on the session, and it comes before the hello.
+            # The worker writes this, not the fork server: so there is a session before anybody knows the number, and
+            # the number comes before the hello.
             os.write(life_line, f"{os.getpid()} {born(os.getpid())}\n".encode())
             os.close(life_line)
             return True
@@ -128,14 +129,14 @@ class ForkServer:
             os.close(descriptor)
 
     def _release(self, pid: int) -> None:
-        """The build has no more interest in a worker."""
+        """Close the life line of a worker after the build has closed its end."""
         child = self._children[pid]
         if child.life_line is not None:
             child.life_line.close()
             child.life_line = None
 
     def _look_after_children(self) -> None:
-        """Report those that have ended, and reap those that nobody wants to know about."""
+        """Report workers that have ended, and reap those whose life line the build has closed."""
         for pid, child in list(self._children.items()):
             ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is None:
@@ -146,11 +147,11 @@ class ForkServer:
             elif not child.reported:
                 child.reported = True
                 status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-                with contextlib.suppress(OSError):  # the build has closed its end, which the next poll() says
+                with contextlib.suppress(OSError):  # the build has closed its end, and the next poll() says so
                     child.life_line.send(f"status {status}\n".encode())
 
     def _reap_all(self) -> None:
-        """Wait until all have ended, as they do when the build has: then the processor time they took is on record."""
+        """Wait for all workers, which end with the build, so that their processor time is on record."""
         end = time.monotonic() + LAST_GRACE_S
         for pid in self._children:
             while os.waitpid(pid, os.WNOHANG) == (0, 0):
@@ -160,7 +161,7 @@ class ForkServer:
 
 
 def _load_unless_build_ends(control: socket.socket) -> Hello | KernelwrightError:
-    """Import TVM; a thread, gone before the first fork, ends this process when the build does so meanwhile."""
+    """Import TVM. If the build ends meanwhile, a thread ends this process; the thread is gone before the first fork."""
     done, doing = os.pipe()
 
     def watch() -> None:

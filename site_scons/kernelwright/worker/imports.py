@@ -1,7 +1,7 @@
 """Finds and loads the user's modules, wherever they lie, always from source, and notes every file that it looks for.
 
 Python's own finders list folders and remember what they saw. This one asks for single files in a fixed order, so that
-those which it asked for in vain are known: if one of them is made later, an import finds another module.
+the files that it did not find are known, too: if one of them is made later, an import finds another module.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ProjectLoader(SourceFileLoader):
         self._recorder = recorder
 
     def get_code(self, fullname: str) -> CodeType:
-        """Compile what is in the file now; what is shown of it later is the same text."""
+        """Compile what is in the file now; tracebacks show the same text later."""
         content = self.get_data(self.path)
         code: CodeType = self.source_to_code(content, self.path)
         self._recorder.note_module(self.path, content)
@@ -41,8 +41,8 @@ class ProjectLoader(SourceFileLoader):
 class ProjectFinder(MetaPathFinder):
     """Finds the user's modules before Python's own finders do, except under the names of standard modules.
 
-    Folders of the user's that were in the search path from the start, as a ``.pth`` file adds them, have their place in
-    it. All others come first.
+    A user's folder that was in the search path from the start, as a ``.pth`` file adds it, keeps its place there. All
+    other folders of the user come first.
 
     A folder's source modules come before its extension modules. Bytecode without source is not looked for.
     """
@@ -72,7 +72,7 @@ class ProjectFinder(MetaPathFinder):
         added = [os.path.abspath(folder) for folder in sys.path if isinstance(folder, str)]  # noqa: PTH100
         later = {folder for folder in self._installation.search_path if self._project.relative(folder) is None}
         own = [folder for folder in added if folder not in later and self._is_users(folder)]
-        # Python has the script's folder in front of its search path, and what the script puts before that comes first.
+        # As for a script: its folder comes before Python's search path, but after the folders that it inserts in front.
         before = itertools.takewhile(lambda folder: folder not in self._installation.search_path, added)
         return list(dict.fromkeys([*(folder for folder in before if folder in own), *self.folders, *own]))
 
@@ -80,8 +80,8 @@ class ProjectFinder(MetaPathFinder):
     def _start(self) -> list[tuple[str, bool]]:
         """The search path as it was at the start, and which of its folders are the user's; empty, if none is."""
         ours = os.path.dirname(OWN_PACKAGE.rstrip(os.sep))  # noqa: PTH120
-        found = [(folder, folder != ours and self._is_users(folder)) for folder in self._installation.search_path]
-        return found if any(is_users for _, is_users in found) else []
+        folders = [(folder, folder != ours and self._is_users(folder)) for folder in self._installation.search_path]
+        return folders if any(is_users for _, is_users in folders) else []
 
     def _search_from_the_start(self, fullname: str) -> ModuleSpec | None:
         for folder, is_users in self._start:
@@ -92,7 +92,7 @@ class ProjectFinder(MetaPathFinder):
         return None
 
     def _is_import_of_a_package(self) -> bool:
-        """Whether an installed package imports something: it must not get a project file of that name instead."""
+        """Whether code of an installed package imports: it must not get a project file that has the module's name."""
         frame = sys._getframe(1)
         while frame.f_back is not None and not self._is_user_of_import(frame.f_code.co_filename):
             frame = frame.f_back

@@ -1,7 +1,7 @@
-"""Tells what a program asks about files without opening them, about processors, and about the working folder.
+"""Reports what a program asks about files without opening them, about processors, and about the working folder.
 
-Python has no audit events for ``os.stat`` and what is made of it, such as ``os.path.exists``. So functions of ``os``
-are replaced. What another module has taken out of ``os`` before, and what C code does, is not seen.
+Python has no audit events for ``os.stat``, nor for functions that use it, such as ``os.path.exists``. So functions of
+``os`` are replaced. Modules that imported these functions before, and C code, are not seen.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ COUNTS = ("cpu_count", "sched_getaffinity")
 
 _FILES = frozenset((genericpath.__file__, posixpath.__file__, pathlib.__file__))
 _FROZEN = frozenset(("<frozen genericpath>", "<frozen posixpath>"))
-"""Where the functions of ``os.path`` and of paths are."""
+"""The files of ``os.path`` and ``pathlib``, as their code names them."""
 
 _OF_KIND = frozenset(
     ("exists", "lexists", "isfile", "isdir", "islink", "is_file", "is_dir", "is_symlink", "access", "readlink")
 )
-"""What depends only on whether there is something, and what kind of thing it is."""
+"""Functions whose answer depends only on whether there is something, and on what kind of thing it is."""
 
 _OF_CONTENT = frozenset(("stat", "lstat", "getsize", "getmtime", "getatime", "getctime", "samefile"))
-"""What may change with a file's content."""
+"""Functions whose answer may change with a file's content."""
 
 
 PLACES = ("getcwd", "getcwdb")
-"""Functions of ``os`` that tell the working folder. Those of ``os.path`` and of paths ask them of a relative path."""
+"""Functions of ``os`` that return the working folder. ``os.path`` and ``pathlib`` call them for a relative path."""
 
 
 def watch_looks(
@@ -46,13 +46,13 @@ def watch_looks(
     place: Callable[[CodeType], None],
     opened: Callable[[str, int], None],
 ) -> None:
-    """Have functions called for each question from now on; there is no way back.
+    """Call these functions for each question from now on. This cannot be undone.
 
     Arguments:
-        look: is told the path, the code that asks, and whether the answer may change with the content of the file.
-        count: is told the code that asks how many processors there are.
-        place: is told the code that asks where the working folder is.
-        opened: is told the path of what is opened relative to an open folder, and the flags.
+        look: gets the path, the code that asks, and whether the answer may change with the content of the file.
+        count: gets the code that asks how many processors there are.
+        place: gets the code that asks where the working folder is.
+        opened: gets the full path of a file that is opened relative to an open folder, and the flags.
     """
 
     def told_of_place(frame: FrameType | None, *arguments: Any) -> None:
@@ -91,7 +91,7 @@ def watch_looks(
 
 
 def place_of(descriptor: int) -> str | None:
-    """The path of what is open; None if it has none, as a pipe."""
+    """The path of an open file or folder; None if it has none, as a pipe."""
     try:
         path = _READLINK(f"/proc/self/fd/{descriptor}")
     except OSError:
@@ -103,12 +103,12 @@ _READLINK = os.readlink
 
 
 def path_in(value: Any) -> str | None:
-    """The path that a function is given; None for a file descriptor, and for what is no path."""
+    """A function's argument as a path; None if it is a file descriptor, or nothing that can be a path."""
     return os.fsdecode(value) if isinstance(value, (str, bytes, os.PathLike)) else None
 
 
 def _below(folder: int, path: Any) -> str | None:
-    """The path of what is looked for relative to an open folder; None if that cannot be told."""
+    """The full path of a path that is relative to an open folder; None if it cannot be told."""
     place = place_of(folder)
     return None if place is None or isinstance(path, int) else os.path.join(place, os.fsdecode(path))  # noqa: PTH118
 
@@ -122,12 +122,12 @@ _PATHLIB = f"{os.path.dirname(pathlib.__file__)}/pathlib/"  # noqa: PTH120 (a pa
 
 
 def _replace(name: str, tell: Callable[..., None]) -> None:
-    """Put a function in the place of one of ``os``, which tells of each call."""
+    """Replace a function of ``os`` by one that reports each call."""
     original = getattr(os, name)
 
     @functools.wraps(original)
     def replaced(*arguments: Any, **named: Any) -> Any:
-        # What is called wrongly has an error of its own.
+        # A call with wrong arguments raises an error of its own below.
         with contextlib.suppress(TypeError):
             tell(sys._getframe(1), *arguments, **named)
         return original(*arguments, **named)
@@ -136,6 +136,6 @@ def _replace(name: str, tell: Callable[..., None]) -> None:
     for supporting in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks, os.supports_effective_ids):
         if original in supporting:
             supporting.add(replaced)
-    accessor = getattr(pathlib, "_NormalAccessor", None)  # of Python 3.10, which has taken them out of os
+    accessor = getattr(pathlib, "_NormalAccessor", None)  # of Python 3.10, which holds the functions of os
     if hasattr(accessor, name):
         setattr(accessor, name, staticmethod(replaced))

@@ -1,4 +1,4 @@
-"""Which project files a pattern matches, and which folders have to be listed to find that out."""
+"""Finds the project files that a pattern matches, and the folders that have to be listed for that."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..core.files import folder_names
 
 
 def pattern_files(root: Path, folder: str, parts: Sequence[str]) -> Iterator[str]:
-    """The files that match a pattern, and with a slash at the end the folders whose names decide which these are.
+    """The files that match a pattern, and, with a slash at the end, the folders whose listings decide that.
 
-    A part without a wildcard names something that need not be there. ``**`` stands for any number of folders; at the
+    What a part without a wildcard names need not be there. ``**`` stands for any number of folders; at the
     end it stands for all files below. A wildcard matches only names that count in a folder's listing, none of which
     begins with a dot.
 

@@ -1,4 +1,4 @@
-"""Sees what a definition asks without opening a file: of files, of variables of the environment, and of the machine."""
+"""Sees what a definition asks without opening a file: about files, environment variables, and the machine."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .strict import Finding, Strict
 
 
 class Questions:
-    """Notes what is asked.
+    """Notes what a definition asks.
 
     Arguments:
         recorder: notes what is read.
         strict: judges what a strict definition does.
-        variables: which variables of the environment definitions see.
+        variables: which environment variables definitions see.
     """
 
     def __init__(self, recorder: ReadRecorder, strict: Strict, variables: Variables) -> None:
@@ -34,10 +34,10 @@ class Questions:
         self._variables = variables
 
     def watch(self, events: Events) -> None:
-        """Be told of each question from now on; there is no way back.
+        """Note each question from now on. This cannot be undone.
 
         Arguments:
-            events: is told of what is opened relative to an open folder.
+            events: notes the files that are opened relative to an open folder.
         """
         watch_environment(self._asked_for, self._variables.remedy)
         watch_looks(self._looked_at, self._counted, self._placed, events.opened_in_folder)
@@ -61,7 +61,7 @@ class Questions:
                 self._strict.note_machine(self._recorder.beyond(reads), "asks how many processors the machine has")
 
     def _placed(self, code: CodeType) -> None:
-        """Note that the user's code asks where the working folder is: that is the project's."""
+        """Note that the user's code asks where the working folder is: it is the project's folder."""
         with self._recorder.noting() as reads:
             if reads is not None and self._is_users(code):
                 self._recorder.note(reads, FOLDER)
@@ -70,7 +70,7 @@ class Questions:
         return self._recorder.name_of(code.co_filename) is not None
 
     def _asked_for(self, variable: str, is_set: bool) -> None:
-        """Note that a variable of the environment is asked for; raises DefinitionError for one that is hidden."""
+        """Note that code asks for an environment variable; raises DefinitionError if it is set but hidden."""
         with self._recorder.noting() as reads:
             if reads is None or not self._recorder.counts(reads):
                 return
@@ -83,7 +83,7 @@ class Questions:
                 reads.absent.add(variable)
 
     def _place_of_caller(self) -> str | None:
-        """Where a line of the user's asks for a variable; None: an installed module asks for it."""
+        """The place of the user's line that asks for a variable; None: an installed module asks for it."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and (frame.f_code.co_filename in _ASKING or _is_frozen(frame)):
             frame = frame.f_back

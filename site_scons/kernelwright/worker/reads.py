@@ -1,7 +1,7 @@
-"""What a definition reads or looks for in vain, with the digest of what it used, as far as it has been noted.
+"""Notes what a definition reads, and what it looks for and does not find, with digests of the contents that it used.
 
-Two modules see what it does: ``events`` what it opens, lists and starts, and ``questions`` what it asks without opening
-anything.
+Two modules see what it does: ``events`` sees what it opens, lists and starts, and ``questions`` what it asks without
+opening anything.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ class Reads:
     """What a definition has read so far.
 
     Arguments:
-        strict: whether to note also what strict mode does not allow.
+        strict: whether strict mode holds, so that what it does not allow goes into ``findings``.
         files: what it depends on: name as for ``dependency_digest`` -> digest of what was used.
         modules: names of the files that were imported.
-        declared: names of the files that it says it reads.
-        recorded: project files that ``recorded()`` looked for -> digest of what was used. Which configs there are
-            depends on them, and what a variant is lowered to does not.
+        declared: names of the files that it declares.
+        recorded: project files that ``recorded()`` looked for -> digest of what was used. They decide which configs
+            there are, but not what a variant is lowered to.
         made: paths of files and folders that it made itself: what is in them is no input.
-        findings: what it did since its last call began that strict mode does not allow.
-        outside: what it did without strict mode and what no digest can tell: for others it may be another thing.
-        variables: the variables of the environment that it asked for.
-        absent: those that it asked for itself, and that are not set where the build was started.
-        refused: the first thing that it did and may not do in any mode; its code may have swallowed the exception.
-        by_tool: whether the compiler of a front end calls it. What that does by itself is a part of its identity.
+        findings: what it did against strict mode since its last call began.
+        outside: what it did without strict mode and whose result no digest covers: it may differ on other machines.
+        variables: the environment variables that it asked for.
+        absent: the variables that its own code asked for, and that are not set where the build was started.
+        refused: the first thing that it did and that no mode allows; its code may have caught the exception.
+        by_tool: whether the compiler of a front end calls it. What the compiler does by itself is a part of the
+            compiler's identity.
     """
 
     strict: bool = False
@@ -67,7 +68,7 @@ class _Own(threading.local):
 
 
 class ReadRecorder:
-    """Notes what a definition uses. There must be one object of this class in a process.
+    """Notes what a definition uses. A process must have only one object of this class.
 
     Arguments:
         project, installation: tell which files are the user's, and which are installed.
@@ -93,7 +94,7 @@ class ReadRecorder:
 
     @contextlib.contextmanager
     def noting(self) -> Iterator[Reads | None]:
-        """Where to note something; None: nothing is recorded, or our own code does it. What this block does is ours."""
+        """Where to note something; None: nothing is recorded, or our own code did it. The block counts as our code."""
         if self._own.busy:
             yield None
             return
@@ -110,25 +111,25 @@ class ReadRecorder:
     def used_name(self, reads: Reads, full: str) -> str | None:
         """The name of a file or folder of the user's that is being used.
 
-        None also for what is outside of the project and is the affair of others: an installed module reads it while it
-        is imported, or the compiler of a front end does.
+        None also for what is outside of the project, if an installed module uses it while it is imported, or if the
+        compiler of a front end does by itself.
         """
         name = self.name_of(full)
         is_own = name is None or not _is_outside(name) or (self.counts(reads) and self._strict.is_own_doing())
         return name if is_own else None
 
     def counts(self, reads: Reads) -> bool:
-        """Whether what is done outside of the project is the definition's own doing."""
+        """Whether the definition does what happens outside of the project, and not a front end's compiler by itself."""
         return not reads.by_tool or self._strict.is_by_project()
 
     def beyond(self, reads: Reads) -> Findings:
-        """Where what is done outside of the project is noted."""
+        """Where to note what is done outside of the project."""
         if reads.strict:
             return reads.findings
         return reads.outside if self.counts(reads) else {}
 
     def note(self, reads: Reads, name: str) -> None:
-        """Note what is there now, unless it is noted already."""
+        """Note the present digest of a name, unless the name is noted already."""
         if name not in reads.files:
             with self.noting():
                 reads.files[name] = present_digest(self._root, name)
@@ -141,7 +142,7 @@ class ReadRecorder:
             self.note(reads, name + "/")
 
     def note_module(self, path: str, content: bytes) -> None:
-        """Note a module with the content that is being used."""
+        """Note a module with the digest of the content that is compiled."""
         name = self.name_of(path)
         if name is not None and self._reads is not None:
             self._reads.files[name] = hashlib.sha256(content).hexdigest()
@@ -156,18 +157,18 @@ class ReadRecorder:
                 self._reads.modules.add(name)
 
     def note_declared(self, pattern: str) -> None:
-        """Note the files that a definition says it reads: a pattern relative to the project root, or absolute."""
+        """Note the files that a definition declares: a pattern relative to the project root, or absolute."""
         with self.noting() as reads:
             if reads is not None:
                 parts = pattern.split("/")
-                found = pattern_files(self._root, *((".", parts) if parts[0] else ("/", parts[1:])))
-                names = [self._canonical(name) for name in found]
+                matches = pattern_files(self._root, *((".", parts) if parts[0] else ("/", parts[1:])))
+                names = [self._canonical(name) for name in matches]
                 for name in names:
                     self.note(reads, name)
                 reads.declared.update(names)
 
     def _canonical(self, name: str) -> str:
-        """The name that a file has when it is read, given another one that leads to it."""
+        """The name that is noted when a file is read, given any name that leads to the file."""
         path = os.path.normpath(os.path.join(self._root, name))  # noqa: PTH118
         return (self.name_of(path) or name.rstrip("/")) + ("/" if name.endswith("/") else "")
 

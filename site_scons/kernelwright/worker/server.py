@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ..frontends.unit import LoweredKernel
 
 COLLECT_EVERY = 8
-"""Answers from one complete garbage collection to the next. Parsed functions are full of cycles, and it takes 4 ms."""
+"""Answers from one complete garbage collection to the next. One takes 4 ms; parsed functions are full of cycles."""
 
 RECURSION_LIMIT = 10_000
 """TVMScript's parser recurses for each level of a definition's syntax."""
@@ -56,7 +56,7 @@ class Server:
     """Does requests, one after the other.
 
     Arguments:
-        definitions: executes the definition file; nothing has been executed with it.
+        definitions: executes the definition file; it has executed nothing yet.
         send: writes one line to the client.
     """
 
@@ -79,7 +79,7 @@ class Server:
             gc.collect()
 
     def _do(self, request: Request[Any], progress: Progress) -> Any:
-        """The result of a request. Errors get what the request knows about their place, and paths below the root."""
+        """The result of a request. Errors get the place that the request knows, and paths relative to the root."""
         try:
             return self.operations[type(request)](request, progress)
         except KernelwrightError as error:
@@ -95,7 +95,7 @@ class Server:
 
     def _discover(self, request: DiscoverRequest, progress: Progress) -> DefinitionRecord:
         definition = self._definitions.load(request.file, request.strict, configs=True)
-        # What they are made of may read files itself.
+        # Before the digests below: the functions that these records are made with may read files themselves.
         kernels = [self._kernel_record(definition, kernel) for kernel in definition.kernels]
         declared = repr(kernels).encode(errors="backslashreplace")
         surroundings = definition.uses.surroundings | definition.uses.places_in([declared])
@@ -217,7 +217,7 @@ class Server:
         return call
 
     def _unit(self, kernel: Kernel, variant: Variant, target: str, arch: str, python: str) -> Unit:
-        """What the definition declares of a unit. The contents of its files are in the key of every request."""
+        """A unit, as the definition declares it. The contents of the definition's files are in each request's key."""
         location = self._definitions.project.location(kernel.location) or ""
         return Unit(
             kernel.name,
@@ -239,9 +239,9 @@ def serve(definitions: Definitions, loaded: Hello | KernelwrightError, kind: typ
     """Be a worker until stdin ends.
 
     Arguments:
-        definitions: executes the definition file; nothing has been executed with it.
+        definitions: executes the definition file; it has executed nothing yet.
         loaded: the result of ``tvm_import.load`` in this process.
-        kind: what answers; None: a plain worker does.
+        kind: the class that answers requests; None: :class:`Server`.
     """
 
     def answering(send: Send) -> Callable[[bytes], None]:

@@ -11,8 +11,8 @@ from pathlib import Path
 def main() -> None:
     """Load our package from its own folder.
 
-    No folder of ours may be where imports look: this one has modules whose names others may have, such as ``check``,
-    and the one around the package can be that of all packages that are installed beside TVM.
+    None of our folders may be in ``sys.path``: this one has modules with common names, such as ``check``, and the
+    folder that has our package may have all packages that are installed beside TVM.
     """
     sys.path[:] = [folder for folder in sys.path if folder != __file__.rpartition("/")[0]]
     package = Path(__file__).parents[1]

@@ -1,7 +1,7 @@
 """Strict mode: what a definition must not do, and which of its lines did it.
 
-A definition is to be a function of the files that it imports or declares. What a process that it starts says, and what
-the network says, can change without a rebuild.
+A definition must depend only on the files that it imports or declares. If the answer of the network or of a started
+process changes, nothing is rebuilt.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..core.errors import DefinitionError, Where
 from ..core.project import MACHINE, Culprit, Installation, Project, callers, culprit_of
 
 MAX_TEXT = 200
-"""Longest text in characters that an error shows of a command."""
+"""How many characters of a command an error shows."""
 
 MAX_MORE = 20
 """How many findings an error lists besides the first."""
@@ -59,9 +59,9 @@ class Strict:
         self._installation = installation
 
     def note_event(self, findings: Findings, event: str, arguments: Sequence[Any]) -> None:
-        """Note the start of a process, or a use of the network, if the audit event is one of these."""
+        """Note the start of a process, or a use of the network, if that is what the audit event tells."""
         describe = FORBIDDEN_EVENTS.get(event)
-        if describe is not None and not (event == "socket.sendmsg" and arguments[1] is None):  # it is connected
+        if describe is not None and not (event == "socket.sendmsg" and arguments[1] is None):  # connected: noted then
             remedy = 'leave it out, or keep its answer in a file of the project, declared with @kernel(reads=["..."])'
             self._note(findings, self._culprit(), Finding(describe(arguments), remedy))
 
@@ -70,12 +70,12 @@ class Strict:
         self._note(findings, self._culprit(), Finding(text, "leave it out, or make it a parameter of the definition"))
 
     def note_undeclared(self, findings: Findings, name: str) -> None:
-        """Note that a file of the user's is read; whether that was declared is only known in the end."""
+        """Note that a user's file is read; only at the end is it known whether it is declared."""
         text = f"reads {name}, which is neither imported nor declared"
         self._note(findings, self._culprit(), Finding(text, "", name=name))
 
     def note_outside(self, findings: Findings, verb: str, path: str) -> None:
-        """Note that something is read or listed that has no lasting content, unless an installed package does so."""
+        """Note that something without lasting content is read or listed, unless an installed package does so."""
         culprit = self._culprit()
         of_package = culprit is not None and culprit.by_package and (path + os.sep).startswith(MACHINE)
         if not of_package and not self._installation.has(path):
@@ -88,15 +88,15 @@ class Strict:
         """The error for what a definition must not do, or None if all of it is declared.
 
         Arguments:
-            declared: names of the project files that it says it reads.
+            declared: names of the files that it declares.
             file: the definition file, relative to the project root.
             subject: what did it, such as ``the definition of gemm``.
             where: the place of the error if no line of the project is known.
         """
-        left = [finding for finding in findings if finding.name is None or finding.name not in declared]
-        if not left:
+        forbidden = [finding for finding in findings if finding.name is None or finding.name not in declared]
+        if not forbidden:
             return None
-        first, *more = left
+        first, *more = forbidden
         lines = [f"{self._project.location(finding.location) or file}: {finding.text}" for finding in more[:MAX_MORE]]
         return DefinitionError(
             f"{subject} {first.text} (strict mode)",
@@ -106,11 +106,11 @@ class Strict:
         )
 
     def is_by_project(self) -> bool:
-        """Whether a line of the user's does what is being done, or has it done."""
+        """Whether a line of the user's is among the callers."""
         return any(self._is_users(frame.f_code.co_filename) for frame in _callers())
 
     def is_own_doing(self) -> bool:
-        """Whether what is being done is more than an installed module does while it is imported."""
+        """Whether this is more than what an installed module does while it is imported."""
         return self._culprit() is not None
 
     def _is_users(self, file: str) -> bool:
@@ -126,7 +126,7 @@ class Strict:
 
 
 def _callers() -> Iterator[FrameType]:
-    """The callers up to the worker's server, whose start is nobody's doing."""
+    """The callers, from the innermost up to the worker's server: the start of that is not the user's doing."""
     return itertools.takewhile(lambda frame: frame.f_code.co_filename != _SERVER, callers())
 
 

@@ -22,7 +22,7 @@ from ..processes.tool_process import REVISION
 
 
 def load() -> Hello | KernelwrightError:
-    """Import TVM; how a worker greets then."""
+    """Import TVM, and return the greeting of a worker, or the error."""
     try:
         return Hello(_versions(), REVISION)
     except KernelwrightError as error:
@@ -30,7 +30,7 @@ def load() -> Hello | KernelwrightError:
 
 
 def _versions() -> dict[str, str]:
-    """Import TVM, and say what this worker runs.
+    """Import TVM, and return the versions of what this worker runs.
 
     Raises:
         ToolchainError: TVM cannot be imported.
@@ -43,7 +43,7 @@ def _versions() -> dict[str, str]:
 
             for name in frontends.names():
                 frontends.get(name).load()
-            from . import check  # noqa: F401 (what workers import themselves costs each of them its time)
+            from . import check  # noqa: F401 (once here, and not in each worker)
     except Exception as error:  # a broken installation fails in many ways, a library that does not load among them
         raise ToolchainError(
             f"TVM cannot be imported: {error}",
@@ -51,7 +51,7 @@ def _versions() -> dict[str, str]:
             detail=traceback.format_exc(),
         ) from error
     gc.enable()
-    importlib.invalidate_caches()  # a worker lists folders anew, in which files may have come since
+    importlib.invalidate_caches()  # so that a worker lists folders anew: they may have new files by then
     return {"python": platform.python_version(), "tvm": version("apache-tvm"), "tvm_ffi": version("apache-tvm-ffi")}
 
 
@@ -59,7 +59,7 @@ def _versions() -> dict[str, str]:
 def _without_torch() -> Iterator[None]:
     """Keep tvm-ffi from importing PyTorch.
 
-    tvm-ffi 0.1 does so where it is installed, which takes longer than the import of TVM, and no worker needs it. A
+    tvm-ffi 0.1 imports PyTorch if it is installed. That takes longer than the import of TVM, and no worker needs it. A
     definition can still import it afterwards.
     """
     absent = "torch" not in sys.modules
@@ -74,10 +74,10 @@ def _without_torch() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_cuda_runtime() -> Iterator[None]:
-    """Keep TVM from loading its CUDA runtime, which ``check`` does where it is needed.
+    """Keep TVM from loading its CUDA runtime. ``cuda_runtime`` loads it where it is needed.
 
-    Where there are a driver and a CUDA toolkit, TVM 0.27 loads it when it is imported. Then it does not only lower: it
-    runs nvcc, for the GPU of this machine, and fails if it finds none. It accepts that the library is missing.
+    TVM 0.27 loads it while it is imported, if there are a driver and a CUDA toolkit. Then TVM does not only lower: it
+    runs nvcc, for the GPU of this machine, and fails if it finds none. TVM accepts that the library is missing.
     """
     from tvm_ffi import libinfo
 
@@ -98,13 +98,13 @@ def _without_cuda_runtime() -> Iterator[None]:
 def _load_libraries() -> None:
     """Load two of TVM's libraries before it does.
 
-    TVM 0.27 looks for types of the second one before it loads it. It ignores that this fails, but the error has a C++
+    TVM 0.27 looks for types of the second library before it loads it. TVM ignores the error, but the error has a C++
     backtrace, which takes a quarter of the time of the import.
     """
     import tvm_ffi  # noqa: F401 (they need its library)
 
-    found = importlib.util.find_spec("tvm")
-    for folder in found.submodule_search_locations or () if found else ():
+    spec = importlib.util.find_spec("tvm")
+    for folder in spec.submodule_search_locations or () if spec else ():
         for name in ("libtvm_runtime.so", "libtvm_runtime_extra.so"):
             with contextlib.suppress(OSError):
                 ctypes.CDLL(os.path.join(folder, "lib", name), ctypes.RTLD_GLOBAL)  # noqa: PTH118

@@ -27,11 +27,11 @@ from .strict import Strict
 
 
 class Watch:
-    """There must be one object of this class in a process.
+    """Watches the user's code. A process must have only one object of this class.
 
     Arguments:
         root: the project root.
-        variables: which variables of the environment the code sees.
+        variables: which environment variables the code sees.
         own: folders that belong to the process, and not to the user.
     """
 
@@ -48,7 +48,7 @@ class Watch:
 
     @contextlib.contextmanager
     def recording(self, reads: Reads) -> Iterator[None]:
-        """Note what code of the user's uses in this block, which begins in the top folder."""
+        """Note what the user's code uses in this block. The block begins in the project's top folder."""
         os.chdir(self.project.root)
         with self.recorder.recording(reads):
             yield
@@ -78,7 +78,7 @@ class Watch:
         return module
 
     def frames(self, error: BaseException) -> list[traceback.FrameSummary]:
-        """The lines of the user's in an error's traceback."""
+        """The user's lines in an error's traceback."""
         return [frame for frame in traceback.extract_tb(error.__traceback__) if self._is_file(frame.filename)]
 
     def error(self, error: BaseException, subject: str, where: Where) -> DefinitionError:
@@ -123,7 +123,7 @@ def text_of(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as failure:  # its class is user code, too
-        return f"(its text cannot be had: its __str__ raised {type(failure).__name__})"
+        return f"(it has no text: its __str__ raised {type(failure).__name__})"
 
 
 def _remedy(error: BaseException) -> str | None:
@@ -144,7 +144,7 @@ def _remedy(error: BaseException) -> str | None:
 
 
 def _is_caused_by(error: BaseException | None, kind: type[BaseException]) -> bool:
-    """Whether an exception, or one that it comes of, is of a kind."""
+    """Whether an exception, or one of its causes, is of a kind."""
     while error is not None and not isinstance(error, kind):
         error = error.__cause__
     return error is not None

@@ -1,13 +1,13 @@
-"""The C headers that generated libraries include, and of which the launcher's own library is made.
+"""The C headers that generated libraries include, and from which the launcher's own library is compiled.
 
-Linked into each kernel's library, the launcher would be 34 to 60 kB of each, whatever it is compiled with. With one for
-all, a small kernel's library has 18 to 22 kB, the driver and the devices are opened once, and a call takes 26 ns where
-it took 28.
+If the launcher were linked into each kernel's library, it would take 34 to 60 kB of each, with any compiler options.
+With one launcher for all, a small kernel's library has 18 to 22 kB, the driver and the devices are opened once, and a
+call takes 26 ns instead of 28.
 
-A process has one driver, one set of devices and one lock for each launcher. What was loaded of a kernel, its provider
-and its tables are in the kernel's own library. All launchers of a process share the thread pool and device memory
-(``share.h``). The functions that wrappers call have a version with the digest in the library's name, so they are bound
-to it whatever else is visible. Only the headers in ``INTERFACE`` are compiled with wrappers.
+In a process, each launcher has one driver, one set of devices and one lock. A kernel's own library has its loaded code,
+its provider and its tables. All launchers of a process share the thread pool and device memory (``share.h``). The
+functions that wrappers call have a version with the digest in the library's name, so wrappers are bound to that library
+whatever else is visible. Only the headers in ``INTERFACE`` are compiled with wrappers.
 """
 
 from pathlib import Path
@@ -24,11 +24,11 @@ INTERFACE = ("kernelwright.h", "types.h", "services.h", "sizes.h", "runtime.h", 
 
 
 def launcher_sources() -> list[Path]:
-    """What the launcher is compiled of, in a fixed order."""
+    """The files that the launcher is compiled from, in a fixed order."""
     found = [path for path in LAUNCHER.rglob("*") if path.suffix in (".h", ".c")]
     return sorted(path for path in found if path.parent.name != "python")  # these are the extension modules
 
 
 def interface_sources() -> list[Path]:
-    """What wrappers are compiled with, in a fixed order; the rest of the launcher may change without them."""
+    """The files that wrappers are compiled with, in a fixed order. If others change, wrappers stay as they are."""
     return [path for path in launcher_sources() if path.name in INTERFACE or path.parent != LAUNCHER]

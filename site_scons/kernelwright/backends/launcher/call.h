@@ -1,4 +1,4 @@
-/* Taking the arguments of a call apart, and comparing them with what a lowering expects. */
+/* Reads the arguments of a call, and compares them with what a lowering expects. */
 #ifndef KW_CALL_H
 #define KW_CALL_H
 

@@ -1,5 +1,5 @@
-/* Views of PyTorch whose numbers are computed when they are read, from others that are in memory: conjugates, and
- * imaginary parts of them, whose sign is only marked. DLPack does not tell of that, so PyTorch has to be asked. */
+/* Finds tensors that may be views of PyTorch whose numbers are computed from those in memory when they are read:
+ * conjugates, and imaginary parts of conjugates. DLPack does not mark them, so PyTorch has to be asked. */
 #ifndef KW_COMPUTED_H
 #define KW_COMPUTED_H
 

@@ -1,5 +1,5 @@
-/* The context that work is done in: the primary one of the device, unless the stream has a context of its own. What was
- * current before is current again afterwards. */
+/* The context that work is done in: the primary one of the device, unless the stream has a context of its own.
+ * Afterwards the previous context is current again. */
 #ifndef KW_CONTEXT_H
 #define KW_CONTEXT_H
 

@@ -1,4 +1,4 @@
-/* What a thread is at. Host code may call another kernel, so whoever changes it puts it back. */
+/* The state of a thread in the launcher. Host code may call another kernel, so whoever changes this restores it. */
 #ifndef KW_CURRENT_H
 #define KW_CURRENT_H
 

@@ -1,9 +1,10 @@
 /* What host code exported by NVIDIA's CuTe DSL calls: its own names for parts of CUDA's runtime.
  *
- * The exported object would load its device code through the DSL's runtime library. Here these functions stand in for
- * it, so that a package needs neither: a "library" is a function that finds the launcher's device functions, and a
- * "kernel" is one of these. Images are chosen and loaded when the first launch asks for them, as for all kernels.
- * Names and parameters are those of nvidia-cutlass-dsl 4.8. A host.c of that front end includes this file. */
+ * The exported object would load its device code through the DSL's runtime library. The functions here stand in for it,
+ * so that a package needs neither that library nor CUDA's runtime: a "library" is a function that finds the launcher's
+ * device functions, and a "kernel" is one of these device functions. Images are chosen and loaded when the first launch
+ * asks for them, as for all kernels. Names and parameters are those of nvidia-cutlass-dsl 4.8. A host.c of that front
+ * end includes this file. */
 #ifndef KW_CUTEDSL_H
 #define KW_CUTEDSL_H
 

@@ -1,7 +1,7 @@
 /* The driver and its devices: each is opened once in a process, and kept.
  *
- * In the child of a fork CUDA raises an error, because it does not survive that, and no lock stays locked. What is set up
- * here is for the whole process, so it works while a thread captures a graph. */
+ * In the child of a fork CUDA raises an error, because it does not survive that, and no lock stays locked. This file
+ * sets things up for the whole process, so it works while a thread captures a graph. */
 #ifndef KW_DEVICE_H
 #define KW_DEVICE_H
 

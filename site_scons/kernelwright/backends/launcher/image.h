@@ -1,4 +1,4 @@
-/* Which image of a module a device gets: the one that suits it best, embedded or in a file, and readable for the driver.
+/* Which image of a module a device gets: the one that suits it best and that the driver can read, embedded or a file.
  * Nothing is loaded here. */
 #ifndef KW_IMAGE_H
 #define KW_IMAGE_H

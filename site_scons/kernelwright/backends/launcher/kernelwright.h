@@ -1,11 +1,11 @@
 /* What the wrapper.c of a kernel's library includes, which backends/wrapper.py writes: the types of its tables, what it
  * calls of the launcher, and macros for generated host code.
  *
- * The launcher is everything in the library that is not the kernel itself. It is compiled once for all kernels, of
- * launcher.c; nothing of it is in these headers. A wrapper includes this file, has the generated host code and its own
+ * The launcher is everything in the library that is not the kernel itself. It is compiled once for all kernels, from
+ * launcher.c; these headers have none of it. A wrapper includes this file, has the generated host code and its own
  * tables (types.h), and ends with exports.h. It defines
  *
- *   KW_LLVM   only if it has host code that is linked: then what that reaches its runtime through is here (runtime.h)
+ *   KW_LLVM   only if it links host code: then these headers define how that reaches its runtime (runtime.h)
  *
  * Plain C11 with GNU attributes, for Linux, on top of the stable C ABI of TVM-FFI. */
 #ifndef KERNELWRIGHT_H

@@ -1,4 +1,4 @@
-/* A launch as host code asks for it, and what errors say of it. A launch that was left out is kept for such an error. */
+/* A launch that host code asks for, and its text in errors. A launch that was skipped is kept for such an error. */
 #ifndef KW_LAUNCH_TEXT_H
 #define KW_LAUNCH_TEXT_H
 

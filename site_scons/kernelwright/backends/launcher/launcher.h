@@ -1,5 +1,5 @@
 /* The launcher: chooses the variant that a call runs, loads device code, launches it, and has the threads and the memory
- * that kernels ask for. It knows of no kernel: what is called has a kernel's tables among its arguments. */
+ * that kernels ask for. It knows no kernel: its functions get a kernel's tables as arguments. */
 #ifndef KW_LAUNCHER_H
 #define KW_LAUNCHER_H
 

@@ -1,23 +1,22 @@
 /* Device memory of our own: temporary memory of kernels, and outputs for which no framework offers an allocator.
  *
- * It comes from one pool for each device, which all kernel libraries of the process share, and which keeps what it
- * once got from the system. Devices without pools have plain memory.
+ * Each device has one pool, which all kernel libraries of the process share. It keeps all memory that it has got from
+ * the system. On a device without pools, memory is allocated directly.
  *
  * Temporary memory is allocated and freed in the stream of the launch, within one call.
  *
- * An output lives longer, and nobody tells when the last work on it is done: through DLPack it goes to libraries that
- * read it in streams of their own, its own stream may have been destroyed by then, and its end comes in any thread,
- * while a graph is captured, in a forked child or when the process ends. So the end of an output makes no call of the
- * driver:
+ * An output lives longer, and nothing tells when the last work on it is done. Other libraries get it through DLPack and
+ * read it in streams of their own, and its own stream may be destroyed before it ends. It may end in any thread, while
+ * a graph is captured, in a forked child or when the process ends. So nothing calls the driver when an output ends:
  *
- *   An output that ends is put on a list. Memory on the list is freed once the device has done all the work that it was
- *   given before the list was taken. That is waited for when more than KW_RELEASED_LIMIT bytes are on the list, by the
- *   next call that makes an output, or when the device has no memory left.
+ *   Its memory is put on a list. Memory on the list is freed once the device has done all work that it had when the
+ *   list was taken. A call waits for that if it makes an output and more than KW_RELEASED_LIMIT bytes are on the list,
+ *   or if the device has no memory left.
  *
  * No work on such memory is left then, so it may be freed in the stream of that call, which surely exists. Freeing in
  * the stream of the launch would not wait for readers in other streams: those of JAX, and all but the first of PyTorch
- * and CuPy, wait for no other stream. The wait costs little because it is rare. It makes a capture fail that another
- * thread has under way on the device: that is an error, and not wrong numbers. */
+ * and CuPy, wait for no other stream. The wait costs little because it is rare. If another thread
+ * captures a graph on the device, the wait makes that capture fail: that is an error, and not wrong numbers. */
 #ifndef KW_MEMORY_H
 #define KW_MEMORY_H
 

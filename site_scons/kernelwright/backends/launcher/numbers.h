@@ -1,5 +1,5 @@
-/* Numbers that TVM's host code cannot take as the caller has them: integers from 2**63 on, and floats of dtypes that have no
- * place in a call. Python has the same in runtime/dtype.py. */
+/* Converts numbers that TVM's host code cannot take as the caller has them: integers from 2**63 on, and floats of
+ * dtypes that a call cannot hold. Python has the same in runtime/dtype.py. */
 #ifndef KW_NUMBERS_H
 #define KW_NUMBERS_H
 

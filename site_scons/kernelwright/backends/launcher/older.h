@@ -1,8 +1,9 @@
-/* What C++ and CUDA's runtime call of newer C libraries than a kernel is to run with, or of the part of the C library
- * that is linked and not loaded. wrapper.c of a kernel with host code of the author's includes this.
+/* Functions that C++ and CUDA's runtime call, and that the C library of a kernel lacks: they are in newer versions
+ * only, or in the part of the C library that is linked and not loaded. wrapper.c of a kernel with host code of the
+ * author's includes this.
  *
- * Headers and archives of the machine that builds are for its own glibc. The library is linked with an older one, in
- * which these functions have other names or do not exist; here they are made of what it has. */
+ * Headers and archives of the machine that builds are for its own glibc. The library is linked with an older one, where
+ * these functions have other names or do not exist. Here they are defined by functions that the older one has. */
 #ifndef KW_OLDER_H
 #define KW_OLDER_H
 

@@ -1,8 +1,8 @@
 /* Device code that is not in the library: each image is a file, which a wheel of its own may have brought.
  *
- * Which file that is, the package's loader knows. It registers a function, the provider, which is asked once for each
- * variant and device, before the lock is taken: the provider may wait for other threads. A library that was loaded
- * without its package looks where the build has the files. */
+ * The package's loader knows which file that is. It registers a function, the provider, which is called once for each
+ * variant and device. The lock is taken after that, because the provider may wait for other threads. A library that was
+ * loaded without its package looks where the build has the files. */
 #ifndef KW_PROVIDER_H
 #define KW_PROVIDER_H
 

@@ -1,4 +1,4 @@
-/* What wrappers and generated host code call of the launcher, which is compiled apart from them. */
+/* The functions of the launcher that wrappers and generated host code call. It is compiled apart from them. */
 #ifndef KW_SERVICES_H
 #define KW_SERVICES_H
 

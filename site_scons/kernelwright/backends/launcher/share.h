@@ -1,4 +1,4 @@
-/* What the kernel libraries of a process have in common: each has an object of its own, and all use that of the first.
+/* Objects that the kernel libraries of a process share: each library has one of its own, and all use that of the first.
  *
  * The first library that is loaded registers a global FFI function that returns its object, and the others find it.
  * Libraries are never unloaded, so the object stays. Two libraries may be of different versions of Kernelwright: the

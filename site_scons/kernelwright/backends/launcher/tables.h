@@ -1,8 +1,8 @@
 /* The choice by tuning tables: which variant takes the place of the declared one that a call fits.
  *
- * A table was measured on one device. On any device that table counts which has its name and count, or else its arch and
- * the nearest count; runtime/tables.py has the same rule for what has no library. Nothing here is an error: what cannot be
- * found out leaves the declared variant. */
+ * A table was measured on one device. On a device, the table with its name and count applies, or else the one with its
+ * arch and the nearest count; runtime/tables.py has the same rule for kernels without a library. Nothing here is an
+ * error: if something cannot be found out, the declared variant runs. */
 #ifndef KW_TABLES_H
 #define KW_TABLES_H
 

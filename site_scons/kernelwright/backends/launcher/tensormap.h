@@ -1,5 +1,5 @@
-/* Tensor maps, by which the copy engine of a GPU (TMA) finds its way in an array. Host code calls what makes one for each
- * launch, and passes it to a device function by value.
+/* Tensor maps, which describe an array to the copy engine of a GPU (TMA). Host code has one made for each launch, and
+ * passes it to a device function by value.
  *
  * Host code in C has plain memory for them (frontends/tir/tensor_maps.py), of which the aligned part is used. */
 #ifndef KW_TENSORMAP_H

@@ -1,4 +1,4 @@
-/* The tables that a wrapper consists of. They are constant data; what is learnt at run time is where they point. */
+/* The tables that a wrapper consists of. They are constant data; they point to what is found out at run time. */
 #ifndef KW_TYPES_H
 #define KW_TYPES_H
 

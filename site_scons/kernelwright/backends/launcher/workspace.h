@@ -1,7 +1,7 @@
 /* Temporary memory that generated host code asks for.
  *
- * Each thread keeps a list of what is outstanding: generated code returns at the first failing call without freeing
- * (TVM 0.27), so the launcher frees what an unsuccessful call left behind. */
+ * Each thread keeps a list of memory that is not yet freed: generated code returns at the first failing call without
+ * freeing (TVM 0.27), so the launcher frees what a failed call has left. */
 #ifndef KW_WORKSPACE_H
 #define KW_WORKSPACE_H
 

@@ -1,4 +1,4 @@
-"""Looks for what a device function, or a function that it calls, does that a definition has to say."""
+"""Finds what a definition has to say about the body of a device function, and of the functions that it calls."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ FUNCTIONS = ("FUNCTION_DECL", "FUNCTION_TEMPLATE", "CXX_METHOD")
 
 def body_of(cindex: Any, function: Any) -> list[Any]:
     """All cursors in a function, and in the functions of the author's that it calls."""
-    lib, known, waiting, found = cindex.conf.lib, {function.get_usr()}, [function], []
+    lib, known, waiting, body = cindex.conf.lib, {function.get_usr()}, [function], []
     while waiting:
         inner = list(waiting.pop().walk_preorder())
-        found += inner
+        body += inner
         for called in (called for cursor in inner for called in _called(lib, cursor)):
             if called.get_usr() not in known and not lib.clang_Location_isInSystemHeader(called.location):
                 known.add(called.get_usr())
                 waiting.append(called)
-    return found
+    return body
 
 
 def _called(lib: Any, cursor: Any) -> Iterator[Any]:
-    """The definitions of the functions that a cursor may refer to: several, where types of a template choose."""
+    """The definitions of the functions that a cursor may refer to: several, if types of a template decide."""
     if cursor.kind.name not in REFERENCES:
         return
     count = lib.clang_getNumOverloadedDecls(cursor)
@@ -55,7 +55,7 @@ def _waits(call: Any) -> bool:
 
 
 def unfilled_constants(cindex: Any, body: list[Any]) -> list[str]:
-    """The variables in constant memory that it reads, and that have no value in the source."""
+    """The variables in constant memory that a body reads, and that have no value in the source."""
     used = (cursor.referenced for cursor in body if cursor.kind.name == "DECL_REF_EXPR")
     variables = (variable for variable in used if variable is not None and variable.kind.name == "VAR_DECL")
     return sorted({variable.spelling for variable in variables if _is_unfilled(cindex, variable)})
@@ -67,10 +67,10 @@ def _is_unfilled(cindex: Any, variable: Any) -> bool:
     initializer = cindex.conf.lib.clang_Cursor_getVarDeclInitializer  # Python's module does not name it
     initializer.argtypes, initializer.restype = [cindex.Cursor], cindex.Cursor
     value = initializer(variable)
-    # What a class without a word begins with stands where the variable's name does.
+    # Clang gives a variable of a class an initializer if it has none, at the place of the variable's name.
     return value.kind.is_invalid() or bool(value.extent.start.offset <= variable.location.offset)
 
 
 def has_dynamic_shared(body: list[Any]) -> bool:
-    """Whether it has an array in shared memory whose size the launch gives."""
+    """Whether a body has an array in shared memory whose size the launch gives."""
     return any(cursor.kind.name == "VAR_DECL" and cursor.storage_class.name == "EXTERN" for cursor in body)

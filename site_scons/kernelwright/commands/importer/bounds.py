@@ -17,7 +17,7 @@ ARITHMETIC = re.compile(r"[A-Za-z_]\w*|\d+|[-+*%()]|/")
 """What Python computes as C++ does, but for the quotient of integers."""
 
 ASKED = "kernelwright_"
-"""What the names of the constants begin with that Clang computes."""
+"""The names of the constants that Clang computes begin so."""
 
 Question = tuple[str, str]
 """A namespace, and an expression in it."""
@@ -57,7 +57,7 @@ def with_values(function: Function, values: Mapping[Question, int]) -> str:
 
 
 def question_text(source: str, questions: Iterable[Question]) -> str:
-    """A source that asks: each question is in a line of its own, so that an error costs only that one."""
+    """A source with the questions, each in a line of its own, so that an error costs only one of them."""
     lines = [
         f"namespace {scope} {{ {_constant(number, text)} }}" if scope else _constant(number, text)
         for number, (scope, text) in enumerate(questions, 2)

@@ -1,4 +1,4 @@
-"""Makes the definition of a kernel of a device function that was found."""
+"""Writes the definition of a kernel for a device function that was found in a source."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ TABLE = "TYPES"
 """What the file calls its table of types."""
 
 TAKEN = frozenset({"Scalar", "Size", "Source", "Tensor", "ceildiv", "grid", "kernel", TABLE})
-"""Names that the file has."""
+"""Names that the file uses already."""
 
 CONFIG_TAKEN = TAKEN | {"target", "where"}
-"""Names that a key of a config cannot have: of what the file uses, and of what means something else."""
+"""Names that a key of a config cannot have: the file uses them, or they mean something else."""
 
 BLOCK = 256
 """Threads of a block, where the source does not say."""
 
 INTEGER = 32
-"""The value of an integer of a template without a default: a warp, which is a block as well."""
+"""The value of a template's integer without a default: the threads of a warp, which can be a block, too."""
 
 WIDTH = 88
 """Columns of the code that is written: what formatters keep to unless they are told otherwise."""
@@ -56,7 +56,7 @@ class Axis:
     Arguments:
         name: that of the key, which is a parameter of the definition.
         value: the value that it has; text is a dtype.
-        text: how the C++ name of the function has it, in an f-string.
+        text: its part of the C++ name of the function, which is an f-string.
     """
 
     name: str
@@ -89,7 +89,7 @@ def definition_of(function: Function, source: str, names: set[str]) -> Definitio
 
     Arguments:
         source: the path of the file that has it, relative to that of the definition.
-        names: those of the kernels so far; that of this one is added.
+        names: those of the kernels so far; the name of this one is added.
 
     Raises:
         LeftOut: it cannot be a kernel.
@@ -270,7 +270,7 @@ def _instance(function: Function, axes: Sequence[Axis]) -> str:
             raise LeftOut("there are several templates of its name")
         return f"{function.name}<{', '.join(axis.text for axis in axes)}>"
     if function.is_overloaded:  # a cast chooses the one with these parameters
-        # What is in a namespace without a name is found without one.
+        # A type in a namespace without a name is found by its own name.
         types = ", ".join(parameter.type.replace(NAMELESS, "") for parameter in function.parameters)
         return f"*static_cast<void (*)({types})>({function.name})"
     return function.name
@@ -280,7 +280,7 @@ def _instance(function: Function, axes: Sequence[Axis]) -> str:
 
 
 class _Body:
-    """What the Source of a function is called with."""
+    """The arguments of the Source of a function."""
 
     def __init__(self, function: Function, axes: Sequence[Axis]) -> None:
         self._function = function
@@ -333,7 +333,7 @@ class _Body:
         return [*lines, f"types={{{', '.join(held)}}},"] if held else lines
 
     def _block(self) -> tuple[str, str]:
-        """The threads of a block, and what is to be said of them."""
+        """The threads of a block, and what the comment says of them."""
         threads = _threads(self._function, self._axes, lambda axis: axis.name)
         if threads and _first_threads(self._function, self._axes):
             return threads, ""
@@ -370,7 +370,7 @@ class _Body:
             if dtype == "uint8":
                 hint = f"{name} points to {parameter.element}, of which these are the bytes"
                 if parameter.element != "void":
-                    # What is in a namespace without a name is found without one.
+                    # A type in a namespace without a name is found by its own name.
                     self._types[parameter.element.replace(NAMELESS, "")] = dtype
             packed = _packed(parameter, dtype, size)
         if dtype is None:
@@ -382,7 +382,7 @@ class _Body:
         return [*shapes, *(self._hint(hint) if hint else []), *(line[8:] for line in lines)]
 
     def _dtype(self, parameter: Parameter) -> str | None:
-        """The dtype of a parameter; of a type of the template, that of its config."""
+        """The dtype of a parameter; for a type of the template, the one in the config."""
         index = template_index(parameter.element)
         if index is None:
             return dtype_of(parameter.element)
@@ -410,7 +410,7 @@ def shown_type(parameter: Parameter, function: Function) -> str:
 
 
 def _packed(parameter: Parameter, dtype: str, size: str) -> list[str]:
-    """What a tensor has to keep to, so that it can be read as elements of a class: ``float4``, for example."""
+    """The alignment and the multiples that a tensor needs, to be read as elements of a class such as ``float4``."""
     elements = parameter.bytes // number_bytes(dtype)
     aligned = [f"alignment={parameter.alignment}"] if parameter.alignment > number_bytes(dtype) else []
     return [*aligned, f"multiples={{{size}: {elements}}}"] if elements > 1 else aligned

@@ -12,7 +12,7 @@ class Parameter:
 
     Arguments:
         name: empty if it has none.
-        type: as C++ writes it, without names that were given to types.
+        type: as C++ writes it, without aliases.
         kind: a pointer to something whose size is known, a number, or neither.
         element: the type of the number, or what the pointer points to, without ``const``; ``type-parameter-0-1`` is the
             second parameter of the template.

@@ -1,8 +1,8 @@
 """Finds the device functions in a source with libclang.
 
 Clang reads the source as CUDA, as for a device, with the headers of the nvcc that is installed. These are written for
-nvcc, so Clang finds errors in them, and in functions that use them. They do not matter here: what is asked for are the
-names and types of parameters, and nvcc compiles the rest.
+nvcc, so Clang finds errors in them, and in functions that use them. Such errors do not matter here: a definition needs
+only the names and types of parameters, and nvcc compiles the rest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .bounds import Question, answers, question_text, questions_of, with_values
 from .function import Found, Function, Parameter, TemplateParameter
 
 NEED = Need("clang", "libclang>=18.1,<19")
-"""What parses."""
+"""The package with the parser."""
 
 WHERE = Where(stage="import")
 
@@ -46,10 +46,10 @@ LAUNCH = f"""
 #define __launch_bounds__(...) kernelwright_annotated("{BOUNDS}", __VA_ARGS__)
 #define __cluster_dims__(...) kernelwright_annotated("{CLUSTER}", __VA_ARGS__)
 """
-"""Clang's own attributes keep no text. The macro inside has macros in the arguments expanded."""
+"""Clang's own attributes do not keep their text. The inner macro has macros in the arguments expanded."""
 
 HANDLES = frozenset({"cudaTextureObject_t", "cudaSurfaceObject_t", "CUtexObject", "CUsurfObject"})
-"""Names of 64-bit naturals that are handles, which host code gets of the driver."""
+"""Names of unsigned 64-bit integers that are handles, which host code gets from the driver."""
 
 WITH_CUDA = "#include <cuda_runtime.h>\n"
 
@@ -84,7 +84,7 @@ struct __align__(16) int4 { int x, y, z, w; };
 struct __align__(8) uint2 { unsigned x, y; };
 struct __align__(16) uint4 { unsigned x, y, z, w; };
 """
-"""What sources use of CUDA's headers in the types of parameters, for where there are none."""
+"""What types of parameters use of CUDA's headers, for a machine without these headers."""
 
 NOT_FOUND = "file not found"
 UNFINISHED = "expected '}'"
@@ -109,7 +109,7 @@ def functions_in(source: Path) -> Found:
     """
     cindex = _libclang()
     unit_type = cindex.TranslationUnit
-    # What is meant in functions' bodies does not matter, so errors are those of a run without bodies.
+    # What bodies of functions mean does not matter, so the errors are those of a run without bodies.
     declared = _parse(cindex, source, unit_type.PARSE_SKIP_FUNCTION_BODIES)
     whole = _parse(cindex, source, 0)
     missing = _missing(declared)
@@ -130,7 +130,7 @@ def functions_in(source: Path) -> Found:
 
 
 def _with_threads(cindex: Any, source: Path, functions: list[Function]) -> tuple[Function, ...]:
-    """The functions with what their bounds say, for which Clang reads the source once more where it has to compute."""
+    """The functions with the threads in their bounds. To compute these, Clang reads the source once more if need be."""
     questions = list(dict.fromkeys(question for function in functions for question in questions_of(function)))
     values: dict[Question, int] = {}
     if questions:
@@ -156,7 +156,7 @@ def _parse(cindex: Any, source: Path, option: int, content: str | None = None) -
     """The source as Clang reads it; it goes on where a header is missing.
 
     Arguments:
-        content: that of the source, which is no file then.
+        content: the text of the source, if it is in no file.
     """
     going_on = 0x200  # CXTranslationUnit_KeepGoing of clang-c/Index.h, which Python's module does not name
     include = _cuda_include()
@@ -246,7 +246,7 @@ def _walk(cursor: Any, scope: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
         if child.kind.name in FUNCTIONS:
             yield scope, child
         elif child.kind.name in SCOPES:
-            # What is in a namespace without a name is found without one.
+            # A function in a namespace without a name is found by its own name.
             named = child.kind.name == "NAMESPACE" and child.spelling and not child.spelling.startswith("(")
             yield from _walk(child, (*scope, child.spelling) if named else scope)
 
@@ -275,7 +275,7 @@ class _Functions:
             self._declared[cursor.get_usr()].append(cursor)
 
     def among(self, found: list[tuple[tuple[str, ...], Any]]) -> list[Function]:
-        """Those that some functions are."""
+        """The device functions among some functions."""
         same: defaultdict[tuple[str, bool], set[str]] = defaultdict(set)
         for scope, cursor in found:
             same["::".join((*scope, cursor.spelling)), _is_template(cursor)].add(cursor.get_usr())
@@ -306,7 +306,7 @@ class _Functions:
 
     def _annotation(self, cursor: Any, mark: str) -> str:
         """What one of the declarations of a function is annotated with, with the names that the definition has."""
-        for declared in self._declared[cursor.get_usr()]:  # what follows the first one inherits its words
+        for declared in self._declared[cursor.get_usr()]:  # later declarations inherit the annotations of the first one
             children = list(declared.get_children())
             notes = [child.spelling for child in children if child.kind.name == "ANNOTATE_ATTR"]
             if text := next((note.removeprefix(mark) for note in notes if note.startswith(mark)), ""):
@@ -319,7 +319,7 @@ class _Functions:
 
 
 def _renamed(text: str, names: list[str], others: list[str]) -> str:
-    """A text with names in place of others."""
+    """A text with the other names in place of the names."""
     known = dict(zip(names, others, strict=True))
     return re.sub(r"[A-Za-z_]\w*", lambda word: known.get(word[0]) or word[0], text)
 
@@ -369,7 +369,7 @@ def _handle(given: Any) -> str:
 
 def _pointer(name: str, spelling: str, pointee: Any, is_constant: bool = False) -> Parameter:
     inner: list[int] = []
-    is_constant |= pointee.is_const_qualified()  # of an array, the array is constant, and not what it holds
+    is_constant |= pointee.is_const_qualified()  # of an array, the array itself is constant, and not its elements
     while pointee.kind.name == "CONSTANTARRAY":
         inner.append(pointee.element_count)
         pointee = pointee.element_type
@@ -379,7 +379,7 @@ def _pointer(name: str, spelling: str, pointee: Any, is_constant: bool = False) 
     size = alignment = 0
     if pointee.kind.name == "RECORD":
         size, alignment = pointee.get_size(), pointee.get_align()
-        kind = kind if size > 0 else "other"  # of a class that is declared and not defined, it is negative
+        kind = kind if size > 0 else "other"  # for a class that is declared and not defined, it is negative
     return Parameter(
         name, spelling, kind, _element(pointee), size, alignment, is_constant=is_constant, inner=tuple(inner)
     )

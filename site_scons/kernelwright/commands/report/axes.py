@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 LEAST_SPAN = 1.25
-"""By what factor the ends of an axis differ at least, so that noise does not look like a mountain."""
+"""The smallest factor between the ends of an axis, so that noise does not look like a mountain."""
 
 TICKS = 7
 """The most ticks of an axis whose values are not given."""
 
 NARROW = 4.0
-"""Up to this factor between the ends of an axis its ticks have one distance."""
+"""Up to this factor between the ends of an axis, its ticks are evenly spaced."""
 
 LETTER = 6.6
 """About the width of a letter, in the drawing's units."""
@@ -45,8 +45,8 @@ def axis(values: Iterable[float], start: float, end: float, pad: float = 0.06) -
         start, end: where its ends are in the drawing.
         pad: room at both ends, as a part of its length.
     """
-    known = list(values)
-    low, high = math.log(min(known)), math.log(max(known))
+    numbers = list(values)
+    low, high = math.log(min(numbers)), math.log(max(numbers))
     missing = max(0.0, math.log(LEAST_SPAN) - (high - low)) / 2
     room = pad * (high - low + 2 * missing) + missing
     return Axis(math.exp(low - room), math.exp(high + room), start, end)
@@ -67,14 +67,14 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def _even_ticks(low: float, high: float) -> list[float]:
-    """Ticks with one distance."""
+    """Evenly spaced ticks."""
     power = 10.0 ** math.floor(math.log10(high - low))
     step = next(factor * power for factor in (0.2, 0.5, 1, 2, 5) if (high - low) / (factor * power) <= TICKS)
     return [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def readable(places: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
-    """Those of some texts at rising places of an axis that do not touch; the last one is always among them."""
+    """As many texts, of some at rising places of an axis, as do not touch; the last text is always among them."""
     shown: list[tuple[float, str]] = []
     for place, text in reversed(places):
         if not shown or shown[-1][0] - place >= ((len(text) + len(shown[-1][1])) / 2 + 1.5) * LETTER:

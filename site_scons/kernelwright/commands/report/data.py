@@ -41,7 +41,7 @@ class Code:
     Arguments:
         kernel, variant, arch: what it belongs to.
         size: bytes of the file, or None if the file is not there.
-        function, usage: name of the device function and what it uses; without them, it is none.
+        function, usage: name of the device function and what it uses; empty and None: it is no single function.
     """
 
     kernel: str
@@ -120,17 +120,17 @@ def collect(top: Path, bases: Sequence[str]) -> Report:
         raise KernelwrightError(f"{top}: there is no such folder", remedy="name the folder of the SConstruct")
     trace = top / "build" / "trace.json"
     run = read_trace(trace) if trace.exists() else None
-    made = [(top / base, path.name) for base in bases for path in _folders(top / base / "kernels", "run scons")]
-    ready = [place for place in made if _manifest(*place).exists()]
+    places = [(top / base, path.name) for base in bases for path in _folders(top / base / "kernels", "run scons")]
+    ready = [place for place in places if _manifest(*place).exists()]
     packages = [_package(base, name) for base, name in ready]
     tunings, tuning_notes = _tunings(top)
     if run is None and not (packages or tunings or tuning_notes):
         message = f"{top / bases[0]}: has neither a trace.json nor a kernel package"
         raise KernelwrightError(message, remedy=f"run scons in {top} first")
     notes = [f"There is no {trace}; the next run of scons that builds something writes it."] if run is None else []
-    notes += [f"There is no {_manifest(*place)}; run scons to assemble it." for place in made if place not in ready]
+    notes += [f"There is no {_manifest(*place)}; run scons to assemble it." for place in places if place not in ready]
     notes += [f"{p.name} was built partially, without {gap}" for p in packages for gap in p.missing]
-    if not made:
+    if not places:
         notes.append(f"There is no kernel package in {' or '.join(str(top / base) for base in bases)}; run scons.")
     return Report(run, packages, notes + tuning_notes, tunings)
 
@@ -168,7 +168,7 @@ def _package(base: Path, name: str) -> PackageEntry:
     try:
         manifest = read_manifest(path)
     except DamageError as error:
-        # What the loader tells a package's user to do does not help who builds it.
+        # The loader's remedy is for those who use a package, and does not help those who build it.
         raise KernelwrightError(error.problem, remedy=REMEDY) from error
     with damage_named(path, REMEDY):
         document = Record(manifest, "")

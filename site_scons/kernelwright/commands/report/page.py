@@ -1,4 +1,4 @@
-"""Renders the page from its templates, in which whatever stands in a text of users is text."""
+"""Renders the page from its templates, in which all that a user's text contains is shown as text."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def render(report: Report) -> bytes:
 
 
 def _environment() -> Environment:
-    """What the templates are read with: it escapes all texts, and an unknown name is an error."""
-    made = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined)
-    made.trim_blocks = made.lstrip_blocks = True
-    made.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    made.filters |= {function.__name__: function for function in (*FILTERS, digest)}
-    made.globals |= NAMES
-    return made
+    """The environment of the templates: it escapes all texts, and an unknown name is an error."""
+    jinja = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined)
+    jinja.trim_blocks = jinja.lstrip_blocks = True
+    jinja.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    jinja.filters |= {function.__name__: function for function in (*FILTERS, digest)}
+    jinja.globals |= NAMES
+    return jinja
 
 
 def digest(content: str) -> str:

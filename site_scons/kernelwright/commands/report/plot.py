@@ -44,7 +44,7 @@ class Panel:
 
     Arguments:
         view: the config.
-        symbol: that one.
+        symbol: the symbol that varies.
         fixed: the values of the other symbols that vary elsewhere, in words.
         sizes: in rising order of the symbol.
     """
@@ -85,7 +85,7 @@ class Plot:
         self._across = axis([size.sizes[panel.symbol] for size in panel.sizes], self.left, self.right, 0.04)
 
     def _value(self, size: SizeResult, ratio: float) -> float:
-        # A time is comparable with those of all candidates, though they were not measured in the same minute.
+        # So candidates can be compared by their times, though they were not measured in the same minute.
         return size.default_us * ratio if self.is_time else ratio
 
     @property

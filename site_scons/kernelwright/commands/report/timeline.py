@@ -11,10 +11,10 @@ from ...state.trace import RecordedRun, Span
 from .text import UNKNOWN, duration
 
 OTHERS = (("#5a5f9e", "#8fb7d9"), ("#6b5a3a", "#d6c39a"))
-"""Colours of stages of other versions, on a light and on a dark page."""
+"""Colours of stages that this version does not have, on a light and on a dark page."""
 
 COLOURS = (*(kind.colours for kind in STAGES), *OTHERS)
-"""One for each stage, in the order of the pipeline, and those of other versions."""
+"""Colours of each stage, in the order of the pipeline, and of stages that this version does not have."""
 
 SLOWEST = 20
 """How many steps are listed as the slowest."""

@@ -1,4 +1,4 @@
-/* One call of a kernel from Python. The extension module, which a .pyx describes, includes this file, having defined
+/* One call of a kernel from Python. The extension module, which a .pyx describes, includes this file and first defines
  *
  *   KW_MAX_ARGUMENTS   the number of arguments of the kernel, at least 1
  *

@@ -1,4 +1,4 @@
-/* Which way objects of a Python type become arguments. This is found out once for each type. */
+/* Decides, once for each Python type, how its objects become arguments. */
 #ifndef KW_PYTHON_CLASSIFY_H
 #define KW_PYTHON_CLASSIFY_H
 
