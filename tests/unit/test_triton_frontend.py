@@ -178,6 +178,7 @@ def test_heuristics_of_what_a_variant_knows_are_constants(monkeypatch):
     rules = {
         "EVEN": lambda args: args["n"] % args["BLOCK"] == 0,
         "TWICE": lambda args: 2 * args["BLOCK"] if args["x"] is not None else 0,
+        "WHOLE": lambda args: args["m"] % 1 == 0,
         "num_warps": lambda args: 8 if args["TWICE"] > 100 else 4,
         "BLOCK": lambda args: 1 // 0,
     }
@@ -185,8 +186,8 @@ def test_heuristics_of_what_a_variant_knows_are_constants(monkeypatch):
     for multiples, even in (({"n": 64}, True), ({}, False)):
         found = ruled(monkeypatch, replace(UNIT, multiples=multiples, divisible=classes), {}, **rules)
         assert found.function is print
-        known = {name: found.arguments[name] for name in ("BLOCK", "EVEN", "TWICE")}
-        assert known == {"BLOCK": 64, "EVEN": even, "TWICE": 128}
+        known = {name: found.arguments[name] for name in ("BLOCK", "EVEN", "TWICE", "WHOLE")}
+        assert known == {"BLOCK": 64, "EVEN": even, "TWICE": 128, "WHOLE": True}
         assert found.options["num_warps"] == 8
     both = {ALL: (16, 1), "n": (16, 1)}
     for multiples, even in (({ALL: 16}, True), ({"n": 16}, True), ({}, False)):
@@ -208,6 +209,7 @@ def test_the_general_variant_of_specialize_knows_nothing_of_rows(monkeypatch):
         (lambda args: args["n"] % 32 == 0, "needs whether n is a multiple of 32, which only a call tells", '"n": [32'),
         (lambda args: args["m"] % 64 == 0, "needs whether m is a multiple of 64", 'divisible={"m": [64, 1]}'),
         (lambda args: args["n"] % 64 == 3, "needs whether n is a multiple of 64", ""),
+        (lambda args: args["n"] % 0 == 0, "needs the size n, which only a call tells", "give RULE to the Program"),
         (lambda args: 2 ** args["n"], "needs the size n, which only a call tells", "give RULE to the Program"),
         (lambda args: args["n"] > 1000, "needs the size n", "give RULE"),
         (lambda args: args["x"].dtype, "needs dtype of the argument x", "give RULE"),
