@@ -290,6 +290,8 @@ def test_a_kernel_says_what_it_has_and_where_it_runs(kernels: Any, backend: Back
     assert whole.preload() is None
     assert "kernel 'whole': it cannot run on cuda" in message_of(whole.preload, "cuda")
     assert "unknown device 'tpu'" in message_of(whole.preload, "tpu")
+    kernels.set_num_threads(kernels.num_threads())
+    assert "expected a positive integer, got 0" in message_of(kernels.set_num_threads, 0)
     assert kernels.saxpy.__doc__.startswith("z = alpha * x + y")
     assert "whole" in repr(whole) and {"saxpy", "whole"} < set(dir(kernels))
     with pytest.raises(AttributeError, match="has no kernel 'scael'; it has "):

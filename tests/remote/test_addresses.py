@@ -8,6 +8,7 @@ import pytest
 from kernelwright.core.errors import SettingsError
 from kernelwright.define.remote_address import SIGNING_KEY, TOKEN
 from kernelwright.define.settings import Settings, merge
+from kernelwright.state import remote_opening
 from kernelwright.state.remote_opening import open_remote
 
 
@@ -135,3 +136,19 @@ def test_without_obstore_a_build_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setitem(__import__("sys").modules, "obstore.store", None)
     assert "pip install 'kernelwright[remote]'" in opened(tmp_path, "https://host/x", {})[0]
     assert not opened(tmp_path, str(tmp_path), {})
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        ("https://[::1]/x", "::1"),
+        ("https://[::1]:8080/x", "::1"),
+        ("https://Cache:1/x", "cache"),
+        ("http://a.b", "a.b"),
+    ],
+)
+def test_the_credentials_are_those_that_netrc_has_of_the_host(tmp_path: Path, address: str, host: str) -> None:
+    (tmp_path / ".netrc").write_text(f"machine {host} login bearer password s3cret\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    assert remote_opening._headers(address, {"HOME": str(tmp_path)}) == {"authorization": "Bearer s3cret"}
+    assert remote_opening._headers(address, {"NETRC": str(tmp_path / "none")}) == {}

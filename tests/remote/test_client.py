@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import signal
 import threading
 import time
@@ -373,6 +374,19 @@ def test_what_was_asked_ahead_counts_only_as_long_as_it_fits(tmp_path: Path, ser
     with machine(tmp_path / "one", server.address, remote_mode="read") as one:
         one.cache.fetch_ahead(KEY, FILES, lambda name: "now", lambda found: came.set())
         assert came.wait(60) and one.fetched(current=lambda name: "later") == other
+
+
+def test_an_entry_that_is_removed_here_after_it_was_found_ahead_is_asked_for_again(
+    tmp_path: Path, server: Faulty
+) -> None:
+    fill(tmp_path / "other", server.address)
+    came = threading.Event()
+    with machine(tmp_path / "one", server.address, remote_mode="read") as one:
+        one.store()
+        one.cache.fetch_ahead(KEY, list(FILES), lambda name: "", lambda found: came.set())
+        assert came.wait(60) and not any(asked.startswith("GET") for asked in server.asked)
+        shutil.rmtree(tmp_path / "one/cache")
+        assert one.fetched() == FILES
 
 
 def test_nobody_waits_for_a_cache_that_went_off_before_it_was_asked(tmp_path: Path, server: Faulty) -> None:

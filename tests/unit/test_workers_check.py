@@ -243,6 +243,18 @@ def test_arrays_of_every_dtype_are_aligned_as_the_kernel_asks_and_no_better(dtyp
     assert from_device(tensor).tolist() == array.tolist()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn"])
+def test_arrays_have_the_strides_of_the_argument_whatever_their_dtype(dtype: str) -> None:
+    import tvm
+
+    array = np.arange(15).reshape(3, 5).astype(numpy_dtype(dtype))
+    tensor = to_device(array, Argument("x", "tensor", dtype, False, False, (3, 5), None), tvm.cpu(), (8, 1))
+    item = array.itemsize if isinstance(tensor, np.ndarray) else 1
+    assert tuple(stride // item for stride in tensor.strides) == (8, 1)
+    got = from_device(tensor)
+    assert got.dtype == array.dtype and got.tolist() == array.tolist()
+
+
 def test_a_kernel_that_asks_for_aligned_arrays_gets_them(project: Project) -> None:
     buffer = "T.Buffer((n, 3), dtype)"
     for where in ("x", "y"):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -137,24 +138,33 @@ def _print_rows(rows: Sequence[Sequence[str]]) -> None:
 
 def _print_sizes(store: KernelStore) -> None:
     stages = [size for size, _, _ in stages_in(store.folder).entries()]
-    parts = [("kernel", [folder_size(path) for path in store.kernels()]), ("stage", stages)]
-    parts += [("failed compile", [folder_size(path) for path in store.failures()])]
+    parts = [("kernel", _sizes(store.kernels())), ("stage", stages), ("failed compile", _sizes(store.failures()))]
     for noun, sizes in parts:
         print(f"{plural(len(sizes), noun)}: {in_words(sum(sizes))}")
     total = sum(sum(sizes) for _, sizes in parts)
     print(f"together {in_words(total)} in {printable(str(store.folder))}")
 
 
+def _sizes(folders: Iterable[Path]) -> list[int]:
+    """Bytes of the folders that no other process removes meanwhile."""
+    sizes = []
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            sizes.append(folder_size(folder))
+    return sizes
+
+
 def _verify(store: KernelStore, remove: bool) -> int:
     stages = stages_in(store.folder)
     entries = [path for _, _, path in stages.entries()]
+    kernels = list(store.kernels())
     found = [(path, problem) for path in entries if (problem := stages.damage(path))]
-    for folder in store.kernels():
-        found += [(folder, problem) for problem in _damage(folder)]
+    found += [(folder, problem) for folder in kernels for problem in _damage(folder)]
+    found = [(path, problem) for path, problem in found if path.exists()]  # others may remove it meanwhile
     for path, problem in found:
         print(printable(f"{path.relative_to(store.folder)}: {problem.removeprefix(f'{path}/')}"))
     damaged = list(dict.fromkeys(path for path, _ in found))
-    print(f"{plural(len(entries), 'stage')} and {plural(len(store.kernels()), 'kernel')}, {len(damaged)} damaged")
+    print(f"{plural(len(entries), 'stage')} and {plural(len(kernels), 'kernel')}, {len(damaged)} damaged")
     if not remove or not damaged:
         return 1 if damaged else 0
     store.require_removable()
@@ -166,7 +176,10 @@ def _verify(store: KernelStore, remove: bool) -> int:
 
 def _damage(folder: Path) -> list[str]:
     """What is wrong with a kernel's folder, also with its name."""
-    kernel = StoredKernel.of(folder)
+    try:
+        kernel = StoredKernel.of(folder)
+    except OSError as error:
+        return [f"cannot be read ({error.strerror})"]
     if kernel.facts and not folder.name.endswith(f"-{kernel.key[:KEY_SHOWN]}"):
         return ["has the name of another key"]
     return damage(folder)

@@ -278,7 +278,7 @@ def shortened(error: KernelwrightError) -> KernelwrightError:
 
 
 OWN = f"{Path(__file__).parents[1]}/"
-"""Where the code of Kernelwright is."""
+"""The folder of the code of Kernelwright."""
 
 REMEDY = (
     "make what it reads a parameter of the definition, or call what {name}.compile() returns: "

@@ -105,10 +105,10 @@ def to_numpy(output: Any) -> Any:
     tensor = Tensor.from_address(pointer_in(capsule, b"dltensor"))
     dtype = numpy_dtype(dtype_name(tensor.code, tensor.bits, tensor.lanes))
     tensor.code = CODES["uint"]
-    return numpy.from_dlpack(_Exported(capsule)).view(dtype)
+    return numpy.from_dlpack(Exported(capsule)).view(dtype)
 
 
-class _Exported:
+class Exported:
     """An object whose DLPack export is a capsule that exists already."""
 
     def __init__(self, capsule: Any) -> None:

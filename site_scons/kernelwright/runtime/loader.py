@@ -214,12 +214,27 @@ class Loader(Contents):
 
         Raises:
             ValueError: count is not a positive integer.
+            RuntimeError: no kernel of the package has CPU code.
         """
-        self.kernel(self._names[0]).set_num_threads(count)
+        self._threaded().set_num_threads(count)
 
     def num_threads(self) -> int:
-        """How many threads a parallel loop of a CPU kernel uses."""
-        return int(self.kernel(self._names[0]).num_threads())
+        """How many threads a parallel loop of a CPU kernel uses.
+
+        Raises:
+            RuntimeError: no kernel of the package has CPU code.
+        """
+        return int(self._threaded().num_threads())
+
+    def _threaded(self) -> Any:
+        """A kernel object with the launcher's threads."""
+        for name in self._names:
+            kernel = self.kernel(name)
+            if "kernel.py" in self.described(self.entry(name)["backends"][0])["modules"]:
+                kernel = self.through("kernel.py", name)  # the objects of some backends call this one
+            if hasattr(kernel, "num_threads"):
+                return kernel
+        raise RuntimeError(f"no kernel of package {self.package!r} has CPU code, so there are no threads to set")
 
     def misses(self) -> list[dict[str, Any]]:
         """The calls that no built variant fits. Equal calls are listed once, in the order of their first one.

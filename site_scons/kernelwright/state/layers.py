@@ -134,6 +134,7 @@ class LayeredCache(Entries):
 
         def look(asked: Asked, key: str, files: Wanted, digest: Callable[[str], str]) -> None:
             found = self._find(key, files, digest)
+            asked.known = found is not None  # also if it is here: somebody may remove it meanwhile
             if found is None:
                 found = self._find_far(remote, key, files, digest)
                 if found is not None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from ..core.dependencies import may_be_asked
 from ..core.errors import SettingsError, Where
@@ -107,10 +108,6 @@ def _of_netrc(address: str, environment: Mapping[str, str]) -> tuple[str, str] |
 
     home = environment.get("HOME", "")
     file = Path(environment.get("NETRC", "") or (Path(home, ".netrc") if home else ""))
-    host = (
-        address.partition("://")[2].partition("/")[0].rpartition(":")[0]
-        or address.partition("://")[2].partition("/")[0]
-    )
     if not file.is_file():
         return None
     try:
@@ -118,7 +115,7 @@ def _of_netrc(address: str, environment: Mapping[str, str]) -> tuple[str, str] |
     except (netrc.NetrcParseError, OSError, UnicodeDecodeError) as error:
         message = f"the netrc file cannot be read ({type(error).__name__})"
         raise SettingsError(message, Where(stage="settings"), f"mend it, or set {TOKEN}") from None
-    found = hosts.get(host)
+    found = hosts.get(urlsplit(address).hostname or "")
     return (found[0] or "", found[2] or "") if found else None
 
 

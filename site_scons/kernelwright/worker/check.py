@@ -21,6 +21,7 @@ from ..define.divisible import rounded_up
 from ..define.kernel import Kernel
 from ..processes.protocol import INTERPRETED, CheckRequest, CheckResult
 from ..runtime.arch import suitable
+from ..runtime.dlpack import Exported, as_integers, to_numpy, with_code
 from ..runtime.interface import plain_number
 from ..runtime.size import Size
 from .compare import TOLERANCES, Mismatch, compare, is_float
@@ -393,6 +394,10 @@ def to_device(array: Array, argument: Argument, device: Any, strides: Sequence[i
         strides: the tensor's strides on the CPU, in elements; none: it is compact, as it always is on other devices.
     """
     on_cpu = device.dlpack_device_type() == tvm_ffi.DLDeviceType.kDLCPU
+    if on_cpu and strides and (integers := as_integers(array)):
+        content, code = integers
+        copy = to_device(content, argument, device, strides)
+        return tvm_ffi.from_dlpack(Exported(with_code(copy.__dlpack__(), code)))
     if on_cpu and array.dtype.isbuiltin == 1:
         span = 1 + sum(max(size - 1, 0) * stride for size, stride in zip(array.shape, strides, strict=bool(strides)))
         content = np.zeros(span, array.dtype) if strides else array
@@ -428,7 +433,10 @@ def barely_aligned(array: Array, alignment: int) -> Array:
 
 def from_device(tensor: Any) -> Array:
     """The content of a tensor, after the work that was submitted before it."""
-    return tensor if isinstance(tensor, np.ndarray) else np.asarray(tensor.numpy())
+    if isinstance(tensor, np.ndarray):
+        return tensor
+    # TVM copies compact tensors only; other ones are views of NumPy's memory, see to_device.
+    return np.asarray(tensor.numpy() if tensor.is_contiguous() else to_numpy(tensor))
 
 
 def _accepted(function: Callable[..., Any], values: Mapping[str, Any], skip: int = 0) -> Values:
