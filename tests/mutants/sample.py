@@ -228,7 +228,12 @@ class Notes:
         by_file: dict[str, list[str]] = defaultdict(list)
         for test in sorted(found, key=lambda test: (not test.startswith(NO_BUILDS), self.price[test], test)):
             by_file[file_of(test)].append(test)
-        return list(dict.fromkeys([*first, *self._within(list(by_file.values()))]))
+        # All tests of a file that has the name of the module, since they are about it.
+        module = Path(change.path).stem
+        is_own = [module in file and file.startswith(NO_BUILDS) for file in by_file]
+        own = [test for is_one, tests in zip(is_own, by_file.values(), strict=True) if is_one for test in tests]
+        chosen = [*first, *self._within([own], len(own) or 1), *self._within(list(by_file.values()))]
+        return list(dict.fromkeys(chosen))
 
     def _called(self, words: str) -> list[list[str]]:
         """The tests of each file that has one of the words in its name."""
@@ -236,14 +241,14 @@ class Notes:
         named = dict.fromkeys(file for word in words.split("|") for file in files if word in file)
         return [[test for test in self.times if test.startswith(f"{file}::")] for file in named]
 
-    def _within(self, files: list[list[str]]) -> list[str]:
-        """Ten tests of each file in turn, until the time is over."""
+    def _within(self, files: list[list[str]], step: int = 10) -> list[str]:
+        """Some tests of each file in turn, until the time is over."""
         chosen: list[str] = []
         left = self.budget
-        for turn in range(0, max(map(len, files), default=0), 10):
+        for turn in range(0, max(map(len, files), default=0), step):
             for tests in files:
                 left -= start(tests[0]) * (turn == 0 and left > 0)
-                for test in tests[turn : turn + 10]:
+                for test in tests[turn : turn + step]:
                     if self.times[test] <= left:
                         left -= self.times[test]
                         chosen.append(test)
