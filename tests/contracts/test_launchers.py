@@ -85,6 +85,19 @@ def test_more_shared_memory_than_the_device_has_is_refused(process: Process) -> 
     )
 
 
+def test_a_launch_without_a_block_is_left_out_if_another_one_does_something(process: Process) -> None:
+    process.run(
+        """
+        k = made.kernel("parts")
+        for size in (32, 64, 65):
+            k(on_cuda((size,)), on_cuda((size,)))
+        """
+    )
+    launches = [" ".join(line.split()[:4]) for line in process.calls("launch")]
+    whole, rest = "parts_kernel sm_80 grid", "parts_kernel_1 sm_80 grid"
+    assert launches == [f"{rest} 32", f"{whole} 1", f"{whole} 1", f"{rest} 1"]
+
+
 def test_several_launches_share_temporary_memory_that_is_freed_behind_them(process: Process) -> None:
     """With 50 elements the second launch is left out."""
     process.run(

@@ -241,7 +241,7 @@ class Notes:
         named = dict.fromkeys(file for word in words.split("|") for file in files if word in file)
         return [[test for test in self.times if test.startswith(f"{file}::")] for file in named]
 
-    def _within(self, files: list[list[str]], step: int = 10) -> list[str]:
+    def _within(self, files: list[list[str]], step: int = 40) -> list[str]:
         """Some tests of each file in turn, until the time is over."""
         chosen: list[str] = []
         left = self.budget

@@ -56,6 +56,29 @@ def two_steps() -> Any:
     return main
 
 
+def parts() -> Any:
+    """A launch for whole parts of 64 elements, and one for the rest: one of them has no block in some calls."""
+    from tvm.script import tirx as T
+
+    @T.prim_func(s_tir=True)
+    def main(x_handle: T.handle, y_handle: T.handle):
+        n = T.int32()
+        x = T.match_buffer(x_handle, (n,), "float32", align=4)
+        y = T.match_buffer(y_handle, (n,), "float32", align=4)
+        for i in T.thread_binding(n // 64, thread="blockIdx.x"):
+            for j in T.thread_binding(64, thread="threadIdx.x"):
+                with T.sblock("whole"):
+                    k = T.axis.spatial(n, i * 64 + j)
+                    y[k] = x[k]
+        for i in T.thread_binding(n % 64, thread="blockIdx.x"):
+            for _ in T.thread_binding(64, thread="threadIdx.x"):
+                with T.sblock("rest"):
+                    k = T.axis.spatial(n, n // 64 * 64 + i)
+                    y[k] = x[k]
+
+    return main
+
+
 def fill() -> Any:
     """A number is the size of the output."""
     from tvm.script import tirx as T
@@ -146,7 +169,7 @@ def kernels() -> dict[str, Kernel]:
     other = declared("other_kernel", 1, {"x": Tensor("float16", "n"), **kinds})
     numbers_of = {"default": declared("numbers_kernel", 1, {"x": x, **kinds}), "other": other}
     made["numbers"] = Kernel([Variant.of("numbers", launch, slug=slug) for slug, launch in numbers_of.items()])
-    of_tir = {"two_steps": two_steps(), "fill": fill()}
+    of_tir = {"two_steps": two_steps(), "parts": parts(), "fill": fill()}
     made |= {name: Kernel([Variant.of(name, function, outputs=["y"])]) for name, function in of_tir.items()}
     made["strided"] = Kernel([Variant.of("strided", strided())])
     made |= {"head": head("head", ()), "knows": head("knows", ("k",))}

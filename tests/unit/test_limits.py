@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from kernelwright.core.errors import KernelwrightError, Where
-from kernelwright.toolchain.limits import LimitError, check_limits, read_usage
+from kernelwright.toolchain.limits import LimitError, check_limits, read_reports, read_usage
 
 WHERE = Where("gemm", "block_m-64", "nvcc", "kernels/gemm.py:7")
 
@@ -75,3 +75,18 @@ def test_usage_is_read_and_every_number_of_it_checked(tmp_path: Path):
 
 def test_ptx_has_no_usage_and_so_no_limit():
     check({"schema": 1, "arch": "compute_80", "kernels": {}}, 0, 0)
+
+
+def test_what_objects_report_is_put_together_by_arch_and_damage_names_the_file(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.json", tmp_path / "two.json"
+    kernels = usage(b=(1, 0, 0), a=(2, 0, 0))["kernels"]
+    one.write_text(json.dumps({"archs": {"sm_90": {"b": kernels["b"]}, "sm_80": {"b": kernels["b"]}}}))
+    two.write_text(json.dumps({"archs": {"sm_80": {"a": kernels["a"]}}}))
+    reports = read_reports([str(one), str(two)])
+    assert list(reports) == ["sm_80", "sm_90"] and list(reports["sm_80"]["kernels"]) == ["a", "b"]
+    assert reports["sm_90"] == {"kernels": {"b": kernels["b"]}}
+    for wrong in ({"ARCHS": {}}, {"archs": {"sm_80": {"a": {**kernels["a"], "registers": -1}}}}):
+        two.write_text(json.dumps(wrong))
+        with pytest.raises(KernelwrightError) as caught:
+            read_reports([str(one), str(two)])
+        assert "two.json" in str(caught.value) and caught.value.remedy == "remove it and try again"
