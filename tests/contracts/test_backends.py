@@ -290,8 +290,6 @@ def test_a_kernel_says_what_it_has_and_where_it_runs(kernels: Any, backend: Back
     assert whole.preload() is None
     assert "kernel 'whole': it cannot run on cuda" in message_of(whole.preload, "cuda")
     assert "unknown device 'tpu'" in message_of(whole.preload, "tpu")
-    kernels.set_num_threads(kernels.num_threads())
-    assert "expected a positive integer, got 0" in message_of(kernels.set_num_threads, 0)
     assert kernels.saxpy.__doc__.startswith("z = alpha * x + y")
     assert "whole" in repr(whole) and {"saxpy", "whole"} < set(dir(kernels))
     with pytest.raises(AttributeError, match="has no kernel 'scael'; it has "):
@@ -310,6 +308,17 @@ def test_a_named_variant_runs_and_no_other_and_keeps_what_is_not_said(kernels: A
     with pytest.raises(KeyError) as caught:
         kernels.whole.variant(dtype="int7")
     assert str(caught.value).startswith("whole has no variant with dtype='int7'; built are: dtype='int8'; dtype=")
+
+
+def test_the_threads_are_set_whatever_backend_is_the_default(contracted: Any, backend: Backend, monkeypatch) -> None:
+    loader = type(contracted._loader)(contracted.__file__, ("saxpy",), "contracted")
+    entry = loader.entry
+    monkeypatch.setattr(loader, "entry", lambda name: {**entry(name), "backends": [backend.name]})
+    before = loader.num_threads()
+    loader.set_num_threads(before + 1)
+    assert loader.num_threads() == contracted.num_threads() == before + 1
+    loader.set_num_threads(before)
+    assert "expected a positive integer, got 0" in message_of(loader.set_num_threads, 0)
 
 
 def test_a_kernel_can_be_copied_and_its_objects_are_made_once(contracted: Any, kernels: Any, backend: Backend) -> None:
