@@ -310,10 +310,11 @@ def test_a_named_variant_runs_and_no_other_and_keeps_what_is_not_said(kernels: A
     assert str(caught.value).startswith("whole has no variant with dtype='int7'; built are: dtype='int8'; dtype=")
 
 
-def test_the_threads_are_set_whatever_backend_is_the_default(contracted: Any, backend: Backend, monkeypatch) -> None:
+def test_the_threads_are_set_whatever_backend_is_the_default(contracted, kernels, backend, monkeypatch) -> None:
     loader = type(contracted._loader)(contracted.__file__, ("saxpy",), "contracted")
     entry = loader.entry
     monkeypatch.setattr(loader, "entry", lambda name: {**entry(name), "backends": [backend.name]})
+    loader._kernels["saxpy", ""] = kernels.saxpy
     before = loader.num_threads()
     loader.set_num_threads(before + 1)
     assert loader.num_threads() == contracted.num_threads() == before + 1
