@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from ..core.dependencies import may_be_asked
 from ..core.errors import SettingsError, Where
@@ -115,8 +114,14 @@ def _of_netrc(address: str, environment: Mapping[str, str]) -> tuple[str, str] |
     except (netrc.NetrcParseError, OSError, UnicodeDecodeError) as error:
         message = f"the netrc file cannot be read ({type(error).__name__})"
         raise SettingsError(message, Where(stage="settings"), f"mend it, or set {TOKEN}") from None
-    found = hosts.get(urlsplit(address).hostname or "")
+    found = hosts.get(_host_of(address))
     return (found[0] or "", found[2] or "") if found else None
+
+
+def _host_of(address: str) -> str:
+    """The name of the server in an address, without its port; of an IPv6 address without the brackets."""
+    server = address.partition("://")[2].partition("/")[0]
+    return server[1:].partition("]")[0] if server.startswith("[") else server.partition(":")[0]
 
 
 def _text(path: Path, setting: str) -> str:
