@@ -143,7 +143,7 @@ def test_without_obstore_a_build_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
     [
         ("https://[::1]/x", "::1"),
         ("https://[::1]:8080/x", "::1"),
-        ("https://Cache:1/x", "cache"),
+        ("https://a.b:1/x", "a.b"),
         ("http://a.b", "a.b"),
     ],
 )
