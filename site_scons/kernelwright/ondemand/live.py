@@ -31,7 +31,6 @@ from ..define.unit import Unit, unit_symbol
 from ..processes.protocol import LowerRequest, LowerResult
 from ..stages.context import KernelContext
 from .deep import deep_recursion, deeply
-from .definition import OWN
 from .options import settings_for
 from .origin import Origin
 from .project import session_for
@@ -251,4 +250,5 @@ def _is_user_code(file: str) -> bool:
 
     A name without a file is a cell if ``linecache`` has its text; TVM and Cython name sources that do not exist.
     """
-    return not file.startswith(OWN) and "/site-packages/" not in file and bool(linecache.getlines(file))
+    own = f"{Path(__file__).parents[1]}/"
+    return not file.startswith(own) and "/site-packages/" not in file and bool(linecache.getlines(file))
