@@ -7,10 +7,11 @@ changes are in a part of the code only, and with ``--fast`` only tests run that 
 printed with its place and the test that has found it, and at the end how many were found by rule and by folder. The
 same seed chooses the same changes of a function until that is edited.
 
-A change is looked at by the tests that execute its function: first by those that execute little else, and in all by as
-many as fit ``--budget``. It survives if all of these pass; what other tests would find does not count. Which tests
-execute what is noted once, in the folder ``build/mutants``, by ``python tests/mutants/sample.py --record``, which runs
-all fast tests; ``TESTS_OF`` says it of the code in C. Tests that run twice are noted twice.
+A change is looked at by the tests that execute its function: first by those of a file with the name of its module, then
+by those that execute little else, and in all by as many as fit ``--budget``. It survives if all of these pass; what
+other tests would find does not count. Which tests execute what is noted once, in the folder ``build/mutants``, by
+``python tests/mutants/sample.py --record``, which runs all fast tests; ``TESTS_OF`` says it of the code in C. Tests
+that run twice are noted twice.
 
 With ``--json FILE`` the outcomes are written there, and what is in the file is not run again. Before, install mutmut,
 whose changes the random ones in Python are: ``pip install -e '.[mutants]'``.
@@ -230,10 +231,8 @@ class Notes:
             by_file[file_of(test)].append(test)
         # All tests of a file that has the name of the module, since they are about it.
         module = Path(change.path).stem
-        is_own = [module in file and file.startswith(NO_BUILDS) for file in by_file]
-        own = [test for is_one, tests in zip(is_own, by_file.values(), strict=True) if is_one for test in tests]
-        chosen = [*first, *self._within([own], len(own) or 1), *self._within(list(by_file.values()))]
-        return list(dict.fromkeys(chosen))
+        own = [t for file, tests in by_file.items() if module in file and file.startswith(NO_BUILDS) for t in tests]
+        return list(dict.fromkeys([*first, *self._within([own], len(own) or 1), *self._within(list(by_file.values()))]))
 
     def _called(self, words: str) -> list[list[str]]:
         """The tests of each file that has one of the words in its name."""

@@ -160,7 +160,9 @@ def _verify(store: KernelStore, remove: bool) -> int:
     kernels = list(store.kernels())
     found = [(path, problem) for path in entries if (problem := stages.damage(path))]
     found += [(folder, problem) for folder in kernels for problem in _damage(folder)]
-    found = [(path, problem) for path, problem in found if path.exists()]  # others may remove it meanwhile
+    # Others may remove something meanwhile.
+    found = [(path, problem) for path, problem in found if os.path.lexists(path)]
+    kernels = list(filter(os.path.lexists, kernels))
     for path, problem in found:
         print(printable(f"{path.relative_to(store.folder)}: {problem.removeprefix(f'{path}/')}"))
     damaged = list(dict.fromkeys(path for path, _ in found))

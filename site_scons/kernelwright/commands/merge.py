@@ -19,12 +19,12 @@ def run(options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     "merge",
-    "assemble the packages of this folder's project from what shards have built (scons --shard 2/8)",
+    "assemble this folder's packages from what shards have built (scons --shard 2/8), and compile nothing",
     run,
     (
         argument("folders", "build cache of a shard, as its cache_dir names it", nargs="+", metavar="FOLDER"),
         argument("--build-missing", "compile here what the shards lack", action="store_true"),
     ),
-    {1: "kernels are missing, or scons fails"},
+    {1: "kernels are missing, which are named with their shards, or scons fails"},
     rest="What follows -- is for scons: -- wheel ARCHS=sm_90a",
 )

@@ -72,5 +72,13 @@ COMMAND = Command(
     "tool",
     "print the path of a tool, as compile.sh scripts use it",
     run,
-    (argument("name", f"{', '.join(TOOLS)}, or {IN_PACKAGE}FOLDER", type=known_tool, metavar="NAME"),),
+    (
+        argument(
+            "name",
+            f"{', '.join(TOOLS)}, or {IN_PACKAGE}FOLDER; nvrtc is the library, cuda_runtime an archive, and launcher, "
+            "tvm_ffi, dlpack, python_include, cuda_include, tilelang and a FOLDER that pip has installed are folders",
+            type=known_tool,
+            metavar="NAME",
+        ),
+    ),
 )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core.errors import DefinitionError, EditedError, KernelwrightError, Where, shown
+from ..core.project import OWN_PACKAGE
 from .options import Options
 from .origin import job_of
 
@@ -270,15 +271,12 @@ def shortened(error: KernelwrightError) -> KernelwrightError:
     """The error without our own frames between the user's call and the user's code: its message says it all."""
     cause = error.__cause__
     trace = None if cause is None else cause.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(OWN):
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(OWN_PACKAGE):
         trace = trace.tb_next
     if cause is not None:
         cause.__traceback__ = trace
     return error.with_traceback(None)
 
-
-OWN = f"{Path(__file__).parents[1]}/"
-"""The folder of the code of Kernelwright."""
 
 REMEDY = (
     "make what it reads a parameter of the definition, or call what {name}.compile() returns: "

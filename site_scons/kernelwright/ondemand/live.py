@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .. import frontends
 from ..core.arch import lowering_arch
 from ..core.errors import DefinitionError, Where, WorkerError, refused
+from ..core.project import OWN_PACKAGE
 from ..core.request import digest
 from ..define.configs import Config
 from ..define.kernel import Kernel
@@ -250,5 +251,4 @@ def _is_user_code(file: str) -> bool:
 
     A name without a file is a cell if ``linecache`` has its text; TVM and Cython name sources that do not exist.
     """
-    own = f"{Path(__file__).parents[1]}/"
-    return not file.startswith(own) and "/site-packages/" not in file and bool(linecache.getlines(file))
+    return not file.startswith(OWN_PACKAGE) and "/site-packages/" not in file and bool(linecache.getlines(file))

@@ -152,9 +152,16 @@ class Package:
         work, package, checks, wheels = (
             Path(node.get_abspath()) for node in (self.work, self.folder, self.checks, self.wheels)
         )
-        places = {"work": work, "package": package, "checks": checks, "wheels": wheels}
         return Context(
-            self.run, self.settings, self.tools, **places, images_in=images_in(self.settings), has_gpu=self.has_gpu
+            self.run,
+            self.settings,
+            self.tools,
+            work=work,
+            package=package,
+            checks=checks,
+            wheels=wheels,
+            images_in=images_in(self.settings),
+            has_gpu=self.has_gpu,
         )
 
     @cached_property

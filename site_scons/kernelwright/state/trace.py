@@ -149,17 +149,37 @@ class Trace:
         subject: str,
         start: float,
         end: float,
-        **more: Any,
+        *,
+        cached: bool = False,
+        failed: bool = False,
+        cpu_seconds: float | None = None,
+        peak_kib: int | None = None,
+        kernel: str | None = None,
+        variant: str | None = None,
+        arch: str | None = None,
     ) -> None:
-        """Add a step that has ended; ``start`` and ``end`` are by ``time.monotonic()``, ``more`` as in :class:`Span`.
+        """Add a step that has ended; ``start`` and ``end`` are by ``time.monotonic()``, the rest as in :class:`Span`.
 
         Raises:
             ValueError: the step ends before it starts, or a time is not finite.
         """
         if not (math.isfinite(start) and math.isfinite(end) and start <= end):
             raise ValueError(f"{label} {subject} runs from {start} to {end}")
+        span = Span(
+            label,
+            subject,
+            start,
+            end,
+            cached=cached,
+            failed=failed,
+            cpu_seconds=cpu_seconds,
+            peak_kib=peak_kib,
+            kernel=kernel,
+            variant=variant,
+            arch=arch,
+        )
         with self._lock:
-            self._spans.append(Span(label, subject, start, end, **more))
+            self._spans.append(span)
 
     def write(self, path: Path, summary: RunSummary) -> None:
         """Write all spans that were added so far."""

@@ -61,7 +61,7 @@ COMMAND = Command(
     "write a page with the timeline of a build and the code that it made",
     run,
     (
-        argument("folder", "folder of the SConstruct (default: this one)", nargs="?", default="."),
+        argument("folder", "folder of the SConstruct (default: this one)", nargs="?", default=".", metavar="FOLDER"),
         argument("--output", "page to write (default: build/report.html in that folder)", metavar="FILE"),
         argument(
             "--packages",
