@@ -52,7 +52,7 @@ REQUESTS = [
     ),
     CheckRequest("kernels/a.py", "a", "m-1", "/lib.so", 3, replace(UNKNOWN, symbols={"n": "int32"}), "cpu", 0.5),
     LowerRequest("kernels/a.py", "a", "m-2", "kw", {"m": 2}, "cuda", "sm_80", "/o", archs=("sm_80",)),
-    MeasureRequest("kernels/a.py", "a", "m-1", "/lib.so", 0, UNKNOWN, "cpu", sizes={"n": 4}, batches=3),
+    MeasureRequest("kernels/a.py", "a", "m-1", "/lib.so", 0, UNKNOWN, "cpu", sizes={"n": 4}, batches=3, waiting=0.5),
     CostRequest("kernels/a.py", "a", ({"m": 1},), {"n": 4}, "llvm"),
     DevicesRequest(),
 ]

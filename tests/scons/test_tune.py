@@ -28,8 +28,8 @@ def double(dtype: str, way: str):
     """y[i] = 2 x[i], with as much work as a way does; what is larger than 3000 goes wrong in some of them."""
     if way == "raises":
         raise ValueError("there is no such way")
-    steps = {"slow": 64, "wide": 1}.get(way, 16)
-    before = 300 if way == "wide" else 1
+    steps = {"slow": 64, "wide": 1}.get(way, 32)
+    before = 1000 if way == "wide" else 1
     added = {"wrong": 1.0}.get(way, 0.0)
     late = {"late": 1.0}.get(way, 0.0)
     number = {"crashes": 11}.get(way, 0)
@@ -82,7 +82,7 @@ def _(x):
 
 COMMAND = "import sys; from kernelwright.cli import main; sys.exit(main({arguments!r}))"
 
-SHORT = {"rounds": 3, "confirm": 0, "batches": 8, "batch_us": 300, "limit_s": 60}
+SHORT = {"rounds": 3, "confirm": 0, "batches": 8, "batch_us": 300, "limit_s": 60, "waiting": 1.0}
 
 
 class Tuned:
@@ -248,7 +248,7 @@ def test_some_sizes_leave_what_the_table_has_for_others(tuned: Tuned) -> None:
     assert tuned.evidence == {16: "fast", 64: "fast", 8192: "wide"} and "is gone" not in said.stderr
     assert tuned.rules == [{"upto": 724, "tune": {"way": "fast"}}, {"tune": {"way": "wide"}}]
     # What was measured with another source is no answer any more, and so is all that was measured in another way.
-    tuned.project.replace("kernels/double.py", ".get(way, 16)", ".get(way, 15)")
+    tuned.project.replace("kernels/double.py", ".get(way, 32)", ".get(way, 31)")
     said = tuned.tune("--sizes", "n=64")
     assert tuned.evidence == {64: "fast", 8192: "wide"}
     assert "the answer of the table for n=16 is gone" in said.stderr
@@ -342,7 +342,7 @@ def test_a_table_is_checked_and_listed_with_what_is_stale(tuned: Tuned) -> None:
     assert "BEYOND double dtype=float32, n=16: way=slow takes 1.000 of the default's time, way=fast 0." in said.stdout
     tuned.table.write_text(text)
     assert "2 rules (tuning/double.x86-64" in tuned.tune("--list", "--strict").stdout
-    tuned.project.replace("kernels/double.py", ".get(way, 16)", ".get(way, 15)")
+    tuned.project.replace("kernels/double.py", ".get(way, 32)", ".get(way, 31)")
     listed = tuned.tune("--list").stdout
     assert "the source of {'way': 'fast'} has changed since it was measured" in listed and listed.count("stale") == 1
     tuned.points("slow", "fast")

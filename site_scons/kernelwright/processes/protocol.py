@@ -281,6 +281,7 @@ class MeasureRequest(CheckRequest):
         sizes: the value of each size variable.
         batches: how many batches are timed.
         batch_us: microseconds that a batch takes at least.
+        waiting: the part of a batch's time that its threads may have waited for a CPU.
     """
 
     op: ClassVar[str] = "measure"
@@ -289,6 +290,7 @@ class MeasureRequest(CheckRequest):
     sizes: Mapping[str, int] = field(default_factory=dict)
     batches: int = 1
     batch_us: int = 1000
+    waiting: float = 0.02
 
 
 @dataclass(frozen=True)

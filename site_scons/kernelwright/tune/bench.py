@@ -98,8 +98,13 @@ class Bench:
         return self._pool
 
     def _turn(self, built: Built, sizes: Mapping[str, int]) -> Turn:
+        policy = self._policy
         request = MeasureRequest(
-            **vars(built.request), sizes=dict(sizes), batches=self._policy.batches, batch_us=self._policy.batch_us
+            **vars(built.request),
+            sizes=dict(sizes),
+            batches=policy.batches,
+            batch_us=policy.batch_us,
+            waiting=policy.waiting,
         )
         self._seen.add(built.request.library)
         start = time.monotonic()

@@ -36,9 +36,6 @@ POOL_THREADS = "kernelwright"
 SETTLE_S = 0.0001
 """After so long the threads of the pool sleep, if nothing is to be done: they spin for a fifth of that."""
 
-MOST_WAITING = 0.02
-"""The part of a batch's time that threads may have waited for a CPU."""
-
 
 class CpuClock:
     """Times calls on the CPU.
@@ -103,14 +100,14 @@ class CpuClock:
                 waited += int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1])
         return waited / 1e9
 
-    def is_disturbed(self, waited_s: float, seconds: float) -> bool:
+    def is_disturbed(self, waited_s: float, allowed_s: float) -> bool:
         """Whether something else had a CPU of the threads during a batch that has just ended.
 
         A thread of the pool that still waits for its CPU has not been counted yet. By now it would sleep otherwise.
 
         Arguments:
             waited_s: what :meth:`waited_s` was when it began.
-            seconds: how long it took.
+            allowed_s: how long the threads may have waited.
         """
         time.sleep(SETTLE_S)
         for thread in self._threads[1:]:
@@ -118,7 +115,7 @@ class CpuClock:
                 stat = Path(f"/proc/self/task/{thread}/stat").read_text()
                 if stat.rpartition(")")[2].split()[0] == "R":
                     return True
-        return self.waited_s() - waited_s > MOST_WAITING * seconds
+        return self.waited_s() - waited_s > allowed_s
 
     def clock_mhz(self) -> int:
         """The clock of the device now; 0: unknown."""
@@ -253,7 +250,7 @@ class CudaClock:
         """Nothing: the device's own clock stands still while the host waits."""
         return 0.0
 
-    def is_disturbed(self, waited_s: float, seconds: float) -> bool:
+    def is_disturbed(self, waited_s: float, allowed_s: float) -> bool:
         """Never, as far as we know."""
         return False
 

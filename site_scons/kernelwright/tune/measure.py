@@ -70,11 +70,11 @@ class Turn:
             needed = int(1.1 * self._calls * batch_s / max(seconds, 1e-9)) + 1
             self._calls = min(MOST_CALLS, max(2 * self._calls, min(needed, 100 * self._calls)))
 
-    def batches(self, count: int) -> tuple[list[tuple[float, float | None]], float]:
+    def batches(self, count: int, waiting: float) -> tuple[list[tuple[float, float | None]], float]:
         """Seconds of a call by each of some batches, see ``batch`` of the clocks; and the part that does not count.
 
         A batch in which a thread waited for a CPU does not count, unless all are like that. There is another one for
-        it, up to a limit. Of long calls there are fewer.
+        it, up to a limit. Of long calls there are fewer. ``waiting`` is the part of its time that may be spent so.
         """
         end = time.monotonic() + TURN_S
         quiet: list[tuple[float, float | None]] = []
@@ -85,7 +85,7 @@ class Turn:
             self._renew()
             before = self._clock.waited_s()
             batch = self._clock.batch(self._call, self._calls)
-            is_disturbed = self._clock.is_disturbed(before, batch[0] * self._calls)
+            is_disturbed = self._clock.is_disturbed(before, waiting * batch[0] * self._calls)
             (disturbed if is_disturbed else quiet).append(batch)
         return quiet or disturbed, len(disturbed) / (len(quiet) + len(disturbed))
 
@@ -116,7 +116,7 @@ class Bench:
             self._sizes, self._inputs, self._expected, self._turns = sizes, {}, {}, {}
         if request.library not in self._turns:
             self._turns[request.library] = self._prepared(request, check, has_reference)
-        batches, disturbed = self._turns[request.library].batches(request.batches)
+        batches, disturbed = self._turns[request.library].batches(request.batches, request.waiting)
         return MeasureResult(
             tuple(1e6 * seconds for seconds, _ in batches),
             tuple(1e6 * warm for _, warm in batches if warm is not None),

@@ -24,6 +24,7 @@ class Policy:
         batches: batches of a turn, fewer if calls take long; the fastest one counts, because nothing makes code faster
             than it is.
         batch_us: microseconds that a batch takes at least: as many calls as that needs.
+        waiting: the part of a batch's time that its threads may have waited for a CPU; with more it does not count.
         drop: a candidate that takes more than so many times the default's time in its first round has no second one.
         limit_s: seconds that a turn may take, with loading, comparing and warming up; then the process is ended.
     """
@@ -33,6 +34,7 @@ class Policy:
     group: int = 8
     batches: int = 20
     batch_us: int = 1000
+    waiting: float = 0.02
     drop: float = 2.0
     limit_s: float = 120.0
 
