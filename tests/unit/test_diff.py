@@ -12,7 +12,7 @@ from kernelwright.cli import main
 from kernelwright.package import content
 from kernelwright.package.manifest import sealed_document
 from kernelwright.runtime.loader import SCHEMA
-from support.hostile_wheels import provider_wheel
+from support.hostile_wheels import draft_of, provider_wheel
 
 USED = ("registers", "spill_store_bytes", "spill_load_bytes")
 
@@ -111,6 +111,10 @@ def test_what_is_no_package_or_of_another_schema_is_an_error(tmp_path, capsys, m
     well, empty = package(tmp_path / "well", {"gemm": kernel()}), tmp_path / "empty"
     empty.mkdir()
     wheel = provider_wheel(tmp_path / "wheel")
+    draft = draft_of(wheel)
+    draft.more.append(("other/manifest.json", b"{}"))
+    (tmp_path / "two").mkdir()
+    two = draft.write(tmp_path / "two")
     data = wheel.read_bytes()
     wheel.write_bytes(data.replace(b"demo_sm_80/", b"demo_sm_81/", 1))
     damaged = package(tmp_path / "damaged", {"gemm": {"variants": "none"}})
@@ -120,6 +124,7 @@ def test_what_is_no_package_or_of_another_schema_is_an_error(tmp_path, capsys, m
         (str(empty), "cannot be read"),
         (str(tmp_path / "missing.whl"), "cannot be read"),
         (str(wheel), str(wheel)),
+        (str(two), "it has 2 manifest.json, so it is no wheel of a kernel package"),
         (damaged, "its manifest is damaged"),
         (str(altered.parent), "was altered"),
     ):

@@ -1,11 +1,13 @@
-"""The name of a source's function, as PTX has it; those of cubins are read in tests/emulated, where they are made."""
+"""What device code says of its function: its name in PTX (tests/emulated reads those of cubins), and its threads."""
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
-from kernelwright.core.entry_name import entry_name
+from kernelwright.core.entry_name import entry_name, thread_bounds
+from kernelwright.toolchain.nvcc import find_nvcc
 
 VARIABLE = ".global .align 8 .u64 kw_entry = {};\n"
 
@@ -33,3 +35,27 @@ def test_a_kernel_is_told_by_what_the_variable_points_to(tmp_path: Path, name: s
 def test_a_variable_that_points_to_no_kernel_is_an_error(tmp_path: Path, ptx: str) -> None:
     with pytest.raises(ValueError, match=r"compute_80\.ptx has no kw_entry that points to a __global__ function"):
         name_in(tmp_path, ptx)
+
+
+BOUNDED = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry free() {{ ret; }}
+.visible .entry bounded() {directive} {{ ret; }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("directive", "bounds"),
+    [(".maxntid 64, 2, 1", (128, False)), (".reqntid 32, 4, 2", (256, True)), ("", None)],
+)
+def test_the_threads_of_a_block_are_the_same_in_ptx_and_in_a_cubin(
+    tmp_path: Path, directive: str, bounds: tuple[int, bool] | None
+) -> None:
+    ptx, cubin = tmp_path / "compute_80.ptx", tmp_path / "sm_80.cubin"
+    ptx.write_text(BOUNDED.format(directive=directive))
+    ptxas = Path(find_nvcc("", {})).with_name("ptxas")
+    subprocess.run([ptxas, "-arch=sm_80", ptx, "-o", cubin], check=True)
+    for image in (ptx, cubin):
+        assert (thread_bounds(image, "bounded"), thread_bounds(image, "free")) == (bounds, None)

@@ -193,7 +193,7 @@ def _python_name(name: str, taken: Sequence[str]) -> str:
     name = re.sub(r"\W", "_", name, flags=re.ASCII)
     if not name or not name[0].isalpha():
         name = f"argument{name}"
-    while name in taken or name in LOCAL_NAMES or keyword.iskeyword(name) or name in {"None", "True", "False"}:
+    while name in taken or name in LOCAL_NAMES or keyword.iskeyword(name):
         name += "_"
     return name
 
