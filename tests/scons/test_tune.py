@@ -242,6 +242,13 @@ def test_what_is_left_of_candidates_goes_with_them(tuned: Tuned) -> None:
     assert tuned.failed() == {}
 
 
+def test_timings_of_a_busy_machine_change_no_answer(tuned: Tuned) -> None:
+    said = tuned.tune(waiting=-1.0)  # so that every batch has waited for too long
+    assert answers(tuned) == ["slow"] and "this machine is busy: 100% of the batches waited for a CPU" in said.stderr
+    tuned.tune()
+    assert answers(tuned) == ["fast", "wide"], "what was measured in another way does not count"
+
+
 def test_some_sizes_leave_what_the_table_has_for_others(tuned: Tuned) -> None:
     tuned.tune()
     said = tuned.tune("--sizes", "n=64")

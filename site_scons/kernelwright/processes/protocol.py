@@ -290,7 +290,7 @@ class MeasureRequest(CheckRequest):
     sizes: Mapping[str, int] = field(default_factory=dict)
     batches: int = 1
     batch_us: int = 1000
-    waiting: float = 0.02
+    waiting: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,9 @@ class Policy:
         return (
             f"3: {self.rounds} rounds, and {self.confirm} in another process for what changes an answer; "
             f"fastest of {self.batches} batches of {self.batch_us} us, or of fewer in 0.2 s; "
-            "CPU: pinned threads, warm caches, no batch that waited for a CPU; CUDA: events, L2 flushed at each call"
+            "CPU: pinned threads, warm caches, "
+            f"no batch that waited for a CPU for over {self.waiting:.0%} of its time; "
+            "CUDA: events, L2 flushed at each call"
         )
 
     @classmethod
