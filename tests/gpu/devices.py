@@ -299,9 +299,10 @@ _LARGE: Any = None
 class OnCuda:
     """An array of NumPy that says that it is on the first GPU; the driver that stands in does not look at its data."""
 
-    def __init__(self, values: np.ndarray) -> None:
+    def __init__(self, values: np.ndarray, dtype: str = "") -> None:
         self.array = values.copy()
         self.shape = values.shape
+        self.is_bfloat = dtype == "bfloat16"
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, 0
@@ -311,12 +312,23 @@ class OnCuda:
         pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
         pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
         # A DLTensor begins with the address of the data; the kind and the number of its device follow.
-        ctypes.c_int32.from_address(pointer_of(capsule, b"dltensor") + 8).value = 2
+        address = pointer_of(capsule, b"dltensor")
+        ctypes.c_int32.from_address(address + 8).value = 2
+        if self.is_bfloat:  # behind the number of dimensions is the kind of the elements: 4 is that of bfloat16
+            ctypes.c_uint8.from_address(address + 20).value = 4
         return capsule
 
     def mul_(self, factor: float) -> None:
         """Multiply in place."""
-        self.array *= factor
+        self.array = (self.array * factor).astype(self.array.dtype)
+
+    def copy_(self, other: OnCuda) -> None:
+        """Take the values of another one."""
+        self.array[...] = other.array
+
+    def stride(self, axis: int) -> int:
+        """Elements from one to the next along an axis."""
+        return self.array.strides[axis] // self.array.itemsize
 
     def cpu(self) -> OnCuda:
         """The same."""
@@ -338,7 +350,7 @@ class StandIn(Device):
 
     def tensor(self, values: np.ndarray, dtype: str = "") -> Any:
         """An array that says that it is on a GPU."""
-        return OnCuda(values)
+        return OnCuda(values, dtype)
 
     def values(self, array: Any) -> np.ndarray:
         """There are none."""

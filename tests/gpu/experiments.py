@@ -1,66 +1,32 @@
 """What only a GPU can show, as small programs: order of work, life of memory, graphs, PTX, contexts, compilers.
 
-    experiments.py list
-    experiments.py run NAME      one of them, in this process; prints a line of JSON
-    experiments.py all [FILE]    those that this device can do, each in a process of its own; writes JSON
-
-Each one says in a regular expression what is expected, and in words what it got. ``KERNELWRIGHT_TEST_PACKAGES`` is the
-folder of the packages ``kw_kernels`` and ``gpu_probes``; beside it are the folders of its variants (see ``pack.py``).
-``KERNELWRIGHT_TEST_DEVICE=cpu`` tries on the CPU what can run there, and ``standin`` what can with the driver that
-stands in for NVIDIA's.
+``trials.py`` has the commands ``list``, ``run`` and ``all``. Each experiment says in a regular expression what is
+expected, and in words what it got. ``KERNELWRIGHT_TEST_PACKAGES`` is the folder of the packages ``kw_kernels`` and
+``gpu_probes``; beside it are the folders of its variants (see ``pack.py``). ``KERNELWRIGHT_TEST_DEVICE=cpu`` tries on
+the CPU what can run there, and ``standin`` what can with the driver that stands in for NVIDIA's.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import json
 import os
-import re
-import shutil
-import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from devices import LIBRARIES, Device, Plain, Unseen, device_of, named, packages
+from devices import LIBRARIES, Device, Plain, named, packages
+from trials import RIGHT, Experiment, Program, main, run_one, said, verdict
 
-Run = Callable[[Device], str]
-
-RIGHT = "right values"
 COUNT = 1 << 20
 """Elements of most arrays."""
 
 FEW = 4096
 """Elements of arrays for ``late``, where a thread works long for each: more would fill the whole GPU with that."""
-
-AT_ONCE = 8
-"""Experiments that run at the same time: most of what they take is the import of frameworks."""
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """Something to try.
-
-    Arguments:
-        run: does it, and says what it got; what it raises is what it got, too.
-        expected: a regular expression for all of that.
-        only_cuda: whether the CPU cannot play it.
-        limit_s: seconds after which its process is killed.
-    """
-
-    run: Run
-    expected: str = RIGHT
-    only_cuda: bool = False
-    limit_s: float = 90
-
 
 # ---- what they share
 
@@ -71,27 +37,9 @@ def kernels_of(backend: str, package: str = "kw_kernels", folder: Path | None = 
     return importlib.import_module(f"{package}.backends.{backend}")
 
 
-def verdict(got: np.ndarray, expected: np.ndarray | float) -> str:
-    """What is to be said of values; where nothing computes, that a call went through is all that can be seen."""
-    if isinstance(got, Unseen):
-        return RIGHT
-    wrong = np.flatnonzero(np.broadcast_to(np.asarray(expected), got.shape).ravel() != got.ravel())
-    if not wrong.size:
-        return RIGHT
-    return f"{wrong.size} of {got.size} values are wrong: got {got.ravel()[wrong[0]]} at {wrong[0]}"
-
-
 def full(value: float, count: int = COUNT) -> np.ndarray:
     """An array of one value."""
     return np.full(count, value, np.float32)
-
-
-def said(work: Callable[[], str]) -> str:
-    """What some work says, or what it raises."""
-    try:
-        return work()
-    except Exception as error:  # whatever it is, it is the result
-        return f"{type(error).__name__}: {error}"
 
 
 # ---- the order of outputs and inputs
@@ -222,7 +170,7 @@ def with_ptx(device: Device, backend: str, variant: str) -> str:
 
 def with_ptx_warm(device: Device, backend: str) -> str:
     """The same in a second process, which finds the driver's cache filled by the first one."""
-    first = run_one(f"PTX only, cold, {backend}", {"CUDA_CACHE_PATH": os.environ["CUDA_CACHE_PATH"]})
+    first = run_one(PROGRAM, f"PTX only, cold, {backend}", {"CUDA_CACHE_PATH": os.environ["CUDA_CACHE_PATH"]})
     return f"first: {first['got']}; second: {with_ptx(device, backend, 'ptx')}"
 
 
@@ -478,54 +426,24 @@ def _compilers() -> dict[str, Experiment]:
 EXPERIMENTS = {**_orders(), **_graphs(), **_contexts(), **_compilers(), **_ptx()}
 
 
-# ---- running them
-
-
-def run_here(name: str) -> dict[str, Any]:
-    """Run an experiment in this process."""
-    experiment = EXPERIMENTS[name]
-    return judged(experiment, said(lambda: experiment.run(device_of(named()))))
-
-
-def judged(experiment: Experiment, got: str) -> dict[str, Any]:
-    """What is written down of an experiment."""
-    passed = re.fullmatch(experiment.expected, got, re.DOTALL) is not None
-    return {"passed": passed, "expected": experiment.expected, "got": got[:2000]}
-
-
-def run_one(name: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Run an experiment in a process of its own."""
-    experiment = EXPERIMENTS[name]
-    with tempfile.TemporaryDirectory() as folder:
-        variables = os.environ | {"CUDA_CACHE_PATH": folder} | dict(environment or {})
-        command, output, errors = [sys.executable, __file__, "run", name], Path(folder, "out"), Path(folder, "err")
-        with output.open("w") as out, errors.open("w") as err:  # a pipe would be held open by what it has started
-            process = subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
-            try:
-                process.wait(experiment.limit_s)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-                return judged(experiment, f"still running after {experiment.limit_s:.0f} s")
-        return result_of(experiment, process.returncode, output.read_text(), errors.read_text(errors="replace"))
-
-
-def result_of(experiment: Experiment, status: int, output: str, errors: str) -> dict[str, Any]:
-    """What a process has printed last, or how it ended without that."""
-    try:
-        return dict(json.loads(output.splitlines()[-1]))
-    except (IndexError, ValueError):
-        return judged(experiment, f"the process ended with status {status}: {errors[-1500:]}")
+# ---- which of them run here
 
 
 ON_STANDIN = (capture, with_ptx, no_context, in_a_thread, after_fork)
 """What can be called where nothing computes."""
 
 
-def can_run(experiment: Experiment, backends: list[str]) -> bool:
+@functools.cache
+def built_backends() -> tuple[str, ...]:
+    """The backends that the packages were built for."""
+    manifest = packages() / "kw_kernels" / "manifest.json"
+    return tuple(json.loads(manifest.read_text())["backends"] if manifest.exists() else LIBRARIES)
+
+
+def can_run(experiment: Experiment) -> bool:
     """Whether this device can do an experiment; where none is real, only the backends that were built are tried."""
     words = experiment.run.keywords if isinstance(experiment.run, functools.partial) else {}
-    backend = words.get("backend", "tvm_ffi")
+    backend, backends = words.get("backend", "tvm_ffi"), built_backends()
     if named() == "cuda":
         return True
     if named() == "cpu":
@@ -534,63 +452,7 @@ def can_run(experiment: Experiment, backends: list[str]) -> bool:
     return function in ON_STANDIN and backend in backends and backend in ("tvm_ffi", "cuda_core")
 
 
-def chosen() -> list[str]:
-    """The experiments that this device can do."""
-    manifest = packages() / "kw_kernels" / "manifest.json"
-    backends = json.loads(manifest.read_text())["backends"] if manifest.exists() else list(LIBRARIES)
-    return [name for name, one in EXPERIMENTS.items() if can_run(one, list(backends))]
-
-
-def run_forked(name: str) -> dict[str, Any]:
-    """Run an experiment in a child that has what is imported already; for devices that only pretend to be there."""
-    read, write = os.pipe()
-    child = os.fork()
-    if not child:
-        os.write(write, json.dumps(run_here(name)).encode())
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        text = pipe.read().decode()
-    _, status = os.waitpid(child, 0)
-    return result_of(EXPERIMENTS[name], os.waitstatus_to_exitcode(status), text, "")
-
-
-def run_all(results: Path | None) -> int:
-    """Run what this device can do, and write after each one what is known so far; 1 if one did not pass."""
-    found: dict[str, dict[str, Any]] = {}
-    lock = threading.Lock()
-    # Nothing poisons a context of the CPU, and a process for each one would take most of the time.
-    run = {"cuda": run_one, "cpu": run_here, "standin": run_forked}[named()]
-
-    def one(name: str) -> None:
-        result = run(name)
-        with lock:
-            found[name] = result
-            print(f"{'passed' if result['passed'] else 'FAILED'}: {name}: {result['got']}", flush=True)
-            if results is not None:
-                partial = results.with_suffix(".new")
-                partial.write_text(json.dumps(found, indent=1))
-                shutil.move(partial, results)
-
-    if named() == "standin":
-        for module in ("tvm_ffi", "cuda.core", "cuda.bindings.driver"):
-            with contextlib.suppress(ModuleNotFoundError):
-                importlib.import_module(module)
-    with ThreadPoolExecutor(AT_ONCE) if named() == "cuda" else contextlib.nullcontext() as pool:
-        list(pool.map(one, chosen()) if pool else map(one, chosen()))
-    return 0 if all(result["passed"] for result in found.values()) else 1
-
-
-def main(words: list[str]) -> int:
-    """Do what the command line says."""
-    if words[:1] == ["run"]:
-        print(json.dumps(run_here(words[1])))
-        return 0
-    if words[:1] == ["all"]:
-        return run_all(Path(words[1]) if len(words) > 1 else None)
-    print("\n".join(chosen()))
-    return 0
-
+PROGRAM = Program(__file__, EXPERIMENTS, can_run)
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(PROGRAM, sys.argv[1:]))

@@ -3,9 +3,10 @@
     python tests/gpu/pack.py [build/gpu_bundle]
 
 The bundle has ``packages`` (the kernel library and the probes, for all backends), ``variants`` (the probes with PTX
-only: as it is, damaged, for a newer driver, and altered after the build), ``cases`` (inputs and expected outputs) and
-``wheels`` (what the backends need there, for its Python). It is an error if bundle and repository together are larger
-than the limit. ``run_all.sh`` runs everything.
+only: as it is, damaged, for a newer driver, and altered after the build), ``cases`` (inputs and expected outputs),
+``wheels`` (what the backends need there, for its Python), and ``languages`` (packages in other languages, and built in
+other ways; see ``pack_languages.py``). It is an error if bundle and repository together are larger than the limit.
+``run_all.sh`` runs everything.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 SITE_SCONS = ROOT / "site_scons"
 sys.path[:0] = [str(HERE), str(SITE_SCONS)]
+
+from pack_languages import PARTS, add_languages  # noqa: E402
 
 LIMIT = 64 * 2**20
 """Bytes that the bundle and the files of the repository may have together."""
@@ -59,13 +62,18 @@ def build(folder: Path, package: str, definitions: Sequence[Path], options: argp
     (folder / "SConstruct").write_text(SCONSTRUCT.format(package=package))
     (folder / "pyproject.toml").write_text("")
     words = [f"TARGETS={options.targets}", f"ARCHS={archs}", f"BACKENDS={options.backends}", f"-j{options.jobs}"]
+    run_scons(folder, words)
+    return folder / "build" / package
+
+
+def run_scons(folder: Path, words: Sequence[str]) -> None:
+    """Build a project, and print the last line of what SCons says."""
     command = [sys.executable, "-m", "SCons", "-Q", *words]
     done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
     if done.returncode:
         said = (done.stdout + done.stderr)[-6000:]
         raise SystemExit(f"{' '.join(command)}\nended with status {done.returncode} in {folder}\n{said}")
-    print(f"{package}: {done.stdout.splitlines()[-1]}")
-    return folder / "build" / package
+    print(f"{folder.name}: {done.stdout.splitlines()[-1]}", flush=True)
 
 
 def environment() -> dict[str, str]:
@@ -138,14 +146,20 @@ def add_wheels(folder: Path, options: argparse.Namespace) -> None:
 
 
 def size(path: Path) -> int:
-    """Bytes of all files below a folder."""
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    """Bytes that all files below a folder have in an archive."""
+    return sum(archived(file) for file in path.rglob("*") if file.is_file())
+
+
+def archived(file: Path) -> int:
+    """Bytes that a file takes in a tar archive: blocks of 512 bytes, and one in front."""
+    return 512 + (file.stat().st_size + 511) // 512 * 512
 
 
 def tracked() -> int:
-    """Bytes of the files of the repository that git knows."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return sum((ROOT / name).stat().st_size for name in listed.split("\0") if name and (ROOT / name).is_file())
+    """Bytes of the files of the repository, those that git does not know yet among them, but not those it ignores."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return sum(archived(ROOT / name) for name in listed.split("\0") if name and (ROOT / name).is_file())
 
 
 def report(folder: Path, limit: int) -> int:
@@ -157,7 +171,8 @@ def report(folder: Path, limit: int) -> int:
         print(f"{count:14,} bytes  {name}")
     (folder / "bundle.json").write_text(json.dumps({"bytes": parts, "limit": limit}, indent=1) + "\n")
     if total > limit:
-        print(f"{folder}: too large by {total - limit:,} bytes\n  remedy: fewer archs, kernels or cases")
+        print(f"{folder}: too large by {total - limit:,} bytes")
+        print("  remedy: fewer archs, kernels or cases, or --languages ''")
     return int(total > limit)
 
 
@@ -170,6 +185,7 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--targets", default="llvm,cuda", help="those of the packages")
     parser.add_argument("--backends", default=BACKENDS, help="those of the packages")
     parser.add_argument("--kernels", help="definition files of the library, without .py; default: all of kernels/")
+    parser.add_argument("--languages", default=",".join(PARTS), help="what else is built; empty: nothing")
     parser.add_argument("--python", default="3.12", help="the version of Python of the other machine")
     parser.add_argument("--no-wheels", action="store_true", help="download nothing")
     parser.add_argument("--jobs", type=int, default=2, help="the N of -jN")
@@ -182,6 +198,7 @@ def main(words: Sequence[str] | None = None) -> int:
     options = parsed(words)
     options.folder = options.folder.absolute()
     work = options.work or options.folder.with_name(f"{options.folder.name}_work")
+    jobs = f"-j{options.jobs}"
     shutil.rmtree(options.folder, ignore_errors=True)
     (options.folder / "packages").mkdir(parents=True)
     names = options.kernels.split(",") if options.kernels else [p.stem for p in (ROOT / "kernels").glob("[!_]*.py")]
@@ -198,6 +215,8 @@ def main(words: Sequence[str] | None = None) -> int:
             options.backends = "tvm_ffi,cuda_core"
             probes = build(work / "ptx", "gpu_probes", [PROBES], options, ",".join([*cpu, "compute_80"]))
         add_variants(probes, options.folder / "variants")
+    if options.languages:
+        add_languages(options.folder / "languages", work, options, lambda at, words: run_scons(at, [*words, jobs]))
     sys.path.insert(0, str(ROOT / "kernels"))
     from make_cases import write_all
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib.metadata
 import importlib.util
 import json
@@ -34,6 +35,9 @@ LEAST_S = 5.0
 """Seconds below which no part is started any more."""
 
 BACKENDS = ("tvm_ffi", "cython", "cuda_core", "torch", "jax")
+GROUPS = ("tests", "experiments", "languages", "benchmarks", "sanitizer")
+"""What ``--only`` can name. Wheels are always installed, because everything else needs them."""
+
 STANDIN = ROOT / "tests" / "standin" / "cuda.c"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
@@ -215,6 +219,7 @@ class Session:
             "parts": [asdict(outcome) for outcome in self._outcomes],
             "experiments": read_json(self._work / "experiments.json"),
             "experiments_with_standin": read_json(self._work / "experiments_with_standin.json"),
+            "languages": read_json(self._work / "languages.json"),
         }
         partial = out / "result.new"
         partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
@@ -240,14 +245,27 @@ class Session:
     def groups(self) -> Iterator[list[Part]]:
         """The parts in order; those of one group run at the same time."""
         yield self._wheels()
+        for name in GROUPS:
+            if name in self._options.only:
+                yield from getattr(self, f"_{name}_groups")()
+
+    def _tests_groups(self) -> Iterator[list[Part]]:
         # Imports take most of a dry run.
-        yield [
-            self._tests(name) for name in ([",".join(self.backends())] if self._options.dry_run else self.backends())
-        ]
+        backends = self.backends()
+        yield [self._tests(name) for name in ([",".join(backends)] if self._options.dry_run else backends)]
+
+    def _experiments_groups(self) -> Iterator[list[Part]]:
         yield [self._experiments()]
         if self._options.dry_run:
             yield [self._standin()]
+
+    def _languages_groups(self) -> Iterator[list[Part]]:
+        yield [self._languages()]
+
+    def _benchmarks_groups(self) -> Iterator[list[Part]]:
         yield [self._benchmarks()]
+
+    def _sanitizer_groups(self) -> Iterator[list[Part]]:
         yield [self._sanitizer(tool) for tool in (("none",) if self._options.dry_run else TOOLS)]
 
     def _wheels(self) -> list[Part]:
@@ -285,21 +303,33 @@ class Session:
         return Part("experiments", command, 200, lambda status, text: read_experiments(results, status, text))
 
     def _standin(self) -> Part:
-        """Experiments of CUDA with the driver that stands in, whose source is compiled here."""
-        folder = self._work / "standin"
+        """Experiments of CUDA with the driver that stands in."""
+        results = self._work / "experiments_with_standin.json"
+        command, more = self._with_standin([sys.executable, str(HERE / "experiments.py"), "all", str(results)])
+        read = functools.partial(read_experiments, results)
+        return Part("experiments, stand-in", command, 120, read, more)
+
+    def _with_standin(self, program: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+        """The command and the variables of a program with the driver that stands in, whose source is compiled here."""
+        folder = self._work / f"standin{len(list(self._work.iterdir()))}"
         folder.mkdir()
-        driver, results = folder / "libcuda.so.1", self._work / "experiments_with_standin.json"
+        driver = folder / "libcuda.so.1"
         script = f"{shlex.join(['gcc', '-shared', '-fPIC', str(STANDIN), '-o', str(driver), '-ldl'])} && exec "
-        script += shlex.join([sys.executable, str(HERE / "experiments.py"), "all", str(results)])
         more = {"KERNELWRIGHT_TEST_DEVICE": "standin", "KERNELWRIGHT_CUDA_DRIVER": str(driver)}
-        more |= {"LD_LIBRARY_PATH": str(folder), "STANDIN_CAPABILITY": "90"}
-        return Part(
-            "experiments, stand-in",
-            ["sh", "-c", script],
-            120,
-            lambda status, text: read_experiments(results, status, text),
-            more,
-        )
+        more |= {"LD_LIBRARY_PATH": str(folder), "STANDIN_CAPABILITY": "90", "STANDIN_SHARED": "232448"}
+        return ["sh", "-c", script + shlex.join(program)], more
+
+    def _languages(self) -> Part:
+        """Packages in other languages, and built in other ways; in a dry run with the driver that stands in."""
+        folder, results = self._options.bundle / "languages", self._work / "languages.json"
+        program, more = [sys.executable, str(HERE / "languages.py"), "all", str(results)], {}
+        read = functools.partial(read_languages, results, folder / "left_out.json")
+        problem = "" if folder.is_dir() else f"no languages in {self._options.bundle.name}: run tests/gpu/pack.py"
+        if problem:
+            program = []
+        elif self._options.dry_run:
+            program, more = self._with_standin(program)
+        return Part("languages", program, 200, read, more, problem)
 
     def _benchmarks(self) -> Part:
         results = self._options.out / "gpu.json"
@@ -371,6 +401,15 @@ def read_experiments(results: Path, status: int, text: str) -> tuple[bool, dict[
     return is_well, counts, "\n".join(wrong) or ("" if is_well else tail(text))
 
 
+def read_languages(results: Path, left_out: Path, status: int, text: str) -> tuple[bool, dict[str, int], str]:
+    """The same of the packages in other languages: what was left out is said as well, and what launches take."""
+    is_well, counts, message = read_experiments(results, status, text)
+    missing = read_json(left_out) or {}
+    lines = [f"left out: {package}: {problem}" for package, problem in missing.items()]
+    times = [f"{name}: {one['got']}" for name, one in (read_json(results) or {}).items() if "times" in name]
+    return is_well, counts | {"left out": len(missing)}, "\n".join(filter(None, [message, *lines, *times]))
+
+
 def read_benchmark(results: Path, status: int, text: str) -> tuple[bool, dict[str, int], str]:
     """Whether everything was measured, and its results were right."""
     found = read_json(results)
@@ -419,9 +458,13 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu_results", help="where the results go")
     parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds for everything")
     parser.add_argument("--part-limit", type=float, default=BUDGET_S, help="seconds for each part at most")
+    parser.add_argument("--only", default=",".join(GROUPS), help=f"parts, with commas; of {', '.join(GROUPS)}")
     parser.add_argument("--dry-run", action="store_true", help="the CPU plays the GPU")
     options = parser.parse_args(words)
     options.bundle, options.out = options.bundle.absolute(), options.out.absolute()
+    options.only = options.only.split(",")
+    if unknown := set(options.only) - set(GROUPS):
+        parser.error(f"there is no part {', '.join(sorted(unknown))}: there are {', '.join(GROUPS)}")
     if not (options.bundle / "packages" / "kw_kernels").is_dir():
         parser.error(f"no package in {options.bundle}: run tests/gpu/pack.py where the compilers are")
     return options

@@ -23,6 +23,8 @@ KERNELS = "rope,saxpy"
 
 BACKENDS = "tvm_ffi,torch,jax,cuda_core"
 
+LANGUAGES = "modes,recorded" if importlib.util.find_spec("triton") else "modes"
+
 MISSING = [name for name in ("torch", "jax", "jax_tvm_ffi", "cuda") if importlib.util.find_spec(name) is None]
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
@@ -68,9 +70,9 @@ def make_wheel(folder: Path, name: str, file: str) -> None:
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle of a small library for the CPU, with one wheel."""
     folder = tmp_path_factory.mktemp("gpu") / "bundle"
-    small = ("--archs", "x86-64-v3,compute_80", "--backends", BACKENDS, "--kernels", KERNELS)
+    small = ("--archs", "x86-64-v3,compute_80", "--backends", BACKENDS, "--kernels", KERNELS, "--languages", LANGUAGES)
     path = f"{Project.shared}/bin:{os.environ['PATH']}"
-    for name in ("library", "probes"):
+    for name in ("library", "probes", *LANGUAGES.split(",")):
         work = folder.with_name(f"{folder.name}_work") / name
         work.mkdir(parents=True)
         Project(work).know_tools()
@@ -99,8 +101,8 @@ def test_a_dry_run_goes_through_every_part_and_calls_every_variant_through_every
     """It takes long: it packs some kernels, and runs every experiment once."""
     said, result, out = dry
     parts = {part["name"]: part for part in result["parts"]}
-    experiments = ["experiments", "experiments, stand-in"]
-    assert list(parts) == ["wheels", "tools", "tests, tvm_ffi,torch,jax", *experiments, "benchmarks", "sanitizer, none"]
+    others = ["experiments", "experiments, stand-in", "languages", "benchmarks", "sanitizer, none"]
+    assert list(parts) == ["wheels", "tools", "tests, tvm_ffi,torch,jax", *others]
     assert {part["status"] for part in parts.values()} == {"passed"}, said
     assert result["passed"] and "\nPASSED: " in said
     log = (out / "log.txt").read_text()
@@ -134,6 +136,133 @@ def test_experiments_of_cuda_have_run_with_the_driver_that_stands_in(dry: tuple[
         assert {f"{name}, {backend}" for name in wanted} <= set(found)
     assert all(one["passed"] for one in found.values())
     assert "kernel 'staged'" in found["PTX only, too new, cuda_core"]["got"]
+
+
+def test_packages_that_were_built_in_other_ways_and_the_recorded_program_have_been_called(
+    dry: tuple[str, dict[str, Any], Path],
+) -> None:
+    languages, found = importlib.import_module("languages"), dry[1]["languages"]
+    packages = [*languages.MODES, *([languages.RECORDED] if "recorded" in LANGUAGES else [])]
+    assert set(found) == {name for name in languages.EXPERIMENTS if name.partition(",")[0] in packages}
+    assert len(found) >= 12 and all(one["passed"] for one in found.values())
+    assert found["kw_split, is split by arch"]["got"] == "right values"
+
+
+@pytest.mark.skipif("recorded" not in LANGUAGES, reason="Triton is not installed")
+def test_what_the_recorded_program_refuses_says_why(dry: tuple[str, dict[str, Any], Path]) -> None:
+    found = dry[1]["languages"]
+    said = found["triton_program, errors"]["got"]
+    assert "the tensors are on several devices, cuda:0 and cpu" in said and "BLOCK = the int 512" in said
+    times = found["triton_program, times of launches"]["got"]
+    assert re.fullmatch(r"(.*: package \d+\.\d\d us, Triton is not here(; |$)){2}", times)
+    assert f"triton_program, times of launches: {times}" in dry[0]
+
+
+def test_parts_can_be_chosen(bundle: Path, tmp_path: Path) -> None:
+    words = ("--budget", "0", "--only", "benchmarks,languages")
+    _, result = run_all(bundle, tmp_path, *words, ok=False)
+    assert [part["name"] for part in result["parts"]] == ["wheels", "tools", "languages", "benchmarks"]
+    said = child(GPU / "run_all.sh", "--dry-run", "--bundle", bundle, "--only", "language", ok=False)
+    assert "there is no part language: there are tests, experiments, languages" in said
+
+
+def test_a_bundle_without_languages_does_not_pass_for_one_with_them(bundle: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "bundle"
+    folder.mkdir()
+    (folder / "packages").symlink_to(bundle / "packages")
+    session = make_session(folder, tmp_path)
+    session.run([session._languages()])
+    (part,) = json.loads((tmp_path / "out" / "result.json").read_text())["parts"]
+    assert (part["status"], part["message"]) == ("not run", "no languages in bundle: run tests/gpu/pack.py")
+
+
+def test_what_could_not_be_built_is_said(tmp_path: Path) -> None:
+    (tmp_path / "left_out.json").write_text('{"tile_kernels": "it needs TileLang"}')
+    (tmp_path / "found.json").write_text('{"a call": {"passed": true, "got": "right values"}}')
+    read = importlib.import_module("run_all").read_languages
+    found = read(tmp_path / "found.json", tmp_path / "left_out.json", 0, "")
+    assert found == (True, {"passed": 1, "failed": 0, "left out": 1}, "left out: tile_kernels: it needs TileLang")
+
+
+def test_an_example_is_left_out_if_its_language_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    packing = importlib.import_module("pack_languages")
+    monkeypatch.delenv(packing.TILELANG, raising=False)
+    assert packing.Example("a", "b").problem() == ""
+    assert packing.Example("a", "b", ("no_such_language",)).problem() == "there is no module no_such_language here"
+    assert packing.Example("a", "b", needs_tilelang=True).problem() == f"{packing.TILELANG} names no interpreter"
+    monkeypatch.setenv(packing.TILELANG, sys.executable)
+    assert packing.Example("a", "b", needs_tilelang=True).problem() == ""
+
+
+def test_every_example_has_calls() -> None:
+    packing, calls = importlib.import_module("pack_languages"), importlib.import_module("example_calls")
+    assert {one.folder for one in packing.EXAMPLES} == {path.name for path in (ROOT / "examples").iterdir()}
+    assert {one.package for one in packing.EXAMPLES} == {*calls.EXAMPLES, "model_kernels"}  # whose programs are run
+
+
+@pytest.mark.parametrize("example", ["cuda-cpp", "tilelang", *(["triton"] if "recorded" in LANGUAGES else [])])
+def test_what_is_expected_of_an_example_is_what_its_own_references_say(
+    example: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import numpy as np
+
+    packing, calls = importlib.import_module("pack_languages"), importlib.import_module("example_calls")
+    package = next(one.package for one in packing.EXAMPLES if one.folder == example)
+    folder = ROOT / "examples" / example / "kernels"
+    monkeypatch.syspath_prepend(str(folder))
+    load = importlib.import_module("make_cases").load_kernels
+    kernels = {kernel.name: kernel for path in folder.glob("*.py") for kernel in load(path)}
+    compared = set()
+    for call in (call for listed in calls.EXAMPLES[package].values() for call in listed()):
+        if "bfloat16" not in call.dtypes.values():
+            ((name, expected),) = call.expected.items()
+            made = kernels[call.kernel].reference_function(**call.inputs, **call.config)
+            assert made.dtype == expected.dtype
+            np.testing.assert_allclose(made, expected, rtol=0, atol=call.tolerance[name])
+            compared.add(call.kernel)
+    assert compared == {name for name, kernel in kernels.items() if kernel.reference_function}
+
+
+def test_a_wrong_result_of_a_package_is_seen() -> None:
+    import numpy as np
+
+    languages, cpu = importlib.import_module("languages"), importlib.import_module("devices").Device()
+    array = np.linspace(0, 1, 100, dtype=np.float32)
+    assert languages.judged(cpu, cpu.tensor(array), array, "float32", 0) == "right values"
+    assert "index=(99,)" in languages.judged(cpu, cpu.tensor(np.append(array[:-1], 2)), array, "float32", 1e-3)
+    bits = importlib.import_module("example_calls").bits_of(array)
+    assert languages.judged(cpu, cpu.tensor(bits, "bfloat16"), bits, "bfloat16", 0) == "right values"
+    assert languages.summary({}) != "right values"
+    assert languages.summary({"a": "right values", "b": "wrong"}) == "b: wrong"
+
+
+INTERPRETED = """\
+import sys
+sys.path[:0] = [sys.argv[1], sys.argv[2]]
+import _kernels, host, languages
+from devices import Device
+# The interpreter has nothing that measures; the last config that is tried is as good as any.
+vars(_kernels.matmul)["do_bench"] = lambda call, quantiles: (call(), [1.0, 1.0, 1.0])[1]
+def run(case):
+    arrays = languages.on_device(Device(), case)
+    case.run(_kernels, arrays)
+    return languages.outcome(Device(), case, arrays, case.inputs)
+print(languages.each_case(Device(), run))
+"""
+
+
+@pytest.mark.skipif("recorded" not in LANGUAGES, reason="Triton is not installed")
+def test_the_recorded_program_computes_what_is_expected_of_it() -> None:
+    said = child(sys.executable, "-c", INTERPRETED, GPU, GPU / "triton_program", TRITON_INTERPRET="1")
+    assert said.splitlines()[-1] == "right values"
+
+
+@pytest.mark.skipif("recorded" not in LANGUAGES, reason="Triton is not installed")
+def test_the_recording_is_that_of_the_program(tmp_path: Path) -> None:
+    program, output = GPU / "triton_program", tmp_path / "calls.json"
+    words = ("record", program / "record_calls.py", "--arch", "sm_90a", "--output", output)
+    child(sys.executable, "-m", "kernelwright", *words, PYTHONPATH=str(ROOT / "site_scons"))
+    assert output.read_text() == (program / "calls.json").read_text()
 
 
 def test_the_benchmark_has_rows_of_every_kernel_and_of_launches(dry: tuple[str, dict[str, Any], Path]) -> None:

@@ -1,0 +1,12 @@
+"""Does all that the program does once, with tensors on the CPU: this is what is recorded, without a GPU.
+
+kernelwright record tests/gpu/triton_program/record_calls.py --arch sm_90a --fresh \\
+    --output tests/gpu/triton_program/calls.json
+"""
+
+import _kernels
+import host
+import torch
+
+if __name__ == "__main__":
+    host.run_all(_kernels, lambda array: torch.from_numpy(array.copy()))
