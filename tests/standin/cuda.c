@@ -22,12 +22,14 @@
  *   STANDIN_PARAMETERS  types of the parameters to log at a launch: p pointer, b int8, i int32, l int64, f float32,
  *                       d float64, h float16, t tensor map: the number of the call that made it, w an address and, behind it, two int32 and an int64: a matrix of CuTe DSL;
  *                       of several functions with their names: "first:pi second:ppi"
+ *   STANDIN_BYTES       1: a launch logs the bytes of all parameters, as many as the cubin says that they have
  *   STANDIN_FAIL        "cuLaunchKernelEx=700": that function fails with that code
  *
  * Times are made up: a launch takes 5 us, a hundredth of one for each block, and a fiftieth for each thread of a block.
  * Work that sets memory takes 1 us. Events note how much time has passed by such work. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -49,7 +51,13 @@ typedef struct {
 typedef struct {
   char name[128], arch[32];
   unsigned int dynamic[64]; /* what the function opted in to on each device */
+  uint16_t sizes[512];      /* of the parameters, if the log is to have their bytes; 0: there is no such parameter */
 } kernel;
+
+typedef struct {
+  char *name;
+  unsigned char *cubin; /* a copy, if the log is to have the bytes of parameters */
+} image;
 
 static _Atomic long long passed_ns;
 
@@ -191,7 +199,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
     case 13: case 36: case 37: *value = 1000; return 0; /* clocks, and the width of memory */
     case 38: *value = 1 << 20; return 0;
     case 95: *value = 1; return 0;
-    case 97: *value = number("STANDIN_SHARED", 101376); return 0;
+    case 81: case 97: *value = number("STANDIN_SHARED", 101376); return 0;
     case 115: *value = number("STANDIN_POOLS", 1); return 0;
     default: return 1;
   }
@@ -262,7 +270,13 @@ int cuCtxPopCurrent_v2(int **context) {
   return 0;
 }
 
-/* A name for an image: the text that it is, or what is in its header. A cubin ends with the table of its segments. */
+/* A cubin ends with the table of its segments. */
+static size_t cubin_size(const unsigned char *code) {
+  const Elf64_Ehdr *header = (const Elf64_Ehdr *)code;
+  return header->e_phoff + header->e_phnum * sizeof(Elf64_Phdr);
+}
+
+/* A name for an image: the text that it is, or what is in its header. */
 static char *describe(const unsigned char *code) {
   const char *target = NULL, *what = NULL;
   size_t size = strlen((const char *)code);
@@ -271,7 +285,7 @@ static char *describe(const unsigned char *code) {
   if (!memcmp(code, "\177ELF", 4)) {
     what = "cubin sm_";
     arch = code[8] == 7 ? code[48] : code[49]; /* version 8 of the ABI has other things in the first byte */
-    size = *(const uint64_t *)(code + 32) + 56 * (size_t)*(const uint16_t *)(code + 56);
+    size = cubin_size(code);
   } else if (!memcmp(code, "P\355U\272", 4)) {
     what = code[16] == 1 ? "fatbin compute_" : "fatbin sm_";
     arch = *(const uint32_t *)(code + 44);
@@ -286,21 +300,46 @@ static char *describe(const unsigned char *code) {
   return strdup(name);
 }
 
-int cuLibraryLoadData(void **library, const void *code, void *a, void **b, unsigned int c, void *d, void **e,
+/* The sizes of a function's parameters: a cubin has a section of attributes for each function. An attribute has a
+ * format, a kind and a number of two bytes, which in format 4 says how many bytes follow. Those of kind 0x17 are
+ * parameters: four bytes that say nothing here, two each for their number and their place, and in the upper 14 of 32 bits
+ * their size (that is how cuobjdump --dump-elf prints them as KPARAM_INFO). */
+static void read_sizes(const unsigned char *cubin, const char *function, uint16_t *sizes) {
+  const Elf64_Ehdr *header = (const Elf64_Ehdr *)cubin;
+  const Elf64_Shdr *sections = (const Elf64_Shdr *)(cubin + header->e_shoff);
+  const char *names = (const char *)cubin + sections[header->e_shstrndx].sh_offset;
+  char wanted[160];
+  snprintf(wanted, sizeof wanted, ".nv.info.%s", function);
+  for (int i = 0; i < header->e_shnum; ++i) {
+    if (strcmp(names + sections[i].sh_name, wanted)) continue;
+    const unsigned char *at = cubin + sections[i].sh_offset, *end = at + sections[i].sh_size;
+    for (; at < end; at += 4 + (at[0] == 4 ? at[2] + 256 * at[3] : 0))
+      if (at[0] == 4 && at[1] == 0x17 && at[8] + 256 * at[9] < 512)
+        sizes[at[8] + 256 * at[9]] = (uint16_t)(*(const uint32_t *)(at + 12) >> 18);
+  }
+}
+
+int cuLibraryLoadData(image **library, const void *code, void *a, void **b, unsigned int c, void *d, void **e,
                       unsigned int f) {
   (void)a, (void)b, (void)c, (void)d, (void)e, (void)f;
   ENTER("cuLibraryLoadData");
   UNSAFE();
-  *library = describe(code);
-  say("load %s\n", (const char *)*library);
+  *library = calloc(1, sizeof **library);
+  (*library)->name = describe(code);
+  if (number("STANDIN_BYTES", 0) && !memcmp(code, ELFMAG, SELFMAG)) {
+    (*library)->cubin = malloc(cubin_size(code));
+    memcpy((*library)->cubin, code, cubin_size(code));
+  }
+  say("load %s\n", (*library)->name);
   return 0;
 }
 
-int cuLibraryGetKernel(kernel **result, void *library, const char *name) {
+int cuLibraryGetKernel(kernel **result, image *library, const char *name) {
   ENTER("cuLibraryGetKernel");
   *result = calloc(1, sizeof **result);
   snprintf((*result)->name, sizeof (*result)->name, "%s", name);
-  snprintf((*result)->arch, sizeof (*result)->arch, "%s", (const char *)library);
+  snprintf((*result)->arch, sizeof (*result)->arch, "%s", library->name);
+  if (library->cubin) read_sizes(library->cubin, name, (*result)->sizes);
   return 0;
 }
 
@@ -354,8 +393,15 @@ static const char *types_of(const char *function) {
   return NULL;
 }
 
+/* Attribute 4 is the size of a cluster, along three axes. */
+static void say_attribute(FILE *line, unsigned int id, const unsigned int *value) {
+  fprintf(line, " attribute %u: %u", id, value[0]);
+  if (id == 4 && (value[1] != 1 || value[2] != 1)) fprintf(line, " %u %u", value[1], value[2]);
+}
+
 /* Threads launch at the same time: the line is written as a whole. */
 static void say_launch(const launch_config *config, const kernel *own, void **parameters) {
+  if (!getenv("STANDIN_LOG")) return; /* benchmarks time launches */
   const unsigned int *g = config->grid, *b = config->block;
   const char *types = types_of(own->name);
   char text[4096];
@@ -365,10 +411,15 @@ static void say_launch(const launch_config *config, const kernel *own, void **pa
           *current[depth - 1]);
   if (is_foreign(context_of(config->stream))) fprintf(line, " in a context of its own");
   for (unsigned int i = 0; i < config->num_attributes; ++i)
-    fprintf(line, " attribute %u: %u", config->attributes[i].id, config->attributes[i].value[0]);
+    say_attribute(line, config->attributes[i].id, config->attributes[i].value);
   for (int i = 0; types && types[i] && types[i] != ' '; ++i) {
     if (!i) fprintf(line, " parameters");
     say_parameter(line, types[i], parameters[i]);
+  }
+  if (own->sizes[0]) fprintf(line, " bytes");
+  for (int i = 0; own->sizes[i]; ++i) {
+    fprintf(line, " ");
+    for (int j = 0; j < own->sizes[i]; ++j) fprintf(line, "%02x", ((const unsigned char *)parameters[i])[j]);
   }
   fclose(line);
   say("%s\n", text);
@@ -679,9 +730,9 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, kernel *own, int bl
 
 /* ---- modules, which Triton's own launcher loads ---- */
 
-int cuModuleLoadData(void **module, const void *code) { return cuLibraryLoadData(module, code, 0, 0, 0, 0, 0, 0); }
+int cuModuleLoadData(image **module, const void *code) { return cuLibraryLoadData(module, code, 0, 0, 0, 0, 0, 0); }
 
-int cuModuleGetFunction(kernel **result, void *module, const char *name) {
+int cuModuleGetFunction(kernel **result, image *module, const char *name) {
   return cuLibraryGetKernel(result, module, name);
 }
 
@@ -692,7 +743,10 @@ int cuFuncGetAttribute(int *value, int attribute, kernel *own) {
   return cuKernelGetAttribute(value, attribute, own, 0);
 }
 
-int cuFuncSetAttribute(kernel *own, int attribute, int value) { return cuKernelSetAttribute(attribute, value, own, 0); }
+int cuFuncSetAttribute(kernel *own, int attribute, int value) {
+  if (attribute == 17) return 1; /* more shared memory than a GPU of today has */
+  return cuKernelSetAttribute(attribute, value, own, 0);
+}
 
 int cuFuncSetCacheConfig(kernel *own, int config) { return (void)own, (void)config, 0; }
 

@@ -53,7 +53,7 @@ def variant(slug: str, *written: str, targets: tuple[str, ...] = ("llvm",), **co
 
 def kernel_of(library: Library, *variants: Mapping[str, Any]) -> Kernel:
     entry = {"doc": "", "outputs": ["y"], "variants": [dict(item) for item in variants]}
-    return make_kernel("f", entry, library, None)
+    return make_kernel("f", entry, library, None, Kernel)
 
 
 def read_only() -> np.ndarray:

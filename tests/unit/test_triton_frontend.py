@@ -13,7 +13,7 @@ from kernelwright.core.errors import DefinitionError, ToolchainError, Where
 from kernelwright.define.divisible import ALL
 from kernelwright.define.sizes import Size
 from kernelwright.define.unit import Unit
-from kernelwright.frontends.triton.compiler import _require_release
+from kernelwright.frontends.triton.compiler import require_release
 from kernelwright.frontends.triton.heuristics import divisor_of, resolved
 from kernelwright.frontends.triton.lowering import _source
 from kernelwright.frontends.triton.program import Program
@@ -110,14 +110,14 @@ def test_configs_of_autotune_are_points():
 
 def test_another_release_or_none_is_an_error_with_the_line_for_pip(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__version__="3.9.7"))
-    _require_release(WHERE)
+    require_release(WHERE)
     monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__version__="3.10.0"))
     with pytest.raises(ToolchainError, match=r"Triton 3.10.0 is installed") as caught:
-        _require_release(WHERE)
+        require_release(WHERE)
     assert caught.value.remedy == "pip install 'triton==3.9.*'"
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(ToolchainError, match="Triton cannot be imported"):
-        _require_release(WHERE)
+        require_release(WHERE)
 
 
 def test_the_specialized_variant_has_aligned_data_and_rows_of_multiples():

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..core.converter import to_json
 from ..core.files import canonical_json
 from ..core.signature import Argument
 
@@ -37,6 +38,7 @@ def description_of(kernel: KernelPlan) -> str:
     ]
     tables = [table.to_json() for table in kernel.tables]
     described = {"outputs": list(kernel.outputs), "declared": kernel.declared, "meaning": list(kernel.meaning)}
+    described |= _recorded(to_json(kernel.recorded) if kernel.recorded else None)
     return _text(kernel.name, {**described, "tables": tables, "variants": variants})
 
 
@@ -62,12 +64,18 @@ def description_in(name: str, entry: Record) -> str:
     tables = [table.raw for table in entry.records("tables")] if entry.has("tables") else []
     meaning = entry.texts("meaning") if entry.has("meaning") else []
     described = {"outputs": entry.texts("outputs"), "declared": entry.optional(entry.count, "declared")}
+    described |= _recorded(entry.mapping("recorded") if entry.has("recorded") else None)
     return _text(name, {**described, "meaning": meaning, "tables": tables, "variants": variants})
 
 
 def _strides(symbols: Mapping[str, str]) -> dict[str, Any]:
     """The symbols that only strides have. Kernels without any get no entry, so their digests are what they were."""
     return {"stride_symbols": dict(symbols)} if symbols else {}
+
+
+def _recorded(function: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What callers must know of a recorded function. Other kernels get no entry, as with strides."""
+    return {"recorded": dict(function)} if function else {}
 
 
 def _arguments(arguments: Iterable[Argument]) -> Iterator[list[Any]]:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from ..core.arch import CPU_LEVELS, TARGETS
 from ..core.converter import from_json
 from ..core.errors import KernelwrightError, Where, shown
-from ..core.signature import IDENTIFIER, SCHEMA, Argument, Signature
+from ..core.signature import IDENTIFIER, SCHEMA, Argument, RecordedFunction, Signature, function_of
 from ..runtime.rivals import Pair, Relations
 from ..runtime.size import argument_text
 from ..runtime.tables import DeviceTable, Rules
@@ -191,6 +191,12 @@ class KernelPlan:
     def opaque(self) -> bool:
         """Whether its arguments are not known: calls are handed through."""
         return any(unit.opaque for unit in self.units)
+
+    @property
+    def recorded(self) -> RecordedFunction | None:
+        """The function that calls of a program are recorded of; None: it is no recorded kernel."""
+        calls = [(unit.images, unit.recorded) for unit in self.units if unit.recorded]
+        return function_of(calls) if calls else None
 
     @property
     def units(self) -> tuple[LoweredUnit, ...]:

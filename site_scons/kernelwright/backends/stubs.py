@@ -38,6 +38,8 @@ def kernel_stub(kernel: str, entry: Mapping[str, Any], types: StubTypes | None =
         types: the types of the kernel, its arguments and its results; None: the defaults.
     """
     types = types or StubTypes()
+    if "recorded" in entry:
+        return _class_stub(kernel, entry, types, "    def __getitem__(self, grid: _Any) -> _Any: ...\n")
     if entry.get("opaque"):
         return _class_stub(kernel, entry, types, "    def __call__(self, *arguments: _Any) -> _Any: ...\n")
     arguments = entry["variants"][0]["arguments"]
@@ -78,6 +80,9 @@ def documentation(kernel: str, entry: Mapping[str, Any]) -> str:
     """A kernel's docstring: the definition's, and the variants."""
     printable = "".join(c for c in entry["doc"] if c.isprintable() or c in "\n\t")
     doc = printable.replace("\\", "\\\\").replace('"""', "'''") or f"Kernel {kernel}."
+    if "recorded" in entry:
+        parameters = ", ".join(entry["recorded"]["parameters"])
+        return f"{doc}\n\nIt is called as {kernel}[grid]({parameters})."
     variants = "\n".join(f"    {_describe(variant)}" for variant in entry["variants"])
     return f"{doc}\n\nVariants, the first being the default:\n{variants}"
 

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping
 from ..core.arch import CPU_LEVELS, CudaArch
 from ..core.dtype import Dtype
 from ..core.errors import KernelwrightError, Where
-from ..core.signature import Argument, DeviceKernel
+from ..core.signature import SPREAD_CLUSTERS, Argument, DeviceKernel
 from ..runtime.size import are_int32, argument_text
 from ..runtime.tables import DeviceTable
 from .c_text import c_string, size_expression, symbols_of
 from .description import description_of
+from .forms import Forms, block_text
 from .images import image_symbol
 from .own_code import own_symbol
 from .plan import KernelPlan, LoweredUnit, VariantPlan
@@ -32,6 +33,7 @@ _FLAGS = {
     "tirx.use_programtic_dependent_launch": "dependent",
     "tirx.use_programmatic_dependent_launch": "dependent",
     "tirx.use_cooperative_launch": "cooperative",
+    SPREAD_CLUSTERS: "spread",
 }
 
 _DEVICES = {"llvm": "kDLCPU", "cuda": "kDLCUDA"}
@@ -60,6 +62,7 @@ class _Wrapper:
         self._signatures: dict[str, int] = {}
         self._relations = kernel.relations()
         self._competing = {kernel.variants[number].slug for number in self._relations.competing}
+        self._forms = Forms(kernel) if kernel.recorded else None
         self._split = kernel.split and any(unit.images and not unit.exported for unit in kernel.units)
 
     def text(self) -> str:
@@ -86,7 +89,8 @@ class _Wrapper:
         arguments = len(units[0].arguments)
         parameters = [len(device.params) for unit in units for device in unit.device_kernels]
         if max([arguments, *parameters]) > MAX_ARGUMENTS:
-            raise KernelwrightError(f"it has more than {MAX_ARGUMENTS} arguments", units[0].where)
+            remedy = "pass some of them in one array"
+            raise KernelwrightError(f"it has more than {MAX_ARGUMENTS} arguments", units[0].where, remedy)
         self._line(
             f"/* The library of kernel {self._kernel.name}: its tables and, below them, its FFI functions.",
             " * Written by Kernelwright. The launcher's headers have the mechanism. */",
@@ -105,11 +109,12 @@ class _Wrapper:
         positions = [next(i for i, a in enumerate(first.arguments) if a.name == name) for name in kernel.outputs]
         returned = positions if positions != sorted(positions) else []
         dims = [sum(len(a.shape) for a in unit.arguments if a.output) for unit in kernel.units]
-        opaque = "_OPAQUE" if kernel.opaque else ""
+        kind = "_GRIDDED" if kernel.recorded else "_OPAQUE" if kernel.opaque else ""
         toolkit = kernel.toolkit if any(unit.images for unit in kernel.units) else 0
         self._line(
             "};",
             *(["static _Atomic(TVMFFIObjectHandle) kw_provider;"] if self._split else []),
+            *(["static _Atomic(int32_t) kw_last;"] if kernel.recorded else []),
             *([f"static const int32_t kw_returned[] = {{{', '.join(map(str, returned))}}};"] if returned else []),
             "static const kw_kernel kw_this = {",
             f"  .name = {c_string(kernel.name)},",
@@ -127,13 +132,14 @@ class _Wrapper:
             *([f"  .num_declared = {kernel.declared},"] if kernel.declared is not None else []),
             *(["  .tuning = &kw_tuning_tables,"] if kernel.tables else []),
             *(["  .provider = &kw_provider,"] if self._split else []),
+            *(["  .last = &kw_last,"] if kernel.recorded else []),
             *([f"  .gaps = {c_string(kernel.gaps)},"] if kernel.gaps else []),
             "};",
             f"static const char kw_description[] __attribute__((used)) = {c_string(description_of(kernel))};",
             "",
             '#include "exports.h"',
-            f"KW_EXPORT{opaque}_KERNEL({kernel.name})",
-            *(f"KW_EXPORT{opaque}_VARIANT({kernel.name}, {number})" for number in range(len(kernel.variants))),
+            f"KW_EXPORT{kind}_KERNEL({kernel.name})",
+            *(f"KW_EXPORT{kind}_VARIANT({kernel.name}, {number})" for number in range(len(kernel.variants))),
             *(["KW_EXPORT_PROVIDER"] if self._split else []),
         )
 
@@ -144,7 +150,9 @@ class _Wrapper:
             fields += [f".num_cpu_units = {len(cpu)}"]
         if cuda := variant.of("cuda"):
             fields += [f".cuda_signature = &kw_signature_{self._number(cuda[0])}"]
-            fields += [f".cuda_entry = {cuda[0].entry}"] if len(cuda) == 1 else []
+            has_entry = len(cuda) == 1 and not cuda[0].recorded
+            fields += [f".cuda_entry = {cuda[0].entry}"] if has_entry else []
+            fields += [f".form = &kw_form_{number}"] if cuda[0].recorded else []
             fields += [f".module = &kw_module_{number}"]
             fields += [f".own = {own_symbol(self._kernel.linked, cuda[0].exported)}"] if cuda[0].exported else []
         if rivals := self._relations.rivals[number]:
@@ -231,6 +239,8 @@ class _Wrapper:
             self._cuda_unit(str(number), f"kw_images_{number}", units[0])
         elif units:
             self._cuda_sources(number, units)
+        if self._forms and units:
+            self._line(*self._forms.lines(number, units[0]))
 
     def _cuda_sources(self, number: int, units: tuple[LoweredUnit, ...]) -> None:
         """Write a module for each source of a variant, and one to choose among the images of all."""
@@ -239,7 +249,8 @@ class _Wrapper:
         for unit in units:
             self._line("", f"/* for {', '.join(unit.images)} */")
             self._cuda_unit(f"{number}_{unit.arch}", f"{images} + {len(rows)}", unit)
-            source = f", .source = &kw_module_{number}_{unit.arch}, .entry = {unit.entry}}},"
+            entry = "" if unit.recorded else f", .entry = {unit.entry}"
+            source = f", .source = &kw_module_{number}_{unit.arch}{entry}}},"
             rows += [row.removesuffix("},") + source for row in self._images(number, unit)]
         self._line("", f"static const kw_image {images}[] = {{", *rows, "};")
         self._line(f"static struct kw_loaded *_Atomic kw_loaded_{number}[KW_MAX_DEVICES];")
@@ -265,7 +276,9 @@ class _Wrapper:
             "};",
             f"static struct kw_loaded *_Atomic kw_loaded_{number}[KW_MAX_DEVICES];",
             f"static void *kw_libraries_{number}[{len(unit.images)}];",
+            *([f"static const kw_block kw_block_{number} = {block_text(unit.recorded)};"] if unit.recorded else []),
             f"static const kw_module kw_module_{number} = {{",
+            *([f"  .block = &kw_block_{number},"] if unit.recorded else []),
             f"  .variant = {c_string(unit.slug)},",
             f"  .images = {images},",
             f"  .num_images = {len(unit.images)},",

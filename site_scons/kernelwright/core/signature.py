@@ -10,11 +10,11 @@ which round towards zero.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from .converter import Count, that
+from .converter import Count, that, to_json
 from .dtype import number_kind
 from .errors import is_text, shown
 
@@ -32,6 +32,14 @@ Revision = Annotated[int, that(f"{SCHEMA}", lambda schema: schema == SCHEMA)]
 Expression = int | Text
 Size = Annotated[int, that("a size from 0", lambda size: 0 <= size < 1 << 63)] | Text
 Dims = tuple[Expression, Expression, Expression]
+
+SPECIALIZED_KINDS = ("tensor", "int", "float", "bool", "constant")
+"""What a parameter of a recorded function can be."""
+
+SpecializedKind = Annotated[str, that("a kind of parameter", lambda kind: kind in SPECIALIZED_KINDS)]
+
+SPECIALIZED_KINDS = ("tensor", "int", "float", "bool", "constant")
+"""What a parameter of a recorded function can be."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,10 @@ class Argument:
     def launcher_kind(self) -> str:
         """The launcher's name of what is passed: ``KW_TENSOR``, or a kind of number."""
         return "KW_TENSOR" if self.is_tensor else f"KW_{number_kind(self.dtype).upper()}"
+
+
+SPREAD_CLUSTERS = "kernelwright.spread_clusters"
+"""A launch parameter besides TVM's, without an argument: the blocks of a cluster go to different multiprocessors."""
 
 
 @dataclass(frozen=True)
@@ -200,6 +212,119 @@ class Workspace:
     bytes: Expression
 
 
+@dataclass(frozen=True)
+class Specialized:
+    """A parameter of a recorded function, as the code of one variant has it.
+
+    Arguments:
+        name: the name in the function; of an element of a tuple, with a number: ``pair.0``.
+        kind: ``tensor``, ``int``, ``float`` or ``bool``, which a launch passes; or ``constant``, which is in the code.
+        dtype: of what is passed; for a tensor that of its elements.
+        declared: whether the function declares the type of a number, which otherwise follows from the value; of a
+            constant, whether it declares that it is one.
+        divisible: whether a number, or the address of a tensor's data, is a multiple of 16; None: the code does not
+            rely on it.
+        value: of a constant, as JSON.
+    """
+
+    name: Text
+    kind: SpecializedKind
+    dtype: Text = ""
+    declared: bool = False
+    divisible: bool | None = None
+    value: Any = None
+
+
+@dataclass(frozen=True)
+class RecordedFunction:
+    """A function that a program calls with a grid of its own.
+
+    Arguments:
+        name: ``module:name`` of the function.
+        source: the digest of its text, and of what it calls.
+        parameters: their names, in order.
+        defaults: parameter -> its default, as JSON.
+        heuristics: parameter -> the expression that computes it if a call leaves it out, in Python, of the others.
+        configs: what a tuned function is tried with, the first one first: parameters and options that a call leaves
+            out.
+        tuned_by: the parameters by which a config is chosen.
+        choices: which config is the fastest, as a recording has it.
+        options: the options of the launch that its variants differ in.
+        texts: the parameters that are constants which are compared as texts: dtypes, functions and tuples.
+        tuples: parameter -> the form of the tuples that it gets: a list, with null or a form for each element.
+        functions: the functions among the constants, by name -> the digest of each.
+        by_arch: arch -> the same of the function there, if what its module does depends on the GPU.
+    """
+
+    name: Text
+    source: Text
+    parameters: tuple[str, ...]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    heuristics: Mapping[str, Text] = field(default_factory=dict)
+    configs: tuple[Mapping[str, Any], ...] = ()
+    tuned_by: tuple[str, ...] = ()
+    choices: tuple[Mapping[str, Any], ...] = ()
+    options: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    tuples: Mapping[str, Any] = field(default_factory=dict)
+    functions: Mapping[str, Text] = field(default_factory=dict)
+    by_arch: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RecordedCall:
+    """The calls of a recorded function that a variant is for, and the launch that they make.
+
+    Arguments:
+        function: what is called. Its ``options`` are those of this variant that are not the defaults.
+        general: whether calls are also made with it that another variant is not for.
+        parameters: what they are, in order.
+        options: option -> its value, of those that are not the defaults of the language.
+        threads: of a block.
+        blocks: of a cluster, along x; 1: there are no clusters.
+        shared: dynamic shared memory of a block, in bytes.
+        scratch: global memory for each block, in bytes.
+    """
+
+    function: RecordedFunction
+    general: bool = field(default=False, kw_only=True)
+    parameters: tuple[Specialized, ...]
+    options: Mapping[str, Any]
+    threads: Count
+    blocks: Count
+    shared: Count
+    scratch: Count
+
+    @property
+    def texts(self) -> list[str]:
+        """The parameters whose constants JSON has no plain value for, but for numbers that are not finite."""
+        return [
+            each.name
+            for each in self.parameters
+            if isinstance(each.value, (list, tuple, dict)) and [*each.value] != ["float"]
+        ]
+
+
+def function_of(calls: Iterable[tuple[Iterable[str], RecordedCall]]) -> RecordedFunction:
+    """The function of all variants of a kernel, with what their calls differ in.
+
+    Arguments:
+        calls: those that a lowering is for, with the archs that it has code for.
+    """
+    known = [(arch, call) for archs, call in calls for arch in archs]
+    # An option that is a parameter, too, has the value of the parameter.
+    options = {name for _, call in known for name in call.options}.difference(known[0][1].function.parameters)
+    texts = {name for _, call in known for name in call.texts}
+    both: dict[str, Any] = {"options": tuple(sorted(options)), "texts": tuple(sorted(texts))}
+    by_arch: dict[str, RecordedFunction] = {}
+    for arch, call in known:
+        function = by_arch.setdefault(arch, replace(call.function, **both))
+        by_arch[arch] = replace(function, functions={**function.functions, **call.function.functions})
+    first = next(iter(by_arch.values()))
+    others = {arch: to_json(function) for arch, function in sorted(by_arch.items()) if function != first}
+    return replace(first, by_arch=others)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Signature:
     """The content of signature.json.
@@ -220,7 +345,9 @@ class Signature:
         workspaces, host_checks, tensor_maps: what the host code does besides. The checks have to hold before anything
             is launched, and launches pass the others by their numbers.
         exported: the function of the author's that the host code checks the arguments for; empty: it launches itself.
-        opaque: of such a function: whether its arguments are not known.
+        opaque: whether its arguments are not known, so that a call is handed through: of such a function, or if it is
+            recorded.
+        recorded: what calls it is for, if a program calls it with a grid of its own.
     """
 
     schema: Revision = SCHEMA
@@ -244,6 +371,7 @@ class Signature:
     tensor_maps: tuple[TensorMap, ...] = ()
     exported: Text = ""
     opaque: bool = False
+    recorded: RecordedCall | None = None
 
     def __post_init__(self) -> None:
         """Raises ValueError if the outputs are others than the arguments say."""

@@ -282,6 +282,10 @@ class Kernel:
         return multiples_of(config, self.divisible)
 
 
+class Kernels(dict[str, Kernel]):
+    """Several kernels by name, which a definition file declares together."""
+
+
 class Decorator(Protocol[Given]):
     """``@kernel`` and ``@kernel(...)``, which takes the arguments of a :class:`Declaration`."""
 

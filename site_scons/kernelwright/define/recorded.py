@@ -101,7 +101,7 @@ class Recorded:
         """The configs in the file; None: there are none, and a default."""
         name = where.kernel or function.__name__
         try:
-            kernels_in_file = parse(self._read(function))
+            kernels_in_file = parse(read_recorded(folder_of(function) / self.path))
         except FileNotFoundError:
             self._missing(f"there is no file {self.path}", where)
             return None
@@ -114,14 +114,6 @@ class Recorded:
         order = list(dict.fromkeys((*first, *inspect.signature(function).parameters)))
         return [_ordered(config, order) for config in kernels_in_file[name]]
 
-    def _read(self, function: Callable[..., Any]) -> bytes:
-        # The reads of this module are the only ones of which a worker takes no notice as contents: see worker/reads.py.
-        with open(folder_of(function) / self.path, "rb") as stream:  # noqa: PTH123
-            content = stream.read(LARGEST + 1)
-        if len(content) > LARGEST:
-            raise ValueError(f"it is larger than {LARGEST:,} bytes")
-        return content
-
     def _missing(self, message: str, where: Where) -> None:
         if self.default is None:
             remedy = self._remedy("") + f", and until then give some: recorded({self.path!r}, default=[...])"
@@ -129,6 +121,21 @@ class Recorded:
 
     def _remedy(self, first: str) -> str:
         return f"{first}run your program with {VARIABLE}={self.path}"
+
+
+def read_recorded(path: Path) -> bytes:
+    """The content of a file whose entries become configs.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is too large.
+    """
+    # The reads of this module are the only ones of which a worker takes no notice as contents: see worker/events.py.
+    with open(path, "rb") as stream:  # noqa: PTH123
+        content = stream.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise ValueError(f"it is larger than {LARGEST:,} bytes")
+    return content
 
 
 def folder_of(function: Callable[..., Any]) -> Path:

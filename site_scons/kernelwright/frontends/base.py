@@ -102,6 +102,13 @@ class FrontEnd:
     has_host_code: ClassVar[bool] = False
     """Whether the kernel's sources have host code of their own: a compiler makes objects of them, which are linked."""
 
+    imports_for_arch: ClassVar[bool] = False
+    """Whether modules of its definitions may ask for the arch when they are imported. Then a process that lowers for
+    one arch of several lowers for no other one."""
+
+    may_be_opaque: ClassVar[bool] = False
+    """Whether its definitions may have arguments that are not declared."""
+
     has_passes: ClassVar[bool] = False
     """Whether TVM's passes lower its definitions. Then they take configs of passes, and can show the IR after each."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..core.errors import DefinitionError, KernelwrightError, Where
 from ..core.project import Installation
@@ -83,6 +83,11 @@ class FileKernel(Compilable):
         self.root = project_root(path)
         self._path = path
         self._options = options
+
+    def __getitem__(self, grid: Any) -> NoReturn:
+        """Refuse a launch: what was recorded of a program is called from a package."""
+        message = f"{self.name} is called with a grid, which kernels that are compiled on demand do not take"
+        raise DefinitionError(message, Where(self.name, stage="call"), "build a package, and import it from there")
 
     def _origin(self, watch: Watch | None = None) -> Origin:
         from .origin import tables_of

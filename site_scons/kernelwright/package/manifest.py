@@ -15,9 +15,11 @@ from typing import Any
 
 from ..backends import get
 from ..backends.files import UnitFiles, VariantFiles, usages_of
+from ..core.converter import from_json, to_json
 from ..core.errors import KernelwrightError, Where, shown
 from ..core.files import canonical_json, digest_of, pretty_json, sha256_of
 from ..core.request import ASIDE
+from ..core.signature import RecordedCall, function_of
 from ..runtime.arguments import outputs_of
 from ..runtime.loader import DIGEST_LINE, SCHEMA
 from ..runtime.tables import DeviceTable
@@ -117,6 +119,7 @@ def make_entry(kernel: EntrySource) -> str:
         **({"frontend": kernel.frontend} if kernel.frontend != "tir" else {}),
         **({"library": kernel.library, "launcher": kernel.launcher} if kernel.library else {}),
         **({"opaque": True} if first.get("opaque") else {}),
+        **({"recorded": _recorded(described)} if "recorded" in first else {}),
         "outputs": outputs_of(first),
         **({"backward": kernel.backward} if kernel.backward else {}),
         **({"meaning": list(kernel.meaning)} if kernel.meaning else {}),
@@ -198,6 +201,17 @@ def _with_backends(kernel: PackagedKernel) -> str:
         message = f"entry.json is {shown(kernel.entry)}, expected a JSON object"
         raise KernelwrightError(message, Where(kernel.name, stage="package"), REMEDY)
     return f'{{\n "backends": {json.dumps(kernel.backends)},{members}'
+
+
+def _recorded(described: Iterable[tuple[VariantFiles, Sequence[Mapping[str, Any]]]]) -> dict[str, Any]:
+    """What callers of a recorded function have to know, whose calls make the variants."""
+    calls = [
+        (unit.archs, from_json(RecordedCall, signature["recorded"]))
+        for variant, signatures in described
+        for unit, signature in zip(variant.units, signatures, strict=True)
+    ]
+    function: dict[str, Any] = to_json(function_of(calls))
+    return function
 
 
 def _indented(text: str, depth: int) -> str:

@@ -51,7 +51,19 @@ OF_PACKAGE = (
     *("missing", "kernels", "files", "digest"),
 )
 OF_KERNEL = (
-    *("backends", "doc", "frontend", "library", "launcher", "opaque", "outputs", "backward", "meaning", "declared"),
+    *(
+        "backends",
+        "doc",
+        "frontend",
+        "library",
+        "launcher",
+        "opaque",
+        "recorded",
+        "outputs",
+        "backward",
+        "meaning",
+        "declared",
+    ),
     "tables",
     "variants",
 )

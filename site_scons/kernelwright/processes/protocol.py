@@ -203,6 +203,7 @@ class LowerRequest(_OfDefinition):
         pass_configs: configs of TVM's passes.
         ir: an existing, empty folder that receives the IR after each pass; empty: it is not written.
         python: the interpreter of the front end's own environment; empty: there is none.
+        imported_for: the arch that modules of the definition are imported for, if they may ask for it; empty: for any.
     """
 
     op: ClassVar[str] = "lower"
@@ -220,6 +221,12 @@ class LowerRequest(_OfDefinition):
     pass_configs: Mapping[str, Any] = field(default_factory=dict)
     ir: str = field(default="", metadata=ASIDE)
     python: str = field(default="", metadata=ASIDE)
+    imported_for: str = field(default="", metadata=ASIDE)
+
+    @property
+    def definition(self) -> Definition:
+        """See :attr:`_OfDefinition.definition`; modules are imported once in a process."""
+        return self.file, self.strict, self.imported_for
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from sys import modules
-from typing import Any
+from typing import Any, TypeVar
 
 import tvm_ffi
 
@@ -28,6 +28,8 @@ from .loader import DamageError, Loader
 from .refusal import refusal_of
 
 CUDA = DEVICE_TYPES["cuda"]
+
+Made = TypeVar("Made", bound="Kernel")
 
 
 class Kernel(LibraryKernel, tvm_ffi.Function):
@@ -213,7 +215,7 @@ class Kernel(LibraryKernel, tvm_ffi.Function):
         return self._module[name.decode()](*numbers)
 
     def _of_variant(self, index: int) -> Kernel:
-        return make_kernel(self.name, self._entry, self._module, index)
+        return make_kernel(self.name, self._entry, self._module, index, Kernel)
 
     def choice(self, /, *arguments: Any, **named: Any) -> Choice:
         """Which variant a call with these arguments runs, and why; nothing runs.
@@ -334,21 +336,26 @@ def load(loader: Loader, name: str, entry: dict[str, Any]) -> Kernel:
 
 def load_kernel(name: str, entry: dict[str, Any], path: Path) -> Kernel:
     """Load a library and make the kernel object whose call dispatches over all variants."""
+    return kernel_in(name, entry, path, Kernel)
+
+
+def kernel_in(name: str, entry: dict[str, Any], path: Path, kind: type[Made]) -> Made:
+    """Load a library and make the kernel object of a class."""
     try:
         module = tvm_ffi.load_module(str(path))
     except (OSError, RuntimeError) as error:
         raise ImportError(f"{path}: cannot be loaded: {error}") from error
     try:
-        return make_kernel(name, entry, module, None)
+        return make_kernel(name, entry, module, None, kind)
     except AttributeError as error:
         raise DamageError(f"{path}: has no kernel {name!r}") from error
 
 
-def make_kernel(name: str, entry: dict[str, Any], module: tvm_ffi.Module, index: int | None) -> Kernel:
+def make_kernel(name: str, entry: dict[str, Any], module: tvm_ffi.Module, index: int | None, kind: type[Made]) -> Made:
     """A kernel object over the dispatcher (index None) or over the variant of that number."""
     number = "" if index is None else f"__{index}"
     function = module.get_function(name + number)
-    kernel = Kernel.__new__(Kernel)
+    kernel = kind.__new__(kind)
     # Takes over the reference that the plain function object holds.
     kernel.__move_handle_from__(function)
     kernel._dispatcher = module.get_function(name + number)

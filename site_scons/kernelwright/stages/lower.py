@@ -99,6 +99,7 @@ class VariantUnit:
             listed=self.slug in slugs,
             pass_configs=record.options.pass_configs,
             python=kernel.python,
+            imported_for=self.own_arch if kernel.front_end.imports_for_arch else "",
         )
         return Lowering(asked, kernel.definition_identity, kernel.tools.lowerer, kernel.own_tool, files.names)
 

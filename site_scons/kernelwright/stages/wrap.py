@@ -84,6 +84,8 @@ def _require_arguments(request: Wrapping, plan: KernelPlan, where: Where) -> Non
     for name in request.backends if plan.opaque else ():
         if not backends.get(name).hands_over:
             remedy = 'declare them in Exported, or write backends=["tvm_ffi"] for this kernel'
+            if plan.recorded:
+                remedy = "leave backends out, and tvm_ffi is the only one"
             message = f"its arguments are not declared, and the backend {name} has to know them"
             raise DefinitionError(message, where, remedy)
 
@@ -105,8 +107,7 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], backend: Bac
         linked=kernel.linked_names,
         meaning=record.reference or (),
         backend=backend.name if backend else "",
-        # Only what sources with host code of their own export may have arguments that are not declared.
-        backends=kernel.selection.backends if record.options.sources and not backend else (),
+        backends=kernel.selection.backends if kernel.front_end.may_be_opaque and not backend else (),
         headers=digest_of(backend.headers()) if backend else "",
         top=work,
     )

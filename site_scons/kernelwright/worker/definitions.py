@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import errno
+import itertools
 import linecache
 import os
 import posixpath
@@ -28,7 +29,7 @@ from ..core.errors import DefinitionError, EditedError, KernelwrightError, Where
 from ..core.project import Project
 from ..core.surroundings import FOLDER, INSTALLED, OUTSIDE, PASSED_ON, VARIABLE, distributions_of, surrounding_digest
 from ..define.configs import Variant
-from ..define.kernel import Kernel
+from ..define.kernel import Kernel, Kernels
 from ..processes.protocol import CheckRequest, LowerRequest
 from ..processes.serving import SpentError
 from .environment import Variables
@@ -374,7 +375,8 @@ def kernels_of(module: ModuleType) -> tuple[Kernel, ...]:
         return home is not None and home is not module and any(value is kernel for value in vars(home).values())
 
     unique: dict[int, Kernel] = {}
-    for value in vars(module).values():
+    values = [[*value.values()] if isinstance(value, Kernels) else [value] for value in vars(module).values()]
+    for value in itertools.chain.from_iterable(values):
         if isinstance(value, Kernel) and not is_imported(value):
             forward = value.forward or value
             unique.setdefault(id(forward), forward)

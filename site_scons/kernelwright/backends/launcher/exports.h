@@ -58,6 +58,25 @@
   }                                                                                                     \
   KW_EXPORT_HANDED_OVER(kw_choice__##number, #number " it is the variant that was asked for")
 
+/* The same for a kernel that is called with a grid: the first three arguments are the blocks along x, y and z. Its
+ * variants are not called by number, because each is for calls of another form. */
+#define KW_EXPORT_GRIDDED_KERNEL(name)                                                                  \
+  KW_EXPORT int __tvm_ffi_##name(KW_FFI_PARAMETERS) {                                                   \
+    (void)self;                                                                                         \
+    return kw_run_gridded(&kw_this, arguments, count, result);                                          \
+  }                                                                                                     \
+  KW_FFI(kw_arch) {                                                                                     \
+    (void)self;                                                                                         \
+    return kw_tell_arch(&kw_this, arguments, count, result);                                            \
+  }                                                                                                     \
+  KW_FFI(kw_find) {                                                                                     \
+    (void)self;                                                                                         \
+    return kw_find_gridded(&kw_this, arguments, count, result);                                         \
+  }                                                                                                     \
+  KW_SERVICES(KW_EXPORT_SERVICE)
+
+#define KW_EXPORT_GRIDDED_VARIANT(name, number)
+
 #define KW_EXPORT_HANDED_OVER(name, choice)                                                             \
   KW_FFI(name) {                                                                                        \
     static const char text[] = choice;                                                                  \

@@ -37,6 +37,8 @@ static unsigned int kw_write_attributes(kw_launch_attribute *attributes, const k
   if (function->clusters) kw_set_dims(next++, KW_LAUNCH_CLUSTER, launch->dims + KW_CLUSTER);
   bool prefers = preferred[0] > 1 || preferred[1] > 1 || preferred[2] > 1;
   if (prefers) kw_set_dims(next++, KW_LAUNCH_PREFERRED_CLUSTER, preferred);
+  if (function->spread)
+    *next++ = (kw_launch_attribute){.id = KW_LAUNCH_CLUSTER_SCHEDULING, .value.flag = KW_SPREAD_CLUSTERS};
   if (function->dependent) *next++ = (kw_launch_attribute){.id = KW_LAUNCH_DEPENDENT, .value.flag = 1};
   if (function->cooperative) *next++ = (kw_launch_attribute){.id = KW_LAUNCH_COOPERATIVE, .value.flag = 1};
   return (unsigned int)(next - attributes);
@@ -100,7 +102,7 @@ static int kw_start(kw_launch *launch, CUstream stream, kw_launch_attribute *att
 static int kw_launch_function(const kw_function *function, const TVMFFIAny *arguments, int32_t count) {
   void *parameters[KW_CALL_ARGUMENTS];
   kw_parameter converted[KW_CALL_ARGUMENTS];
-  kw_launch_attribute attributes[4];
+  kw_launch_attribute attributes[5];
   kw_launch launch = kw_launch_of(function);
   if (count != function->num_parameters + function->num_slots)
     return kw_raise("RuntimeError", "device function %s was given %d arguments, it has %d", function->name, count,

@@ -34,6 +34,7 @@
 #include "tables.h"
 #include "computed.h"
 #include "dispatch.h"
+#include "gridded.h"
 #include "serve.h"
 
 #endif

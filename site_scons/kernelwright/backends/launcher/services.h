@@ -13,6 +13,12 @@ KW_EXPORT bool kw_look(const TVMFFIAny *passed, int32_t num_passed, TVMFFIAny *r
 KW_EXPORT int kw_hand_over(const kw_kernel *kernel, const kw_variant *variant, const TVMFFIAny *passed,
                            int32_t num_passed, TVMFFIAny *result);
 
+KW_EXPORT int kw_run_gridded(const kw_kernel *kernel, const TVMFFIAny *passed, int32_t num_passed, TVMFFIAny *result);
+
+KW_EXPORT int kw_tell_arch(const kw_kernel *kernel, const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result);
+
+KW_EXPORT int kw_find_gridded(const kw_kernel *kernel, const TVMFFIAny *parameters, int32_t count, TVMFFIAny *result);
+
 KW_EXPORT void *kw_driver_function(const char *name);
 
 /* The FFI functions that every library has, as `kw_` and the name; serve.h says what they do. */

@@ -40,6 +40,47 @@ typedef struct kw_signature {
   bool (*fits)(const struct kw_call *call);
 } kw_signature;
 
+/* ---- calls with a grid, of functions that a program was recorded with ---- */
+
+typedef enum { KW_PASSED_TENSOR, KW_PASSED_INT, KW_PASSED_FLOAT, KW_PASSED_BOOL, KW_FIXED } kw_passed;
+
+/* What a number or the address of data is: anything, a multiple of KW_DIVISOR, or no multiple. */
+typedef enum { KW_ANY_NUMBER, KW_MULTIPLE, KW_NO_MULTIPLE } kw_divisible;
+
+#define KW_DIVISOR 16
+
+/* One parameter of a function, as the code of a variant has it. Of a constant there is its value: the type of the value
+ * in TVM-FFI, and the number or text. */
+typedef struct kw_parameter_form {
+  const char *name;
+  const char *text; /* for messages, such as "*float16, a multiple of 16" */
+  kw_passed passed;
+  bool declared; /* a number is converted to the dtype; otherwise it has to be of the type that the dtype follows from.
+                  * A constant is one in the function, too; otherwise it is one because of its value, 1 or None */
+  kw_divisible divisible;
+  DLDataType dtype;
+  int32_t type;
+  int64_t integer;
+  double number;
+  const char *string;
+} kw_parameter_form;
+
+/* The calls that a variant is for: the forms of all parameters, and behind them of the options of the launch. */
+typedef struct kw_form {
+  const kw_parameter_form *parameters;
+  int32_t num_parameters; /* with the options */
+  int32_t num_options;    /* of which None says that a call does not give them */
+  bool general; /* for calls that no variant before it is for */
+} kw_form;
+
+/* What the launch of such a function has besides its grid. */
+typedef struct kw_block {
+  uint32_t threads;
+  uint32_t cluster; /* blocks of a cluster, along x */
+  uint32_t shared;  /* bytes of dynamic shared memory */
+  uint64_t scratch; /* bytes of global memory for each block */
+} kw_block;
+
 /* One CPU build of a variant. */
 typedef struct kw_cpu_unit {
   const char *arch;
@@ -77,6 +118,7 @@ typedef struct kw_function {
   bool clusters;
   bool cooperative;
   bool dependent; /* programmatic dependent launch */
+  bool spread;    /* blocks of a cluster go to different multiprocessors, as Triton wants it */
 } kw_function;
 
 #define KW_MAX_DEVICES 64
@@ -90,6 +132,7 @@ typedef struct kw_module {
   struct kw_loaded *_Atomic *loaded; /* for each of KW_MAX_DEVICES, published once complete */
   void **libraries;                  /* CUlibrary of each image, guarded by kw_cuda_lock */
   int num_images;
+  const kw_block *block; /* of a function that is called with a grid; otherwise null */
   int num_functions; /* 0: host code of the author's launches them, and the images are not loaded here */
 } kw_module;
 
@@ -104,6 +147,7 @@ typedef struct kw_variant {
   kw_entry own; /* host code of the author's, which does the work when cuda_entry has checked the arguments; or null */
   const kw_module *module;
   const int32_t *rivals; /* numbers of variants behind it that differ in meaning and may fit the same arrays, then -1 */
+  const kw_form *form; /* of a function that is called with a grid; otherwise null */
   uint32_t tabled; /* bits by DLDeviceType: there it only runs where a table says so, though it is declared elsewhere */
 } kw_variant;
 
@@ -170,6 +214,7 @@ typedef struct kw_kernel {
   int32_t num_declared; /* those behind them are not compared with a call, and run where a table says so; 0: all are */
   const kw_tuning *tuning; /* null: there are no tables */
   _Atomic(TVMFFIObjectHandle) *provider; /* room for what finds images that are in files; null: the library has them */
+  _Atomic(int32_t) *last; /* of a kernel that is called with a grid: the number of the variant that ran last */
   const char *gaps; /* of a partial package: what failed and is not there; otherwise null */
 } kw_kernel;
 

@@ -28,6 +28,7 @@ class CudaLibrary(FrontEnd):
     name = "cuda"
     targets = ("cuda",)
     has_host_code = True
+    may_be_opaque = True
     returns = Exported
     lowering = "library"
     expects = "an Exported"

@@ -9,12 +9,12 @@ import contextlib
 import io
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ...core.arch import SHARED_MEMORY, arch_order, real_arch
-from ...core.errors import DefinitionError, LoweringError, ToolchainError, Where
+from ...core.errors import DefinitionError, KernelwrightError, LoweringError, ToolchainError, Where
 from ...define.arguments import Scalar, Tensor, multiples_of
 from ...define.divisible import SPECIALIZED as DIVISIBILITY
 from ...define.sizes import Size
@@ -74,32 +74,46 @@ def compiled(program: Program, unit: Unit, progress: Callable[[str], None]) -> t
     """
     program, unit = resolved(program, unit)
     unit = program.checked(unit)  # a heuristic may have chosen an option
-    compiler = _Compiler(program, unit)
+    compiler = _ProgramCompiler(program, unit)
     undecided = compiler.require_written()
-    results = []
-    for arch in sorted({real_arch(arch) for arch in unit.archs}, key=arch_order):
-        progress(f"compiling for {arch} (Triton)")
-        results.append(compiler.compile(arch))
+    results = compiler.results(progress)
     if undecided:
         raise undecided
     return program.options, results
 
 
-class _Compiler:
-    """Compiles one program.
+class Compiler:
+    """Compiles one function for the archs of a unit.
+
+    Arguments:
+        function: of Triton.
+        options: of the compilation.
+        unit: what is being lowered.
 
     Raises:
-        DefinitionError: its function is none of Triton's, or has other parameters.
         ToolchainError: Triton is not installed, or another release of it.
     """
 
-    def __init__(self, program: Program, unit: Unit) -> None:
-        _require_release(unit.where)
-        self._program = program
+    def __init__(self, function: Any, options: Mapping[str, Any], unit: Unit) -> None:
         self._unit = unit
-        self._function = _function_of(program, unit.where)
-        self._arguments = _arguments_of(program, self._function, unit.where)
-        self._options = {**program.options, "debug": bool(self._function.debug)}
+        self._function = function
+        self._options = {"debug": bool(function.debug), **options}
+
+    def _source(self) -> Any:
+        """What is compiled: a source of Triton's."""
+        raise NotImplementedError
+
+    def results(self, progress: Callable[[str], None]) -> list[Compiled]:
+        """The code for each arch, in order.
+
+        Raises:
+            LoweringError: Triton cannot compile it, or makes what needs more than our launches have.
+        """
+        results = []
+        for arch in sorted({real_arch(arch) for arch in self._unit.archs}, key=arch_order):
+            progress(f"compiling for {arch} (Triton)")
+            results.append(self.compile(arch))
+        return results
 
     def compile(self, arch: str) -> Compiled:
         """Compile for one arch.
@@ -107,10 +121,10 @@ class _Compiler:
         Raises:
             LoweringError: Triton cannot, or makes what needs more than our launches have.
         """
-        self._require_arch(arch)
+        require_arch(arch, self._unit.where)
         try:
             compiled, printed = self._compile(arch)
-        except (KeyboardInterrupt, SystemExit):
+        except (KeyboardInterrupt, SystemExit, KernelwrightError):
             raise
         except BaseException as error:  # it runs the user's code, and its own errors have many types
             raise _compile_error(error, arch, self._unit) from error
@@ -140,6 +154,30 @@ class _Compiler:
             stack.enter_context(contextlib.redirect_stdout(printed))
             compiled = triton.compile(self._source(), target=target, options=dict(self._options))
         return compiled, printed.getvalue()
+
+    def _require_supported(self, metadata: Any) -> None:
+        if metadata.profile_scratch_size:
+            message = "the function needs profile scratch memory, for instrumentation, which launches here do not have"
+            raise LoweringError(message, self._unit.where, "leave the instrumentation out")
+        if metadata.global_scratch_align > SCRATCH_ALIGNMENT:
+            message = f"the function needs memory that is aligned to {metadata.global_scratch_align} bytes"
+            raise LoweringError(message, self._unit.where, f"{SCRATCH_ALIGNMENT} bytes is what launches here have")
+
+
+class _ProgramCompiler(Compiler):
+    """Compiles one program.
+
+    Raises:
+        DefinitionError: its function is none of Triton's, or has other parameters.
+        ToolchainError: Triton is not installed, or another release of it.
+    """
+
+    def __init__(self, program: Program, unit: Unit) -> None:
+        require_release(unit.where)
+        self._program = program
+        function = _function_of(program, unit.where)
+        self._arguments = _arguments_of(program, function, unit.where)
+        super().__init__(function, program.options, unit)
 
     def require_written(self) -> DefinitionError | None:
         """Raise a DefinitionError if the function stores to a tensor that the definition does not say is written.
@@ -204,22 +242,6 @@ class _Compiler:
         multiples = multiples_of(self._program.declared.values(), self._unit.multiples)
         return isinstance(value, Size) and divisor_of(value, multiples) % DIVISIBILITY == 0
 
-    def _require_arch(self, arch: str) -> None:
-        if arch in ARCHS:
-            return
-        remedy = f"restrict the kernel to others with archs=[...]; it knows {', '.join(ARCHS)}, and PTX of these"
-        if f"{arch}a" in ARCHS:
-            remedy = f"write {arch}a: from 9.0 on, Triton's code uses what only that arch has"
-        raise LoweringError(f"Triton {VERSION} makes no code for {arch}", self._unit.where, remedy)
-
-    def _require_supported(self, metadata: Any) -> None:
-        if metadata.profile_scratch_size:
-            message = "the function needs profile scratch memory, for instrumentation, which launches here do not have"
-            raise LoweringError(message, self._unit.where, "leave the instrumentation out")
-        if metadata.global_scratch_align > SCRATCH_ALIGNMENT:
-            message = f"the function needs memory that is aligned to {metadata.global_scratch_align} bytes"
-            raise LoweringError(message, self._unit.where, f"{SCRATCH_ALIGNMENT} bytes is what launches here have")
-
 
 @contextlib.contextmanager
 def _constants_told_apart() -> Iterator[None]:
@@ -267,7 +289,17 @@ def _is_of_constants(kind: Any) -> bool:
     return getattr(kind.block_type, "is_constant", False)
 
 
-def _require_release(where: Where) -> None:
+def require_arch(arch: str, where: Where) -> None:
+    """Raise a LoweringError unless Triton makes code for an arch."""
+    if arch in ARCHS:
+        return
+    remedy = f"restrict the kernel to others with archs=[...]; it knows {', '.join(ARCHS)}, and PTX of these"
+    if f"{arch}a" in ARCHS:
+        remedy = f"write {arch}a: from 9.0 on, Triton's code uses what only that arch has"
+    raise LoweringError(f"Triton {VERSION} makes no code for {arch}", where, remedy)
+
+
+def require_release(where: Where) -> None:
     """Raise a ToolchainError unless Triton of the releases that this module is written for is installed."""
     try:
         import triton

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ...core.errors import DefinitionError
 from ..base import FrontEnd, LoweredFiles
 from .program import ENVIRONMENT, INTERPRETER, NEED, Program
+from .recorded import RecordedVariant
 
 if TYPE_CHECKING:
     from ...define.settings import Settings
@@ -24,8 +26,10 @@ class TritonProgram(FrontEnd):
     needs = (NEED,)
     own_environment = ENVIRONMENT
     compiles_device_code = True
+    may_be_opaque = True
+    imports_for_arch = True
     interpreter = INTERPRETER
-    returns = Program
+    returns = Program | RecordedVariant
     expects = "a Program"
     remedy = "return kernelwright.triton.Program(function, x=Tensor(...), grid=..., ...)"
 
@@ -37,12 +41,14 @@ class TritonProgram(FrontEnd):
         """See :meth:`FrontEnd.files`."""
         return LoweredFiles.with_images("module.ttir", ("host.c",), archs)
 
-    def calls_definition(self, returned: Program) -> bool:
+    def calls_definition(self, returned: Program | RecordedVariant) -> bool:
         """See :meth:`FrontEnd.calls_definition`; a source that is only named is executed by another process."""
-        return returned.source is None
+        return isinstance(returned, RecordedVariant) or returned.source is None
 
-    def interpreted(self, returned: Program, unit: Unit) -> Callable[..., Mapping[str, str]]:
+    def interpreted(self, returned: Program | RecordedVariant, unit: Unit) -> Callable[..., Mapping[str, str]]:
         """See :meth:`FrontEnd.interpreted`."""
+        if isinstance(returned, RecordedVariant):
+            raise DefinitionError("a recorded function has no reference", unit.where, "compare it in the program")
         if returned.source is not None:
             from .elsewhere import interpreted_elsewhere
 

@@ -21,6 +21,8 @@ from .data import Made
 from .elsewhere import compiled_elsewhere
 from .heuristics import specialized
 from .program import Program
+from .recorded import RecordedVariant
+from .recorded_lowering import lower_recorded
 
 GLOBAL_SCRATCH, PROFILE_SCRATCH = "global scratch", "profile scratch"
 """The parameters of each device function behind the visible ones: pointers to memory, if it asks for some."""
@@ -29,11 +31,11 @@ NULL = Size(0, "uint64")
 """A pointer to no memory."""
 
 
-def lower(program: Program, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
+def lower(program: Program | RecordedVariant, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
     """Compile what a definition returned, for all archs of ``unit``.
 
     Arguments:
-        program: what the definition returned.
+        program: what the definition returned: a Program, or a call that was recorded.
         unit: what is being lowered.
         progress: called with what is about to be done.
 
@@ -42,6 +44,8 @@ def lower(program: Program, unit: Unit, progress: Callable[[str], None]) -> Lowe
         LoweringError: Triton cannot compile it, or it needs what a launch of ours does not have.
         ToolchainError: Triton is not installed, or another release of it.
     """
+    if isinstance(program, RecordedVariant):
+        return lower_recorded(program, unit, progress)
     unit = program.checked(unit)
     compilation = _made(program, unit, progress)
     program, unit = specialized(program, unit)

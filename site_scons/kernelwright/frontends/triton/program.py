@@ -46,6 +46,12 @@ DTYPES = {
 }
 """A dtype -> its name in signatures of Triton."""
 
+TRITON_DEFAULTS = {
+    **{"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None, "enable_fp_fusion": True},
+    **{"launch_cooperative_grid": False, "launch_pdl": False},
+}
+"""The options of a launch and a compilation, and their defaults."""
+
 OPTIONAL = {"num_ctas": 1, "maxnreg": None}
 """Options that most configs of ``@triton.autotune`` do not set, and their defaults."""
 

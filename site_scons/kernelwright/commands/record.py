@@ -1,0 +1,214 @@
+"""``kernelwright record``: runs a program, and records which code its calls of Triton need."""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+
+from ..core.converter import from_json, json_text
+from ..core.errors import KernelwrightError, SettingsError
+from ..core.files import read_record
+from ..core.records import decoded
+from ..frontends.triton.record import WHERE, counted, noting, read, require_arch, require_complete, require_seen, write
+from ..frontends.triton.recording import merged, parse, text_of
+from .command import Command, argument
+
+OUTPUT = "calls.json"
+
+PACKAGE = Path(__file__).resolve().parents[1]
+
+START = "import sys; sys.path[0] = sys.argv.pop(1); from kernelwright.commands.record import in_child; in_child()"
+"""The program of the process in which the user's program runs; its first argument is the folder with our package."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a process is told.
+
+    Arguments:
+        words: the program, or the name of a module, and its arguments.
+        is_module: whether it is a module.
+        arch: that which is recorded for; None: that of the GPU.
+        first_config: whether a tuned function has its first config only.
+        result: the file for what was seen.
+    """
+
+    words: tuple[str, ...]
+    is_module: bool
+    arch: str | None
+    first_config: bool = False
+    result: str = ""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What such a process has seen.
+
+    Arguments:
+        recording: its text.
+        calls: how many there were.
+        problems: what cannot be recorded.
+        refused, remedy: why the program was not run.
+    """
+
+    recording: str = text_of({})
+    calls: int = 0
+    problems: tuple[str, ...] = ()
+    refused: str = ""
+    remedy: str | None = None
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the program, once for each arch, and write the file.
+
+    Raises:
+        KernelwrightError: the program failed, or what it did cannot be recorded.
+    """
+    words = (*([options.module] if options.module else []), *options.program, *options.rest)
+    output, is_module = Path(options.output), bool(options.module)
+    _require_usable(words, is_module, options.arch or ())
+    read(output, options.fresh)  # it fails now rather than after the program
+    seen, status = _run_all(
+        [Run(words, is_module, arch, options.first_config) for arch in dict.fromkeys(options.arch or [None])]
+    )
+    if found := parse(seen.recording):
+        print(f"{output}: {write(output, found, options.fresh)} from {counted(seen.calls, 'call')}", flush=True)
+    _require_well_ended(status, bool(found), output)
+    require_seen(seen.calls)
+    require_complete(seen.problems)
+    return 0
+
+
+def _run_all(runs: Sequence[Run]) -> tuple[Seen, int]:
+    """Run the program for each arch, until it fails for one; what was seen, and its last exit status."""
+    whole, status = Seen(), 0
+    for run in runs:
+        seen, status = _run(run)
+        recording = text_of(merged(parse(whole.recording), parse(seen.recording)))
+        problems = tuple(dict.fromkeys((*whole.problems, *seen.problems)))
+        whole = Seen(recording, whole.calls + seen.calls, problems)
+        if status:
+            break
+    return whole, status
+
+
+def _require_usable(words: Sequence[str], is_module: bool, archs: Sequence[str]) -> None:
+    """Raise a SettingsError for a program that cannot be run, or an arch that cannot be recorded for."""
+    if not words:
+        raise SettingsError("there is no program to run", WHERE, "name one: kernelwright record program.py")
+    if not is_module and not Path(words[0]).exists():
+        raise SettingsError(f"there is no file {words[0]}", WHERE, "name a Python program, or a module: -m MODULE")
+    for arch in archs:
+        require_arch(arch)
+
+
+def _require_well_ended(status: int, is_something: bool, output: Path) -> None:
+    """Raise a KernelwrightError if the program failed."""
+    if status:
+        ended = f"was ended by signal {-status}" if status < 0 else f"ended with exit status {status}"
+        left = f"{output} has only what was seen before" if is_something else "nothing was recorded"
+        raise KernelwrightError(f"the program {ended}, so {left}", WHERE, "mend the program, and record it again")
+
+
+def _run(run: Run) -> tuple[Seen, int]:
+    """Run the program in a process of its own; what was seen, and its exit status."""
+    with tempfile.TemporaryDirectory(prefix="kernelwright-") as folder:
+        result = Path(folder, "seen.json")
+        told = json_text(replace(run, result=str(result)))
+        process = subprocess.Popen([sys.executable, "-c", START, str(PACKAGE.parent), told])
+        try:
+            status = process.wait()
+        except KeyboardInterrupt:  # the process got it, too, and tells what it has seen
+            status = process.wait()
+        seen = from_json(Seen, decoded(read_record(result))) if result.exists() else Seen()
+    if seen.refused:
+        raise KernelwrightError(seen.refused, WHERE, seen.remedy)
+    return seen, status
+
+
+def in_child() -> None:
+    """Run the program in this process, as Python would, and write what was seen."""
+    told = from_json(Run, decoded(sys.argv[1]))
+    seen, status = Seen(), 0
+    try:
+        with noting(told.arch, told.first_config) as notes:
+            status = _status_of(told)
+        seen = Seen(text_of(notes.recording), notes.calls, tuple(notes.problems))
+    except KernelwrightError as error:
+        seen = Seen(refused=error.message, remedy=error.remedy)
+    Path(told.result).write_text(json_text(seen), encoding="utf-8")
+    sys.exit(status)
+
+
+def _status_of(told: Run) -> int:
+    """Run the program; its exit status. An error of it is shown as Python does."""
+    try:
+        _execute(told)
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return (end.code or 0) & 255
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException as error:  # all that Python would show
+        _forget_ours(error)
+        sys.excepthook(type(error), error, error.__traceback__)
+        return 1
+    return 0
+
+
+def _execute(told: Run) -> None:
+    """Execute the program as ``__main__``."""
+    sys.argv = list(told.words)
+    if told.is_module:
+        sys.path[0] = str(Path.cwd())
+        runpy.run_module(told.words[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = str(Path(told.words[0]).resolve().parent)
+        runpy.run_path(told.words[0], run_name="__main__")
+
+
+def _forget_ours(error: BaseException | None) -> None:
+    """Take the frames of this package and of ``runpy`` out of the traceback of an error, and of those before it."""
+    met: set[int] = set()
+    while error is not None and id(error) not in met:
+        met.add(id(error))
+        error.__traceback__ = _without_ours(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+def _without_ours(frames: TracebackType | None) -> TracebackType | None:
+    if frames is None:
+        return None
+    frames.tb_next = _without_ours(frames.tb_next)
+    file = frames.tb_frame.f_code.co_filename
+    is_ours = file == runpy.__file__ or file.startswith("<frozen runpy>") or Path(file).is_relative_to(PACKAGE)
+    return frames.tb_next if is_ours else frames
+
+
+COMMAND = Command(
+    "record",
+    "run a program, and record which code its calls of Triton need",
+    run,
+    (
+        argument("program", "a Python program, and its arguments", nargs="*", metavar="PROGRAM"),
+        argument("-m", "a module that is run in place of a program", metavar="MODULE", dest="module"),
+        argument("--output", "the file to write, or to add to (default: calls.json)", metavar="FILE", default=OUTPUT),
+        argument(
+            "--arch",
+            "the arch to record for, such as sm_90a; may be given again, and no GPU is used (default: the GPU's)",
+            action="append",
+            metavar="ARCH",
+        ),
+        argument("--first-config", "of tuned functions, record only the first config", action="store_true"),
+        argument("--fresh", "replace the file instead of adding to it", action="store_true"),
+    ),
+    {1: "also if the program failed; what was seen until then is recorded"},
+    rest="What follows -- are arguments of the program.",
+)

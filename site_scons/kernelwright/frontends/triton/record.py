@@ -1,0 +1,459 @@
+"""Records what a running program asks Triton's compiler for, with or without a GPU.
+
+Without one, nothing is compiled or launched: ``stand_in.py`` answers in its place. Written for Triton 3.9, whose
+methods ``JITFunction.run``, ``JITFunction._do_compile`` and ``Autotuner.run`` are replaced meanwhile. Its own hook,
+``jit_cache_hook``, is not enough: it fails for constants that JSON does not have, and does not say for which.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import inspect
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...core.arch import arch_of_device
+from ...core.errors import DefinitionError, KernelwrightError, SettingsError, Where, refused, shown
+from ...core.files import read_record, write_atomically
+from ...core.records import damage_named
+from ...runtime.heuristic import tuning_key
+from . import stand_in
+from .compiler import ARCHS, require_release
+from .program import TRITON_DEFAULTS
+from .recording import (
+    CONSTANT,
+    DIVISIBLE,
+    DTYPE,
+    FLOAT,
+    FUNCTION,
+    ChosenConfig,
+    RecordedFunction,
+    Recording,
+    Specialization,
+    merged,
+    parse,
+    text_of,
+    text_of_specialization,
+)
+
+WHERE = Where(stage="record")
+
+DIVISIBLE_BY_16 = ["tt.divisibility", 16]
+"""What Triton knows of an argument. On CUDA it knows nothing else."""
+
+
+@dataclass
+class Notes:
+    """What was seen of a program.
+
+    Arguments:
+        arch: that which it is recorded for.
+        calls: how many calls of functions there were, those of the tuner among them.
+        problems: what cannot be recorded, each once and in order.
+    """
+
+    arch: str
+    calls: int = 0
+    problems: dict[str, None] = field(default_factory=dict)
+    _functions: dict[str, _Noted] = field(default_factory=dict)
+
+    @property
+    def recording(self) -> Recording:
+        """What was asked for."""
+        return {
+            name: RecordedFunction(
+                noted.parameters, noted.source, tuple(noted.specializations.values()), tuple(noted.choices.values())
+            )
+            for name, noted in self._functions.items()
+        }
+
+    def note(self, function: Any, asked: _Asked) -> None:
+        """Add what was asked for of a function; what cannot be written is a problem."""
+        try:
+            new = _Noted(tuple(asked.signature), hashlib.sha256(function.src.encode()).hexdigest()[:16])
+            known = self._functions.get(_name_of(function), new)
+            if (known.parameters, known.source) != (new.parameters, new.source):
+                raise _UnwritableError("is the name of two different functions")
+            specialization = _specialization(function, asked, self.arch)
+        except _UnwritableError as problem:
+            self.problems[f"{_name_of(function)} {problem}"] = None
+            return
+        known.specializations[text_of_specialization(specialization)] = specialization
+        self._functions[_name_of(function)] = known
+
+    def choose(self, tuner: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> None:
+        """Add which config of a tuned function was the fastest, if there is more than one.
+
+        Arguments:
+            tuner: Triton's, after a call.
+            arguments, named: those of the call.
+        """
+        function = tuner.fn
+        while not hasattr(function, "params"):
+            function = function.fn
+        known = self._functions.get(_name_of(function))
+        if known is None or len(tuner.configs) < 2:
+            return
+        given = {**dict(zip(known.parameters, arguments, strict=False)), **named}
+        try:
+            key = tuple(_constant(part) for part in tuning_key(given, tuner.keys, known.parameters))
+            config = {name: _constant(value) for name, value in tuner.best_config.all_kwargs().items()}
+        except _UnwritableError:
+            return  # a package tries the configs in order
+        known.choices[repr(key)] = ChosenConfig(key, config, (self.arch,))
+
+
+@dataclass(frozen=True)
+class _Noted:
+    """What was seen of a function.
+
+    Arguments:
+        parameters, source: as a recording has them.
+        specializations: by their texts.
+        choices: by their keys.
+    """
+
+    parameters: tuple[str, ...]
+    source: str
+    specializations: dict[str, Specialization] = field(default_factory=dict)
+    choices: dict[str, ChosenConfig] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What Triton compiles a function for.
+
+    Arguments:
+        signature: parameter -> its type; a tuple has tuples, and a constant is ``"constexpr"``.
+        constants, attributes: path to a parameter, or to an element of a tuple in it -> the value, and what is known.
+        options: Triton's object.
+        defaults: the options that it would have if nobody asked for any.
+    """
+
+    signature: Mapping[str, Any]
+    constants: Mapping[tuple[int, ...], Any]
+    attributes: Mapping[tuple[int, ...], Any]
+    options: Any
+    defaults: Mapping[str, Any]
+
+
+class _UnwritableError(Exception):
+    """What a recording cannot say, with the rest of a message about a function."""
+
+
+@contextlib.contextmanager
+def record(
+    path: str | Path, arch: str | None = None, *, fresh: bool = False, first_config: bool = False
+) -> Iterator[Notes]:
+    """Record which code the calls of functions with ``@triton.jit`` need, and write it to a file.
+
+    An existing file keeps what it has, and gets what is new. What was seen is written also if an error ends the block.
+
+    Arguments:
+        path: the file.
+        arch: that of the GPU which is recorded for, such as ``sm_90a``. No GPU is used then: nothing is compiled or
+            launched, and what is to be on a GPU is on the CPU. None: that of the GPU that Triton uses; all runs.
+        fresh: whether to replace an existing file.
+        first_config: whether of the configs of a tuned function only the first one is recorded, and run.
+
+    Raises:
+        KernelwrightError: there is no GPU and no arch, Triton is missing, the file is damaged or cannot be written, no
+            call was seen, or one cannot be recorded.
+    """
+    path = Path(path)
+    read(path, fresh)  # it fails now rather than after the program
+    with noting(arch, first_config) as notes:
+        try:
+            yield notes
+        except BaseException:
+            if notes.recording:
+                write(path, notes.recording, fresh)
+            raise
+    require_seen(notes.calls)
+    if notes.recording:
+        write(path, notes.recording, fresh)
+    require_complete(notes.problems)
+
+
+@contextlib.contextmanager
+def noting(arch: str | None, first_config: bool = False) -> Iterator[Notes]:
+    """Note what Triton is asked for; see :func:`record`."""
+    require_release(WHERE)
+    _require_compiler()
+    with ExitStack() as stack:
+        if arch is not None:
+            require_arch(arch)
+            stack.enter_context(stand_in.standing_in(arch))
+        notes = Notes(arch or _arch_of_gpu())
+        _Watch(stack, notes, runs=arch is None, first_config=first_config)
+        yield notes
+
+
+def require_arch(arch: str) -> None:
+    """Raise a SettingsError if Triton makes no code for an arch."""
+    if arch not in ARCHS:
+        raise SettingsError(f"a recording for {shown(arch)} is not possible", WHERE, f"use one of {', '.join(ARCHS)}")
+
+
+def require_seen(calls: int) -> None:
+    """Raise a KernelwrightError if there was no call."""
+    if not calls:
+        remedy = "record a program that calls a function with @triton.jit in its own process"
+        raise KernelwrightError("no call of a function of Triton was seen", WHERE, remedy)
+
+
+def require_complete(problems: Iterable[str]) -> None:
+    """Raise a DefinitionError if there are calls that cannot be recorded."""
+    if detail := "\n".join(problems):
+        remedy = "pass numbers, texts, None, dtypes of Triton, functions with @triton.jit, or tuples of them"
+        raise DefinitionError("some calls cannot be recorded", WHERE, remedy, detail)
+
+
+def read(path: Path, fresh: bool = False) -> Recording:
+    """What a file has; nothing if there is none, or if it is to be replaced.
+
+    Raises:
+        KernelwrightError: it is damaged, or cannot be read.
+    """
+    if fresh or not path.exists():
+        return {}
+    with damage_named(path, "delete it, or replace it with --fresh (fresh=True)"):
+        return parse(read_record(path))
+
+
+def write(path: Path, new: Recording, fresh: bool = False) -> str:
+    """Write a file, with what an existing one has.
+
+    Returns:
+        How much is in it now, and how much of that was not there before.
+
+    Raises:
+        KernelwrightError: it cannot be written, or disagrees about the parameters of a function.
+    """
+    known = read(path, fresh)
+    try:
+        whole = merged(known, new)
+    except ValueError as error:
+        remedy = "record all anew with --fresh (fresh=True), or write another file"
+        raise KernelwrightError(f"{path}: {error}", WHERE, remedy) from error
+    try:
+        write_atomically(path, text_of(whole))
+    except OSError as error:
+        raise refused(error, WHERE, str(path)) from error
+    before, after = _lines(known), _lines(whole)
+    return f"{counted(len(whole), 'function')}, {counted(len(after), 'specialization')} ({len(after - before)} new)"
+
+
+def _lines(recording: Recording) -> set[tuple[str, ...]]:
+    return {
+        (name, text_of_specialization(one), *one.archs)
+        for name, function in recording.items()
+        for one in function.specializations
+    }
+
+
+def counted(number: int, what: str) -> str:
+    """A number with its word: ``1 call``, ``2 calls``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _require_compiler() -> None:
+    """Raise a KernelwrightError if Triton interprets functions instead of compiling them."""
+    from triton import knobs
+
+    if knobs.runtime.interpret:
+        message = "TRITON_INTERPRET is set, so Triton is not asked to compile anything"
+        raise KernelwrightError(message, WHERE, "unset it")
+
+
+def _arch_of_gpu() -> str:
+    """The arch of the GPU that Triton uses.
+
+    Raises:
+        KernelwrightError: there is none.
+    """
+    if importlib.util.find_spec("torch") is not None:
+        import torch  # noqa: F401  # before Triton's driver, which then asks it for the stream
+    from triton.runtime.driver import driver
+
+    remedy = "name the arch to record for, and no GPU is needed: --arch sm_90a (arch='sm_90a')"
+    try:
+        target = driver.active.get_current_target()
+    except RuntimeError as error:
+        raise KernelwrightError("Triton finds no GPU here", WHERE, remedy) from error
+    arch = arch_of_device(target.arch) if target.backend == "cuda" else f"{target.backend}:{target.arch}"
+    if arch not in ARCHS:
+        raise KernelwrightError(f"the GPU here is of {arch}, which cannot be recorded for", WHERE, remedy)
+    return arch
+
+
+class _Watch:
+    """Sees each call, each compilation and each choice of a config, in place of methods of Triton.
+
+    Arguments:
+        stack: at its end all is as before.
+        notes: what is seen.
+        runs: whether the program runs on a GPU.
+        first_config: whether a tuned function has its first config only.
+    """
+
+    def __init__(self, stack: ExitStack, notes: Notes, *, runs: bool, first_config: bool) -> None:
+        from triton.runtime.autotuner import Autotuner
+        from triton.runtime.jit import JITFunction
+
+        self._stack, self._notes, self._runs = stack, notes, runs
+        self._first_config = first_config
+        self._run, self._compile, self._tune = JITFunction.run, JITFunction._do_compile, Autotuner.run
+        self._names = [*inspect.signature(self._compile).parameters][1:]
+        self._seen: dict[int, Any] = {}
+        self._noted: set[tuple[int, str]] = set()
+        for owner, name, method in (
+            (JITFunction, "run", self._see_call),
+            (JITFunction, "_do_compile", self._see_compilation),
+            (Autotuner, "run", self._see_choice),
+        ):
+            stand_in.replace(stack, owner, name, _as_method(method))
+
+    def _see_call(self, function: Any, *arguments: Any, **options: Any) -> Any:
+        if self._is_new(function):
+            # What was compiled before, perhaps for another device, would not be seen.
+            stand_in.replace(self._stack, function, "device_caches", defaultdict(function.create_binder))
+        self._notes.calls += 1
+        return self._run(function, *arguments, **options)
+
+    def _see_compilation(self, function: Any, *asked: Any, **more: Any) -> Any:
+        call = dict(zip(self._names, asked, strict=False), **more)  # the rest is named
+        # Nothing is launched where there is nothing compiled.
+        result = self._compile(function, *asked, **more) if self._runs else None
+        if (id(function), call["key"]) not in self._noted:
+            self._noted.add((id(function), call["key"]))
+            self._note(function, call)
+        return result
+
+    def _note(self, function: Any, call: Mapping[str, Any]) -> None:
+        defaults = function.device_caches[call["device"]][3].parse_options({"enable_fp_fusion": True})
+        asked = _Asked(
+            signature=call["signature"],
+            constants=call["constexprs"],
+            attributes=call["attrs"],
+            options=call["options"],
+            defaults={**vars(defaults), **TRITON_DEFAULTS},  # whatever the environment says
+        )
+        self._notes.note(function, asked)
+
+    def _see_choice(self, tuner: Any, *arguments: Any, **options: Any) -> Any:
+        if self._is_new(tuner):
+            # Results of other runs would keep it from trying all configs.
+            changes = {"cache": {}, "cache_results": False}
+            for name, value in (changes if self._runs else {**changes, "do_bench": stand_in.measure_once}).items():
+                stand_in.replace(self._stack, tuner, name, value)
+            if self._first_config:
+                pruned = tuner.prune_configs
+                stand_in.replace(self._stack, tuner, "prune_configs", lambda named: pruned(named)[:1])
+        if not self._runs:
+            tuner.cache.clear()  # nothing was measured, so any config may be the best one
+            return self._tune(tuner, *arguments, **options)
+        result = self._tune(tuner, *arguments, **options)
+        self._notes.choose(tuner, arguments, options)
+        return result
+
+    def _is_new(self, watched: Any) -> bool:
+        is_new = id(watched) not in self._seen
+        self._seen[id(watched)] = watched  # kept, so that no other object gets its id
+        return is_new
+
+
+def _as_method(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that becomes a method of a class; what is bound already would not get the object."""
+
+    def called(*arguments: Any, **options: Any) -> Any:
+        return method(*arguments, **options)
+
+    return called
+
+
+def _specialization(function: Any, asked: _Asked, arch: str) -> Specialization:
+    """What was asked for, as a recording has it."""
+    if function.is_gluon():
+        raise _UnwritableError("is a function of Gluon, and a recording has those with @triton.jit")
+    types: dict[str, Any] = {}
+    constants: dict[str, Any] = {}
+    for at, (name, kind) in enumerate(asked.signature.items()):
+        with _named(f"has the parameter {name!r}, which"):
+            if kind == "constexpr":
+                constants[name] = _constant(asked.constants[(at,)])
+            else:
+                types[name] = _type(kind, (at,), asked)
+    return Specialization(types, constants, _options(asked), (arch,))
+
+
+def _options(asked: _Asked) -> dict[str, Any]:
+    """The options that are not the default."""
+    options = {}
+    for name, value in vars(asked.options).items():
+        if value != asked.defaults.get(name) or name not in asked.defaults:
+            with _named(f"has the option {name!r}, which"):
+                options[name] = _constant(value)
+    return options
+
+
+@contextlib.contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Put before a problem what it belongs to."""
+    try:
+        yield
+    except _UnwritableError as problem:
+        raise _UnwritableError(f"{what} {problem}") from None
+
+
+def _type(kind: Any, path: tuple[int, ...], asked: _Asked) -> Any:
+    """The type of an argument as a recording has it."""
+    if isinstance(kind, tuple):
+        return [_element(inner, (*path, at), asked) for at, inner in enumerate(kind)]
+    known = asked.attributes.get(path) or []
+    if any(attribute != DIVISIBLE_BY_16 for attribute in known):
+        raise _UnwritableError(f"has the attributes {shown(known)}, which a recording cannot have")
+    return f"{kind}{DIVISIBLE if known else ''}"
+
+
+def _element(kind: Any, path: tuple[int, ...], asked: _Asked) -> Any:
+    """The same of an element of a tuple."""
+    return {CONSTANT: _constant(asked.constants[path])} if kind == "constexpr" else _type(kind, path, asked)
+
+
+def _constant(value: Any) -> Any:
+    """A constant as a recording has it."""
+    from triton.language import constexpr, dtype
+    from triton.runtime.jit import JITFunction
+
+    if isinstance(value, constexpr):
+        return _constant(value.value)
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {FLOAT: str(float(value))}
+    if isinstance(value, (list, tuple)):
+        return [_constant(item) for item in value]
+    if isinstance(value, dtype) and dtype.is_dtype(str(value)):
+        return {DTYPE: str(value)}
+    if isinstance(value, JITFunction):
+        return {FUNCTION: _name_of(value)}
+    raise _UnwritableError(f"is {shown(value)}, which a recording cannot have")
+
+
+def _name_of(function: Any) -> str:
+    """``module:qualname`` of a function; the program itself is called as other modules would call it."""
+    module = function.module
+    if module == "__main__":
+        main = sys.modules[module]
+        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        module = spec.name if spec else Path(file).stem if file else module
+    return f"{module}:{function.fn.__qualname__}"

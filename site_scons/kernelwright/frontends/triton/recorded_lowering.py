@@ -1,0 +1,290 @@
+"""Lowers a call that a program was recorded with: Triton makes the code, and the launcher makes the launch itself.
+
+Written for Triton 3.9. Which forms of calls Triton tells apart is in ``python/src/specialize.cc``, and what a launch
+passes is in ``backends/nvidia/driver.c``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ...core.arch import arch_order, real_arch
+from ...core.converter import to_json
+from ...core.errors import DefinitionError, LoweringError, Where
+from ...core.files import canonical_json, pretty_json
+from ...core.signature import (
+    SCHEMA,
+    SPREAD_CLUSTERS,
+    DeviceKernel,
+    RecordedCall,
+    RecordedFunction,
+    Signature,
+    Specialized,
+)
+from ..cubin import device_files, usage_of, with_spills
+from ..unit import LoweredKernel, Unit
+from .compiler import Compiled, Compiler, require_arch, require_release
+from .program import DTYPES, TRITON_DEFAULTS
+from .recorded import RecordedVariant
+from .recorded_function import FoundFunction, constant, defaults_of, found, record_again
+from .recording import CONSTANT, DIVISIBLE, FUNCTION
+from .source_digest import source_of
+from .stand_in import standing_in
+
+LOGIC = "the program chooses the grid of each call"
+"""Why a backend without host code cannot call it."""
+
+HOST = b"/* There is no host code: the launcher has the launch from the tables. */\n"
+
+NAMES = {name: dtype for dtype, name in DTYPES.items()} | {"i1": "bool"}
+"""A dtype as types of Triton have it -> its name."""
+
+
+NUMBERS = (
+    "bool",
+    "float16",
+    "float32",
+    "float64",
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+)
+"""The dtypes of numbers that a launch can pass."""
+
+
+def lower_recorded(variant: RecordedVariant, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
+    """Compile what a recording asks for, for all archs of ``unit``.
+
+    Raises:
+        DefinitionError: the function is not the one that was recorded.
+        LoweringError: Triton cannot compile it, or it needs what a launch of ours does not have.
+        ToolchainError: Triton is not installed, or another release of it.
+    """
+    require_release(unit.where)
+    arch = min(map(real_arch, unit.archs), key=arch_order)
+    require_arch(arch, unit.where)
+    progress(f"importing {variant.function}")
+    with standing_in(arch):  # modules ask for the GPU when they are imported, as they did when they were recorded
+        function = found(variant.function, variant.recording, unit.where)
+    _require_parameters(variant, function.function, unit)
+    variant = _with_ones_passed(variant, function.function)
+    parameters = _specialized(variant, function.function, unit)
+    results = _RecordedCompiler(variant, function.function, unit).results(progress)
+    signature = _signature(variant, function, parameters, results, unit)
+    usages = {result.arch: result for result in results}
+    files = {
+        "module.ttir": _source(variant, results).encode(),
+        "signature.json": pretty_json({"schema": SCHEMA, **to_json(signature)}).encode(),
+        "host.c": HOST,
+    }
+    return LoweredKernel(files | device_files(unit.archs, usages, _usage), "as written")
+
+
+def _require_parameters(variant: RecordedVariant, function: Any, unit: Unit) -> None:
+    names = tuple(parameter.name for parameter in function.params)
+    if any(each.kind is each.VAR_POSITIONAL for each in function.signature.parameters.values()):
+        message = f"{variant.function} takes any number of arguments (*), which launches of a package cannot"
+        raise LoweringError(message, unit.where, "give the parameters names, or pass a tuple")
+    if names != variant.parameters:
+        message = f"{variant.function} has the parameters {', '.join(names)}, and was recorded with "
+        raise DefinitionError(message + ", ".join(variant.parameters), unit.where, record_again(variant.recording))
+
+
+def _with_ones_passed(variant: RecordedVariant, function: Any) -> RecordedVariant:
+    """A general variant with parameters in place of the integers that Triton took for constants because they were 1."""
+    special = variant.specialization
+    ones = [p.name for p in function.params if not p.is_constexpr and _is_one(special.constants.get(p.name))]
+    if not variant.general or not ones:
+        return variant
+    constants = {name: value for name, value in special.constants.items() if name not in ones}
+    types = {**special.types, **dict.fromkeys(ones, "i32")}
+    return replace(variant, specialization=replace(special, types=types, constants=constants))
+
+
+def _is_one(value: Any) -> bool:
+    return type(value) is int and value == 1
+
+
+class _RecordedCompiler(Compiler):
+    """Compiles a function for the types and constants of its recorded calls."""
+
+    def __init__(self, variant: RecordedVariant, function: Any, unit: Unit) -> None:
+        super().__init__(function, {**TRITON_DEFAULTS, **variant.specialization.options}, unit)
+        self._variant = variant
+
+    def _source(self) -> Any:
+        from triton.compiler import ASTSource
+
+        special = self._variant.specialization
+        constants: dict[tuple[int, ...], Any] = {}
+        attributes: dict[tuple[int, ...], Any] = {}
+
+        def kind(told: Any, path: tuple[int, ...]) -> Any:
+            """The type of a parameter, or of an element of a tuple, for Triton; it notes what else is told."""
+            if isinstance(told, list):
+                return tuple(kind(inner, (*path, at)) for at, inner in enumerate(told))
+            if isinstance(told, dict):
+                constants[path] = constant(told[CONSTANT], self._variant.recording, self._unit.where)
+                return "constexpr"
+            if _is_divisible(told):
+                attributes[path] = [["tt.divisibility", 16]]
+            return told.removesuffix(DIVISIBLE)
+
+        told = {**special.types, **{name: {CONSTANT: value} for name, value in special.constants.items()}}
+        signature = {name: kind(told[name], (at,)) for at, name in enumerate(self._variant.parameters)}
+        return ASTSource(self._function, signature, constants, attributes)
+
+
+def _is_divisible(kind: str) -> bool:
+    return kind.endswith(DIVISIBLE)
+
+
+def _specialized(variant: RecordedVariant, function: Any, unit: Unit) -> tuple[Specialized, ...]:
+    """All parameters of a function, as the recorded calls have them.
+
+    Raises:
+        LoweringError: one is passed in a way that launches here do not have.
+    """
+    special = variant.specialization
+    told = {**special.types, **{name: {CONSTANT: value} for name, value in special.constants.items()}}
+    return tuple(
+        one
+        for parameter in function.params
+        for one in _parts(parameter, parameter.name, told[parameter.name], variant.general, unit)
+    )
+
+
+def _parts(parameter: Any, name: str, told: Any, general: bool, unit: Unit) -> Iterator[Specialized]:
+    """A parameter; of a tuple its elements.
+
+    Arguments:
+        name: that of the parameter, or of an element.
+        told: what the recording says of it.
+    """
+    if isinstance(told, list):
+        for at, inner in enumerate(told):
+            yield from _parts(parameter, f"{name}.{at}", inner, general, unit)
+    elif isinstance(told, dict):
+        yield Specialized(name, "constant", declared=parameter.is_constexpr, value=told[CONSTANT])
+    else:
+        yield replace(_passed(parameter, told, general, unit), name=name)
+
+
+def _form(told: Any) -> list[Any] | None:
+    """The form of a tuple: None for each element, or the form of a tuple."""
+    return [_form(inner) for inner in told] if isinstance(told, list) else None
+
+
+def _passed(parameter: Any, kind: str, general: bool, unit: Unit) -> Specialized:
+    """A parameter that a launch passes.
+
+    Arguments:
+        parameter: Triton's, which says what its type is compared by.
+        kind: its type in the recording.
+        general: whether any value will do.
+    """
+    text = kind.removesuffix(DIVISIBLE)
+    dtype = NAMES.get(text.removeprefix("*").removeprefix("k"))
+    is_tensor = text.startswith("*")
+    if dtype is None or (not is_tensor and dtype not in NUMBERS):
+        message = f"the parameter {parameter.name!r} is {kind}, which launches"
+        remedy = "leave the call out of the recording, or pass tensors, integers, and floats of other types"
+        raise LoweringError(f"{message} of a package cannot pass", unit.where, remedy)
+    is_declared = bool(parameter.annotation_type)
+    looks = not general and not parameter.do_not_specialize and not parameter.do_not_specialize_on_alignment
+    number = "tensor" if is_tensor else "int" if "int" in dtype else "bool" if dtype == "bool" else "float"
+    divisible = _is_divisible(kind) if looks and number in ("tensor", "int") else None
+    return Specialized(parameter.name, number, dtype, is_declared and not is_tensor, divisible)
+
+
+def _signature(
+    variant: RecordedVariant,
+    function: FoundFunction,
+    parameters: tuple[Specialized, ...],
+    results: Sequence[Compiled],
+    unit: Unit,
+) -> Signature:
+    (main,) = results  # each arch has a unit of its own
+    # Whether a function is debugged is said by its decorator, too.
+    implied = {"debug": bool(function.function.debug)}
+    options = {n: v for n, v in variant.specialization.options.items() if n not in implied or v != implied[n]}
+    blocks = options.get("num_ctas", 1)
+    recorded = RecordedCall(
+        _function(variant, function, unit.where),
+        general=variant.general,
+        parameters=parameters,
+        options=options,
+        threads=main.threads,
+        blocks=blocks,
+        shared=main.shared,
+        scratch=main.scratch,
+    )
+    kinds = ["handle" if p.kind == "tensor" else p.dtype for p in parameters if p.kind != "constant"]
+    launch = [
+        "blockIdx.x",
+        "blockIdx.y",
+        "blockIdx.z",
+        "threadIdx.x",
+        *(["clusterCtaIdx.x", SPREAD_CLUSTERS] if blocks > 1 else []),
+    ]
+    # The first is how TVM 0.27 spells it.
+    launch += ["tirx.use_programtic_dependent_launch"] if options.get("launch_pdl") else []
+    launch += ["tirx.use_cooperative_launch"] if options.get("launch_cooperative_grid") else []
+    launch += ["tirx.use_dyn_shared_memory"] if recorded.shared else []
+    # Behind the parameters are two addresses of memory: of what blocks share, and of what instrumentation writes.
+    device = DeviceKernel(main.name, (*kinds, "handle", "handle"), tuple(launch))
+    return Signature(
+        kernel=unit.kernel,
+        slug=unit.slug,
+        config=dict(unit.config),
+        target=unit.target,
+        arch=unit.arch,
+        entry=unit.symbol,
+        schedule="as written",
+        arguments=(),
+        symbols={},
+        device_kernels=(device,),
+        host_logic=LOGIC,
+        opaque=True,
+        recorded=recorded,
+    )
+
+
+def _functions_in(value: Any, variant: RecordedVariant, where: Where) -> Iterator[tuple[str, str]]:
+    """The functions in a constant, by name, with the digests of what they consist of."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _functions_in(item, variant, where)
+    elif isinstance(value, dict) and FUNCTION in value:
+        yield value[FUNCTION], source_of(constant(value, variant.recording, where)).digest
+
+
+def _function(variant: RecordedVariant, function: FoundFunction, where: Where) -> RecordedFunction:
+    """What callers have to know of the function, whatever the variant."""
+    return RecordedFunction(
+        name=variant.function,
+        source=source_of(function.function).digest,
+        parameters=variant.parameters,
+        defaults=defaults_of(function),
+        heuristics={name: text for name, text in function.heuristics.items() if text},
+        configs=tuple(function.configs),
+        tuned_by=tuple(function.tuned_by) if variant.choices else (),
+        choices=tuple(to_json(choice) for choice in variant.choices),
+        functions=dict(_functions_in(list(variant.specialization.constants.values()), variant, where)),
+        tuples={name: _form(kind) for name, kind in variant.specialization.types.items() if isinstance(kind, list)},
+    )
+
+
+def _usage(result: Compiled) -> dict[str, dict[str, int]]:
+    return with_spills(usage_of(result.cubin, arch_order(result.arch)[0]), result.report)
+
+
+def _source(variant: RecordedVariant, results: Sequence[Compiled]) -> str:
+    """Triton's IR, once for all archs that have the same, behind the calls that it is for."""
+    special = variant.specialization
+    asked: Mapping[str, Any] = {"types": special.types, "constants": special.constants, "options": special.options}
+    archs: dict[str, list[str]] = {}
+    for result in results:
+        archs.setdefault(result.source, []).append(result.arch)
+    parts = (f"// ---- for {', '.join(names)} ----\n{source}" for source, names in archs.items())
+    return f"// {variant.function} {canonical_json(asked)}\n{''.join(parts)}"

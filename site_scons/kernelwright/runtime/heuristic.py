@@ -1,0 +1,56 @@
+"""Computes the parameters of a recorded function that its heuristics decide, from the other arguments of a call.
+
+Kernelwright has read the expressions from the program (``frontends/triton/expression.py``).
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
+
+
+def cdiv(dividend: int, divisor: int) -> int:
+    """A quotient, rounded up."""
+    return -(-dividend // divisor)
+
+
+def next_power_of_2(number: int) -> int:
+    """The least power of two that is not less than a number; 0 for numbers below 1."""
+    return 1 << (number - 1).bit_length() if number > 0 else 0
+
+
+FUNCTIONS = {
+    **{function.__name__: function for function in (min, max, abs, int, bool, len)},
+    "cdiv": cdiv,
+    "next_power_of_2": next_power_of_2,
+}
+"""The functions that an expression can call."""
+
+METHODS = ("numel", "element_size", "stride", "size", "dim", "is_contiguous")
+"""The methods of tensors that an expression can call."""
+
+
+def tuning_key(arguments: Mapping[str, Any], names: Iterable[str], parameters: Iterable[str]) -> list[Any]:
+    """What the config of a tuned function is chosen by.
+
+    Arguments:
+        arguments: of a call.
+        names: the parameters that decide.
+        parameters: all of them, in order.
+
+    Returns:
+        The values of those that decide, and behind them the names of the dtypes of all tensors.
+    """
+    dtypes = (getattr(arguments.get(name), "dtype", None) for name in parameters)
+    return [
+        *(arguments.get(n) for n in names),
+        *(str(dtype).rpartition(".")[2] for dtype in dtypes if dtype is not None),
+    ]
+
+
+def rule_of(expression: str) -> Callable[[Mapping[str, Any]], Any]:
+    """The function that computes an expression of the manifest of the arguments of a call."""
+    rule: Callable[[Mapping[str, Any]], Any] = eval(f"lambda args: {expression}", {"__builtins__": {}, **FUNCTIONS})
+    return rule

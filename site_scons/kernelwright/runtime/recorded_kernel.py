@@ -1,0 +1,423 @@
+"""Functions that a program was recorded with, called as the program calls them: ``function[grid](x, y, BLOCK=1024)``.
+
+The kernel's library compares a call with those that were recorded, and launches. Here the arguments are put in order,
+and what the program's decorators compute is computed: heuristics, the config of a tuned function, the grid.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import itemgetter
+from sys import modules
+from typing import Any
+
+import tvm_ffi
+
+from .heuristic import rule_of, tuning_key
+from .interface import IMMUTABLE, Choice, library_of, plain_number
+from .kernel import Kernel, cuda_device_of, kernel_in
+from .loader import Loader
+from .refusal import NO_VARIANT, refusal_of, refuse
+
+OPTIONS = {
+    **{"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None, "enable_fp_fusion": True},
+    **{"launch_cooperative_grid": False, "launch_pdl": False},
+}
+"""The options that a call can give, and their defaults."""
+
+MOST_ORDERS = 64
+"""The shapes of calls that are kept: how many arguments are passed by position, and which by name."""
+
+PLAIN = (int, float, bool, str, type(None))
+
+DTYPES = {
+    **{"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64", "bool": "int1"},
+    **{"float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5"},
+}
+"""Dtypes of PyTorch whose names differ from those of Triton."""
+
+
+MISSING = "\0missing"
+"""Stands for a parameter that a call leaves out. No call was recorded with this text, so the library refuses it."""
+
+
+class RecordedFunction(Kernel):
+    """A function of a program, with the code of the calls that were recorded.
+
+    ``function[grid](...)`` launches it: the grid is a tuple of up to three integers, or a function of the arguments
+    that returns one. Arguments are tensors of one GPU, numbers, None, and the constants that the code was made with.
+    """
+
+    _recorded: Mapping[str, Any]  # what the manifest says of it
+    _others: dict[str, RecordedFunction]  # arch -> the function there, if its decorators do something else
+    _names: list[str]  # of the parameters, and of the options behind them
+    _places: dict[str, int]
+    _count: int  # of the parameters
+    _defaults: list[Any]
+    _orders: dict[tuple[Any, ...], Callable[[tuple[Any, ...]], tuple[Any, ...]]]  # shape of a call -> what orders it
+    _texts: frozenset[int]  # the places of constants that are compared as texts
+    _tuples: dict[str, Any]  # parameter -> the form of the tuples that it gets
+    _is_mixed: bool  # whether there are such constants or tuples
+    _heuristics: dict[str, Callable[[Any], Any]]
+    _configs: list[dict[str, Any]]
+    _choices: dict[tuple[str, str], dict[str, Any]]  # key and arch -> the fastest config
+    _archs: dict[int, str]  # device -> the arch of the code that runs there
+    _decides: bool  # whether decorators of the function give some parameters
+    _find: tvm_ffi.Function
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        """What launches the function with a grid."""
+        return partial(self.run, grid=grid)
+
+    def run(self, *arguments: Any, grid: Any, warmup: bool = False, **named: Any) -> None:
+        """Launch the function.
+
+        Arguments:
+            arguments, named: the parameters, and options of the launch such as ``num_warps``.
+            grid: how many programs there are along x, y and z.
+            warmup: whether nothing is launched.
+
+        Raises:
+            TypeError: a parameter is missing, is given twice, or has another name.
+            ValueError: no such call was recorded, the tensors are on several devices, or the grid is too large.
+        """
+        if self._others and (other := self._other(arguments, named)):
+            return other.run(*arguments, grid=grid, warmup=warmup, **named)
+        order = self._orders.get((len(arguments), *named))
+        values: Sequence[Any] = (
+            order((*arguments, *named.values(), *self._defaults)) if order else self._in_place(arguments, named)
+        )
+        if self._decides:
+            values = self._decided(values)
+        if not warmup:
+            self._launch(grid, values)
+
+    def launch_decided(self, arguments: Sequence[Any], named: Mapping[str, Any], grid: Any) -> None:
+        """Launch the function as :meth:`run` does, for a program whose decorators have computed their parameters."""
+        if self._others and (other := self._other(arguments, named)):
+            return other.launch_decided(arguments, named, grid)
+        self._launch(grid, self._in_place(arguments, named))
+
+    def recorded_for(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the manifest says of the function on the GPU of a call."""
+        other = self._other(arguments, named) if self._others else None
+        return (other or self)._recorded
+
+    def _launch(self, grid: Any, values: Sequence[Any]) -> None:
+        if callable(grid):
+            grid = self._called(grid, values)
+        if IMMUTABLE in modules:
+            self._refuse_jax(values)
+        passed = self._spread(values) if self._is_mixed else values
+        is_plain = type(grid) is tuple and len(grid) == 1
+        sizes = (grid[0], 1, 1) if is_plain else _three(self.name, grid)
+        try:
+            self._function(*sizes, *passed)
+        except (TypeError, ValueError) as error:
+            failure = error
+        else:
+            return
+        self._repeat(sizes, values, failure)
+
+    def _refuse_jax(self, values: Sequence[Any]) -> None:
+        """Refuse arrays of JAX: nothing says which arguments the function writes."""
+        for name, value in zip(self._names, values, strict=True):
+            if library_of(value) == IMMUTABLE:
+                message = (
+                    f"its parameter {name!r} is an array of JAX, which is immutable, and the function may write it"
+                )
+                refuse(self.name, ValueError, f"{message}\n  remedy: pass an array of another library")
+
+    def _spread(self, values: Sequence[Any]) -> list[Any]:
+        """What the library is given: constants as texts where it has texts, and the elements of tuples one by one."""
+        passed: list[Any] = []
+        for name, place, value in zip(self._names, range(len(values)), values, strict=True):
+            if name in self._tuples:
+                passed += self._elements(name, value, self._tuples[name])
+            else:
+                passed.append(_plain(value) if place in self._texts else value)
+        return passed
+
+    def _elements(self, name: str, value: Any, form: Sequence[Any]) -> Iterator[Any]:
+        """The elements of a tuple, and of tuples in it.
+
+        Arguments:
+            form: for each element None, or the form of a tuple.
+        """
+        if not isinstance(value, (tuple, list)) or len(value) != len(form):
+            message = f"no such call was recorded: its parameter {name!r} is no tuple of {len(form)}"
+            refuse(self.name, ValueError, f"{message}\n  remedy: record a run of the program that makes it", NO_VARIANT)
+        for element, inner in zip(value, form, strict=True):
+            if inner is None:
+                yield _plain(element)
+            else:
+                yield from self._elements(name, element, inner)
+
+    def __call__(self, /, *arguments: Any, **named: Any) -> Any:
+        """Refuse a call without a grid."""
+        refuse(self.name, TypeError, f"it is called with a grid\n  remedy: write {self.name}[grid](...)")
+
+    def choice(self, /, *arguments: Any, **named: Any) -> Choice:
+        """Which variant a call with these arguments runs, whatever the grid; nothing runs.
+
+        Raises:
+            TypeError: a parameter is missing, is given twice, or has another name.
+            ValueError: no such call was recorded.
+        """
+        if self._others and (other := self._other(arguments, named)):
+            return other.choice(*arguments, **named)
+        given = self._in_place(arguments, named)
+        values = self._decided(given) if self._decides else given
+        self._refuse_missing(values)
+        number = self._number(values)
+        if number < 0:
+            refuse(self.name, ValueError, "no such call was recorded", NO_VARIANT)
+        return self._choice(number, "it is for calls of this form")
+
+    def _in_place(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+        """The parameters and the options of a call, in order."""
+        count = len(arguments)
+        if count > self._count:
+            refuse(self.name, TypeError, f"it has {self._count} parameters, and {count} values were given")
+        values = [*arguments, *self._defaults[count:]]
+        for name, value in named.items():
+            place = self._places.get(name)
+            if place is None:
+                self._require_default(name, value)
+            elif place < count:
+                refuse(self.name, TypeError, f"its parameter {name!r} is given twice")
+            else:
+                values[place] = None if place >= self._count and value == OPTIONS.get(name) else value
+        self._note_order(count, named)
+        return values
+
+    def _note_order(self, count: int, named: Mapping[str, Any]) -> None:
+        """Note how calls of this shape are put in order, which takes less time than to look at each name.
+
+        Options are looked at in each call.
+        """
+        sources = {name: count + number for number, name in enumerate(named)}
+        is_usual = all(self._places.get(name, self._count) < self._count for name in named)
+        if is_usual and len(self._names) > 1 and len(self._orders) < MOST_ORDERS:
+            defaults = count + len(named)
+            order = (n if n < count else sources.get(name, defaults + n) for n, name in enumerate(self._names))
+            shape = (count, *named)
+            self._orders[shape] = itemgetter(*order)
+
+    def _require_default(self, name: str, value: Any) -> None:
+        """Refuse a name that is no parameter, and an option with which nothing was recorded."""
+        if name not in OPTIONS:
+            remedy = f"its parameters are {', '.join(self._names[: self._count])}"
+            refuse(self.name, TypeError, f"it has no parameter {name!r}\n  remedy: {remedy}")
+        if value != OPTIONS[name]:
+            message = f"no call with {name}={value} was recorded\n  remedy: record a run of the program that makes it"
+            refuse(self.name, ValueError, message, NO_VARIANT)
+
+    def _repeat(self, sizes: Sequence[Any], values: Sequence[Any], error: Exception) -> None:
+        """Repeat a call that has failed, with numbers and constants of other libraries as plain ones.
+
+        Raises:
+            Exception: the error of the call, if there are none.
+        """
+        self._refuse_missing(values)
+        passed = [*sizes, *self._spread(values)]
+        plain = [_plain(value) for value in passed]
+        if any(one is not other for one, other in zip(plain, passed, strict=True)):
+            try:
+                self._function(*plain)
+            except (TypeError, ValueError) as failure:
+                error = failure
+            else:
+                return
+        self._note_call(values, error)
+        raise error
+
+    def _note_call(self, values: Sequence[Any], error: Exception) -> None:
+        """Note a call that was not recorded, for ``misses()``."""
+        kinds = ("tensor" if hasattr(value, "__dlpack__") else "scalar" for value in values)
+        items = [{"name": n, "kind": k, "output": False} for n, k in zip(self._names, kinds, strict=True)]
+        if self._loader is not None and refusal_of(error) == NO_VARIANT:
+            self._loader.missed_calls().note(self.name, {"variants": [{"arguments": items}]}, values, error)
+
+    def _decided(self, values: Sequence[Any]) -> Sequence[Any]:
+        """The values, with those that the decorators of the function give: a config, and what heuristics compute."""
+        if not self._configs and not self._choices:
+            return self._computed(values)
+        first = None
+        for config in self._in_chosen_order(values):
+            chosen = self._computed([config.get(name, v) for name, v in zip(self._names, values, strict=True)])
+            first = first or chosen
+            if self._number(chosen) >= 0:
+                return chosen
+        return first or values
+
+    def _number(self, values: Sequence[Any]) -> int:
+        """The number of the variant for a call; -1: there is none."""
+        return int(self._find(*map(_plain, self._spread(values))))
+
+    def _in_chosen_order(self, values: Sequence[Any]) -> Iterator[Mapping[str, Any]]:
+        """The configs that a call may have; first the one that was the fastest when such a call was recorded.
+
+        There is none if the call gives itself what they give.
+        """
+        chosen = self._chosen_config(values) if self._choices else None
+        known = self._configs if chosen is None else [chosen, *(each for each in self._configs if each != chosen)]
+        given = {n for n, v in zip(self._names[: self._count], values, strict=False) if v is not MISSING}
+        yield from (config for config in known if not given.intersection(config))
+        if not known or given.intersection(known[0]):
+            yield {}
+
+    def _chosen_config(self, values: Sequence[Any]) -> Mapping[str, Any] | None:
+        arguments = dict(zip(self._names, values, strict=True))
+        key = tuning_key(arguments, self._recorded.get("tuned_by", ()), self._recorded["parameters"])
+        return self._choices.get((_text(list(map(_plain, key))), self._arch_of(values)))
+
+    def _other(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> RecordedFunction | None:
+        """The function for the GPU of a call, if it is not this one."""
+        return self._others.get(self._arch_of((*arguments, *named.values())))
+
+    def _arch_of(self, values: Sequence[Any]) -> str:
+        """The arch of the code that runs on the GPU of a call."""
+        for value in values:
+            device = cuda_device_of(value) if hasattr(value, "__dlpack_device__") else None
+            if device is not None:
+                if device not in self._archs:
+                    self._archs[device] = str(self._module["kw_arch"](device))
+                return self._archs[device]
+        return ""
+
+    def _computed(self, values: Sequence[Any]) -> list[Any]:
+        """The values with what heuristics compute, also if the call gives it, as in Triton."""
+        arguments, completed = dict(zip(self._names, values, strict=True)), [*values]
+        for name, rule in self._heuristics.items():
+            value = arguments[name] = self._called(rule, arguments)
+            place = self._places.get(name)
+            if place is None:
+                self._require_default(name, value)
+            else:
+                completed[place] = None if place >= self._count and value == OPTIONS.get(name) else value
+        return completed
+
+    def _called(self, function: Callable[[Any], Any], values: Any) -> Any:
+        """What a function of the program makes of the arguments: a grid, or a parameter."""
+        arguments = values if isinstance(values, dict) else dict(zip(self._names, values, strict=True))
+        try:
+            return function(arguments)
+        except Exception:
+            self._refuse_missing([arguments[name] for name in self._names])
+            raise
+
+    def _refuse_missing(self, values: Sequence[Any]) -> None:
+        missing = [name for name, value in zip(self._names, values, strict=True) if value is MISSING]
+        if not missing:
+            return
+        remedy = "pass it, also if a decorator of the function computes it: a package has only simple expressions"
+        if self._configs and missing[0] in self._configs[0]:
+            remedy = f"give all that a config of the function gives, or nothing: {', '.join(self._configs[0])}"
+        refuse(self.name, TypeError, f"its parameter {missing[0]!r} is missing\n  remedy: {remedy}")
+
+
+def _three(name: str, grid: Any) -> tuple[Any, Any, Any]:
+    """The grid along x, y and z."""
+    try:
+        sizes = tuple(grid)
+    except TypeError:
+        refuse(name, TypeError, f"the grid is {grid!r}\n  remedy: give a tuple of up to three integers")
+    if not 1 <= len(sizes) <= 3:
+        refuse(name, TypeError, f"the grid has {len(sizes)} numbers\n  remedy: give a tuple of up to three integers")
+    return (*sizes, 1, 1)[:3]
+
+
+def _plain(value: Any) -> Any:
+    """A value as the library compares it: tensors and plain numbers as they are, and other constants as a text."""
+    if type(value) in PLAIN or hasattr(value, "__dlpack__"):
+        return value
+    number = plain_number(value)
+    if type(number) in PLAIN:
+        return number
+    described = _described(value)
+    return value if described is None else _text(described)
+
+
+def _described(value: Any) -> Any:
+    """A constant as a recording has it; None: it is no constant."""
+    kind, module = type(value).__name__, type(value).__module__.partition(".")[0]
+    if isinstance(value, (tuple, list)):
+        return [value_of(item) for item in value]
+    if kind == "constexpr":
+        return value_of(value.value)
+    if kind == "dtype" and module == "torch":
+        name = str(value).removeprefix("torch.")
+        return {"dtype": DTYPES.get(name, name)}
+    if kind == "dtype":
+        return {"dtype": value.name}
+    if hasattr(value, "fn") and hasattr(value, "module"):
+        return {"function": f"{value.module}:{value.fn.__qualname__}"}
+    return None
+
+
+def value_of(item: Any) -> Any:
+    """An element of a tuple."""
+    number = plain_number(item)
+    if type(number) in PLAIN:
+        return number
+    described = _described(item)
+    # What is no constant is equal to none: a recording has no such objects.
+    return {"object": type(item).__name__} if described is None else described
+
+
+def load(loader: Loader, name: str, entry: dict[str, Any]) -> RecordedFunction:
+    """Load a recorded function of a package.
+
+    Raises:
+        ImportError: its library is missing or was altered, or cannot be loaded.
+    """
+    recorded = entry["recorded"]
+    function = kernel_in(name, entry, loader.library(name), RecordedFunction)._completed(loader)
+    _tell(function, recorded)
+    for arch, other in recorded.get("by_arch", {}).items():
+        function._others[arch] = kernel_in(name, entry, loader.library(name), RecordedFunction)
+        _tell(function._others[arch], other)
+    return function
+
+
+def _tell(function: RecordedFunction, recorded: Mapping[str, Any]) -> None:
+    """Tell a function what the manifest says of its calls."""
+    parameters, options = recorded["parameters"], recorded.get("options", [])
+    defaults, tuned = recorded.get("defaults", {}), recorded.get("configs", [])
+    function._recorded, function._others = recorded, {}
+    function._names, function._count = [*parameters, *options], len(parameters)
+    function._places = {name: place for place, name in enumerate(function._names)}
+    is_option = {name: place >= len(parameters) for name, place in function._places.items()}
+    given = [_default(defaults[name]) if name in defaults else MISSING for name in parameters]
+    function._defaults = [*given, *(None for _ in options)]
+    function._heuristics = {name: rule_of(text) for name, text in recorded.get("heuristics", {}).items()}
+    function._configs = [_normal(config, is_option) for config in tuned]
+    choices = [(each, arch) for each in recorded.get("choices", ()) for arch in each["archs"]]
+    function._choices = {(_text(each["key"]), arch): _normal(each["config"], is_option) for each, arch in choices}
+    function._archs = {}
+    function._decides = bool(function._configs or function._choices or function._heuristics)
+    function._texts = frozenset(function._places[name] for name in recorded.get("texts", ()))
+    function._orders = {}
+    function._tuples = recorded.get("tuples", {})
+    function._is_mixed = bool(function._texts or function._tuples)
+    function._find = function._module["kw_find"]
+
+
+def _default(value: Any) -> Any:
+    """A default of the manifest as the library compares it."""
+    if isinstance(value, dict) and [*value] == ["float"]:
+        return float(value["float"])
+    return value if type(value) in PLAIN else _text(value)
+
+
+def _text(described: Any) -> str:
+    return json.dumps(described, sort_keys=True, separators=(",", ":"))
+
+
+def _normal(config: Mapping[str, Any], is_option: Mapping[str, bool]) -> dict[str, Any]:
+    """A config of a tuned function, with None for options that have their default."""
+    known = {name: value for name, value in config.items() if name in is_option}
+    return {n: None if is_option[n] and value == OPTIONS.get(n) else value for n, value in known.items()}

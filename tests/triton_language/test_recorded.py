@@ -1,0 +1,521 @@
+"""Functions that a program was recorded with: built by real runs of scons, and called against the stand-in driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernelwright.frontends.triton.program import NEED
+from support.project import SITE_SCONS, Project
+from support.standin_calls import call, launches, make_standin
+
+try:
+    version("triton")
+except PackageNotFoundError:
+    pytest.skip(f"Triton is not installed: {NEED.install}", allow_module_level=True)
+
+SETTINGS = '[tool.kernelwright]\ntargets = ["cuda"]\narchs = ["sm_80", "sm_90a"]\n'
+
+OPS = """
+import triton
+import triton.language as tl
+
+SHIFT = tl.constexpr(3)
+
+@triton.heuristics({"HAS_BIAS": lambda args: args["b"] is not None})
+@triton.jit
+def _scale_rows(y, x, b, stride, n, alpha, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr):
+    row, at = tl.program_id(0), tl.arange(0, BLOCK)
+    value = tl.load(x + row * stride + at, mask=at < n) * alpha + SHIFT
+    if HAS_BIAS:
+        value += tl.load(b + at, mask=at < n)
+    tl.store(y + row * stride + at, value, mask=at < n)
+
+@triton.autotune([triton.Config({"BLOCK": 128}, num_warps=2), triton.Config({"BLOCK": 64}, num_warps=8)], key=["n"])
+@triton.jit
+def tuned(y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, 1.0, mask=at < n)
+
+@triton.jit
+def kinds(y, small: tl.int32, eps: tl.float32, free, KIND: tl.constexpr, SHAPE: tl.constexpr):
+    at = tl.arange(0, SHAPE[0])
+    tl.store(y + at, (small + eps + free).to(KIND))
+
+@triton.jit
+def paired(y, pair, num_warps: tl.constexpr):
+    at = tl.arange(0, 64)
+    tl.store(y + at, tl.load(pair[0] + at) * pair[1][0] + num_warps)
+"""
+
+SPECIALIZED: dict[str, Any] = {
+    "_scale_rows": [
+        {"types": {"y": "*fp32 16", "x": "*fp32 16", "stride": "i32 16", "n": "i32", "alpha": "fp32"},
+         "constants": {"b": None, "HAS_BIAS": False, "BLOCK": 1024}},
+        {"types": {"y": "*fp32 16", "x": "*fp32 16", "b": "*fp32 16", "stride": "i32 16", "n": "i32", "alpha": "fp32"},
+         "constants": {"HAS_BIAS": True, "BLOCK": 1024}, "options": {"num_warps": 8}},
+    ],
+    "tuned": [
+        {"types": {"y": "*fp32 16", "n": "i32"}, "constants": {"BLOCK": 64}, "options": {"num_warps": 8}},
+        {"types": {"y": "*fp32 16", "n": "i32"}, "constants": {"BLOCK": 128}, "options": {"num_warps": 2}},
+        {"types": {"y": "*fp32 16", "n": "i32 16"}, "constants": {"BLOCK": 64}, "options": {"num_warps": 8}},
+    ],
+    "kinds": [
+        {"types": {"y": "*fp16 16", "small": "i32", "eps": "fp32", "free": "i64 16"},
+         "constants": {"KIND": {"dtype": "fp16"}, "SHAPE": [64, 2]}},
+    ],
+    "paired": [
+        {"types": {"y": "*fp32 16", "pair": ["*fp32 16", ["i32 16", {"constant": 1}]]}, "constants": {"num_warps": 8},
+         "options": {"num_warps": 8}},
+    ],
+}  # fmt: skip
+PARAMETERS = {
+    "_scale_rows": ["y", "x", "b", "stride", "n", "alpha", "HAS_BIAS", "BLOCK"],
+    "tuned": ["y", "n", "BLOCK"],
+    "kinds": ["y", "small", "eps", "free", "KIND", "SHAPE"],
+    "paired": ["y", "pair", "num_warps"],
+}
+
+
+def recording(**more: list[dict[str, Any]]) -> str:
+    """The file, with more specializations of some functions."""
+    functions = {
+        f"ops:{name}": {
+            "parameters": PARAMETERS[name],
+            "source": "0" * 16,
+            "specializations": [{"options": {}, "archs": ["sm_90a"], **one} for one in [*listed, *more.get(name, [])]],
+        }
+        for name, listed in SPECIALIZED.items()
+    }
+    return json.dumps({"schema": 1, "functions": functions})
+
+
+def new_project(folder: Path, arguments: str = "") -> Project:
+    project = Project.of(folder, SETTINGS)
+    project.write("kernels/ops.py", OPS.replace("\n@triton", "\n\n@triton"))
+    project.write("kernels/program.py", declaration(arguments))
+    project.write("kernels/calls.json", recording())
+    project.write(
+        "SConstruct", project.folder.joinpath("SConstruct").read_text().replace("kernels/*.py", "kernels/p*.py")
+    )
+    return project
+
+
+def declaration(arguments: str = "") -> str:
+    return f'from kernelwright.triton import recorded\n\nkernels = recorded("calls.json"{arguments})\n'
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A built project, which tests do not change."""
+    project = new_project(tmp_path_factory.mktemp("recorded"))
+    assert project.scons("-j2").labels["LOWER"] == 14
+    make_standin(project)
+    return project
+
+
+@pytest.fixture
+def project(built: Project, tmp_path: Path) -> Project:
+    """A copy of the built project."""
+    return built.copied(tmp_path / "copy")
+
+
+ARRAYS = """
+y, x, b, h = on_cuda(4, 1000), on_cuda(4, 1000), on_cuda(1000), on_cuda(64, dtype=half)
+"""
+
+
+def run(project: Project, code: str, capability: int = 90, **more: Any) -> tuple[str, list[str]]:
+    printed, log = call(project, ARRAYS + textwrap.dedent(code), capability=capability, **more)
+    return printed, launches(log)
+
+
+def test_a_call_runs_the_code_of_its_form_on_each_arch_with_what_the_program_passes(built):
+    code = """
+    demo.scale_rows[(4, 2)](y, x, None, 1024, 1000, 0.5, BLOCK=1024)
+    options = dict(BLOCK=1024, num_warps=8)
+    grid = lambda meta: (meta["n"], meta["BLOCK"], meta["HAS_BIAS"])
+    demo.scale_rows[grid](y, x, b, 1024, n=999, alpha=2.0, **options)
+    """
+    for capability, arch in ((90, "90"), (80, "80")):
+        _, (plain, biased) = run(built, code, capability, parameters="ppiif")
+        assert f"sm_{arch} " in plain
+        assert "grid 4 2 1 block 128 1 1" in plain
+        assert plain.endswith("1024 1000 0.5")
+        assert "grid 999 1024 1 block 256 1 1" in biased
+
+
+def test_a_heuristic_decides_also_if_the_call_says_otherwise(built):
+    code = "demo.scale_rows[(4,)](y, x, None, 1024, 1000, 0.5, HAS_BIAS=True, BLOCK=1024)"
+    _, (launch,) = run(built, code, parameters="ppiif")
+    assert launch.endswith("1024 1000 0.5")
+
+
+def test_a_tuned_function_runs_the_first_config_that_was_recorded_for_the_call(built):
+    code = """
+    demo.tuned[lambda meta: (meta["BLOCK"],)](y, 1000)
+    demo.tuned[lambda meta: (meta["BLOCK"],)](y, 1008)
+    demo.tuned[(7,)](y, 1000, BLOCK=64, num_warps=8)
+    """
+    _, (first, other, given) = run(built, code)
+    assert "grid 128 1 1 block 64 1 1" in first
+    assert "grid 64 1 1 block 256 1 1" in other
+    assert "grid 7 1 1 block 256 1 1" in given
+
+
+def test_constants_of_any_type_and_numbers_of_declared_types_are_compared_as_triton_does(built):
+    code = """
+    import torch, triton.language as tl
+    demo.kinds[(1,)](h, 7, 0.5, 1 << 40, tl.float16, (64, 2))
+    demo.kinds[(1,)](h, 1, 2, 1 << 40, torch.float16, [64, 2])
+    demo.kinds[(1,)](h, True, True, 1 << 40, tl.float16, (64, 2))
+    print(message_of(demo.kinds[(1,)], h, 7, 0.5, 16, tl.float16, (64, 2)))
+    print(message_of(demo.kinds[(1,)], h, 7, 0.5, 1 << 40, tl.float32, (64, 2)))
+    """
+    printed, found = run(built, code, parameters="pifl")
+    assert [launch.split("parameters ")[1].split()[1:] for launch in found] == [
+        ["7", "0.5", str(1 << 40)],
+        ["1", "2", str(1 << 40)],
+        ["1", "1", str(1 << 40)],
+    ]
+    assert re.findall(r"recorded has: (.*)", printed) == ["free = int64, a multiple of 16", 'KIND = {"dtype":"fp16"}']
+
+
+def test_the_elements_of_a_tuple_are_passed_and_an_option_can_be_a_parameter(built):
+    code = """
+    demo.paired[(1,)](y, (x, (32, 1)), num_warps=8)
+    print(message_of(lambda: demo.paired[(1,)](y, (x, (33, 1)), num_warps=8)))
+    print(message_of(lambda: demo.paired[(1,)](y, (x, 32), num_warps=8)).splitlines()[0])
+    """
+    printed, (launch,) = run(built, code, parameters="ppi")
+    assert "block 256 1 1" in launch
+    assert launch.split()[-1] == "32"
+    assert "recorded has: pair.1.0 = int32, a multiple of 16" in printed
+    assert printed.splitlines()[-1].endswith("no such call was recorded: its parameter 'pair' is no tuple of 2")
+
+
+REFUSED = {
+    "y, x, None, 1024, 1000, 0.5, BLOCK=512": "the nearest of the 2 that were recorded has: BLOCK = 1024",
+    "y, x, None, 1024, 1008, 0.5, BLOCK=1024": "recorded has: n = int32, no multiple of 16",
+    "y, x, None, 1024, 1, 0.5, BLOCK=1024": "recorded has: n = int32, no multiple of 16",
+    "y, x, None, 1024, 1000, 1, BLOCK=1024": "recorded has: alpha = float32",
+    "y, h, None, 1024, 1000, 0.5, BLOCK=1024": "recorded has: x = *float32, a multiple of 16",
+    "y, x, None, 1024, 1000, 0.5, BLOCK=1024, num_warps=16": "recorded has: num_warps = the default",
+    "y, x, None, 1024, 1000, 0.5, BLOCK=1024, maxnreg=8": "no call with maxnreg=8 was recorded",
+    "y, x, None, 1024, 1000, BLOCK=1024": "its parameter 'alpha' is missing",
+    "y, x, None, 1024, 1000, 0.5, BLOK=1024": "it has no parameter 'BLOK'",
+    "y, x, None, 1024, 1000, 0.5, False, 1024, 3": "it has 8 parameters, and 9 values were given",
+    "y, x, None, 1024, 1000, 0.5, x=3": "its parameter 'x' is given twice",
+    "y, on_cuda(4, device=1), None, 1024, 1000, 0.5, BLOCK=1024": "tensors are on several devices, cuda:0 and cuda:1",
+}  # fmt: skip
+
+
+def test_a_call_that_was_not_recorded_is_an_error_that_says_where_it_differs_and_is_noted(built):
+    calls = "\n".join(f"said(dict(grid=(4,)), lambda f: f({arguments}))" for arguments in REFUSED)
+    code = f"""
+def said(options, launch):
+    try:
+        launch(demo.scale_rows[options["grid"]])
+    except Exception as error:
+        print(type(error).__name__, str(error).replace(chr(10), " "))
+    else:
+        print("it ran")
+{calls}
+print(len(demo.misses()), demo.misses()[0]["arguments"][7])
+"""
+    printed, found = run(built, code)
+    *lines, noted = printed.splitlines()
+    for line, expected in zip(lines, REFUSED.values(), strict=True):
+        assert expected in line
+        assert line.startswith(("ValueError kernel 'scale_rows': ", "TypeError kernel 'scale_rows': "))
+    assert not found
+    assert noted == "6 {'name': 'BLOCK', 'kind': 'int', 'value': 512}"
+
+
+def test_a_grid_is_up_to_three_integers_and_one_without_blocks_launches_nothing(built):
+    code = """
+    import numpy as np
+    passed = y, x, None, 1024, 1000, 0.5
+    for grid in ((0,), (4, 0, 2), [5], (np.int64(6), 1, 1), (-1,), (1, 70000), (1, 2, 3, 4), 4, ("a",)):
+        try:
+            demo.scale_rows[grid](*passed, BLOCK=1024)
+        except Exception as error:
+            print(f"{type(error).__name__}: {error}".splitlines()[0])
+    print(message_of(demo.scale_rows, 3).splitlines()[0])
+    """
+    printed, found = run(built, code)
+    assert [re.search("grid (.*) block", launch)[1] for launch in found] == ["5 1 1", "6 1 1"]
+    assert printed.splitlines() == [
+        "ValueError: kernel 'scale_rows': the grid has -1 blocks along x, and 0 to 2147483647 are possible",
+        "ValueError: kernel 'scale_rows': the grid has 70000 blocks along y, and 0 to 65535 are possible",
+        "TypeError: kernel 'scale_rows': the grid has 4 numbers",
+        "TypeError: kernel 'scale_rows': the grid is 4",
+        "TypeError: kernel 'scale_rows': the grid has something along x that is no integer",
+        "TypeError: kernel 'scale_rows': it is called with a grid",
+    ]
+
+
+def test_general_code_runs_what_was_not_recorded_and_exact_code_what_was(project):
+    project.write("kernels/program.py", declaration(", general=True"))
+    # Two calls of tuned() have one general form. What is there is lowered again, because the definition was edited.
+    assert project.scons("-j2").labels["LOWER"] == 14 + 12
+    code = """
+    def launch(stride, n):
+        demo.scale_rows[(4,)](y, x, None, stride, n, 0.5, BLOCK=1024)
+    for n in (1000, 1008, 1, 16):
+        launch(1024, n)
+        print(demo.scale_rows.choice(y, x, None, 1024, n, 0.5, BLOCK=1024).variant)
+    launch(1, 7)
+    print(message_of(launch, 1 << 40, 7))
+    """
+    printed, found = run(project, code)
+    assert [("general" in line) for line in printed.splitlines()[:4]] == [False, True, True, True]
+    assert len(found) == 5
+    assert "stride = int32" in printed
+
+
+def test_a_program_with_triton_runs_the_code_of_a_package_or_is_told_what_is_missing(built):
+    code = """
+    import sys
+    sys.path.append("kernels")
+    import ops, triton, kernelwright.triton
+    with kernelwright.triton.use(demo) as use:
+        ops._scale_rows[(4,)](y, x, None, 1024, 1000, 0.5, BLOCK=1024)
+        print(message_of(lambda: ops._scale_rows[(4,)](y, x, None, 1024, 1000, 0.5, BLOCK=2048)).splitlines()[0])
+        ops.SHIFT = triton.language.constexpr(4)
+        print(message_of(lambda: ops._scale_rows[(4,)](y, x, None, 1024, 1000, 0.5, BLOCK=1024)))
+        print(message_of(kernelwright.triton.use, triton).splitlines()[0])
+    print(triton.runtime.jit.JITFunction.run.__module__)
+    """
+    printed, found = run(built, code)
+    assert len(found) == 1
+    assert printed.splitlines()[0] == "ValueError: kernel 'scale_rows': no such call was recorded"
+    assert "no code for ops:_scale_rows: its text, that of a function that it calls, or a constant" in printed
+    assert "is no kernel package" in printed
+    assert printed.splitlines()[-1] == "triton.runtime.jit"
+
+
+def test_the_config_that_was_the_fastest_runs_where_it_was_measured(project):
+    file = json.loads(recording())
+    config = {"BLOCK": 64, "num_warps": 8, "num_stages": 3}
+    file["functions"]["ops:tuned"]["choices"] = [{"key": [1000, "float32"], "config": config, "archs": ["sm_90a"]}]
+    project.write("kernels/calls.json", json.dumps(file))
+    assert project.scons("-j2").labels["LOWER"] == 6  # all of this function: the package has another choice
+    code = """
+    demo.tuned[lambda meta: (meta["BLOCK"],)](y, 1000)
+    demo.tuned[lambda meta: (meta["BLOCK"],)](y, 1001)
+    """
+    for capability, blocks in ((90, ["64", "128"]), (80, ["128", "128"])):
+        _, found = run(project, code, capability)
+        assert [re.search(r"grid (\d+)", launch)[1] for launch in found] == blocks
+
+
+# ---- what is built again
+
+
+def test_a_new_specialization_lowers_nothing_else_and_an_edit_of_the_function_lowers_all_of_it(project):
+    more = {"types": {"y": "*fp16 16", "n": "i32"}, "constants": {"BLOCK": 64}}
+    project.write("kernels/calls.json", recording(tuned=[more]))
+    assert project.scons("-j2").labels == {"LOWER": 2, "WRAP": 1, "CC": 1, "LINK": 1, "PACKAGE": 1}
+    project.write("kernels/calls.json", json.dumps(json.loads(recording(tuned=[more])), indent=4))
+    assert "LOWER" not in project.scons("-j2").labels
+    project.write("kernels/ops.py", project.folder.joinpath("kernels/ops.py").read_text().replace("1.0", "2.0"))
+    assert project.scons("-j2").labels["LOWER"] == 16
+
+
+def test_two_builds_have_the_same_bytes_in_any_folder(built, tmp_path):
+    other = new_project(tmp_path / "elsewhere")
+    other.scons()
+    for file in ("manifest.json", "_lib/scale_rows.so", "__init__.pyi"):
+        assert (other.folder / "build/demo" / file).read_bytes() == (built.folder / "build/demo" / file).read_bytes()
+
+
+# ---- bad input
+
+BAD = {
+    "a missing file": ("unlink", "", "there is no file calls.json", "record program.py --output kernels/calls.json"),
+    "damage": ('"schema"', '"schma"', "calls.json is damaged: ", "delete it, and record the program"),
+    "another parameter": ('"stride"', '"strides"', "ops:_scale_rows has the parameters y, x, b, stride, n", "--fresh"),
+    "no such function": ("ops:_scale", "ops:_skale", "the module 'ops' has no '_skale_rows' any more", "--fresh"),
+    "no such module": ("ops:_scale", "oops:_scale", "there is no module 'oops', which oops:_scale_rows", "sys.path"),
+    "what does not compile": ('"y": "*fp32 16", "x"', '"y": "fp32", "x"', "Triton cannot compile it for", "mend"),
+    "no functions": ("empty", "", "calls.json has no functions", "record the program"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_wrong_with_a_recording_is_an_error_with_a_remedy(project, case):
+    old, new, message, remedy = BAD[case]
+    path = project.folder / "kernels/calls.json"
+    path.write_text(recording().replace(old, new) if old != "empty" else '{"schema": 1, "functions": {}}')
+    if old == "unlink":
+        path.unlink()
+    printed = project.scons(ok=False).output
+    assert message in printed
+    assert remedy in printed
+    assert "Traceback" not in printed
+
+
+NAMES = {
+    "two functions of a name": (", names={'ops:tuned': 'kinds'}", "functions would become kernels of one name: "),
+    "a name that no kernel can have": (", names={'ops:tuned': 'if'}", "ops:tuned cannot be a kernel called 'if'"),
+    "a name for nothing": (", names={'ops:nothing': 'x'}", "calls.json has no function 'ops:nothing', which names has"),
+    "an option of other kernels": (", outputs=['y']", "recorded() has no argument 'outputs'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_what_is_wrong_with_a_declaration_is_an_error_with_a_remedy(project, case):
+    arguments, message = NAMES[case]
+    project.write("kernels/program.py", declaration(arguments))
+    printed = project.scons(ok=False).output
+    assert message in printed
+    assert "remedy: " in printed
+
+
+@pytest.mark.parametrize("backend", ["cuda_core", "torch"])
+def test_a_backend_that_has_to_know_arguments_is_refused(project, backend):
+    project.write("pyproject.toml", SETTINGS + f'backends = ["tvm_ffi", "{backend}"]\n')
+    project.write("kernels/program.py", declaration(f", backends=['tvm_ffi', '{backend}']"))
+    printed = project.scons(ok=False).output
+    assert "its arguments are not declared" in printed
+    assert "leave backends out" in printed
+    project.write("kernels/program.py", declaration())
+    project.scons("-j2")
+
+
+# ---- what the program does when it is imported, and what its decorators decide
+
+DECIDING = """
+import triton
+import triton.language as tl
+
+HOPPER = triton.runtime.driver.active.get_current_target().arch >= 90
+WIDTH = tl.constexpr(256 if HOPPER else 64)
+DEFAULT = 32
+
+@triton.jit
+def by_arch(y, n):
+    at = tl.arange(0, WIDTH)
+    tl.store(y + at, 1.0, mask=at < n)
+
+@triton.autotune([triton.Config({"BLOCK": 256 if HOPPER else 64}), triton.Config({"BLOCK": 16})], key=["n"])
+@triton.jit
+def configs_by_arch(y, n, BLOCK: tl.constexpr = DEFAULT):
+    tl.store(y + tl.arange(0, BLOCK), n)
+
+@triton.autotune([triton.Config({"BLOCK": 128}), triton.Config({"BLOCK": 64})], key=["n"],
+                 prune_configs_by={"early_config_prune": lambda configs, args, **more: configs[1:]})
+@triton.jit
+def pruned(y, n, BLOCK: tl.constexpr):
+    tl.store(y + tl.arange(0, BLOCK), n)
+
+def unclear(args):
+    print("too much for an expression")
+    return True
+
+@triton.heuristics({"WIDE": unclear})
+@triton.jit
+def heuristic_with_a_default(y, n, WIDE: tl.constexpr = False):
+    tl.store(y + tl.arange(0, 64 if WIDE else 32), n)
+
+@triton.heuristics({"num_warps": lambda args: 8 if args["n"] > 512 else 4})
+@triton.jit
+def warps(y, n):
+    tl.store(y + tl.arange(0, 64), n)
+
+@triton.jit(debug=True)
+def debugged(y, n):
+    tl.device_assert(n > 0)
+    tl.store(y + tl.arange(0, 64), n)
+
+@triton.jit
+def pair(y, PAIR: tl.constexpr):
+    tl.store(y + tl.arange(0, 64), PAIR[1])
+"""
+
+PROGRAM = """
+import torch
+from deciding import *
+
+y = torch.zeros(1024, device="cuda")
+by_arch[(1,)](y, 5)
+configs_by_arch[(1,)](y, 5)
+pruned[(1,)](y, 5)
+heuristic_with_a_default[(1,)](y, 5)
+warps[(1,)](y, 5)
+warps[(1,)](y, 1001)
+debugged[(1,)](y, 5)
+pair[(1,)](y, (None, 2))
+"""
+
+
+@pytest.fixture(scope="module")
+def deciding(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project whose recording was made by a run of the program."""
+    project = Project.of(tmp_path_factory.mktemp("deciding"), SETTINGS)
+    project.write("deciding.py", DECIDING)
+    project.write("program.py", PROGRAM)
+    project.write("kernels/recorded.py", declaration())
+    words = ["record", "program.py", "--output", "kernels/calls.json", "--arch", "sm_80", "--arch", "sm_90a"]
+    command = [sys.executable, "-m", "kernelwright", *words]
+    subprocess.run(command, cwd=project.folder, env=os.environ | {"PYTHONPATH": str(SITE_SCONS)}, check=True)
+    project.scons("-j2")
+    make_standin(project)
+    return project
+
+
+def test_what_a_module_makes_of_the_gpu_is_that_of_each_arch(deciding):
+    code = "y = on_cuda(1024)\ndemo.by_arch[(1,)](y, 5)\ndemo.configs_by_arch[lambda meta: (meta['BLOCK'],)](y, 5)"
+    for capability, width in ((80, 64), (90, 256)):
+        _, (_, tuned) = run(deciding, code, capability)
+        assert f"grid {width} 1 1" in tuned
+    for arch, width in (("sm_80", 64), ("sm_90a", 256)):
+        (ir,) = deciding.folder.glob(f"build/kernels/demo/by_arch/*/cuda/{arch}/module.ttir")
+        assert f"end = {width} : i32" in ir.read_text()
+
+
+def test_what_a_package_cannot_decide_as_the_program_does_has_to_be_given(deciding):
+    code = """
+    y = on_cuda(1024)
+    print(message_of(lambda: demo.pruned[(1,)](y, 5)))
+    demo.pruned[(1,)](y, 5, BLOCK=64)
+    print(message_of(lambda: demo.heuristic_with_a_default[(1,)](y, 5)))
+    demo.heuristic_with_a_default[(1,)](y, 5, WIDE=True)
+    print(message_of(lambda: demo.pair[(1,)](y, (object(), 2))).splitlines()[0])
+    demo.pair[(1,)](y, (None, 2))
+    """
+    printed, found = run(deciding, code)
+    assert len(found) == 3
+    assert "its parameter 'BLOCK' is missing" in printed
+    assert "its parameter 'WIDE' is missing" in printed
+    assert printed.splitlines()[-1].endswith("no such call was recorded")
+
+
+def test_heuristics_of_options_and_options_of_the_decorator_count(deciding):
+    code = "y = on_cuda(1024)\nfor n in (5, 1001):\n    demo.warps[(1,)](y, n)\ndemo.debugged[(1,)](y, 5)"
+    _, found = run(deciding, code)
+    assert [re.search(r"block (\d+)", launch)[1] for launch in found] == ["128", "256", "128"]
+
+
+def test_in_place_of_triton_a_package_is_of_the_functions_and_constants_that_the_program_has(built):
+    code = """
+    import sys
+    sys.path.append("kernels")
+    import ops, kernelwright.triton
+    from kernelwright.frontends.triton.source_digest import source_of
+    before = source_of(ops._scale_rows.fn)
+    assert source_of(ops._scale_rows.fn).digest == before.digest and before.is_current
+    import triton.language as tl
+    ops.SHIFT = tl.constexpr(tl.float16)
+    assert not before.is_current and source_of(ops._scale_rows.fn).digest != before.digest
+    """
+    assert run(built, code) == ("", [])

@@ -1,0 +1,223 @@
+"""The file of a recording of a program in Triton: its form, what counts as damage, and how two of them become one."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from kernelwright.frontends.triton.recording import (
+    RecordedFunction,
+    Recording,
+    Specialization,
+    merged,
+    parse,
+    text_of,
+    text_of_specialization,
+)
+
+NORM = RecordedFunction(
+    ("y", "y_stride", "x", "mask", "n", "eps", "BLOCK_SIZE"),
+    "0f1e2d3c4b5a6978",
+    (
+        Specialization(
+            {"y": "*fp32 16", "y_stride": "i32 16", "x": "*fp32", "n": "i32", "eps": "fp32"},
+            {"mask": None, "BLOCK_SIZE": 1024},
+            {"num_warps": 8},
+            ("sm_90a",),
+        ),
+    ),
+)
+TEXT = """\
+{
+ "schema": 1,
+ "functions": {
+  "my_ops.norm:rms_norm_forward": {
+   "parameters": ["y", "y_stride", "x", "mask", "n", "eps", "BLOCK_SIZE"],
+   "source": "0f1e2d3c4b5a6978",
+   "specializations": [
+    {"types": {"y": "*fp32 16", "y_stride": "i32 16", "x": "*fp32", "n": "i32", "eps": "fp32"}, \
+"constants": {"mask": null, "BLOCK_SIZE": 1024}, "options": {"num_warps": 8}, "archs": ["sm_90a"]}
+   ]
+  }
+ }
+}
+"""
+CONSTANTS = [
+    *(None, True, False, 0, 1, -(2**63), 1.0, 0.5, "", 'a "text"', [], [1, [None, "x"]]),
+    *({"dtype": "fp32"}, {"function": "ops.norm:silu"}, {"float": "inf"}, {"float": "-inf"}, {"float": "nan"}),
+    *([{"dtype": "bf16"}, {"float": "nan"}],),
+]
+TYPES = [
+    *("*fp32", "*fp32 16", "*kbf16 16", "i32", "i64 16", "u64", "u1", "fp64", "*fp8e4nv", "**i8"),
+    *("tensordesc<fp16[64, 64]>", ["*fp32 16", {"constant": None}, ["i32"]], [], [{"constant": [1, {"dtype": "i8"}]}]),
+]
+
+
+def of(constants: dict[str, Any], archs: tuple[str, ...] = ("sm_90a",), **options: Any) -> Specialization:
+    """A specialization of a function with the parameters x and C."""
+    return Specialization({"x": "*fp32 16"}, constants, options, archs)
+
+
+def function(*specializations: Specialization, source: str = "0" * 16) -> RecordedFunction:
+    return RecordedFunction(("x", "C"), source, specializations)
+
+
+def damaged(path: list[Any], value: Any) -> str:
+    """The text with another value at a place."""
+    document = json.loads(TEXT)
+    place = document
+    for step in path[:-1]:
+        place = place[step]
+    if value is ...:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
+    return json.dumps(document)
+
+
+def test_the_file_has_the_documented_form_and_gives_back_what_was_written():
+    assert text_of({"my_ops.norm:rms_norm_forward": NORM}) == TEXT
+    assert parse(TEXT) == parse(TEXT.encode()) == {"my_ops.norm:rms_norm_forward": NORM}
+
+
+def test_a_recording_without_functions_is_one():
+    assert parse(text_of({})) == {}
+    assert parse(text_of({"m:f": function()})) == {"m:f": function()}
+
+
+@pytest.mark.parametrize("value", CONSTANTS, ids=repr)
+def test_each_kind_of_constant_is_given_back_as_it_was(value: Any) -> None:
+    recording = {"m:f": function(of({"C": value}, launch_pdl=True))}
+    (back,) = parse(text_of(recording))["m:f"].specializations
+    assert json.dumps(back.constants["C"]) == json.dumps(value)
+
+
+@pytest.mark.parametrize("value", TYPES, ids=repr)
+def test_each_kind_of_type_is_given_back_as_it_was(value: Any) -> None:
+    one = Specialization({"x": value}, {"C": 1}, {}, ("sm_80", "sm_90a", "sm_100a"))
+    assert parse(text_of({"m:f": function(one)})) == {"m:f": function(one)}
+
+
+def test_constants_that_python_holds_for_equal_ask_for_different_code():
+    texts = {text_of_specialization(of({"C": value})) for value in (1, 1.0, True, "1", [1], {"float": "inf"})}
+    assert len(texts) == 6
+    function_with_all = function(*(of({"C": value}) for value in (1, 1.0, True)))
+    assert len(parse(text_of({"m:f": function_with_all}))["m:f"].specializations) == 3
+
+
+def test_the_text_of_a_specialization_has_all_of_it_but_its_archs():
+    one = of({"C": 1}, num_warps=8)
+    others = {"types": {"x": "*fp32"}, "constants": {"C": 2}, "options": {}, "archs": ("sm_80",)}
+    assert {field.name for field in fields(Specialization)} == {*others}
+    same = {
+        name
+        for name, value in others.items()
+        if text_of_specialization(replace(one, **{name: value})) == text_of_specialization(one)
+    }
+    assert same == {"archs"}
+    turned = Specialization({"x": "*fp32 16"}, {"C": 1, "D": 2}, {}, ("sm_80",))
+    assert text_of_specialization(turned) == text_of_specialization(replace(turned, constants={"D": 2, "C": 1}))
+
+
+def test_specializations_and_functions_are_sorted_and_equal_ones_are_one_line_with_all_archs():
+    ones = [of({"C": 2}), of({"C": 1}, ("sm_100a",)), of({"C": 1}, ("sm_80",)), of({"C": 1}, ("sm_80", "sm_90a"))]
+    expected = function(of({"C": 1}, ("sm_80", "sm_90a", "sm_100a")), of({"C": 2}))
+    texts = {text_of({"b:f": function(*order), "a:f": function()}) for order in itertools.permutations(ones)}
+    assert len(texts) == 1
+    assert list(parse(texts.pop()).items()) == [("a:f", function()), ("b:f", expected)]
+
+
+def test_merging_keeps_what_either_knows():
+    one: Recording = {"m:f": function(of({"C": 1})), "m:g": function()}
+    other: Recording = {"m:f": function(of({"C": 1}, ("sm_80",)), of({"C": 3})), "m:h": function()}
+    expected = {"m:f": function(of({"C": 1}, ("sm_80", "sm_90a")), of({"C": 3})), "m:g": function(), "m:h": function()}
+    assert merged(one, other) == merged(other, one) == expected
+    assert merged(one, {}) == merged({}, one) == one
+
+
+def test_merging_takes_the_newer_one_of_a_function_that_was_edited():
+    old, new = function(of({"C": 1})), function(of({"C": 2}), source="1" * 16)
+    assert merged({"m:f": old}, {"m:f": new}) == {"m:f": new}
+    assert merged({"m:f": new}, {"m:f": old}) == {"m:f": old}
+
+
+def test_merging_refuses_other_parameters_and_names_both():
+    other = RecordedFunction(("x", "D"), "1" * 16, ())
+    with pytest.raises(ValueError, match=r"^m:f has the parameters \(x, C\) in one and \(x, D\) in the other$"):
+        merged({"m:f": function()}, {"m:f": other})
+
+
+def test_merging_in_any_order_gives_the_same():
+    chance = random.Random(7)
+    constants = [{"C": value} for value in (1, True, None, "a")]
+    parts = [
+        {f"m:{chance.choice('fg')}": function(*(of(chance.choice(constants), ("sm_80",)) for _ in range(3)))}
+        for _ in range(5)
+    ]
+    texts = set()
+    for order in itertools.permutations(parts):
+        whole: Recording = {}
+        for part in order:
+            whole = merged(whole, part)
+        texts.add(text_of(whole))
+    assert len(texts) == 1
+
+
+FUNCTION = ["functions", "my_ops.norm:rms_norm_forward"]
+FIRST = [*FUNCTION, "specializations", 0]
+PLACE = "functions.my_ops.norm:rms_norm_forward"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        (["schema"], 2, "its schema is 2, expected 1"),
+        (["schema"], ..., "schema is missing"),
+        (["functions"], [], "functions is []"),
+        (["more"], 1, "more is not expected"),
+        (
+            ["functions", "norm"],
+            {"parameters": [], "source": "0" * 16, "specializations": []},
+            "functions.norm is 'norm', expected a function as module:qualname",
+        ),
+        ([*FUNCTION, "source"], "0F1E2D3C4B5A6978", f"{PLACE}.source is '0F1E2D3C4B5A6978', expected 16 hex"),
+        ([*FUNCTION, "source"], ..., f"{PLACE}.source is missing"),
+        ([*FUNCTION, "parameters"], ["x", "x"], f"{PLACE}.parameters is"),
+        ([*FUNCTION, "parameters", 0], "z", f"{PLACE} does not fit: specializations[0] names no parameter 'y'"),
+        ([*FUNCTION, "more"], 1, f"{PLACE}.more is not expected"),
+        ([*FIRST, "types", "x"], "constexpr<", f"{PLACE}.specializations[0].types is"),
+        ([*FIRST, "types", "x"], "*fp32 8", "expected an object of Triton's types"),
+        ([*FIRST, "types", "x"], [{"constant": {"a": 1}}], "expected an object of Triton's types"),
+        ([*FIRST, "types", "mask"], "i32", "specializations[0] has 'mask' as a type and as a constant"),
+        ([*FIRST, "types", "x"], ..., "specializations[0] does not have the parameter 'x'"),
+        ([*FIRST, "constants", "mask"], {"dtype": "fp 32"}, f"{PLACE}.specializations[0].constants is"),
+        ([*FIRST, "constants", "mask"], {"function": "silu"}, "expected an object of constants"),
+        ([*FIRST, "constants", "mask"], {"float": "1"}, "expected an object of constants"),
+        ([*FIRST, "constants", "mask"], {"float": "inf", "dtype": "fp32"}, "expected an object of constants"),
+        ([*FIRST, "constants", "mask"], {}, "expected an object of constants"),
+        ([*FIRST, "options", "num_warps"], {"a": 1}, "options is"),
+        ([*FIRST, "archs"], [], "expected a sorted list of archs"),
+        ([*FIRST, "archs"], ["sm_90a", "sm_80"], "expected a sorted list of archs"),
+        ([*FIRST, "archs"], ["compute_80"], "expected a sorted list of archs"),
+        ([*FIRST, "archs"], ["x86-64"], "expected a sorted list of archs"),
+    ],
+)
+def test_damage_is_refused_and_the_message_says_where_it_is(path: list[Any], value: Any, problem: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        parse(damaged(path, value))
+    assert problem in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", TEXT[:-20], TEXT.replace("1024", "NaN"), b"\xff"])
+def test_what_is_no_such_document_is_refused(text: str | bytes) -> None:
+    with pytest.raises(ValueError):
+        parse(text)
+
+
+def test_a_recording_says_of_each_parameter_what_it_is():
+    with pytest.raises(ValueError, match=r"specializations\[1\] does not have the parameter 'C'"):
+        function(of({"C": 1}), of({}))
