@@ -440,6 +440,10 @@ def debugged(y, n):
 @triton.jit
 def pair(y, PAIR: tl.constexpr):
     tl.store(y + tl.arange(0, 64), PAIR[1])
+
+@triton.jit
+def padded(y, n, pad=(1, 20)):
+    tl.store(y + tl.arange(0, 64), pad[1] * n)
 """
 
 PROGRAM = """
@@ -455,6 +459,9 @@ warps[(1,)](y, 5)
 warps[(1,)](y, 1001)
 debugged[(1,)](y, 5)
 pair[(1,)](y, (None, 2))
+pair[(1,)](y, (float("inf"), 2))
+padded[(1,)](y, 1)
+padded[(1,)](y, 3)
 """
 
 
@@ -491,13 +498,47 @@ def test_what_a_package_cannot_decide_as_the_program_does_has_to_be_given(decidi
     print(message_of(lambda: demo.heuristic_with_a_default[(1,)](y, 5)))
     demo.heuristic_with_a_default[(1,)](y, 5, WIDE=True)
     print(message_of(lambda: demo.pair[(1,)](y, (object(), 2))).splitlines()[0])
+    print(message_of(lambda: demo.pair[(1,)](y, "[null,2]")).splitlines()[0])
     demo.pair[(1,)](y, (None, 2))
+    demo.pair[(1,)](y, (float("inf"), 2))
+    demo.padded[(1,)](y, 3)
+    print(message_of(lambda: demo.padded[(1,)](y, 3, grid=(7,))).splitlines()[0])
     """
     printed, found = run(deciding, code)
-    assert len(found) == 3
+    assert len(found) == 5
     assert "its parameter 'BLOCK' is missing" in printed
     assert "its parameter 'WIDE' is missing" in printed
-    assert printed.splitlines()[-1].endswith("no such call was recorded")
+    assert [line.rpartition(": ")[2] for line in printed.splitlines()[-3:]] == [
+        "no such call was recorded",
+        "no such call was recorded",
+        "it has no parameter 'grid'",
+    ]
+
+
+def test_general_code_of_sizes_that_were_1_and_others_is_built_once_for_both(deciding, tmp_path):
+    project = deciding.copied(tmp_path / "copy")
+    project.write("kernels/recorded.py", declaration(", general=True"))
+    project.scons("-j2")
+    code = "y = on_cuda(1024)\nfor n in (1, 3, 16):\n    demo.padded[(1,)](y, n)"
+    assert len(run(project, code)[1]) == 3
+
+
+def test_uses_of_packages_can_be_closed_in_any_order(built):
+    code = """
+    import sys
+    sys.path.append("kernels")
+    import ops, triton, kernelwright.triton
+    plain = triton.runtime.jit.JITFunction.run
+    first = kernelwright.triton.use(demo)
+    second = kernelwright.triton.use(demo, otherwise="jit")
+    first.close()
+    ops.tuned.fn[(1,)](y, 1000, BLOCK=64, num_warps=8)
+    second.close()
+    third = kernelwright.triton.use(demo)
+    ops.tuned.fn[(2,)](y, 1000, BLOCK=64, num_warps=8)
+    third.close()
+    """
+    assert [re.search(r"grid (\d+)", launch)[1] for launch in run(built, code)[1]] == ["1", "2"]
 
 
 def test_heuristics_of_options_and_options_of_the_decorator_count(deciding):

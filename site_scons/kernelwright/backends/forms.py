@@ -10,6 +10,7 @@ from typing import Any
 from ..core.dtype import Dtype
 from ..core.errors import KernelwrightError, Where
 from ..core.signature import SPECIALIZED_KINDS, RecordedCall, Specialized
+from ..runtime.heuristic import MARK
 from .c_text import c_string
 from .plan import KernelPlan, LoweredUnit
 
@@ -18,12 +19,15 @@ DIVISIBLE = {None: "KW_ANY_NUMBER", True: "KW_MULTIPLE", False: "KW_NO_MULTIPLE"
 
 
 def plain(value: Any) -> bool | int | float | str | None:
-    """A constant as a call passes it: a number, a text or None as it is, and anything else as canonical JSON."""
+    """A constant as a call passes it: a number, a text or None as it is, and anything else as canonical JSON.
+
+    In front of JSON is a mark, so that no text of the user's is equal to it.
+    """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, dict) and [*value] == ["float"]:
         return float(value["float"])
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return MARK + json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 class Forms:
@@ -65,12 +69,13 @@ class Forms:
                 message = f"it has tuples of another form than the variant {kernel.units[0].slug}"
                 raise KernelwrightError(message, unit.where, "record these calls into a file of their own")
         for variant in kernel.variants:
-            for unit in variant.units[:1]:
-                text = "\n".join(self._rows(unit.recorded, unit.where)) if unit.recorded else unit.slug
-                if text in seen:
-                    message = f"it is for the same calls as the variant {seen[text]}"
-                    raise KernelwrightError(message, unit.where, "record the program again, with --fresh")
-                seen[text] = variant.slug
+            call = variant.units[0].recorded
+            text = "\n".join(self._rows(call, variant.units[0].where)) if call else variant.slug
+            # General variants may be alike: of calls with a size of 1, and of others. The first one runs.
+            if text in seen and not (call and call.general):
+                message = f"it is for the same calls as the variant {seen[text]}"
+                raise KernelwrightError(message, variant.units[0].where, "record the program again, with --fresh")
+            seen[text] = variant.slug
 
 
 def block_text(call: RecordedCall) -> str:
@@ -86,7 +91,7 @@ def _fields(values: Mapping[str, Any]) -> str:
 def form_text(parameter: Specialized) -> str:
     """A parameter as messages have it: ``*float16, a multiple of 16``."""
     if parameter.kind == "constant":
-        return str(plain(parameter.value))
+        return str(plain(parameter.value)).removeprefix(MARK)
     kind = f"{'*' if parameter.kind == 'tensor' else ''}{parameter.dtype}"
     return kind + {None: "", True: ", a multiple of 16", False: ", no multiple of 16"}[parameter.divisible]
 

@@ -28,6 +28,9 @@ FUNCTIONS = {
 }
 """The functions that an expression can call."""
 
+MARK = "\x01"
+"""What is in front of the text of a constant that is no number and no text itself."""
+
 METHODS = ("numel", "element_size", "stride", "size", "dim", "is_contiguous")
 """The methods of tensors that an expression can call."""
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from math import isfinite
 from operator import itemgetter
 from sys import modules
 from typing import Any
 
 import tvm_ffi
 
-from .heuristic import rule_of, tuning_key
+from .heuristic import MARK, rule_of, tuning_key
 from .interface import IMMUTABLE, Choice, library_of, plain_number
 from .kernel import Kernel, cuda_device_of, kernel_in
 from .loader import Loader
@@ -23,7 +24,7 @@ from .refusal import NO_VARIANT, refusal_of, refuse
 
 OPTIONS = {
     **{"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None, "enable_fp_fusion": True},
-    **{"launch_cooperative_grid": False, "launch_pdl": False},
+    **{"launch_cooperative_grid": False, "launch_pdl": False, "debug": False},
 }
 """The options that a call can give, and their defaults."""
 
@@ -69,10 +70,10 @@ class RecordedFunction(Kernel):
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         """What launches the function with a grid."""
-        return partial(self.run, grid=grid)
+        return partial(self._run, grid)
 
     def run(self, *arguments: Any, grid: Any, warmup: bool = False, **named: Any) -> None:
-        """Launch the function.
+        """Launch the function, as ``function[grid](...)`` does.
 
         Arguments:
             arguments, named: the parameters, and options of the launch such as ``num_warps``.
@@ -83,16 +84,19 @@ class RecordedFunction(Kernel):
             TypeError: a parameter is missing, is given twice, or has another name.
             ValueError: no such call was recorded, the tensors are on several devices, or the grid is too large.
         """
+        if not warmup:
+            self._run(grid, *arguments, **named)
+
+    def _run(self, grid: Any, /, *arguments: Any, **named: Any) -> None:  # type: ignore[override]
         if self._others and (other := self._other(arguments, named)):
-            return other.run(*arguments, grid=grid, warmup=warmup, **named)
+            return other._run(grid, *arguments, **named)
         order = self._orders.get((len(arguments), *named))
         values: Sequence[Any] = (
             order((*arguments, *named.values(), *self._defaults)) if order else self._in_place(arguments, named)
         )
         if self._decides:
             values = self._decided(values)
-        if not warmup:
-            self._launch(grid, values)
+        self._launch(grid, values)
 
     def launch_decided(self, arguments: Sequence[Any], named: Mapping[str, Any], grid: Any) -> None:
         """Launch the function as :meth:`run` does, for a program whose decorators have computed their parameters."""
@@ -272,7 +276,7 @@ class RecordedFunction(Kernel):
     def _chosen_config(self, values: Sequence[Any]) -> Mapping[str, Any] | None:
         arguments = dict(zip(self._names, values, strict=True))
         key = tuning_key(arguments, self._recorded.get("tuned_by", ()), self._recorded["parameters"])
-        return self._choices.get((_text(list(map(_plain, key))), self._arch_of(values)))
+        return self._choices.get((_text(list(map(value_of, key))), self._arch_of(values)))
 
     def _other(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> RecordedFunction | None:
         """The function for the GPU of a call, if it is not this one."""
@@ -362,7 +366,7 @@ def value_of(item: Any) -> Any:
     """An element of a tuple."""
     number = plain_number(item)
     if type(number) in PLAIN:
-        return number
+        return {"float": str(number)} if isinstance(number, float) and not isfinite(number) else number
     described = _described(item)
     # What is no constant is equal to none: a recording has no such objects.
     return {"object": type(item).__name__} if described is None else described
@@ -391,7 +395,9 @@ def _tell(function: RecordedFunction, recorded: Mapping[str, Any]) -> None:
     function._names, function._count = [*parameters, *options], len(parameters)
     function._places = {name: place for place, name in enumerate(function._names)}
     is_option = {name: place >= len(parameters) for name, place in function._places.items()}
-    given = [_default(defaults[name]) if name in defaults else MISSING for name in parameters]
+    tuples = function._tuples = recorded.get("tuples", {})
+    decoded = {name: _tuple(value) if name in tuples else _default(value) for name, value in defaults.items()}
+    given = [decoded.get(name, MISSING) for name in parameters]
     function._defaults = [*given, *(None for _ in options)]
     function._heuristics = {name: rule_of(text) for name, text in recorded.get("heuristics", {}).items()}
     function._configs = [_normal(config, is_option) for config in tuned]
@@ -401,7 +407,6 @@ def _tell(function: RecordedFunction, recorded: Mapping[str, Any]) -> None:
     function._decides = bool(function._configs or function._choices or function._heuristics)
     function._texts = frozenset(function._places[name] for name in recorded.get("texts", ()))
     function._orders = {}
-    function._tuples = recorded.get("tuples", {})
     function._is_mixed = bool(function._texts or function._tuples)
     function._find = function._module["kw_find"]
 
@@ -413,8 +418,13 @@ def _default(value: Any) -> Any:
     return value if type(value) in PLAIN else _text(value)
 
 
+def _tuple(value: Any) -> Any:
+    """A default of the manifest that is a tuple, or an element of it."""
+    return tuple(map(_tuple, value)) if isinstance(value, list) else _default(value)
+
+
 def _text(described: Any) -> str:
-    return json.dumps(described, sort_keys=True, separators=(",", ":"))
+    return MARK + json.dumps(described, sort_keys=True, separators=(",", ":"))
 
 
 def _normal(config: Mapping[str, Any], is_option: Mapping[str, bool]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import hashlib
 import importlib.util
 import inspect
 import math
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.arch import arch_of_device
-from ...core.errors import DefinitionError, KernelwrightError, SettingsError, Where, refused, shown
+from ...core.errors import DefinitionError, KernelwrightError, SettingsError, Where, is_text, refused, shown
 from ...core.files import read_record, write_atomically
 from ...core.records import damage_named
 from ...runtime.heuristic import tuning_key
@@ -43,6 +42,7 @@ from .recording import (
     text_of,
     text_of_specialization,
 )
+from .source_digest import defaults_in, name_of
 
 WHERE = Where(stage="record")
 
@@ -79,15 +79,15 @@ class Notes:
         """Add what was asked for of a function; what cannot be written is a problem."""
         try:
             new = _Noted(tuple(asked.signature), hashlib.sha256(function.src.encode()).hexdigest()[:16])
-            known = self._functions.get(_name_of(function), new)
+            known = self._functions.get(name_of(function), new)
             if (known.parameters, known.source) != (new.parameters, new.source):
                 raise _UnwritableError("is the name of two different functions")
             specialization = _specialization(function, asked, self.arch)
         except _UnwritableError as problem:
-            self.problems[f"{_name_of(function)} {problem}"] = None
+            self.problems[f"{name_of(function)} {problem}"] = None
             return
         known.specializations[text_of_specialization(specialization)] = specialization
-        self._functions[_name_of(function)] = known
+        self._functions[name_of(function)] = known
 
     def choose(self, tuner: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> None:
         """Add which config of a tuned function was the fastest, if there is more than one.
@@ -99,10 +99,10 @@ class Notes:
         function = tuner.fn
         while not hasattr(function, "params"):
             function = function.fn
-        known = self._functions.get(_name_of(function))
+        known = self._functions.get(name_of(function))
         if known is None or len(tuner.configs) < 2:
             return
-        given = {**dict(zip(known.parameters, arguments, strict=False)), **named}
+        given = {**defaults_in(function), **dict(zip(known.parameters, arguments, strict=False)), **named}
         try:
             key = tuple(_constant(part) for part in tuning_key(given, tuner.keys, known.parameters))
             config = {name: _constant(value) for name, value in tuner.best_config.all_kwargs().items()}
@@ -436,7 +436,7 @@ def _constant(value: Any) -> Any:
 
     if isinstance(value, constexpr):
         return _constant(value.value)
-    if value is None or isinstance(value, (bool, int, str)):
+    if value is None or isinstance(value, (bool, int)) or (isinstance(value, str) and is_text(value)):
         return value
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {FLOAT: str(float(value))}
@@ -445,15 +445,5 @@ def _constant(value: Any) -> Any:
     if isinstance(value, dtype) and dtype.is_dtype(str(value)):
         return {DTYPE: str(value)}
     if isinstance(value, JITFunction):
-        return {FUNCTION: _name_of(value)}
+        return {FUNCTION: name_of(value)}
     raise _UnwritableError(f"is {shown(value)}, which a recording cannot have")
-
-
-def _name_of(function: Any) -> str:
-    """``module:qualname`` of a function; the program itself is called as other modules would call it."""
-    module = function.module
-    if module == "__main__":
-        main = sys.modules[module]
-        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
-        module = spec.name if spec else Path(file).stem if file else module
-    return f"{module}:{function.fn.__qualname__}"

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 from ...core.arch import arch_order
 from ...core.converter import that
+from ...core.errors import is_text
 from ...core.files import canonical_json
 from ...core.records import Record, decoded
 from ...runtime.arch import CudaArch, is_ptx
@@ -48,7 +49,9 @@ def is_constant(value: Any) -> bool:
         return all(map(is_constant, value))
     if isinstance(value, dict):
         return len(value) == 1 and all(key in _TAGGED and _TAGGED[key](inner) for key, inner in value.items())
-    return value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value))
+    if isinstance(value, str):
+        return is_text(value)
+    return value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value))
 
 
 def is_type(value: Any) -> bool:

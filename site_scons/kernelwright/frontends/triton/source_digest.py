@@ -6,8 +6,10 @@ It does not depend on the place of the text, nor on the release of Triton, whose
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -105,3 +107,19 @@ def _named_in(
         elif value.__name__.partition(".")[0] not in ("triton", "torch") and value.__name__ not in seen:
             seen.add(value.__name__)
             yield from _named_in(vars(value), names, names, seen)
+
+
+def name_of(function: Any) -> str:
+    """``module:qualname`` of a function; the program itself is called as other modules would call it."""
+    module = getattr(function, "module", function.fn.__module__)
+    if module == "__main__":
+        main = sys.modules[module]
+        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        module = spec.name if spec else Path(file).stem if file else module
+    return f"{module}:{function.fn.__qualname__}"
+
+
+def defaults_in(function: Any) -> dict[str, Any]:
+    """The parameters of a function that have a default, and the defaults."""
+    parameters = function.signature.parameters.values()
+    return {each.name: each.default for each in parameters if each.default is not each.empty}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType, TracebackType
 from typing import Any
 
 from ...core.errors import KernelwrightError, Where, shown
 from ...runtime.refusal import NO_VARIANT, refusal_of
-from .source_digest import Source, source_of
+from .source_digest import Source, name_of, source_of
 
 OTHERWISE = ("error", "jit")
 """What can be done about a call that was not recorded."""
@@ -35,22 +36,28 @@ class Use:
         use = self
 
         def run(self: Any, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> Any:
+            if warmup or use._is_closed:
+                return original(self, *arguments, grid=grid, warmup=warmup, **named)
             kernel, source = use._kernel_of(self)
-            if kernel is not None and not warmup:
-                for hook in self.pre_run_hooks:
-                    hook(*arguments, **named)
-                if use._is_same(kernel, source, arguments, named) and use._ran(kernel, arguments, grid, named):
-                    return None
-            return original(self, *arguments, grid=grid, warmup=warmup, **named)
+            hooks = [] if kernel is None else self.pre_run_hooks
+            for hook in hooks:
+                hook(*arguments, **named)
+            is_usable = kernel is not None and use._is_same(kernel, source, arguments, named)
+            if is_usable and use._ran(kernel, arguments, grid, named):
+                return None
+            with _without(self, hooks):  # they have run
+                return original(self, *arguments, grid=grid, warmup=warmup, **named)
 
+        run.of_use = True  # type: ignore[attr-defined]
         self._run = run
+        self._is_closed = False
         JITFunction.run = run
 
     def close(self) -> None:
         """Give launches back to Triton."""
         if self._class.run is self._run:
             self._class.run = self._original
-        self._functions = {}
+        self._is_closed = True  # another one may be in front, and ask this one
         self._known = {}
 
     def __enter__(self) -> Use:
@@ -68,9 +75,9 @@ class Use:
         return known[2], known[1]
 
     def _looked_up(self, function: Any) -> Any:
-        name = _name_of(function)
-        kernel = self._functions.get(_program_name(function, name), self._functions.get(name))
-        if kernel is None:
+        name = name_of(function)
+        kernel = self._functions.get(name)
+        if kernel is None and not hasattr(self._original, "of_use"):  # otherwise another package may have it
             remedy = "record a run of the program, and build the package again"
             self._miss(name, "no call of it was recorded", remedy)
         return kernel
@@ -81,7 +88,7 @@ class Use:
         texts = {known["name"]: (source.digest, known["source"])}
         for value in (*arguments, *named.values()):
             if hasattr(value, "src") and hasattr(value, "fn"):
-                name = _name_of(value)
+                name = name_of(value)
                 texts[name] = source_of(value).digest, known.get("functions", {}).get(name)
         changed = [name for name, (mine, theirs) in texts.items() if mine != theirs]
         for name in changed[:1]:
@@ -92,8 +99,7 @@ class Use:
     def _ran(self, kernel: Any, arguments: tuple[Any, ...], grid: Any, named: Mapping[str, Any]) -> bool:
         """Whether a package has launched a call."""
         try:
-            given = {name: value for name, value in named.items() if name != "debug"}
-            kernel.launch_decided(arguments, given, grid)
+            kernel.launch_decided(arguments, named, grid)
         except ValueError as error:
             if self._otherwise == "error" or refusal_of(error) != NO_VARIANT:
                 raise
@@ -111,16 +117,17 @@ class Use:
             warnings.warn(f"Triton compiles {name}, for which the package has no code: {problem}", stacklevel=5)
 
 
-def _name_of(function: Any) -> str:
-    return f"{function.fn.__module__}:{function.fn.__qualname__}"
-
-
-def _program_name(function: Any, name: str) -> str:
-    """The name of a function as a recording has it: one of the program itself has the program's file as its module."""
-    if function.fn.__module__ != "__main__":
-        return name
-    stem = function.fn.__code__.co_filename.rpartition("/")[2].removesuffix(".py")
-    return f"{stem}:{function.fn.__qualname__}"
+@contextlib.contextmanager
+def _without(function: Any, hooks: Sequence[Any]) -> Iterator[None]:
+    """Take hooks from a function for a while."""
+    if not hooks:
+        yield
+        return
+    function.pre_run_hooks = []
+    try:
+        yield
+    finally:
+        function.pre_run_hooks = hooks
 
 
 def use(package: ModuleType, otherwise: str = "error") -> Use:
