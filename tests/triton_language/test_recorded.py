@@ -446,6 +446,12 @@ def padded(y, n, pad=(1, 20)):
     tl.store(y + tl.arange(0, 64), pad[1] * n)
 """
 
+DECIDING += """
+@triton.jit
+def usual(y, n, BLOCK: tl.constexpr, SCALE: tl.constexpr = 2):
+    tl.store(y + tl.arange(0, BLOCK), n * SCALE)
+"""
+
 PROGRAM = """
 import torch
 from deciding import *
@@ -462,6 +468,8 @@ pair[(1,)](y, (None, 2))
 pair[(1,)](y, (float("inf"), 2))
 padded[(1,)](y, 1)
 padded[(1,)](y, 3)
+usual[(1,)](y, 3, 64)
+usual[(1,)](y, 3, 64, num_warps=8)
 """
 
 
@@ -512,6 +520,44 @@ def test_what_a_package_cannot_decide_as_the_program_does_has_to_be_given(decidi
         "no such call was recorded",
         "no such call was recorded",
         "it has no parameter 'grid'",
+    ]
+
+
+def test_a_usual_call_is_as_any_other_however_its_arguments_and_its_grid_are_written(deciding):
+    code = """
+    y = on_cuda(1024)
+    f = demo.usual
+    f[(1,)](y, 3, 64)
+    f[(1,)](y, BLOCK=64, n=3)
+    f[(1,)](n=3, y=y, BLOCK=64, SCALE=2, num_warps=4)
+    f[(1,)](y, 3, 64, num_warps=8)
+    f[(1,)](y, 3, 64, num_warps=8, num_stages=3)
+    f[(1, 1)](y, 3, 64)
+    f[[1]](y, 3, BLOCK=64)
+    f[lambda meta: (meta["SCALE"] - 1,)](y, 3, 64)
+    f.run(y, 3, 64, grid=(1,), warmup=False)
+    f.run(y, 3, 64, grid=(1,), warmup=True)
+    for launch in (
+        lambda: f[(1,)](y, 3),
+        lambda: f[(1,)](y, 3, 64, 2, 5),
+        lambda: f[(1,)](y, 3, 64, n=4),
+        lambda: f[(1,)](y, 3, 64, num_warps=2),
+        lambda: f[(1,)](y, 3, 64, num_stages=2),
+        lambda: f[(1,)](y, 3, 64, other=2),
+    ):
+        print(message_of(launch).splitlines()[0])
+    """
+    printed, found = run(deciding, code)
+    assert [re.search(r"grid (\d) 1 1 block (\d+)", launch)[2] for launch in found] == ["128"] * 3 + ["256"] * 2 + [
+        "128"
+    ] * 4
+    assert printed.splitlines() == [
+        "TypeError: kernel 'usual': its parameter 'BLOCK' is missing",
+        "TypeError: kernel 'usual': it has 4 parameters, and 5 values were given",
+        "TypeError: usual() got multiple values for argument 'n'",
+        "ValueError: kernel 'usual': no such call was recorded",
+        "ValueError: kernel 'usual': no call with num_stages=2 was recorded",
+        "TypeError: kernel 'usual': it has no parameter 'other'",
     ]
 
 

@@ -38,9 +38,6 @@ SPECIALIZED_KINDS = ("tensor", "int", "float", "bool", "constant")
 
 SpecializedKind = Annotated[str, that("a kind of parameter", lambda kind: kind in SPECIALIZED_KINDS)]
 
-SPECIALIZED_KINDS = ("tensor", "int", "float", "bool", "constant")
-"""What a parameter of a recorded function can be."""
-
 
 @dataclass(frozen=True)
 class Argument:
@@ -280,6 +277,7 @@ class RecordedCall:
         general: whether calls are also made with it that another variant is not for.
         parameters: what they are, in order.
         options: option -> its value, of those that are not the defaults of the language.
+        symbol: the name of the device function.
         threads: of a block.
         blocks: of a cluster, along x; 1: there are no clusters.
         shared: dynamic shared memory of a block, in bytes.
@@ -290,6 +288,7 @@ class RecordedCall:
     general: bool = field(default=False, kw_only=True)
     parameters: tuple[Specialized, ...]
     options: Mapping[str, Any]
+    symbol: Text
     threads: Count
     blocks: Count
     shared: Count

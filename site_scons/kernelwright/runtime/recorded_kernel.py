@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from keyword import iskeyword
 from math import isfinite
 from operator import itemgetter
 from sys import modules
@@ -65,12 +66,13 @@ class RecordedFunction(Kernel):
     _configs: list[dict[str, Any]]
     _choices: dict[tuple[str, str], dict[str, Any]]  # key and arch -> the fastest config
     _archs: dict[int, str]  # device -> the arch of the code that runs there
+    _launcher: Callable[..., None]  # launches the function; it gets the grid first
     _decides: bool  # whether decorators of the function give some parameters
     _find: tvm_ffi.Function
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         """What launches the function with a grid."""
-        return partial(self._run, grid)
+        return partial(self._launcher, grid)
 
     def run(self, *arguments: Any, grid: Any, warmup: bool = False, **named: Any) -> None:
         """Launch the function, as ``function[grid](...)`` does.
@@ -409,6 +411,49 @@ def _tell(function: RecordedFunction, recorded: Mapping[str, Any]) -> None:
     function._orders = {}
     function._is_mixed = bool(function._texts or function._tuples)
     function._find = function._module["kw_find"]
+    is_usual = not (function._decides or function._is_mixed or function._others)
+    function._launcher = (_bound(function, len(parameters)) if is_usual else None) or function._run
+
+
+BOUND = """
+def {name}(_kw_grid, /, {parameters}, *_kw_rest, {options}**_kw_more):
+    if not (_kw_rest or _kw_more or _kw_jax in _kw_modules) and type(_kw_grid) is tuple and len(_kw_grid) == 1:
+        try:
+            return _kw_function(_kw_grid[0], 1, 1, {passed})
+        except (TypeError, ValueError):
+            pass
+    return _kw_run(_kw_grid, {given}, *_kw_rest, **_kw_more)
+"""
+"""Launches a call that nothing has to be decided for. Python itself puts the arguments in order. Whatever is unusual,
+and whatever fails, goes the long way, which has the messages."""
+
+
+def _bound(function: RecordedFunction, count: int) -> Callable[..., None] | None:
+    """What launches calls of the usual kind; None: a parameter has a name that no text of Python can have.
+
+    Arguments:
+        count: of the parameters.
+    """
+    names, options = function._names[:count], function._names[count:]
+    if not names or any(not n.isidentifier() or iskeyword(n) or n.startswith("_kw_") for n in function._names):
+        return None
+    space = {f"_kw_{place}": value for place, value in enumerate(function._defaults)}
+    space |= {
+        "_kw_function": function._function,
+        "_kw_run": function._run,
+        "_kw_modules": modules,
+        "_kw_jax": IMMUTABLE,
+    }
+    text = BOUND.format(
+        name=function.name,
+        parameters=", ".join(f"{name}=_kw_{place}" for place, name in enumerate(names)),
+        options="".join(f"{name}=None, " for name in options),
+        passed=", ".join([*names, *(f"None if {n} == {OPTIONS.get(n)!r} else {n}" for n in options)]),
+        given=", ".join([*names, *(f"{name}={name}" for name in options)]),
+    )
+    exec(text, space)
+    bound: Callable[..., None] = space[function.name]
+    return bound
 
 
 def _default(value: Any) -> Any:

@@ -41,12 +41,8 @@ HOST = b"/* There is no host code: the launcher has the launch from the tables. 
 NAMES = {name: dtype for dtype, name in DTYPES.items()} | {"i1": "bool"}
 """A dtype as types of Triton have it -> its name."""
 
-
 NUMBERS = (
-    "bool",
-    "float16",
-    "float32",
-    "float64",
+    *("bool", "float16", "float32", "float64"),
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
 )
 """The dtypes of numbers that a launch can pass."""
@@ -66,11 +62,12 @@ def lower_recorded(variant: RecordedVariant, unit: Unit, progress: Callable[[str
     progress(f"importing {variant.function}")
     with standing_in(arch):  # modules ask for the GPU when they are imported, as they did when they were recorded
         function = found(variant.function, variant.recording, unit.where)
+        known = _function(variant, function, unit.where)
     _require_parameters(variant, function.function, unit)
     variant = _with_ones_passed(variant, function.function)
     parameters = _specialized(variant, function.function, unit)
     results = _RecordedCompiler(variant, function.function, unit).results(progress)
-    signature = _signature(variant, function, parameters, results, unit)
+    signature = _signature(_call(variant, known, bool(function.function.debug), parameters, results), unit)
     usages = {result.arch: result for result in results}
     files = {
         "module.ttir": _source(variant, results).encode(),
@@ -83,7 +80,7 @@ def lower_recorded(variant: RecordedVariant, unit: Unit, progress: Callable[[str
 def _require_parameters(variant: RecordedVariant, function: Any, unit: Unit) -> None:
     names = tuple(parameter.name for parameter in function.params)
     if any(each.kind is each.VAR_POSITIONAL for each in function.signature.parameters.values()):
-        message = f"{variant.function} takes any number of arguments (*), which launches of a package cannot"
+        message = f"{variant.function} takes any number of arguments (*), which a launch of a package cannot pass"
         raise LoweringError(message, unit.where, "give the parameters names, or pass a tuple")
     if names != variant.parameters:
         message = f"{variant.function} has the parameters {', '.join(names)}, and was recorded with "
@@ -197,42 +194,44 @@ def _passed(parameter: Any, kind: str, general: bool, unit: Unit) -> Specialized
     return Specialized(parameter.name, number, dtype, is_declared and not is_tensor, divisible)
 
 
-def _signature(
+def _call(
     variant: RecordedVariant,
-    function: FoundFunction,
+    function: RecordedFunction,
+    is_debugged: bool,
     parameters: tuple[Specialized, ...],
     results: Sequence[Compiled],
-    unit: Unit,
-) -> Signature:
-    (main,) = results  # each arch has a unit of its own
-    # Whether a function is debugged is said by its decorator, too.
-    implied = {"debug": bool(function.function.debug)}
-    options = {n: v for n, v in variant.specialization.options.items() if n not in implied or v != implied[n]}
-    blocks = options.get("num_ctas", 1)
-    recorded = RecordedCall(
-        _function(variant, function, unit.where),
+) -> RecordedCall:
+    """The calls that a variant is for, and their launch.
+
+    Arguments:
+        is_debugged: whether the decorator of the function says that it is debugged. Then a call need not say so.
+        results: the code for the only arch, because each has a unit of its own.
+    """
+    (code,) = results
+    options = {n: v for n, v in variant.specialization.options.items() if n != "debug" or v != is_debugged}
+    return RecordedCall(
+        function,
         general=variant.general,
         parameters=parameters,
         options=options,
-        threads=main.threads,
-        blocks=blocks,
-        shared=main.shared,
-        scratch=main.scratch,
+        symbol=code.name,
+        threads=code.threads,
+        blocks=options.get("num_ctas", 1),
+        shared=code.shared,
+        scratch=code.scratch,
     )
-    kinds = ["handle" if p.kind == "tensor" else p.dtype for p in parameters if p.kind != "constant"]
-    launch = [
-        "blockIdx.x",
-        "blockIdx.y",
-        "blockIdx.z",
-        "threadIdx.x",
-        *(["clusterCtaIdx.x", SPREAD_CLUSTERS] if blocks > 1 else []),
-    ]
+
+
+def _signature(call: RecordedCall, unit: Unit) -> Signature:
+    kinds = ["handle" if p.kind == "tensor" else p.dtype for p in call.parameters if p.kind != "constant"]
+    launch = ["blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x"]
+    launch += ["clusterCtaIdx.x", SPREAD_CLUSTERS] if call.blocks > 1 else []
     # The first is how TVM 0.27 spells it.
-    launch += ["tirx.use_programtic_dependent_launch"] if options.get("launch_pdl") else []
-    launch += ["tirx.use_cooperative_launch"] if options.get("launch_cooperative_grid") else []
-    launch += ["tirx.use_dyn_shared_memory"] if recorded.shared else []
+    launch += ["tirx.use_programtic_dependent_launch"] if call.options.get("launch_pdl") else []
+    launch += ["tirx.use_cooperative_launch"] if call.options.get("launch_cooperative_grid") else []
+    launch += ["tirx.use_dyn_shared_memory"] if call.shared else []
     # Behind the parameters are two addresses of memory: of what blocks share, and of what instrumentation writes.
-    device = DeviceKernel(main.name, (*kinds, "handle", "handle"), tuple(launch))
+    device = DeviceKernel(call.symbol, (*kinds, "handle", "handle"), tuple(launch))
     return Signature(
         kernel=unit.kernel,
         slug=unit.slug,
@@ -246,7 +245,7 @@ def _signature(
         device_kernels=(device,),
         host_logic=LOGIC,
         opaque=True,
-        recorded=recorded,
+        recorded=call,
     )
 
 
