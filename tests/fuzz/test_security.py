@@ -50,6 +50,11 @@ ALLOWED = {
     # Names that are written in our own source.
     ("backends/__init__.py", "import_module"): "imports one of our own backends",
     ("cli.py", "import_module"): "imports one of our own commands",
+    ("commands/record.py", "run_module"): "runs the program that the user names",
+    ("commands/record.py", "run_path"): "runs the program that the user names",
+    ("runtime/heuristic.py", "eval"): "computes an expression of the manifest: its nodes and names were compared first",
+    ("runtime/recorded_kernel.py", "exec"): "binds arguments: of the manifest it has names, which are identifiers",
+    ("frontends/triton/recorded_function.py", "import_module"): "imports the module of a function that was recorded",
     ("runtime/misses.py", "import_module"): "imports Kernelwright, once the user has said so",
     ("runtime/torch_kernel.py", "import_module"): "imports a generated module, whose digest was compared",
     ("runtime/cuda_core_kernel.py", "import_module"): "imports a generated module, whose digest was compared",

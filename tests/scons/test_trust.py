@@ -53,7 +53,10 @@ STAGES = (
         *(f"build/demo/{name}" for name in ("__init__.py", "__init__.pyi", "py.typed", "manifest.json")),
         *(
             f"build/demo/_runtime/{name}.py"
-            for name in ("__init__", "dlpack", "dtype", "interface", "kernel", "loader", "misses", "refusal")
+            for name in (
+                *("__init__", "dlpack", "dtype", "interface", "kernel", "loader", "misses", "refusal"),
+                *("heuristic", "recorded_kernel"),
+            )
         ),
         *(f"build/demo/backends/{name}" for name in ("__init__.py", "__init__.pyi")),
         *(f"build/demo/backends/tvm_ffi/{name}" for name in ("__init__.py", "__init__.pyi")),

@@ -53,7 +53,36 @@ def tuning_key(arguments: Mapping[str, Any], names: Iterable[str], parameters: I
     ]
 
 
+ATTRIBUTES = ("shape", "ndim")
+"""The attributes of tensors that an expression can ask for."""
+
+NODES = frozenset(
+    (
+        *("Expression", "Constant", "Subscript", "Name", "Load", "Tuple", "List", "Call", "Attribute"),
+        *("Compare", "Eq", "NotEq", "Lt", "LtE", "Gt", "GtE", "Is", "IsNot", "In", "NotIn"),
+        *("BoolOp", "And", "Or", "UnaryOp", "Not", "USub", "IfExp"),
+        *("BinOp", "Add", "Sub", "Mult", "FloorDiv", "Div", "Mod", "Pow"),
+        *("LShift", "RShift", "BitAnd", "BitOr", "BitXor"),
+    )
+)
+"""What an expression consists of (Python's module ``ast``)."""
+
+
 def rule_of(expression: str) -> Callable[[Mapping[str, Any]], Any]:
-    """The function that computes an expression of the manifest of the arguments of a call."""
+    """The function that computes an expression of the manifest of the arguments of a call.
+
+    Raises:
+        ValueError: it is more than an expression of arguments and numbers.
+    """
+    import ast
+
+    for node in ast.walk(ast.parse(expression, mode="eval")):
+        is_known = type(node).__name__ in NODES
+        if isinstance(node, ast.Attribute):
+            is_known = node.attr in (*METHODS, *ATTRIBUTES)
+        if isinstance(node, ast.Name):
+            is_known = node.id == "args" or node.id in FUNCTIONS
+        if not is_known:
+            raise ValueError(f"{expression!r} is no expression of arguments and numbers")
     rule: Callable[[Mapping[str, Any]], Any] = eval(f"lambda args: {expression}", {"__builtins__": {}, **FUNCTIONS})
     return rule

@@ -11,15 +11,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...runtime.heuristic import FUNCTIONS, METHODS
-
-_NODES = (
-    *(ast.Constant, ast.Subscript, ast.Name, ast.Load, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.IfExp),
-    *(ast.And, ast.Or, ast.Not, ast.USub, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Div, ast.Mod, ast.Pow),
-    *(ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Is, ast.IsNot, ast.In, ast.NotIn, ast.Tuple, ast.List),
-    *(ast.LShift, ast.RShift, ast.BitAnd, ast.BitOr, ast.BitXor),
-)
-"""What an expression may consist of, besides calls of known functions and methods of arguments."""
+from ...runtime.heuristic import ATTRIBUTES, FUNCTIONS, METHODS, NODES
 
 
 def expression_of(rule: Callable[..., Any]) -> str:
@@ -88,7 +80,7 @@ class _Translation(ast.NodeTransformer):
         self._names = names
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        if not isinstance(node, (*_NODES, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context)):
+        if type(node).__name__ not in NODES:
             raise ValueError(type(node).__name__)
         return super().generic_visit(node)
 
@@ -115,7 +107,7 @@ class _Translation(ast.NodeTransformer):
         return ast.Call(ast.Name(name, ast.Load()), arguments, [])
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        if node.attr in ("shape", "ndim") and self._is_argument(node.value):
+        if node.attr in ATTRIBUTES and self._is_argument(node.value):
             return ast.Attribute(self.visit(node.value), node.attr, ast.Load())
         raise ValueError(node.attr)
 

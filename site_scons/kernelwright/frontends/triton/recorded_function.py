@@ -54,18 +54,19 @@ def found(name: str, recording: str, where: Where) -> FoundFunction:
         DefinitionError: there is none, or it does at each call what no package can do.
     """
     from triton.runtime.autotuner import Autotuner, Heuristics
-    from triton.runtime.jit import JITFunction
+    from triton.runtime.jit import JITFunction, KernelInterface
 
     value = _attribute(name, record_again(recording), where)
     heuristics: dict[str, str] = {}
     configs: list[dict[str, Any]] = []
     tuned_by: tuple[str, ...] = ()
     decided: set[str] = set()
-    while isinstance(value, (Autotuner, Heuristics)):
+    # Libraries have decorators of their own, which may be around those of Triton or between them.
+    while isinstance(value, KernelInterface) and not isinstance(value, JITFunction) and hasattr(value, "fn"):
         if isinstance(value, Heuristics):
             # The inner ones come later, and have the last word.
             heuristics |= {parameter: expression_of(rule) for parameter, rule in value.values.items()}
-        else:
+        elif isinstance(value, Autotuner):
             listed, tuned_by = [_config(config, name, where) for config in value.configs], tuple(value.keys)
             decided |= {parameter for config in listed for parameter in config}
             configs = [] if value.early_config_prune else listed

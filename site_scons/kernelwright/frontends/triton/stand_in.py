@@ -250,7 +250,8 @@ def _replace_torch(stack: ExitStack, arch: str) -> None:
     for name, answer in answers.items():
         replace(stack, torch.cuda, name, lambda *_, answer=answer, **__: answer)
     for name in ("Stream", "Event", "ExternalStream", "current_stream", "default_stream", "stream", "device"):
-        replace(stack, torch.cuda, name, _Idle)
+        replace(stack, torch.cuda, name, type(name, (_Idle,), {}))  # PyTorch's compiler knows each by its class
+    replace(stack, torch.cuda, "default_generators", (torch.default_generator,))
     replace(stack, torch.cuda, "get_rng_state", lambda *_: torch.get_rng_state())
     set_default = torch.set_default_device
     replace(stack, torch, "set_default_device", lambda device: set_default(_on_cpu(device)))
