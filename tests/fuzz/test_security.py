@@ -52,6 +52,7 @@ ALLOWED = {
     ("cli.py", "import_module"): "imports one of our own commands",
     ("commands/record.py", "run_module"): "runs the program that the user names",
     ("commands/record.py", "run_path"): "runs the program that the user names",
+    ("triton.py", "import_module"): "imports our own modules by the names that are written there",
     ("runtime/heuristic.py", "eval"): "computes an expression of the manifest: its nodes and names were compared first",
     ("runtime/recorded_kernel.py", "exec"): "binds arguments: of the manifest it has names, which are identifiers",
     ("frontends/triton/recorded_function.py", "import_module"): "imports the module of a function that was recorded",

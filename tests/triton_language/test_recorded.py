@@ -544,6 +544,7 @@ def test_a_usual_call_is_as_any_other_however_its_arguments_and_its_grid_are_wri
         lambda: f[(1,)](y, 3, 64, num_warps=2),
         lambda: f[(1,)](y, 3, 64, num_stages=2),
         lambda: f[(1,)](y, 3, 64, other=2),
+        lambda: f.variant(call=f.variants[0]["call"]),
     ):
         print(message_of(launch).splitlines()[0])
     """
@@ -558,6 +559,7 @@ def test_a_usual_call_is_as_any_other_however_its_arguments_and_its_grid_are_wri
         "ValueError: kernel 'usual': no such call was recorded",
         "ValueError: kernel 'usual': no call with num_stages=2 was recorded",
         "TypeError: kernel 'usual': it has no parameter 'other'",
+        "TypeError: kernel 'usual': its variants are for calls of different forms, and a call finds its own",
     ]
 
 

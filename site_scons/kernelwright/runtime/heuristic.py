@@ -1,6 +1,7 @@
-"""Computes the parameters of a recorded function that its heuristics decide, from the other arguments of a call.
+"""What a build and the packages that it makes know alike of recorded functions of Triton: options, names of dtypes, the
+marks of constants, and how the parameters are computed that heuristics decide.
 
-Kernelwright has read the expressions from the program (``frontends/triton/expression.py``).
+Kernelwright has read the expressions of heuristics from the program (``frontends/triton/expression.py``).
 """
 
 from __future__ import annotations
@@ -20,6 +21,18 @@ def next_power_of_2(number: int) -> int:
     """The least power of two that is not less than a number; 0 for numbers below 1."""
     return 1 << (number - 1).bit_length() if number > 0 else 0
 
+
+LAUNCH_OPTIONS = {
+    **{"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None, "enable_fp_fusion": True},
+    **{"launch_cooperative_grid": False, "launch_pdl": False},
+}
+"""The options of Triton that a compilation or a launch can be given, and their defaults."""
+
+FLOATS = {
+    **{"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"},
+    **{"float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5"},
+}
+"""Dtypes of floats, and what Triton calls them."""
 
 FUNCTIONS = {
     **{function.__name__: function for function in (min, max, abs, int, bool, len)},

@@ -11,35 +11,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from keyword import iskeyword
 from math import isfinite
-from operator import itemgetter
 from sys import modules
-from typing import Any
+from typing import Any, NoReturn
 
 import tvm_ffi
 
-from .heuristic import MARK, rule_of, tuning_key
+from .heuristic import FLOATS, LAUNCH_OPTIONS, MARK, rule_of, tuning_key
 from .interface import IMMUTABLE, Choice, library_of, plain_number
-from .kernel import Kernel, cuda_device_of, kernel_in
+from .kernel import Kernel, cuda_device_of, kernel_in, make_kernel
 from .loader import Loader
 from .refusal import NO_VARIANT, refusal_of, refuse
 
-OPTIONS = {
-    **{"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None, "enable_fp_fusion": True},
-    **{"launch_cooperative_grid": False, "launch_pdl": False, "debug": False},
-}
+OPTIONS = {**LAUNCH_OPTIONS, "debug": False}
 """The options that a call can give, and their defaults."""
-
-MOST_ORDERS = 64
-"""The shapes of calls that are kept: how many arguments are passed by position, and which by name."""
 
 PLAIN = (int, float, bool, str, type(None))
 
-DTYPES = {
-    **{"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64", "bool": "int1"},
-    **{"float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5"},
-}
+DTYPES = {**FLOATS, "bool": "int1"}
 """Dtypes of PyTorch whose names differ from those of Triton."""
-
 
 MISSING = "\0missing"
 """Stands for a parameter that a call leaves out. No call was recorded with this text, so the library refuses it."""
@@ -58,7 +47,6 @@ class RecordedFunction(Kernel):
     _places: dict[str, int]
     _count: int  # of the parameters
     _defaults: list[Any]
-    _orders: dict[tuple[Any, ...], Callable[[tuple[Any, ...]], tuple[Any, ...]]]  # shape of a call -> what orders it
     _texts: frozenset[int]  # the places of constants that are compared as texts
     _tuples: dict[str, Any]  # parameter -> the form of the tuples that it gets
     _is_mixed: bool  # whether there are such constants or tuples
@@ -92,13 +80,8 @@ class RecordedFunction(Kernel):
     def _run(self, grid: Any, /, *arguments: Any, **named: Any) -> None:  # type: ignore[override]
         if self._others and (other := self._other(arguments, named)):
             return other._run(grid, *arguments, **named)
-        order = self._orders.get((len(arguments), *named))
-        values: Sequence[Any] = (
-            order((*arguments, *named.values(), *self._defaults)) if order else self._in_place(arguments, named)
-        )
-        if self._decides:
-            values = self._decided(values)
-        self._launch(grid, values)
+        values = self._in_place(arguments, named)
+        self._launch(grid, self._decided(values) if self._decides else values)
 
     def launch_decided(self, arguments: Sequence[Any], named: Mapping[str, Any], grid: Any) -> None:
         """Launch the function as :meth:`run` does, for a program whose decorators have computed their parameters."""
@@ -182,6 +165,11 @@ class RecordedFunction(Kernel):
             refuse(self.name, ValueError, "no such call was recorded", NO_VARIANT)
         return self._choice(number, "it is for calls of this form")
 
+    def _of_variant(self, index: int) -> NoReturn:
+        """Refuse to name a variant."""
+        message = "its variants are for calls of different forms, and a call finds its own"
+        refuse(self.name, TypeError, f"{message}\n  remedy: call {self.name}[grid](...); choice(...) tells the variant")
+
     def _in_place(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
         """The parameters and the options of a call, in order."""
         count = len(arguments)
@@ -196,21 +184,7 @@ class RecordedFunction(Kernel):
                 refuse(self.name, TypeError, f"its parameter {name!r} is given twice")
             else:
                 values[place] = None if place >= self._count and value == OPTIONS.get(name) else value
-        self._note_order(count, named)
         return values
-
-    def _note_order(self, count: int, named: Mapping[str, Any]) -> None:
-        """Note how calls of this shape are put in order, which takes less time than to look at each name.
-
-        Options are looked at in each call.
-        """
-        sources = {name: count + number for number, name in enumerate(named)}
-        is_usual = all(self._places.get(name, self._count) < self._count for name in named)
-        if is_usual and len(self._names) > 1 and len(self._orders) < MOST_ORDERS:
-            defaults = count + len(named)
-            order = (n if n < count else sources.get(name, defaults + n) for n, name in enumerate(self._names))
-            shape = (count, *named)
-            self._orders[shape] = itemgetter(*order)
 
     def _require_default(self, name: str, value: Any) -> None:
         """Refuse a name that is no parameter, and an option with which nothing was recorded."""
@@ -384,7 +358,7 @@ def load(loader: Loader, name: str, entry: dict[str, Any]) -> RecordedFunction:
     function = kernel_in(name, entry, loader.library(name), RecordedFunction)._completed(loader)
     _tell(function, recorded)
     for arch, other in recorded.get("by_arch", {}).items():
-        function._others[arch] = kernel_in(name, entry, loader.library(name), RecordedFunction)
+        function._others[arch] = make_kernel(name, entry, function._module, None, RecordedFunction)
         _tell(function._others[arch], other)
     return function
 
@@ -408,7 +382,6 @@ def _tell(function: RecordedFunction, recorded: Mapping[str, Any]) -> None:
     function._archs = {}
     function._decides = bool(function._configs or function._choices or function._heuristics)
     function._texts = frozenset(function._places[name] for name in recorded.get("texts", ()))
-    function._orders = {}
     function._is_mixed = bool(function._texts or function._tuples)
     function._find = function._module["kw_find"]
     is_usual = not (function._decides or function._is_mixed or function._others)
@@ -434,8 +407,8 @@ def _bound(function: RecordedFunction, count: int) -> Callable[..., None] | None
     Arguments:
         count: of the parameters.
     """
-    names, options = function._names[:count], function._names[count:]
-    if not names or any(not n.isidentifier() or iskeyword(n) or n.startswith("_kw_") for n in function._names):
+    names, options, every = function._names[:count], function._names[count:], [function.name, *function._names]
+    if not names or any(not n.isidentifier() or iskeyword(n) or n.startswith("_kw_") for n in every):
         return None
     space = {f"_kw_{place}": value for place, value in enumerate(function._defaults)}
     space |= {

@@ -15,6 +15,7 @@ from ...core.need import Interpreter, Need
 from ...core.own_environment import OwnEnvironment
 from ...define.arguments import Declared, Scalar, Tensor, check_arguments
 from ...define.sizes import Size, Sizes, check_axes, check_size, names_in, on_axes, text_of
+from ...runtime.heuristic import FLOATS
 from ..named_source import check_source
 
 VERSION = "3.9"
@@ -40,17 +41,11 @@ INTERPRETER = Interpreter("Triton", (NEED, Need("torch", "torch"), Need("numpy",
 """Triton's own. It wants tensors of PyTorch, on the CPU."""
 
 DTYPES = {
-    **{"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"},
-    **{"float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5", "bool": "u1"},
+    **FLOATS,
+    "bool": "u1",
     **{f"{sign}int{bits}": f"{sign or 'i'}{bits}" for sign in ("", "u") for bits in (64, 32, 16, 8)},
 }
 """A dtype -> its name in signatures of Triton."""
-
-TRITON_DEFAULTS = {
-    **{"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None, "enable_fp_fusion": True},
-    **{"launch_cooperative_grid": False, "launch_pdl": False},
-}
-"""The options of a launch and a compilation, and their defaults."""
 
 OPTIONAL = {"num_ctas": 1, "maxnreg": None}
 """Options that most configs of ``@triton.autotune`` do not set, and their defaults."""

@@ -23,10 +23,9 @@ from ...core.arch import arch_of_device
 from ...core.errors import DefinitionError, KernelwrightError, SettingsError, Where, is_text, refused, shown
 from ...core.files import read_record, write_atomically
 from ...core.records import damage_named
-from ...runtime.heuristic import tuning_key
+from ...runtime.heuristic import LAUNCH_OPTIONS, tuning_key
 from . import stand_in
 from .compiler import ARCHS, require_release
-from .program import TRITON_DEFAULTS
 from .recording import (
     CONSTANT,
     DIVISIBLE,
@@ -345,7 +344,7 @@ class _Watch:
             constants=call["constexprs"],
             attributes=call["attrs"],
             options=call["options"],
-            defaults={**vars(defaults), **TRITON_DEFAULTS},  # whatever the environment says
+            defaults={**vars(defaults), **LAUNCH_OPTIONS},  # whatever the environment says
         )
         self._notes.note(function, asked)
 

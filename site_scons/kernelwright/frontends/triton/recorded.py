@@ -215,7 +215,7 @@ def _kernel(
 def _config_of(variant: RecordedVariant) -> str:
     """The config of a variant: its constants and options, as far as there is room, and a digest of all that it is for.
 
-    A variant keeps its name when the program is recorded again.
+    A variant keeps its name when the program is recorded again, unless other configs of its function are the fastest.
     """
     specialization = variant.specialization
     told = {**({"general": True} if variant.general else {}), **specialization.constants, **specialization.options}

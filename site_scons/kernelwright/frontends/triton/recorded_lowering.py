@@ -23,10 +23,11 @@ from ...core.signature import (
     Signature,
     Specialized,
 )
+from ...runtime.heuristic import LAUNCH_OPTIONS
 from ..cubin import device_files, usage_of, with_spills
 from ..unit import LoweredKernel, Unit
 from .compiler import Compiled, Compiler, require_arch, require_release
-from .program import DTYPES, TRITON_DEFAULTS
+from .program import DTYPES
 from .recorded import RecordedVariant
 from .recorded_function import FoundFunction, constant, defaults_of, found, record_again
 from .recording import CONSTANT, DIVISIBLE, FUNCTION
@@ -106,7 +107,7 @@ class _RecordedCompiler(Compiler):
     """Compiles a function for the types and constants of its recorded calls."""
 
     def __init__(self, variant: RecordedVariant, function: Any, unit: Unit) -> None:
-        super().__init__(function, {**TRITON_DEFAULTS, **variant.specialization.options}, unit)
+        super().__init__(function, {**LAUNCH_OPTIONS, **variant.specialization.options}, unit)
         self._variant = variant
 
     def _source(self) -> Any:

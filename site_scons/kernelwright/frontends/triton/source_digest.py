@@ -9,6 +9,7 @@ import hashlib
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,13 +21,13 @@ class Source:
 
     Arguments:
         texts: of the function and of those that it calls, and their constants, in a fixed order.
-        constants: where each constant is found, and which one is there: a namespace, a name, and a value.
+        constants: where each text and constant is found, and which one is there: a namespace, a name, and a value.
     """
 
     texts: list[str] = field(default_factory=list)
     constants: list[tuple[Mapping[str, Any], str, Any]] = field(default_factory=list)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """The first 16 digits of the SHA-256 of all texts."""
         return hashlib.sha256("\0".join(self.texts).encode()).hexdigest()[:16]
@@ -53,6 +54,8 @@ def _add(function: Any, source: Source, seen: set[int]) -> None:
         return
     seen.add(id(function))
     source.texts.append(str(function.src))
+    if "_src" in vars(function):  # Triton can replace it
+        source.constants.append((vars(function), "_src", vars(function)["_src"]))
     for parameter in function.signature.parameters.values():
         _add_value(None, parameter.name, parameter.default, source, seen)
     for namespace, name, value in sorted(_used(function.fn), key=lambda used: used[1]):
