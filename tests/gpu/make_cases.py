@@ -34,10 +34,10 @@ from kernelwright.worker.check import Check, size_sets  # noqa: E402
 
 def load_kernels(path: Path) -> list[Kernel]:
     """The kernels of a definition file."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec = importlib.util.spec_from_file_location(f"cases_of_{path.stem}", path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    sys.modules[module.__name__] = module
     spec.loader.exec_module(module)
     return [
         value for value in vars(module).values() if isinstance(value, Kernel) and value.location.startswith(str(path))
