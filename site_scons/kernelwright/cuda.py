@@ -1,9 +1,9 @@
 """What a definition in CUDA C++ imports."""
 
-from .define.arguments import Scalar, Tensor
+from .define.arguments import Scalar, Tensor, Workspace
 from .define.sizes import Size, ceildiv
 from .frontends.cuda.exported import Exported
 from .frontends.cuda.source import Source
 from .frontends.cuda.tensor_map import TensorMap
 
-__all__ = ["Exported", "Scalar", "Size", "Source", "Tensor", "TensorMap", "ceildiv"]
+__all__ = ["Exported", "Scalar", "Size", "Source", "Tensor", "TensorMap", "Workspace", "ceildiv"]

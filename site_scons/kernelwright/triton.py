@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .define.arguments import Scalar, Tensor
+from .define.arguments import Scalar, Tensor, Workspace
 from .define.sizes import Size, ceildiv
 from .frontends.triton.program import Program, configs_of
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 PLACES = {"record": ("record", "record"), "recorded": ("recorded", "recorded_functions"), "use": ("use", "use")}
 """Name -> the module that has it, and its name there: most definitions do without."""
 
-__all__ = ["Program", "Scalar", "Size", "Tensor", "ceildiv", "configs_of", "record", "recorded", "use"]
+__all__ = ["Program", "Scalar", "Size", "Tensor", "Workspace", "ceildiv", "configs_of", "record", "recorded", "use"]
 
 
 def __getattr__(name: str) -> Any:

@@ -207,8 +207,8 @@ class Emulation:
         arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
         tensors = {name: _Memory(value, needed[name] or value.dtype.itemsize) for name, value in arrays.items()}
         names = {name: value for name, value in values.items() if name not in tensors} | dict(sizes)
-        bytes_of_spaces = [self._number(workspace.bytes, names) for workspace in self.unit.workspaces]
-        spaces = [_Memory(np.full(size, 0xFF, np.uint8), 64) for size in bytes_of_spaces]
+        sizes_of_spaces = [(self._number(space.bytes, names), space.zeroed) for space in self.unit.workspaces]
+        spaces = [_Memory(np.full(size, 0 if zero else 0xFF, np.uint8), 64) for size, zero in sizes_of_spaces]
         for launch in self._launches:
             if launch.when is None or self._number(launch.when, names):
                 self._launch(launch, names, tensors, spaces, backwards)

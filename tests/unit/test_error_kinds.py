@@ -18,7 +18,7 @@ LOOKS |= {"partition", "rpartition", "split", "match", "search", "fullmatch", "f
 
 ALLOWED = {
     "frontends/cutedsl/compiler.py _compile_error": "CuTe DSL tells the user's line in its text only",
-    "frontends/triton/compiler.py _ProgramCompiler.require_written": "Triton raises one class, and tells this in words only",
+    "frontends/triton/compiler.py _ProgramCompiler.require_written": "Triton tells this in words only",
     "cluster/dask_client.py DaskEngine._gone_if_closed": "its argument is no text, but the bytes that a worker sent",
     "scons/outcome.py Outcome.text_of": "it asks whether the very same was shown before, whatever it says",
     "runtime/cuda_core_device.py Cuda.call": "cuda.core tells the driver's error in its text only",

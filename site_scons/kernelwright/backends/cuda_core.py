@@ -254,7 +254,8 @@ class _Writer:
             error = check.error if check.error in ERRORS else "RuntimeError"
             yield f"call.check({self._text(check.passes)}, {error}, {check.message!r})"
         for number, workspace in enumerate(self._unit.workspaces):
-            yield f"workspace_{number} = call.workspace({self._text(workspace.bytes)})"
+            zeroed = ", zeroed=True" if workspace.zeroed else ""
+            yield f"workspace_{number} = call.workspace({self._text(workspace.bytes)}{zeroed})"
         for number, described in enumerate(self._unit.tensor_maps):
             yield from self._tensor_map(f"tensor_map_{number}", described)
         for launch in self._launches:

@@ -35,10 +35,10 @@ class LoweredUnit(Signature):
     images: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
 
-    def with_names(self, names: Mapping[str, str]) -> LoweredUnit:
-        """The unit, with its only device function's name in each image: these differ if a type depends on the arch."""
+    def with_names(self, names: Mapping[str, tuple[str, ...]]) -> LoweredUnit:
+        """The unit, with its device functions' names in each image: that of an only one may depend on the arch."""
         first, *others = dict.fromkeys(names.values())
-        return replace(self._with_symbol(first), names=names if others else {})
+        return replace(self._with_symbols(first), names={a: n for a, (n,) in names.items()} if others else {})
 
     def by_name(self) -> tuple[LoweredUnit, ...]:
         """The unit alone; or, if its device function has several names, one for each, with the images that have it."""
@@ -46,14 +46,15 @@ class LoweredUnit(Signature):
         for arch, name in self.names.items():
             archs.setdefault(name, []).append(arch)
         return tuple(
-            replace(self._with_symbol(name), images={arch: self.images[arch] for arch in listed}, names={})
+            replace(self._with_symbols((name,)), images={arch: self.images[arch] for arch in listed}, names={})
             for name, listed in archs.items()
         ) or (self,)
 
-    def _with_symbol(self, symbol: str) -> LoweredUnit:
-        (device,) = self.device_kernels
-        launches = self.launches and tuple(replace(launch, kernel=symbol) for launch in self.launches)
-        return replace(self, device_kernels=(replace(device, symbol=symbol),), launches=launches)
+    def _with_symbols(self, symbols: tuple[str, ...]) -> LoweredUnit:
+        named = {device.name: symbol for device, symbol in zip(self.device_kernels, symbols, strict=True)}
+        devices = tuple(replace(device, symbol=named[device.name]) for device in self.device_kernels)
+        launches = self.launches and tuple(replace(each, kernel=named[each.kernel]) for each in self.launches)
+        return replace(self, device_kernels=devices, launches=launches)
 
     @property
     def where(self) -> Where:

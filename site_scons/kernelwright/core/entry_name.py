@@ -11,31 +11,32 @@ from pathlib import Path
 from typing import Any
 
 ENTRY = "kw_entry"
-"""The variable of the device code that points to the function; the host code calls the function by this name, too."""
+"""The variable of the device code that points to the function; the host code calls the function by this name, too. If
+there are several functions, the others have a number behind it."""
 
 ALIGNMENTS = "kw_alignments"
 """The variable with the alignment that each argument's type asks for, as a power of two."""
 
-IN_PTX = re.compile(rf"\.u64 {ENTRY}(?:\[1\])? = (?:generic\()?([\w$]+)".encode())
 ALIGNMENTS_IN_PTX = re.compile(rf"\.[bu]8 {ALIGNMENTS}(?:\[(\d+)\])?(?: = \{{?([\d, ]*)\}}?)?;".encode())
 
 
-def entry_name(image: Path) -> str:
-    """The name of the function that :data:`ENTRY` points to.
+def entry_name(image: Path, entry: str = ENTRY) -> str:
+    """The name of the function that a variable points to.
 
     Arguments:
         image: a cubin or a PTX file.
+        entry: the variable.
 
     Raises:
         ValueError: there is no such variable, or no kernel that it points to.
     """
     content = image.read_bytes()
     if content.startswith(b"\x7fELF"):
-        return _in_cubin(content)
-    match = IN_PTX.search(content)
+        return _in_cubin(content, entry)
+    match = re.search(rf"\.u64 {entry}(?:\[1\])? = (?:generic\()?([\w$]+)".encode(), content)
     # A __device__ function is a .func, which no host code can launch.
     if match is None or not re.search(rb"\.entry " + re.escape(match[1]) + rb"(?![\w$])", content):
-        raise ValueError(f"{image.name} has no {ENTRY} that points to a __global__ function")
+        raise ValueError(f"{image.name} has no {entry} that points to a __global__ function")
     return match[1].decode()
 
 
@@ -106,18 +107,18 @@ def attributes_in(section: bytes) -> Iterator[tuple[int, bytes]]:
             at += size
 
 
-def _in_cubin(content: bytes) -> str:
+def _in_cubin(content: bytes, entry: str) -> str:
     """The symbol by which the linker fills the variable."""
     from elftools.elf.relocation import RelocationSection
 
-    for file, symbols, variable in _variables(content, ENTRY):
+    for file, symbols, variable in _variables(content, entry):
         place = file.get_section(variable["st_shndx"]).name
         relocations = file.get_section_by_name(f".rela{place}") or file.get_section_by_name(f".rel{place}")
         for relocation in relocations.iter_relocations() if isinstance(relocations, RelocationSection) else ():
             if relocation["r_offset"] == variable["st_value"]:
                 name: str = symbols.get_symbol(relocation["r_info_sym"]).name
                 return name
-    raise ValueError(f"the cubin has no {ENTRY} that points to a __global__ function")
+    raise ValueError(f"the cubin has no {entry} that points to a __global__ function")
 
 
 def _variable_in_cubin(content: bytes) -> bytes:

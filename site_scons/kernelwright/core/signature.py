@@ -202,11 +202,16 @@ class HostCheck:
     message: Text
 
 
+ZEROED = "uint64"
+"""The dtype by which host code tells the launcher that it fills a workspace with zeros (``launcher/workspace.h``)."""
+
+
 @dataclass(frozen=True)
 class Workspace:
-    """Temporary device memory that the host code takes."""
+    """Temporary device memory that the host code takes, and whether it is filled with zeros."""
 
     bytes: Expression
+    zeroed: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.errors import DefinitionError, Where, shown
+from .sizes import Sizes, check_size
 from .unit import Unit
 
 DTYPES = (
@@ -73,12 +74,55 @@ class Tensor:
         changed = {"alignment": max(step, self.alignment or 1), "multiples": multiples}
         return self.of_fields(**{**vars(self), **changed})
 
+    def with_demands_of(self, other: Tensor) -> Tensor:
+        """The same tensor, which has to be as aligned as another one, and to have sizes that are multiples as there."""
+        multiples = multiples_of([self, other])
+        alignment = max(self.alignment or 0, other.alignment or 0) or None
+        return self.of_fields(**{**vars(self), "alignment": alignment, "multiples": multiples})
+
 
 @dataclass(frozen=True)
 class Scalar:
     """A number as an argument."""
 
     dtype: str
+
+
+@dataclass(frozen=True, init=False)
+class Workspace:
+    """Temporary memory of a call, which no caller sees. Launches of one call that name the same one share it.
+
+    Arguments:
+        dtype: the type of its elements.
+        shape: their number is the product: sizes that a call tells, or integers.
+        zeroed: whether it is all zeros before the first launch; otherwise nothing is known of its content.
+    """
+
+    dtype: str
+    shape: tuple[Sizes, ...]
+    zeroed: bool
+
+    def __init__(self, dtype: str, *shape: Sizes, zeroed: bool = False) -> None:
+        for name, value in (("dtype", dtype), ("shape", shape), ("zeroed", zeroed)):
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def of_fields(cls, dtype: str, shape: Sequence[Sizes], **others: Any) -> Workspace:
+        """The workspace with these fields; see ``core/converter.py``."""
+        return cls(dtype, *shape, **others)
+
+    def check(self, name: str, names: frozenset[str], where: Where) -> None:
+        """Raise a DefinitionError for what no memory can be.
+
+        Arguments:
+            name: that of the parameter.
+            names: the sizes that a call tells.
+        """
+        if self.dtype not in DTYPES:
+            message = f"workspace {name!r} has the dtype {shown(self.dtype)}, which no tensor can have here"
+            raise DefinitionError(message, where, f"use one of {', '.join(DTYPES)}")
+        for size in self.shape:
+            check_size(size, names, f"workspace {name!r}", where)
 
 
 class Declared:
@@ -107,6 +151,14 @@ class Declared:
             where: the definition.
         """
         check_arguments(self.declared, outputs, where)
+        self.check_launch(self.told_sizes, where)
+
+    def check_launch(self, names: frozenset[str], where: Where) -> None:
+        """Raise a DefinitionError for what no launch can be made of, though the arguments are right.
+
+        Arguments:
+            names: the sizes that a call tells.
+        """
 
     def checked(self, unit: Unit) -> Unit:
         """A unit of this definition, with the names of its outputs in place of positions.

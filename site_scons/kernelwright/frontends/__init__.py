@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..core.errors import DefinitionError, Where, shown
+from .sequence import Launches
 
 if TYPE_CHECKING:
     from ..define.kernel import Kernel
@@ -61,10 +62,17 @@ def targets_of(kernel: Kernel) -> Sequence[str]:
     return get((kernel.forward or kernel).options.frontend).targets if allowed is None else allowed
 
 
-def require_recognized(front_end: FrontEnd, returned: Any, where: Where) -> None:
-    """Raise a DefinitionError if a definition returned an object that its front end cannot lower."""
+def recognized(front_end: FrontEnd, returned: Any, where: Where) -> Any:
+    """What a definition returned, which its front end can lower; a list of several launches becomes one object.
+
+    Raises:
+        DefinitionError: it cannot.
+    """
     if front_end.recognizes(returned):
-        return
+        return returned
+    if front_end.has_sequences and isinstance(returned, (list, tuple)) and returned:
+        items = [recognized(front_end, item, where) for item in returned]
+        return items[0] if len(items) == 1 else Launches(items)
     remedy = front_end.remedy
     if returned is None:
         remedy = f"end the definition with a return statement: {remedy}"
@@ -84,4 +92,4 @@ def interpreter_variables() -> dict[str, str]:
     return {name: value for one in interpreters if one is not None for name, value in one.variables.items()}
 
 
-__all__ = ["get", "interpreter_variables", "names", "of", "require_recognized", "targets_of"]
+__all__ = ["get", "interpreter_variables", "names", "of", "recognized", "targets_of"]

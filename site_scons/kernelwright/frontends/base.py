@@ -106,6 +106,9 @@ class FrontEnd:
     """Whether modules of its definitions may ask for the arch when they are imported. Then a process that lowers for
     one arch of several lowers for no other one."""
 
+    has_sequences: ClassVar[bool] = False
+    """Whether its definitions may return a list of several launches (:class:`.sequence.Launches`)."""
+
     may_be_opaque: ClassVar[bool] = False
     """Whether its definitions may have arguments that are not declared."""
 

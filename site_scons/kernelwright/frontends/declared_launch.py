@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,15 +12,16 @@ from tvm import sym, tirx
 from tvm.script import tirx as T
 from tvm.tirx import op as operations
 
-from ..core.dtype import Dtype
+from ..core.dtype import Dtype, bytes_of
 from ..core.errors import DefinitionError, Where
+from ..core.signature import ZEROED
 from ..core.signature import TensorMap as EncodedMap
-from ..define.arguments import Scalar, Tensor, multiples_of
+from ..define.arguments import Scalar, Tensor, Workspace, multiples_of
 from ..define.sizes import Size, Sizes, text_of, unbracketed
 from ..runtime.dtype import integer_range
 from ..runtime.size import translate
 from .cuda.tensor_map import UNIT, TensorMap
-from .launches import DeclaredLaunch, Given, Passed, Workspace, dtype_of
+from .launches import DeclaredLaunch, Given, Passed, dtype_of
 from .tir.lowering import lower_host
 from .tir.signature import Argument, arguments_of
 from .unit import LoweredKernel, Unit
@@ -33,6 +35,8 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "min": tirx.Min,
     "max": tirx.Max,
 }
+
+WORD = bytes_of(Dtype.parse(ZEROED, Where()).bits)
 
 
 def lower_launch(launch: DeclaredLaunch, unit: Unit) -> LoweredKernel:
@@ -102,14 +106,18 @@ class _Host:
         self._where = where
         self._size_dtype = sizes
         self._sizes: dict[str, Any] = {}
+        self._memories: dict[str, Any] = {}
         self._checks: list[Any] = []
         self._analyzer = sym.Analyzer()
         self._parameters = {name: self._parameter(name, value) for name, value in declared.items()}
 
     def function(self, launches: Sequence[DeclaredLaunch]) -> tirx.PrimFunc:
         """The function."""
+        passed = [(name, value) for launch in launches for name, value in launch.passed.items()]
+        self._memories = {name: self._memory(value) for name, value in passed if isinstance(value, Workspace)}
         launched = [statement for launch in launches for statement in self._launch(launch)]
-        statements = [*self._checks, *launched] or [tirx.Evaluate(0)]
+        allocated = map(tirx.AllocBuffer, self._memories.values())
+        statements = [*self._checks, *allocated, *launched] or [tirx.Evaluate(0)]
         body = tirx.SeqStmt(statements) if len(statements) > 1 else statements[0]
         return tirx.PrimFunc(list(self._parameters.values()), body).with_attr("s_tir", True)
 
@@ -125,25 +133,29 @@ class _Host:
         return "handle" if isinstance(value, (Tensor, Workspace)) else dtype_of(value)
 
     def _launch(self, launch: DeclaredLaunch) -> list[Any]:
-        """The statements of a launch: what it allocates, the tensor maps, and the launch itself."""
-        workspaces = {name: self._workspace(v) for name, v in launch.passed.items() if isinstance(v, Workspace)}
+        """The statements of a launch: the tensor maps, and the launch itself."""
         maps = {name: tirx.Var(f"{name}_map", T.handle("tensormap").ty) for name in launch.mapped}
-        memory = {**{name: buffer.data for name, buffer in workspaces.items()}, **maps}
-        passed = [memory[n] if n in memory else self._passed(n, v) for n, v in launch.passed.items()]
+        passed = [maps[n] if n in maps else self._passed(n, v) for n, v in launch.passed.items()]
         sizes = [self._number(size) for _, size in launch.sizes]
         shared = [self._number(launch.shared)] if launch.shared != 0 else []
         call = operations.call_ffi_kernel(launch.function, *passed, *sizes, *shared, launch_params=launch.names)
         encoded = [statement for name, value in launch.mapped.items() for statement in self._map(maps[name], value)]
-        return [*map(tirx.AllocBuffer, workspaces.values()), *encoded, tirx.Evaluate(call)]
+        return [*encoded, tirx.Evaluate(call)]
 
     def _parameter(self, name: str, value: Tensor | Scalar) -> Any:
         if isinstance(value, Scalar):
             return tirx.Var(name, value.dtype)
         return tirx.decl_buffer([self._size(size) for size in value.shape], value.dtype, name)
 
-    def _workspace(self, workspace: Workspace) -> Any:
-        shape = [self._number(factor, "int64") for factor in workspace.factors]
-        return tirx.decl_buffer(shape, "uint8", "workspace")
+    def _memory(self, workspace: Workspace) -> Any:
+        """A workspace as bytes; one that is zeroed as words, which the launcher tells it by."""
+        element = bytes_of(Dtype.parse(workspace.dtype, self._where).bits)
+        shape = [self._number(size, "int64") for size in workspace.shape]
+        if not workspace.zeroed:
+            return tirx.decl_buffer([*shape, *([_int64(element)] if element > 1 else [])], "uint8", "workspace")
+        size = functools.reduce(tirx.Mul, shape, _int64(element))
+        words = self._analyzer.simplify(tirx.FloorDiv(size + _int64(WORD - 1), _int64(WORD)))
+        return tirx.decl_buffer([words], ZEROED, "workspace")
 
     def _size(self, size: int | str) -> Any:
         if isinstance(size, int):
@@ -157,6 +169,8 @@ class _Host:
     def _passed(self, name: str, value: Passed) -> Any:
         if isinstance(value, (Size, int)):
             return self._parameter_number(name, value, dtype_of(value))
+        if isinstance(value, Workspace):
+            return self._memories[name].data
         parameter = self._parameters[value.name if isinstance(value, Given) else name]
         return parameter.data if tirx.buffer.is_buffer_var(parameter) else parameter
 

@@ -42,7 +42,7 @@ def require_within_limits(launches: Iterable[Mapping[str, Any]], unit: Unit) -> 
     for launch in launches:
         for what, remedy in _excesses(launch, unit.arch):
             # Sources have one name for their functions, which is no name of the author's.
-            whose = "" if launch["kernel"] == ENTRY else f" of {launch['kernel']}"
+            whose = "" if launch["kernel"].startswith(ENTRY) else f" of {launch['kernel']}"
             raise LoweringError(f"the launch{whose} has {what}", unit.where, remedy)
 
 

@@ -8,21 +8,10 @@ from dataclasses import dataclass
 from ..core.dtype import Dtype, bytes_of
 from ..core.errors import Where
 from ..core.signature import TensorMap as EncodedMap
-from ..define.arguments import Scalar, Tensor
+from ..define.arguments import Scalar, Tensor, Workspace
 from ..define.sizes import Size, Sizes
 from .cuda.source import declared_in
 from .cuda.tensor_map import FILLS, PROMOTIONS, SWIZZLES, TensorMap
-
-
-@dataclass(frozen=True)
-class Workspace:
-    """Temporary device memory, which a launch gets a pointer to.
-
-    Arguments:
-        factors: the number of bytes is their product, so that each is an int32, and it need not be one.
-    """
-
-    factors: Sequence[Sizes]
 
 
 @dataclass(frozen=True)
@@ -90,7 +79,7 @@ def encoded(name: str, value: TensorMap) -> EncodedMap:
     return EncodedMap(name, value.tensor.dtype, *lists, *modes)
 
 
-def dtype_of(value: Tensor | Scalar | TensorMap | Size | int) -> str:
+def dtype_of(value: Tensor | Scalar | TensorMap | Workspace | Size | int) -> str:
     """The dtype of what is passed; a plain integer is an int32."""
     if isinstance(value, TensorMap):
         return value.tensor.dtype

@@ -98,7 +98,7 @@ class Programs:
             returned = self.kernel.build(unit.config, target)
         except (Exception, SystemExit) as error:  # user code may raise anything
             raise _error(error, unit.where) from error
-        frontends.require_recognized(front_end, returned, unit.where)
+        returned = frontends.recognized(front_end, returned, unit.where)
         if not isinstance(returned, tvm_ffi.Object):
             raise _needs_a_file(front_end.name, unit.where)
         front_end.require_pass_configs(unit.pass_configs, unit.where)

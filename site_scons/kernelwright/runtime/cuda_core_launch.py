@@ -213,10 +213,15 @@ class Call:
         if not passes:
             self._cuda.refuse(error, message.removeprefix(f"kernel '{self._cuda.kernel}': "))
 
-    def workspace(self, size: int) -> int:
+    def workspace(self, size: int, zeroed: bool = False) -> int:
         """The address of ``size`` bytes of temporary memory, which is freed when the call ends."""
         address, free = self._allocate(size)
         self._workspaces.append(free)
+        if zeroed and size:
+            from cuda.bindings import driver
+
+            what = f"filling a workspace of {size} bytes with zeros"
+            self._cuda.checked(lambda: what, driver.cuMemsetD8Async(address, 0, size, self._handle))
         return address
 
     def tensor_map(self, data: int, dtype: str, **described: Sequence[int]) -> tensor_maps.TensorMap:

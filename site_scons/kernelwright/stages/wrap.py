@@ -135,20 +135,25 @@ def _signature(unit: UnitFiles, where: Where) -> dict[str, Any]:
         raise LoweringError(str(error), where, REMEDY) from error
 
 
-def _names_in(paths: Mapping[str, str], unit: LoweredUnit) -> dict[str, str]:
-    """What the device function of a unit is called for each arch."""
+def _names_in(paths: Mapping[str, str], unit: LoweredUnit) -> dict[str, tuple[str, ...]]:
+    """What the device functions of a unit are called for each arch."""
+    entries = [device.name for device in unit.device_kernels]
     try:
-        names = {path: entry_name(Path(path)) for path in dict.fromkeys(paths.values())}
+        names = {p: tuple(entry_name(Path(p), entry) for entry in entries) for p in dict.fromkeys(paths.values())}
     except ValueError as error:
         raise LoweringError(str(error), unit.where, REMEDY) from error
-    for path, name in names.items():
-        _require_within_bounds(unit, thread_bounds(Path(path), name))
+    for path, listed in names.items():
+        for entry, name in zip(entries, listed, strict=True):
+            _require_within_bounds(unit, entry, thread_bounds(Path(path), name))
+    if len(entries) > 1 and len({*names.values()}) > 1:
+        message = "the compiler gives its functions names that differ from arch to arch, by the types in them"
+        raise LoweringError(message, unit.where, "give each arch a source of its own: @kernel(per_arch=True)")
     return {arch: names[path] for arch, path in paths.items()}
 
 
-def _require_within_bounds(unit: LoweredUnit, bounds: tuple[int, bool] | None) -> None:
-    """Raise a LoweringError for a block of constant size that the function says it cannot have."""
-    for launch in unit.launches or () if bounds else ():
+def _require_within_bounds(unit: LoweredUnit, entry: str, bounds: tuple[int, bool] | None) -> None:
+    """Raise a LoweringError for a block of constant size that a function says it cannot have."""
+    for launch in (launch for launch in unit.launches or () if bounds and launch.kernel == entry):
         sizes = [size for size in launch.block if isinstance(size, int)]
         threads, (most, exact) = math.prod(sizes), bounds or (0, False)
         if threads > most or (exact and len(sizes) == 3 and threads != most):

@@ -168,8 +168,7 @@ class Server:
         front_end = frontends.of(kernel)
         target = front_end.target(unit)
         returned = definition.call(kernel, "definition", lambda: kernel.build(unit.config, target))
-        frontends.require_recognized(front_end, returned, unit.where)
-        return returned
+        return frontends.recognized(front_end, returned, unit.where)
 
     def _check_backward(self, definition: Definition, kernel: Kernel, returned: Any, unit: Unit) -> None:
         """Raise a DefinitionError if an argument of a backward kernel is not named after one of its forward kernel."""

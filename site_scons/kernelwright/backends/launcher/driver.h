@@ -125,6 +125,7 @@ _Static_assert(sizeof(kw_launch_config) == 56, "CUlaunchConfig has 56 bytes");
   X(memory_free, "cuMemFree_v2", (CUdeviceptr))                                                                \
   X(memory_allocate_async, "cuMemAllocFromPoolAsync", (CUdeviceptr *, size_t, CUmemoryPool, CUstream))         \
   X(memory_free_async, "cuMemFreeAsync", (CUdeviceptr, CUstream))                                              \
+  X(memory_set_async, "cuMemsetD8Async", (CUdeviceptr, unsigned char, size_t, CUstream))                       \
   X(pool_create, "cuMemPoolCreate", (CUmemoryPool *, const kw_pool_properties *))                              \
   X(pool_destroy, "cuMemPoolDestroy", (CUmemoryPool))                                                          \
   X(pool_set, "cuMemPoolSetAttribute", (CUmemoryPool, int, void *))                                            \

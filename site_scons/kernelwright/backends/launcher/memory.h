@@ -185,19 +185,23 @@ KW_FUNCTION int kw_check_plain(const kw_device *device, CUstream stream, int id)
 }
 
 KW_FUNCTION int kw_take_workspace(const kw_device *device, int id, uint64_t bytes, CUstream stream,
-                                   CUdeviceptr *pointer) {
+                                   CUdeviceptr *pointer, bool zeroed) {
   if (kw_check_plain(device, stream, id)) return -1;
   CUresult status = kw_allocate_device(device, bytes ? bytes : 1, stream, pointer);
-  return status ? kw_raise_cuda(status, "allocating a workspace of %" PRIu64 " bytes on cuda:%d", bytes, id) : 0;
+  if (status) return kw_raise_cuda(status, "allocating a workspace of %" PRIu64 " bytes on cuda:%d", bytes, id);
+  if (zeroed && bytes) status = kw_cuda.memory_set_async(*pointer, 0, bytes, stream);
+  if (!status) return 0;
+  kw_free_device(device, *pointer, stream);
+  return kw_raise_cuda(status, "filling a workspace of %" PRIu64 " bytes on cuda:%d with zeros", bytes, id);
 }
 
-KW_FUNCTION void *kw_cuda_allocate_workspace(int id, uint64_t bytes) {
+KW_FUNCTION void *kw_cuda_allocate_workspace(int id, uint64_t bytes, bool zeroed) {
   CUdeviceptr pointer = 0;
   bool pushed;
   const kw_device *device = kw_get_device(id);
   CUstream stream = TVMFFIEnvGetStream(kDLCUDA, id);
   if (!device || kw_enter(device, stream, &pushed)) return NULL;
-  int status = kw_take_workspace(device, id, bytes, stream, &pointer);
+  int status = kw_take_workspace(device, id, bytes, stream, &pointer, zeroed);
   kw_leave(pushed);
   return status ? NULL : (void *)(uintptr_t)pointer;
 }

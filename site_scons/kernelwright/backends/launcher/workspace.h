@@ -27,9 +27,10 @@ KW_FUNCTION void kw_unlink_workspace(kw_workspace *workspace) {
   else kw_now.workspaces = workspace->previous;
 }
 
-/* Header and data of CPU memory are one block; a header for device memory stands alone. */
+/* Header and data of CPU memory are one block; a header for device memory stands alone. Memory of words is filled with
+ * zeros (core/signature.py). */
 void *kw_allocate_workspace(int device_type, int device_id, uint64_t bytes, int code, int bits) {
-  (void)code, (void)bits;
+  bool zeroed = code == kDLUInt && bits == 64;
   void *block = NULL, *data = NULL;
   bool cpu = device_type == kDLCPU;
   bool possible = bytes <= SIZE_MAX / 2;
@@ -37,7 +38,9 @@ void *kw_allocate_workspace(int device_type, int device_id, uint64_t bytes, int 
     kw_raise("MemoryError", "no memory for a workspace of %" PRIu64 " bytes", bytes);
     return NULL;
   }
-  data = cpu ? (char *)block + sizeof(kw_workspace) : kw_cuda_allocate_workspace(device_id, bytes);
+  if (!cpu) data = kw_cuda_allocate_workspace(device_id, bytes, zeroed);
+  else data = (char *)block + sizeof(kw_workspace);
+  if (cpu && zeroed) memset(data, 0, bytes);
   if (data) return kw_link_workspace(block, data, device_type, device_id)->data;
   free(block);
   return NULL;

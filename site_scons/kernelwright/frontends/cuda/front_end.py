@@ -13,8 +13,9 @@ class CudaSource(FrontEnd):
     name = "cuda"
     targets = ("cuda",)
     includes_sources = True
+    has_sequences = True
     returns = Source
-    expects = "a Source"
+    expects = "a Source, or a list of several"
     remedy = 'return kernelwright.cuda.Source("file.cu", "function", x=Tensor(...), grid=..., block=...)'
 
     def with_host_code(self) -> FrontEnd:

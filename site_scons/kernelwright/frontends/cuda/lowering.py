@@ -3,54 +3,69 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
 
-from ...core.entry_name import ENTRY
-from ...core.errors import DefinitionError
-from ..declared_launch import lower_launch
+from ...core.errors import DefinitionError, Where
+from ..declared_launch import lower_launches
 from ..launches import DeclaredLaunch
+from ..sequence import Launches
 from ..unit import LoweredKernel, Unit
-from .parameters import TYPES, comparisons
+from .parameters import TYPES, comparisons, entries
 from .source import Source
 
 
-def lower(source: Source, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
+def lower(returned: Source | Launches[Source], unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
     """Lower what a definition returned.
 
     Raises:
         DefinitionError: its arguments do not fit, or there is no such file.
         LoweringError: TVM cannot make the host code.
     """
-    unit = source.checked(unit)
+    unit = returned.checked(unit)
+    sources = returned.items if isinstance(returned, Launches) else (returned,)
     progress("making host code")
-    sizes = list(source.launch())
-    launch = DeclaredLaunch(ENTRY, source.arguments, sizes, source.shared, source.cooperative, source.dependent)
-    lowered = lower_launch(launch, unit)
-    return replace(lowered, files={**lowered.files, "device.cu": _device_code(source, unit).encode()})
+    launches = [
+        DeclaredLaunch(entry, s.arguments, list(s.launch()), s.shared, s.cooperative, s.dependent)
+        for entry, s in zip(entries(sources), sources, strict=True)
+    ]
+    lowered = lower_launches(returned.declared, launches, unit)
+    return replace(lowered, files={**lowered.files, "device.cu": _device_code(sources, unit).encode()})
 
 
-def _device_code(source: Source, unit: Unit) -> str:
-    """The CUDA source: that of the author, comparisons of parameters and arguments, and the pointer to the function.
+def _device_code(sources: Sequence[Source], unit: Unit) -> str:
+    """The CUDA source: that of the author, comparisons of parameters and arguments, and the pointers to the functions.
 
     Raises:
-        DefinitionError: there is no such file.
+        DefinitionError: there is no such file, or a macro has two values.
     """
-    text = source.text or f"#include {_quoted(_file_of(source, unit))}\n"
-    defines = [f"#define {name} {_macro(value)}" for name, value in source.defines.items()]
+    texts = [source.text or f"#include {_quoted(_file_of(source, unit))}\n" for source in sources]
+    pointers = [
+        f'extern "C" __device__ decltype(&{source.function}) {entry} = &{source.function};'
+        for entry, source in zip(entries(sources), sources, strict=True)
+    ]
     return "\n".join(
         [
-            f"// {unit.kernel}/{unit.slug}: {source.function}",
-            *defines,
-            text,
+            f"// {unit.kernel}/{unit.slug}: {', '.join(source.function for source in sources)}",
+            *(f"#define {name} {value}" for name, value in _macros(sources, unit.where).items()),
+            *dict.fromkeys(texts),
             TYPES,
-            f"using kw_function = kw_function_of<decltype(&{source.function})>;",
-            *comparisons(source, unit),
-            f'extern "C" __device__ decltype(&{source.function}) {ENTRY} = &{source.function};',
+            *comparisons(sources, unit),
+            *pointers,
             "",
         ]
     )
+
+
+def _macros(sources: Sequence[Source], where: Where) -> dict[str, str]:
+    """The macros of all sources, which are one file to the compiler; raises a DefinitionError if they disagree."""
+    macros: dict[str, str] = {}
+    for name, value in (pair for source in sources for pair in source.defines.items()):
+        if macros.setdefault(name, _macro(value)) != _macro(value):
+            message = f"two launches define {name}, as {macros[name]} and as {_macro(value)}"
+            raise DefinitionError(message, where, "give both the same value, or make it a parameter of a template")
+    return macros
 
 
 def _file_of(source: Source, unit: Unit) -> str:

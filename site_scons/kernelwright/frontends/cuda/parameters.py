@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ...core.dtype import Dtype, bytes_of
-from ...core.entry_name import ALIGNMENTS
+from ...core.entry_name import ALIGNMENTS, ENTRY
 from ...core.errors import Where
-from ...define.arguments import DTYPES, Tensor
+from ...define.arguments import DTYPES, Tensor, Workspace
 from ..launches import dtype_of
 from ..unit import Unit
 from .source import TENSOR_MAP, Source
@@ -107,6 +107,7 @@ template <class kw_T> constexpr bool kw_is_read_only = false;
 template <> constexpr bool kw_is_read_only<void> = true;
 template <class kw_T> constexpr bool kw_is_read_only<const kw_T *> = true;
 
+constexpr unsigned char kw_most(unsigned char kw_a, unsigned char kw_b) { return kw_a < kw_b ? kw_b : kw_a; }
 constexpr unsigned char kw_log2(decltype(sizeof(0)) kw_n) { return kw_n < 2 ? 0 : 1 + kw_log2(kw_n / 2); }
 template <class kw_T, class = void> struct kw_alignment { static constexpr unsigned char kw_value = 0; };
 template <class kw_T> struct kw_alignment<kw_T *, typename kw_void<decltype(sizeof(kw_T))>::kw_type> {
@@ -144,29 +145,63 @@ matters. All names begin with ``kw_``, because the source may have macros with n
 x, y, z or w, because CUDA's own variables have such members."""
 
 
-def comparisons(source: Source, unit: Unit) -> Iterator[str]:
-    """Lines that compare a function's parameters with the arguments, and that store the alignment of each type."""
+def entries(sources: Sequence[Source]) -> list[str]:
+    """What the host code calls the function of each launch."""
+    return [ENTRY, *(f"{ENTRY}_{number}" for number in range(1, len(sources)))]
+
+
+def comparisons(sources: Sequence[Source], unit: Unit) -> Iterator[str]:
+    """Lines that compare the functions' parameters with the arguments, and that store the alignment of each type."""
+    parameters: dict[str, list[tuple[str, str]]] = {name: [] for source in sources for name in source.declared}
+    yield from (_own(name, dtype) for name, dtype in dict.fromkeys(p for s in sources for p in s.types.items()))
+    for number, source in enumerate(sources):
+        function = f"kw_function_{number}" if number else "kw_function"
+        yield f"using {function} = kw_function_of<decltype(&{source.function})>;"
+        yield from _of_launch(source, function, unit)
+        for position, name in enumerate(source.arguments):
+            if name in parameters:
+                parameters[name].append((_parameter(function, position), _place(source, position)))
+    declared = {name: value for source in sources for name, value in source.declared.items()}
+    for name, value in declared.items():
+        if isinstance(value, Tensor) and _is_written(name, value, unit):
+            writable = " || ".join(f"kw_is_writable<{parameter}>" for parameter, _ in parameters[name])
+            places = " and ".join(place for _, place in parameters[name])
+            yield _assertion(writable, f"{name} is written, and {places} points to constants")
+    asked = [_most([f"kw_alignment<{parameter}>::kw_value" for parameter, _ in each]) for each in parameters.values()]
+    yield f'extern "C" __device__ unsigned char {ALIGNMENTS}[] = {{{", ".join(asked)}}};'
+
+
+def _place(source: Source, position: int) -> str:
+    function = source.function.replace('"', "'")
+    return f"parameter {position + 1} of {function}"
+
+
+def _of_launch(source: Source, type_name: str, unit: Unit) -> Iterator[str]:
+    """Comparisons for one launch, whose function has its parameters in a type."""
     function, count = source.function.replace('"', "'"), len(source.arguments)
     names = ", ".join(source.arguments)
-    yield from (_own(name, dtype) for name, dtype in source.types.items())
-    yield _assertion("kw_function::kw_count >= 0", f"{function} names no __global__ function")
+    yield _assertion(f"{type_name}::kw_count >= 0", f"{function} names no __global__ function")
     yield _assertion(
-        f"kw_function::kw_count < 0 || kw_function::kw_count == {count}",
+        f"{type_name}::kw_count < 0 || {type_name}::kw_count == {count}",
         f"{function} has another number of parameters than {count}: {names}",
     )
     for number, (name, value) in enumerate(source.arguments.items()):
-        parameter, place = _parameter(number), f"parameter {number + 1} of {function}"
+        parameter, place = _parameter(type_name, number), _place(source, number)
         if isinstance(value, TensorMap):
             yield _assertion(f"kw_is_tensor_map<{parameter}>", f"{name} is a tensor map, which {place} does not take")
             continue
-        what, dtype = "tensor" if isinstance(value, Tensor) else "number", dtype_of(value)
-        own = "; if its type is your own, say in types what it holds" if isinstance(value, Tensor) else ""
+        is_memory, dtype = isinstance(value, (Tensor, Workspace)), dtype_of(value)
+        what = "tensor" if is_memory else "number"
+        own = "; if its type is your own, say in types what it holds" if is_memory else ""
         message = f"{name} is a {what} of {dtype}, which {place} does not take{own}"
         yield _assertion(f"kw_is_{what}<{parameter}, kw_dtype::kw_{dtype}>", message)
-        if isinstance(value, Tensor):
-            yield from _written(name, value, name in unit.outputs, parameter, place)
-    asked = [f"kw_alignment<{_parameter(n)}>::kw_value" for n, v in enumerate(source.arguments) if v in source.declared]
-    yield f'extern "C" __device__ unsigned char {ALIGNMENTS}[] = {{{", ".join(asked)}}};'
+        if isinstance(value, Tensor) and value.written is None and not _is_written(name, value, unit):
+            remedy = "write written=True or written=False, or const in the source"
+            yield _assertion(f"kw_is_read_only<{parameter}>", f"{place} may write to {name}: {remedy}")
+
+
+def _is_written(name: str, value: Tensor, unit: Unit) -> bool:
+    return bool(value.written) or name in unit.outputs
 
 
 def _own(name: str, dtype: str) -> str:
@@ -175,16 +210,16 @@ def _own(name: str, dtype: str) -> str:
     return f"template <> constexpr bool kw_own<{name}, kw_dtype::kw_{dtype}> = sizeof({name}) % {size} == 0;"
 
 
-def _parameter(number: int) -> str:
-    return f"kw_function::kw_parameter<{number}>"
+def _parameter(function: str, number: int) -> str:
+    return f"{function}::kw_parameter<{number}>"
 
 
-def _written(name: str, value: Tensor, is_output: bool, parameter: str, place: str) -> Iterator[str]:
-    if value.written or is_output:
-        yield _assertion(f"kw_is_writable<{parameter}>", f"{name} is written, and {place} points to constants")
-    elif value.written is None:
-        remedy = "write written=True or written=False, or const in the source"
-        yield _assertion(f"kw_is_read_only<{parameter}>", f"{place} may write to {name}: {remedy}")
+def _most(numbers: Sequence[str]) -> str:
+    """The greatest of some numbers, in C++."""
+    first, *others = numbers
+    for other in others:
+        first = f"kw_most({first}, {other})"
+    return first
 
 
 def _assertion(condition: str, message: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 
 from ...core.errors import DefinitionError, Where, shown
-from ...define.arguments import DTYPES, Declared, Scalar, Tensor, check_arguments
+from ...define.arguments import DTYPES, Declared, Scalar, Tensor, Workspace
 from ...define.sizes import Size, Sizes, check_axes, check_size, on_axes
 from .tensor_map import TensorMap
 
@@ -16,7 +16,7 @@ TENSOR_MAP = "tensor_map"
 
 MACRO = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
-Passed = Tensor | Scalar | TensorMap | Size | int
+Passed = Tensor | Scalar | TensorMap | Workspace | Size | int
 """What a parameter of a function can get."""
 
 
@@ -78,18 +78,17 @@ class Source(Declared):
         yield from on_axes("threadIdx", self.block)
         yield from on_axes("clusterCtaIdx", self.cluster)
 
-    def check(self, outputs: Sequence[str], where: Where) -> None:
-        """See :meth:`Declared.check`."""
+    def check_launch(self, names: frozenset[str], where: Where) -> None:
+        """See :meth:`Declared.check_launch`."""
         if not isinstance(self.function, str) or not self.function.strip():
             message = f"function is {shown(self.function)}, expected the name of a device function"
             raise DefinitionError(message, where, 'write, for example, function="row_sum<float, 256>"')
         for name, value in self.arguments.items():
             if isinstance(value, TensorMap):
                 value.check(name, where)
-        check_arguments(self.declared, outputs, where)
-        names = self.told_sizes
-        for name, value in self.arguments.items():
-            if name not in self.declared:
+            elif isinstance(value, Workspace):
+                value.check(name, names, where)
+            elif name not in self.declared:
                 check_size(value, names, f"argument {name!r}", where)
         for what in ("grid", "block", "cluster"):
             if what != "cluster" or self.cluster is not None:

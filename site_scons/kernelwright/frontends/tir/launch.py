@@ -18,6 +18,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ...core.dtype import bytes_of
+from ...core.signature import ZEROED
 from ...define.sizes import unbracketed
 from .signature import ARITHMETIC, FUNCTIONS, Argument, variables_of
 from .tensor_maps import ENCODE, encoded, is_tensor_map
@@ -201,7 +202,8 @@ class _Reader:
         self._values.append((buffer, _Memory((("workspace", len(self.workspaces)),))))
         known = math.prod(int(size) for size in sizes if size.isdigit()) * element
         factors = [size for size in sizes if not size.isdigit()]
-        self.workspaces.append({"bytes": _number(" * ".join([*factors, str(known)]))})
+        zeroed = {"zeroed": True} if str(buffer.dtype) == ZEROED else {}
+        self.workspaces.append({"bytes": _number(" * ".join([*factors, str(known)])), **zeroed})
 
     def _evaluate(self, value: Any, when: str | None) -> None:
         name = str(getattr(getattr(value, "op", None), "name", ""))

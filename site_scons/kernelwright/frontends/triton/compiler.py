@@ -15,7 +15,7 @@ from typing import Any
 
 from ...core.arch import SHARED_MEMORY, arch_order, real_arch
 from ...core.errors import DefinitionError, KernelwrightError, LoweringError, ToolchainError, Where
-from ...define.arguments import Scalar, Tensor, multiples_of
+from ...define.arguments import Scalar, Tensor, Workspace, multiples_of
 from ...define.divisible import SPECIALIZED as DIVISIBILITY
 from ...define.sizes import Size
 from ..raised import MAX_MESSAGE, first_line, line_of
@@ -73,7 +73,7 @@ def compiled(program: Program, unit: Unit, progress: Callable[[str], None]) -> t
         ToolchainError: Triton is not installed, or another release of it.
     """
     program, unit = resolved(program, unit)
-    unit = program.checked(unit)  # a heuristic may have chosen an option
+    program.check_options(unit.where)  # a heuristic may have chosen one
     compiler = _ProgramCompiler(program, unit)
     undecided = compiler.require_written()
     results = compiler.results(progress)
@@ -228,15 +228,18 @@ class _ProgramCompiler(Compiler):
         attributes = {(at,): divisible for at, (_, value) in enumerate(arguments) if self._is_divisible(value)}
         return ASTSource(self._function, signature, constants, attributes)
 
-    def _kind(self, name: str, value: Tensor | Scalar | Size, with_constants: bool) -> str:
+    def _kind(self, name: str, value: Tensor | Scalar | Size | Workspace, with_constants: bool) -> str:
         """The type of a parameter as Triton has it."""
         kind = DTYPES[value.dtype]
-        if not isinstance(value, Tensor):
+        if not isinstance(value, (Tensor, Workspace)):
             return kind
-        is_constant = with_constants and not value.written and name not in self._unit.outputs
+        is_read = isinstance(value, Tensor) and not value.written and name not in self._unit.outputs
+        is_constant = with_constants and is_read
         return f"*k{kind}" if is_constant else f"*{kind}"
 
     def _is_divisible(self, value: Any) -> bool:
+        if isinstance(value, Workspace):
+            return True  # memory that is allocated is aligned to more than that
         if isinstance(value, Tensor):
             return value.alignment is not None and value.alignment % DIVISIBILITY == 0
         multiples = multiples_of(self._program.declared.values(), self._unit.multiples)
@@ -348,9 +351,9 @@ def _arguments_of(program: Program, function: Any, where: Where) -> list[tuple[s
     return [(name, given[name] if name in given else left_out[name]) for name in parameters]
 
 
-def _require_annotated(parameter: Any, value: Tensor | Scalar | Size, where: Where) -> None:
+def _require_annotated(parameter: Any, value: Tensor | Scalar | Size | Workspace, where: Where) -> None:
     """Raise a DefinitionError if an annotation says another type: for a call, Triton compiles for the annotated one."""
-    kind = f"{'*' if isinstance(value, Tensor) else ''}{DTYPES[value.dtype]}"
+    kind = f"{'*' if isinstance(value, (Tensor, Workspace)) else ''}{DTYPES[value.dtype]}"
     annotated = parameter.annotation_type.replace("*k", "*")
     if annotated and annotated != kind:
         what = f"the parameter {parameter.name!r} is annotated as {annotated}, and gets a {type(value).__name__}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...core.errors import DefinitionError
 from ..base import FrontEnd, LoweredFiles
+from ..sequence import Launches
 from .program import ENVIRONMENT, INTERPRETER, NEED, Program
 from .recorded import RecordedVariant
 
@@ -26,11 +27,12 @@ class TritonProgram(FrontEnd):
     needs = (NEED,)
     own_environment = ENVIRONMENT
     compiles_device_code = True
+    has_sequences = True
     may_be_opaque = True
     imports_for_arch = True
     interpreter = INTERPRETER
     returns = Program | RecordedVariant
-    expects = "a Program"
+    expects = "a Program, or a list of several"
     remedy = "return kernelwright.triton.Program(function, x=Tensor(...), grid=..., ...)"
 
     def tool(self, toolchain: Toolchain, settings: Settings) -> Distribution | Elsewhere:
@@ -41,15 +43,19 @@ class TritonProgram(FrontEnd):
         """See :meth:`FrontEnd.files`."""
         return LoweredFiles.with_images("module.ttir", ("host.c",), archs)
 
-    def calls_definition(self, returned: Program | RecordedVariant) -> bool:
+    def calls_definition(self, returned: Program | Launches[Program] | RecordedVariant) -> bool:
         """See :meth:`FrontEnd.calls_definition`; a source that is only named is executed by another process."""
+        if isinstance(returned, Launches):
+            return any(map(self.calls_definition, returned.items))
         return isinstance(returned, RecordedVariant) or returned.source is None
 
-    def interpreted(self, returned: Program | RecordedVariant, unit: Unit) -> Callable[..., Mapping[str, str]]:
+    def interpreted(
+        self, returned: Program | Launches[Program] | RecordedVariant, unit: Unit
+    ) -> Callable[..., Mapping[str, str]]:
         """See :meth:`FrontEnd.interpreted`."""
         if isinstance(returned, RecordedVariant):
             raise DefinitionError("a recorded function has no reference", unit.where, "compare it in the program")
-        if returned.source is not None:
+        if isinstance(returned, Program) and returned.source is not None:
             from .elsewhere import interpreted_elsewhere
 
             return interpreted_elsewhere(returned, unit)

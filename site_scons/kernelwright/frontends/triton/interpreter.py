@@ -7,6 +7,7 @@ before the definition is executed.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -26,49 +27,68 @@ from triton.runtime.interpreter import (
     interpreter_builder,
 )
 
+from ...core.dtype import Dtype, bytes_of
 from ...core.errors import DefinitionError, Where
-from ...define.arguments import Scalar, Tensor
+from ...define.arguments import Scalar, Tensor, Workspace
 from ...define.sizes import Size, text_of
 from ...runtime.size import Size as Computed
+from ..sequence import Launches, each_of
 from ..unit import Unit
 from .heuristics import resolved
 from .program import DTYPES, Program
 
 
-def interpreted(program: Program, unit: Unit) -> Callable[..., Mapping[str, str]]:
-    """A function that runs a program, and gets NumPy arrays, tensors of tvm-ffi and numbers: all arguments, in order.
+def interpreted(returned: Program | Launches[Program], unit: Unit) -> Callable[..., Mapping[str, str]]:
+    """A function that runs programs, and gets NumPy arrays, tensors of tvm-ffi and numbers: all arguments, in order.
 
     It may get tensors of PyTorch, too. It returns the files that another process used, of which there are none.
 
     Arguments:
-        program: what the definition returned.
+        returned: what the definition returned.
         unit: the variant.
 
     Raises:
-        DefinitionError: its function is none of Triton's, or a heuristic needs what only a call tells.
+        DefinitionError: a function is none of Triton's, or a heuristic needs what only a call tells.
     """
-    program, _ = resolved(program, unit)
-    function = _function_of(program, unit.where)
+    programs = [resolved(program, own)[0] for program, own in each_of(returned, unit)]
+    functions = [_function_of(program, unit.where) for program in programs]
     for operation in ("binary_op", "unary_op", "create_dot", "create_fma", "create_clampf"):
         _mend_bfloat16(operation)
     _mend_reductions()
     _mend_libdevice()
 
     def run(*arguments: Any) -> Mapping[str, str]:
-        given = dict(zip(program.declared, arguments, strict=True))
-        symbols = _symbols(program, given)
-        passed = {name: _passed(value, given.get(name), symbols) for name, value in program.arguments.items()}
-        grid = tuple(int(_value(size, symbols)) for _, size in program.blocks)
-        executor = GridExecutor(function.rewrite(), function.arg_names, grid)
-        # All others are as the function shall see them: it would take integers for int32, and constants for numbers.
-        executor.constexprs = [name for name in function.arg_names if not isinstance(passed.get(name), torch.Tensor)]
-        try:
-            executor(**passed)
-        except InterpreterError as error:
-            raise _origin(error) from None
+        given = dict(zip(returned.declared, arguments, strict=True))
+        symbols = _symbols(returned.declared, given)
+        memories = {name: memory for program in programs for name, memory in _memories(program, symbols).items()}
+        for program, function in zip(programs, functions, strict=True):
+            _execute(program, function, given | memories, symbols)
         return {}
 
     return run
+
+
+def _memories(program: Program, symbols: Mapping[str, int]) -> dict[str, torch.Tensor]:
+    """Its workspaces. What is not to be zeros is bytes that are no number in most types, so that reading them shows."""
+    memories: dict[str, torch.Tensor] = {}
+    for name, value in program.arguments.items():
+        if isinstance(value, Workspace):
+            shape = [_value(size, symbols) for size in value.shape]
+            size = math.prod(shape) * bytes_of(Dtype.parse(value.dtype, Where()).bits)
+            memories[name] = tensor_of(bytearray((b"\0" if value.zeroed else b"\xff") * size), value.dtype, shape)
+    return memories
+
+
+def _execute(program: Program, function: Any, given: Mapping[str, Any], symbols: Mapping[str, int]) -> None:
+    passed = {name: _passed(value, given.get(name), symbols) for name, value in program.arguments.items()}
+    grid = tuple(int(_value(size, symbols)) for _, size in program.blocks)
+    executor = GridExecutor(function.rewrite(), function.arg_names, grid)
+    # All others are as the function shall see them: it would take integers for int32, and constants for numbers.
+    executor.constexprs = [name for name in function.arg_names if not isinstance(passed.get(name), torch.Tensor)]
+    try:
+        executor(**passed)
+    except InterpreterError as error:
+        raise _origin(error) from None
 
 
 @cache
@@ -143,10 +163,10 @@ def _function_of(program: Program, where: Where) -> InterpretedFunction[Any]:
     return function
 
 
-def _symbols(program: Program, given: Mapping[str, Any]) -> dict[str, int]:
+def _symbols(declared: Mapping[str, Tensor | Scalar], given: Mapping[str, Any]) -> dict[str, int]:
     """The sizes that the arguments of a call tell."""
     symbols: dict[str, int] = {}
-    for name, value in program.declared.items():
+    for name, value in declared.items():
         if isinstance(value, Tensor):
             pairs = zip(value.shape, given[name].shape, strict=True)
             symbols |= {size: int(number) for size, number in pairs if isinstance(size, str)}
@@ -162,7 +182,7 @@ def _value(size: Any, symbols: Mapping[str, int]) -> int:
 
 def _passed(value: Any, given: Any, symbols: Mapping[str, int]) -> Any:
     """What a parameter of the function gets."""
-    if isinstance(value, Tensor):
+    if isinstance(value, (Tensor, Workspace)):
         return _tensor(given)
     if isinstance(value, Size):
         return _number(_value(value, symbols), value.dtype)

@@ -9,18 +9,21 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from ...core.arch import SHARED_MEMORY, arch_order
-from ...core.errors import LoweringError
+from ...core.errors import DefinitionError, LoweringError
 from ...core.files import canonical_json
+from ...define.arguments import Workspace
 from ...define.sizes import Size, Sizes, text_of
 from ..cubin import device_files, usage_of, with_spills
-from ..declared_launch import lower_launch
-from ..launches import DeclaredLaunch, Workspace
+from ..declared_launch import lower_launches
+from ..launches import DeclaredLaunch
+from ..sequence import Launches, each_of
 from ..unit import LoweredKernel, Unit
 from .compiler import Compiled, compiled
 from .data import Made
 from .elsewhere import compiled_elsewhere
 from .heuristics import specialized
-from .program import Program
+from .joined import joined
+from .program import SETTING, Program
 from .recorded import RecordedVariant
 from .recorded_lowering import lower_recorded
 
@@ -31,11 +34,13 @@ NULL = Size(0, "uint64")
 """A pointer to no memory."""
 
 
-def lower(program: Program | RecordedVariant, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
+def lower(
+    returned: Program | Launches[Program] | RecordedVariant, unit: Unit, progress: Callable[[str], None]
+) -> LoweredKernel:
     """Compile what a definition returned, for all archs of ``unit``.
 
     Arguments:
-        program: what the definition returned: a Program, or a call that was recorded.
+        returned: what the definition returned: a Program, several, or a call that was recorded.
         unit: what is being lowered.
         progress: called with what is about to be done.
 
@@ -44,16 +49,31 @@ def lower(program: Program | RecordedVariant, unit: Unit, progress: Callable[[st
         LoweringError: Triton cannot compile it, or it needs what a launch of ours does not have.
         ToolchainError: Triton is not installed, or another release of it.
     """
-    if isinstance(program, RecordedVariant):
-        return lower_recorded(program, unit, progress)
-    unit = program.checked(unit)
-    compilation = _made(program, unit, progress)
-    program, unit = specialized(program, unit)
-    program = program.with_options(compilation.options)
+    if isinstance(returned, RecordedVariant):
+        return lower_recorded(returned, unit, progress)
+    unit = returned.checked(unit)
+    programs = each_of(returned, unit)
+    if len(programs) > 1 and unit.python:
+        message = f"it has several launches, and Triton is in the environment that {SETTING} names"
+        raise DefinitionError(
+            message, unit.where, "install Triton beside Kernelwright, or make a kernel of each launch"
+        )
+    made = [_made(program, own, progress) for program, own in programs]
+    results: list[Sequence[Compiled]] = [one.results for one in made]
+    if len(made) > 1:
+        results[:] = joined(results, [one.options for one in made], unit)
+    pairs = [specialized(program, own) for program, own in programs]
+    programs = [(p.with_options(one.options), own) for (p, own), one in zip(pairs, made, strict=True)]
+    whole = Launches([program for program, _ in programs])
     progress("making host code")
-    lowered = lower_launch(_launch(program, compilation.results, unit), unit)
+    launches = [
+        _launch(program, codes, own, f" {number}" if number else "")
+        for number, ((program, own), codes) in enumerate(zip(programs, results, strict=True))
+    ]
+    lowered = lower_launches(whole.declared, launches, replace(unit, multiples=programs[0][1].multiples))
     files = {name: lowered.files[name] for name in ("signature.json", "host.c")}
-    return replace(lowered, files=files | _files(program, unit, compilation.results), read=compilation.files)
+    read = {name: digest for one in made for name, digest in one.files.items()}
+    return replace(lowered, files=files | _files(whole.items, results, unit), read=read)
 
 
 def _made(program: Program, unit: Unit, progress: Callable[[str], None]) -> Made:
@@ -63,8 +83,11 @@ def _made(program: Program, unit: Unit, progress: Callable[[str], None]) -> Made
     return compiled_elsewhere(program, unit)
 
 
-def _launch(program: Program, results: Sequence[Compiled], unit: Unit) -> DeclaredLaunch:
+def _launch(program: Program, results: Sequence[Compiled], unit: Unit, suffix: str) -> DeclaredLaunch:
     """The launch, which has to be one for all archs; shared memory is that of the arch that needs the most.
+
+    Arguments:
+        suffix: what tells its own memory from that of other launches.
 
     Raises:
         LoweringError: it differs, or there is too little shared memory.
@@ -87,7 +110,7 @@ def _launch(program: Program, results: Sequence[Compiled], unit: Unit) -> Declar
     options, sizes = program.options, list(program.launch(main.threads))
     return DeclaredLaunch(
         main.name,
-        {**program.passed, GLOBAL_SCRATCH: _scratch(sizes, results), PROFILE_SCRATCH: NULL},
+        {**program.passed, GLOBAL_SCRATCH + suffix: _scratch(sizes, results), PROFILE_SCRATCH: NULL},
         sizes,
         most.shared,
         options["launch_cooperative_grid"],
@@ -98,12 +121,14 @@ def _launch(program: Program, results: Sequence[Compiled], unit: Unit) -> Declar
 def _scratch(sizes: Sequence[tuple[str, Sizes]], results: Sequence[Compiled]) -> Size | Workspace:
     """What the device function gets as global memory for its blocks: as much as the arch needs that needs the most."""
     most = max(result.scratch for result in results)
-    return Workspace([*(size for name, size in sizes if name.startswith("blockIdx")), most]) if most else NULL
+    blocks = (size for name, size in sizes if name.startswith("blockIdx"))
+    return Workspace("uint8", *blocks, most) if most else NULL
 
 
-def _files(program: Program, unit: Unit, codes: Sequence[Compiled]) -> dict[str, bytes]:
-    results = {result.arch: result for result in codes}
-    return {"module.ttir": _source(program, codes).encode()} | device_files(unit.archs, results, _usage)
+def _files(programs: Sequence[Program], codes: Sequence[Sequence[Compiled]], unit: Unit) -> dict[str, bytes]:
+    results = {result.arch: result for result in codes[0]}  # that of one launch is that of all
+    sources = [_source(program, own) for program, own in zip(programs, codes, strict=True)]
+    return {"module.ttir": "".join(sources).encode()} | device_files(unit.archs, results, _usage)
 
 
 def _usage(result: Compiled) -> dict[str, dict[str, int]]:

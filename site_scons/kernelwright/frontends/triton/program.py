@@ -13,7 +13,7 @@ from typing import Any
 from ...core.errors import DefinitionError, Where, shown
 from ...core.need import Interpreter, Need
 from ...core.own_environment import OwnEnvironment
-from ...define.arguments import Declared, Scalar, Tensor, check_arguments
+from ...define.arguments import Declared, Scalar, Tensor, Workspace
 from ...define.sizes import Size, Sizes, check_axes, check_size, names_in, on_axes, text_of
 from ...runtime.heuristic import FLOATS
 from ..named_source import check_source
@@ -49,6 +49,9 @@ DTYPES = {
 
 OPTIONAL = {"num_ctas": 1, "maxnreg": None}
 """Options that most configs of ``@triton.autotune`` do not set, and their defaults."""
+
+PASSED = (Tensor, Scalar, Size, Workspace)
+"""The types of what a launch passes."""
 
 PLAIN = (bool, int, float, str, type(None))
 """The types of constants that a process can be told."""
@@ -112,9 +115,9 @@ class Program(Declared):
         self.arguments = {name: 1 if _is_one(value) else value for name, value in arguments.items()}
 
     @property
-    def passed(self) -> dict[str, Tensor | Scalar | Size]:
+    def passed(self) -> dict[str, Tensor | Scalar | Size | Workspace]:
         """The parameters that a launch passes. All other arguments are constants in the code."""
-        return {name: value for name, value in self.arguments.items() if isinstance(value, (Tensor, Scalar, Size))}
+        return {name: value for name, value in self.arguments.items() if isinstance(value, PASSED)}
 
     @property
     def constants(self) -> dict[str, Any]:
@@ -179,16 +182,21 @@ class Program(Declared):
         if self.num_ctas != 1:
             yield "clusterCtaIdx.x", self.num_ctas
 
-    def check(self, outputs: Sequence[str], where: Where) -> None:
-        """See :meth:`Declared.check`."""
+    def check_launch(self, names: frozenset[str], where: Where) -> None:
+        """See :meth:`Declared.check_launch`."""
         self._check_function(where)
-        check_arguments(self.declared, outputs, where)
-        check_axes(self.grid, self.told_sizes, "grid", where)
+        check_axes(self.grid, names, "grid", where)
         for name, value in self.arguments.items():
-            if isinstance(value, Size):
-                check_size(value, self.told_sizes, f"argument {name!r}", where)
-        for name, most in (("num_warps", MOST_WARPS), ("num_stages", None), ("num_ctas", MOST_CTAS)):
-            _check_number(name, self.options[name], most, where)
+            if isinstance(value, Workspace):
+                value.check(name, names, where)
+            elif isinstance(value, Size):
+                check_size(value, names, f"argument {name!r}", where)
+        self.check_options(where)
+
+    def check_options(self, where: Where) -> None:
+        """Raise a DefinitionError for options that no launch can have."""
+        for option, most in (("num_warps", MOST_WARPS), ("num_stages", None), ("num_ctas", MOST_CTAS)):
+            _check_number(option, self.options[option], most, where)
         if self.options["maxnreg"] is not None:
             _check_number("maxnreg", self.options["maxnreg"], None, where)
 

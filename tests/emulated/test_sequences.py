@@ -1,0 +1,202 @@
+"""Definitions that return several launches: what they compute, what the driver is asked for, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from emulation import Emulation
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernelwright.frontends.triton.program import NEED as TRITON
+from support.project import Project
+from support.standin_calls import call, make_standin
+
+SETTINGS = """\
+[tool.kernelwright]
+targets = ["cuda"]
+archs = ["sm_80", "sm_90a"]
+backends = ["tvm_ffi", "cuda_core"]
+"""
+
+ROW_SUM = '''\
+from kernelwright import kernel
+from kernelwright.cuda import Size, Source, Tensor, Workspace, ceildiv
+
+SOURCE = """
+template <int PARTS> __global__ void add(const float *x, float *partial, unsigned *count, int m) {
+  float sum = 0;
+  for (int i = blockIdx.y; i < m; i += PARTS) sum += x[blockIdx.x * m + i];
+  partial[blockIdx.x * PARTS + blockIdx.y] = sum;
+  atomicAdd(&count[blockIdx.x], 1u);
+}
+template <class T, int PARTS> __global__ void finish(const T *partial, const unsigned *count, float *y, int n) {
+  int row = blockIdx.x * blockDim.x + threadIdx.x;
+  if (row >= n) return;
+  float sum = 0;
+  for (int i = 0; i < PARTS; ++i) sum += partial[row * PARTS + i];
+  y[row] = count[row] == PARTS ? sum : -1;
+}
+"""
+
+
+@kernel(frontend="cuda", configs=[{"parts": 3}], outputs=["y"])
+def row_sum(parts: int):
+    partial, count = Workspace("float32", "n", parts), Workspace("uint32", "n", zeroed=True)
+    return [
+        Source(SOURCE, f"add<{parts}>", grid=("n", parts), block=1,
+               x=Tensor("float32", "n", "m"), partial=partial, count=count, m=Size("m")),
+        Source(SOURCE, f"finish<float, {parts}>", grid=ceildiv("n", 32), block=32,
+               partial=partial, count=count, y=Tensor("float32", "n"), n=Size("n")),
+    ]
+'''
+
+TRITON_SUM = """\
+import triton
+import triton.language as tl
+from kernelwright import kernel
+from kernelwright.triton import Program, Size, Tensor, Workspace
+
+
+@triton.jit
+def add(x, partial, count, m, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    row, part, total = tl.program_id(0), tl.program_id(1), 0.0
+    for start in range(part * BLOCK, m, PARTS * BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        total += tl.sum(tl.load(x + row * m + i, i < m, 0.0))
+    tl.store(partial + row * PARTS + part, total)
+    tl.atomic_add(count + row, 1)
+
+
+@triton.jit
+def finish(partial, count, y, PARTS: tl.constexpr):
+    row = tl.program_id(0)
+    total = tl.sum(tl.load(partial + row * PARTS + tl.arange(0, PARTS)))
+    tl.store(y + row, tl.where(tl.load(count + row) == PARTS, total, -1.0))
+
+
+@kernel(frontend="triton", outputs=["y"])
+def triton_sum():
+    partial, count = Workspace("float32", "n", 4), Workspace("int32", "n", zeroed=True)
+    return [
+        Program(add, grid=("n", 4), x=Tensor("float32", "n", "m"), partial=partial, count=count,
+                m=Size("m"), PARTS=4, BLOCK=16),
+        Program(finish, grid="n", num_warps=1, partial=partial, count=count, y=Tensor("float32", "n"), PARTS=4),
+    ]
+
+
+@triton_sum.reference
+def sums(x):
+    return x.sum(axis=1)
+"""
+
+needs_triton = pytest.mark.skipif(not TRITON.is_installed, reason="needs Triton")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project with a kernel of two launches in CUDA C++, built, and the stand-in for the driver."""
+    project = Project.of(tmp_path_factory.mktemp("sequences"), SETTINGS, row_sum=ROW_SUM)
+    assert project.scons("-j2").labels["LOWER"] == 1
+    make_standin(project)
+    return project
+
+
+def lowered(project: Project) -> tuple[dict[str, Any], str]:
+    """The signature and the device code of the kernel in CUDA C++."""
+    folder = project.folder / "build/kernels/demo/row_sum/parts-3/cuda"
+    return json.loads((folder / "signature.json").read_text()), (folder / "device.cu").read_text()
+
+
+def test_launches_share_arguments_and_workspaces(project: Project, tmp_path: Path) -> None:
+    """It is run on the CPU, in both orders of blocks. Workspaces are no zeros, unless the definition says so."""
+    emulation = Emulation(*lowered(project), tmp_path)
+
+    @given(st.integers(1, 70), st.integers(0, 40), st.booleans())
+    @settings(max_examples=25, deadline=None)
+    def run(n: int, m: int, backwards: bool) -> None:
+        x = np.random.default_rng(n * m).random((n, m), np.float32)
+        got = emulation({"x": x, "y": np.full(n, np.nan, np.float32)}, {"n": n, "m": m}, backwards)
+        np.testing.assert_allclose(got["y"], x.sum(axis=1), rtol=1e-5)
+
+    run()
+
+
+@pytest.mark.parametrize("cuda_core", [False, True], ids=["library", "cuda_core"])
+def test_a_call_allocates_once_fills_with_zeros_launches_in_order_and_frees(project: Project, cuda_core: bool) -> None:
+    code = "x, y = on_cuda(33, 5), on_cuda(33, data=0x20000); demo.row_sum(x, y)"
+    _, log = call(project, code, cuda_core=cuda_core)
+    told = [line.split()[:2] for line in log if line.startswith(("allocate", "fill", "launch", "free"))]
+    kinds = [first if first in ("allocate", "fill", "free") else f"{first} {second}" for first, second in told]
+    adds, finishes = (line for line in log if line.startswith("launch"))
+    assert kinds.count("allocate") == kinds.count("free") == 2 and kinds.count("fill") == 1
+    assert kinds[-2:] == ["free", "free"] and "grid 33 3 1" in adds and "grid 2 1 1" in finishes
+    assert "add" in adds and "finish" in finishes
+    assert [line for line in log if line.startswith("fill")] == ["fill 136 bytes with 0 in stream 0"]  # whole words
+
+
+def test_arguments_of_all_launches_are_checked_and_an_edit_of_one_function_builds_what_it_has_to(
+    project: Project,
+) -> None:
+    said, log = call(project, "print(message_of(demo.row_sum, on_cuda(33, 5), on_cuda(32)))")
+    assert "y.shape[0]" in said and not [line for line in log if line.startswith("launch")]
+    assert not project.scons("-j2").labels
+    project.write("kernels/row_sum.py", ROW_SUM.replace("sum : -1", "sum : -2"))
+    labels = project.scons("-j2").labels
+    assert (labels["LOWER"], labels["CUBIN"]) == (1, 2)
+    project.write("kernels/row_sum.py", ROW_SUM)
+    project.scons("-j2")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("return [", "return [1, ", "the definition returned an object of type builtins.int, expected a Source"),
+        ("partial=partial, count=count, y", 'partial=Workspace("float32", "n"), count=count, y', "two launches name"),
+        ('"uint32", "n", zeroed', '"complex64", "n", zeroed', "workspace 'count' has the dtype 'complex64'"),
+        ('"float32", "n", parts)', '"float32", "k", parts)', "workspace 'partial' has the name 'k'"),
+        ("block=1,", "block=1, defines={'A': 1},", "two launches define A, as 1 and as 2"),
+        (
+            'y=Tensor("float32", "n")',
+            'x=Tensor("float32", "n", "k"), y=Tensor("float32", "n")',
+            "two launches name 'x'",
+        ),
+        ("const T *partial, const", "const T *partial, const int *more, const", "another number of parameters than 4"),
+        ("float *y", "const float *y", "y is written, and parameter 3 of finish<float, 3> points to constants"),
+    ],
+)
+def test_what_no_kernel_can_be_made_of_is_refused(tmp_path: Path, old: str, new: str, told: str) -> None:
+    text = ROW_SUM.replace(old, new)
+    assert text != ROW_SUM
+    if "defines" in new:
+        text = text.replace("block=32,", "block=32, defines={'A': 2},")
+    if "const float *y" in new:
+        text = text.replace("y[row] =", "if (0) count[row], (void)")
+    project = Project.of(tmp_path, SETTINGS, row_sum=text)
+    output = project.scons("ARCHS=sm_80", ok=False).output
+    assert told in output and "row_sum.py:" in output and "Traceback" not in output
+
+
+@needs_triton
+def test_programs_of_triton_become_one_kernel(tmp_path: Path) -> None:
+    """Its code is compiled as one module, checked in Triton's interpreter, and launched as that of any kernel."""
+    project = Project.of(tmp_path, SETTINGS, sums=TRITON_SUM)
+    project.scons("-j2")
+    assert project.scons("check").labels == {"CHECK": 1}
+    make_standin(project)
+    _, log = call(project, "demo.triton_sum(on_cuda(9, 50), on_cuda(9, data=0x20000))", capability=90)
+    launched = [line for line in log if line.startswith("launch")]
+    assert [(line.split()[1], re.findall(r"grid \d+ \d+", line)) for line in launched] == [
+        ("add", ["grid 9 4"]),
+        ("finish_1", ["grid 9 1"]),
+    ]
+    assert "fill 40 bytes with 0 in stream 0" in log
+    wrong = TRITON_SUM.replace("PARTS, total, -1.0", "PARTS, -total, -1.0")
+    project.write("kernels/sums.py", wrong)
+    assert "differs" in project.scons("check", ok=False).output
+    project.write("kernels/sums.py", TRITON_SUM.replace("num_warps=1", "num_warps=1, enable_fp_fusion=False"))
+    assert "its launches differ in enable_fp_fusion" in project.scons(ok=False).output
