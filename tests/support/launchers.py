@@ -52,14 +52,18 @@ class Variant:
         cls, kernel: str, defined: Any, *, slug: str = "default", config: Any = None, outputs: Any = (), **more: Any
     ) -> Variant:
         """That of a PrimFunc or a DeclaredLaunch."""
-        from kernelwright.frontends.declared_launch import lower_launch
+        from kernelwright.frontends.declared_launch import lower_launches
         from kernelwright.frontends.launches import DeclaredLaunch
         from kernelwright.frontends.tir.front_end import Tir
 
         symbol = f"kw_{kernel}__{slug}__cuda"
         unit = Unit(kernel, slug, symbol, config or {}, tuple(outputs), "cuda", "sm_90", f"{kernel}.py:1")
         is_declared = isinstance(defined, DeclaredLaunch)
-        lowered = lower_launch(defined, unit) if is_declared else Tir().lower(defined, unit, lambda doing: None)
+        lowered = (
+            lower_launches(defined.arguments, [defined], unit)
+            if is_declared
+            else Tir().lower(defined, unit, lambda doing: None)
+        )
         return cls(json.loads(lowered.files["signature.json"]), lowered.files["host.c"].decode(), **more)
 
 

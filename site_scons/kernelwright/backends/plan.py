@@ -51,8 +51,9 @@ class LoweredUnit(Signature):
         ) or (self,)
 
     def _with_symbols(self, symbols: tuple[str, ...]) -> LoweredUnit:
-        named = {device.name: symbol for device, symbol in zip(self.device_kernels, symbols, strict=True)}
-        devices = tuple(replace(device, symbol=named[device.name]) for device in self.device_kernels)
+        pairs = list(zip(self.device_kernels, symbols, strict=True))
+        named = {device.symbol or device.name: symbol for device, symbol in pairs}
+        devices = tuple(replace(device, symbol=symbol) for device, symbol in pairs)
         launches = self.launches and tuple(replace(each, kernel=named[each.kernel]) for each in self.launches)
         return replace(self, device_kernels=devices, launches=launches)
 

@@ -39,24 +39,18 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 WORD = bytes_of(Dtype.parse(ZEROED, Where()).bits)
 
 
-def lower_launch(launch: DeclaredLaunch, unit: Unit) -> LoweredKernel:
-    """Make all files of a unit that launches one device function, except for the device code.
-
-    Raises:
-        DefinitionError: the arguments cannot be those of a kernel.
-        LoweringError: TVM cannot make the host code.
-    """
-    return lower_launches(launch.arguments, [launch], unit)
-
-
 def lower_launches(
     declared: Mapping[str, Tensor | Scalar], launches: Sequence[DeclaredLaunch], unit: Unit, sizes: str = "int32"
 ) -> LoweredKernel:
-    """As :func:`lower_launch`, for several launches, one after the other.
+    """Make all files of a unit that launches device functions one after the other, except for the device code.
 
     Arguments:
         declared: the arguments of the kernel, in order.
         sizes: the dtype of the sizes that callers choose.
+
+    Raises:
+        DefinitionError: the arguments cannot be those of a kernel.
+        LoweringError: TVM cannot make the host code.
     """
     unit = replace(unit, multiples=multiples_of(declared.values(), unit.multiples))
     host = _Host(declared, sizes, unit.where)
