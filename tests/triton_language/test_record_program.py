@@ -260,6 +260,79 @@ def test_what_is_put_on_a_gpu_is_on_the_cpu_and_says_otherwise(tmp_path: Path) -
     ]
 
 
+OPERATORS = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from torch.library import Library, custom_op, register_autograd, triton_op, wrap_triton
+
+@custom_op("acme::one", mutates_args=(), device_types="cpu")
+def one(x: torch.Tensor) -> torch.Tensor:
+    raise AssertionError("the tensor is on a GPU")
+
+@one.register_kernel("cuda")
+def _(x):
+    assert x.is_cuda
+    add[(1,)](torch.empty(8, dtype=torch.float16, device=x.device), 1)
+    return torch.zeros(8, device="cuda")
+
+@triton_op("acme::two", mutates_args={})
+def two(x: torch.Tensor) -> torch.Tensor:
+    wrap_triton(add)[(1,)](x, 2)
+    return torch.zeros_like(x, device=x.device)
+
+def backward(ctx, gradient):
+    assert gradient.is_cuda
+    add[(1,)](gradient, 3)
+    return gradient
+
+two.register_autograd(backward)
+
+@custom_op("acme::made", mutates_args=(), device_types="cuda")
+def made(device: torch.device) -> torch.Tensor:
+    x = torch.zeros(8, device=device)
+    assert x.is_cuda
+    add[(1,)](x, 4)
+    return x
+
+library = Library("acme_library", "DEF")
+library.define("five(Tensor x) -> Tensor")
+library.impl("five", lambda x: add[(1,)](x, 5) or x.new_zeros(8, device=x.device), "CUDA")
+library.impl("five", lambda x: 1 / 0, "CPU")
+
+x = torch.zeros(8, device="cuda", requires_grad=True)
+assert one(x).is_cuda and torch.ops.acme_library.five(x.detach()).is_cuda and made(torch.device("cuda")).is_cuda
+two(x).sum().backward()
+wrap_triton(add)[(1,)](x, 6)
+
+with torch.library._scoped_library("aten", "IMPL") as scoped:
+    scoped.impl("tril", lambda x, diagonal=0: add[(1,)](x, 7) or x, "CUDA")
+    torch.tril(torch.ones(4, 4, device="cuda"))
+assert torch.tril(torch.ones(2, 2, device="cuda")).sum() == 3
+
+def work(n):
+    x = torch.zeros(8, device="cuda")
+    assert x.is_cuda
+    add[(1,)](x, n)
+
+class Worker(threading.Thread):
+    def run(self):
+        work(8)
+
+worker = Worker()
+worker.start()
+worker.join()
+with ThreadPoolExecutor(2) as pool:
+    list(pool.map(work, range(9, 30)))
+"""
+
+
+def test_operators_of_libraries_and_other_threads_see_the_gpu_too(tmp_path: Path) -> None:
+    said = recorded(tmp_path, program(tmp_path, OPERATORS), "--arch", "sm_90a")
+    assert "29 specializations (29 new) from 29 calls" in said.stdout and said.stderr == ""
+    found = parse((tmp_path / "calls.json").read_bytes())["ops:add"].specializations
+    assert {one.constants["N"] for one in found} == {*range(1, 30)}
+
+
 def test_a_program_that_fails_keeps_what_was_seen_and_shows_its_own_traceback(tmp_path: Path) -> None:
     body = """
     @triton.autotune([triton.Config({"N": n}) for n in (1, 2)], key=[])
@@ -555,6 +628,29 @@ def test_everything_is_as_before_when_the_block_ends(tmp_path: Path, module: Any
         names = {"device_caches", "cache", "cache_results", "do_bench"} & {*vars(one), *kept}
         assert names and all(vars(one).get(name) is kept.get(name) for name in names)
     assert {*parse((tmp_path / "calls.json").read_bytes())} == {"recorded_ops:tuned", "recorded_ops:measured"}
+
+
+def test_operators_that_were_there_before_are_as_before_when_the_block_ends(tmp_path: Path, module: Any) -> None:
+    import torch
+
+    def on_gpu(x: torch.Tensor) -> torch.Tensor:
+        module.tuned[(1,)](x, 1)
+        return torch.zeros(2, device="cuda")
+
+    def on_cpu(x: torch.Tensor) -> torch.Tensor:
+        return torch.ones(3)
+
+    on_gpu.__annotations__ = on_cpu.__annotations__ = {"x": torch.Tensor, "return": torch.Tensor}
+    before = torch.library.custom_op("kernelwright_test::before", on_cpu, mutates_args=())
+    before.register_kernel("cuda")(on_gpu)
+    x, functions = torch.zeros(64), dict(before._backend_fns)
+    with record(tmp_path / "calls.json", "sm_90a"):
+        assert len(before(x)) == 2
+        during = torch.library.custom_op("kernelwright_test::during", on_cpu, mutates_args=(), device_types="cpu")
+        during.register_kernel("cuda")(on_gpu)
+        assert len(during(x)) == 2
+    assert before._backend_fns == functions
+    assert len(before(x)) == len(during(x)) == 3 and not before(x).is_cuda
 
 
 def test_all_configs_are_recorded_whatever_was_measured_before(tmp_path: Path, module: Any) -> None:

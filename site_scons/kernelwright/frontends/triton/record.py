@@ -41,6 +41,7 @@ from .recording import (
     text_of,
     text_of_specialization,
 )
+from .replacement import replace
 from .source_digest import defaults_in, name_of
 
 WHERE = Where(stage="record")
@@ -319,12 +320,12 @@ class _Watch:
             (JITFunction, "_do_compile", self._see_compilation),
             (Autotuner, "run", self._see_choice),
         ):
-            stand_in.replace(stack, owner, name, _as_method(method))
+            replace(stack, owner, name, _as_method(method))
 
     def _see_call(self, function: Any, *arguments: Any, **options: Any) -> Any:
         if self._is_new(function):
             # What was compiled before, perhaps for another device, would not be seen.
-            stand_in.replace(self._stack, function, "device_caches", defaultdict(function.create_binder))
+            replace(self._stack, function, "device_caches", defaultdict(function.create_binder))
         self._notes.calls += 1
         return self._run(function, *arguments, **options)
 
@@ -353,10 +354,10 @@ class _Watch:
             # Results of other runs would keep it from trying all configs.
             changes = {"cache": {}, "cache_results": False}
             for name, value in (changes if self._runs else {**changes, "do_bench": stand_in.measure_once}).items():
-                stand_in.replace(self._stack, tuner, name, value)
+                replace(self._stack, tuner, name, value)
             if self._first_config:
                 pruned = tuner.prune_configs
-                stand_in.replace(self._stack, tuner, "prune_configs", lambda named: pruned(named)[:1])
+                replace(self._stack, tuner, "prune_configs", lambda named: pruned(named)[:1])
         if not self._runs:
             tuner.cache.clear()  # nothing was measured, so any config may be the best one
             return self._tune(tuner, *arguments, **options)

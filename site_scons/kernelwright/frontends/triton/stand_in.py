@@ -16,6 +16,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from ...core.arch import arch_order, shared_memory
+from .library_operators import keep_in_force
+from .replacement import replace
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -65,15 +67,6 @@ DEVICES: Mapping[str, Device] = {
     "sm_121a": Device("NVIDIA GB10", 48, 1536, 128, 24, 2418, 4266, 256),
 }
 """CUDA arch -> a device of that arch, whose answers a program gets."""
-
-
-def replace(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
-    """Give a module, a class or an object another attribute, until the stack is closed."""
-    if name in vars(owner):
-        stack.callback(setattr, owner, name, vars(owner)[name])
-    else:
-        stack.callback(delattr, owner, name)
-    setattr(owner, name, value)
 
 
 @contextlib.contextmanager
@@ -262,6 +255,7 @@ def _replace_torch(stack: ExitStack, arch: str) -> None:
             return run_backward(*arguments, **options)
 
     replace(stack, torch.autograd, "_engine_run_backward", backward)
+    keep_in_force(stack, mode)
     stack.enter_context(mode)
 
 
