@@ -40,7 +40,7 @@ def packaged(folder: Path, program: str) -> Project:
     """A package of what a program was recorded with."""
     project = Project.of(folder, SETTINGS, recorded=DEFINITION)
     shutil.copy(PROGRAMS / f"{program}.py", project.folder)
-    words = ("record", f"{program}.py", "--output", "kernels/calls.json", "--arch", "sm_90a")
+    words = ("record", "--output", "kernels/calls.json", "--arch", "sm_90a", f"{program}.py")
     command = [sys.executable, "-m", "kernelwright", *words]
     subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(SITE_SCONS)}, check=True)
     project.scons("-j2")

@@ -134,7 +134,7 @@ def commands_of(page: str) -> list[str]:
 
 def test_the_program_makes_the_recording_that_is_beside_it(example: Project) -> None:
     (line,) = [one for one in commands_of((EXAMPLE / "README.md").read_text()) if one.startswith("kernelwright record")]
-    printed = command(example, *line.split()[1:], "--fresh")
+    printed = command(example, *line.replace(" record ", " record --fresh ").split()[1:])
     assert printed.splitlines()[-1].startswith("kernels/calls.json: 4 functions, 19 specializations (19 new) from")
     made, kept = (folder / "kernels/calls.json" for folder in (example.folder, EXAMPLE))
     assert made.read_text() == kept.read_text()

@@ -10,7 +10,7 @@ import random
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -127,11 +127,13 @@ HEAD = "import sys, torch, triton, triton.language as tl\nx = torch.zeros(64)\n"
 ADD = "@triton.jit\ndef add(x, N: tl.constexpr):\n    pass\n"
 
 
-def recorded(folder: Path, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run the command in a folder."""
+def recorded(
+    folder: Path, run: str, *options: str, arguments: Sequence[str] = (), status: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """Run the command in a folder; ``run`` is the program, or what names a module."""
     environment = {**os.environ, "PYTHONPATH": str(SITE_SCONS), "TRITON_DEFAULT_FP_FUSION": "1"}
     environment.pop("TRITON_INTERPRET", None)
-    command = [sys.executable, "-m", "kernelwright", "record", *words]
+    command = [sys.executable, "-m", "kernelwright", "record", *options, *run.split(), *arguments]
     found = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert found.returncode == status, found.stdout + found.stderr
     return found
@@ -162,7 +164,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("program")
     (folder / "ops.py").write_text(PROGRAM)
     (folder / "shared.py").write_text(SHARED)
-    found = recorded(folder, "ops.py", "first", "--output", "calls.json", "--arch", "sm_90a", "--", "--second")
+    found = recorded(folder, "ops.py", "--output", "calls.json", "--arch", "sm_90a", arguments=["first", "--second"])
     assert found.stderr == ""
     return folder, found.stdout
 
@@ -172,7 +174,7 @@ def test_a_program_is_recorded_with_all_that_its_calls_are_specialised_for(first
     recording = parse((folder / "calls.json").read_bytes())
     assert lines_of(recording) == expected(("sm_90a",))
     assert recording["ops:numbers"].parameters == tuple("abcdefg")
-    text = SHARED[SHARED.index("def scale(") : SHARED.index("\n\n\ndef scaled")] + "\n"
+    text = SHARED[SHARED.index("def scale(") : SHARED.index("\n\n\ndef scaled")]
     assert recording["shared:scale"].source == hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -184,12 +186,12 @@ def test_the_last_line_says_how_much_was_seen(first: tuple[Path, str]) -> None:
 def test_a_second_recording_adds_what_is_new(first: tuple[Path, str]) -> None:
     folder, _ = first
     before = (folder / "calls.json").read_bytes()
-    words = ["ops.py", "first", "--output", "again.json", "--arch", "sm_90a"]
+    words, arguments = ["ops.py", "--output", "again.json", "--arch", "sm_90a"], ["first", "--second"]
     (folder / "again.json").write_bytes(before)
-    assert "(0 new)" in recorded(folder, *words, "--", "--second").stdout
+    assert "(0 new)" in recorded(folder, *words, arguments=arguments).stdout
     assert (folder / "again.json").read_bytes() == before
     words[-1] = "sm_80"
-    assert f"({len(EXPECTED)} new)" in recorded(folder, *words, "--", "--second").stdout
+    assert f"({len(EXPECTED)} new)" in recorded(folder, *words, arguments=arguments).stdout
     assert lines_of(parse((folder / "again.json").read_bytes())) == expected(("sm_80", "sm_90a"))
 
 
@@ -381,13 +383,113 @@ def test_an_error_with_a_cause_is_shown_as_python_does(tmp_path: Path) -> None:
         ("raise SystemExit(False)", 0, ""),
         ("sys.exit(3)", 1, "the program ended with exit status 3"),
         ("sys.exit('enough')", 1, "enough\nkernelwright: [record]: the program ended with exit status 1"),
-        ("import os; os.kill(os.getpid(), 9)", 1, "was ended by signal 9, so nothing was recorded"),
+        ("import os; os._exit(4)", 1, "the program ended with exit status 4, so calls.json has only what was seen"),
+        ("import os; os.kill(os.getpid(), 9)", 1, "was ended by signal 9, so calls.json has only what was seen before"),
     ],
 )
 def test_the_end_of_the_program_decides_the_exit_status(tmp_path: Path, end: str, status: int, said: str) -> None:
     ended = recorded(tmp_path, program(tmp_path, f"add[(1,)](x, 1)\n{end}"), "--arch", "sm_90a", status=status)
     assert said in ended.stderr
-    assert (tmp_path / "calls.json").exists() == ("signal" not in said)
+    assert ended.stdout.endswith(f" from {'at least ' * ('signal' in said)}1 call\n")
+    assert [*parse((tmp_path / "calls.json").read_bytes())] == ["ops:add"]
+
+
+def test_what_forks_of_the_program_call_is_recorded_once_and_whoever_ends_last(tmp_path: Path) -> None:
+    body = """
+    import multiprocessing, os
+
+    def work(*numbers):
+        for n in numbers:
+            add[(1,)](x, n)
+
+    work(1)
+    fork = multiprocessing.get_context("fork")
+    with fork.Pool(2) as pool:
+        pool.map(work, [1, 2, 3])
+        pool.close()
+        pool.join()
+    if os.fork() == 0:
+        work(1, 4, 4)
+        sys.exit(5)
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == 5
+    work(5)
+    os._exit(0)
+    """
+    said = recorded(tmp_path, program(tmp_path, body), "--arch", "sm_90a")
+    assert said.stdout == "calls.json: 1 function, 5 specializations (5 new) from 8 calls\n"
+
+
+def test_a_command_that_is_terminated_keeps_what_was_seen(tmp_path: Path) -> None:
+    name = program(tmp_path, "add[(1,)](x, 1)\nprint('ready', flush=True)\nimport time; time.sleep(600)")
+    command = [sys.executable, "-m", "kernelwright", "record", "--arch", "sm_90a", name]
+    environment = {**os.environ, "PYTHONPATH": str(SITE_SCONS)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, **pipes) as process:
+        assert process.stdout and process.stderr and process.stdout.readline() == "ready\n"
+        process.terminate()
+        assert process.wait(60) == 1
+        assert "the program was ended by signal 15, so calls.json has only what was seen" in process.stderr.read()
+    assert [*parse((tmp_path / "calls.json").read_bytes())] == ["ops:add"]
+
+
+def test_functions_that_no_build_can_import_are_left_out_and_named(tmp_path: Path) -> None:
+    body = """
+    import importlib.util, pathlib, tempfile
+
+    def put(folder, name):
+        pathlib.Path(folder).mkdir(exist_ok=True)
+        file = pathlib.Path(folder, f"{name}.py")
+        file.write_text(pathlib.Path("ops.py").read_text().partition("import importlib")[0])
+        return file
+
+    def make():
+        @triton.jit
+        def inner(x):
+            pass
+        return inner
+
+    add[(1,)](x, 1)
+    put("lib", "kept")
+    sys.path.append("lib")
+    import kept
+    kept.add[(1,)](x, 2)
+    make()[(1,)](x)
+    with tempfile.TemporaryDirectory() as folder:
+        put(folder, "written")
+        sys.path.append(folder)
+        import written
+        written.add[(1,)](x, 3)
+        spec = importlib.util.spec_from_file_location("loaded", put(folder, "other"))
+        loaded = importlib.util.module_from_spec(spec)
+        sys.modules["loaded"] = loaded
+        spec.loader.exec_module(loaded)
+        loaded.add[(1,)](x, 4)
+        loaded.add[(1,)](x, 5)
+    """
+    said = recorded(tmp_path, program(tmp_path, body), "--arch", "sm_90a")
+    assert {*parse((tmp_path / "calls.json").read_bytes())} == {"ops:add", "kept:add"}
+    first, *reasons, remedy = said.stderr.splitlines()
+    assert first == "kernelwright: [record]: these functions are not recorded, because no build could import them"
+    inner, written, loaded = reasons
+    assert inner == "    ops:make.<locals>.inner is defined inside of a function"
+    assert written.startswith("    written:add is in a module that the program has put into a temporary folder, /")
+    assert loaded.startswith("    loaded:add is in a module that Python does not find by its name, /")
+    assert remedy.startswith("  remedy: move a function that you want in the package to the top of a module")
+
+
+def test_a_program_of_which_nothing_can_be_built_is_an_error(tmp_path: Path) -> None:
+    body = """
+    def make():
+        @triton.jit
+        def inner(x):
+            pass
+        return inner
+
+    make()[(1,)](x)
+    """
+    failed = recorded(tmp_path, program(tmp_path, body), "--arch", "sm_90a", status=1)
+    assert "ops:make.<locals>.inner is defined inside of a function" in failed.stderr
+    assert not (tmp_path / "calls.json").exists()
 
 
 def test_a_module_is_run_as_python_runs_it(tmp_path: Path) -> None:
@@ -395,11 +497,11 @@ def test_a_module_is_run_as_python_runs_it(tmp_path: Path) -> None:
     (tmp_path / "acme/__init__.py").write_text("NUMBER = 7\n")
     body = """
     from . import NUMBER
-    assert sys.argv[1:] == ["a", "-b"] and sys.argv[0].endswith("acme/ops.py"), sys.argv
+    assert sys.argv[1:] == ["-b", "--", "--arch"] and sys.argv[0].endswith("acme/ops.py"), sys.argv
     add[(1,)](x, NUMBER)
     """
     program(tmp_path / "acme", body)
-    recorded(tmp_path, "-m", "acme.ops", "a", "--arch", "sm_90a", "--", "-b")
+    recorded(tmp_path, "-m acme.ops", "--arch", "sm_90a", arguments=["-b", "--", "--arch"])
     assert [*parse((tmp_path / "calls.json").read_bytes())] == ["acme.ops:add"]
 
 
@@ -434,7 +536,7 @@ def test_fresh_forgets_what_the_file_has_and_without_it_an_edited_function_is_re
         ("raise ValueError", ["ops.py", "--arch", "sm_90a"], "exit status 1, so nothing was recorded"),
         ("", ["ops.py", "--arch", "sm_90"], "a recording for 'sm_90' is not possible"),
         ("", ["none.py", "--arch", "sm_90a"], "there is no file none.py"),
-        ("", ["--arch", "sm_90a"], "there is no program to run"),
+        ("", ["", "--arch", "sm_90a"], "there is no program to run"),
     ],
 )
 def test_a_recording_of_nothing_is_an_error_and_leaves_the_file(
@@ -487,26 +589,14 @@ def test_what_cannot_be_written_is_named_and_all_else_is_recorded(tmp_path: Path
 
 def test_two_functions_of_one_name_are_refused(tmp_path: Path) -> None:
     body = """
-    def make():
-        @triton.jit
-        def inner(x):
-            pass
-        return inner
-
-    def make_other():
-        @triton.jit
-        def inner(x):
-            tl.store(x, 1)
-        return inner
-
-    other = make_other()
-    other.fn.__qualname__ = "make.<locals>.inner"
-    make()[(1,)](x)
-    make()[(1,)](x)
-    other[(1,)](x)
+    add[(1,)](x, 1)
+    @triton.jit
+    def add(x, N: tl.constexpr):
+        tl.store(x, N)
+    add[(1,)](x, 1)
     """
     failed = recorded(tmp_path, program(tmp_path, body), "--arch", "sm_90a", status=1)
-    assert "ops:make.<locals>.inner is the name of two different functions" in failed.stderr
+    assert "ops:add is the name of two different functions" in failed.stderr
 
 
 def test_options_are_recorded_where_they_are_not_the_default_whatever_the_environment_says(tmp_path: Path) -> None:

@@ -480,7 +480,7 @@ def deciding(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project.write("deciding.py", DECIDING)
     project.write("program.py", PROGRAM)
     project.write("kernels/recorded.py", declaration())
-    words = ["record", "program.py", "--output", "kernels/calls.json", "--arch", "sm_80", "--arch", "sm_90a"]
+    words = ["record", "--output", "kernels/calls.json", "--arch", "sm_80", "--arch", "sm_90a", "program.py"]
     command = [sys.executable, "-m", "kernelwright", *words]
     subprocess.run(command, cwd=project.folder, env=os.environ | {"PYTHONPATH": str(SITE_SCONS)}, check=True)
     project.scons("-j2")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,11 +14,11 @@ from pathlib import Path
 from types import TracebackType
 
 from ..core.converter import from_json, json_text
-from ..core.errors import KernelwrightError, SettingsError
+from ..core.errors import DefinitionError, KernelwrightError, SettingsError
 from ..core.files import read_record
 from ..core.records import decoded
-from ..frontends.triton.record import WHERE, counted, noting, read, require_arch, require_complete, require_seen, write
-from ..frontends.triton.recording import merged, parse, text_of
+from ..frontends.triton.notes import WHERE, Seen, seen_in
+from ..frontends.triton.record import counted, noting, read, require_arch, write
 from .command import Command, argument
 
 OUTPUT = "calls.json"
@@ -37,32 +38,32 @@ class Run:
         is_module: whether it is a module.
         arch: that which is recorded for; None: that of the GPU.
         first_config: whether a tuned function has its first config only.
-        result: the file for what was seen.
+        folder: where it writes what it sees.
     """
 
     words: tuple[str, ...]
     is_module: bool
     arch: str | None
     first_config: bool = False
-    result: str = ""
+    folder: str = ""
+
+    @property
+    def notes(self) -> Path:
+        """The file for what is seen."""
+        return Path(self.folder, "notes")
+
+    @property
+    def refusal(self) -> Path:
+        """The file for why the program was not run."""
+        return Path(self.folder, "refusal")
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What such a process has seen.
+class Refusal:
+    """Why a program was not run, and what to do."""
 
-    Arguments:
-        recording: its text.
-        calls: how many there were.
-        problems: what cannot be recorded.
-        refused, remedy: why the program was not run.
-    """
-
-    recording: str = text_of({})
-    calls: int = 0
-    problems: tuple[str, ...] = ()
-    refused: str = ""
-    remedy: str | None = None
+    message: str
+    remedy: str | None
 
 
 def run(options: argparse.Namespace) -> int:
@@ -71,18 +72,20 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         KernelwrightError: the program failed, or what it did cannot be recorded.
     """
-    words = (*([options.module] if options.module else []), *options.program, *options.rest)
+    words = (*(options.module or ()), *options.program)  # argparse ends the former at "--"
     output, is_module = Path(options.output), bool(options.module)
     _require_usable(words, is_module, options.arch or ())
     read(output, options.fresh)  # it fails now rather than after the program
     seen, status = _run_all(
         [Run(words, is_module, arch, options.first_config) for arch in dict.fromkeys(options.arch or [None])]
     )
-    if found := parse(seen.recording):
-        print(f"{output}: {write(output, found, options.fresh)} from {counted(seen.calls, 'call')}", flush=True)
-    _require_well_ended(status, bool(found), output)
-    require_seen(seen.calls)
-    require_complete(seen.problems)
+    if seen.recording:
+        calls = f"{'at least ' if status < 0 else ''}{counted(seen.calls, 'call')}"
+        print(f"{output}: {write(output, seen.recording, options.fresh)} from {calls}", flush=True)
+    _require_well_ended(status, bool(seen.recording), output)
+    seen.require_complete()
+    if seen.left_out:
+        print(f"kernelwright: {seen.lack()}", file=sys.stderr)
     return 0
 
 
@@ -91,9 +94,11 @@ def _run_all(runs: Sequence[Run]) -> tuple[Seen, int]:
     whole, status = Seen(), 0
     for run in runs:
         seen, status = _run(run)
-        recording = text_of(merged(parse(whole.recording), parse(seen.recording)))
-        problems = tuple(dict.fromkeys((*whole.problems, *seen.problems)))
-        whole = Seen(recording, whole.calls + seen.calls, problems)
+        try:
+            whole = whole.with_more(seen)
+        except ValueError as error:
+            message = f"the program is another one for {run.arch}: {error}"
+            raise DefinitionError(message, WHERE, "let the parameters of its functions be the same for all") from error
         if status:
             break
     return whole, status
@@ -120,30 +125,32 @@ def _require_well_ended(status: int, is_something: bool, output: Path) -> None:
 def _run(run: Run) -> tuple[Seen, int]:
     """Run the program in a process of its own; what was seen, and its exit status."""
     with tempfile.TemporaryDirectory(prefix="kernelwright-") as folder:
-        result = Path(folder, "seen.json")
-        told = json_text(replace(run, result=str(result)))
-        process = subprocess.Popen([sys.executable, "-c", START, str(PACKAGE.parent), told])
+        run = replace(run, folder=folder)
+        process = subprocess.Popen([sys.executable, "-c", START, str(PACKAGE.parent), json_text(run)])
+        before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())  # what it has seen is written then
         try:
             status = process.wait()
-        except KeyboardInterrupt:  # the process got it, too, and tells what it has seen
+        except KeyboardInterrupt:  # the process got it, too
             status = process.wait()
-        seen = from_json(Seen, decoded(read_record(result))) if result.exists() else Seen()
-    if seen.refused:
-        raise KernelwrightError(seen.refused, WHERE, seen.remedy)
-    return seen, status
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        if run.refusal.exists():
+            refusal = from_json(Refusal, decoded(read_record(run.refusal)))
+            raise KernelwrightError(refusal.message, WHERE, refusal.remedy)
+        return seen_in(run.notes) if run.notes.exists() else Seen(), status
 
 
 def in_child() -> None:
-    """Run the program in this process, as Python would, and write what was seen."""
+    """Run the program in this process, as Python would, and write what is seen."""
     told = from_json(Run, decoded(sys.argv[1]))
-    seen, status = Seen(), 0
+    status = 0
+    sys.argv = list(told.words)
+    sys.path[0] = str(Path.cwd() if told.is_module else Path(told.words[0]).resolve().parent)
     try:
-        with noting(told.arch, told.first_config) as notes:
+        with noting(told.arch, told.notes, told.first_config):
             status = _status_of(told)
-        seen = Seen(text_of(notes.recording), notes.calls, tuple(notes.problems))
     except KernelwrightError as error:
-        seen = Seen(refused=error.message, remedy=error.remedy)
-    Path(told.result).write_text(json_text(seen), encoding="utf-8")
+        told.refusal.write_text(json_text(Refusal(error.message, error.remedy)), encoding="utf-8")
     sys.exit(status)
 
 
@@ -165,12 +172,9 @@ def _status_of(told: Run) -> int:
 
 def _execute(told: Run) -> None:
     """Execute the program as ``__main__``."""
-    sys.argv = list(told.words)
     if told.is_module:
-        sys.path[0] = str(Path.cwd())
         runpy.run_module(told.words[0], run_name="__main__", alter_sys=True)
     else:
-        sys.path[0] = str(Path(told.words[0]).resolve().parent)
         runpy.run_path(told.words[0], run_name="__main__")
 
 
@@ -197,8 +201,14 @@ COMMAND = Command(
     "run a program, and record which code its calls of Triton need",
     run,
     (
-        argument("program", "a Python program, and its arguments", nargs="*", metavar="PROGRAM"),
-        argument("-m", "a module that is run in place of a program", metavar="MODULE", dest="module"),
+        argument("program", "a Python program, and its arguments", nargs=argparse.REMAINDER, metavar="PROGRAM"),
+        argument(
+            "-m",
+            "a module that is run in place of a program, and its arguments",
+            nargs=argparse.PARSER,  # the next word, and all behind it
+            metavar="MODULE",
+            dest="module",
+        ),
         argument("--output", "the file to write, or to add to (default: calls.json)", metavar="FILE", default=OUTPUT),
         argument(
             "--arch",
@@ -210,5 +220,4 @@ COMMAND = Command(
         argument("--fresh", "replace the file instead of adding to it", action="store_true"),
     ),
     {1: "also if the program failed; what was seen until then is recorded"},
-    rest="What follows -- are arguments of the program.",
 )

@@ -1,7 +1,7 @@
 """Does all that the program does once, with tensors on the CPU: this is what is recorded, without a GPU.
 
-kernelwright record tests/gpu/triton_program/record_calls.py --arch sm_90a --fresh \\
-    --output tests/gpu/triton_program/calls.json
+kernelwright record --arch sm_90a --fresh --output tests/gpu/triton_program/calls.json \\
+    tests/gpu/triton_program/record_calls.py
 """
 
 import _kernels

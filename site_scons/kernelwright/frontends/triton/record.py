@@ -8,32 +8,35 @@ methods ``JITFunction.run``, ``JITFunction._do_compile`` and ``Autotuner.run`` a
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib.util
 import inspect
 import math
+import os
+import sys
+import tempfile
+import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...core.arch import arch_of_device
-from ...core.errors import DefinitionError, KernelwrightError, SettingsError, Where, is_text, refused, shown
+from ...core.errors import KernelwrightError, SettingsError, is_text, refused, shown
 from ...core.files import read_record, write_atomically
 from ...core.records import damage_named
 from ...runtime.heuristic import LAUNCH_OPTIONS, tuning_key
 from . import stand_in
 from .compiler import ARCHS, require_release
+from .findable import why_not_found
+from .notes import WHERE, Notes, Seen, seen_in
 from .recording import (
     CONSTANT,
     DIVISIBLE,
     DTYPE,
     FLOAT,
     FUNCTION,
-    ChosenConfig,
-    RecordedFunction,
     Recording,
     Specialization,
     merged,
@@ -42,89 +45,10 @@ from .recording import (
     text_of_specialization,
 )
 from .replacement import replace
-from .source_digest import defaults_in, name_of
-
-WHERE = Where(stage="record")
+from .source_digest import defaults_in, digest_of, name_of
 
 DIVISIBLE_BY_16 = ["tt.divisibility", 16]
 """What Triton knows of an argument. On CUDA it knows nothing else."""
-
-
-@dataclass
-class Notes:
-    """What was seen of a program.
-
-    Arguments:
-        arch: that which it is recorded for.
-        calls: how many calls of functions there were, those of the tuner among them.
-        problems: what cannot be recorded, each once and in order.
-    """
-
-    arch: str
-    calls: int = 0
-    problems: dict[str, None] = field(default_factory=dict)
-    _functions: dict[str, _Noted] = field(default_factory=dict)
-
-    @property
-    def recording(self) -> Recording:
-        """What was asked for."""
-        return {
-            name: RecordedFunction(
-                noted.parameters, noted.source, tuple(noted.specializations.values()), tuple(noted.choices.values())
-            )
-            for name, noted in self._functions.items()
-        }
-
-    def note(self, function: Any, asked: _Asked) -> None:
-        """Add what was asked for of a function; what cannot be written is a problem."""
-        try:
-            new = _Noted(tuple(asked.signature), hashlib.sha256(function.src.encode()).hexdigest()[:16])
-            known = self._functions.get(name_of(function), new)
-            if (known.parameters, known.source) != (new.parameters, new.source):
-                raise _UnwritableError("is the name of two different functions")
-            specialization = _specialization(function, asked, self.arch)
-        except _UnwritableError as problem:
-            self.problems[f"{name_of(function)} {problem}"] = None
-            return
-        known.specializations[text_of_specialization(specialization)] = specialization
-        self._functions[name_of(function)] = known
-
-    def choose(self, tuner: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> None:
-        """Add which config of a tuned function was the fastest, if there is more than one.
-
-        Arguments:
-            tuner: Triton's, after a call.
-            arguments, named: those of the call.
-        """
-        function = tuner.fn
-        while not hasattr(function, "params"):
-            function = function.fn
-        known = self._functions.get(name_of(function))
-        if known is None or len(tuner.configs) < 2:
-            return
-        given = {**defaults_in(function), **dict(zip(known.parameters, arguments, strict=False)), **named}
-        try:
-            key = tuple(_constant(part) for part in tuning_key(given, tuner.keys, known.parameters))
-            config = {name: _constant(value) for name, value in tuner.best_config.all_kwargs().items()}
-        except _UnwritableError:
-            return  # a package tries the configs in order
-        known.choices[repr(key)] = ChosenConfig(key, config, (self.arch,))
-
-
-@dataclass(frozen=True)
-class _Noted:
-    """What was seen of a function.
-
-    Arguments:
-        parameters, source: as a recording has them.
-        specializations: by their texts.
-        choices: by their keys.
-    """
-
-    parameters: tuple[str, ...]
-    source: str
-    specializations: dict[str, Specialization] = field(default_factory=dict)
-    choices: dict[str, ChosenConfig] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -170,29 +94,38 @@ def record(
     """
     path = Path(path)
     read(path, fresh)  # it fails now rather than after the program
-    with noting(arch, first_config) as notes:
+    with tempfile.TemporaryDirectory(prefix="kernelwright-") as folder:
+        file = Path(folder, "notes")
         try:
-            yield notes
-        except BaseException:
-            if notes.recording:
-                write(path, notes.recording, fresh)
-            raise
-    require_seen(notes.calls)
-    if notes.recording:
-        write(path, notes.recording, fresh)
-    require_complete(notes.problems)
+            with noting(arch, file, first_config) as notes:
+                yield notes
+        finally:
+            seen = seen_in(file) if file.exists() else Seen()
+            if seen.recording:
+                write(path, seen.recording, fresh)
+    seen.require_complete()
+    if seen.left_out:
+        warnings.warn(str(seen.lack()), stacklevel=3)
 
 
 @contextlib.contextmanager
-def noting(arch: str | None, first_config: bool = False) -> Iterator[Notes]:
-    """Note what Triton is asked for; see :func:`record`."""
+def noting(arch: str | None, file: Path, first_config: bool = False) -> Iterator[Notes]:
+    """Write what Triton is asked for to a file; see :func:`record`."""
     require_release(WHERE)
     _require_compiler()
     with ExitStack() as stack:
         if arch is not None:
             require_arch(arch)
             stack.enter_context(stand_in.standing_in(arch))
-        notes = Notes(arch or _arch_of_gpu())
+        notes = Notes(arch or _arch_of_gpu(), file)
+        stack.callback(notes.end)
+        exit_now = os._exit
+
+        def end_and_exit(status: int) -> None:
+            notes.end()
+            exit_now(status)
+
+        replace(stack, os, "_exit", end_and_exit)  # forks of multiprocessing end by it
         _Watch(stack, notes, runs=arch is None, first_config=first_config)
         yield notes
 
@@ -201,20 +134,6 @@ def require_arch(arch: str) -> None:
     """Raise a SettingsError if Triton makes no code for an arch."""
     if arch not in ARCHS:
         raise SettingsError(f"a recording for {shown(arch)} is not possible", WHERE, f"use one of {', '.join(ARCHS)}")
-
-
-def require_seen(calls: int) -> None:
-    """Raise a KernelwrightError if there was no call."""
-    if not calls:
-        remedy = "record a program that calls a function with @triton.jit in its own process"
-        raise KernelwrightError("no call of a function of Triton was seen", WHERE, remedy)
-
-
-def require_complete(problems: Iterable[str]) -> None:
-    """Raise a DefinitionError if there are calls that cannot be recorded."""
-    if detail := "\n".join(problems):
-        remedy = "pass numbers, texts, None, dtypes of Triton, functions with @triton.jit, or tuples of them"
-        raise DefinitionError("some calls cannot be recorded", WHERE, remedy, detail)
 
 
 def read(path: Path, fresh: bool = False) -> Recording:
@@ -310,7 +229,7 @@ class _Watch:
         from triton.runtime.jit import JITFunction
 
         self._stack, self._notes, self._runs = stack, notes, runs
-        self._first_config = first_config
+        self._first_config, self._path = first_config, tuple(sys.path)
         self._run, self._compile, self._tune = JITFunction.run, JITFunction._do_compile, Autotuner.run
         self._names = [*inspect.signature(self._compile).parameters][1:]
         self._seen: dict[int, Any] = {}
@@ -326,7 +245,7 @@ class _Watch:
         if self._is_new(function):
             # What was compiled before, perhaps for another device, would not be seen.
             replace(self._stack, function, "device_caches", defaultdict(function.create_binder))
-        self._notes.calls += 1
+        self._notes.count()
         return self._run(function, *arguments, **options)
 
     def _see_compilation(self, function: Any, *asked: Any, **more: Any) -> Any:
@@ -347,7 +266,16 @@ class _Watch:
             options=call["options"],
             defaults={**vars(defaults), **LAUNCH_OPTIONS},  # whatever the environment says
         )
-        self._notes.note(function, asked)
+        name = name_of(function)
+        if reason := why_not_found(function, self._path):
+            self._notes.leave_out(name, reason)
+            return
+        try:
+            specialization = _specialization(function, asked, self._notes.arch)
+        except _UnwritableError as problem:
+            self._notes.refuse(f"{name} {problem}")
+        else:
+            self._notes.note(name, tuple(asked.signature), digest_of(function), specialization)
 
     def _see_choice(self, tuner: Any, *arguments: Any, **options: Any) -> Any:
         if self._is_new(tuner):
@@ -362,8 +290,29 @@ class _Watch:
             tuner.cache.clear()  # nothing was measured, so any config may be the best one
             return self._tune(tuner, *arguments, **options)
         result = self._tune(tuner, *arguments, **options)
-        self._notes.choose(tuner, arguments, options)
+        self._choose(tuner, arguments, options)
         return result
+
+    def _choose(self, tuner: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> None:
+        """Note which config of a tuned function was the fastest, if there is more than one.
+
+        Arguments:
+            tuner: Triton's, after a call.
+            arguments, named: those of the call.
+        """
+        function = tuner.fn
+        while not hasattr(function, "params"):
+            function = function.fn
+        parameters = self._notes.parameters_of(name_of(function))
+        if not parameters or len(tuner.configs) < 2:
+            return
+        given = {**defaults_in(function), **dict(zip(parameters, arguments, strict=False)), **named}
+        try:
+            key = tuple(_constant(part) for part in tuning_key(given, tuner.keys, parameters))
+            config = {name: _constant(value) for name, value in tuner.best_config.all_kwargs().items()}
+        except _UnwritableError:
+            return  # a package tries the configs in order
+        self._notes.choose(name_of(function), key, config)
 
     def _is_new(self, watched: Any) -> bool:
         is_new = id(watched) not in self._seen

@@ -5,6 +5,7 @@ It does not depend on the place of the text, nor on the release of Triton, whose
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import sys
 from collections.abc import Iterator, Mapping
@@ -30,12 +31,33 @@ class Source:
     @cached_property
     def digest(self) -> str:
         """The first 16 digits of the SHA-256 of all texts."""
-        return hashlib.sha256("\0".join(self.texts).encode()).hexdigest()[:16]
+        return _digest("\0".join(self.texts))
 
     @property
     def is_current(self) -> bool:
         """Whether the constants are those that were found."""
         return all(namespace.get(name) is value for namespace, name, value in self.constants)
+
+
+def text_of(source: str | ast.FunctionDef) -> str:
+    """The text of a function, without what changes nothing: comments, docstrings, and how it is laid out.
+
+    Arguments:
+        source: its text, or its tree. Decorators are no part of it.
+    """
+    tree: Any = ast.parse(source).body[0] if isinstance(source, str) else source
+    body = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
+    fields = {**dict(ast.iter_fields(tree)), "body": body or [ast.Pass()], "decorator_list": []}
+    return ast.unparse(ast.fix_missing_locations(ast.FunctionDef(**fields)))
+
+
+def digest_of(function: Any) -> str:
+    """The digest of the text of a function alone."""
+    return _digest(text_of(str(function.src)))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def source_of(function: Any) -> Source:
@@ -53,7 +75,7 @@ def _add(function: Any, source: Source, seen: set[int]) -> None:
     if id(function) in seen:
         return
     seen.add(id(function))
-    source.texts.append(str(function.src))
+    source.texts.append(text_of(str(function.src)))
     if "_src" in vars(function):  # Triton can replace it
         source.constants.append((vars(function), "_src", vars(function)["_src"]))
     for parameter in function.signature.parameters.values():
