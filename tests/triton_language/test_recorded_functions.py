@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 from kernelwright.frontends.triton.program import NEED
+from kernelwright.frontends.triton.source_digest import digest_of_text
 from support.project import SITE_SCONS, Project
 from support.standin_calls import call, launches, make_standin
 
@@ -331,6 +333,33 @@ def test_a_new_specialization_lowers_nothing_else_and_an_edit_of_the_function_lo
     assert project.scons("-j2").labels["LOWER"] == 16
 
 
+def test_a_function_that_has_changed_since_it_was_recorded_is_told_at_each_run_and_refused_in_strict_mode(project):
+    def told(*options: str, ok: bool = True) -> list[str]:
+        return [line for line in project.scons("-n", *options, ok=ok).output.splitlines() if "has changed since" in line]
+
+    recorded = json.loads(recording())
+    for node in ast.parse(OPS).body:
+        if isinstance(node, ast.FunctionDef):
+            recorded["functions"][f"ops:{node.name}"]["source"] = digest_of_text(
+                ast.get_source_segment(OPS, node) or ""
+            )
+    project.write("kernels/calls.json", json.dumps(recorded))
+    text = OPS.replace("alpha + SHIFT", "alpha  +  SHIFT  # a comment\n").replace("key=", "warmup=1, key=")
+    text = text.replace("BLOCK: tl.constexpr):\n", 'BLOCK: tl.constexpr):\n    """Says what it does."""\n\n')
+    project.write("kernels/ops.py", text)
+    assert told() == []
+    project.write("kernels/ops.py", text.replace("alpha  +", "alpha  -"))
+    line = (
+        "kernelwright: ops:_scale_rows has changed since kernels/calls.json was recorded; "
+        "record the program again: kernelwright record --output kernels/calls.json program.py"
+    )
+    assert told() == told() == [line]
+    (refused,) = told("--strict", ok=False)
+    assert line.removeprefix("kernelwright: ") in refused
+    project.write("kernels/ops.py", OPS)
+    assert told() == []
+
+
 def test_two_builds_have_the_same_bytes_in_any_folder(built, tmp_path):
     other = new_project(tmp_path / "elsewhere")
     other.scons()
@@ -341,7 +370,7 @@ def test_two_builds_have_the_same_bytes_in_any_folder(built, tmp_path):
 # ---- bad input
 
 BAD = {
-    "a missing file": ("unlink", "", "there is no file calls.json", "record program.py --output kernels/calls.json"),
+    "a missing file": ("unlink", "", "there is no file calls.json", "record --output kernels/calls.json program.py"),
     "damage": ('"schema"', '"schma"', "calls.json is damaged: ", "delete it, and record the program"),
     "another parameter": ('"stride"', '"strides"', "ops:_scale_rows has the parameters y, x, b, stride, n", "--fresh"),
     "no such function": ("ops:_scale", "ops:_skale", "the module 'ops' has no '_skale_rows' any more", "--fresh"),

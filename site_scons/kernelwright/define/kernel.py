@@ -57,6 +57,8 @@ class Kernel:
     forward: Kernel | None = None
     backward_kernel: Kernel | None = field(default=None, init=False)
     """The kernel that computes this one's gradients."""
+    remark: str = field(default="", init=False)
+    """What a run says of it, or refuses in strict mode."""
     reference_function: Callable[..., Any] | None = field(default=None, init=False)
     inputs_function: Callable[..., Any] | None = field(default=None, init=False)
     sizes_function: Callable[..., Any] | None = field(default=None, init=False)

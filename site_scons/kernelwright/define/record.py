@@ -44,6 +44,7 @@ class KernelRecord:
         choices: with a space of tuning parameters, the configs that callers can see and the points of each; the configs
             are those of all candidates then.
         has_cost: whether the definition estimates what candidates take.
+        remark: what a run says of it, or refuses in strict mode.
     """
 
     name: KernelName
@@ -57,6 +58,7 @@ class KernelRecord:
     backward: str | None = None
     choices: tuple[Choice, ...] = ()
     has_cost: bool = False
+    remark: str = field(default="", metadata=ASIDE)
 
     @property
     def sizes(self) -> Sizes:
@@ -149,6 +151,7 @@ def record_of(
         backward=None if kernel.backward_kernel is None else kernel.backward_kernel.name,
         choices=tuple(replace(choice, sizes=sizes_of(choice.config)) for choice in kernel.choices),
         has_cost=kernel.cost_function is not None,
+        remark=kernel.remark,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .. import backends, frontends
-from ..core.errors import DefinitionError, KernelwrightError, SettingsError
+from ..core.errors import DefinitionError, KernelwrightError, SettingsError, Where
 from ..stages.code import code_digest
 from ..stages.context import KernelContext, told
 from ..stages.package import named_backends
@@ -163,6 +163,8 @@ class Definitions:
         from ..stages.selection import require_archs, select
 
         package = self._package
+        if kernel.remark and package.run.strict:
+            raise DefinitionError(kernel.remark, Where(kernel.name, stage="discover", location=kernel.location))
         configured = package.configured.applied(kernel, file.definition) if package.configured else kernel
         selection = self._tuned(select(configured, package.settings), kernel, file)
         if package.tools.cuda is not None:
@@ -222,4 +224,5 @@ def _notes(selection: KernelSelection) -> list[str]:
         return [f"kernelwright: {name} is left out: it is for other targets"]
     why = "the package has none of its archs"
     notes = [f"kernelwright: {name} is not built for {t}: {why}" for t in selection.left_out]
+    notes += [f"kernelwright: {selection.record.remark}"] if selection.record.remark else []
     return notes + [f"kernelwright: {name} has no target that backend {b} can call" for b in selection.unused]

@@ -45,7 +45,7 @@ from .recording import (
     text_of_specialization,
 )
 from .replacement import replace
-from .source_digest import defaults_in, digest_of, name_of
+from .source_digest import defaults_in, digest_of_text, name_of
 
 DIVISIBLE_BY_16 = ["tt.divisibility", 16]
 """What Triton knows of an argument. On CUDA it knows nothing else."""
@@ -275,7 +275,7 @@ class _Watch:
         except _UnwritableError as problem:
             self._notes.refuse(f"{name} {problem}")
         else:
-            self._notes.note(name, tuple(asked.signature), digest_of(function), specialization)
+            self._notes.note(name, tuple(asked.signature), digest_of_text(function.src), specialization)
 
     def _see_choice(self, tuner: Any, *arguments: Any, **options: Any) -> Any:
         if self._is_new(tuner):

@@ -22,6 +22,7 @@ from ...define.kernel import Kernel, Kernels
 from ...define.kernel_options import Declaration, read_options
 from ...define.names import caller, is_name
 from ...define.recorded import damage, read_recorded, recorded
+from .recorded_text import Texts
 from .recording import (
     DIVISIBLE,
     ChosenConfig,
@@ -40,6 +41,11 @@ OPTIONS = ("archs", "backends", "reads")
 
 MOST_LABEL = 48
 """Characters of the readable part of a config."""
+
+
+def record_again(recording: str, options: str = "--fresh ") -> str:
+    """The remedy for a recording that is no longer right."""
+    return f"record the program again: kernelwright record {options}--output {recording} program.py"
 
 
 @dataclass(frozen=True)
@@ -91,19 +97,19 @@ def recorded_functions(
     folder = Path(str(where.location).rpartition(":")[0]).parent
     functions = _functions_in(folder, path, where)
     _require_modules(functions, where)
-    return Kernels(
-        (
-            name,
-            _kernel(
-                name, _variants(function, _from_here(folder / path), functions[function], general), path, options, where
-            ),
-        )
-        for name, function in _named(functions, names or {}, path, where).items()
-    )
+    texts, recording = Texts(), _from_here(folder / path)
+    kernels = {}
+    for name, function in _named(functions, names or {}, path, where).items():
+        known = functions[function]
+        kernels[name] = _kernel(name, _variants(function, recording, known, general), path, options, where)
+        if texts.has_other(function, known.source):
+            again = record_again(recording, options="")
+            kernels[name].remark = f"{function} has changed since {recording} was recorded; {again}"
+    return Kernels(kernels)
 
 
 def _functions_in(folder: Path, path: str, where: Where) -> Recording:
-    remedy = f"record the program: kernelwright record program.py --output {_from_here(folder / path)}"
+    remedy = f"record the program: kernelwright record --output {_from_here(folder / path)} program.py"
     try:
         functions = parse(read_recorded(folder / path))
     except FileNotFoundError as error:

@@ -16,12 +16,8 @@ from ...core.errors import DefinitionError, Where
 from ..raised import first_line
 from .expression import expression_of
 from .program import OPTIONAL
+from .recorded import record_again
 from .recording import DTYPE, FLOAT, FUNCTION
-
-
-def record_again(recording: str) -> str:
-    """The remedy for a recording that is no longer right."""
-    return f"record the program again: kernelwright record program.py --output {recording} --fresh"
 
 
 @dataclass(frozen=True)

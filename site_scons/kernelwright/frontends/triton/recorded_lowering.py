@@ -28,8 +28,8 @@ from ..cubin import device_files, usage_of, with_spills
 from ..unit import LoweredKernel, Unit
 from .compiler import Compiled, Compiler, require_arch, require_release
 from .program import DTYPES
-from .recorded import RecordedVariant
-from .recorded_function import FoundFunction, constant, defaults_of, found, record_again
+from .recorded import RecordedVariant, record_again
+from .recorded_function import FoundFunction, constant, defaults_of, found
 from .recording import CONSTANT, DIVISIBLE, FUNCTION
 from .source_digest import source_of
 from .stand_in import standing_in

@@ -51,9 +51,9 @@ def text_of(source: str | ast.FunctionDef) -> str:
     return ast.unparse(ast.fix_missing_locations(ast.FunctionDef(**fields)))
 
 
-def digest_of(function: Any) -> str:
-    """The digest of the text of a function alone."""
-    return _digest(text_of(str(function.src)))
+def digest_of_text(source: str | ast.FunctionDef) -> str:
+    """The digest of the text of a function alone; see :func:`text_of`."""
+    return _digest(text_of(source))
 
 
 def _digest(text: str) -> str:
