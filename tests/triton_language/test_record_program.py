@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.core.errors import KernelwrightError
+from kernelwright.core.errors import KernelwrightError, Where
 from kernelwright.frontends.triton import stand_in
+from kernelwright.frontends.triton.recorded_function import found as found_function
 from kernelwright.frontends.triton.recording import Recording, Specialization, parse, text_of
 from kernelwright.triton import record
 from support.project import SITE_SCONS
@@ -333,6 +334,25 @@ def test_operators_of_libraries_and_other_threads_see_the_gpu_too(tmp_path: Path
     assert "29 specializations (29 new) from 29 calls" in said.stdout and said.stderr == ""
     found = parse((tmp_path / "calls.json").read_bytes())["ops:add"].specializations
     assert {one.constants["N"] for one in found} == {*range(1, 30)}
+
+
+def test_what_is_compiled_ahead_can_be_asked_and_launched(tmp_path: Path) -> None:
+    body = """
+    ahead = add.warmup(x, 2, grid=(1,))
+    ahead._init_handles()
+    assert 0 < ahead.n_regs < 256 and ahead.n_spills == 0 and ahead.metadata.shared == 0
+    ahead[(1, 1, 1)](x, 2)
+    add[(1,)](x, 2)
+    add[(1,)](x, 3)
+    driver = triton.runtime.driver.active
+    assert not hasattr(driver, "other")
+    try:
+        driver.utils.fill_tma_descriptor_tiled
+    except AttributeError as error:
+        assert "has no answer without a GPU: do without it, or record on a GPU" in str(error)
+    """
+    said = recorded(tmp_path, program(tmp_path, body), "--arch", "sm_90a")
+    assert said.stdout == "calls.json: 1 function, 2 specializations (2 new) from 3 calls\n"
 
 
 def test_a_program_that_fails_keeps_what_was_seen_and_shows_its_own_traceback(tmp_path: Path) -> None:
@@ -741,6 +761,16 @@ def test_operators_that_were_there_before_are_as_before_when_the_block_ends(tmp_
         assert len(during(x)) == 2
     assert before._backend_fns == functions
     assert len(before(x)) == len(during(x)) == 3 and not before(x).is_cuda
+
+
+def test_a_module_that_launches_when_it_is_imported_can_be_built_from(
+    tmp_path: Path, module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "import torch\nfrom recorded_ops import *\ntuned[(1,)](torch.zeros(64, device='cuda'), 1)\n"
+    (tmp_path / "launching.py").write_text(text)
+    with stand_in.standing_in("sm_90a"):
+        assert found_function("launching:tuned", "calls.json", Where()).function is module.tuned.fn
+    monkeypatch.delitem(sys.modules, "launching")
 
 
 def test_all_configs_are_recorded_whatever_was_measured_before(tmp_path: Path, module: Any) -> None:

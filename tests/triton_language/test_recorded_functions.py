@@ -335,7 +335,9 @@ def test_a_new_specialization_lowers_nothing_else_and_an_edit_of_the_function_lo
 
 def test_a_function_that_has_changed_since_it_was_recorded_is_told_at_each_run_and_refused_in_strict_mode(project):
     def told(*options: str, ok: bool = True) -> list[str]:
-        return [line for line in project.scons("-n", *options, ok=ok).output.splitlines() if "has changed since" in line]
+        return [
+            line for line in project.scons("-n", *options, ok=ok).output.splitlines() if "has changed since" in line
+        ]
 
     recorded = json.loads(recording())
     for node in ast.parse(OPS).body:

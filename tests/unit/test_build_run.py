@@ -212,6 +212,14 @@ def test_a_long_error_that_many_stages_have_is_shown_once(run):
     assert [run.outcome.text_of(short), run.outcome.text_of(short)] == [str(short)] * 2, "there is nothing to leave out"
 
 
+def test_the_remedy_of_an_error_that_all_variants_of_a_kernel_have_is_shown_once(run):
+    errors = [KernelwrightError("no module 'x'", Where("scale", variant), "install it") for variant in ("a", "b")]
+    assert [run.outcome.text_of(error) for error in errors] == [
+        "scale/a: no module 'x'\n  remedy: install it",
+        "scale/b: no module 'x' (its remedy is shown once)",
+    ]
+
+
 # --- Packages, and settled kernels
 
 

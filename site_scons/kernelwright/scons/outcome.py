@@ -42,7 +42,7 @@ class Outcome:
         self._failures: list[str] = []
         self._refused = 0
         self._tolerable = False
-        self._shown: set[tuple[str, str | None, str | None]] = set()
+        self._shown: set[tuple[str | None, ...]] = set()
         self._tables: dict[str, str] = {}
         self._used_tables: set[str] = set()
 
@@ -60,12 +60,17 @@ class Outcome:
         self._progress.erase()
 
     def text_of(self, error: KernelwrightError) -> str:
-        """The text of a stage's error, without the details if another stage had the same error."""
-        key = error.message, error.detail, error.remedy
-        if error.detail is None or key not in self._shown:
+        """The text of a stage's error, without the details if another stage had the same error.
+
+        The same goes for the remedy of an error that several variants of a kernel have.
+        """
+        of_kernel = error.where.kernel if error.detail is None else None
+        key = error.message, error.detail, error.remedy, of_kernel
+        shortened = "its remedy is" if error.detail is None else "its details are"
+        if key not in self._shown or (error.detail is None and (of_kernel is None or error.remedy is None)):
             self._shown.add(key)
             return str(error)
-        return f"{str(error).splitlines()[0]} (its details are shown once)"
+        return f"{str(error).splitlines()[0]} ({shortened} shown once)"
 
     def note_tables(self, tables: Mapping[str, Iterable[str]], kernels: set[str] | None) -> None:
         """Note the tuning tables that a package looked for.

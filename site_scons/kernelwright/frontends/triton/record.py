@@ -1,7 +1,7 @@
 """Records what a running program asks Triton's compiler for, with or without a GPU.
 
-Without one, nothing is compiled or launched: ``stand_in.py`` answers in its place. Written for Triton 3.9, whose
-methods ``JITFunction.run``, ``JITFunction._do_compile`` and ``Autotuner.run`` are replaced meanwhile. Its own hook,
+Without one, nothing is launched, and only what the program compiles ahead is compiled: ``stand_in.py`` answers in its
+place. Written for Triton 3.9, whose methods ``JITFunction.run``, ``JITFunction._do_compile`` and ``Autotuner.run`` are replaced meanwhile. Its own hook,
 ``jit_cache_hook``, is not enough: it fails for constants that JSON does not have, and does not say for which.
 """
 
@@ -83,7 +83,7 @@ def record(
 
     Arguments:
         path: the file.
-        arch: that of the GPU which is recorded for, such as ``sm_90a``. No GPU is used then: nothing is compiled or
+        arch: that of the GPU which is recorded for, such as ``sm_90a``. No GPU is used then: nothing is
             launched, and what is to be on a GPU is on the CPU. None: that of the GPU that Triton uses; all runs.
         fresh: whether to replace an existing file.
         first_config: whether of the configs of a tuned function only the first one is recorded, and run.
@@ -250,8 +250,8 @@ class _Watch:
 
     def _see_compilation(self, function: Any, *asked: Any, **more: Any) -> Any:
         call = dict(zip(self._names, asked, strict=False), **more)  # the rest is named
-        # Nothing is launched where there is nothing compiled.
-        result = self._compile(function, *asked, **more) if self._runs else None
+        # Nothing is launched where there is nothing compiled; but who compiles ahead looks at what that gives.
+        result = self._compile(function, *asked, **more) if self._runs or call["warmup"] else None
         if (id(function), call["key"]) not in self._noted:
             self._noted.add((id(function), call["key"]))
             self._note(function, call)

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ...core.arch import arch_order, shared_memory
+from ..cubin import usage_of
 from .library_operators import keep_in_force
 from .replacement import replace
 
@@ -89,6 +90,48 @@ def standing_in(arch: str) -> Iterator[None]:
         yield
 
 
+class _Answers(SimpleNamespace):
+    """Functions of a driver; what there is not is said in a sentence."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(_unanswered(f"utils.{name}"))
+
+
+def _unanswered(name: str) -> str:
+    return f"{name} of Triton's driver has no answer without a GPU: do without it, or record on a GPU"
+
+
+class _NoLauncher:
+    """Stands in for Triton's launcher, and launches nothing."""
+
+    def __init__(self, source: Any, metadata: Any) -> None:
+        pass
+
+    def __call__(self, *arguments: Any) -> None:
+        pass
+
+
+def _answers(arch: str) -> _Answers:
+    """What Triton's driver has for a GPU of an arch in ``utils``."""
+    capability = arch_order(arch)[0]
+
+    def load_binary(name: str, binary: bytes, shared: int, device: int) -> tuple[Any, int, int, int, int]:
+        usage = usage_of(binary, capability)[name]
+        return None, 0, usage["registers"], usage["stack_bytes"] // 4, 1024  # Triton counts spills in words
+
+    return _Answers(
+        get_device_properties=lambda index=0: _triton_properties(arch),
+        get_device_capability=lambda index=0: divmod(capability, 10),
+        get_current_device=lambda: 0,
+        set_current_device=lambda index: None,
+        get_default_stream=lambda index=0: 0,
+        is_stream_capturing=lambda stream=0: False,
+        set_printf_fifo_size=lambda size: None,
+        load_binary=load_binary,
+        unload_module=lambda module: None,
+    )
+
+
 def measure_once(call: Callable[[], Any], quantiles: Sequence[float] | None = None, **_: Any) -> Any:
     """What benchmarks in place of Triton's: it calls once, and all calls seem to take equally long."""
     call()
@@ -106,7 +149,11 @@ def _driver(arch: str) -> Any:
     class StandIn(DriverBase):  # type: ignore[misc]  # Triton has no types
         """Answers what Triton and programs ask before a launch."""
 
-        utils = SimpleNamespace(get_device_properties=lambda index=0: _triton_properties(arch))
+        utils = _answers(arch)
+        launcher_cls = _NoLauncher
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(_unanswered(name))
 
         @classmethod
         def is_active(cls) -> bool:
