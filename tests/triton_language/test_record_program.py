@@ -336,6 +336,44 @@ def test_operators_of_libraries_and_other_threads_see_the_gpu_too(tmp_path: Path
     assert {one.constants["N"] for one in found} == {*range(1, 30)}
 
 
+def test_what_programs_of_today_do_with_pytorch_works_without_a_gpu(tmp_path: Path) -> None:
+    body = """
+    import io
+    from torch.utils.checkpoint import checkpoint
+    from torch.utils.data import DataLoader
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            add[(1,)](x, 1)
+            ctx.save_for_backward(x)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            add[(1,)](*ctx.saved_tensors, 2)
+            return gradient
+
+    layer = torch.nn.Linear(4, 4).to("cuda")
+    for batch in DataLoader(torch.zeros(4, 4), batch_size=2, num_workers=1):
+        checkpoint(lambda x: Double.apply(layer(x)), batch.cuda(), use_reentrant=False).sum().backward()
+    file = io.BytesIO()
+    torch.save(layer.state_dict(), file)
+    file.seek(0)
+    layer.load_state_dict(torch.load(file, map_location=torch.device("cuda")))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        add[(1,)](x, 3)
+    graph.replay()
+    torch.cuda.nvtx.range_push("compiled")
+    torch.compile(lambda x: add[(1,)](x, 4))(x)
+    torch.cuda.nvtx.range_pop()
+    """
+    recorded(tmp_path, program(tmp_path, body), "--arch", "sm_90a")
+    found = parse((tmp_path / "calls.json").read_bytes())["ops:add"].specializations
+    assert {one.constants["N"] for one in found} == {1, 2, 3, 4}
+
+
 def test_what_is_compiled_ahead_can_be_asked_and_launched(tmp_path: Path) -> None:
     body = """
     ahead = add.warmup(x, 2, grid=(1,))

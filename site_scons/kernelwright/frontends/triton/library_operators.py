@@ -1,7 +1,7 @@
-"""Has the stand-in for a GPU in force where PyTorch turns it off: in operators of libraries, and in other threads.
+"""Has the stand-in for a GPU in force where PyTorch turns it off: in operators of libraries, hooks and other threads.
 
 PyTorch takes a mode off its stack while one of its functions runs, an operator that a program has registered among
-them, and each thread has a stack of its own. Written for PyTorch 2.13.
+them, and hooks for what is saved for gradients. Each thread has a stack of its own. Written for PyTorch 2.13.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def keep_in_force(stack: ExitStack, mode: Any) -> None:
         mode: a ``TorchFunctionMode``.
     """
     _in_threads(stack, mode)
-    _Operators(stack, mode)
+    _in_hooks(stack, _Operators(stack, mode))
 
 
 def _in_threads(stack: ExitStack, mode: Any) -> None:
@@ -47,6 +47,17 @@ def _in_threads(stack: ExitStack, mode: Any) -> None:
         start(thread)
 
     replace(stack, threading.Thread, "start", start_with_mode)
+
+
+def _in_hooks(stack: ExitStack, operators: _Operators) -> None:
+    from torch.autograd.graph import saved_tensors_hooks
+
+    begin: Any = saved_tensors_hooks.__init__
+
+    def begin_with_mode(hooks: Any, pack: Any, unpack: Any) -> None:
+        begin(hooks, operators.with_mode(pack), operators.with_mode(unpack))
+
+    replace(stack, saved_tensors_hooks, "__init__", begin_with_mode)
 
 
 class _Operators:
@@ -74,7 +85,7 @@ class _Operators:
         for known in list(OPDEFS.values()):  # those of modules that were imported before
             functions = known._backend_fns
             stack.callback(functions.update, dict(functions))
-            functions.update({device: self._with_mode(function) for device, function in functions.items()})
+            functions.update({device: self.with_mode(function) for device, function in functions.items()})
             if "cuda" in functions:
                 self._put_on_cpu(known._lib, known._name, "CPU", functions["cuda"], {})
 
@@ -87,7 +98,7 @@ class _Operators:
 
         key = str(dispatch_key or library.dispatch_key).rpartition(".")[2]
         if key in KEYS and callable(function) and function is not fallthrough_kernel:
-            function = self._with_mode(function)
+            function = self.with_mode(function)
         self._register(library, name, function, dispatch_key, **more)
         place = library.ns, str(name), key.replace("CUDA", "CPU")
         if "CUDA" in key:
@@ -106,7 +117,9 @@ class _Operators:
             warnings.simplefilter("ignore")  # PyTorch warns if there is one already
             self._register(own, name, function, key, **more)
 
-    def _with_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def with_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same, with the mode until the end."""
+
         @functools.wraps(function)
         def call(*arguments: Any, **options: Any) -> Any:
             if self._is_over:

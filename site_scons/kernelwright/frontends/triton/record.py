@@ -1,8 +1,9 @@
 """Records what a running program asks Triton's compiler for, with or without a GPU.
 
 Without one, nothing is launched, and only what the program compiles ahead is compiled: ``stand_in.py`` answers in its
-place. Written for Triton 3.9, whose methods ``JITFunction.run``, ``JITFunction._do_compile`` and ``Autotuner.run`` are replaced meanwhile. Its own hook,
-``jit_cache_hook``, is not enough: it fails for constants that JSON does not have, and does not say for which.
+place. Written for Triton 3.9, whose methods ``JITFunction.run``, ``JITFunction._do_compile`` and ``Autotuner.run`` are
+replaced meanwhile. Its own hook, ``jit_cache_hook``, is not enough: it fails for constants that JSON does not have, and
+does not say for which.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -240,7 +241,7 @@ def _torch_properties(arch: str) -> SimpleNamespace:
 
 
 class _Idle:
-    """Stands in for streams and events of PyTorch: there is nothing to wait for."""
+    """Stands in for streams, events and graphs of PyTorch: there is nothing to wait for, and nothing to repeat."""
 
     cuda_stream = cuda_event = device_index = 0
 
@@ -251,6 +252,7 @@ class _Idle:
         """There is nothing to do."""
 
     synchronize = wait = wait_event = wait_stream = record = _nothing
+    capture_begin = capture_end = replay = reset = pool = _nothing
 
     def record_event(self, event: Any = None) -> Any:
         return event or _Idle()
@@ -266,6 +268,13 @@ class _Idle:
 
     def __exit__(self, *error: object) -> None:
         pass
+
+
+class _Marks:
+    """Stands in for NVTX, which nobody looks at."""
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        return lambda *_, **__: 0
 
 
 def _replace_torch(stack: ExitStack, arch: str) -> None:
@@ -286,15 +295,30 @@ def _replace_torch(stack: ExitStack, arch: str) -> None:
         **dict.fromkeys(("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"), 0),
         **dict.fromkeys(("init", "set_device", "synchronize", "empty_cache", "ipc_collect", "set_rng_state")),
         **dict.fromkeys(("reset_peak_memory_stats", "set_stream", "set_per_process_memory_fraction")),
+        **dict.fromkeys(("graph_pool_handle", "reset_accumulated_memory_stats", "memory_summary")),
     }
     for name, answer in answers.items():
         replace(stack, torch.cuda, name, lambda *_, answer=answer, **__: answer)
-    for name in ("Stream", "Event", "ExternalStream", "current_stream", "default_stream", "stream", "device"):
+    for name in (
+        *("Stream", "Event", "ExternalStream", "current_stream", "default_stream", "stream", "device"),
+        *("CUDAGraph", "graph"),
+    ):
         replace(stack, torch.cuda, name, type(name, (_Idle,), {}))  # PyTorch's compiler knows each by its class
+    replace(stack, torch.cuda.nvtx, "_nvtx", _Marks())
+    new_shared: Any = torch.UntypedStorage._new_shared  # for what workers of a DataLoader give back
+    on_cpu = classmethod(lambda _, size, **options: new_shared(size, **{**options, "device": "cpu"}))
+    replace(stack, torch.UntypedStorage, "_new_shared", on_cpu)
     replace(stack, torch.cuda, "default_generators", (torch.default_generator,))
     replace(stack, torch.cuda, "get_rng_state", lambda *_: torch.get_rng_state())
+    load = torch.load
+
+    def load_on_cpu(file: Any, map_location: Any = None, *more: Any, **options: Any) -> Any:
+        return load(file, "meta" if str(map_location) == "meta" else "cpu", *more, **options)
+
+    replace(stack, torch, "load", load_on_cpu)
     set_default = torch.set_default_device
     replace(stack, torch, "set_default_device", lambda device: set_default(_on_cpu(device)))
+    _set_variable(stack, "TORCHDYNAMO_DISABLE", "1")  # torch.compile would compile for the GPU
     mode, run_backward = _mode(), vars(torch.autograd)["_engine_run_backward"]
 
     def backward(*arguments: Any, **options: Any) -> Any:
@@ -304,6 +328,16 @@ def _replace_torch(stack: ExitStack, arch: str) -> None:
     replace(stack, torch.autograd, "_engine_run_backward", backward)
     keep_in_force(stack, mode)
     stack.enter_context(mode)
+
+
+def _set_variable(stack: ExitStack, name: str, value: str) -> None:
+    """Set a variable of the environment, until the stack is closed."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    if before is None:
+        stack.callback(os.environ.pop, name, None)
+    else:
+        stack.callback(os.environ.__setitem__, name, before)
 
 
 def _mode() -> Any:
