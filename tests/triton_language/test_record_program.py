@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.core.errors import KernelwrightError, Where
+from kernelwright.core.errors import DefinitionError, KernelwrightError, Where
 from kernelwright.frontends.triton import stand_in
 from kernelwright.frontends.triton.recorded_function import found as found_function
 from kernelwright.frontends.triton.recording import Recording, Specialization, parse, text_of
@@ -805,9 +805,15 @@ def test_a_module_that_launches_when_it_is_imported_can_be_built_from(
     tmp_path: Path, module: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "import torch\nfrom recorded_ops import *\ntuned[(1,)](torch.zeros(64, device='cuda'), 1)\n"
-    (tmp_path / "launching.py").write_text(text)
-    with stand_in.standing_in("sm_90a"):
-        assert found_function("launching:tuned", "calls.json", Where()).function is module.tuned.fn
+    (tmp_path / "launching.py").write_text(text + "ahead = tuned.warmup(torch.zeros(64), 1, grid=(1,))\n")
+    for _ in range(2):  # for two functions
+        with stand_in.importing("sm_90a", "launching", Where()):
+            function = found_function("launching:tuned", "calls.json", Where()).function
+    assert function is module.tuned.fn
+    assert len(function.device_caches[0][0]) == len(sys.modules["launching"].ahead) == 2
+    refused = pytest.raises(DefinitionError, match="the definition file imports 'recorded_ops', which has recorded")
+    with refused, stand_in.importing("sm_90a", "recorded_ops", Where()):
+        pass
     monkeypatch.delitem(sys.modules, "launching")
 
 

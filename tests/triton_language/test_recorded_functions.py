@@ -412,6 +412,13 @@ def test_what_is_wrong_with_a_declaration_is_an_error_with_a_remedy(project, cas
     assert "remedy: " in printed
 
 
+def test_a_definition_file_that_imports_recorded_functions_is_refused(project):
+    project.write("kernels/program.py", declaration() + "\nimport ops\n")
+    printed = project.scons(ok=False).output
+    assert "the definition file imports 'ops', which has recorded functions" in printed
+    assert "remedy: do not import it there: put what both need into a module without functions of Triton" in printed
+
+
 @pytest.mark.parametrize("backend", ["cuda_core", "torch"])
 def test_a_backend_that_has_to_know_arguments_is_refused(project, backend):
     project.write("pyproject.toml", SETTINGS + f'backends = ["tvm_ffi", "{backend}"]\n')

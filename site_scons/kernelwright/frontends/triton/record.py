@@ -204,7 +204,7 @@ def _arch_of_gpu() -> str:
         import torch  # noqa: F401  # before Triton's driver, which then asks it for the stream
     from triton.runtime.driver import driver
 
-    remedy = "name the arch to record for, and no GPU is needed: --arch sm_90a (arch='sm_90a')"
+    remedy = "name the arch in front of the program, and no GPU is needed: --arch sm_90a (arch='sm_90a')"
     try:
         target = driver.active.get_current_target()
     except RuntimeError as error:

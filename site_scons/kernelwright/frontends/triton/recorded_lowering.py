@@ -32,7 +32,7 @@ from .recorded import RecordedVariant, record_again
 from .recorded_function import FoundFunction, constant, defaults_of, found
 from .recording import CONSTANT, DIVISIBLE, FUNCTION
 from .source_digest import source_of
-from .stand_in import standing_in
+from .stand_in import importing
 
 LOGIC = "the program chooses the grid of each call"
 """Why a backend without host code cannot call it."""
@@ -61,7 +61,7 @@ def lower_recorded(variant: RecordedVariant, unit: Unit, progress: Callable[[str
     arch = min(map(real_arch, unit.archs), key=arch_order)
     require_arch(arch, unit.where)
     progress(f"importing {variant.function}")
-    with standing_in(arch):  # modules ask for the GPU when they are imported, as they did when they were recorded
+    with importing(arch, variant.function.partition(":")[0], unit.where):
         function = found(variant.function, variant.recording, unit.where)
         known = _function(variant, function, unit.where)
     _require_parameters(variant, function.function, unit)

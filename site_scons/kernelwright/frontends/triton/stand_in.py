@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -17,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ...core.arch import arch_order, shared_memory
+from ...core.errors import DefinitionError, Where
 from ..cubin import usage_of
 from .library_operators import keep_in_force
 from .replacement import replace
@@ -31,6 +33,10 @@ PLAIN_SHARED = 48 * KIB
 
 LONG = 1e6
 """Milliseconds that everything seems to take, so that what measures repeats its measurement once only."""
+
+
+ASKED = "__asked_the_stand_in__"
+"""The attribute of modules that were imported with a stand-in in force."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,40 @@ def standing_in(arch: str) -> Iterator[None]:
         if importlib.util.find_spec("torch") is not None:
             _replace_torch(stack, arch)
         yield
+
+
+@contextlib.contextmanager
+def importing(arch: str, module: str, where: Where) -> Iterator[None]:
+    """Have a stand-in answer while a build imports a module, which may ask for the GPU as it did when it was recorded.
+
+    What the module launches is not compiled. What it compiles ahead is, because it may look at what that gives.
+
+    Raises:
+        DefinitionError: the module was imported before, without the stand-in.
+    """
+    from triton.runtime.jit import JITFunction
+
+    known = sys.modules.get(module)
+    if known is not None and not hasattr(known, ASKED):
+        message = f"the definition file imports {module!r}, which has recorded functions, and which the build imports "
+        message += "with answers for the GPU that it builds for"
+        remedy = "do not import it there: put what both need into a module without functions of Triton"
+        raise DefinitionError(message, where, remedy)
+    compile_ahead = JITFunction._do_compile
+
+    def compile_no_launch(function: Any, *asked: Any) -> Any:
+        *_, is_ahead = asked
+        return compile_ahead(function, *asked) if is_ahead else None
+
+    before = {*sys.modules}
+    try:
+        with standing_in(arch), ExitStack() as stack:
+            replace(stack, JITFunction, "_do_compile", compile_no_launch)
+            yield
+    finally:
+        for name in {*sys.modules} - before:
+            with contextlib.suppress(AttributeError):  # not everything there is a module
+                setattr(sys.modules[name], ASKED, True)
 
 
 class _Answers(SimpleNamespace):
