@@ -2,8 +2,9 @@
 
 from .define.arguments import Scalar, Tensor, Workspace
 from .define.sizes import Size, ceildiv
+from .define.strides import Stride
 from .frontends.cuda.exported import Exported
 from .frontends.cuda.source import Source
 from .frontends.cuda.tensor_map import TensorMap
 
-__all__ = ["Exported", "Scalar", "Size", "Source", "Tensor", "TensorMap", "Workspace", "ceildiv"]
+__all__ = ["Exported", "Scalar", "Size", "Source", "Stride", "Tensor", "TensorMap", "Workspace", "ceildiv"]

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from .define.arguments import Scalar, Tensor, Workspace
 from .define.sizes import Size, ceildiv
+from .define.strides import Stride
 from .frontends.triton.program import Program, configs_of
 
 if TYPE_CHECKING:
@@ -14,7 +15,19 @@ if TYPE_CHECKING:
 PLACES = {"record": ("record", "record"), "recorded": ("recorded", "recorded_functions"), "use": ("use", "use")}
 """Name -> the module that has it, and its name there: most definitions do without."""
 
-__all__ = ["Program", "Scalar", "Size", "Tensor", "Workspace", "ceildiv", "configs_of", "record", "recorded", "use"]
+__all__ = [
+    "Program",
+    "Scalar",
+    "Size",
+    "Stride",
+    "Tensor",
+    "Workspace",
+    "ceildiv",
+    "configs_of",
+    "record",
+    "recorded",
+    "use",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -74,6 +74,7 @@ class CudaCore(Backend):
         "arguments.py",
         "rivals.py",
         "size.py",
+        "strides.py",
         "tables.py",
     )
 
@@ -273,9 +274,10 @@ class _Writer:
         for symbol in self._unit.symbols:
             if symbol in needed and symbol not in scalars:
                 yield f"{self.names[symbol]} = {self._source(symbol)}"
-        for symbol, (position, axis) in self._unit.stride_places().items():
+        for symbol, places in self._unit.stride_places().items():
             if symbol in needed:
-                yield f"{self.names[symbol]} = {self.names[self._unit.arguments[position].name]}.stride({axis})"
+                told = ", ".join(f"({self.names[self._unit.arguments[at].name]}, {axis})" for at, axis in places)
+                yield f"{self.names[symbol]} = call.stride([{told}], {self._unit.multiples.get(symbol, 1)})"
 
     def _source(self, symbol: str) -> str:
         for argument in sorted(self._unit.arguments, key=lambda argument: argument.output):

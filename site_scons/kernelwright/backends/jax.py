@@ -38,6 +38,7 @@ class Jax(Backend):
         "rivals.py",
         "dtype.py",
         "size.py",
+        "strides.py",
     )
 
     def check(self, kernel: KernelPlan) -> None:

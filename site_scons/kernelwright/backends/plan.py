@@ -80,13 +80,13 @@ class LoweredUnit(Signature):
                     places.setdefault(size, (position, axis))
         return places
 
-    def stride_places(self) -> dict[str, tuple[int, int]]:
-        """Where arrays give each symbol that only strides have: the numbers of an argument and of a dimension."""
-        places: dict[str, tuple[int, int]] = {}
+    def stride_places(self) -> dict[str, list[tuple[int, int]]]:
+        """Where arrays give each symbol that only strides have: the numbers of arguments and of dimensions."""
+        places: dict[str, list[tuple[int, int]]] = {}
         for position in sorted(range(len(self.arguments)), key=lambda number: self.arguments[number].output):
             for axis, stride in enumerate(self.arguments[position].strides):
                 if stride in self.stride_symbols:
-                    places.setdefault(str(stride), (position, axis))
+                    places.setdefault(str(stride), []).append((position, axis))
         return places
 
     @property

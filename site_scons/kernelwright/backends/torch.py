@@ -106,6 +106,7 @@ class Torch(Backend):
         "rivals.py",
         "dtype.py",
         "size.py",
+        "strides.py",
     )
 
     def check(self, kernel: KernelPlan) -> None:

@@ -109,6 +109,7 @@ class _Wrapper:
         positions = [next(i for i, a in enumerate(first.arguments) if a.name == name) for name in kernel.outputs]
         returned = positions if positions != sorted(positions) else []
         dims = [sum(len(a.shape) for a in unit.arguments if a.output) for unit in kernel.units]
+        has_strides = any(argument.strides for unit in kernel.units for argument in unit.arguments)
         kind = "_GRIDDED" if kernel.recorded else "_OPAQUE" if kernel.opaque else ""
         toolkit = kernel.toolkit if any(unit.images for unit in kernel.units) else 0
         self._line(
@@ -133,6 +134,7 @@ class _Wrapper:
             *(["  .tuning = &kw_tuning_tables,"] if kernel.tables else []),
             *(["  .provider = &kw_provider,"] if self._split else []),
             *(["  .last = &kw_last,"] if kernel.recorded else []),
+            *(["  .by_strides = true,"] if has_strides and kernel.num_declared > 1 else []),
             *([f"  .gaps = {c_string(kernel.gaps)},"] if kernel.gaps else []),
             "};",
             f"static const char kw_description[] __attribute__((used)) = {c_string(description_of(kernel))};",
@@ -342,11 +344,13 @@ def _signature(number: int, unit: LoweredUnit, has_outputs: bool, competes: bool
 def _strides(number: int, unit: LoweredUnit) -> list[str]:
     """The function that computes declared strides of an argument."""
     sources = _symbol_sources(unit)
-    for symbol, (position, axis) in unit.stride_places().items():
-        sources.setdefault(symbol, f"kw_stride(call->tensors[{position}], {axis})")
-    lines = [f"static void kw_strides_{number}(const kw_call *call, int32_t argument, int64_t *strides) {{"]
+    for symbol, places in unit.stride_places().items():
+        told, step = ", ".join(f"{{{position}, {axis}}}" for position, axis in places), unit.multiples.get(symbol, 1)
+        sources.setdefault(symbol, f"kw_told_stride(call, (const kw_told[]){{{told}}}, {len(places)}, {step})")
+    lines = [f"static bool kw_strides_{number}(const kw_call *call, int32_t argument, int64_t *strides) {{"]
     strides = [stride for argument in unit.arguments for stride in argument.strides]
-    for symbol in dict.fromkeys(symbol for stride in strides for symbol in _symbols(stride, unit)):
+    used = dict.fromkeys(symbol for stride in strides for symbol in _symbols(stride, unit))
+    for symbol in used:
         if symbol not in sources:
             text = f"strides of arguments depend on {symbol!r}, which no input tells"
             raise KernelwrightError(text, unit.where, f"make {symbol!r} a size or a stride of an input")
@@ -355,7 +359,8 @@ def _strides(number: int, unit: LoweredUnit) -> list[str]:
         for axis, stride in enumerate(argument.strides):
             value = str(stride) if isinstance(stride, int) else size_expression(stride, "size_{}".format)
             lines.append(f"  if (argument == {position}) strides[{axis}] = {value};")
-    return [*lines, "}"]
+    multiples = [f"!(size_{symbol} % {unit.multiples[symbol]})" for symbol in used if symbol in unit.multiples]
+    return [*lines, f"  return {' && '.join(multiples) or 'true'};", "}"]
 
 
 def _fits(number: int, unit: LoweredUnit) -> list[str]:
@@ -416,6 +421,7 @@ def _argument(argument: Argument, unit: LoweredUnit) -> str:
         fields += [f".alignment = {argument.alignment or dtype.alignment}", f".ndim = {len(argument.shape)}"]
         fields += [f".shape = (const int64_t[]){{{shape}}}"] if shape else []
     fields += [".strided = true"] if argument.strides else []
+    fields += [".unique = true"] if argument.strides and argument.written else []
     fields += [".output = true"] if argument.output else []
     fields += [f".dtype = {{{dtype.code}, {dtype.bits}, {dtype.lanes}}}", f".text = {c_string(text)}"]
     return "{" + ", ".join(fields) + "}"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import keyword
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ..core.errors import DefinitionError, Where, shown
-from .sizes import Sizes, check_size
+from ..runtime.size import stride_name
+from .sizes import Size, Sizes, check_size
+from .strides import COMPACT, Strides, all_strides, as_given, check_strides, check_told, strides_of
 from .unit import Unit
 
 DTYPES = (
@@ -27,16 +30,20 @@ MOST_ALIGNED = 1 << 16
 
 @dataclass(frozen=True, init=False)
 class Tensor:
-    """A tensor argument, in row-major order.
+    """A tensor argument.
 
     Arguments:
         dtype: its type, such as ``float16``.
         shape: its sizes: integers, and names of sizes that callers choose (int32). Equal names are equal sizes.
         alignment: bytes that its data is aligned to; default: those of an element, so that slices can be passed. More
             lets the code load several elements at once.
-        multiples: name of a size -> what it is a multiple of, which callers are held to.
+        multiples: name of a size or stride -> what it is a multiple of, which callers are held to.
         written: whether the kernel writes to it; outputs are written in any case. None: not said, which is no, where
             the source does not tell either.
+        strides: in elements: ``compact``, which is row-major order without gaps; ``dense``, which is 1 in the last
+            dimension and anything in the others; ``free``, which is anything; or one for each dimension: an integer, a
+            name, an expression over names, or None for anything. The name of a size stands for that size. Anything may
+            be negative, and 0 unless the kernel writes to it.
     """
 
     dtype: str
@@ -44,6 +51,7 @@ class Tensor:
     alignment: int | None
     multiples: Mapping[str, int]
     written: bool | None
+    strides: Strides
 
     def __init__(
         self,
@@ -52,10 +60,11 @@ class Tensor:
         alignment: int | None = None,
         multiples: Mapping[str, int] | None = None,
         written: bool | None = None,
+        strides: str | Sequence[int | str | Size | None] = COMPACT,
     ) -> None:
-        values = (dtype, shape, alignment, dict(multiples or {}), written)
-        for name, value in zip(("dtype", "shape", "alignment", "multiples", "written"), values, strict=True):
-            object.__setattr__(self, name, value)
+        values = (dtype, shape, alignment, dict(multiples or {}), written, as_given(strides))
+        for each, value in zip(fields(self), values, strict=True):
+            object.__setattr__(self, each.name, value)
 
     @classmethod
     def of_fields(cls, dtype: str, shape: Sequence[int | str], **others: Any) -> Tensor:
@@ -137,11 +146,11 @@ class Declared:
 
     @property
     def told_sizes(self) -> frozenset[str]:
-        """The names of sizes that a call tells: those in shapes, and integers among the arguments."""
+        """The names of sizes that a call tells: those in shapes, of strides, and of integers among the arguments."""
         tensors = [value for value in self.declared.values() if isinstance(value, Tensor)]
         named = {size for tensor in tensors for size in tensor.shape if isinstance(size, str)}
         numbers = {n for n, value in self.declared.items() if isinstance(value, Scalar) and "int" in value.dtype}
-        return frozenset(named | numbers)
+        return frozenset(named | numbers | stride_symbols(self.declared) | told_strides(self.declared).keys())
 
     def check(self, outputs: Sequence[str], where: Where) -> None:
         """Raise a DefinitionError for what no kernel can be made of.
@@ -169,6 +178,28 @@ class Declared:
         outputs = unit.named(list(self.declared))
         self.check(outputs, unit.where)
         return replace(unit, outputs=outputs)
+
+
+def declared_strides(declared: Mapping[str, Tensor | Scalar]) -> dict[str, tuple[int | str, ...]]:
+    """The strides of each tensor among some arguments, by its name; none of one that has to be compact."""
+    tensors = ((name, value) for name, value in declared.items() if isinstance(value, Tensor))
+    return {name: strides_of(name, value.shape, value.strides) for name, value in tensors}
+
+
+def stride_symbols(declared: Mapping[str, Tensor | Scalar]) -> set[str]:
+    """The names that stand alone among the strides of some arguments."""
+    strides = itertools.chain.from_iterable(declared_strides(declared).values())
+    return {stride for stride in strides if isinstance(stride, str) and stride.isidentifier()}
+
+
+def told_strides(declared: Mapping[str, Tensor | Scalar]) -> dict[str, int | str]:
+    """The name of each ``Stride`` of some arguments -> what it is by their declarations: a number, or an expression."""
+    return {
+        stride_name(name, axis): stride
+        for name, value in declared.items()
+        if isinstance(value, Tensor)
+        for axis, stride in enumerate(all_strides(name, value.shape, value.strides))
+    }
 
 
 def multiples_of(values: Iterable[Any], known: Mapping[str, int] | None = None) -> dict[str, int]:
@@ -200,6 +231,8 @@ def check_arguments(declared: Mapping[str, Tensor | Scalar], outputs: Sequence[s
             raise DefinitionError(message, where, f"use one of {', '.join(known)}")
         if isinstance(value, Tensor):
             _check_tensor(name, value, where)
+            check_strides(name, value.shape, value.strides, bool(value.written) or name in outputs, where)
+    _check_names(declared, where)
     tensors = [name for name, value in declared.items() if isinstance(value, Tensor)]
     for name in outputs:
         if name not in tensors:
@@ -223,7 +256,20 @@ def _check_tensor(name: str, value: Tensor, where: Where) -> None:
     if alignment is not None and alignment > MOST_ALIGNED:
         message = f"argument {name!r} has alignment={shown(alignment)}, and nobody allocates memory like that"
         raise DefinitionError(message, where, f"use a power of two up to {MOST_ALIGNED}")
+    known: tuple[object, ...] = (*value.shape, *(value.strides if isinstance(value.strides, tuple) else ()))
     for size, factor in value.multiples.items():
-        if size not in value.shape or type(factor) is not int or not 0 < factor < 1 << 31:
+        if size not in known or type(factor) is not int or not 0 < factor < 1 << 31:
             message = f"argument {name!r} has multiples={shown(dict(value.multiples))}"
-            raise DefinitionError(message, where, "name sizes of its shape, and give each a positive integer")
+            raise DefinitionError(message, where, "name its sizes or strides, and give each a positive integer")
+
+
+def _check_names(declared: Mapping[str, Tensor | Scalar], where: Where) -> None:
+    """Raise a DefinitionError for a name in strides that nothing tells, and for one that only a stride may have."""
+    symbols = stride_symbols(declared)
+    sizes = {size for value in declared.values() if isinstance(value, Tensor) for size in value.shape}
+    taken = next((name for name in told_strides(declared) if name in sizes or name in declared), None)
+    if taken is not None:
+        raise DefinitionError(f"{taken!r} is the name of a stride", where, "give the size or argument another name")
+    numbers = {name for name, value in declared.items() if isinstance(value, Scalar) and "int" in value.dtype}
+    for name, strides in declared_strides(declared).items():
+        check_told(name, strides, {str(size) for size in sizes} | numbers | symbols, where)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import DefinitionError, Where, shown
-from ..runtime.size import translate
+from ..runtime.size import stride_of, translate
 
 INTEGERS = ("int32", "int64", "uint32", "uint64")
 """The dtypes that a size can be passed as."""
@@ -135,8 +135,12 @@ def check_size(size: Any, names: frozenset[str], what: str, where: Where) -> Non
             f"{what} is {shown(text_of(size))}, which is no arithmetic: {error}", where, remedy
         ) from error
     unknown = next((name for name in used if name not in names), None)
+    if unknown is not None and stride_of(unknown) != unknown:
+        message = f"{what} has {stride_of(unknown)}, and no Tensor has that name and such a dimension"
+        known = ", ".join(stride_of(name) for name in sorted(names) if stride_of(name) != name) or "none"
+        raise DefinitionError(message, where, f"name a dimension of a Tensor; there are {known}")
     if unknown is not None:
-        known = ", ".join(sorted(names)) or "none"
+        known = ", ".join(sorted(name for name in names if stride_of(name) == name)) or "none"
         message = f"{what} has the name {unknown!r}, which is in no shape of a Tensor (names in shapes: {known})"
         raise DefinitionError(message, where, remedy)
     if isinstance(size, Size) and size.dtype not in INTEGERS:

@@ -16,7 +16,7 @@ from ..core.dtype import Dtype, bytes_of
 from ..core.errors import DefinitionError, Where
 from ..core.signature import ZEROED
 from ..core.signature import TensorMap as EncodedMap
-from ..define.arguments import Scalar, Tensor, Workspace, multiples_of
+from ..define.arguments import Scalar, Tensor, Workspace, declared_strides, multiples_of, told_strides
 from ..define.sizes import Size, Sizes, text_of, unbracketed
 from ..runtime.dtype import integer_range
 from ..runtime.size import translate
@@ -103,7 +103,14 @@ class _Host:
         self._memories: dict[str, Any] = {}
         self._checks: list[Any] = []
         self._analyzer = sym.Analyzer()
-        self._parameters = {name: self._parameter(name, value) for name, value in declared.items()}
+        self._strides, self._told = declared_strides(declared), told_strides(declared)
+        for value in declared.values():  # a stride with the name of a size is that size
+            for size in value.shape if isinstance(value, Tensor) else ():
+                self._size(size)
+        numbers = {name: self._parameter(name, v) for name, v in declared.items() if isinstance(v, Scalar)}
+        self._parameters = numbers
+        tensors = {name: self._parameter(name, v) for name, v in declared.items() if isinstance(v, Tensor)}
+        self._parameters = {name: (numbers | tensors)[name] for name in declared}
 
     def function(self, launches: Sequence[DeclaredLaunch]) -> tirx.PrimFunc:
         """The function."""
@@ -139,7 +146,22 @@ class _Host:
     def _parameter(self, name: str, value: Tensor | Scalar) -> Any:
         if isinstance(value, Scalar):
             return tirx.Var(name, value.dtype)
-        return tirx.decl_buffer([self._size(size) for size in value.shape], value.dtype, name)
+        strides = [self._stride(stride) for stride in self._strides[name]]
+        return tirx.decl_buffer([self._size(size) for size in value.shape], value.dtype, name, strides=strides)
+
+    def _stride(self, stride: int | str) -> Any:
+        """A declared stride, in the type of sizes. One that stands alone may be negative, so nothing bounds it."""
+
+        def literal(number: int) -> Any:
+            return tirx.IntImm(self._size_dtype, number)
+
+        def symbol(name: str) -> Any:
+            if name in self._sizes or name not in self._parameters:
+                return self._sizes.setdefault(name, tirx.Var(name, self._size_dtype))
+            number = self._parameters[name]
+            return number if str(number.ty.dtype) == self._size_dtype else tirx.Cast(self._size_dtype, number)
+
+        return translate(str(stride), literal, symbol, _operation)
 
     def _memory(self, workspace: Workspace) -> Any:
         """A workspace as bytes; one that is zeroed as words, which the launcher tells it by."""
@@ -208,6 +230,8 @@ class _Host:
         computed = "int64" if "int" in dtype else dtype
 
         def symbol(name: str) -> Any:
+            if name in self._told and name not in self._sizes:
+                return translate(str(self._told[name]), literal, symbol, operation)
             variable = self._sizes[name] if name in self._sizes else self._parameters[name]
             return variable if str(variable.ty.dtype) == computed else tirx.Cast(computed, variable)
 

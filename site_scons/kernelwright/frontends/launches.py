@@ -9,7 +9,8 @@ from ..core.dtype import Dtype, bytes_of
 from ..core.errors import Where
 from ..core.signature import TensorMap as EncodedMap
 from ..define.arguments import Scalar, Tensor, Workspace
-from ..define.sizes import Size, Sizes
+from ..define.sizes import Size, Sizes, text_of
+from ..define.strides import all_strides
 from .cuda.source import declared_in
 from .cuda.tensor_map import FILLS, PROMOTIONS, SWIZZLES, TensorMap
 
@@ -73,7 +74,8 @@ def encoded(name: str, value: TensorMap) -> EncodedMap:
     element = bytes_of(Dtype.parse(value.tensor.dtype, Where()).bits)
     # The driver wants the innermost dimension first, and the strides of the others in bytes.
     shape = tuple(str(size) for size in reversed(value.tensor.shape))
-    strides = tuple(" * ".join([str(element), *shape[: axis + 1]]) for axis in range(len(shape) - 1))
+    steps = all_strides(name, value.tensor.shape, value.tensor.strides)
+    strides = tuple(f"{element} * {text_of(step)}" for step in reversed(steps[:-1]))
     lists = shape, strides, tuple(reversed(value.box)), (1,) * len(shape)
     modes = 0, SWIZZLES[value.swizzle], PROMOTIONS[value.promotion], FILLS[value.fill]
     return EncodedMap(name, value.tensor.dtype, *lists, *modes)

@@ -4,7 +4,8 @@ A tracer (``torch.compile``, ``jax.jit``) knows dtypes and sizes, but has no dat
 what the library's dispatcher does for a real one: it chooses the variant and computes the outputs' shapes. The messages
 are the same. Sizes may be symbolic integers of PyTorch; then an equality that a kernel needs becomes a guard.
 
-Alignment and strides of data are not compared here: the library does that, or ``cuda_core_match.py``.
+Alignment of data is not compared here: the library does that, or ``cuda_core_match.py``. Strides only decide between
+variants that fit otherwise.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from .loader import gaps_text
 from .refusal import AMBIGUOUS, BY_KERNEL, NO_TARGET, NO_VARIANT, refuse
 from .rivals import Pair, Relations
 from .size import Size, are_int32, argument_text, value_or_none
+from .strides import DeclaredStrides
 
 INT32_LIMIT = 2**31 - 1 - 65535
 """The most elements that a tensor may have in a kernel with int32 sizes (``KW_INT32_LIMIT`` of the launcher)."""
@@ -41,12 +43,14 @@ class Described:
         shape: of a tensor: integers, or symbolic ones; None for a scalar.
         value: of a scalar.
         device: of a tensor, for messages, such as ``cuda:0``; None where it is not known.
+        strides: of a tensor, in elements; None: it is compact, or they are not known.
     """
 
     dtype: str | None = None
     shape: tuple[Any, ...] | None = None
     value: Any = None
     device: str | None = None
+    strides: Sequence[Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -97,10 +101,12 @@ class Signatures:
         self._arguments = arguments
         self._declared: int = entry.get("declared", len(self.variants))
         self._meaning: Sequence[str] = entry.get("meaning", ())
+        self._has_strides = any(variant.strides for variant in self.variants)
         self._gaps = gaps_text(entry.get("missing", []))
 
     def choose(self, passed: Sequence[Described | None], index: int | None = None, target: str | None = None) -> Chosen:
-        """The first declared variant that the arguments fit. Tuning tables are not asked.
+        """The first declared variant that the arguments fit; if the strides fit none, the first one without regard to
+        them. Tuning tables are not asked.
 
         Numbers are converted by :func:`plain_number`.
 
@@ -116,17 +122,23 @@ class Signatures:
         """
         call = self._bound(passed)
         numbers = self._numbers(index, target)
-        for number in numbers:
-            variant = self.variants[number]
-            if self._matches(number, call, index is None):
-                others = self._relations.rivals[number] if index is None else ()
-                if rivals := [n for n in others if n in numbers and self._matches(n, call, True)]:
-                    self._raise_several(call, [number, *rivals])
-                self._check_ranges(variant, call)
-                chosen = Chosen(self, number, variant.solve(call))
-                self._check_sizes(chosen, call)
-                return chosen
-        self._raise_no_match(call, numbers)
+        number = self._first([n for n in numbers if self._matches(n, call, index is None)], call)
+        if number is None:
+            self._raise_no_match(call, numbers)
+        variant = self.variants[number]
+        others = self._relations.rivals[number] if index is None else ()
+        if rivals := [n for n in others if n in numbers and self._matches(n, call, True)]:
+            self._raise_several(call, [number, *rivals])
+        self._check_ranges(variant, call)
+        chosen = Chosen(self, number, variant.solve(call))
+        self._check_sizes(chosen, call)
+        return chosen
+
+    def _first(self, fitting: Sequence[int], call: Sequence[Described | None]) -> int | None:
+        """Of the variants that a call fits without regard to strides, the first one whose strides it fits, or else the
+        first one; None: there are none."""
+        by_strides = (n for n in fitting if not self._has_strides or self.variants[n].strides_fit(call))
+        return next(by_strides, fitting[0] if fitting else None)
 
     def _matches(self, number: int, call: Sequence[Described | None], among_others: bool) -> bool:
         """Whether a call fits a variant. If the variant competes with one of other sizes, all sizes are compared."""
@@ -375,6 +387,7 @@ class _Variant:
         self.targets = tuple(dict.fromkeys(unit["target"] for unit in entry.get("units", ())))
         self.tabled = tuple(entry.get("tabled", ()))  # targets for which it only runs where a tuning table says so
         self.arguments = [Expected(item, entry.get("multiples", {})) for item in entry["arguments"]]
+        self.strides = DeclaredStrides(entry)
         has_int32 = are_int32(entry["symbols"].values(), entry.get("stride_symbols", {}).values())
         self.limit = INT32_LIMIT if has_int32 else 2**63 - 1
 
@@ -382,6 +395,10 @@ class _Variant:
         """Whether a call fits; see :meth:`Expected.matches`."""
         pairs = zip(self.arguments, call, strict=True)
         return all(described is None or argument.matches(described, sizes) for argument, described in pairs)
+
+    def strides_fit(self, call: Sequence[Described | None]) -> bool:
+        """Whether the strides of a call that matches fit."""
+        return self.strides.fit(call, self.solve(call))
 
     def solve(self, call: Sequence[Described | None]) -> dict[str, Any]:
         """The value of each symbol: the number of that name, or the first size that is the symbol; inputs go first."""

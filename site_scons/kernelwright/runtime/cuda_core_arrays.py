@@ -7,12 +7,12 @@ PyTorch's tensors are asked directly, which is quickest. Other arrays are read t
 from __future__ import annotations
 
 import sys
-from math import prod
 from typing import Any, NamedTuple
 
 from .dlpack import Tensor, VersionedTensor, is_valid, pointer_in
 from .dtype import dtype_name, name_of_torch
 from .interface import DEVICE_TYPES, IMMUTABLE, VIEW, first_line, library_of
+from .strides import stride_of
 
 CPU, CUDA, MANAGED = *DEVICE_TYPES.values(), 13
 """DLPack's device types. Every device can address managed memory."""
@@ -59,14 +59,10 @@ class Array(NamedTuple):
         """Whether it has no elements."""
         return 0 in self.shape
 
-    def stride(self, axis: int) -> int:
-        """How many elements lie between one index and the next."""
-        return prod(self.shape[axis + 1 :]) if self.strides is None else self.strides[axis]
-
     @property
     def span(self) -> int:
         """How many elements long the memory is from the first element to the last, with gaps."""
-        steps = (abs(self.stride(axis)) * (size - 1) for axis, size in enumerate(self.shape))
+        steps = (abs(stride_of(self, axis)) * (size - 1) for axis, size in enumerate(self.shape))
         return 0 if self.is_empty else 1 + sum(steps)
 
     @property

@@ -11,6 +11,7 @@ from . import cuda_core_tensor_maps as tensor_maps
 from .arch import is_ptx, suitable
 from .cuda_core_device import Cuda, Device, version_text
 from .dtype import integer_range
+from .strides import told_stride
 
 SHARED_LIMIT = 48 * 1024
 """A function that needs more bytes of static and dynamic shared memory than this must opt in to more."""
@@ -212,6 +213,10 @@ class Call:
         """Raise the error of a check in the definition, unless it passes. The message may name the kernel already."""
         if not passes:
             self._cuda.refuse(error, message.removeprefix(f"kernel '{self._cuda.kernel}': "))
+
+    def stride(self, places: Sequence[tuple[Any, int]], step: int) -> int:
+        """What arrays tell of a symbol that only strides have; see :func:`told_stride`."""
+        return int(told_stride(places, step))
 
     def workspace(self, size: int, zeroed: bool = False) -> int:
         """The address of ``size`` bytes of temporary memory, which is freed when the call ends."""

@@ -1,6 +1,6 @@
 """Finds the variant for a call through cuda.core: compares its arrays and numbers with the variants that are built.
 
-``arguments.py`` compares dtypes and sizes; this module adds alignment, strides, devices and tuning tables.
+``arguments.py`` compares dtypes, sizes and strides; this module adds alignment, devices and tuning tables.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from .cuda_core_device import Cuda, Device
 from .cuda_core_launch import DeviceCode
 from .interface import IMMUTABLE, library_of, refuse_writing
 from .refusal import MISALIGNED
-from .size import Size
+from .strides import stride_of
 from .tables import Tuned, table_for, tables_of
 
 DECLARED = "\n  remedy: pass an array with the strides that the definition declares"
+
+UNIQUE = "\n  remedy: pass an array whose elements have a place each, such as a copy"
 
 COMPACT = "\n  remedy: pass a contiguous copy, such as cupy.ascontiguousarray(x) or x.contiguous()"
 
@@ -58,7 +60,7 @@ class Found:
     Arguments:
         index: its number.
         declared: the declared variant that the call fits, with the sizes of the call.
-        is_first: whether dtypes and sizes alone decide this; otherwise the alignment of the data decides, too.
+        is_first: whether dtypes, sizes and strides alone decide this; otherwise the alignment of the data decides, too.
         tuned: what the tuning tables say; None: there are none.
     """
 
@@ -134,6 +136,7 @@ class Matcher:
         self._entry = entry
         self.shared = shared
         self._index = index
+        self._by_strides = any(variant.strides for variant in shared.signatures.variants)
 
     def matched(self, passed: Passed) -> Match:
         """The match for a call. If an earlier call was of the same kind, only the data is compared."""
@@ -191,7 +194,8 @@ class Matcher:
             chosen = self.shared.signatures.choose(described, index, "cuda")
         except (TypeError, ValueError):
             return None
-        return chosen if self._are_aligned(index, passed) else None
+        fits = not self._by_strides or self.shared.signatures.variants[index].strides_fit(described)
+        return chosen if fits and self._are_aligned(index, passed) else None
 
     def _tuned(self, declared: Chosen, passed: Passed) -> Tuned | None:
         """What the tuning tables say; None: there are none, or the variant cannot run, and then the call says so."""
@@ -241,38 +245,25 @@ class Matcher:
 
     def _check_strides(self, index: int, position: int, passed: Passed) -> None:
         """Compare an array's strides with the declared ones. Any stride fits an axis of size 1, or an empty array."""
-        entry, array, limit = (
-            self._entry["variants"][index],
-            passed[position],
-            self.shared.signatures.variants[index].limit,
-        )
-        known = self.shared.signatures.choose([described_as(value) for value in passed], index, "cuda").symbols
-        strides = entry["arguments"][position]["strides"]
-        for axis, stride in enumerate(strides):
-            if array.shape[axis] == 1 or array.is_empty:
-                continue
-            found = array.stride(axis)
-            expected = self._stride(stride, entry, passed, known)
-            if found != expected:
-                what = f"Mismatched {entry['arguments'][position]['name']}.strides[{axis}]"
-                self._mismatch(index, position, what, str(expected), DECLARED, to="")
-        if array.span > limit:
-            name = entry["arguments"][position]["name"]
+        variant, array = self.shared.signatures.variants[index], passed[position]
+        call, item = [described_as(value) for value in passed], self._entry["variants"][index]["arguments"][position]
+        other = variant.strides.other(position, call, variant.strides.told(call, variant.solve(call)))
+        if other is not None:
+            axis, expected = other
+            found = f"argument '{item['name']}' has the stride {stride_of(array, axis)} in dimension {axis}"
+            text = f"{found}, expected {expected} (it has to be {variant.arguments[position].text}){DECLARED}"
+            self.shared.cuda.refuse(ValueError, text)
+        for axis, size in enumerate(array.shape if item["written"] and not array.is_empty else ()):
+            if size > 1 and stride_of(array, axis) == 0:
+                text = f"argument '{item['name']}' has the stride 0 in dimension {axis}, and the kernel writes it"
+                self.shared.cuda.refuse(ValueError, text + UNIQUE)
+        if array.span > variant.limit:
             remedy = "pass a copy that has no such gaps, or build the kernel with int64 sizes"
-            told = f"the {limit} that int{32 if limit < 1 << 32 else 64} sizes allow\n  remedy: {remedy}"
+            told = (
+                f"the {variant.limit} that int{32 if variant.limit < 1 << 32 else 64} sizes allow\n  remedy: {remedy}"
+            )
+            name = item["name"]
             self.shared.cuda.refuse(ValueError, f"argument '{name}' has elements that are further apart than {told}")
-
-    def _stride(self, stride: int | str, entry: Mapping[str, Any], passed: Passed, known: Mapping[str, Any]) -> int:
-        """The value of a declared stride. The first array with a symbol that only strides have gives its value."""
-        if isinstance(stride, int):
-            return stride
-        symbols = dict(known)
-        order = sorted(range(len(passed)), key=lambda number: entry["arguments"][number]["output"])
-        for number in (number for number in order if isinstance(passed[number], Array)):
-            for axis, symbol in enumerate(entry["arguments"][number].get("strides", ())):
-                if isinstance(symbol, str) and symbol.isidentifier():
-                    symbols.setdefault(symbol, passed[number].stride(axis))
-        return int(Size(stride).value(symbols))
 
     def _mismatch(self, index: int, position: int, what: str, expected: str, remedy: str, to: str = "to ") -> NoReturn:
         """Raise an error in the words of TVM's host code."""
@@ -286,7 +277,7 @@ def described_as(value: Any) -> Described | None:
     if value is None:
         return None
     if isinstance(value, Array):
-        return Described(value.dtype, value.shape, device=value.place)
+        return Described(value.dtype, value.shape, device=value.place, strides=value.strides)
     return Described(value=value)
 
 

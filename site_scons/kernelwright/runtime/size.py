@@ -66,6 +66,20 @@ def translate(
         raise ValueError(f"the size {text[:LONGEST]!r} has too many terms inside of one another") from error
 
 
+_ANY = "__stride_"
+
+
+def stride_name(argument: str, axis: int) -> str:
+    """The symbol of a stride of an argument that has no name of its own."""
+    return f"{argument}{_ANY}{axis}"
+
+
+def stride_of(name: str) -> str:
+    """What a definition writes for such a symbol; the name itself if it is another one."""
+    argument, is_stride, axis = name.rpartition(_ANY)
+    return f'Stride("{argument}", {axis})' if is_stride else name
+
+
 def size_text(size: int | str, multiples: Mapping[str, int]) -> str:
     """A size as messages show it.
 
@@ -86,8 +100,13 @@ def argument_text(kind: str, dtype: str, shape: Sizes, multiples: Mapping[str, i
         multiples: see :func:`size_text`.
     """
     sizes = f"[{', '.join(size_text(size, multiples) for size in shape)}]" if kind == "tensor" else ""
-    declared = f" with strides [{', '.join(map(str, strides))}]" if strides else ""
+    texts = ("any" if _is_unnamed(stride) else size_text(stride, multiples) for stride in strides)
+    declared = f" with strides [{', '.join(texts)}]" if strides else ""
     return dtype + sizes + declared
+
+
+def _is_unnamed(stride: int | str) -> bool:
+    return isinstance(stride, str) and stride.isidentifier() and stride_of(stride) != stride
 
 
 class Size:

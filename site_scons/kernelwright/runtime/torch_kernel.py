@@ -120,6 +120,7 @@ class Operators:
         self.signatures = Signatures(kernel.name, entry)
         arguments = [argument for variant in entry["variants"] for argument in variant["arguments"]]
         self.written = {argument["name"] for argument in arguments if argument["written"]}
+        self.strided = {argument["name"] for argument in arguments if "strides" in argument}
         self._unsigned = unsigned_of(entry)
         self.plain_number = plain_number
         self.alignment = max(argument.get("alignment") or 1 for argument in arguments)
@@ -279,12 +280,16 @@ class Operators:
             TypeError, ValueError, RuntimeError: the call would; see ``Kernel.choice``.
         """
         arguments = self.in_order(passed, named)
+        usable = [
+            not isinstance(value, torch.Tensor) or self._is_usable(name, value)
+            for name, value in zip(self._passed(len(arguments)), arguments, strict=False)
+        ]
         strided = any(isinstance(one, torch.Tensor) and not one.is_contiguous() for one in arguments)
-        if not strided:
+        if self.strided or not strided:
             try:
                 return self.kernel.choice(*arguments)
             except ValueError:
-                if all(not isinstance(one, torch.Tensor) or self._is_usable(one) for one in arguments):
+                if all(usable):
                     raise
         return self.kernel.choice(*self._copied(arguments))
 
@@ -297,7 +302,7 @@ class Operators:
         names = self._passed(len(arguments))
         usable = list(arguments)
         for position, (name, tensor) in enumerate(zip(names, arguments, strict=True)):
-            if not isinstance(tensor, torch.Tensor) or self._is_usable(tensor):
+            if not isinstance(tensor, torch.Tensor) or self._is_usable(name, tensor):
                 continue
             if name in self.written:
                 self._refuse(
@@ -308,8 +313,8 @@ class Operators:
             usable[position] = tensor.clone(memory_format=torch.contiguous_format)
         return usable
 
-    def _is_usable(self, tensor: torch.Tensor) -> bool:
-        return tensor.is_contiguous() and not tensor.data_ptr() % self.alignment
+    def _is_usable(self, name: str, tensor: torch.Tensor) -> bool:
+        return (name in self.strided or tensor.is_contiguous()) and not tensor.data_ptr() % self.alignment
 
     def _passed(self, count: int) -> list[str]:
         """The names of the ``count`` arguments of a call: all, or else the inputs."""
@@ -452,4 +457,5 @@ def _increment_version() -> Callable[[Any], None]:
 def _described(argument: Any) -> Described:
     if not isinstance(argument, torch.Tensor):
         return Described(value=argument)
-    return Described(name_of_torch(argument.dtype), tuple(argument.shape), device=str(argument.device))
+    strides = argument.stride() if argument.layout is torch.strided else None
+    return Described(name_of_torch(argument.dtype), tuple(argument.shape), device=str(argument.device), strides=strides)

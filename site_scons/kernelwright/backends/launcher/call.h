@@ -74,6 +74,40 @@ KW_FUNCTION bool kw_scalar_matches(const kw_argument *argument, int32_t type) {
          type == KW_BIG_INT;
 }
 
+/* ---- strides ---- */
+
+/* Whether all tensors have the ranks that a lowering expects, as they do not where a call is run for its error. */
+KW_COLD bool kw_ranks_match(const kw_signature *signature, const kw_call *call) {
+  for (int32_t i = 0; i < call->kernel->num_arguments; ++i)
+    if (call->tensors[i] && call->tensors[i]->ndim != signature->arguments[i].ndim) return false;
+  return true;
+}
+
+/* Computes the strides that a tensor needs, and compares its own with them where there is something to stride over. The
+ * result is the first dimension in which they differ, or -1. */
+KW_COLD int32_t kw_other_stride(const kw_signature *signature, const kw_call *call, int32_t argument,
+                                int64_t *expected) {
+  const DLTensor *tensor = call->tensors[argument];
+  DLTensor compact = *tensor;
+  compact.strides = NULL;
+  for (int32_t i = 0; i < tensor->ndim; ++i) expected[i] = kw_stride(&compact, i);
+  if (signature->arguments[argument].strided) signature->strides(call, argument, expected);
+  for (int32_t i = 0; i < tensor->ndim && !kw_is_empty(tensor); ++i)
+    if (tensor->shape[i] > 1 && kw_stride(tensor, i) != expected[i]) return i;
+  return -1;
+}
+
+/* Whether the strides of all tensors fit, which have the right ranks. */
+KW_COLD bool kw_strides_match(const kw_signature *signature, const kw_call *call) {
+  for (int32_t i = 0; i < call->kernel->num_arguments; ++i) {
+    if (!call->tensors[i]) continue;
+    int64_t expected[call->tensors[i]->ndim + 1];
+    if (kw_other_stride(signature, call, i, expected) >= 0) return false;
+    if (signature->arguments[i].strided && !signature->strides(call, i, expected)) return false;
+  }
+  return true;
+}
+
 KW_FUNCTION bool kw_matches(const kw_signature *signature, const kw_call *call, kw_depth depth) {
   for (int32_t i = 0; i < call->kernel->num_arguments; ++i) {
     const kw_argument *argument = &signature->arguments[i];
@@ -81,7 +115,8 @@ KW_FUNCTION bool kw_matches(const kw_signature *signature, const kw_call *call, 
                          : call->values[i] && !kw_scalar_matches(argument, call->values[i]->type_index))
       return false;
   }
-  return depth < KW_SIZES || !signature->fits || signature->fits(call);
+  if (depth >= KW_SIZES && signature->fits && !signature->fits(call)) return false;
+  return depth < KW_DATA || __builtin_expect(!call->kernel->by_strides, 1) || kw_strides_match(signature, call);
 }
 
 /* ---- what TVM's host code does not check ---- */
@@ -125,6 +160,29 @@ KW_COLD int kw_raise_tensor(const kw_argument *argument, const DLTensor *tensor,
   kw_append(&text, " has more elements than the %" PRId64 " that int%d sizes allow", limit, kw_bits_of(limit));
   kw_append(&text, "\n  remedy: split the call, or build the kernel with int64 sizes");
   return kw_raise_text("ValueError", &text);
+}
+
+KW_COLD int kw_raise_stride(const kw_argument *argument, int32_t axis, int64_t found, int64_t expected) {
+  return kw_raise("ValueError",
+                  "argument '%s' has the stride %" PRId64 " in dimension %d, expected %" PRId64 " (it has to be %s)"
+                  "\n  remedy: pass an array with the strides that the definition declares",
+                  argument->name, found, axis, expected, argument->text);
+}
+
+/* Compares the strides of a tensor with the declared ones. No two elements of one that is written may be the same. */
+KW_COLD int kw_check_strides(const kw_signature *signature, const kw_call *call, int32_t position) {
+  const kw_argument *argument = &signature->arguments[position];
+  const DLTensor *tensor = call->tensors[position];
+  int64_t expected[tensor->ndim + 1];
+  int32_t axis = kw_other_stride(signature, call, position, expected);
+  if (axis >= 0) return kw_raise_stride(argument, axis, kw_stride(tensor, axis), expected[axis]);
+  for (int32_t i = 0; argument->unique && i < tensor->ndim; ++i)
+    if (tensor->shape[i] > 1 && !kw_stride(tensor, i))
+      return kw_raise("ValueError",
+                      "argument '%s' has the stride 0 in dimension %d, and the kernel writes it"
+                      "\n  remedy: pass an array whose elements have a place each, such as a copy",
+                      argument->name, i);
+  return 0;
 }
 
 /* How far apart elements of a tensor with declared strides are has to fit the kernel's sizes. */
@@ -198,6 +256,7 @@ KW_HOT int kw_check(const kw_signature *signature, kw_call *call) {
       call->adapted |= tensor->byte_offset != 0;
       if (elements > 0 && argument->strided) {
         if (kw_check_span(argument, tensor, limit)) return -1;
+        if (kw_ranks_match(signature, call) && kw_check_strides(signature, call, i)) return -1;
         call->adapted |= kw_has_size_of_one(tensor);
       }
       if (__builtin_expect(elements > 0 && kw_is_aligned(argument, tensor), 1)) continue;

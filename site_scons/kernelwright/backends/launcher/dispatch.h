@@ -10,7 +10,6 @@ KW_FUNCTION kw_entry kw_entry_on(const kw_variant *variant, DLDevice device) {
 
 /* What to do about an argument that TVM's host code (0.27) refuses. Its words are all that it tells. */
 KW_COLD const char *kw_remedy_for(const char *message) {
-  if (strstr(message, ".strides[")) return "pass an array with the strides that the definition declares";
   if (strstr(message, "compact") || strstr(message, ".strides"))
     return "pass a contiguous copy, such as numpy.ascontiguousarray(x) or x.contiguous()";
   if (strstr(message, ".shape")) return "pass arrays whose sizes fit each other";
@@ -95,12 +94,13 @@ KW_COLD int kw_run_adapted(const kw_call *call, const kw_variant *variant, kw_en
   TVMFFIAny values[KW_CALL_ARGUMENTS];
   DLTensor shown[KW_CALL_ARGUMENTS];
   int32_t dims = 1;
+  bool ranks = kw_ranks_match(signature, call);
   for (int32_t i = 0; i < call->kernel->num_arguments; ++i) dims += signature->arguments[i].ndim;
   int64_t room[dims], *strides = room;
   for (int32_t i = 0; i < call->kernel->num_arguments; ++i) {
     const DLTensor *tensor = kw_tensor_of(&arguments[i]);
     values[i] = call->tensors[i] || !call->values[i] ? arguments[i] : *call->values[i];
-    bool strided = call->tensors[i] && signature->arguments[i].strided;
+    bool strided = ranks && call->tensors[i] && signature->arguments[i].strided;
     if (!tensor) continue;
     shown[i] = *tensor;
     if (strided || kw_is_empty(tensor)) shown[i].strides = NULL;

@@ -18,7 +18,8 @@ typedef struct kw_argument {
   const char *text; /* for messages, such as "float16[m, 4096]" */
   kw_kind kind;
   bool output;
-  bool strided; /* its strides are declared, and the host code compares them; otherwise it has to be compact */
+  bool strided; /* its strides are declared; otherwise it has to be compact */
+  bool unique;  /* of one with strides: it is written, so no two elements may have one place */
   DLDataType dtype;
   int32_t ndim;
   uint32_t alignment; /* of a tensor's data, in bytes */
@@ -33,8 +34,9 @@ typedef struct kw_signature {
   bool int32_sizes; /* the kernel computes with int32 sizes, so tensors have at most KW_INT32_LIMIT elements */
   /* Computes the dimensions of all outputs, one after the other, from the inputs of a call that matches. */
   void (*output_shapes)(const struct kw_call *call, int64_t *dims);
-  /* Computes the declared strides of an argument. What only strides tell is as the caller has it. */
-  void (*strides)(const struct kw_call *call, int32_t argument, int64_t *strides);
+  /* Computes the declared strides of an argument. What only strides tell is as the caller has it. The result is whether
+   * that is a multiple of what it has to be. */
+  bool (*strides)(const struct kw_call *call, int32_t argument, int64_t *strides);
   /* Whether the sizes of a call that matches fit each other; null: host code sees to it, since no other variant could
    * have been meant. */
   bool (*fits)(const struct kw_call *call);
@@ -215,6 +217,7 @@ typedef struct kw_kernel {
   const kw_tuning *tuning; /* null: there are no tables */
   _Atomic(TVMFFIObjectHandle) *provider; /* room for what finds images that are in files; null: the library has them */
   _Atomic(int32_t) *last; /* of a kernel that is called with a grid: the number of the variant that ran last */
+  bool by_strides; /* some of several variants declare strides, so a variant is chosen by strides, too */
   const char *gaps; /* of a partial package: what failed and is not there; otherwise null */
 } kw_kernel;
 
@@ -242,12 +245,38 @@ KW_FUNCTION const DLTensor *kw_tensor_of(const TVMFFIAny *value) {
 /* The data of an image that is in the objects of sources with host code of their own: CUDA's runtime in them loads it. */
 #define KW_IN_OBJECTS ""
 
-/* A stride of a tensor in elements; 0 without a tensor. */
+/* Where an array tells a symbol that only strides have. */
+typedef struct kw_told {
+  int32_t argument;
+  int32_t axis;
+} kw_told;
+
+/* A stride of a tensor in elements. */
 static inline int64_t kw_stride(const DLTensor *tensor, int32_t axis) {
   int64_t stride = 1;
-  if (!tensor || tensor->strides) return tensor ? tensor->strides[axis] : 0;
-  for (int32_t i = axis + 1; i < tensor->ndim; ++i) stride *= tensor->shape[i];
+  if (tensor->strides) return tensor->strides[axis];
+  for (int32_t i = axis + 1; i < tensor->ndim; ++i) stride = (int64_t)((uint64_t)stride * (uint64_t)tensor->shape[i]);
   return stride;
+}
+
+/* What the arrays of a call tell of such a symbol. The first one counts that has several elements along the dimension.
+ * Over a single one nothing strides: if all are so, the symbol is what it is in a compact array, as a multiple of `step`. */
+static inline int64_t kw_told_stride(const kw_call *call, const kw_told *places, int32_t count, int64_t step) {
+  int64_t compact = 0;
+  for (const kw_told *place = places + count; place-- > places;) {
+    const DLTensor *tensor = call->tensors[place->argument];
+    if (!tensor || place->axis >= tensor->ndim) continue;
+    DLTensor plain = *tensor;
+    plain.strides = NULL;
+    compact = kw_stride(&plain, place->axis);
+  }
+  for (const kw_told *place = places; place < places + count; ++place) {
+    const DLTensor *tensor = call->tensors[place->argument];
+    bool counts = tensor && place->axis < tensor->ndim && tensor->shape[place->axis] > 1;
+    for (int32_t i = 0; counts && i < tensor->ndim; ++i) counts = tensor->shape[i] != 0;
+    if (counts) return kw_stride(tensor, place->axis);
+  }
+  return compact - compact % step;
 }
 
 /* Names an image of device code, which images.s embeds. */

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ...core.dtype import Dtype, bytes_of
 from ...core.errors import DefinitionError, Where, shown
 from ...define.arguments import Tensor
+from ...define.strides import all_strides
 
 SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 """Bytes within which the copies of rows are exchanged -> the number of the mode (CUtensorMapSwizzle in cuda.h)."""
@@ -55,6 +56,10 @@ class TensorMap:
         if not isinstance(self.tensor, Tensor) or not 1 <= len(self.tensor.shape) <= LARGEST_RANK:
             message = f"the TensorMap of {name!r} is of {shown(self.tensor)}"
             raise DefinitionError(message, where, f"give it a Tensor with one to {LARGEST_RANK} dimensions")
+        last_stride = all_strides(name, self.tensor.shape, self.tensor.strides)[-1:]
+        if last_stride != (1,):
+            message = f"the TensorMap of {name!r} is of a tensor whose last stride is not always 1"
+            raise DefinitionError(message, where, 'write strides="dense", or 1 as the last of the strides')
         box, rank = list(self.box), len(self.tensor.shape)
         if len(box) != rank or not all(type(size) is int and 1 <= size <= LARGEST_BOX for size in box):
             message = f"the TensorMap of {name!r} has box={shown(self.box)}"

@@ -63,10 +63,10 @@ def _symbol(function: tirx.PrimFunc, name: str, unit: Unit) -> Any:
     outputs = unit.named([str(parameter.name) for parameter in function.params])
     for parameter in function.params:
         if tirx.buffer.is_buffer_var(parameter) and str(parameter.name) not in outputs:
-            sizes += [size for size in parameter.shape if isinstance(size, tvm.ir.Var)]
+            sizes += [size for size in (*parameter.shape, *parameter.strides) if isinstance(size, tvm.ir.Var)]
     symbol = next((size for size in sizes if str(size.name) == name), None)
     if symbol is None:
         names = ", ".join(dict.fromkeys(str(size.name) for size in sizes)) or "there are none"
-        message = f"divisible names {name!r}, which is no size of an input (the sizes that are: {names})"
-        raise DefinitionError(message, unit.where, "name a variable that is a whole dimension of an input's shape")
+        message = f"divisible names {name!r}, which is no size or stride of an input (those are: {names})"
+        raise DefinitionError(message, unit.where, "name a variable that is a whole dimension or stride of an input")
     return symbol

@@ -15,12 +15,12 @@ from typing import Any
 
 from ...core.arch import SHARED_MEMORY, arch_order, real_arch
 from ...core.errors import DefinitionError, KernelwrightError, LoweringError, ToolchainError, Where
-from ...define.arguments import Scalar, Tensor, Workspace, multiples_of
+from ...define.arguments import Scalar, Tensor, Workspace
 from ...define.divisible import SPECIALIZED as DIVISIBILITY
 from ...define.sizes import Size
 from ..raised import MAX_MESSAGE, first_line, line_of
 from ..unit import Unit
-from .heuristics import divisor_of, resolved
+from .heuristics import divisor_of, multiples_in, resolved
 from .program import DTYPES, ENVIRONMENT, NEED, VERSION, Program
 
 ARCHS = tuple(SHARED_MEMORY)
@@ -242,7 +242,7 @@ class _ProgramCompiler(Compiler):
             return True  # memory that is allocated is aligned to more than that
         if isinstance(value, Tensor):
             return value.alignment is not None and value.alignment % DIVISIBILITY == 0
-        multiples = multiples_of(self._program.declared.values(), self._unit.multiples)
+        multiples = multiples_in(self._program, self._unit)
         return isinstance(value, Size) and divisor_of(value, multiples) % DIVISIBILITY == 0
 
 

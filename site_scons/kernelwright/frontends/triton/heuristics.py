@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from ...core.errors import DefinitionError, Where
-from ...define.arguments import Scalar, Tensor, multiples_of
+from ...define.arguments import Scalar, Tensor, multiples_of, told_strides
 from ...define.divisible import ALL
 from ...define.sizes import Size, text_of
 from ...runtime.size import translate
@@ -45,6 +45,17 @@ def divisor_of(size: Size, multiples: Mapping[str, int]) -> int:
         return math.gcd(*operands) if name != "//" else 1
 
     return translate(text_of(size), abs, lambda name: multiples.get(name, 1), operation)
+
+
+def multiples_in(program: Program, unit: Unit) -> dict[str, int]:
+    """What each name is a multiple of that the sizes of a program have: sizes, and strides."""
+    multiples = multiples_of(program.declared.values(), unit.multiples)
+    strides = {
+        name: divisor_of(Size(stride), multiples)
+        for name, stride in told_strides(program.declared).items()
+        if name != stride
+    }
+    return multiples | strides
 
 
 OPERATIONS = (
@@ -135,8 +146,12 @@ def specialized(program: Program, unit: Unit) -> tuple[Program, Unit]:
     The unit has no multiples left but those of sizes.
     """
     step = unit.multiples.get(ALL, 1)
-    result = program if step == 1 else program.specialized(step, unit.named(list(program.declared)))
-    return result, replace(unit, multiples={name: number for name, number in unit.multiples.items() if name != ALL})
+    multiples = {name: number for name, number in unit.multiples.items() if name != ALL}
+    if step == 1:
+        return program, replace(unit, multiples=multiples)
+    outputs = unit.named(list(program.declared))
+    strides = {name: math.lcm(step, multiples.get(name, 1)) for name in sorted(program.strides(outputs))}
+    return program.specialized(step, outputs), replace(unit, multiples={**multiples, **strides})
 
 
 def resolved(program: Program, unit: Unit) -> tuple[Program, Unit]:
@@ -172,7 +187,7 @@ def resolved(program: Program, unit: Unit) -> tuple[Program, Unit]:
 
 
 def _known(program: Program, unit: Unit) -> _Known:
-    multiples = multiples_of(program.declared.values(), unit.multiples)
+    multiples = multiples_in(program, unit)
     # The general variant of ``specialize`` is none of these: it also gets multiples of 16, if data is not aligned.
     classes = {name: numbers for name, numbers in unit.divisible.items() if name != ALL}
     others = {name: [n for n in numbers if n > multiples.get(name, 1)] for name, numbers in classes.items()}

@@ -6,14 +6,14 @@ Nothing here imports Triton, so that its absence can be explained.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
 from ...core.errors import DefinitionError, Where, shown
 from ...core.need import Interpreter, Need
 from ...core.own_environment import OwnEnvironment
-from ...define.arguments import Declared, Scalar, Tensor, Workspace
+from ...define.arguments import Declared, Scalar, Tensor, Workspace, declared_strides, told_strides
 from ...define.sizes import Size, Sizes, check_axes, check_size, names_in, on_axes, text_of
 from ...runtime.heuristic import FLOATS
 from ..named_source import check_source
@@ -111,8 +111,10 @@ class Program(Declared):
             "launch_cooperative_grid": launch_cooperative_grid,
             "launch_pdl": launch_pdl,
         }
+        self.arguments = arguments
         # As Triton does it for a call: code for an integer that is 1 does not read it.
-        self.arguments = {name: 1 if _is_one(value) else value for name, value in arguments.items()}
+        ones = {"1", *(name for name, stride in told_strides(self.declared).items() if stride == 1)}
+        self.arguments = {name: 1 if _is_one(value, ones) else value for name, value in arguments.items()}
 
     @property
     def passed(self) -> dict[str, Tensor | Scalar | Size | Workspace]:
@@ -140,6 +142,21 @@ class Program(Declared):
             **{name: tensor.specialized(step, rows) for name, tensor in tensors.items()},
         }
         return copied
+
+    def strides(self, outputs: Sequence[str]) -> set[str]:
+        """The symbols that only strides of inputs tell, and that the function gets."""
+        listed = declared_strides({name: value for name, value in self.declared.items() if name not in outputs})
+        told = told_strides(self.declared)
+        used = {
+            told.get(size, size)
+            for value in self.arguments.values()
+            if isinstance(value, Size)
+            for size in names_in(value)
+        }
+        sizes = {size for value in self.declared.values() if isinstance(value, Tensor) for size in value.shape}
+        numbers = {name for name, value in self.declared.items() if isinstance(value, Scalar)}
+        symbols = {stride for strides in listed.values() for stride in strides if str(stride).isidentifier()}
+        return {str(symbol) for symbol in symbols & used - sizes - numbers}
 
     def rows(self, outputs: Sequence[str]) -> set[str]:
         """The sizes that come last in a shape, that the function gets, and that a call has."""
@@ -223,8 +240,8 @@ class Program(Declared):
                 raise DefinitionError(message, where, remedy)
 
 
-def _is_one(value: Any) -> bool:
-    return isinstance(value, Size) and text_of(value) == "1"
+def _is_one(value: Any, ones: Collection[str]) -> bool:
+    return isinstance(value, Size) and text_of(value) in ones
 
 
 def configs_of(function: Any, name: str | None = None, /) -> list[dict[str, Any]]:
