@@ -21,11 +21,11 @@ from ..define.divisible import rounded_up
 from ..define.kernel import Kernel
 from ..processes.protocol import INTERPRETED, CheckRequest, CheckResult
 from ..runtime.arch import suitable
-from ..runtime.dlpack import Exported, as_integers, to_numpy, with_code
 from ..runtime.interface import plain_number
 from ..runtime.size import Size
 from .compare import TOLERANCES, Mismatch, compare, is_float
 from .cuda_runtime import capability, load_cuda_runtime
+from .strided import LAYOUTS, REPEATED, Strided, Strides, barely_aligned, strides_for
 
 Array = NDArray[Any]
 Values = dict[str, Any]
@@ -78,6 +78,7 @@ class Check:
         self._outputs = list(request.signature.returned)
         self._inputs = [argument for argument in request.signature.arguments if not argument.output]
         self._tensors = [argument for argument in request.signature.arguments if argument.is_tensor]
+        self._strides: Strides = {}
         seed = hashlib.sha256(f"{kernel.name}/{variant.slug}".encode()).digest()
         self._rng = np.random.default_rng(int.from_bytes(seed[:8], "little"))
         kind, _, index = ("cpu" if request.device == INTERPRETED else request.device).partition(":")
@@ -98,25 +99,45 @@ class Check:
         is_for_some = self._request.archs and self._interpreted is None
         if is_for_some and not suitable(self._request.archs.split(","), capability(self._device)):
             return CheckResult(0, 0.0, (), self._request.device)
-        strided = [argument.name for argument in self._signature.arguments if argument.strides]
-        if strided and self._request.device.startswith("cuda"):
-            print(f"{self._kernel.name} is not checked on {self._request.device}: {strided[0]} has declared strides")
-            return CheckResult(0, 0.0, (), self._request.device)
         function = self.function()
         worst = 0.0
         checked: list[dict[str, int]] = []
-        for sizes in size_sets(list(self._signature.symbols), self._signature.multiples):
-            inputs = self.inputs(sizes)
-            if inputs is not None:
-                self._progress(f"running it with {_listed(sizes)}")
-                worst = max(worst, self._case(function, sizes, inputs, leave_out=False))
-                if not checked and self._leaves_out:
-                    worst = max(worst, self._case(function, sizes, inputs, leave_out=True))
-                checked.append(sizes)
+        for number, sizes in enumerate(size_sets(list(self._signature.symbols), self._signature.multiples)):
+            for layout in self._layouts(number):
+                inputs = self._laid_out(sizes, layout)
+                if inputs is not None:
+                    self._progress(f"running it with {_listed(sizes)}")
+                    worst = max(worst, self._case(function, sizes, inputs, leave_out=False))
+                    if not checked and self._leaves_out:
+                        worst = max(worst, self._case(function, sizes, inputs, leave_out=True))
+                    checked.append(sizes)
         if not checked:
             raise self._nothing_checked()
         cases = len(checked) + self._leaves_out
         return CheckResult(cases, worst, tuple(checked), self._request.device)
+
+    def _layouts(self, number: int) -> Sequence[str]:
+        """The layouts of strides that sizes are checked with: all for the first sizes, and then one after the other."""
+        layouts = [one for one in LAYOUTS if one != REPEATED or self._kernel.inputs_function is None]
+        if not self._signature.stride_symbols:
+            return LAYOUTS[:1]
+        return [layouts[number % len(layouts)]] if number else layouts
+
+    def _laid_out(self, sizes: Mapping[str, int], layout: str) -> Values | None:
+        """The inputs, for arrays with certain strides, which calls get from then on; None: these sizes are skipped."""
+        inputs, shapes = self.inputs(sizes), self.shapes(sizes)
+        if inputs is None or shapes is None or not any(argument.strides for argument in self._tensors):
+            return inputs
+        told = {**sizes, **{name: value for name, value in inputs.items() if isinstance(value, int)}}
+        strides = strides_for(self._tensors, shapes, told, self._signature.multiples, layout)
+        if strides is None:
+            return None
+        self._strides = strides
+        for argument in self._inputs:
+            if argument.strides:  # elements that share a place have one value
+                value = Strided(inputs[argument.name], argument, tvm.cpu(), strides[argument.name])
+                inputs[argument.name] = value.given
+        return inputs
 
     @property
     def _leaves_out(self) -> bool:
@@ -267,26 +288,33 @@ class Check:
         """The kernel's tensors after a call, by argument name."""
         arguments: list[Any] = []
         tensors: dict[str, Any] = {}
-        symbols = dict(sizes)
         for argument in self._inputs if leave_out else self._signature.arguments:
             value = self.garbage(argument, sizes) if argument.output else inputs[argument.name]
             if isinstance(value, np.ndarray):
-                strides = declared_strides(argument, value.shape, symbols)
-                tensors[argument.name] = value = to_device(value, argument, self._device, strides)
-            arguments.append(value)
+                tensors[argument.name] = value = self._placed(value, argument)
+            arguments.append(value.tensor if isinstance(value, Strided) else value)
         try:
             returned = function(*arguments)
             if leave_out:
                 several = list(returned) if len(self._outputs) > 1 else [returned]
                 tensors |= dict(zip(self._outputs, several, strict=True))
-            return {name: from_device(tensor) for name, tensor in tensors.items()}
-        except DefinitionError:
-            raise  # the interpreter was at that line
+            return {
+                name: tensor.content(name) if isinstance(tensor, Strided) else from_device(tensor)
+                for name, tensor in tensors.items()
+            }
+        except (CheckError, DefinitionError):
+            raise  # the interpreter was at that line, or the kernel wrote beside an array
         except Exception as error:  # the library raises errors of any type
             how = "without its outputs" if leave_out else "with all arguments"
             raise CheckError(
                 f"calling the kernel {how} at {_listed(sizes)} raised {type(error).__name__}: {error}"
             ) from error
+
+    def _placed(self, value: Array, argument: Argument) -> Any:
+        """An array where a kernel gets it."""
+        if not argument.strides:
+            return to_device(value, argument, self._device)
+        return Strided(value, argument, self._device, self._strides[argument.name])
 
     def garbage(self, argument: Argument, sizes: Mapping[str, int]) -> Array:
         """An output before the call, full of values that show where the kernel writes nothing."""
@@ -366,46 +394,14 @@ def random_array(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dty
     return np.asarray(rng.standard_normal(shape)).astype(dtype)
 
 
-def declared_strides(argument: Argument, shape: Sequence[int], told: dict[str, int]) -> list[int]:
-    """Strides in elements that an argument accepts, with gaps where it allows them; [] if compact.
-
-    Arguments:
-        told: symbol -> value; the symbols that occur only in strides are added.
-    """
-    strides: list[Any] = list(argument.strides)
-    free = [axis for axis, stride in enumerate(strides) if isinstance(stride, str) and stride.isidentifier()]
-    free = [axis for axis in free if strides[axis] not in told]
-    span = 1
-    for axis in [*(axis for axis in range(len(strides)) if axis not in free), *reversed(free)]:
-        if axis in free:
-            told.setdefault(strides[axis], span + 3)
-        if isinstance(strides[axis], str):
-            strides[axis] = Size(strides[axis]).value(told)
-        span += max(shape[axis] - 1, 0) * abs(strides[axis])
-    return strides
-
-
-def to_device(array: Array, argument: Argument, device: Any, strides: Sequence[int] = ()) -> Any:
-    """A new tensor on a device with the content of an array, for an argument.
+def to_device(array: Array, argument: Argument, device: Any) -> Any:
+    """A new compact tensor on a device with the content of an array, for an argument.
 
     On the CPU it is aligned as the argument has to be and no better.
-
-    Arguments:
-        strides: the tensor's strides on the CPU, in elements; none: it is compact, as it always is on other devices.
     """
     on_cpu = device.dlpack_device_type() == tvm_ffi.DLDeviceType.kDLCPU
-    if on_cpu and strides and (integers := as_integers(array)):
-        content, code = integers
-        copy = to_device(content, argument, device, strides)
-        return tvm_ffi.from_dlpack(Exported(with_code(copy.__dlpack__(), code)))
     if on_cpu and array.dtype.isbuiltin == 1:
-        span = 1 + sum(max(size - 1, 0) * stride for size, stride in zip(array.shape, strides, strict=bool(strides)))
-        content = np.zeros(span, array.dtype) if strides else array
-        copy = barely_aligned(content, argument.alignment or array.itemsize)
-        if strides:
-            copy = np.lib.stride_tricks.as_strided(copy, array.shape, [stride * array.itemsize for stride in strides])
-            copy[...] = array
-        return copy
+        return barely_aligned(array, argument.alignment or array.itemsize)
     shape = array.shape
     tensor = _aligned_tensor(shape, argument) if on_cpu else tvm.runtime.empty(shape, argument.dtype, device)
     if array.size:
@@ -421,22 +417,9 @@ def _aligned_tensor(shape: tuple[int, ...], argument: Argument) -> Any:
     return tensor._create_view(shape, argument.dtype)
 
 
-def barely_aligned(array: Array, alignment: int) -> Array:
-    """A copy whose address is a multiple of ``alignment`` bytes and of nothing more, as a slice of an array may be."""
-    more = max(64, 2 * alignment)
-    storage = np.empty(array.nbytes + more + alignment, np.uint8)
-    start = -storage.ctypes.data % more + alignment
-    copy = storage[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    return copy
-
-
 def from_device(tensor: Any) -> Array:
     """The content of a tensor, after the work that was submitted before it."""
-    if isinstance(tensor, np.ndarray):
-        return tensor
-    # TVM copies compact tensors only; other ones are views of NumPy's memory, see to_device.
-    return np.asarray(tensor.numpy() if tensor.is_contiguous() else to_numpy(tensor))
+    return tensor if isinstance(tensor, np.ndarray) else np.asarray(tensor.numpy())
 
 
 def _accepted(function: Callable[..., Any], values: Mapping[str, Any], skip: int = 0) -> Values:

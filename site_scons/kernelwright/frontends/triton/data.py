@@ -79,14 +79,16 @@ class InterpretRequest(CompileRequest):
 
     Arguments:
         shapes: argument -> its shape; None: it is a number.
+        strides: tensor -> its strides.
         numbers: argument -> its value.
-        contents: what is in the arrays, in the order of the arguments.
+        contents: what is in the memory of the arrays, in the order of the arguments.
     """
 
     op: ClassVar[str] = "interpret"
     result: ClassVar[type[Interpreted]] = Interpreted  # type: ignore[assignment]
     remedy: ClassVar[str | None] = "look whether it reads or writes beyond the end of a tensor"
     shapes: Mapping[str, tuple[int, ...] | None]
+    strides: Mapping[str, tuple[int, ...]]
     numbers: Mapping[str, Any]
     contents: tuple[bytes, ...]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import math
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -12,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dtype import Dtype, bytes_of
-from ...core.errors import ToolchainError, Where
+from ...core.errors import ToolchainError
 from ...define.arguments import Tensor
 from ...define.sizes import text_of
 from ..other_process import asked, source_of
 from ..unit import Unit
 from .data import CompileRequest, InterpretRequest, Made
+from .memory import memory_of, strides_of
 from .program import ENVIRONMENT, INTERPRETER, NEED, Program
 
 WORKER = "triton.worker"
@@ -72,10 +70,11 @@ def interpreted_elsewhere(program: Program, unit: Unit) -> Callable[..., Mapping
     def run(*arguments: Any) -> Mapping[str, str]:
         given = dict(zip(program.declared, arguments, strict=True))
         tensors = {name: value for name, value in program.declared.items() if isinstance(value, Tensor)}
-        memories = [_memory(given[name], tensor) for name, tensor in tensors.items()]
+        memories = [memory_of(given[name], tensor.dtype) for name, tensor in tensors.items()]
         request = InterpretRequest(
             **_told(program, unit),
             shapes={name: tuple(map(int, given[name].shape)) if name in tensors else None for name in given},
+            strides={name: tuple(strides_of(given[name])) for name in tensors},
             numbers={name: np.asarray(value).item() for name, value in given.items() if name not in tensors},
             contents=tuple(map(bytes, memories)),
         )
@@ -86,10 +85,3 @@ def interpreted_elsewhere(program: Program, unit: Unit) -> Callable[..., Mapping
         return files
 
     return run
-
-
-def _memory(array: Any, declared: Tensor) -> memoryview:
-    """The bytes of a compact array."""
-    size = bytes_of(math.prod(map(int, array.shape)) * Dtype.parse(declared.dtype, Where(stage="check")).bits)
-    address = array.ctypes.data if hasattr(array, "ctypes") else array.data_ptr()
-    return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B") if size else memoryview(bytearray())

@@ -10,12 +10,11 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import triton.language as tl
-from torch.utils.dlpack import from_dlpack
 from triton.language.extra import libdevice
 from triton.runtime.errors import InterpreterError
 from triton.runtime.interpreter import (
@@ -27,21 +26,22 @@ from triton.runtime.interpreter import (
     interpreter_builder,
 )
 
-from ...core.dtype import Dtype, bytes_of
 from ...core.errors import DefinitionError, Where
-from ...define.arguments import Scalar, Tensor, Workspace
+from ...define.arguments import Scalar, Tensor, Workspace, declared_strides
 from ...define.sizes import Size, text_of
 from ...runtime.size import Size as Computed
+from ...runtime.size import stride_name
 from ..sequence import Launches, each_of
 from ..unit import Unit
 from .heuristics import resolved
+from .memory import before_first, memory_of, strides_of
 from .program import DTYPES, Program
 
 
 def interpreted(returned: Program | Launches[Program], unit: Unit) -> Callable[..., Mapping[str, str]]:
     """A function that runs programs, and gets NumPy arrays, tensors of tvm-ffi and numbers: all arguments, in order.
 
-    It may get tensors of PyTorch, too. It returns the files that another process used, of which there are none.
+    It may get views, too. It returns the files that another process used, of which there are none.
 
     Arguments:
         returned: what the definition returned.
@@ -58,8 +58,9 @@ def interpreted(returned: Program | Launches[Program], unit: Unit) -> Callable[.
     _mend_libdevice()
 
     def run(*arguments: Any) -> Mapping[str, str]:
-        given = dict(zip(returned.declared, arguments, strict=True))
-        symbols = _symbols(returned.declared, given)
+        given, declared = dict(zip(returned.declared, arguments, strict=True)), returned.declared
+        given |= {name: _view(given[name], v.dtype) for name, v in declared.items() if isinstance(v, Tensor)}
+        symbols = _symbols(declared, given)
         memories = {name: memory for program in programs for name, memory in _memories(program, symbols).items()}
         for program, function in zip(programs, functions, strict=True):
             _execute(program, function, given | memories, symbols)
@@ -74,8 +75,8 @@ def _memories(program: Program, symbols: Mapping[str, int]) -> dict[str, torch.T
     for name, value in program.arguments.items():
         if isinstance(value, Workspace):
             shape = [_value(size, symbols) for size in value.shape]
-            size = math.prod(shape) * bytes_of(Dtype.parse(value.dtype, Where()).bits)
-            memories[name] = tensor_of(bytearray((b"\0" if value.zeroed else b"\xff") * size), value.dtype, shape)
+            content = torch.full((math.prod(shape), getattr(torch, value.dtype).itemsize), 0 if value.zeroed else 0xFF)
+            memories[name] = content.to(torch.uint8).view(getattr(torch, value.dtype))
     return memories
 
 
@@ -166,10 +167,17 @@ def _function_of(program: Program, where: Where) -> InterpretedFunction[Any]:
 def _symbols(declared: Mapping[str, Tensor | Scalar], given: Mapping[str, Any]) -> dict[str, int]:
     """The sizes that the arguments of a call tell."""
     symbols: dict[str, int] = {}
+    strides = declared_strides(declared)
     for name, value in declared.items():
         if isinstance(value, Tensor):
-            pairs = zip(value.shape, given[name].shape, strict=True)
+            array = given[name]
+            pairs = zip(value.shape, array.shape, strict=True)
             symbols |= {size: int(number) for size, number in pairs if isinstance(size, str)}
+            for axis, stride in enumerate(array.strides):
+                named = strides[name][axis] if strides[name] else None
+                symbols[stride_name(name, axis)] = stride
+                if isinstance(named, str) and named.isidentifier():
+                    symbols.setdefault(named, stride)
         elif "int" in value.dtype:
             symbols[name] = int(given[name])
     return symbols
@@ -182,24 +190,41 @@ def _value(size: Any, symbols: Mapping[str, int]) -> int:
 
 def _passed(value: Any, given: Any, symbols: Mapping[str, int]) -> Any:
     """What a parameter of the function gets."""
-    if isinstance(value, (Tensor, Workspace)):
-        return _tensor(given)
+    if isinstance(value, Workspace):
+        return given
+    if isinstance(value, Tensor):
+        return given.first
     if isinstance(value, Size):
         return _number(_value(value, symbols), value.dtype)
     return _number(given, value.dtype) if isinstance(value, Scalar) else value
 
 
-def tensor_of(memory: bytearray | bytes, dtype: str, shape: Sequence[int]) -> torch.Tensor:
-    """A tensor in some memory."""
-    kind = getattr(torch, dtype)
-    return torch.frombuffer(memory, dtype=kind).reshape(shape) if memory else torch.empty(shape, dtype=kind)
+class View(NamedTuple):
+    """An array of any strides. A function gets its address only, so PyTorch need not know how to make it.
+
+    Arguments:
+        first: the first element, or an empty tensor.
+        shape, strides: as the array has them.
+    """
+
+    first: torch.Tensor
+    shape: Sequence[int]
+    strides: Sequence[int]
 
 
-def _tensor(array: Any) -> torch.Tensor:
-    """A tensor in the memory of an array; those of dtypes that NumPy lacks come as tensors of tvm-ffi."""
-    if isinstance(array, torch.Tensor):
+def view_of(memory: Any, dtype: str, shape: Sequence[int], strides: Sequence[int]) -> View:
+    """An array in some memory, which begins at the lowest address of the array."""
+    kind, count = getattr(torch, dtype), len(memory)
+    whole = torch.frombuffer(memory, dtype=kind) if count else torch.empty(0, dtype=kind)
+    first = before_first(shape, strides) if count else 0
+    return View(whole[first : first + 1], shape, strides)
+
+
+def _view(array: Any, dtype: str) -> View:
+    """An array of NumPy or tvm-ffi, unless it is one already."""
+    if isinstance(array, View):
         return array
-    return torch.from_numpy(array) if isinstance(array, np.ndarray) else from_dlpack(array)
+    return view_of(memory_of(array, dtype), dtype, [int(size) for size in array.shape], strides_of(array))
 
 
 def _number(value: Any, dtype: str) -> tl.tensor:

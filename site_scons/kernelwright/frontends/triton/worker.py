@@ -37,13 +37,15 @@ def _compile(request: CompileRequest, module: ModuleType) -> Made:
 
 def _interpret(request: InterpretRequest, module: ModuleType) -> Interpreted:
     """Run a program with arrays, and answer with what is in them afterwards."""
-    from .interpreter import interpreted, tensor_of
+    from .interpreter import interpreted, view_of
 
     program = _program_of(request, module)
     memories = [bytearray(content) for content in request.contents]
     parts = iter(memories)
     arguments = [
-        request.numbers[name] if shape is None else tensor_of(next(parts), program.declared[name].dtype, shape)
+        request.numbers[name]
+        if shape is None
+        else view_of(next(parts), program.declared[name].dtype, shape, request.strides[name])
         for name, shape in request.shapes.items()
     ]
     interpreted(program, request.unit)(*arguments)
