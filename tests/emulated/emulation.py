@@ -38,7 +38,8 @@ from kernelwright.processes.protocol import CheckRequest
 from kernelwright.runtime.cuda_core_launch import truncdiv, truncmod
 from kernelwright.toolchain.nvcc import find_nvcc
 from kernelwright.toolchain.nvdisasm import find_nvdisasm
-from kernelwright.worker.check import Check, barely_aligned
+from kernelwright.worker.check import Check
+from kernelwright.worker.strided import barely_aligned
 from numpy.typing import NDArray
 from support.project import ROOT, Project, once_in
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,8 @@ from kernelwright.core.signature import UNKNOWN, Argument, Signature
 from kernelwright.processes import worker as worker_module
 from kernelwright.processes.protocol import CheckRequest, CheckResult
 from kernelwright.worker import check as check_module
-from kernelwright.worker.check import Check, barely_aligned, from_device, random_array, size_sets, to_device
+from kernelwright.worker.check import Check, from_device, random_array, size_sets, to_device
+from kernelwright.worker.strided import Strided, barely_aligned, strides_for
 from support.launcher_build import build, plan
 from support.moments import HANGS_AFTER_S
 from support.workers_project import Project
@@ -244,15 +246,44 @@ def test_arrays_of_every_dtype_are_aligned_as_the_kernel_asks_and_no_better(dtyp
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn"])
-def test_arrays_have_the_strides_of_the_argument_whatever_their_dtype(dtype: str) -> None:
+@pytest.mark.parametrize("strides", [(8, 1), (1, 4), (-9, 2), (0, 1)])
+def test_arrays_have_the_strides_of_the_argument_and_what_is_beside_them_is_watched(
+    dtype: str, strides: tuple[int, ...]
+) -> None:
     import tvm
+    import tvm_ffi
 
     array = np.arange(15).reshape(3, 5).astype(numpy_dtype(dtype))
-    tensor = to_device(array, Argument("x", "tensor", dtype, False, False, (3, 5), None), tvm.cpu(), (8, 1))
-    item = array.itemsize if isinstance(tensor, np.ndarray) else 1
-    assert tuple(stride // item for stride in tensor.strides) == (8, 1)
-    got = from_device(tensor)
-    assert got.dtype == array.dtype and got.tolist() == array.tolist()
+    placed = Strided(
+        array, Argument("x", "tensor", dtype, False, False, (3, 5), 2 * array.itemsize), tvm.cpu(), strides
+    )
+    assert tuple(placed.tensor.strides) == strides and str(placed.tensor.dtype) == dtype
+    assert placed.tensor.data_ptr() % (4 * array.itemsize) == 2 * array.itemsize
+    expected = array if strides[0] else np.broadcast_to(array[-1], array.shape)
+    assert placed.given.tolist() == placed.content("x").tolist() == expected.tolist()
+    first = placed.tensor.data_ptr() if strides != (-9, 2) else placed.tensor.data_ptr() - 2 * 9 * array.itemsize
+    (ctypes.c_uint8 * 1).from_address(first - 1)[0] = 1
+    with pytest.raises(CheckError, match=r"1 elements that are none of x have changed, whose strides are \["):
+        placed.content("x")
+    assert tvm_ffi.from_dlpack(placed.tensor).device == placed.tensor.device
+
+
+def test_strides_fit_all_arguments_of_a_name_and_leave_gaps_where_they_are_free() -> None:
+    def made(layout: str, **declared: tuple[int | str, ...]) -> dict[str, tuple[int, ...]] | None:
+        arguments = [
+            Argument(n, "tensor", "float32", False, n == "y", ("m", "n"), None, s) for n, s in declared.items()
+        ]
+        shapes = {"x": (4, 5), "y": (4, 9), "z": (4, 5)}
+        return strides_for(arguments, shapes, {"m": 4, "n": 5}, {"s": 16}, layout)
+
+    shared = {"x": ("s", 1), "y": ("s", 1)}
+    assert made("gaps", **shared) == {"x": (16, 1), "y": (16, 1)}
+    assert made("reversed", **shared) == {"x": (-16, 1), "y": (-16, 1)}
+    assert made("repeated", **shared) == made("gaps", **shared)  # y is written
+    assert made("repeated", x=("s", 1), y=("t", 1)) == {"x": (0, 1), "y": (12, 1)}
+    assert made("transposed", x=("a", "b"), z=("2 * a", 1)) == {"x": (4, 16), "z": (8, 1)}
+    assert made("gaps", x=("n", 1), z=("n + m", 1)) == {"x": (5, 1), "z": (9, 1)}
+    assert made("gaps", y=("n", 1)) is None  # rows of y have 9 elements
 
 
 def test_a_kernel_that_asks_for_aligned_arrays_gets_them(project: Project) -> None:
