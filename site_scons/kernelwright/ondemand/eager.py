@@ -66,6 +66,7 @@ class Choices:
     def __init__(self, definition: Variants, before: Choices | None = None) -> None:
         self.watch: Watch = definition._watch(None if before is None else before.watch)
         self.chosen: dict[tuple[Any, ...], Any] = {}
+        self.key: Callable[[Any], Any] = _key
         self._definition = definition
         self._jobs: dict[tuple[str, bool], Job] = {}
         self._variants: dict[tuple[str, str | None], dict[str, Any]] = {}
@@ -87,6 +88,8 @@ class Choices:
             job = self._job(config, tuned=False)
             make = partial(self._definition._variant, job, target)
             self._variants[name] = self._made_once("variant", job, (name[0], str(target)), make)
+            if any("strides" in argument for argument in self._variants[name]["arguments"]):
+                self.key = _key_with_strides
         return self._variants[name]
 
     def arguments(self, target: str | None) -> list[dict[str, Any]]:
@@ -166,7 +169,7 @@ class Eager:
         choices = self._choices
         if choices is None or not choices.watch.is_current():
             choices = self._anew()
-        keys = tuple(map(_key, arguments))
+        keys = tuple(map(choices.key, arguments))
         kernel = choices.chosen.get(keys)
         if kernel is None:
             choices, kernel = self._choose(choices, keys, arguments)
@@ -235,7 +238,7 @@ class Eager:
             if self._settle(choices):
                 if len(choices.chosen) >= MOST_CHOICES:
                     choices.chosen.clear()
-                choices.chosen[keys] = kernel
+                choices.chosen[tuple(map(choices.key, arguments))] = kernel
             return choices, kernel
 
     def _kernel_of_bound(self, choices: Choices, arguments: tuple[Any, ...]) -> Any:
@@ -391,7 +394,19 @@ def described(argument: Any) -> Described:
     except Exception:  # an array in a program that is traced has no data; the call itself says what that means
         return Described(name_of_torch(dtype), tuple(shape))
     device = {1: "cpu", 2: f"cuda:{number}"}.get(int(kind), f"device {int(kind)}")
-    return Described(name_of_torch(dtype), tuple(map(int, shape)), device=device)
+    return Described(name_of_torch(dtype), tuple(map(int, shape)), device=device, strides=_strides(argument))
+
+
+def _strides(array: Any) -> Sequence[int] | None:
+    """The strides of an array in elements, which NumPy and CuPy have in bytes; None: its library has compact ones."""
+    if callable(stride := getattr(array, "stride", None)):
+        return tuple(map(int, stride()))
+    strides = getattr(array, "strides", None)
+    return strides and tuple(each // getattr(array, "itemsize", 1) for each in strides)
+
+
+def _key_with_strides(argument: Any) -> Any:
+    return _key(argument), _strides(argument)
 
 
 def _kind(passed: Described) -> str:

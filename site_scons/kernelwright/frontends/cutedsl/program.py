@@ -5,12 +5,13 @@ Nothing here imports CuTe DSL, so that its absence can be explained.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from ...core.errors import DefinitionError, Where
 from ...core.need import Need
 from ...define import arguments
-from ...define.arguments import Declared, Scalar, Tensor
+from ...define.arguments import Declared, Scalar, Tensor, declared_strides
 
 VERSION = "4.8.1"
 """The release of nvidia-cutlass-dsl whose exported code the launcher knows (``launcher/cutedsl.h``)."""
@@ -36,3 +37,11 @@ class Program(Declared):
     def __init__(self, function: Callable[..., Any], /, **arguments: Tensor | Scalar | Any) -> None:
         self.function = function
         self.arguments = arguments
+
+    def check(self, outputs: Sequence[str], where: Where) -> None:
+        """See :meth:`Declared.check`."""
+        super().check(outputs, where)
+        for name, strides in declared_strides(self.declared).items():
+            if strides:
+                message = f"argument {name!r} declares strides, and kernels in CuTe DSL take compact arrays"
+                raise DefinitionError(message, where, "leave strides out; or write the kernel in CUDA C++ or Triton")

@@ -1,0 +1,150 @@
+"""Strides that a definition declares for its arguments: what they mean, what is refused, and what is lowered."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from kernelwright.core.errors import DefinitionError, Where
+from kernelwright.cuda import Exported, Scalar, Size, Source, Stride, Tensor, TensorMap
+from kernelwright.cutedsl import Program as CuteDslProgram
+from kernelwright.define.arguments import check_arguments, told_strides
+from kernelwright.frontends.unit import Unit
+from kernelwright.runtime.strides import DeclaredStrides, told_stride
+
+WHERE = Where("k", "default", "lower", "k.py:3")
+UNIT = Unit("k", "default", "kw_k", {}, (), "cuda", "sm_90", "k.py:3")
+SOURCE = "__global__ void f(float *x) {}\n"
+
+
+def test_words_tuples_and_arrays_without_a_word_tell_each_stride() -> None:
+    declared: dict[str, Tensor | Scalar] = {
+        "c": Tensor("float32", "m", 3, "k"),
+        "d": Tensor("float32", "m", 3, strides="dense"),
+        "f": Tensor("float32", "m", 3, strides="free"),
+        "t": Tensor("float32", "m", 3, 1, strides=(Size("s") * 2, None, -1)),
+        "u": Tensor("float32", "m", strides=["s"]),
+    }
+    check_arguments(declared, (), WHERE)
+    assert told_strides(declared) == {
+        **{"c__stride_0": "k * 3", "c__stride_1": "k", "c__stride_2": 1},
+        **{"d__stride_0": "d__stride_0", "d__stride_1": 1},
+        **{"f__stride_0": "f__stride_0", "f__stride_1": "f__stride_1"},
+        **{"t__stride_0": "(s * 2)", "t__stride_1": "t__stride_1", "t__stride_2": -1, "u__stride_0": "s"},
+    }
+    assert Stride("x", 1, "int64") * 2 == Size("(x__stride_1 * 2)", "int64")
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        ({"strides": (1,)}, "argument 'x' has strides=(1,), and 2 dimensions"),
+        ({"strides": "packed"}, "argument 'x' has strides='packed', and 2 dimensions"),
+        ({"strides": ("s", 1.5)}, "stride 1 of argument 'x' is 1.5, which is no stride"),
+        ({"strides": ("s", True)}, "stride 1 of argument 'x' is True, which is no stride"),
+        ({"strides": ("s +", 1)}, "stride 0 of argument 'x' is 's +', which is no stride: the size 's +' is not an"),
+        ({"strides": ("m // n", 1)}, "stride 0 of argument 'x' is 'm // n', which is no stride: its divisor is no"),
+        ({"strides": ("2 * q", 1)}, "stride 0 of argument 'x' is 2 * q, and nothing tells 'q'"),
+        ({"strides": (2**31, 1)}, "stride 0 of argument 'x' is 2147483648, which is no stride"),
+        ({"strides": (0, 1), "written": True}, "stride 0 of argument 'x' is 0, and the kernel writes it"),
+        ({"strides": ("s", 1), "multiples": {"t": 4}}, "argument 'x' has multiples={'t': 4}"),
+    ],
+    ids=str,
+)
+def test_strides_that_cannot_be_are_refused(tensor: dict[str, Any], message: str) -> None:
+    with pytest.raises(DefinitionError) as refused:
+        check_arguments({"x": Tensor("float32", "m", "n", **tensor)}, (), WHERE)
+    assert message in str(refused.value) and refused.value.where.location == "k.py:3"
+    assert refused.value.remedy
+
+
+def test_what_has_no_such_dimension_and_what_would_be_two_things_is_refused() -> None:
+    def refusal(**arguments: Any) -> str:
+        with pytest.raises(DefinitionError) as refused:
+            Source(SOURCE, "f", grid=1, block=1, **arguments).check((), WHERE)
+        assert refused.value.remedy
+        return str(refused.value)
+
+    x = Tensor("float32", "m", "n", strides="dense")
+    for wrong in (Stride("x", 2), Stride("y", 0) + 1):
+        assert "and no Tensor has that name and such a dimension" in refusal(x=x, s=wrong)
+    assert "argument 's' has Stride(\"x\", 2)" in refusal(x=x, s=Stride("x", 2))
+    assert 'there are Stride("x", 0), Stride("x", 1)' in refusal(x=x, s=Stride("x", 2))
+    assert "argument 'x' has strides='dense', and no dimensions" in refusal(x=Tensor("float32", strides="dense"))
+    assert "'x__stride_0' is the name of a stride" in refusal(x=x, x__stride_0=Scalar("int32"))
+    free = Tensor("float32", "m", 64, strides="free")
+    assert "is of a tensor whose last stride is not always 1" in refusal(x=TensorMap(free, box=(8, 8)))
+    assert "stride 0 of argument 'y' is 0" in refusal(x=x, y=Tensor("float32", "m", strides=(0,), written=True))
+    for argument, dimension in (("x", -1), ("x", "0"), (0, 0)):
+        with pytest.raises(DefinitionError, match="a Stride is of"):
+            Stride(argument, dimension)  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match="kernels in CuTe DSL take compact arrays"):
+        CuteDslProgram(print, x=x).check((), WHERE)
+
+
+def lowered(unit: Unit, **arguments: Any) -> dict[str, Any]:
+    from kernelwright.frontends.cuda.lowering import lower
+
+    source = Source(SOURCE, "f", grid=Stride("x", 0), block=1, **arguments)
+    content: dict[str, Any] = json.loads(lower(source, unit, lambda doing: None).files["signature.json"])
+    return content
+
+
+def test_one_name_is_one_number_and_a_stride_is_passed_in_its_type() -> None:
+    signature = lowered(
+        UNIT,
+        x=Tensor("float32", "m", "n", strides=("k", "2 * s")),
+        y=Tensor("float32", "k", 4, 3, written=True),
+        z=Tensor("float32", "n", strides=("s",), multiples={"s": 4}),
+        w=Tensor("float32", "n", strides=("step",)),
+        step=Scalar("int32"),
+        a=Stride("x", 0) - 1,
+        b=Stride("x", 1, dtype="int64"),
+        c=Stride("y", 0, dtype="uint32"),
+        d=Stride("z", 0, dtype="uint32"),
+    )
+    assert [a.get("strides") for a in signature["arguments"]] == [["k", "2 * s"], None, ["s"], ["step"], None]
+    assert (signature["stride_symbols"], signature["multiples"]) == ({"s": "int32"}, {"s": 4})
+    (launch,) = signature["launches"]
+    numbers = [(each["scalar"], each["dtype"]) for each in launch["params"] if "dtype" in each]
+    assert numbers == [("step", "int32"), ("k - 1", "int32"), ("s * 2", "int64"), (12, "uint32"), ("s", "uint32")]
+    assert launch["grid"] == ["k", 1, 1]
+    checks = [check["passes"] for check in signature["host_checks"]]
+    assert any(passes.startswith("0 <= s") or "s >= 0" in passes for passes in checks), checks
+
+
+def test_an_output_has_the_strides_of_new_arrays_and_an_exported_function_sees_all() -> None:
+    from dataclasses import replace
+
+    from kernelwright.frontends.declared_launch import lower_checks
+
+    unit = replace(UNIT, outputs=("y",))
+    x = Tensor("float32", "m", "n", strides=("s", 1))
+    signature = lowered(unit, x=x, y=Tensor("float32", "m", "n", strides="free"))
+    assert signature["stride_symbols"] == dict.fromkeys(("s", "y__stride_0", "y__stride_1"), "int32")
+    with pytest.raises(DefinitionError, match=r"output 'y' has the strides \[s, 1\], and new arrays are compact"):
+        lowered(unit, x=x, y=x)
+    exported = Exported("f", x=x, y=Tensor("float32", "m", strides="free", written=True))
+    exported.check((), WHERE)
+    signature = json.loads(lower_checks(exported.declared, UNIT).files["signature.json"])
+    assert signature["stride_symbols"] == {"s": "int64", "y__stride_0": "int64"}
+
+
+class Given:
+    def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...] | None = None) -> None:
+        self.shape, self.strides = shape, strides
+
+
+def test_the_first_array_with_something_to_stride_over_tells_a_symbol() -> None:
+    one, two, empty = Given((1, 4), (99, 1)), Given((3, 8), (-11, 1)), Given((3, 0), (7, 1))
+    assert told_stride([(None, 0), (one, 0), (empty, 0), (two, 0)]) == -11
+    assert told_stride([(one, 0)]) == 4 and told_stride([(Given((1, 21)), 0)], 16) == 16 and told_stride([]) == 0
+    arguments = [{"output": name == "y", "strides": ["s", 1]} for name in "xy"]
+    declared = DeclaredStrides({"arguments": arguments, "stride_symbols": {"s": "int32"}, "multiples": {"s": 2}})
+    assert declared.fit([Given((3, 4), (6, 1)), Given((3, 4), (6, 1))], {})
+    assert declared.fit([one, Given((3, 4), (6, 1))], {}) and declared.fit([empty, None], {})
+    assert not declared.fit([Given((3, 4), (7, 1)), None], {})  # no multiple of 2
+    assert not declared.fit([Given((3, 4), (6, 1)), Given((3, 4))], {})
+    call = [Given((3, 4), (6, 1)), Given((3, 4), (8, 1))]
+    assert declared.other(1, call, declared.told(call, {})) == (0, 6)
