@@ -670,7 +670,7 @@ NOT_IN_THE_KEY = {
     Job: {"session", "contexts"},
     MadeWith: set(),
     DefinitionRecord: {"kernels", "later", "recorded", "shared", "untracked"},
-    KernelRecord: {"location"},
+    KernelRecord: {"location", "remark"},
     KernelSelection: {"places"},
     Choice: set(),
     DeviceTable: set(),
