@@ -245,6 +245,7 @@ class RecordedFunction:
         name: ``module:name`` of the function.
         source: the digest of its text, and of what it calls.
         parameters: their names, in order.
+        constants: those of them that the function declares as constants.
         defaults: parameter -> its default, as JSON.
         heuristics: parameter -> the expression that computes it if a call leaves it out, in Python, of the others.
         configs: what a tuned function is tried with, the first one first: parameters and options that a call leaves
@@ -261,6 +262,7 @@ class RecordedFunction:
     name: Text
     source: Text
     parameters: tuple[str, ...]
+    constants: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     heuristics: Mapping[str, Text] = field(default_factory=dict)
     configs: tuple[Mapping[str, Any], ...] = ()
@@ -301,11 +303,16 @@ class RecordedCall:
 
     @property
     def texts(self) -> list[str]:
-        """The parameters whose constants JSON has no plain value for, but for numbers that are not finite."""
+        """The parameters whose constants JSON has no plain value for, but for numbers that are not finite.
+
+        Elements of tuples are compared as texts in any case.
+        """
         return [
             each.name
             for each in self.parameters
-            if isinstance(each.value, (list, tuple, dict)) and [*each.value] != ["float"]
+            if each.name in self.function.parameters
+            and isinstance(each.value, (list, tuple, dict))
+            and [*each.value] != ["float"]
         ]
 
 

@@ -44,6 +44,17 @@ FUNCTIONS = {
 MARK = "\x01"
 """What is in front of the text of a constant that is no number and no text itself."""
 
+
+def undeclared(constant: Any) -> Any:
+    """The constant that ``tl.constexpr`` makes of a parameter which is not declared as one, as a recording has it.
+
+    Triton compiles other code for it than for the plain value, unless that is a constant by itself.
+    """
+    is_itself = constant is None or (type(constant) is int and constant == 1)
+    is_itself = is_itself or (isinstance(constant, dict) and "function" in constant)
+    return constant if is_itself else {"constexpr": constant}
+
+
 METHODS = ("numel", "element_size", "stride", "size", "dim", "is_contiguous")
 """The methods of tensors that an expression can call."""
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import tvm_ffi
 
-from .heuristic import FLOATS, LAUNCH_OPTIONS, MARK, rule_of, tuning_key
+from .heuristic import FLOATS, LAUNCH_OPTIONS, MARK, rule_of, tuning_key, undeclared
 from .interface import IMMUTABLE, Choice, library_of, plain_number
 from .kernel import Kernel, cuda_device_of, kernel_in, make_kernel
 from .loader import Loader
@@ -47,6 +47,7 @@ class RecordedFunction(Kernel):
     _places: dict[str, int]
     _count: int  # of the parameters
     _defaults: list[Any]
+    _constants: list[int]  # the places of parameters that are declared as constants
     _texts: frozenset[int]  # the places of constants that are compared as texts
     _tuples: dict[str, Any]  # parameter -> the form of the tuples that it gets
     _is_mixed: bool  # whether there are such constants or tuples
@@ -184,6 +185,9 @@ class RecordedFunction(Kernel):
                 refuse(self.name, TypeError, f"its parameter {name!r} is given twice")
             else:
                 values[place] = None if place >= self._count and value == OPTIONS.get(name) else value
+        for place in self._constants:
+            if type(values[place]).__name__ == "constexpr":
+                values[place] = values[place].value
         return values
 
     def _require_default(self, name: str, value: Any) -> None:
@@ -314,6 +318,9 @@ def _plain(value: Any) -> Any:
     """A value as the library compares it: tensors and plain numbers as they are, and other constants as a text."""
     if type(value) in PLAIN or hasattr(value, "__dlpack__"):
         return value
+    if type(value).__name__ == "constexpr":  # of a parameter that is not declared as a constant
+        value = undeclared(value_of(value.value))
+        return value if type(value) in PLAIN else _text(value)
     number = plain_number(value)
     if type(number) in PLAIN:
         return number
@@ -381,6 +388,7 @@ def _tell(function: RecordedFunction, recorded: Mapping[str, Any]) -> None:
     function._choices = {(_text(each["key"]), arch): _normal(each["config"], is_option) for each, arch in choices}
     function._archs = {}
     function._decides = bool(function._configs or function._choices or function._heuristics)
+    function._constants = [function._places[name] for name in recorded.get("constants", ())]
     function._texts = frozenset(function._places[name] for name in recorded.get("texts", ()))
     function._is_mixed = bool(function._texts or function._tuples)
     function._find = function._module["kw_find"]

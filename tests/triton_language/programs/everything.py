@@ -114,6 +114,17 @@ def matmul(c, a, b, m, n, k, stride_a, stride_b, M: tl.constexpr, N: tl.constexp
 
 
 @triton.jit
+def applied(y, x, pair):
+    """A tuple with a function."""
+    tl.store(y, pair[0](tl.load(x)) * pair[1])
+
+
+def told(grid, code, arguments):
+    """What a profiler is told about a launch."""
+    return {"name": f"{code.name} {grid} {code.num_warps} {code.num_ctas}", "bytes": 4 * arguments["BLOCK"]}
+
+
+@triton.jit(launch_metadata=told)
 def copied(y, x, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y + at, tl.load(x + at))
@@ -207,6 +218,9 @@ def _calls_with_numbers() -> Iterator[Call]:
         yield Call("numbers", (1,), (y, a, b, c, True, 0.1))
     yield Call("numbers", (1,), (y, 1, 1, 1, False, 3.4e38))
     yield Call("numbers", (1,), (y, True, 2.5, 5, 7, 1e-45))
+    bytes = _tensor(16, dtype=torch.int8)  # times a constant they stay bytes, times an int they do not
+    for a in (tl.constexpr(17), 17, tl.constexpr(1), 1, tl.constexpr(0.5), 0.5):
+        yield Call("numbers", (1,), (bytes, a, 16, 7, True, 0.1))
     longs, doubles = _tensor(4, dtype=torch.int64), _tensor(4, dtype=torch.float64)
     yield Call("typed", (1,), (longs, -128, -32768, -(2**63), 255, 65535, 2**32 - 1, 2**64 - 1, True))
     yield Call("typed", (1,), (longs, 1, 16, 1, 1, 16, 1, 1, False))
@@ -230,6 +244,9 @@ def _calls_with_constants() -> Iterator[Call]:
     yield Call("constants", (1,), (y, 1, 1.0, False, "twice", None, tl.float16, (16, 2), tripled))
     yield Call("constants", (1,), (y, -1, float("inf"), True, "twice", None, tl.float32, (16, 2)), {"APPLY": doubled})
     yield Call("constants", (1,), (y, 2, 2, 1, 'with "quotes"', 7, tl.bfloat16, (1, 1)))
+    for function in (doubled, tripled):
+        yield Call("applied", (1,), (y, y, (function, 17)))
+    yield Call("applied", (1,), (y, y, (doubled, tl.constexpr(17))))
     yield Call("constants", (1,), (y, tl.constexpr(5), 1.5, True, "once", None, tl.float32, (tl.constexpr(4), 8)))
 
 

@@ -23,7 +23,7 @@ from ...core.signature import (
     Signature,
     Specialized,
 )
-from ...runtime.heuristic import LAUNCH_OPTIONS
+from ...runtime.heuristic import LAUNCH_OPTIONS, undeclared
 from ..cubin import device_files, usage_of, with_spills
 from ..unit import LoweredKernel, Unit
 from .compiler import Compiled, Compiler, require_arch, require_release
@@ -163,7 +163,8 @@ def _parts(parameter: Any, name: str, told: Any, general: bool, unit: Unit) -> I
         for at, inner in enumerate(told):
             yield from _parts(parameter, f"{name}.{at}", inner, general, unit)
     elif isinstance(told, dict):
-        yield Specialized(name, "constant", declared=parameter.is_constexpr, value=told[CONSTANT])
+        value = told[CONSTANT] if parameter.is_constexpr else undeclared(told[CONSTANT])
+        yield Specialized(name, "constant", declared=parameter.is_constexpr, value=value)
     else:
         yield replace(_passed(parameter, told, general, unit), name=name)
 
@@ -251,27 +252,31 @@ def _signature(call: RecordedCall, unit: Unit) -> Signature:
 
 
 def _functions_in(value: Any, variant: RecordedVariant, where: Where) -> Iterator[tuple[str, str]]:
-    """The functions in a constant, by name, with the digests of what they consist of."""
+    """The functions in constants and in tuples, by name, with the digests of what they consist of."""
     if isinstance(value, list):
         for item in value:
             yield from _functions_in(item, variant, where)
     elif isinstance(value, dict) and FUNCTION in value:
         yield value[FUNCTION], source_of(constant(value, variant.recording, where)).digest
+    elif isinstance(value, dict):  # a constant in a tuple
+        yield from _functions_in([*value.values()], variant, where)
 
 
 def _function(variant: RecordedVariant, function: FoundFunction, where: Where) -> RecordedFunction:
     """What callers have to know of the function, whatever the variant."""
+    special = variant.specialization
     return RecordedFunction(
         name=variant.function,
         source=source_of(function.function).digest,
         parameters=variant.parameters,
+        constants=tuple(parameter.name for parameter in function.function.params if parameter.is_constexpr),
         defaults=defaults_of(function),
         heuristics={name: text for name, text in function.heuristics.items() if text},
         configs=tuple(function.configs),
         tuned_by=tuple(function.tuned_by) if variant.choices else (),
         choices=tuple(to_json(choice) for choice in variant.choices),
-        functions=dict(_functions_in(list(variant.specialization.constants.values()), variant, where)),
-        tuples={name: _form(kind) for name, kind in variant.specialization.types.items() if isinstance(kind, list)},
+        functions=dict(_functions_in([*special.constants.values(), *special.types.values()], variant, where)),
+        tuples={name: _form(kind) for name, kind in special.types.items() if isinstance(kind, list)},
     )
 
 
