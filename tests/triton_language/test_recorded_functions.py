@@ -583,8 +583,12 @@ def test_a_usual_call_is_as_any_other_however_its_arguments_and_its_grid_are_wri
         lambda: f[(1,)](y, 3, 64, num_stages=2),
         lambda: f[(1,)](y, 3, 64, other=2),
         lambda: f.variant(call=f.variants[0]["call"]),
+        lambda: f.best_config,
+        lambda: f.nothing,
     ):
         print(message_of(launch).splitlines()[0])
+    assert f.arg_names == ["y", "n", "BLOCK", "SCALE"]
+    assert "remedy: ask the program's own function" in message_of(lambda: f.best_config)
     """
     printed, found = run(deciding, code)
     assert [re.search(r"grid (\d) 1 1 block (\d+)", launch)[2] for launch in found] == ["128"] * 3 + ["256"] * 2 + [
@@ -598,6 +602,8 @@ def test_a_usual_call_is_as_any_other_however_its_arguments_and_its_grid_are_wri
         "ValueError: kernel 'usual': no call with num_stages=2 was recorded",
         "TypeError: kernel 'usual': it has no parameter 'other'",
         "TypeError: kernel 'usual': its variants are for calls of different forms, and a call finds its own",
+        "AttributeError: a recorded function of a package has no attribute 'best_config'",
+        "AttributeError: a recorded function of a package has no attribute 'nothing'",
     ]
 
 

@@ -30,8 +30,27 @@ PLAIN = (int, float, bool, str, type(None))
 DTYPES = {**FLOATS, "bool": "int1"}
 """Dtypes of PyTorch whose names differ from those of Triton."""
 
+OF_TRITON = frozenset(
+    (
+        *("fn", "src", "params", "signature", "configs", "best_config", "cache", "cache_key", "device_caches"),
+        *("warmup", "pre_run_hooks", "add_pre_run_hook"),
+    )
+)
+"""What programs ask functions of Triton for, and a package does not have."""
+
 MISSING = "\0missing"
 """Stands for a parameter that a call leaves out. No call was recorded with this text, so the library refuses it."""
+
+
+def _outside(function: Callable[..., None]) -> Callable[..., None]:
+    """Have ``torch.compile`` leave a function out of its graphs: PyTorch reads these attributes."""
+    marks = {
+        "_torchdynamo_disable": True,
+        "_torchdynamo_disable_msg": "Kernelwright launches it outside of graphs; with fullgraph=True, put the launch "
+        "into a function with torch.library.custom_op",
+    }
+    function.__dict__.update(marks)
+    return function
 
 
 class RecordedFunction(Kernel):
@@ -59,10 +78,21 @@ class RecordedFunction(Kernel):
     _decides: bool  # whether decorators of the function give some parameters
     _find: tvm_ffi.Function
 
+    @property
+    def arg_names(self) -> list[str]:
+        """The names of the parameters, as functions of Triton have them."""
+        return self._names[: self._count]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        message = f"a recorded function of a package has no attribute {name!r}"
+        remedy = "ask the program's own function; kernelwright.triton.use(package) has it launch the package's code"
+        raise AttributeError(f"{message}\n  remedy: {remedy}" if name in OF_TRITON else message)
+
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         """What launches the function with a grid."""
         return partial(self._launcher, grid)
 
+    @_outside
     def run(self, *arguments: Any, grid: Any, warmup: bool = False, **named: Any) -> None:
         """Launch the function, as ``function[grid](...)`` does.
 
@@ -78,7 +108,8 @@ class RecordedFunction(Kernel):
         if not warmup:
             self._run(grid, *arguments, **named)
 
-    def _run(self, grid: Any, /, *arguments: Any, **named: Any) -> None:  # type: ignore[override]
+    @_outside
+    def _run(self, grid: Any, /, *arguments: Any, **named: Any) -> None:
         if self._others and (other := self._other(arguments, named)):
             return other._run(grid, *arguments, **named)
         values = self._in_place(arguments, named)
@@ -433,8 +464,7 @@ def _bound(function: RecordedFunction, count: int) -> Callable[..., None] | None
         given=", ".join([*names, *(f"{name}={name}" for name in options)]),
     )
     exec(text, space)
-    bound: Callable[..., None] = space[function.name]
-    return bound
+    return _outside(space[function.name])
 
 
 def _default(value: Any) -> Any:
