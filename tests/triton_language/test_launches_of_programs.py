@@ -68,10 +68,15 @@ def beside(project: Project, code: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def differences(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The package of all calls."""
+    return packaged(tmp_path_factory.mktemp("everything"), "everything")
+
+
+@pytest.fixture(scope="module")
+def differences(everything: Project) -> dict[str, list[str]]:
     """Function -> its calls, and how launches of the package differ from those of Triton."""
-    project = packaged(tmp_path_factory.mktemp("everything"), "everything")
-    printed = beside(project, COMPARED)
+    printed = beside(everything, COMPARED)
     found: dict[str, list[str]] = json.loads(printed.splitlines()[-1])
     return found
 
@@ -96,6 +101,132 @@ def test_a_package_launches_what_triton_launches(differences, function):
 
 def test_all_functions_of_the_program_are_compared(differences):
     assert sorted(differences) == sorted(FUNCTIONS)
+
+
+HOOKED = """
+import demo, everything, kernelwright.triton, torch, triton
+from pathlib import Path
+from support.triton_launches import Beside
+
+beside = Beside(Path("log"), demo)
+x, runtime, seen = torch.zeros(1024), triton.knobs.runtime, []
+
+def entered(told):
+    assert type(told) is triton.compiler.LazyDict
+    seen.append(("enter", told.data["name"], {**told.get(), "function": None}, beside._log.launches()))
+
+def left(told):
+    seen.append(("exit", told.data["name"], len(beside._log.launches())))
+
+def before(*arguments, **named):
+    seen.append(("before", len(arguments), named.get("BLOCK")))
+
+everything.copied.add_pre_run_hook(before)
+
+def calls():
+    seen.clear()
+    beside._log.taken()
+    everything.copied[(4,)](x, x, 256, num_ctas=2)
+    everything.copied[lambda meta: (meta["BLOCK"] // 64, 2, 3)](
+        x, x, BLOCK=256, num_ctas=2, launch_pdl=True, launch_cooperative_grid=True)
+    everything.optional[(0,)](x, x, None, 1000, 0.5)
+    return list(seen)
+
+def both():
+    theirs = calls()
+    with kernelwright.triton.use(demo):
+        assert calls() == theirs, f"{theirs} {seen}"
+    return theirs
+
+assert [each[0] for each in both()] == ["before", "before"]
+runtime.launch_exit_hook.add(left)
+assert [each[0] for each in both()] == ["before", "exit"] * 2 + ["exit"]
+runtime.launch_enter_hook.add(entered)
+first, second = [each for each in both() if each[0] == "enter"][:2]
+assert first[2]["name"] == "copied (4,) 4 2" and second[2]["name"] == "copied (4, 2, 3) 4 2", (first, second)
+runtime.launch_exit_hook, runtime.launch_enter_hook = None, entered
+both()
+
+with kernelwright.triton.use(demo, otherwise="jit"):
+    seen.clear()
+    everything.copied[(4,)](x, x, 32)  # which Triton compiles
+    assert [each[0] for each in seen] == ["before", "enter"], seen
+
+with kernelwright.triton.use(demo):
+    runtime.debug = True
+    try:
+        everything.copied[(4,)](x, x, 256)
+    except ValueError as error:
+        assert "no call with debug=True was recorded" in str(error), error
+    else:
+        raise AssertionError("code without checks has run")
+"""
+
+
+def test_hooks_of_triton_are_called_for_launches_of_a_package_as_for_its_own(everything):
+    beside(everything, HOOKED)
+
+
+COMPILED = """
+import demo, everything, kernelwright.triton, torch, torch.utils._triton, triton
+from pathlib import Path
+from support.triton_launches import Beside
+
+torch.utils._triton.has_triton = lambda: True  # as where PyTorch has a GPU; it then knows functions of Triton
+beside = Beside(Path("log"), demo)
+
+def theirs(x, n):
+    y = x + 1
+    everything.optional[lambda meta: (n, meta["BLOCK"])](y, y, None, 1000, 0.5, BLOCK=64)
+    return y * 2
+
+def ours(x, n):
+    y = x + 1
+    demo.optional[(n, 64)](y, y, None, 1000, 0.5)
+    return y * 2
+
+@torch.library.custom_op("test::launched", mutates_args=["y"])
+def launched(y: torch.Tensor, n: int) -> None:
+    demo.optional[(n, 64)](y, y, None, 1000, 0.5)
+
+def through_operator(x, n):
+    y = x + 1
+    launched(y, n)
+    return y * 2
+
+def check(function, **options):
+    torch._dynamo.reset()
+    compiled = torch.compile(function, **options)
+    for n in (2, 3, 4, 7):
+        beside._log.taken()
+        assert compiled(torch.ones(1000), n).tolist() == [4.0] * 1000
+        assert [launch.grid for launch in beside._log.launches()] == [f"{n} 64 1"], (function, options)
+
+def message_of(function, **options):
+    try:
+        check(function, **options)
+    except Exception as error:
+        return str(error)
+
+check(ours, backend="eager")
+check(ours, backend="aot_eager")
+said = message_of(ours, backend="eager", fullgraph=True)
+assert "put the launch into a function with torch.library.custom_op" in said, said
+check(through_operator, backend="aot_eager", fullgraph=True)
+
+def never(*_, **__):
+    raise AssertionError("Triton compiles")
+
+triton.runtime.jit.JITFunction._do_compile = never
+with kernelwright.triton.use(demo):
+    for backend in ("eager", "aot_eager"):
+        check(theirs, backend=backend, fullgraph=True)
+assert "Triton compiles" in message_of(theirs, backend="eager")
+"""
+
+
+def test_what_pytorch_compiles_launches_the_code_of_a_package(everything):
+    beside(everything, COMPILED)
 
 
 VARIED = """

@@ -121,6 +121,22 @@ class RecordedFunction(Kernel):
             return other.launch_decided(arguments, named, grid)
         self._launch(grid, self._in_place(arguments, named))
 
+    def told(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
+        """The name that the code on the GPU has for such a call, and the parameters by name; None: none was recorded.
+
+        It is for a program whose decorators have computed their parameters, and that has hooks.
+        """
+        if self._others and (other := self._other(arguments, named)):
+            return other.told(arguments, named)
+        values = self._in_place(arguments, named)
+        number = self._number(values)
+        if number < 0:
+            return None
+        units = self._entry["variants"][number]["units"]
+        by_arch = {arch: kernels for unit in units for arch, kernels in unit["resources"].items()}
+        names = by_arch.get(self._arch_of(values)) or next(iter(by_arch.values()))
+        return next(iter(names)), dict(zip(self._names[: self._count], values, strict=False))
+
     def recorded_for(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Mapping[str, Any]:
         """What the manifest says of the function on the GPU of a call."""
         other = self._other(arguments, named) if self._others else None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from types import ModuleType, TracebackType
+from collections.abc import Iterable, Iterator, Mapping
+from types import ModuleType, SimpleNamespace, TracebackType
 from typing import Any
 
 from ...core.errors import KernelwrightError, Where, shown
+from ...runtime.heuristic import LAUNCH_OPTIONS
 from ...runtime.refusal import NO_VARIANT, refusal_of
 from .source_digest import Source, name_of, source_of
 
@@ -25,12 +25,16 @@ class Use:
     """
 
     def __init__(self, functions: Mapping[str, Any], otherwise: str) -> None:
+        from triton import knobs
+        from triton.language import constexpr
         from triton.runtime.jit import JITFunction
 
+        self._knobs, self._constexpr = knobs, constexpr
         self._functions = functions
         self._otherwise = otherwise
         self._known: dict[int, tuple[Any, Source, Any]] = {}
         self._warned: set[str] = set()
+        self._plain: set[type] = set()  # the types of arguments that are no functions and have none
         self._class = JITFunction
         self._original = original = JITFunction.run
         use = self
@@ -39,14 +43,14 @@ class Use:
             if warmup or use._is_closed:
                 return original(self, *arguments, grid=grid, warmup=warmup, **named)
             kernel, source = use._kernel_of(self)
-            hooks = [] if kernel is None else self.pre_run_hooks
-            for hook in hooks:
-                hook(*arguments, **named)
-            is_usable = kernel is not None and use._is_same(kernel, source, arguments, named)
-            if is_usable and use._ran(kernel, arguments, grid, named):
-                return None
-            with _without(self, hooks):  # they have run
-                return original(self, *arguments, grid=grid, warmup=warmup, **named)
+            if kernel is not None and use._is_same(kernel, source, arguments, named):
+                try:
+                    return use._launch(self, kernel, arguments, grid, named)
+                except ValueError as error:
+                    if use._otherwise == "error" or refusal_of(error) != NO_VARIANT:
+                        raise
+                    use._miss(kernel.name, str(error), "")
+            return original(self, *arguments, grid=grid, warmup=warmup, **named)
 
         run.of_use = True  # type: ignore[attr-defined]
         self._run = run
@@ -82,30 +86,59 @@ class Use:
             self._miss(name, "no call of it was recorded", remedy)
         return kernel
 
-    def _is_same(self, kernel: Any, source: Source, arguments: Sequence[Any], named: Mapping[str, Any]) -> bool:
+    def _is_same(self, kernel: Any, source: Source, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> bool:
         """Whether the program has the function as the package was built from it, and the functions that it passes."""
         known = kernel.recorded_for(arguments, named)
-        texts = {known["name"]: (source.digest, known["source"])}
-        for value in (*arguments, *named.values()):
-            if hasattr(value, "src") and hasattr(value, "fn"):
-                name = name_of(value)
-                texts[name] = source_of(value).digest, known.get("functions", {}).get(name)
-        changed = [name for name, (mine, theirs) in texts.items() if mine != theirs]
-        for name in changed[:1]:
-            problem = "its text, that of a function that it calls, or a constant that they name has changed"
-            self._miss(name, problem, "build the package again")
-        return not changed
-
-    def _ran(self, kernel: Any, arguments: tuple[Any, ...], grid: Any, named: Mapping[str, Any]) -> bool:
-        """Whether a package has launched a call."""
-        try:
-            kernel.launch_decided(arguments, named, grid)
-        except ValueError as error:
-            if self._otherwise == "error" or refusal_of(error) != NO_VARIANT:
-                raise
-            self._miss(kernel.name, str(error), "")
-            return False
+        if source.digest != known["source"]:
+            return self._has_changed(known["name"])
+        for function in self._functions_in((*arguments, *named.values())):
+            if source_of(function).digest != known.get("functions", {}).get(name_of(function)):
+                return self._has_changed(name_of(function))
         return True
+
+    def _has_changed(self, name: str) -> bool:
+        problem = "its text, that of a function that it calls, or a constant that they name has changed"
+        self._miss(name, problem, "build the package again")
+        return False
+
+    def _functions_in(self, values: Iterable[Any]) -> Iterator[Any]:
+        """The functions of Triton among what a call passes, and in tuples and constants there."""
+        for value in values:
+            kind = type(value)
+            if kind in self._plain:
+                continue
+            if issubclass(kind, self._class):
+                yield value
+            elif issubclass(kind, (tuple, list)):
+                yield from self._functions_in(value)
+            elif issubclass(kind, self._constexpr):
+                yield from self._functions_in((value.value,))
+            else:
+                self._plain.add(kind)
+
+    def _launch(
+        self, function: Any, kernel: Any, arguments: tuple[Any, ...], grid: Any, named: Mapping[str, Any]
+    ) -> None:
+        """Launch a call, with the hooks that Triton calls; a ValueError before them if the call was not recorded."""
+        runtime = self._knobs.runtime
+        if runtime.debug and not function.debug:
+            named = {**named, "debug": True}  # Triton would make other code
+        enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
+        is_watched = function.pre_run_hooks or _is_set(enter) or _is_set(leave)
+        told = kernel.told(arguments, named) if is_watched else None
+        if told is None:
+            kernel.launch_decided(arguments, named, grid)
+            return
+        for hook in function.pre_run_hooks:
+            hook(*arguments, **named)
+        if callable(grid):
+            grid = grid(told[1])
+        metadata = _metadata(function, told, grid, {**LAUNCH_OPTIONS, **named})
+        if enter is not None:
+            enter(metadata)
+        kernel.launch_decided(arguments, named, grid)
+        if leave is not None:
+            leave(metadata)
 
     def _miss(self, name: str, problem: str, remedy: str) -> None:
         """Raise an error about what the package does not have, or warn once for each function."""
@@ -117,17 +150,29 @@ class Use:
             warnings.warn(f"Triton compiles {name}, for which the package has no code: {problem}", stacklevel=5)
 
 
-@contextlib.contextmanager
-def _without(function: Any, hooks: Sequence[Any]) -> Iterator[None]:
-    """Take hooks from a function for a while."""
-    if not hooks:
-        yield
-        return
-    function.pre_run_hooks = []
-    try:
-        yield
-    finally:
-        function.pre_run_hooks = hooks
+def _is_set(hook: Any) -> bool:
+    """Whether a hook of Triton does something: Triton has chains of hooks, and a program can set a function."""
+    return hook is not None and bool(getattr(hook, "calls", True))
+
+
+def _metadata(function: Any, told: tuple[str, Mapping[str, Any]], grid: Any, named: Mapping[str, Any]) -> Any:
+    """What Triton's hooks get about a launch. What the function itself tells is computed if a hook asks for it.
+
+    Arguments:
+        told: the name of the code on the GPU, and the parameters.
+        named: the options of the launch, among others.
+    """
+    from triton.compiler import LazyDict
+    from triton.runtime.driver import driver
+
+    name, values = told
+    stream = driver.active.get_current_stream(driver.active.get_current_device())
+    # The library has loaded the code, and does not give its handle away.
+    metadata = LazyDict({"name": name, "function": 0, "stream": stream})
+    if function.launch_metadata is not None:
+        options = {option: named[option] for option in LAUNCH_OPTIONS}
+        metadata.add(function.launch_metadata, (grid, SimpleNamespace(name=name, **options), values))
+    return metadata
 
 
 def use(package: ModuleType, otherwise: str = "error") -> Use:
@@ -159,7 +204,7 @@ def use(package: ModuleType, otherwise: str = "error") -> Use:
         remedy = 'record the program, and declare kernels = kernelwright.triton.recorded("calls.json")'
         raise KernelwrightError(message, Where(stage="use"), remedy)
     functions = {known["name"]: getattr(package, name) for name, known in recorded.items()}
-    if not all(hasattr(kernel, "recorded_for") for kernel in functions.values()):
+    if not all(hasattr(kernel, "told") for kernel in functions.values()):
         message = f"the package {package.__name__} is of another release of Kernelwright"
         raise KernelwrightError(message, Where(stage="use"), "build it with this one, or call its functions themselves")
     return Use(functions, otherwise)
