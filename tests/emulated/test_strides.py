@@ -9,7 +9,7 @@ import pytest
 from emulation import Emulation
 from kernelwright.frontends.tir.front_end import Tir
 from kernelwright.frontends.unit import Unit
-from support.project import Project
+from support.project import SITE_SCONS, Project
 from support.standin_calls import call, launches, make_standin
 from tvm.script import tirx as T
 from tvm.tirx import Var
@@ -18,7 +18,7 @@ SETTINGS = """\
 [tool.kernelwright]
 targets = ["llvm", "cuda"]
 archs = ["x86-64-v3", "sm_80"]
-backends = ["tvm_ffi", "cuda_core"]
+backends = ["tvm_ffi", "cuda_core", "torch"]
 """
 
 KERNELS = """\
@@ -27,12 +27,12 @@ from tvm.script import tirx as T
 from tvm.tirx import Var
 
 
-def plus_one(strides_of):
+def plus_one(strides_of, out=None):
     m, n, s = (Var(name, "int32") for name in "mns")
     strides = strides_of(m, n, s)
 
     @T.prim_func(s_tir=True)
-    def main(x: T.Buffer((m, n), "float32", strides=strides), y: T.Buffer((m, n), "float32")):
+    def main(x: T.Buffer((m, n), "float32", strides=strides), y: T.Buffer((m, n), "float32", strides=out)):
         for i, j in T.grid(m, n):
             with T.sblock("y"):
                 vi, vj = T.axis.remap("SS", [i, j])
@@ -68,8 +68,16 @@ def _(x, y):
     return {"y": x + 1}
 
 
+@kernel(targets=["llvm"], configs=[{"layout": "compact"}, {"layout": "any"}], outputs=["y"])
+def either(layout):
+    if layout == "compact":
+        return plus_one(lambda m, n, s: None)
+    return plus_one(lambda m, n, s: (s, Var("t", "int32")), (Var("u", "int32"), Var("v", "int32")))
+
+
 @rows.reference
 @columns.reference
+@either.reference
 def _(x):
     return x + 1
 """
@@ -79,7 +87,7 @@ def _(x):
 def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A built project; its check has compared kernels of the CPU with arrays that are not compact."""
     project = Project.of(tmp_path_factory.mktemp("strides"), SETTINGS, strides=KERNELS)
-    assert project.scons("-j2", ".", "check").labels["CHECK"] == 3
+    assert project.scons("-j2", ".", "check").labels["CHECK"] == 5
     make_standin(project)
     return project
 
@@ -104,6 +112,7 @@ def test_arrays_are_taken_as_declared_and_others_are_refused(built):
         print(y.tolist())
         far = np.lib.stride_tricks.as_strided(x, (3, 3), (2**32, 4))
         print(shown(demo.rows, far))
+        print(shown(demo.rows, np.zeros((1, 0, *[1] * 30), "float32")), shown(demo.rows, np.float32([1])))
         """
     ).splitlines()
     assert (
@@ -117,6 +126,78 @@ def test_arrays_are_taken_as_declared_and_others_are_refused(built):
     beside = [-1.0] * 5
     assert printed[4] == str([[-1.0, 4.0, 5.0, 6.0, -1.0], beside, [-1.0, 1.0, 2.0, 3.0, -1.0], beside])
     assert "argument 'x' has elements that are further apart than the 2147418112 that int32 sizes allow" in printed[5]
+    assert printed[6].count("Mismatched x.ndim on argument #0") == 2
+
+
+def test_random_views_are_computed_as_numpy_does_and_the_first_variant_that_fits_runs(built):
+    printed = built.python(
+        """
+        import demo, numpy as np
+        from hypothesis import given, settings, strategies as st
+
+        chosen = set()
+
+        @settings(max_examples=300, deadline=None, database=None, derandomize=True)
+        @given(st.data())
+        def same(data):
+            x = np.arange(9**3, dtype="float32").reshape(9, 9, 9).transpose(data.draw(st.permutations(range(3))))
+            x = x[data.draw(st.slices(9)), data.draw(st.slices(9)), data.draw(st.integers(0, 8))]
+            if x.shape[0] and data.draw(st.booleans()):
+                x = np.broadcast_to(x[0], x.shape)
+            y = np.zeros((20, 20), "float32")
+            out = y[: 2 * x.shape[0] : 2, 1 : 1 + x.shape[1]][:, :: data.draw(st.sampled_from([1, -1]))]
+            assert (np.from_dlpack(demo.either(x)) == x + 1).all()
+            demo.either(x, out)
+            assert (out == x + 1).all()
+            out[...] = 0
+            assert not y.any(), "beside the output"
+            variant = demo.either.choice(x).variant
+            assert variant == ("layout-compact" if x.flags.c_contiguous else "layout-any"), (x.shape, x.strides)
+            chosen.add(variant)
+
+        same()
+        print(sorted(chosen))
+        """
+    )
+    assert printed == "['layout-any', 'layout-compact']\n"
+
+
+def test_pytorch_copies_no_view_that_a_variant_takes_and_traces_the_right_one(built):
+    printed = built.python(
+        """
+        import torch
+        from demo.backends.torch import either, plain, rows
+        x = torch.arange(12.0).reshape(3, 4)
+        for view in (x, x.T, x[:, ::2], x[0].expand(3, 4)):
+            assert torch.equal(either(view), view + 1)
+            print(either.choice(view).variant, end=" ")
+        assert torch.equal(torch.compile(lambda x: either(x.T) * 2, backend="eager")(x), (x.T + 1) * 2)
+        y = torch.zeros(3, 8)
+        plain(x[:, 1:], y[:, 2:5])
+        assert torch.equal(y[:, 2:5], x[:, 1:] + 1) and y.sum() == y[:, 2:5].sum()
+        try:
+            plain(x, y[:, ::2])
+        except ValueError as error:
+            print(str(error).splitlines()[0])
+        """
+    ).split(" ", 4)
+    assert printed[:4] == ["layout-compact", "layout-any", "layout-any", "layout-any"]
+    assert "argument 'y' has the stride 2 in dimension 1, expected 1" in printed[4]
+
+
+def test_a_definition_is_compiled_on_demand_for_the_strides_of_each_call(built):
+    printed = built.python(
+        """
+        import kernelwright, numpy as np
+        either = kernelwright.load("kernels/strides.py").either
+        x = np.arange(12, dtype="float32").reshape(3, 4)
+        for view in (x, x[:, ::-1], x, x[::-1], x[:, ::-1]):
+            assert (np.from_dlpack(either(view)) == view + 1).all()
+        print("done")
+        """,
+        env={"PYTHONPATH": str(SITE_SCONS), "KERNELWRIGHT_CACHE_DIR": "ondemand"},
+    )
+    assert printed == "done\n"
 
 
 @pytest.mark.parametrize("cuda_core", [False, True])

@@ -57,7 +57,7 @@ def softmax(strides):
 
 @softmax.inputs
 def _(rng, m, n):
-    return {} if m and 0 < n <= 128 else None
+    return {} if 0 < m < 1000 and 0 < n <= 128 else None
 
 
 @softmax.reference
@@ -269,4 +269,4 @@ def test_checks_try_strides_and_see_what_is_written_beside_an_array(built: Proje
     assert run.output.count("[check]: ") == run.output.count(found) > 0
     assert "elements that are none of y have changed, whose strides are [" in run.output
     result = json.loads((project.folder / "build/check/demo/twice/dtype-bfloat16.interpreted.json").read_text())
-    assert result["cases"] == 4 + 5  # all layouts at the first sizes
+    assert result["cases"] == 3 + 4  # three layouts at the first sizes, and then one of them

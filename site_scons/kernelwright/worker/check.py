@@ -103,7 +103,7 @@ class Check:
         worst = 0.0
         checked: list[dict[str, int]] = []
         for number, sizes in enumerate(size_sets(list(self._signature.symbols), self._signature.multiples)):
-            for layout in self._layouts(number):
+            for layout in self._layouts(number if checked else None):
                 inputs = self._laid_out(sizes, layout)
                 if inputs is not None:
                     self._progress(f"running it with {_listed(sizes)}")
@@ -116,12 +116,16 @@ class Check:
         cases = len(checked) + self._leaves_out
         return CheckResult(cases, worst, tuple(checked), self._request.device)
 
-    def _layouts(self, number: int) -> Sequence[str]:
-        """The layouts of strides that sizes are checked with: all for the first sizes, and then one after the other."""
+    def _layouts(self, number: int | None) -> Sequence[str]:
+        """The layouts of strides that sizes are checked with: all for the first sizes, and then one after the other.
+
+        Arguments:
+            number: that of the sizes; None: none have been checked so far.
+        """
         layouts = [one for one in LAYOUTS if one != REPEATED or self._kernel.inputs_function is None]
         if not self._signature.stride_symbols:
             return LAYOUTS[:1]
-        return [layouts[number % len(layouts)]] if number else layouts
+        return layouts if number is None else [layouts[number % len(layouts)]]
 
     def _laid_out(self, sizes: Mapping[str, int], layout: str) -> Values | None:
         """The inputs, for arrays with certain strides, which calls get from then on; None: these sizes are skipped."""
