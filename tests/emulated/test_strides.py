@@ -112,7 +112,8 @@ def test_arrays_are_taken_as_declared_and_others_are_refused(built):
         print(y.tolist())
         far = np.lib.stride_tricks.as_strided(x, (3, 3), (2**32, 4))
         print(shown(demo.rows, far))
-        print(shown(demo.rows, np.zeros((1, 0, *[1] * 30), "float32")), shown(demo.rows, np.float32([1])))
+        for wrong in np.zeros((1, 0, *[1] * 30), "float32"), np.zeros(1, "float32"):
+            print(shown(demo.plain, wrong, y))
         """
     ).splitlines()
     assert (
@@ -126,7 +127,7 @@ def test_arrays_are_taken_as_declared_and_others_are_refused(built):
     beside = [-1.0] * 5
     assert printed[4] == str([[-1.0, 4.0, 5.0, 6.0, -1.0], beside, [-1.0, 1.0, 2.0, 3.0, -1.0], beside])
     assert "argument 'x' has elements that are further apart than the 2147418112 that int32 sizes allow" in printed[5]
-    assert printed[6].count("Mismatched x.ndim on argument #0") == 2
+    assert all("Mismatched x.ndim on argument #0" in line for line in printed[6:]) and len(printed) == 8
 
 
 def test_random_views_are_computed_as_numpy_does_and_the_first_variant_that_fits_runs(built):

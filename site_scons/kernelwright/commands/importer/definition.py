@@ -358,7 +358,10 @@ class _Body:
         if dtype is None or dtype not in (*SCALARS, "uint64"):
             raise self._no_argument(name, parameter)
         scalar = f"{name}=Scalar({self._written(parameter, dtype)}),"
-        hint = f'numbers that follow from shapes can be, for example, Size("{next(iter(self._sizes.values()))}")'
+        tensor, size = next(iter(self._sizes.items()))
+        hint = f'numbers that follow from shapes can be, for example, Size("{size}")'
+        if "stride" in name.lower():
+            hint = f'a stride can be Stride("{tensor}", 0), as the array has it, with strides="dense" in that Tensor'
         return [*(self._hint(hint) if "int" in dtype else []), scalar]
 
     def _tensor(self, name: str, parameter: Parameter) -> list[str]:
