@@ -75,6 +75,24 @@ def either(layout):
     return plus_one(lambda m, n, s: (s, Var("t", "int32")), (Var("u", "int32"), Var("v", "int32")))
 
 
+@kernel(targets=["llvm"], configs=[{"order": "C"}, {"order": "F"}])
+def ordered(order):
+    m, n = Var("m", "int32"), Var("n", "int32")
+    strides = (n, 1) if order == "C" else (1, m)
+
+    @T.prim_func
+    def main(x: T.Buffer((m, n), "float32", strides=strides), y: T.Buffer((m, n), "float32", strides=strides)):
+        for i, j in T.grid(m, n):
+            y[i, j] = x[i, j] + T.float32(1)
+
+    return main
+
+
+@ordered.reference
+def _(x, y, order):
+    return {"y": x + 1}
+
+
 @rows.reference
 @columns.reference
 @either.reference
@@ -87,7 +105,7 @@ def _(x):
 def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A built project; its check has compared kernels of the CPU with arrays that are not compact."""
     project = Project.of(tmp_path_factory.mktemp("strides"), SETTINGS, strides=KERNELS)
-    assert project.scons("-j2", ".", "check").labels["CHECK"] == 5
+    assert project.scons("-j2", ".", "check").labels["CHECK"] == 7
     make_standin(project)
     return project
 
@@ -161,6 +179,24 @@ def test_random_views_are_computed_as_numpy_does_and_the_first_variant_that_fits
         """
     )
     assert printed == "['layout-any', 'layout-compact']\n"
+
+
+def test_variants_that_differ_in_meaning_are_told_apart_by_strides_where_these_differ(built):
+    printed = built.python(
+        """
+        import demo, numpy as np
+        x = np.arange(12, dtype="float32").reshape(3, 4)
+        for one in (x, x.T, x[:1]):
+            y = np.zeros_like(one)
+            try:
+                demo.ordered(one, y)
+                print((y == one + 1).all(), demo.ordered.choice(one, y).variant)
+            except ValueError as error:
+                print(str(error).splitlines()[0])
+        """
+    ).splitlines()
+    assert printed[:2] == ["True order-C", "True order-F"]
+    assert printed[2] == "kernel 'ordered': these arguments fit several variants, which differ in meaning"
 
 
 def test_pytorch_copies_no_view_that_a_variant_takes_and_traces_the_right_one(built):

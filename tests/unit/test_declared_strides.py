@@ -11,6 +11,7 @@ from kernelwright.cuda import Exported, Scalar, Size, Source, Stride, Tensor, Te
 from kernelwright.cutedsl import Program as CuteDslProgram
 from kernelwright.define.arguments import check_arguments, told_strides
 from kernelwright.frontends.unit import Unit
+from kernelwright.runtime.arguments import Described, Signatures
 from kernelwright.runtime.strides import DeclaredStrides, told_stride
 
 WHERE = Where("k", "default", "lower", "k.py:3")
@@ -148,3 +149,28 @@ def test_the_first_array_with_something_to_stride_over_tells_a_symbol() -> None:
     assert not declared.fit([Given((3, 4), (6, 1)), Given((3, 4))], {})
     call = [Given((3, 4), (6, 1)), Given((3, 4), (8, 1))]
     assert declared.other(1, call, declared.told(call, {})) == (0, 6)
+
+
+def test_a_variant_is_a_rival_only_if_the_strides_fit_it_too() -> None:
+    def variant(slug: str, strides: list[int | str]) -> dict[str, Any]:
+        argument = {"name": "x", "kind": "tensor", "dtype": "float32", "shape": ["m", "n"], "output": False}
+        units = [{"target": "cuda"}]
+        return {
+            **{"slug": slug, "config": {"order": slug}, "units": units, "symbols": {"m": "int32", "n": "int32"}},
+            "arguments": [{**argument, "written": False, "strides": strides}],
+        }
+
+    entry = {"variants": [variant("C", ["n", 1]), variant("F", [1, "m"])], "meaning": ["order"], "outputs": []}
+    signatures = Signatures("k", entry)
+
+    def chosen(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> int:
+        return signatures.choose([Described("float32", shape, strides=strides)]).index
+
+    assert (chosen((3, 4), None), chosen((3, 4), (4, 1)), chosen((3, 4), (1, 3)), chosen((3, 4), (9, 2))) == (
+        0,
+        0,
+        1,
+        0,
+    )
+    with pytest.raises(ValueError, match="these arguments fit several variants, which differ in meaning"):
+        chosen((1, 4), (7, 1))

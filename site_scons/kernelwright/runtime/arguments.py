@@ -101,7 +101,7 @@ class Signatures:
         self._arguments = arguments
         self._declared: int = entry.get("declared", len(self.variants))
         self._meaning: Sequence[str] = entry.get("meaning", ())
-        self._has_strides = any(variant.strides for variant in self.variants)
+        self._by_strides = len(self.variants) > 1 and any(variant.strides for variant in self.variants)
         self._gaps = gaps_text(entry.get("missing", []))
 
     def choose(self, passed: Sequence[Described | None], index: int | None = None, target: str | None = None) -> Chosen:
@@ -122,23 +122,30 @@ class Signatures:
         """
         call = self._bound(passed)
         numbers = self._numbers(index, target)
-        number = self._first([n for n in numbers if self._matches(n, call, index is None)], call)
+        number = self._first((n for n in numbers if self._matches(n, call, index is None)), call)
         if number is None:
             self._raise_no_match(call, numbers)
         variant = self.variants[number]
         others = self._relations.rivals[number] if index is None else ()
-        if rivals := [n for n in others if n in numbers and self._matches(n, call, True)]:
+        if rivals := [n for n in others if n in numbers and self._is_rival(n, call)]:
             self._raise_several(call, [number, *rivals])
         self._check_ranges(variant, call)
         chosen = Chosen(self, number, variant.solve(call))
         self._check_sizes(chosen, call)
         return chosen
 
-    def _first(self, fitting: Sequence[int], call: Sequence[Described | None]) -> int | None:
+    def _first(self, fitting: Iterator[int], call: Sequence[Described | None]) -> int | None:
         """Of the variants that a call fits without regard to strides, the first one whose strides it fits, or else the
         first one; None: there are none."""
-        by_strides = (n for n in fitting if not self._has_strides or self.variants[n].strides_fit(call))
-        return next(by_strides, fitting[0] if fitting else None)
+        first = next(fitting, None)
+        if first is None or not self._by_strides or self.variants[first].strides_fit(call):
+            return first
+        return next((number for number in fitting if self.variants[number].strides_fit(call)), first)
+
+    def _is_rival(self, number: int, call: Sequence[Described | None]) -> bool:
+        """Whether a call fits another variant, too, whatever the alignment of its data is."""
+        fits = self._matches(number, call, True)
+        return fits and (not self._by_strides or self.variants[number].strides_fit(call))
 
     def _matches(self, number: int, call: Sequence[Described | None], among_others: bool) -> bool:
         """Whether a call fits a variant. If the variant competes with one of other sizes, all sizes are compared."""

@@ -230,6 +230,7 @@ KW_COLD int kw_refuse_several(const kw_call *call, const kw_variant *variants, i
   for (const int32_t *rival = variants[first].rivals; *rival >= 0; ++rival) {
     const kw_signature *signature = kw_compared_on(call->kernel, &variants[*rival], count, device);
     if (!signature || !kw_matches(signature, call, KW_SIZES)) continue;
+    if (call->kernel->by_strides && !kw_strides_match(signature, call)) continue;
     kw_append_expected(&several, call, variants[*rival].slug, signature);
   }
   if (!several.used) return 0;
