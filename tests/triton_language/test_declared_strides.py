@@ -27,6 +27,7 @@ TRITON = '''\
 import numpy as np
 import triton
 import triton.language as tl
+from _twice import twice_kernel
 from kernelwright import kernel
 from kernelwright.triton import Program, Size, Stride, Tensor
 
@@ -66,25 +67,22 @@ def _(x):
     return power / power.sum(axis=1, keepdims=True)
 
 
-@triton.jit
-def twice_kernel(x, y, xm, xk, ym, yk, n, BLOCK: tl.constexpr):
-    row, at = tl.program_id(0), tl.arange(0, BLOCK)
-    value = tl.load(x + row * xm + at * xk, mask=at < n)
-    tl.store(y + row * ym + at * yk, value * 2, mask=at < n)
+WRONG = {"dtype": "int16", "wrong": 1}
 
 
-@kernel(frontend="triton", configs=[{"dtype": "float32"}, {"dtype": "bfloat16"}, {"dtype": "int16", "wrong": 1}])
+@kernel(frontend="triton", configs=[*({"dtype": each} for each in ("float32", "bfloat16", "float16")), WRONG])
 def twice(dtype, wrong=0):
-    """Any strides; with a mistake in one variant."""
+    """Any strides; one variant is for a process of its own, and one has a mistake."""
+    function = ["_twice.py", "twice_kernel"] if dtype == "float16" else [twice_kernel]
     return Program(
-        twice_kernel,
+        *function,
         x=Tensor(dtype, "m", "n", strides="free"),
         y=Tensor(dtype, "m", "n", strides=(None, "k"), written=True),
         xm=Stride("x", 0),
         xk=Stride("x", 1, dtype="int64"),
         ym=Stride("y", 0),
-        yk=Size("k") + wrong,
-        n=Size("n"),
+        yk=Size("k"),
+        n=Size("n") + wrong,
         BLOCK=256,
         grid="m",
     )
@@ -99,6 +97,18 @@ def _(rng, m, n):
 def _(x, y):
     return {"y": x + x}
 '''
+
+SOURCE = """\
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def twice_kernel(x, y, xm, xk, ym, yk, n, BLOCK: tl.constexpr):
+    row, at = tl.program_id(0), tl.arange(0, BLOCK)
+    value = tl.load(x + row * xm + at * xk, mask=at < n)
+    tl.store(y + row * ym + at * yk, value * 2, mask=at < n)
+"""
 
 CUDA = '''\
 from kernelwright import kernel
@@ -155,6 +165,7 @@ def mapped():
 def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A built project."""
     project = Project.of(tmp_path_factory.mktemp("strides"), SETTINGS, programs=TRITON, sources=CUDA)
+    project.write("kernels/_twice.py", SOURCE)
     project.scons("-j2")
     make_standin(project)
     return project
@@ -268,5 +279,6 @@ def test_checks_try_strides_and_see_what_is_written_beside_an_array(built: Proje
     found = "twice/dtype-int16_wrong-1 [check]: "
     assert run.output.count("[check]: ") == run.output.count(found) > 0
     assert "elements that are none of y have changed, whose strides are [" in run.output
-    result = json.loads((project.folder / "build/check/demo/twice/dtype-bfloat16.interpreted.json").read_text())
-    assert result["cases"] == 3 + 4  # three layouts at the first sizes, and then one of them
+    for dtype in ("bfloat16", "float16"):
+        result = json.loads((project.folder / f"build/check/demo/twice/dtype-{dtype}.interpreted.json").read_text())
+        assert result["cases"] == 3 + 4  # three layouts at the first sizes, and then one of them

@@ -33,6 +33,9 @@ stride of an input as 0, so that its elements repeat."""
 GAP = 3
 """Elements that a gap has."""
 
+GUARD = 64
+"""Elements before the first one and behind the last one that are watched, too."""
+
 ROUNDS = 16
 """How often strides are computed anew because another argument needs longer ones of the same name."""
 
@@ -125,10 +128,10 @@ class Strided:
         self._array, self._strides = array, strides
         item = array.itemsize
         alignment = argument.alignment or item
-        # Room for elements before the first one, if strides are negative, and for a gap; in whole steps of alignments.
+        # Elements lie before the first one if strides are negative; all of that is in whole steps of alignments.
         ends = [max(size - 1, 0) * stride for size, stride in zip(array.shape, strides, strict=True)]
-        self._first = rounded_up(GAP - sum(min(end, 0) for end in ends), max(64, 2 * alignment) // item)
-        count = self._first + 1 + sum(max(end, 0) for end in ends) + GAP
+        self._first = rounded_up(GUARD - sum(min(end, 0) for end in ends), max(64, 2 * alignment) // item)
+        count = self._first + 1 + sum(max(end, 0) for end in ends) + GUARD
         self._before = np.full(count * item, 0xFF, np.uint8).view(f"uint{8 * item}")
         self._view(self._before)[...] = array.view(self._before.dtype)
         on_cpu = device.dlpack_device_type() == tvm_ffi.DLDeviceType.kDLCPU
