@@ -40,6 +40,11 @@ def made_in_python(name: str, arguments: tuple[Any, ...]) -> list[tuple[str, tup
     return made if len(arguments) < len(KERNELS[name][0]["arguments"]) else []
 
 
+def gaps(n: int, m: int) -> np.ndarray:
+    """Rows with as much room behind each as it has elements."""
+    return np.zeros((n, 2 * m), np.bool_)[:, :m]
+
+
 FITTING = [
     ("saxpy", (2.0, f32(3), f32(3))),
     ("saxpy", (2, f32(0), f32(0))),
@@ -56,6 +61,8 @@ FITTING = [
     ("classes", (np.zeros((3, 3), np.int8),)),
     *(("large", (x, x)) for x in (Large(INT32_LIMIT, 1), Large(INT32_LIMIT, 0), Large(65536, 32767))),
     ("strided", (Large(INT32_LIMIT, 1),)),
+    *(("limits", (gaps(n, 3), 2)) for n in (2, 16, 18, 64)),
+    *(("limits", (gaps(16, 3), k)) for k in (True, -(2**63) + 1)),
 ]
 
 
@@ -103,6 +110,12 @@ WRONG = [
     ("large", (Large(-1, 2), Large(1, 1))),
     ("longer", (Large(INT32_LIMIT, 1),)),
     ("longer", (Large(32767, 65536),)),
+    *(("limits", (gaps(*shape), k)) for shape, k in (((66, 3), 2), ((17, 3), 4), ((4, 3), 3), ((4, 3), False))),
+    *(("limits", (gaps(4, 3), k)) for k in (0, 2**63 - 4)),
+    ("limits", (np.zeros((4, 6), np.bool_), 2)),
+    ("limits", (gaps(66, 3), 2, np.zeros(66, np.bool_))),
+    ("limits", (gaps(66, 3), 2.5)),
+    ("limits", (np.zeros((3, 4, 6), np.bool_)[0], 2)),
 ]
 
 

@@ -111,6 +111,25 @@ def test_calls_like_earlier_ones_are_compared_with_the_declared_variant_too(proc
     assert ran(process, *[(2, 3, ALIGNED), (2, 3, BY_8)] * 2) == ["tuned", "plain"] * 2
 
 
+def test_requirements_choose_among_declared_variants_and_a_table_keeps_to_them(
+    launcher: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    requires = {"fast": ["m <= 4"], "plain": ["m <= 64", "k >= 0"], "tuned": ["k % 2 == 0"]}
+    variants = [
+        replace(one, signature={**one.signature, "requires": requires[slug]})
+        for one in touch()
+        if (slug := str(one.signature["slug"])) in requires
+    ]
+    table = replace(H100, rules={0: Rules((), ((None, 2),)), 1: Rules((), ((None, 2),))})
+    make_package(tmp_path, {"touch": Kernel(variants, [table], declared=2)}, ARCHS, launcher=launcher)
+    process = Process(tmp_path, driver_of(tmp_path_factory))
+    calls = {(4, 1): "fast", (4, 2): "tuned", (5, 1): "plain", (5, 4): "tuned", (64, 1): "plain", (4, -1): "fast"}
+    assert ran(process, *calls, *calls) == [*calls.values()] * 2
+    lines = process.run('print(refusal(lambda: made.kernel("touch")(on_cuda((65, 8), "float16"), 1)))', **HERE)
+    assert lines.startswith("ValueError: kernel 'touch': no built variant accepts these arguments\n")
+    assert "fast requires m <= 4, and m is 65" in lines and "plain requires m <= 64, and m is 65" in lines
+
+
 # ---- devices
 
 

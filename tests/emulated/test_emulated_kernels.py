@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from emulation import Comparison, kernels_in, lowered, variants_of
-from kernelwright.worker.check import size_sets
+from kernelwright.worker.check_sizes import size_sets
 from support.kernel_library import covering
 from support.project import ROOT
 

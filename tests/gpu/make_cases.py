@@ -29,7 +29,8 @@ from kernelwright.core.dtype import numpy_dtype  # noqa: E402
 from kernelwright.core.signature import UNKNOWN, Argument  # noqa: E402
 from kernelwright.define.kernel import Kernel  # noqa: E402
 from kernelwright.processes.protocol import CheckRequest  # noqa: E402
-from kernelwright.worker.check import Check, size_sets  # noqa: E402
+from kernelwright.worker.check import Check  # noqa: E402
+from kernelwright.worker.check_sizes import SizeSets  # noqa: E402
 
 
 def load_kernels(path: Path) -> list[Kernel]:
@@ -63,7 +64,7 @@ def cases(kernel: Kernel, built: dict[str, Any], index: int) -> list[dict[str, A
     # Of a space only some candidates are built.
     variant = next(variant for variant in kernel.variants if variant.slug == built["slug"])
     arguments = from_json(tuple[Argument, ...], built["arguments"])
-    told = {name: built[name] for name in ("symbols", "multiples") if name in built}
+    told = {name: built[name] for name in ("symbols", "multiples", "requires") if name in built}
     signature = replace(UNKNOWN, arguments=arguments, **told)
     request = CheckRequest("", kernel.name, variant.slug, "", index, signature, "cpu", kernel.options.tolerance)
     check = Check(request, kernel, variant, lambda what, function: function(), lambda doing: None)
@@ -75,7 +76,7 @@ def cases(kernel: Kernel, built: dict[str, Any], index: int) -> list[dict[str, A
         return {"meta": np.asarray(json.dumps(meta | {"sizes": sizes})), **arrays}
 
     found, large = [], []
-    for number, sizes in enumerate(size_sets(list(built["symbols"]), built.get("multiples"))):
+    for number, sizes in enumerate(SizeSets(signature, check.bytes_of).sets()):
         count = input_bytes(check, built["arguments"], sizes)
         if count is not None and count > LARGEST:
             large.append((count, number, sizes))

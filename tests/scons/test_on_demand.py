@@ -149,6 +149,12 @@ def test_an_eager_call_chooses_as_the_package_does(demand: Demand) -> None:
         @power.reference
         def _(x, squared):
             return x * x if squared else x
+
+        @kernel(configs=grid(most=[8, 64]), requires=["n <= most", "k <= most", "k != n"], outputs=["y"])
+        def limited(most: int):
+            n, k = te.var("n"), te.var("k")
+            x = te.placeholder((n,), "float32", name="x")
+            return te.create_prim_func([k, x, te.compute((n,), lambda i: x[i] + k * 0.0 + most, name="y")])
         """,
     )
     demand.project.built("-j2")
@@ -182,6 +188,16 @@ def test_an_eager_call_chooses_as_the_package_does(demand: Demand) -> None:
             product(g, g)
         assert np.allclose(array(product.compile(transposed=False, sums="float64")(g, g)), g @ g)
         assert np.allclose(array(demo.product.variant(transposed=True, sums="float32")(g, g)), g @ g.T)
+        limited = kw.load("kernels/product.py").limited
+        found = []
+        few = [(3, 4), (3, 9), (9, 4), (np.int64(3), 4), (np.int64(9), 4), (3, 4), (64, 8)]
+        for k, n in [*few, (65, 3), (3, 65), (3, 3)]:
+            arguments = k, np.zeros(n, "float32")
+            assert outcome(limited, *arguments) == outcome(demo.limited, *arguments), arguments
+            found.append(outcome(limited, *arguments))
+        assert [int(np.frombuffer(one[3], "float32")[0]) for one in found[:7]] == [8, 64, 64, 8, 64, 8, 64]
+        with pytest.raises(ValueError, match="(?s)most-8 requires n <= 8, and n is 65.*most-64 requires n <= 64, "):
+            limited(3, np.zeros(65, "float32"))
         power = kw.load("kernels/product.py").power
         assert outcome(power, g[0]) == outcome(demo.power, g[0])
         with pytest.raises(ValueError, match="(?s)fit several variants.*name one: power.compile"):

@@ -74,6 +74,17 @@ KERNELS: dict[str, list[dict[str, Any]]] = {
             stride_symbols={"row": "int32"},
         )
     ],
+    "limits": [
+        _variant(
+            {**_x("bool", "n", "m"), "strides": ["row", 1]},
+            *(scalar("k", "int64"), _x("bool", "n", name="y", output=True)),
+            symbols=dict.fromkeys("nm", "int64"),
+            stride_symbols={"row": "int64"},
+            slug=f"most-{most}",
+            requires=[f"n <= {most}", "n % k != 1", "row >= m * 2", "k + n <= 9223372036854775807"],
+        )
+        for most in (16, 64)
+    ],
     "longer": [_variant(_x("bool", "n", "m"), _x("bool", "n + 1", "m", name="y", output=True))],
 }
 """Kernel -> what signature.json says of its variants."""
@@ -88,7 +99,7 @@ def signatures_of(name: str) -> list[dict[str, Any]]:
     """The signature.json of each variant."""
     return [
         signature(name, v["arguments"], slug=v["slug"], symbols=v["symbols"])
-        | {key: v[key] for key in ("stride_symbols", "multiples") if key in v}
+        | {key: v[key] for key in ("stride_symbols", "multiples", "requires") if key in v}
         for v in KERNELS[name]
     ]
 
@@ -112,7 +123,9 @@ class Large(FakeTensor):
 def described(argument: Any) -> Described:
     """An argument as Python compares it."""
     if hasattr(argument, "__dlpack__"):
-        return Described(str(argument.dtype), argument.shape, device="cpu")
+        strides = getattr(argument, "strides", None)
+        told = strides and tuple(stride // argument.itemsize for stride in strides)
+        return Described(str(argument.dtype), argument.shape, device="cpu", strides=told)
     return Described(value=argument)
 
 

@@ -173,6 +173,65 @@ def test_all_variants_are_compared_at_sizes_of_their_class(checked):
     assert sizes == [48, 16, 144, 16, 0]
 
 
+LIMITED = """\
+import numpy as np
+import triton
+import triton.language as tl
+from kernelwright import kernel
+from kernelwright.triton import Program, Size, Tensor, ceildiv
+
+
+@triton.jit
+def softmax_kernel(x, y, longest, n, BLOCK: tl.constexpr):
+    row, at = tl.program_id(0), tl.arange(0, BLOCK)
+    powers = tl.exp(tl.load(x + row * n + at, mask=at < n, other=float("-inf")))
+    tl.store(y + row * n + at, powers / tl.sum(powers, axis=0), mask=at < n)
+    if row % 2 == 0:
+        tl.store(longest + row // 2, n)
+
+
+def softmax(block=4096):
+    given = {"x": Tensor("float32", "2 * m", "n"), "y": Tensor("float32", "2 * m", "n"), "m": Tensor("int8", "m")}
+    longest = Tensor("int32", ceildiv("2 * m", 2))
+    return Program(softmax_kernel, x=given["x"], y=given["y"], longest=longest, n=Size("n"), BLOCK=block, grid="2 * m")
+"""
+
+
+def test_a_row_that_is_longer_than_the_block_fails_and_a_declared_limit_is_tried(project: Project) -> None:
+    """The argument whose size tells the others is one that the function gets, too."""
+    text = LIMITED.replace("softmax_kernel(x, y, longest, n,", "softmax_kernel(m, x, y, longest, n,")
+    text = text.replace("Program(softmax_kernel, x", 'Program(softmax_kernel, m=given["m"], x')
+    for name, more in {"plain": "", "limited": ', requires=["n <= BLOCK", "n > 0"]'}.items():
+        text += f"""
+
+@kernel(frontend="triton", outputs=["y", "longest"]{more})
+def {name}():
+    return softmax()
+
+
+@{name}.reference
+def _(m, x):
+    powers = np.exp(x)
+    return powers / powers.sum(axis=1, keepdims=True), np.full(len(m), x.shape[1], "int32")
+
+
+@{name}.inputs
+def _(rng, m):
+    return {{}} if m < 100 else None
+"""
+    for name in ("add_one", "scale"):
+        (project.folder / f"kernels/{name}.py").unlink(missing_ok=True)
+    project.write("kernels/softmax.py", text)
+    project.write("pyproject.toml", SETTINGS)
+    run = project.scons("check", "-k", "-j2", ok=False)
+    assert re.search(r"plain/default \[check\]: y differs from the reference at m=7, n=4097 on inter", run.output), (
+        run.output
+    )
+    assert 'no more than 4096, declare that: requires=["n <= BLOCK"]' in run.output
+    checked = json.loads(project.files("build/check/demo/limited")["build/check/demo/limited/default.interpreted.json"])
+    assert {"m": 7, "n": 4096} in checked["sizes"] and all(1 <= sizes["n"] <= 4096 for sizes in checked["sizes"])
+
+
 def test_an_edit_checks_again_what_it_changes_and_says_what_is_wrong_where(checked):
     project = checked
     assert project.scons("check").stages == []

@@ -187,6 +187,18 @@ def test_sizes_that_a_call_lacks_are_not_looked_for(library: Path) -> None:
     assert ran(tuned, *arrays(5)) == 0 and ran(tuned, *arrays(17)) == 3
 
 
+def test_a_table_gives_no_call_a_variant_that_requires_more(tmp_path: Path) -> None:
+    items = [scalar("n", "int64"), tensor("out", "float32", [1], output=True)]
+    data = signature("limited", items, slug="any"), signature("limited", items, slug="few") | {"requires": ["n <= 8"]}
+    units = [c_unit(tmp_path, NUMBER.replace("3", "1").replace("NUMBER", str(i)), one) for i, one in enumerate(data)]
+    tables = of_devices({0: Rules(("n",), ((16, 1), (None, 0)))})
+    module = loaded(built(tmp_path, replace(plan("limited", *units, outputs=["out"]), declared=1, tables=tables)))
+    assert [ran(module, n, name="limited") for n in (-3, 8, 9, 16, 17)] == [1, 1, 0, 0, 0]
+    assert told(module, 9)[1].endswith("has few for n = 9, up to 16, which these arguments do not fit")
+    with pytest.raises(ValueError, match="few requires n <= 8, and n is 9"):
+        module["limited__1"](9)
+
+
 def test_one_declared_variant_of_several_is_the_kernel_and_not_itself(place: Path, kernel: KernelPlan) -> None:
     """Both are about one variant, but only a call of the kernel looks at tables, and its errors say so."""
     only = replace(kernel, variants=(kernel.variants[0], *kernel.variants[2:4]), declared=1)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kernelwright.core.errors import CheckError, KernelwrightError, SettingsError, Where
+from kernelwright.core.signature import UNKNOWN, Argument
 from kernelwright.define.kernel_options import KernelOptions
 from kernelwright.define.space import Choice
 from kernelwright.define.tuning import Rule, TableDevice, TableFile, TunedConfig
@@ -19,7 +21,7 @@ from kernelwright.runtime.tables import Rules
 from kernelwright.state.tuning_result import DEFAULT
 from kernelwright.tune import tuner
 from kernelwright.tune.bench import Turn
-from kernelwright.tune.candidates import Candidate, Workshop, digest_of
+from kernelwright.tune.candidates import Built, Candidate, Workshop, digest_of
 from kernelwright.tune.command import result_lines
 from kernelwright.tune.contest import Contest
 from kernelwright.tune.decide import Timing, choose, rules_of
@@ -204,8 +206,14 @@ def compete(
     return made.run(built(*range(count)), {"m": m}, left_s, standing), out
 
 
-def built(*numbers: int) -> dict[int, Any]:
-    return {number: SimpleNamespace(candidate=SimpleNamespace(number=number)) for number in numbers}
+def built(*numbers: int, requires: str = "m <= 4") -> dict[int, Any]:
+    """Candidates; the first and the second one have a requirement."""
+    made, x = {}, Argument("x", "tensor", "float32", output=False, written=False, shape=("m",))
+    for number in numbers:
+        signature = replace(UNKNOWN, arguments=(x,), requires=(requires,) if number < 2 else ())
+        request: Any = SimpleNamespace(signature=signature)
+        made[number] = Built(Candidate(number, {}, {}, f"block-{number}"), request, Path(), "")
+    return made
 
 
 def test_candidates_have_their_turns_in_rounds_beside_the_default(tmp_path: Path):
@@ -290,7 +298,9 @@ def test_if_there_is_no_time_for_all_the_slower_half_is_left_out_after_each_roun
 # Answers that change.
 
 
-def answers_of(bench: MadeUp, folder: Path, number: int, standing: int = DEFAULT, **prefers: int) -> tuple[int, ...]:
+def answers_of(
+    bench: MadeUp, folder: Path, number: int, standing: int = DEFAULT, m: int = 1, **prefers: int
+) -> tuple[int, ...]:
     """What comes of that many candidates in two rounds, and two more in a second process.
 
     ``standing`` is the answer of the table; without one, ``prefers`` says what the definition prefers for archs.
@@ -312,7 +322,7 @@ def answers_of(bench: MadeUp, folder: Path, number: int, standing: int = DEFAULT
     table = TableFile("gemm", TableDevice("llvm", "a", "b", 2), {}, (rules,))
     tuning = ConfigTuning(tuner, 0, made, Kept(folder), None if prefers else table)
     tuning.built.update(built(*range(number)))
-    tuning.measure([{"m": 1}])
+    tuning.measure([{"m": m}])
     return tuning.confirmed()
 
 
@@ -344,6 +354,12 @@ def test_without_a_table_what_the_definition_prefers_for_the_arch_stands(tmp_pat
     times: Times = {0: 10, 1: 8, 2: 8.1}
     assert answers_of(MadeUp(times), tmp_path / "a", 3, sm_90a=2) == (2,)
     assert answers_of(MadeUp(times, times), tmp_path / "b", 3, sm_80=2) == (1,)
+
+
+def test_a_candidate_is_not_measured_at_sizes_that_it_does_not_allow(tmp_path: Path):
+    bench = MadeUp({0: 10, 1: 1, 2: 9.9})
+    assert answers_of(bench, tmp_path, 3, m=5) == (0,)
+    assert bench.turns == [0, 2, 0, 2], "the default is asked for all, and says what is wrong"
 
 
 # What is kept.

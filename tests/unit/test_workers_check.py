@@ -18,11 +18,12 @@ from kernelwright.backends.plan import LoweredUnit
 from kernelwright.core.converter import from_json
 from kernelwright.core.dtype import Dtype, numpy_dtype
 from kernelwright.core.errors import CheckError, DefinitionError, Where, WorkerError
-from kernelwright.core.signature import UNKNOWN, Argument, Signature
+from kernelwright.core.signature import UNKNOWN, Argument, Launch, Signature
 from kernelwright.processes import worker as worker_module
 from kernelwright.processes.protocol import CheckRequest, CheckResult
 from kernelwright.worker import check as check_module
-from kernelwright.worker.check import Check, from_device, random_array, size_sets, to_device
+from kernelwright.worker.check import Check, from_device, random_array, to_device
+from kernelwright.worker.check_sizes import SizeSets, size_sets
 from kernelwright.worker.strided import Strided, barely_aligned, strides_for
 from support.launcher_build import build, plan
 from support.moments import HANGS_AFTER_S
@@ -322,6 +323,11 @@ def inputs_of(check: Check, **sizes: int) -> dict[str, Any]:
     return inputs
 
 
+def sets_of(check: Check) -> list[dict[str, int]]:
+    """The sizes that it tries."""
+    return SizeSets(check._signature, check.bytes_of).sets()
+
+
 def case_of(check: Check, kernel: Callable[..., Any], leave_out: bool = False) -> float:
     """The largest error of a call."""
     return check._case(kernel, {"n": 7}, inputs_of(check, n=7), leave_out=leave_out)
@@ -396,7 +402,7 @@ def test_sizes_that_give_no_shape_or_take_too_much_memory_are_skipped() -> None:
     assert check.inputs({"n": 7, "m": 0}) is check.inputs({"n": 0, "m": 1}) is None
     assert inputs_of(check, n=7, m=2)["x"].shape == (3, 6)
     check = prepared(["n"], ["n", 10_000])
-    assert check.inputs({"n": 2053}) is None and check.inputs({"n": 130}) is not None
+    assert {"n": 130} in sets_of(check) and {"n": 2053} not in sets_of(check)
 
 
 def test_random_integers_are_negative_too_where_they_can_be() -> None:
@@ -409,6 +415,67 @@ def test_random_integers_are_negative_too_where_they_can_be() -> None:
 def test_each_size_variable_is_large_once() -> None:
     assert size_sets(["n", "m"])[-2:] == [{"n": 2053, "m": 7}, {"n": 7, "m": 2053}]
     assert size_sets([]) == [{}]
+
+
+def limited(symbols: list[str], requires: list[str], **more: Any) -> list[dict[str, int]]:
+    """The sizes that are tried for a matrix, or for vectors if three are named, if something is required of them."""
+    vectors = [Argument(f"{n}_", "tensor", "int8", output=False, written=False, shape=(n,)) for n in symbols]
+    check = prepared(symbols, symbols) if len(symbols) < 3 else prepared(symbols, [1], more=vectors)
+    check._signature = replace(check._signature, requires=tuple(requires), **more)
+    return sets_of(check)
+
+
+def test_sizes_fulfil_what_is_required_and_reach_its_limits() -> None:
+    assert [sizes["n"] for sizes in limited(["n"], ["n <= 100"])] == [33, 1, 100, 7, 0]
+    assert {"n": 4096, "m": 7} in limited(["n", "m"], ["4096 >= n"])
+    assert all(sizes["m"] == 8 * sizes["n"] for sizes in limited(["n", "m"], ["m == 8 * n"]))
+    assert {"n": 2053, "m": 16424, "k": 7} in limited(["n", "m", "k"], ["m == 8 * n"])
+    assert {sizes["n"] % 128 for sizes in limited(["n"], ["n % 128 == 0", "n > 0"])} == {0}
+    assert [sizes for sizes in limited(["n", "m"], ["n >= 64", "n <= 64"]) if sizes["m"] == 7] == [{"n": 64, "m": 7}]
+    assert limited(["n"], ["n >= 64", "n <= 32"]) == limited(["n"], ["n % 0 == 0"]) == []
+    grouped = limited(["t", "h", "k"], ["h % k == 0", "k > 0", "t * h <= 65536"])
+    assert len(grouped) > 5 and all(s["h"] % s["k"] == 0 < s["k"] and s["t"] * s["h"] <= 65536 for s in grouped)
+
+
+def test_a_number_fulfils_what_is_required_of_it_at_any_sizes() -> None:
+    check = prepared(["n"], ["n"], more=[Argument("k", "scalar", "int8", output=False, written=False)])
+    check._signature = replace(check._signature, requires=("k > n // 2", "k % 3 == 0"))
+    for n, k in ((100, 51), (1000, None)):
+        assert inputs_of(check, n=n)["k"] == (k or 7), "which a call refuses, if nothing can be found"
+    assert all(s["n"] // 2 < s["k"] <= 126 and s["k"] % 3 == 0 for s in sets_of(check)) and len(sets_of(check)) > 4
+
+
+def test_sizes_are_tried_above_each_constant_of_the_code() -> None:
+    constants = {"BLOCK": 4096, "WARPS": 8, "MANY": 2**40}
+    assert limited(["n", "m"], [], constants=constants)[-2:] == [{"n": 4097, "m": 7}, {"n": 7, "m": 4097}]
+    assert {"n": 10**6 + 1, "m": 1} in limited(["n", "m"], [], config={"block": 10**6, "fast": True}, multiples={})
+    declared = limited(["n", "m"], ["n <= 4096"], constants=constants)
+    assert {"n": 7, "m": 4097} in declared and max(sizes["n"] for sizes in declared) == 4096
+    launch = Launch("f", (), ("m", 1, 1), (32, 1, 1), 0)
+    check = prepared(["n", "m"], ["n", "m"])
+    interpreted = SizeSets(replace(check._signature, constants=constants, launches=(launch,)), check.bytes_of, True)
+    assert {"n": 4097, "m": 7} in interpreted.sets() and {"n": 7, "m": 4097} not in interpreted.sets()
+    assert {"n": 4112} in limited(["n"], [], constants=constants, multiples={"n": 16})
+
+
+def test_a_failure_beyond_a_constant_says_how_to_declare_the_limit() -> None:
+    check = prepared(["n"], ["n"], lambda x: x)
+    check._signature = replace(check._signature, config={"block": 1000}, constants={"BLOCK": 1000})
+    check.function = lambda: lambda x, y=None: x if y is None else y.__setitem__(slice(1000), x[:1000])
+    with pytest.raises(CheckError, match=r"at n=2053 on cpu: y\[1000\] is nan.*1053 elements") as error:
+        check.run()
+    assert error.value.remedy is not None
+    assert error.value.remedy.endswith('no more than 1000, declare that: requires=["n <= block"]')
+    check = prepared(["n", "m"], ["n", "m"], lambda x: x)
+    check._signature = replace(check._signature, config={"rows": 16, "block": 64})
+    check.function = lambda: lambda x, y=None: x if y is None else y.__setitem__((..., slice(64)), x[:, :64])
+    with pytest.raises(CheckError, match="at n=33, m=130 on cpu") as error:
+        check.run()
+    assert str(error.value.remedy).endswith('no more than 64, declare that: requires=["m <= block"]')
+    check = prepared(["n"], ["n"], lambda x: x)
+    check._signature = replace(check._signature, requires=("n <= 1000",))
+    check.function = lambda: lambda x, y=None: x if y is None else y.__setitem__(slice(1000), x[:1000])
+    assert check.run().sizes[-1] == {"n": 1000}
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ def description_of(kernel: KernelPlan) -> str:
             "symbols": dict(variant.units[0].symbols),
             "multiples": dict(variant.units[0].multiples),
             **_strides(variant.units[0].stride_symbols),
+            **_requires(variant.units[0].requires),
         }
         for variant in kernel.variants
     ]
@@ -58,6 +59,7 @@ def description_in(name: str, entry: Record) -> str:
             "symbols": variant.mapping("symbols"),
             "multiples": variant.mapping("multiples") if variant.has("multiples") else {},
             **_strides(variant.mapping("stride_symbols") if variant.has("stride_symbols") else {}),
+            **_requires(variant.texts("requires") if variant.has("requires") else ()),
         }
         for variant in entry.records("variants")
     ]
@@ -71,6 +73,11 @@ def description_in(name: str, entry: Record) -> str:
 def _strides(symbols: Mapping[str, str]) -> dict[str, Any]:
     """The symbols that only strides have. Kernels without any get no entry, so their digests are what they were."""
     return {"stride_symbols": dict(symbols)} if symbols else {}
+
+
+def _requires(texts: Iterable[str]) -> dict[str, Any]:
+    """What the sizes of a call have to be. Other kernels get no entry, as with strides."""
+    return {"requires": list(texts)} if texts else {}
 
 
 def _recorded(function: Mapping[str, Any] | None) -> dict[str, Any]:

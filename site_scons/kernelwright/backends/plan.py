@@ -67,28 +67,6 @@ class LoweredUnit(Signature):
         """Whether the host code makes tensor maps."""
         return bool(self.tensor_maps) or any("tensor_map" in device.params for device in self.device_kernels)
 
-    def symbol_places(self) -> dict[str, tuple[int, int | None]]:
-        """Where the inputs give each symbol: the number of an argument, and of a dimension whose size is the symbol;
-        None: the argument is a number of that name."""
-        places: dict[str, tuple[int, int | None]] = {}
-        for position, argument in enumerate(self.arguments):
-            if argument.launcher_kind == "KW_INT":
-                places.setdefault(argument.name, (position, None))
-        for position, argument in enumerate(self.arguments):
-            for axis, size in enumerate(argument.shape):
-                if not argument.output and isinstance(size, str) and size.isidentifier():
-                    places.setdefault(size, (position, axis))
-        return places
-
-    def stride_places(self) -> dict[str, list[tuple[int, int]]]:
-        """Where arrays give each symbol that only strides have: the numbers of arguments and of dimensions."""
-        places: dict[str, list[tuple[int, int]]] = {}
-        for position in sorted(range(len(self.arguments)), key=lambda number: self.arguments[number].output):
-            for axis, stride in enumerate(self.arguments[position].strides):
-                if stride in self.stride_symbols:
-                    places.setdefault(str(stride), []).append((position, axis))
-        return places
-
     @property
     def told_sizes(self) -> list[str]:
         """The size symbols that the inputs of a call give: as a size of an array, or as an integer."""
@@ -349,7 +327,8 @@ def _call_text(unit: LoweredUnit) -> str:
         return f"{argument.name}: {kind}" + " (output)" * argument.output + " (written)" * argument.written
 
     sizes = [f"{name}: {dtype}" for name, dtype in sorted(unit.symbols.items())]
-    return ", ".join([*map(text, unit.arguments), *(["and the sizes"] if sizes else []), *sizes])
+    required = [f"required: {requirement}" for requirement in unit.requires]
+    return ", ".join([*map(text, unit.arguments), *(["and the sizes"] if sizes else []), *sizes, *required])
 
 
 def _outline(unit: LoweredUnit) -> str:

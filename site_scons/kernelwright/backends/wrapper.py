@@ -13,7 +13,7 @@ from ..core.arch import CPU_LEVELS, CudaArch
 from ..core.dtype import Dtype
 from ..core.errors import KernelwrightError, Where
 from ..core.signature import SPREAD_CLUSTERS, Argument, DeviceKernel
-from ..runtime.size import are_int32, argument_text
+from ..runtime.size import Requirement, are_int32, argument_text
 from ..runtime.tables import DeviceTable
 from .c_text import c_string, size_expression, symbols_of
 from .description import description_of
@@ -335,6 +335,9 @@ def _signature(number: int, unit: LoweredUnit, has_outputs: bool, competes: bool
     if any(argument.strides for argument in unit.arguments):
         lines += _strides(number, unit)
         fields += [f".strides = kw_strides_{number}"]
+    if unit.requires:
+        lines += _requires(number, unit)
+        fields += [f".requirements = kw_requirements_{number}", f".requires = kw_requires_{number}"]
     if competes:
         lines += _fits(number, unit)
         fields += [f".fits = kw_fits_{number}"]
@@ -344,9 +347,8 @@ def _signature(number: int, unit: LoweredUnit, has_outputs: bool, competes: bool
 def _strides(number: int, unit: LoweredUnit) -> list[str]:
     """The function that computes declared strides of an argument."""
     sources = _symbol_sources(unit)
-    for symbol, places in unit.stride_places().items():
-        told, step = ", ".join(f"{{{position}, {axis}}}" for position, axis in places), unit.multiples.get(symbol, 1)
-        sources.setdefault(symbol, f"kw_told_stride(call, (const kw_told[]){{{told}}}, {len(places)}, {step})")
+    for symbol, told in _stride_sources(unit).items():
+        sources.setdefault(symbol, f"kw_told_stride(call, {told})")
     lines = [f"static bool kw_strides_{number}(const kw_call *call, int32_t argument, int64_t *strides) {{"]
     strides = [stride for argument in unit.arguments for stride in argument.strides]
     used = dict.fromkeys(symbol for stride in strides for symbol in _symbols(stride, unit))
@@ -361,6 +363,40 @@ def _strides(number: int, unit: LoweredUnit) -> list[str]:
             lines.append(f"  if (argument == {position}) strides[{axis}] = {value};")
     multiples = [f"!(size_{symbol} % {unit.multiples[symbol]})" for symbol in used if symbol in unit.multiples]
     return [*lines, f"  return {' && '.join(multiples) or 'true'};", "}"]
+
+
+def _stride_sources(unit: LoweredUnit) -> dict[str, str]:
+    """Symbol that only strides tell -> the places that tell it, their number, and what it is a multiple of, in C."""
+    sources = {}
+    for symbol, places in unit.stride_places().items():
+        told = ", ".join(f"{{{position}, {axis}}}" for position, axis in places)
+        sources[symbol] = f"(const kw_place[]){{{told}}}, {len(places)}, {unit.multiples.get(symbol, 1)}"
+    return sources
+
+
+def _requires(number: int, unit: LoweredUnit) -> list[str]:
+    """The requirements of a lowering, and the function that tells which of them a call does not fulfil."""
+    told = {name: f"{{{c_string(name)}, 0, 0, {source}}}" for name, source in _stride_sources(unit).items()}
+    for name, (position, axis) in unit.symbol_places().items():
+        told[name] = f"{{{c_string(name)}, {position}, {-1 if axis is None else axis}}}"
+    required = list(map(Requirement, unit.requires))
+    lines = list[str]()
+    for index, requirement in enumerate(required):
+        rows = ", ".join(told[name] for name in requirement.names)
+        lines.append(f"static const kw_told kw_told_{number}_{index}[] = {{{rows}}};")
+    lines.append(f"static const kw_requirement kw_requirements_{number}[] = {{")
+    for index, requirement in enumerate(required):
+        names = f"kw_told_{number}_{index}, {len(requirement.names)}"
+        lines.append(f"  {{{c_string(requirement.text)}, {names}}},")
+    lines += ["};", f"static int32_t kw_requires_{number}(const kw_call *call) {{"]
+    for name in dict.fromkeys(name for requirement in required for name in requirement.names):
+        lines.append(f"  const int64_t size_{name} = kw_told_value(call, (kw_told){told[name]});")
+    for index, requirement in enumerate(required):
+        left, right = (size_expression(side.text, "size_{}".format) for side in requirement.sides)
+        lines.append(f"  const int64_t left_{index} = {left}, right_{index} = {right};")
+        compared = f"left_{index} {requirement.sign} right_{index}"
+        lines.append(f"  if (!(kw_are_sizes(left_{index}, right_{index}) && {compared})) return {index};")
+    return [*lines, "  return -1;", "}"]
 
 
 def _fits(number: int, unit: LoweredUnit) -> list[str]:

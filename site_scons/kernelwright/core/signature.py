@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
+from ..runtime.size import Requirement
 from .converter import Count, that, to_json
 from .dtype import number_kind
 from .errors import is_text, shown
@@ -351,6 +352,8 @@ class Signature:
         outputs: their names, in the order in which a call returns new ones; empty: in that of the arguments.
         multiples: free size -> what its values are multiples of; the host code refuses others.
         stride_symbols: what only strides of arguments tell, and its dtype.
+        requires: comparisons of sizes, strides and integer arguments that have to hold for a call.
+        constants: the integers that the code is compiled for, besides those of the config.
         launches: for cuda, what the host code launches, in order; None: it cannot be said as data.
         host_logic: why it cannot, as a sentence; empty if it can.
         workspaces, host_checks, tensor_maps: what the host code does besides. The checks have to hold before anything
@@ -375,6 +378,8 @@ class Signature:
     outputs: tuple[str, ...] = ()
     multiples: Mapping[str, Count] = field(default_factory=dict)
     stride_symbols: Mapping[str, Text] = field(default_factory=dict)
+    requires: tuple[Text, ...] = ()
+    constants: Mapping[str, int] = field(default_factory=dict)
     launches: tuple[Launch, ...] | None = None
     host_logic: Text = ""
     workspaces: tuple[Workspace, ...] = ()
@@ -385,7 +390,11 @@ class Signature:
     recorded: RecordedCall | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError if the outputs are others than the arguments say."""
+        """Raises ValueError if the outputs are others than the arguments say, or no input tells what is required."""
+        told = {*self.symbol_places(), *self.stride_places()}
+        for text in self.requires:
+            if unknown := {*Requirement(text).names} - told:
+                raise ValueError(f"it requires {shown(text)}, and no input tells {shown(min(unknown))}")
         if self.outputs and sorted(self.outputs) != sorted(self._marked):
             raise ValueError(f"outputs is {shown(self.outputs)}, and the arguments say that they are {self._marked}")
 
@@ -397,6 +406,28 @@ class Signature:
     def returned(self) -> tuple[str, ...]:
         """The names of the outputs, in the order in which new ones are returned."""
         return self.outputs or self._marked
+
+    def symbol_places(self) -> dict[str, tuple[int, int | None]]:
+        """Where the inputs give each symbol: the number of an argument, and of a dimension whose size is the symbol;
+        None: the argument is a number of that name."""
+        places: dict[str, tuple[int, int | None]] = {}
+        for position, argument in enumerate(self.arguments):
+            if argument.launcher_kind == "KW_INT":
+                places.setdefault(argument.name, (position, None))
+        for position, argument in enumerate(self.arguments):
+            for axis, size in enumerate(argument.shape):
+                if not argument.output and isinstance(size, str) and size.isidentifier():
+                    places.setdefault(size, (position, axis))
+        return places
+
+    def stride_places(self) -> dict[str, list[tuple[int, int]]]:
+        """Where arrays give each symbol that only strides have: the numbers of arguments and of dimensions."""
+        places: dict[str, list[tuple[int, int]]] = {}
+        for position in sorted(range(len(self.arguments)), key=lambda number: self.arguments[number].output):
+            for axis, stride in enumerate(self.arguments[position].strides):
+                if stride in self.stride_symbols:
+                    places.setdefault(str(stride), []).append((position, axis))
+        return places
 
 
 UNKNOWN = Signature(kernel="", slug="", target="", arch="", entry="", arguments=(), symbols={}, device_kernels=())

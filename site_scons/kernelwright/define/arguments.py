@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ..core.errors import DefinitionError, Where, shown
-from ..runtime.size import stride_name
-from .sizes import Size, Sizes, check_size
+from ..runtime.size import stride_name, translate
+from .sizes import Size, Sizes, check_size, text_of, unbracketed
 from .strides import COMPACT, Strides, all_strides, as_given, check_strides, check_told, strides_of
 from .unit import Unit
 
@@ -28,13 +28,17 @@ MOST_ALIGNED = 1 << 16
 """Largest alignment of data, in bytes; that of memory which CUDA allocates is 512."""
 
 
+EXAMPLE = 'write, for example, Tensor({!r}, "m", 128, ceildiv("m", 64)); divisors are numbers'
+
+
 @dataclass(frozen=True, init=False)
 class Tensor:
     """A tensor argument.
 
     Arguments:
         dtype: its type, such as ``float16``.
-        shape: its sizes: integers, and names of sizes that callers choose (int32). Equal names are equal sizes.
+        shape: its sizes: integers, and names of sizes that callers choose (int32). Equal names are equal sizes. A size
+            can also follow from sizes that other arguments have: ``"8 * m8"``, or ``ceildiv("t", 64)``.
         alignment: bytes that its data is aligned to; default: those of an element, so that slices can be passed. More
             lets the code load several elements at once.
         multiples: name of a size or stride -> what it is a multiple of, which callers are held to.
@@ -56,13 +60,15 @@ class Tensor:
     def __init__(
         self,
         dtype: str,
-        *shape: int | str,
+        *shape: int | str | Size,
         alignment: int | None = None,
         multiples: Mapping[str, int] | None = None,
         written: bool | None = None,
         strides: str | Sequence[int | str | Size | None] = COMPACT,
     ) -> None:
-        values = (dtype, shape, alignment, dict(multiples or {}), written, as_given(strides))
+        texts = (text_of(size) if isinstance(size, Size) else size for size in shape)
+        sizes = tuple(unbracketed(size) if isinstance(size, str) else size for size in texts)
+        values = (dtype, sizes, alignment, dict(multiples or {}), written, as_given(strides))
         for each, value in zip(fields(self), values, strict=True):
             object.__setattr__(self, each.name, value)
 
@@ -148,9 +154,9 @@ class Declared:
     def told_sizes(self) -> frozenset[str]:
         """The names of sizes that a call tells: those in shapes, of strides, and of integers among the arguments."""
         tensors = [value for value in self.declared.values() if isinstance(value, Tensor)]
-        named = {size for tensor in tensors for size in tensor.shape if isinstance(size, str)}
-        numbers = {n for n, value in self.declared.items() if isinstance(value, Scalar) and "int" in value.dtype}
-        return frozenset(named | numbers | stride_symbols(self.declared) | told_strides(self.declared).keys())
+        named = {size for tensor in tensors for size in tensor.shape if isinstance(size, str) and size.isidentifier()}
+        strides = stride_symbols(self.declared) | told_strides(self.declared).keys()
+        return frozenset(named | integers_of(self.declared) | strides)
 
     def check(self, outputs: Sequence[str], where: Where) -> None:
         """Raise a DefinitionError for what no kernel can be made of.
@@ -216,6 +222,11 @@ def multiples_of(values: Iterable[Any], known: Mapping[str, int] | None = None) 
     return multiples
 
 
+def integers_of(declared: Mapping[str, Tensor | Scalar]) -> set[str]:
+    """The names of the integers among arguments."""
+    return {name for name, value in declared.items() if isinstance(value, Scalar) and "int" in value.dtype}
+
+
 def check_arguments(declared: Mapping[str, Tensor | Scalar], outputs: Sequence[str], where: Where) -> None:
     """Raise a DefinitionError for arguments that no kernel can have.
 
@@ -233,6 +244,7 @@ def check_arguments(declared: Mapping[str, Tensor | Scalar], outputs: Sequence[s
             _check_tensor(name, value, where)
             check_strides(name, value.shape, value.strides, bool(value.written) or name in outputs, where)
     _check_names(declared, where)
+    _check_told(declared, outputs, where)
     tensors = [name for name, value in declared.items() if isinstance(value, Tensor)]
     for name in outputs:
         if name not in tensors:
@@ -244,12 +256,53 @@ def check_arguments(declared: Mapping[str, Tensor | Scalar], outputs: Sequence[s
         raise DefinitionError("it has no tensor argument", where, remedy)
 
 
+def _check_told(declared: Mapping[str, Tensor | Scalar], outputs: Sequence[str], where: Where) -> None:
+    """Raise a DefinitionError for a size that is computed of what no input tells."""
+    shapes = {name: value.shape for name, value in declared.items() if isinstance(value, Tensor)}
+    texts = {name: [size for size in shape if isinstance(size, str)] for name, shape in shapes.items()}
+    # An integer with 64 bits would pass for a size with 64 bits, which these sizes are not.
+    integers = {name for name in integers_of(declared) if not declared[name].dtype.endswith("64")}
+    told = integers.union(*(texts[name] for name in texts if name not in outputs))
+    for name, sizes in texts.items():
+        for size in (size for size in sizes if not size.isidentifier()):
+            unknown = next((used for used in _names(size) if used not in told), None)
+            if unknown is not None:
+                known = ", ".join(sorted(each for each in told if each.isidentifier())) or "none"
+                message = f"a size of argument {name!r} is {size!r}, and no input tells {unknown!r} (known are {known})"
+                remedy = f"make {unknown!r} a size of an input, or an argument of the dtype int32"
+                raise DefinitionError(message, where, remedy)
+
+
+def _names(size: str) -> list[str]:
+    """The names in a size; none, if it is no expression that can be computed for all sizes of a call."""
+
+    def number(value: int) -> int | None:
+        return value
+
+    def symbol(name: str) -> int | None:
+        used.append(name)
+        return None
+
+    def operation(sign: str, operands: list[int | None]) -> int | None:
+        if sign in ("//", "%") and not operands[1]:
+            raise ValueError("a divisor may be 0")
+        return None
+
+    used: list[str] = []
+    try:
+        translate(size, number, symbol, operation)
+    except ValueError:
+        return []
+    return used if all(name.isascii() and not keyword.iskeyword(name) for name in used) else []
+
+
 def _check_tensor(name: str, value: Tensor, where: Where) -> None:
     for size in value.shape:
-        named = isinstance(size, str) and size.isascii() and size.isidentifier() and not keyword.iskeyword(size)
-        if not named and (type(size) is not int or not 0 < size < 1 << 31):
-            message = f"a size of argument {name!r} is {shown(size)}, expected a positive integer or a name"
-            raise DefinitionError(message, where, f'write, for example, Tensor({value.dtype!r}, "m", 128)')
+        if (type(size) is not int or not 0 < size < 1 << 31) and not (isinstance(size, str) and _names(size)):
+            message = (
+                f"a size of argument {name!r} is {shown(size)}, expected a positive integer, a name or an expression"
+            )
+            raise DefinitionError(message, where, EXAMPLE.format(value.dtype))
     alignment = value.alignment
     if alignment is not None and (type(alignment) is not int or alignment < 1 or alignment & (alignment - 1)):
         raise DefinitionError(f"argument {name!r} has alignment={shown(alignment)}, expected a power of two", where)

@@ -210,8 +210,8 @@ class Kernel:
 
         Arguments:
             given: ``outputs``, the gradients that it computes, such as ``["grad_x", "grad_weight"]``, or their
-                positions; and ``tune``, ``flags``, ``tolerance``, ``reads``, ``pass_configs`` and ``per_arch`` as of
-                ``@kernel``.
+                positions; and ``tune``, ``flags``, ``tolerance``, ``reads``, ``requires``, ``pass_configs`` and
+                ``per_arch`` as of ``@kernel``.
 
         Returns:
             The kernel, which takes a ``.reference`` and ``.inputs`` as any other.

@@ -15,6 +15,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from ..core.converter import that
 from ..core.errors import DefinitionError, Where, is_text, shown
 from ..core.request import ASIDE
+from ..runtime.size import Requirement
 from .pass_configs import PassConfigs, checked_pass_configs
 from .recorded import Recorded
 from .setting_kinds import backend_names
@@ -25,6 +26,12 @@ Some = TypeVar("Some", bound="OwnOptions")
 
 MAX_BITS = 64
 """Largest integer in a config, in bits: it gets into names, JSON and messages."""
+
+
+REQUIRE = (
+    'write for example requires=["n <= block"]: < <= > >= == or != between two sizes with + - * // % min max and '
+    "ceildiv; two entries for two comparisons"
+)
 
 
 class Option(NamedTuple):
@@ -160,6 +167,18 @@ def _pass_configs(name: str, value: Any, where: Where) -> PassConfigs:
     return checked_pass_configs(value, where)
 
 
+def _requires(name: str, value: Any, where: Where) -> tuple[str, ...]:
+    """Requirements as far as they can be checked before the names are known."""
+    texts = _texts(name, value, where)
+    for text in texts:
+        try:
+            Requirement(text)
+        except ValueError as error:
+            message = f"requires has {shown(text)}, which is no comparison of two sizes: {error}"
+            raise DefinitionError(message, where, REQUIRE) from error
+    return texts
+
+
 def _flag(name: str, value: Any, where: Where) -> bool:
     if not isinstance(value, bool):
         raise DefinitionError(f"{name} is {shown(value)}, expected True or False", where)
@@ -201,6 +220,13 @@ class OwnOptions:
         "Call the definition once for each CUDA arch: **one source for each arch** below.",
         _flag,
         "`False`",
+    )
+    requires: Sequence[str] = _option(
+        (),
+        "list",
+        '[What sizes have to be](#requires): `["n <= block", "m == 8 * m8"]`. A call runs the first variant whose '
+        "requirements hold.",
+        _requires,
     )
     flags: Sequence[str] = _option((), "list", "nvcc flags, after `nvcc_flags` of the package.", _texts)
     pass_configs: PassConfigs = _option({}, "dict", "Configs of TVM's passes: **pass configs** below.", _pass_configs)

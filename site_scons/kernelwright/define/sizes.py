@@ -20,7 +20,8 @@ class Size:
     It can be computed with: ``Size("n") * 4 + 1`` and ``Size("n * 4 + 1")`` are the same.
 
     Arguments:
-        text: an expression over the names in the shapes of tensors: integers, ``+ - * // %``, ``min`` and ``max``.
+        text: an expression over the names in the shapes of tensors: integers, ``+ - * // %``, ``min``, ``max`` and
+            ``ceildiv``.
         dtype: what a parameter gets it as: ``int32``, ``int64``, ``uint32`` or ``uint64``.
     """
 
@@ -125,7 +126,9 @@ def check_size(size: Any, names: frozenset[str], what: str, where: Where) -> Non
     Raises:
         DefinitionError: it is no arithmetic, or has a name that is in no shape.
     """
-    remedy = 'write an integer, or an expression over sizes with + - * // % min and max, such as ceildiv("n", 256)'
+    remedy = (
+        'write an integer, or an expression over sizes with + - * // % min max and ceildiv, such as ceildiv("n", 256)'
+    )
     if not isinstance(size, (Size, str)) and type(size) is not int:
         raise DefinitionError(f"{what} is {shown(size)}, which is no size", where, remedy)
     try:

@@ -32,6 +32,7 @@ class Unit:
         multiples: size symbol -> what its values are multiples of.
         ir: an existing, empty folder that receives the IR after each pass; empty: it is not written.
         divisible: size symbol -> the multiples that variants of the kernel are for, this one and others.
+        requires: comparisons of sizes that have to hold for a call, as the definition has them.
         python: the interpreter of the front end's own environment; empty: there is none.
         per_arch: whether each CUDA arch has a unit of its own.
     """
@@ -49,6 +50,7 @@ class Unit:
     multiples: Mapping[str, int] = field(default_factory=dict)
     ir: str = field(default="", metadata=ASIDE)
     divisible: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    requires: tuple[str, ...] = ()
     python: str = field(default="", metadata=ASIDE)
     per_arch: bool = False
 

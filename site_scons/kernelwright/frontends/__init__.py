@@ -6,7 +6,7 @@ That module is imported when it is asked for, and TVM not before something is lo
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..core.errors import DefinitionError, Where, shown
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..define.kernel import Kernel
     from ..define.kernel_options import KernelOptions
     from .base import FrontEnd
+    from .unit import LoweredKernel, Unit
 
 FOLDERS = ("tir", "cuda", "cutedsl", "triton", "tilelang")
 """The folders here, which have the names of the front ends; the default comes first."""
@@ -86,10 +87,20 @@ def recognized(front_end: FrontEnd, returned: Any, where: Where) -> Any:
     raise DefinitionError(f"the definition returned {kind}, expected {front_end.expects}", where, remedy)
 
 
+def lowered(front_end: FrontEnd, returned: Any, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
+    """What a front end makes of what a definition returned, with what the definition requires of sizes.
+
+    The arguments, and what is raised, are as of :meth:`FrontEnd.lower`.
+    """
+    from .requirements import with_requirements
+
+    return with_requirements(front_end.lower(returned, unit, progress), unit, front_end.constants(returned))
+
+
 def interpreter_variables() -> dict[str, str]:
     """The variables of the environment with which definitions can be interpreted."""
     interpreters = [get(name).interpreter for name in names()]
     return {name: value for one in interpreters if one is not None for name, value in one.variables.items()}
 
 
-__all__ = ["get", "interpreter_variables", "names", "of", "recognized", "targets_of"]
+__all__ = ["get", "interpreter_variables", "lowered", "names", "of", "recognized", "targets_of"]

@@ -216,6 +216,14 @@ class FrontEnd:
         """
         return list(returned.declared)
 
+    def constants(self, returned: Any) -> Mapping[str, Any]:
+        """What the code is compiled for, by name: values that the definition gives besides the kernel's arguments.
+
+        Arguments:
+            returned: what the definition returned, which :meth:`recognizes` accepts.
+        """
+        return getattr(returned, "arguments", {})
+
     def interpreted(self, returned: Any, unit: Unit) -> Callable[..., Mapping[str, str]]:
         """A function that runs what the definition returned in the interpreter.
 

@@ -17,7 +17,7 @@ from ..core.errors import DefinitionError, Where
 from ..core.signature import ZEROED
 from ..core.signature import TensorMap as EncodedMap
 from ..define.arguments import Scalar, Tensor, Workspace, declared_strides, multiples_of, told_strides
-from ..define.sizes import Size, Sizes, text_of, unbracketed
+from ..define.sizes import Size, Sizes, names_in, text_of, unbracketed
 from ..runtime.dtype import integer_range
 from ..runtime.size import translate
 from .cuda.tensor_map import UNIT, TensorMap
@@ -104,13 +104,12 @@ class _Host:
         self._checks: list[Any] = []
         self._analyzer = sym.Analyzer()
         self._strides, self._told = declared_strides(declared), told_strides(declared)
+        # Sizes and strides may be computed of numbers, wherever these are among the arguments.
+        self._parameters = {n: tirx.Var(n, value.dtype) for n, value in declared.items() if isinstance(value, Scalar)}
         for value in declared.values():  # a stride with the name of a size is that size
             for size in value.shape if isinstance(value, Tensor) else ():
                 self._size(size)
-        numbers = {name: self._parameter(name, v) for name, v in declared.items() if isinstance(v, Scalar)}
-        self._parameters = numbers
-        tensors = {name: self._parameter(name, v) for name, v in declared.items() if isinstance(v, Tensor)}
-        self._parameters = {name: (numbers | tensors)[name] for name in declared}
+        self._parameters = {name: self._parameter(name, value) for name, value in declared.items()}
 
     def function(self, launches: Sequence[DeclaredLaunch]) -> tirx.PrimFunc:
         """The function."""
@@ -145,7 +144,7 @@ class _Host:
 
     def _parameter(self, name: str, value: Tensor | Scalar) -> Any:
         if isinstance(value, Scalar):
-            return tirx.Var(name, value.dtype)
+            return self._parameters[name]
         strides = [self._stride(stride) for stride in self._strides[name]]
         return tirx.decl_buffer([self._size(size) for size in value.shape], value.dtype, name, strides=strides)
 
@@ -176,6 +175,11 @@ class _Host:
     def _size(self, size: int | str) -> Any:
         if isinstance(size, int):
             return size
+        if not size.isidentifier():
+            for name in names_in(size):
+                if name not in self._parameters:
+                    self._size(name)
+            return self._number(size)
         if size not in self._sizes:
             self._sizes[size] = tirx.Var(size, self._size_dtype)
             most = tirx.IntImm(self._size_dtype, integer_range(self._size_dtype)[1])

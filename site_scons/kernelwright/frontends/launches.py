@@ -73,7 +73,7 @@ def encoded(name: str, value: TensorMap) -> EncodedMap:
     """The tensor map of an argument, as the driver is asked for it."""
     element = bytes_of(Dtype.parse(value.tensor.dtype, Where()).bits)
     # The driver wants the innermost dimension first, and the strides of the others in bytes.
-    shape = tuple(str(size) for size in reversed(value.tensor.shape))
+    shape = tuple(text_of(size) for size in reversed(value.tensor.shape))
     steps = all_strides(name, value.tensor.shape, value.tensor.strides)
     strides = tuple(f"{element} * {text_of(step)}" for step in reversed(steps[:-1]))
     lists = shape, strides, tuple(reversed(value.box)), (1,) * len(shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -88,7 +89,9 @@ class Choices:
             job = self._job(config, tuned=False)
             make = partial(self._definition._variant, job, target)
             self._variants[name] = self._made_once("variant", job, (name[0], str(target)), make)
-            if any("strides" in argument for argument in self._variants[name]["arguments"]):
+            if self._variants[name].get("requires"):
+                self.key = _exact_key
+            elif self.key is _key and any("strides" in argument for argument in self._variants[name]["arguments"]):
                 self.key = _key_with_strides
         return self._variants[name]
 
@@ -397,7 +400,7 @@ def described(argument: Any) -> Described:
     return Described(name_of_torch(dtype), tuple(map(int, shape)), device=device, strides=_strides(argument))
 
 
-def _strides(array: Any) -> Sequence[int] | None:
+def _strides(array: Any) -> tuple[int, ...] | None:
     """The strides of an array in elements, which NumPy and CuPy have in bytes; None: its library has compact ones."""
     if callable(stride := getattr(array, "stride", None)):
         return tuple(map(int, stride()))
@@ -420,3 +423,10 @@ def _key(argument: Any) -> Any:
         return type(argument)
     is_array = hasattr(argument, "__dlpack__")  # a NumPy scalar, which is none, has all the rest of an array
     return dtype, tuple(argument.shape), getattr(argument, "device", None), is_array
+
+
+def _exact_key(argument: Any) -> Any:
+    """What decides that, where a definition requires something of numbers and strides."""
+    if hasattr(argument, "__dlpack__"):
+        return _key(argument), _strides(argument)
+    return _key(argument), operator.index(argument) if hasattr(argument, "__index__") else None

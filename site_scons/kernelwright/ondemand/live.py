@@ -79,6 +79,7 @@ class Programs:
             *(kernel.name, slug, symbol, config, kernel.options.outputs, target, arch, kernel.location),
             pass_configs=self.pass_configs,
             multiples=kernel.multiples(config),
+            requires=tuple(kernel.options.requires),
             per_arch=kernel.options.per_arch,
         )
 
@@ -134,7 +135,7 @@ class Programs:
             unit = self.unit(request.slug, request.target, request.arch)
             unit = replace(unit, symbol=request.symbol, pass_configs=request.pass_configs, ir=request.ir)
             front_end = frontends.of(self.kernel)
-            lowered = deeply(lambda: front_end.lower(program, unit, lambda doing: None))
+            lowered = deeply(lambda: frontends.lowered(front_end, program, unit, lambda doing: None))
         try:
             for name, content in lowered.files.items():
                 (Path(request.out) / name).write_bytes(content)

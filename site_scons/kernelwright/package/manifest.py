@@ -110,6 +110,10 @@ class BuiltPackage:
     key: str = ""
 
 
+OF_SIZES = ("stride_symbols", "multiples", "requires")
+"""What a variant's part of the manifest has of a signature only if it says something of these."""
+
+
 def make_entry(kernel: EntrySource) -> str:
     """The text of a kernel's part of the manifest."""
     described = [(variant, [unit.read_signature() for unit in variant.units]) for variant in kernel.variants]
@@ -134,7 +138,7 @@ def make_entry(kernel: EntrySource) -> str:
                 **({"exported": signatures[0]["exported"]} if "exported" in signatures[0] else {}),
                 "arguments": signatures[0]["arguments"],
                 "symbols": signatures[0]["symbols"],
-                **{name: signatures[0][name] for name in ("stride_symbols", "multiples") if name in signatures[0]},
+                **{name: signatures[0][name] for name in OF_SIZES if name in signatures[0]},
                 "units": [_unit(kernel, *both) for both in zip(variant.units, signatures, strict=True)],
             }
             for variant, signatures in described

@@ -32,7 +32,7 @@ from .assemble import IMAGES, generated, library_of, outputs, product_of, provid
 from .content import PROVIDER_INIT, listed_images
 from .described import described, fields, requirements
 from .device_code import arch_problems, image_problem, library_problem, own_code_problems
-from .manifest import BuiltPackage, PackagedKernel, described_backends, sealed_document
+from .manifest import OF_SIZES, BuiltPackage, PackagedKernel, described_backends, sealed_document
 from .project import extra_of
 
 MANIFEST = "manifest.json"
@@ -68,7 +68,8 @@ OF_KERNEL = (
     "variants",
 )
 OF_VARIANT = (
-    *("slug", "config", "archs", "tabled", "exported", "arguments", "symbols", "stride_symbols", "multiples"),
+    *("slug", "config", "archs", "tabled", "exported", "arguments", "symbols"),
+    *OF_SIZES,
     "units",
 )
 OF_UNIT = ("target", "archs", "source_arch", "schedule", "source_digest", "signature", "resources", "images", "tools")

@@ -22,11 +22,8 @@ from .interface import TENSOR, is_symbolic, plain_number
 from .loader import gaps_text
 from .refusal import AMBIGUOUS, BY_KERNEL, NO_TARGET, NO_VARIANT, refuse
 from .rivals import Pair, Relations
-from .size import Size, are_int32, argument_text, value_or_none
+from .size import INT32_LIMIT, Requirement, Size, are_int32, argument_text, value_or_none
 from .strides import DeclaredStrides
-
-INT32_LIMIT = 2**31 - 1 - 65535
-"""The most elements that a tensor may have in a kernel with int32 sizes (``KW_INT32_LIMIT`` of the launcher)."""
 
 SPLIT = "\n  remedy: split the call, or build the kernel with int64 sizes"
 FIT = "\n  remedy: pass arrays whose sizes fit each other"
@@ -150,7 +147,7 @@ class Signatures:
     def _matches(self, number: int, call: Sequence[Described | None], among_others: bool) -> bool:
         """Whether a call fits a variant. If the variant competes with one of other sizes, all sizes are compared."""
         variant = self.variants[number]
-        if not variant.matches(call, sizes=True):
+        if not variant.matches(call, sizes=True) or variant.unfulfilled(call):
             return False
         if not (among_others and number in self._relations.competing):
             return True
@@ -274,6 +271,8 @@ class Signatures:
             expected = zip(self.variants[number].arguments, call, strict=True)
             listed = ", ".join(f"{a.name} = {a.text}" for a, described in expected if described is not None)
             text += f"\n  {self.variants[number].slug} expects: {listed}"
+            if unfulfilled := self.variants[number].unfulfilled(call):
+                text += f"\n  {self.variants[number].slug} requires {unfulfilled}"
         return text
 
     def passed_text(self, call: Sequence[Described | None]) -> str:
@@ -356,7 +355,8 @@ class Expected:
         sizes = item.get("shape") or () if self.kind == "tensor" else ()
         self.shape = tuple(Size(size) if isinstance(size, str) else int(size) for size in sizes)
         self._steps = [multiples.get(size, 1) for size in sizes]
-        self.text = argument_text(self.kind, self.dtype, sizes, multiples, item.get("strides", ()))
+        self.strides: Sequence[int | str] = item.get("strides", ())
+        self.text = argument_text(self.kind, self.dtype, sizes, multiples, self.strides)
         self.host_text = passed_as(self.dtype)
         if self.kind == "tensor":
             self.host_text = f"Tensor([{', '.join(map(str, sizes))}], {self.dtype})"
@@ -395,6 +395,7 @@ class _Variant:
         self.tabled = tuple(entry.get("tabled", ()))  # targets for which it only runs where a tuning table says so
         self.arguments = [Expected(item, entry.get("multiples", {})) for item in entry["arguments"]]
         self.strides = DeclaredStrides(entry)
+        self._requires = [Requirement(text) for text in entry.get("requires", ())]
         has_int32 = are_int32(entry["symbols"].values(), entry.get("stride_symbols", {}).values())
         self.limit = INT32_LIMIT if has_int32 else 2**63 - 1
 
@@ -406,6 +407,15 @@ class _Variant:
     def strides_fit(self, call: Sequence[Described | None]) -> bool:
         """Whether the strides of a call that matches fit."""
         return self.strides.fit(call, self.solve(call))
+
+    def unfulfilled(self, call: Sequence[Described | None]) -> str:
+        """What a call does not fulfil of what the variant requires, and what it has; empty: it fulfils everything, or
+        does not even have the dtypes and ranks."""
+        if not self._requires or not self.matches(call, sizes=False):
+            return ""
+        symbols = self.strides.told(call, self.solve(call))
+        failed = (one for one in self._requires if not one.holds(symbols))
+        return next((one.unfulfilled_text(symbols) for one in failed), "")
 
     def solve(self, call: Sequence[Described | None]) -> dict[str, Any]:
         """The value of each symbol: the number of that name, or the first size that is the symbol; inputs go first."""

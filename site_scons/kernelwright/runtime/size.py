@@ -1,6 +1,7 @@
-"""Sizes as signatures have them: expressions of integers, symbols, ``+ - * // %``, ``min`` and ``max``.
+"""Sizes as signatures have them: expressions of integers, symbols, ``+ - * // %``, ``min``, ``max`` and ``ceildiv``.
 
-They have Python's syntax and arithmetic. Only this module parses them.
+They have Python's syntax and arithmetic; ``ceildiv`` is a quotient that is rounded up. A requirement compares two of
+them. Only this module parses them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,20 @@ OPERATORS: dict[type[ast.operator], str] = {
     ast.Mod: "%",
 }
 FUNCTIONS = ("min", "max")
+CEILDIV = "ceildiv"
+
+COMPARISONS: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {
+    ast.Lt: ("<", operator.lt),
+    ast.LtE: ("<=", operator.le),
+    ast.Gt: (">", operator.gt),
+    ast.GtE: (">=", operator.ge),
+    ast.Eq: ("==", operator.eq),
+    ast.NotEq: ("!=", operator.ne),
+}
+"""What compares two sizes: how it is written, in Python and in C, and what computes it."""
+
+INT32_LIMIT = 2**31 - 1 - 65535
+"""The most elements that a tensor may have in a kernel with int32 sizes (``KW_INT32_LIMIT`` of the launcher)."""
 
 LONGEST = 200
 """The most characters of a size that an error shows."""
@@ -56,10 +71,18 @@ def translate(
                 return operation(OPERATORS[type(op)], [walk(left), walk(right)])
             case ast.Call(func=ast.Name(id=name), args=[_, _, *_] as operands, keywords=[]) if name in FUNCTIONS:
                 return operation(name, [walk(operand) for operand in operands])
+            case ast.Call(func=ast.Name(id=name), args=[left, right], keywords=[]) if name == CEILDIV:
+                above = operation("-", [operation("+", [walk(left), walk(right)]), number(1)])
+                return operation("//", [above, walk(right)])
         raise ValueError(f"cannot translate the size {ast.unparse(node)!r}")
 
+    return _of_expression(text, walk)
+
+
+def _of_expression(text: str, function: Callable[[ast.expr], T]) -> T:
+    """What a function makes of a parsed expression. Raises ValueError if it is none, or is nested too deeply."""
     try:
-        return walk(ast.parse(text.strip(), mode="eval").body)
+        return function(ast.parse(text.strip(), mode="eval").body)
     except SyntaxError as error:
         raise ValueError(f"the size {text[:LONGEST]!r} is not an expression") from error
     except (RecursionError, MemoryError) as error:
@@ -192,6 +215,61 @@ def value_or_none(size: Size, symbols: Mapping[str, Any]) -> Any:
     except ZeroDivisionError:
         return None
     return None if isinstance(value, int) and not -(2**63) < value < 2**63 else value
+
+
+class Requirement:
+    """A comparison of two sizes, such as ``n <= 4096``, that a call has to fulfil.
+
+    Arguments:
+        text: the comparison.
+        values: names -> integers in their place.
+
+    Attributes:
+        text: the comparison with these integers, as ``ast.unparse`` writes it.
+        sides: the two sizes.
+        sign: what compares them, such as ``<=``.
+        names: the names in it, each once.
+
+    Raises:
+        ValueError: it is something else than one comparison of two sizes.
+    """
+
+    def __init__(self, text: str, values: Mapping[str, int] | None = None) -> None:
+        def put_in(node: ast.expr) -> ast.expr:
+            return _PutIn(values or {}).visit(node)  # type: ignore[no-any-return]
+
+        def parts(node: ast.expr) -> tuple[str, str, type[ast.cmpop], str]:
+            match put_in(node):
+                case ast.Compare(left=left, ops=[op], comparators=[right]) as whole if type(op) in COMPARISONS:
+                    return ast.unparse(whole), ast.unparse(left), type(op), ast.unparse(right)
+            raise ValueError(f"{text[:LONGEST]!r} is not one comparison of two sizes")
+
+        self.text, left, kind, right = _of_expression(text, parts)
+        self.sides = Size(left), Size(right)
+        self.sign, self._compare = COMPARISONS[kind]
+        self.names = list(dict.fromkeys((*self.sides[0].names, *self.sides[1].names)))
+
+    def holds(self, symbols: Symbols) -> bool:
+        """Whether it holds for values of the names; not if a side divides by zero, or is beyond int64."""
+        left, right = (value_or_none(side, symbols) for side in self.sides)
+        return left is not None and right is not None and bool(self._compare(left, right))
+
+    def unfulfilled_text(self, symbols: Symbols) -> str:
+        """What it requires and what there is, such as ``n <= 4096, and n is 5000``."""
+        values = {name: value_or_none(Size(name), symbols) for name in self.names}
+        # True + 0 is 1, as which a bool is passed.
+        told = (f"{name} is {'beyond int64' if value is None else value + 0}" for name, value in values.items())
+        return f"{self.text}, and {' and '.join(told)}"
+
+
+class _PutIn(ast.NodeTransformer):
+    """Puts integers in the place of names."""
+
+    def __init__(self, values: Mapping[str, int]) -> None:
+        self._values = values
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(self._values[node.id]) if node.id in self._values else node
 
 
 def are_int32(sizes: Collection[str], strides: Collection[str]) -> bool:

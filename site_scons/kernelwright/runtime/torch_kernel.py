@@ -457,5 +457,5 @@ def _increment_version() -> Callable[[Any], None]:
 def _described(argument: Any) -> Described:
     if not isinstance(argument, torch.Tensor):
         return Described(value=argument)
-    strides = argument.stride() if argument.layout is torch.strided else None
+    strides = tuple(argument.stride()) if argument.layout is torch.strided else None
     return Described(name_of_torch(argument.dtype), tuple(argument.shape), device=str(argument.device), strides=strides)

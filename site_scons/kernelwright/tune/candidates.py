@@ -23,6 +23,7 @@ from ..ondemand.kernel_folders import folder_name
 from ..ondemand.origin import job_of
 from ..ondemand.parallel import compile_all
 from ..processes.protocol import CheckRequest
+from ..runtime.size import Requirement
 
 if TYPE_CHECKING:
     from ..define.configs import Config
@@ -67,6 +68,11 @@ class Built:
     request: CheckRequest
     sources: Path
     digest: str
+
+    def allows(self, sizes: Mapping[str, int]) -> bool:
+        """Whether it may run at these sizes, by what it requires of them."""
+        required = (Requirement(text) for text in self.request.signature.requires)
+        return all(one.holds(sizes) for one in required if {*one.names} <= {*sizes})
 
 
 class Workshop:

@@ -313,7 +313,8 @@ class ConfigTuning:
         problem: KernelwrightError | None = None
         for place, at in enumerate(sizes):
             self._progress.begin(f"{self._kernel}: {size_text(at)} ({place + 1} of {len(sizes)})")
-            alive = {number: own for number, own in self.built.items() if number not in self._failed}
+            able = {number: own for number, own in self.built.items() if number == DEFAULT or own.allows(at)}
+            alive = {number: own for number, own in able.items() if number not in self._failed}
             left_s = self._tuner.left_s(self._number, MEASURING) / (len(sizes) - place)
             try:
                 entries = self._contest.run(alive, at, left_s, self._standing(at))
@@ -414,7 +415,12 @@ class ConfigTuning:
                 yield {name: size + self._multiples.get(name, 1) for name, size in at.items()}, number
 
     def _try(self, sizes: Sizes, number: int) -> None:
-        """One round of a candidate beside the default. Where that one fails, the candidate may fail, too."""
+        """One round of a candidate beside the default. Where that one fails, the candidate may fail, too.
+
+        A candidate does not get sizes that it does not allow: a call with them runs the default.
+        """
+        if not self.built[number].allows(sizes):
+            return
         contest = replace(self._contest, policy=replace(self._policy, rounds=1))
         try:
             contest.run({n: self.built[n] for n in (DEFAULT, number)}, sizes, float("inf"))

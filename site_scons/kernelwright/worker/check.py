@@ -17,29 +17,18 @@ from ..core.dtype import Dtype, bytes_of, numpy_dtype
 from ..core.errors import CheckError, DefinitionError, Where, shown
 from ..core.signature import Argument
 from ..define.configs import Variant
-from ..define.divisible import rounded_up
 from ..define.kernel import Kernel
 from ..processes.protocol import INTERPRETED, CheckRequest, CheckResult
 from ..runtime.arch import suitable
 from ..runtime.interface import plain_number
-from ..runtime.size import Size
+from ..runtime.size import Requirement, Size
+from .check_sizes import MIDDLE, SIZES, SizeSets, constants_of
 from .compare import TOLERANCES, Mismatch, compare, is_float
 from .cuda_runtime import capability, load_cuda_runtime
-from .strided import LAYOUTS, REPEATED, Strided, Strides, barely_aligned, strides_for
+from .strided import GAPS, LAYOUTS, REPEATED, Strided, Strides, barely_aligned, strides_for, symbols_in
 
 Array = NDArray[Any]
 Values = dict[str, Any]
-
-SIZES = (33, 1, 130, 7, 0)
-"""Values that the size variables take in turn: no tile divides them, but for 0, which makes tensors empty."""
-
-LARGE = 2053
-"""A prime. One size variable takes it while the others are MIDDLE, so loops over parts of a row have many rounds."""
-
-MIDDLE = 7
-
-MAX_BYTES = 64 * 2**20
-"""A combination with a LARGE size is left out if its tensors have more bytes than this together."""
 
 
 def line_of(function: Any) -> Where:
@@ -75,6 +64,7 @@ class Check:
         self._progress = progress
         self._interpreted = interpreted
         self._signature = request.signature
+        self._checked: list[Mapping[str, int]] = []
         self._outputs = list(request.signature.returned)
         self._inputs = [argument for argument in request.signature.arguments if not argument.output]
         self._tensors = [argument for argument in request.signature.arguments if argument.is_tensor]
@@ -100,9 +90,9 @@ class Check:
         if is_for_some and not suitable(self._request.archs.split(","), capability(self._device)):
             return CheckResult(0, 0.0, (), self._request.device)
         function = self.function()
-        worst = 0.0
-        checked: list[dict[str, int]] = []
-        for number, sizes in enumerate(size_sets(list(self._signature.symbols), self._signature.multiples)):
+        worst, sets = 0.0, self._size_sets.sets()
+        checked = self._checked
+        for number, sizes in enumerate(sets):
             for layout in self._layouts(number if checked else None):
                 inputs = self._laid_out(sizes, layout)
                 if inputs is not None:
@@ -112,7 +102,7 @@ class Check:
                         worst = max(worst, self._case(function, sizes, inputs, leave_out=True))
                     checked.append(sizes)
         if not checked:
-            raise self._nothing_checked()
+            raise self._nothing_checked(sets)
         cases = len(checked) + self._leaves_out
         return CheckResult(cases, worst, tuple(checked), self._request.device)
 
@@ -130,11 +120,16 @@ class Check:
     def _laid_out(self, sizes: Mapping[str, int], layout: str) -> Values | None:
         """The inputs, for arrays with certain strides, which calls get from then on; None: these sizes are skipped."""
         inputs, shapes = self.inputs(sizes), self.shapes(sizes)
-        if inputs is None or shapes is None or not any(argument.strides for argument in self._tensors):
-            return inputs
-        told = {**sizes, **{name: value for name, value in inputs.items() if isinstance(value, int)}}
-        strides = strides_for(self._tensors, shapes, told, self._signature.multiples, layout)
-        if strides is None:
+        if inputs is None:
+            return None
+        told = {**sizes, **{name: int(value) for name, value in inputs.items() if isinstance(value, int)}}
+        if shapes is None or not any(argument.strides for argument in self._tensors):
+            return inputs if self._fulfils(told) else None
+        for gap in GAPS:
+            strides = strides_for(self._tensors, shapes, told, self._signature.multiples, layout, gap)
+            if strides is not None and self._fulfils({**symbols_in(self._tensors, strides), **told}):
+                break
+        else:
             return None
         self._strides = strides
         for argument in self._inputs:
@@ -142,6 +137,14 @@ class Check:
                 value = Strided(inputs[argument.name], argument, tvm.cpu(), strides[argument.name])
                 inputs[argument.name] = value.given
         return inputs
+
+    def _fulfils(self, told: Mapping[str, int]) -> bool:
+        """Whether a call is one that the variant is for, by what the definition requires."""
+        return all(Requirement(text).holds(told) for text in self._signature.requires)
+
+    @property
+    def _size_sets(self) -> SizeSets:
+        return SizeSets(self._signature, self.bytes_of, self._request.device == INTERPRETED)
 
     @property
     def _leaves_out(self) -> bool:
@@ -161,11 +164,12 @@ class Check:
     def inputs(self, sizes: Mapping[str, int]) -> Values | None:
         """An array or a number for each argument that is not an output; None: the check skips these sizes."""
         shapes = self.shapes(sizes)
-        if shapes is None or (self._has_large(sizes) and self._bytes(shapes) > MAX_BYTES):
+        if shapes is None:
             return None
         given = self._given(sizes, shapes)
         if given is None:
             return None
+        sizes = self._size_sets.completed(sizes)
         values: Values = {}
         for argument in self._inputs:
             name, dtype = argument.name, numpy_dtype(argument.dtype)
@@ -202,11 +206,6 @@ class Check:
                 result[name] = plain_number(value)
         return result
 
-    def _has_large(self, sizes: Mapping[str, int]) -> bool:
-        """Whether one of the sizes is the LARGE of a check. A tuner asks for others, whatever memory they take."""
-        multiples = self._signature.multiples
-        return any(size == rounded_up(LARGE, multiples.get(name, 1)) for name, size in sizes.items())
-
     def shapes(self, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]] | None:
         """The shape of each tensor; None if one divides by zero or is negative for these sizes."""
         try:
@@ -215,14 +214,21 @@ class Check:
             return None
         return None if any(min(shape, default=0) < 0 for shape in shapes.values()) else shapes
 
-    def _nothing_checked(self) -> CheckError:
+    def _nothing_checked(self, sets: Sequence[Mapping[str, int]]) -> CheckError:
+        if self._signature.requires and (not sets or self._kernel.inputs_function is None):
+            message = f"no sizes are found that fulfil what it requires: {' and '.join(self._signature.requires)}"
+            return CheckError(message, self._kernel.where, "mend requires")
         if self._kernel.inputs_function is None:
             return CheckError(f"none of the sizes {SIZES} gives all tensors a valid shape")
         where = line_of(self._kernel.inputs_function)
         return CheckError("the kernel's inputs function skips all sizes", where, "let it accept some of them")
 
-    def _bytes(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
-        return sum(math.prod(shapes[each.name]) * numpy_dtype(each.dtype).itemsize for each in self._tensors)
+    def bytes_of(self, sizes: Mapping[str, int]) -> int | None:
+        """The bytes of all tensors; None: there are none for these sizes."""
+        shapes = self.shapes(sizes)
+        if shapes is None:
+            return None
+        return sum(math.prod(shapes[each.name]) * int(numpy_dtype(each.dtype).itemsize) for each in self._tensors)
 
     def _case(self, function: Any, sizes: Mapping[str, int], inputs: Values, leave_out: bool) -> float:
         """Call the kernel and the reference with the same inputs and return the largest error."""
@@ -346,12 +352,24 @@ class Check:
             return self._request.tolerance
         return TOLERANCES.get(dtype, 0.0)
 
+    def _limit_text(self, sizes: Mapping[str, int]) -> str:
+        """What else may help if no size beyond a constant of the code has passed."""
+        limits: dict[int, str] = {}
+        for symbol in self._signature.symbols:
+            passed = max((each[symbol] for each in self._checked), default=MIDDLE)
+            for name, value in constants_of(self._signature).items():
+                if passed <= value < sizes[symbol]:
+                    limits.setdefault(value, f'requires=["{symbol} <= {name}"]')
+        most = max(limits, default=0)
+        return f"; if a call must have no more than {most}, declare that: {limits[most]}" if limits else ""
+
     def _failure(
         self, name: str, sizes: Mapping[str, int], mismatch: Mismatch, tolerance: float, untouched: bool
     ) -> CheckError:
         index = ", ".join(map(str, mismatch.index))
         what = "changed, and the reference does not say so" if untouched else "differs from the reference"
         remedy = "mend the definition or its reference; if only rounding differs, set tolerance in @kernel"
+        remedy += self._limit_text(sizes)
         return CheckError(
             f"{name} {what} at {_listed(sizes)} on {self._request.device}: {name}[{index}] is {mismatch.got}, "
             f"expected {mismatch.expected}; {mismatch.count} elements are wrong",
@@ -359,29 +377,6 @@ class Check:
             "have the reference return it, or do not write it" if untouched else remedy,
             detail=f"largest error {mismatch.error:.3g}, accepted {tolerance:.3g} (relative to the expected values)",
         )
-
-
-def size_sets(symbols: Sequence[str], multiples: Mapping[str, int] | None = None) -> list[dict[str, int]]:
-    """Values for the size variables.
-
-    Each variable takes each of SIZES once, and never the same one as the variable beside it. Then each variable in turn
-    is LARGE, and the others are MIDDLE.
-
-    Arguments:
-        multiples: variable -> a number that has to divide its values: they are rounded up.
-    """
-    steps = multiples or {}
-    return [
-        {name: rounded_up(size, steps.get(name, 1)) for name, size in sizes.items()} for sizes in _size_sets(symbols)
-    ]
-
-
-def _size_sets(symbols: Sequence[str]) -> list[dict[str, int]]:
-    if not symbols:
-        return [{}]
-    count = len(SIZES)
-    sets = [{name: SIZES[(case + 2 * place) % count] for place, name in enumerate(symbols)} for case in range(count)]
-    return sets + [{name: LARGE if name == large else MIDDLE for name in symbols} for large in symbols]
 
 
 def shape_of(argument: Argument, sizes: Mapping[str, int]) -> tuple[int, ...]:

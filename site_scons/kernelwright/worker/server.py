@@ -157,7 +157,7 @@ class Server:
             self._check_backward(definition, kernel, returned, unit)
 
         def run() -> LoweredKernel:
-            return front_end.lower(returned, unit, progress)
+            return frontends.lowered(front_end, returned, unit, progress)
 
         if front_end.calls_definition(returned):
             return definition.call(kernel, "definition", run, by_tool=True)
@@ -228,6 +228,7 @@ class Server:
             arch=arch,
             location=location,
             multiples=kernel.multiples(variant.config),
+            requires=tuple(kernel.options.requires),
             divisible=kernel.divisible,
             python=python,
             per_arch=kernel.options.per_arch,

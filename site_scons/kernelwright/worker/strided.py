@@ -30,8 +30,8 @@ LAYOUTS = ("gaps", "transposed", "reversed", REPEATED)
 """How free strides are chosen: with gaps between rows, with the first dimension as the densest, backwards, or with one
 stride of an input as 0, so that its elements repeat."""
 
-GAP = 3
-"""Elements that a gap has."""
+GAPS = (3, *range(8))
+"""Elements that a gap has: the first of these with which a call is what the definition requires."""
 
 GUARD = 64
 """Elements before the first one and behind the last one that are watched, too."""
@@ -46,6 +46,7 @@ def strides_for(
     sizes: Mapping[str, int],
     multiples: Mapping[str, int],
     layout: str,
+    gap: int = GAPS[0],
 ) -> Strides | None:
     """Strides in elements for the arguments that declare some; None: an argument that is written would overlap itself.
 
@@ -55,13 +56,14 @@ def strides_for(
         sizes: the values of sizes and integers.
         multiples: symbol -> what its values are multiples of.
         layout: one of LAYOUTS.
+        gap: elements that a gap has.
     """
     strided = [argument for argument in arguments if argument.strides]
     told: dict[str, int] = {}
     for _ in range(ROUNDS):
         before = dict(told)
         for argument in strided:
-            _widen(argument, shapes[argument.name], sizes, told, layout == "transposed")
+            _widen(argument, shapes[argument.name], sizes, told, layout == "transposed", gap)
             told |= {name: rounded_up(stride, multiples.get(name, 1)) for name, stride in told.items()}
         if told == before:
             break
@@ -73,8 +75,19 @@ def strides_for(
     return made if is_apart else None
 
 
+def symbols_in(arguments: Sequence[Argument], strides: Strides) -> dict[str, int]:
+    """The values of the symbols that only strides tell."""
+    pairs = [pair for a in arguments if a.strides for pair in zip(a.strides, strides[a.name], strict=True)]
+    return {symbol: value for symbol, value in pairs if isinstance(symbol, str) and symbol.isidentifier()}
+
+
 def _widen(
-    argument: Argument, shape: Sequence[int], sizes: Mapping[str, int], told: dict[str, int], forward: bool
+    argument: Argument,
+    shape: Sequence[int],
+    sizes: Mapping[str, int],
+    told: dict[str, int],
+    forward: bool,
+    gap: int,
 ) -> None:
     """Make the strides of an argument that are free so long that elements lie apart, from the densest dimension on."""
     axes = range(len(shape))
@@ -85,7 +98,7 @@ def _widen(
     for axis in [*(axis for axis in axes if axis not in free), *(free if forward else reversed(free))]:
         if axis in free:
             name = str(argument.strides[axis])
-            told[name] = max(told[name], span + GAP)
+            told[name] = max(told[name], span + gap)
         span += max(shape[axis] - 1, 0) * abs(_values(argument, {**told, **sizes})[axis])
 
 

@@ -115,8 +115,14 @@ KW_FUNCTION bool kw_matches(const kw_signature *signature, const kw_call *call, 
                          : call->values[i] && !kw_scalar_matches(argument, call->values[i]->type_index))
       return false;
   }
-  if (depth >= KW_SIZES && signature->fits && !signature->fits(call)) return false;
+  if (depth < KW_SIZES) return true;
+  if ((signature->fits && !signature->fits(call)) || (signature->requires && signature->requires(call) >= 0)) return false;
   return depth < KW_DATA || __builtin_expect(!call->kernel->by_strides, 1) || kw_strides_match(signature, call);
+}
+
+/* The number of a requirement that is in the way of a call, or -1: sizes are known where dtypes and ranks match. */
+KW_COLD int32_t kw_unfulfilled(const kw_signature *signature, const kw_call *call) {
+  return signature->requires && kw_matches(signature, call, KW_KINDS) ? signature->requires(call) : -1;
 }
 
 /* ---- what TVM's host code does not check ---- */

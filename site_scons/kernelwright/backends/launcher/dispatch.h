@@ -158,7 +158,7 @@ KW_FUNCTION int kw_run(kw_call *call, const kw_variant *variant, TVMFFIAny *resu
 
 /* ---- no variant fits ---- */
 
-/* A TypeError, unless only constant dimensions are wrong. */
+/* A TypeError, unless only constant dimensions are wrong, or requirements of sizes. */
 KW_COLD int kw_raise_no_match(const kw_call *call, const kw_variant *variants, int32_t given) {
   kw_text text;
   const char *kind = "TypeError";
@@ -170,13 +170,16 @@ KW_COLD int kw_raise_no_match(const kw_call *call, const kw_variant *variants, i
     if (!signature) continue;
     kw_append_expected(&text, call, variants[i].slug, signature);
     if (kw_matches(signature, call, KW_KINDS)) kind = "ValueError";
+    int32_t number = kw_unfulfilled(signature, call);
+    if (number >= 0) kw_append_unfulfilled(&text, call, variants[i].slug, &signature->requirements[number]);
   }
   kw_append(&text, "\n  remedy: convert the arguments, or add a config for them to the definition");
   return kw_raise_because(kind, KW_NO_VARIANT, &text);
 }
 
 /* Where only the alignment of data is in the way, or there is one candidate, running it says what is wrong: it fails in
- * our checks, or in those of TVM. A size of another class is said here, because a definition can do without those. */
+ * our checks, or in those of TVM. These know no requirements. A size of another class is said here, too, because a
+ * definition can do without those. */
 KW_COLD int kw_handle_no_match(kw_call *call, const kw_variant *variants, int32_t given, TVMFFIAny *result) {
   const kw_variant *only = NULL;
   int32_t candidates = 0;
@@ -188,7 +191,9 @@ KW_COLD int kw_handle_no_match(kw_call *call, const kw_variant *variants, int32_
   }
   if (!candidates) return kw_raise_no_target(call, given == call->kernel->num_variants ? "it" : variants->slug);
   if (candidates > 1 || !call->complete) return kw_raise_no_match(call, variants, given);
-  const kw_argument *arguments = kw_signature_on(only, call->device.device_type)->arguments;
+  const kw_signature *expected = kw_signature_on(only, call->device.device_type);
+  const kw_argument *arguments = expected->arguments;
+  if (kw_unfulfilled(expected, call) >= 0) return kw_raise_no_match(call, variants, given);
   for (int32_t i = 0; i < call->kernel->num_arguments; ++i) {
     const DLTensor *tensor = call->tensors[i];
     if (tensor && (kw_count_within(tensor, KW_INT32_LIMIT) < 0 || kw_is_of_other_class(&arguments[i], tensor)))

@@ -78,6 +78,18 @@ KW_COLD void kw_append_expected(kw_text *text, const kw_call *call, const char *
   }
 }
 
+/* Says which requirement a call does not fulfil, and what it has for the names in it. */
+KW_COLD void kw_append_unfulfilled(kw_text *text, const kw_call *call, const char *slug,
+                                   const kw_requirement *requirement) {
+  kw_append(text, "\n  %s requires %s", slug, requirement->text);
+  for (int32_t i = 0; i < requirement->num_names; ++i) {
+    int64_t value = kw_told_value(call, requirement->names[i]);
+    kw_append(text, "%s%s is ", i ? " and " : ", and ", requirement->names[i].name);
+    if (value == KW_NO_SIZE) kw_append(text, "beyond int64");
+    else kw_append(text, "%" PRId64, value);
+  }
+}
+
 KW_COLD int kw_raise_count(const kw_kernel *kernel, int32_t count) {
   int32_t all = kernel->num_arguments;
   if (!kernel->num_outputs)

@@ -28,6 +28,30 @@ typedef struct kw_argument {
 
 struct kw_call;
 
+/* A dimension of an argument. */
+typedef struct kw_place {
+  int32_t argument;
+  int32_t axis;
+} kw_place;
+
+/* Where a call has what a requirement names: the size of a dimension; the argument itself, a number, if the axis is -1;
+ * or a symbol that only strides of arrays tell, which is a multiple of `step`. */
+typedef struct kw_told {
+  const char *name;
+  int32_t argument;
+  int32_t axis;
+  const kw_place *strides;
+  int32_t num_strides;
+  int64_t step;
+} kw_told;
+
+/* What a definition requires of a call: a comparison, such as "n <= 4096", and the names in it. */
+typedef struct kw_requirement {
+  const char *text;
+  const kw_told *names;
+  int32_t num_names;
+} kw_requirement;
+
 /* What a lowering expects of all arguments. */
 typedef struct kw_signature {
   const kw_argument *arguments;
@@ -40,6 +64,9 @@ typedef struct kw_signature {
   /* Whether the sizes of a call that matches fit each other; null: host code sees to it, since no other variant could
    * have been meant. */
   bool (*fits)(const struct kw_call *call);
+  const kw_requirement *requirements;
+  /* The number of the first requirement that a call of matching ranks does not fulfil, or -1; null: nothing is required. */
+  int32_t (*requires)(const struct kw_call *call);
 } kw_signature;
 
 /* ---- calls with a grid, of functions that a program was recorded with ---- */
@@ -245,12 +272,6 @@ KW_FUNCTION const DLTensor *kw_tensor_of(const TVMFFIAny *value) {
 /* The data of an image that is in the objects of sources with host code of their own: CUDA's runtime in them loads it. */
 #define KW_IN_OBJECTS ""
 
-/* Where an array tells a symbol that only strides have. */
-typedef struct kw_told {
-  int32_t argument;
-  int32_t axis;
-} kw_told;
-
 /* A stride of a tensor in elements. */
 static inline int64_t kw_stride(const DLTensor *tensor, int32_t axis) {
   int64_t stride = 1;
@@ -261,22 +282,30 @@ static inline int64_t kw_stride(const DLTensor *tensor, int32_t axis) {
 
 /* What the arrays of a call tell of such a symbol. The first one counts that has several elements along the dimension.
  * Over a single one nothing strides: if all are so, the symbol is what it is in a compact array, as a multiple of `step`. */
-static inline int64_t kw_told_stride(const kw_call *call, const kw_told *places, int32_t count, int64_t step) {
+static inline int64_t kw_told_stride(const kw_call *call, const kw_place *places, int32_t count, int64_t step) {
   int64_t compact = 0;
-  for (const kw_told *place = places + count; place-- > places;) {
+  for (const kw_place *place = places + count; place-- > places;) {
     const DLTensor *tensor = call->tensors[place->argument];
     if (!tensor || place->axis >= tensor->ndim) continue;
     DLTensor plain = *tensor;
     plain.strides = NULL;
     compact = kw_stride(&plain, place->axis);
   }
-  for (const kw_told *place = places; place < places + count; ++place) {
+  for (const kw_place *place = places; place < places + count; ++place) {
     const DLTensor *tensor = call->tensors[place->argument];
     bool counts = tensor && place->axis < tensor->ndim && tensor->shape[place->axis] > 1;
     for (int32_t i = 0; counts && i < tensor->ndim; ++i) counts = tensor->shape[i] != 0;
     if (counts) return kw_stride(tensor, place->axis);
   }
   return compact - compact % step;
+}
+
+/* What a call has for a name: a size, a stride or an integer; that is no size if int64 does not have it. */
+static inline int64_t kw_told_value(const kw_call *call, kw_told told) {
+  const TVMFFIAny *value = call->values[told.argument];
+  if (told.num_strides) return kw_told_stride(call, told.strides, told.num_strides, told.step);
+  if (told.axis >= 0) return call->tensors[told.argument]->shape[told.axis];
+  return value->type_index > kTVMFFIBool || value->zero_padding ? INT64_MIN : value->v_int64;
 }
 
 /* Names an image of device code, which images.s embeds. */

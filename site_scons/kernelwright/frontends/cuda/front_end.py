@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ..base import FrontEnd, LoweredFiles
 from .exported import Exported
 from .source import Source
@@ -17,6 +20,10 @@ class CudaSource(FrontEnd):
     returns = Source
     expects = "a Source, or a list of several"
     remedy = 'return kernelwright.cuda.Source("file.cu", "function", x=Tensor(...), grid=..., block=...)'
+
+    def constants(self, returned: Any) -> Mapping[str, Any]:
+        """See :meth:`FrontEnd.constants`; macros are constants, too."""
+        return {**returned.defines, **returned.arguments}
 
     def with_host_code(self) -> FrontEnd:
         """See :meth:`FrontEnd.with_host_code`."""

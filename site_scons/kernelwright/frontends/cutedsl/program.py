@@ -39,9 +39,17 @@ class Program(Declared):
         self.arguments = arguments
 
     def check(self, outputs: Sequence[str], where: Where) -> None:
-        """See :meth:`Declared.check`."""
+        """See :meth:`Declared.check`; CuTe DSL compares no strides, and no sizes that are computed of others."""
         super().check(outputs, where)
         for name, strides in declared_strides(self.declared).items():
             if strides:
                 message = f"argument {name!r} declares strides, and kernels in CuTe DSL take compact arrays"
                 raise DefinitionError(message, where, "leave strides out; or write the kernel in CUDA C++ or Triton")
+        for name, value in self.declared.items():
+            computed = [size for size in getattr(value, "shape", ()) if not str(size).isidentifier()]
+            if text := next((size for size in computed if isinstance(size, str)), None):
+                message = f"a size of argument {name!r} is {text!r}, and CuTe DSL knows numbers and names only"
+                remedy = (
+                    f'give it a name, and declare requires=["name == {text}"]; it cannot be left out of a call then'
+                )
+                raise DefinitionError(message, where, remedy)

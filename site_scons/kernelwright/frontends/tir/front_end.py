@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,10 @@ class Tir(FrontEnd):
         from .lowering import argument_names
 
         return argument_names(returned, unit)
+
+    def constants(self, returned: Any) -> Mapping[str, Any]:
+        """See :meth:`FrontEnd.constants`: in a PrimFunc, none has a name."""
+        return {}
 
     def lower(self, returned: Any, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
         """See :meth:`FrontEnd.lower`."""

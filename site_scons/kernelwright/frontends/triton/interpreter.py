@@ -172,7 +172,7 @@ def _symbols(declared: Mapping[str, Tensor | Scalar], given: Mapping[str, Any]) 
         if isinstance(value, Tensor):
             array = given[name]
             pairs = zip(value.shape, array.shape, strict=True)
-            symbols |= {size: int(number) for size, number in pairs if isinstance(size, str)}
+            symbols |= {str(size): int(number) for size, number in pairs if str(size).isidentifier()}
             for axis, stride in enumerate(array.strides):
                 named = strides[name][axis] if strides[name] else None
                 symbols[stride_name(name, axis)] = stride
