@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from kernelwright.frontends.triton.program import INTERPRETER
-from support.project import Project
+from support.project import SITE_SCONS, Project
 from support.standin_calls import call, launches, make_standin
 
 try:
@@ -249,6 +249,43 @@ for number in range(150):
         assert found[:2] == ["0x10010", "0x20010"]
         assert int(found[6]) == shape[1]
         assert all(one is None or one == int(other) for one, other in zip(told, found[2:6], strict=True)), (line, found)
+
+
+def test_random_views_are_computed_in_the_interpreter_as_numpy_does(built: Project) -> None:
+    code = """
+import sys
+sys.path[:0] = ["kernels"]
+import numpy as np
+import programs
+import torch
+from hypothesis import given, settings, strategies as st
+from kernelwright.frontends.triton.interpreter import interpreted
+from kernelwright.frontends.unit import Unit
+unit = Unit("twice", "v", "kw_twice", {}, (), "cuda", "sm_90a", "programs.py:1")
+torch.set_num_threads(1)
+run = interpreted(programs.twice.function(dtype="float32"), unit)
+
+@settings(max_examples=200, deadline=None, database=None, derandomize=True)
+@given(st.data())
+def same(data):
+    slices, order = st.slices(6), st.permutations(range(3))
+    x = np.arange(6**3, dtype="float32").reshape(6, 6, 6).transpose(data.draw(order))
+    x = x[data.draw(slices), data.draw(slices), data.draw(st.integers(0, 5))]
+    if x.shape[0] and data.draw(st.booleans()):
+        x = np.broadcast_to(x[0], x.shape)
+    whole = np.zeros((6, 6, 6), "float32")
+    y = whole.transpose(data.draw(order))[: x.shape[0], data.draw(st.integers(0, 5)), : x.shape[1]]
+    y = y[:: data.draw(st.sampled_from([1, -1])), :: data.draw(st.sampled_from([1, -1]))]
+    run(x, y)
+    assert (y == 2 * x).all()
+    y[...] = 0
+    assert not whole.any(), "beside the output"
+
+same()
+print("done")
+"""
+    env = {"TRITON_INTERPRET": "1", "PYTHONPATH": str(SITE_SCONS)}
+    assert built.python(code, env=env).splitlines()[-1] == "done"
 
 
 @pytest.mark.parametrize("cuda_core", [False, True])

@@ -269,6 +269,20 @@ def test_arrays_have_the_strides_of_the_argument_and_what_is_beside_them_is_watc
     assert tvm_ffi.from_dlpack(placed.tensor).device == placed.tensor.device
 
 
+def test_on_a_gpu_a_view_with_strides_is_one_of_a_copy_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    import tvm
+
+    empty, gpu = tvm.runtime.empty, SimpleNamespace(dlpack_device_type=lambda: 2)
+    monkeypatch.setattr(tvm.runtime, "empty", lambda shape, dtype, device: empty(shape, dtype))
+    array = np.arange(15, dtype="float16").reshape(3, 5)
+    placed = Strided(array, Argument("x", "tensor", "float16", False, False, (3, 5), 16), gpu, (-9, 2))
+    assert tuple(placed.tensor.strides) == (-9, 2) and placed.tensor.data_ptr() % 16 == 0
+    view = np.lib.stride_tricks.as_strided(np.from_dlpack(placed._memory)[placed._first :], (3, 5), (-18, 4))
+    assert view.view("float16").tolist() == array.tolist()
+    view[2, 4] = 0
+    assert placed.content("x").tolist() == [*array[:2].tolist(), [10, 11, 12, 13, 0]]
+
+
 def test_strides_fit_all_arguments_of_a_name_and_leave_gaps_where_they_are_free() -> None:
     def made(layout: str, **declared: tuple[int | str, ...]) -> dict[str, tuple[int, ...]] | None:
         arguments = [
