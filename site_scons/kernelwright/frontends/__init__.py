@@ -94,7 +94,9 @@ def lowered(front_end: FrontEnd, returned: Any, unit: Unit, progress: Callable[[
     """
     from .requirements import with_requirements
 
-    return with_requirements(front_end.lower(returned, unit, progress), unit, front_end.constants(returned))
+    constants = front_end.constants
+    known = returned.constants_by(constants) if isinstance(returned, Launches) else constants(returned)
+    return with_requirements(front_end.lower(returned, unit, progress), unit, known)
 
 
 def interpreter_variables() -> dict[str, str]:

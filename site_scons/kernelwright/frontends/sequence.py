@@ -5,7 +5,7 @@ The launches see the same arguments by the same names, and workspaces of one nam
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -25,6 +25,15 @@ class Launches(Declared, Generic[Item]):
 
     def __init__(self, items: Sequence[Item]) -> None:
         self.items = tuple(items)
+
+    def constants_by(self, constants: Callable[[Item], Mapping[str, Any]]) -> dict[str, Any]:
+        """The constants of all launches, without names that two of them give different values.
+
+        Arguments:
+            constants: tells those of one.
+        """
+        every = [pair for item in self.items for pair in constants(item).items()]
+        return {name: value for name, value in every if all(other == value for same, other in every if same == name)}
 
     @property
     def declared(self) -> dict[str, Tensor | Scalar]:
