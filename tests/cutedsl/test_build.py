@@ -498,3 +498,41 @@ def host(x: cute.Tensor, y: cute.Tensor):
 def spilling():
     return Program(host, x=Tensor("float32", "n"), y=Tensor("float32", "n"))
 """
+
+
+ADD = """\
+import cutlass
+from cutlass import cute
+from kernelwright import grid, kernel
+from kernelwright.cutedsl import Program, Tensor
+
+
+@cute.kernel
+def add_device(x: cute.Tensor, y: cute.Tensor | None, z: cute.Tensor):
+    i, _, _ = cute.arch.thread_idx()
+    if i < cute.size(x):
+        z[i] = x[i] + (y[i] if cutlass.const_expr(y is not None) else 1)
+
+
+@cute.jit
+def add_host(x: cute.Tensor, y: cute.Tensor | None, z: cute.Tensor):
+    add_device(x, y, z).launch(grid=[1, 1, 1], block=[128, 1, 1])
+
+
+@kernel(frontend="cutedsl", configs=grid(has_y=[True, False]), outputs=["z"])
+def add(has_y):
+    vector = Tensor("float32", "n")
+    return Program(add_host, x=vector, y=Tensor("float32", "k", given=has_y), z=vector)
+"""
+
+
+def test_a_variant_for_None_gets_None(tmp_path):
+    project = Project.of(tmp_path, '[tool.kernelwright]\ntargets = ["cuda"]\narchs = ["sm_90a"]\n', add=ADD)
+    project.scons("-j2")
+    make_standin(project)
+    code = "x, y, z = (on_cuda(5, data=at) for at in (0x10000, 0x20000, 0x30000))\n"
+    code += "demo.add(x, y, z), demo.add(x, None, z), demo.add(x=x, z=z)\nprint(message_of(demo.add, None, y))"
+    printed, log = call(project, code, parameters="pp", capability=90)
+    assert "argument 'x' is None, expected a tensor" in printed
+    parameters = [line.partition(" parameters ")[2] for line in launches(log)]
+    assert parameters == ["0x10000 0x20000", *["0x10000 0x30000"] * 2]

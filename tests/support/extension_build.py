@@ -125,6 +125,7 @@ def entry_of(plan: KernelPlan) -> dict[str, Any]:
             "arguments": [
                 {"name": a.name, "kind": a.kind, "dtype": a.dtype, "shape": list(a.shape)}
                 | {"output": a.output, "written": a.written}
+                | ({} if a.given is True else {"given": a.given})
                 for a in variant.units[0].arguments
             ],
             "symbols": dict(variant.units[0].symbols),

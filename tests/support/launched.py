@@ -152,6 +152,66 @@ def head(name: str, meaning: tuple[str, ...]) -> Kernel:
     return Kernel(variants, options={"meaning": meaning})
 
 
+def biased() -> Kernel:
+    """A bias that may be None, in front of the array that tells its size, in two variants by dtype."""
+    from kernelwright.cuda import Size, Tensor
+
+    variants = []
+    for dtype in ("float32", "float16"):
+        bias = Tensor(dtype, "n", alignment=16, optional=True)
+        passed = {
+            "bias": bias,
+            "x": Tensor(dtype, "m", "n"),
+            "n": Size("n"),
+            "scale": Tensor("float32", 1, optional=True),
+        }
+        launch = declared("biased_kernel", "m", {**passed, "y": Tensor(dtype, "m", "n")})
+        variants.append(Variant.of("biased", launch, slug=dtype, config={"dtype": dtype}, outputs=["y"]))
+    return Kernel(variants)
+
+
+def masked() -> Kernel:
+    """A mask of other sizes than the inputs' in one variant, and None in the other one. Nothing is an output."""
+    from kernelwright.cuda import Tensor
+
+    variants = []
+    for given in (True, False):
+        passed = {"x": Tensor("float32", "n"), "mask": Tensor("int8", "n", "k", given=given)}
+        launch = declared(f"masked_{given}", "n", passed)
+        variants.append(Variant.of("masked", launch, slug=f"given_{given}", config={"given": given}))
+    return Kernel(variants)
+
+
+def told() -> Kernel:
+    """A number tells the size of an array that may be None."""
+    from kernelwright.cuda import Scalar, Tensor
+
+    passed = {"x": Tensor("float32", "m"), "b": Tensor("float32", "k", optional=True), "k": Scalar("int32")}
+    return Kernel([Variant.of("told", declared("told_kernel", "m * k", passed))])
+
+
+RULES: tuple[dict[str, bool | None], ...] = (
+    {"a": True, "b": True, "c": None},
+    {"a": True, "b": False, "c": None},
+    {"a": False, "b": None, "c": False},
+)
+"""What the variants of the kernel ``rules`` take for three arrays: an array (True), None (False), or either (None)."""
+
+
+def rules() -> Kernel:
+    """Variants that differ in the arrays that may be None."""
+    from kernelwright.cuda import Tensor
+
+    variants = []
+    for number, rule in enumerate(RULES):
+        said = {True: {}, False: {"given": False}, None: {"optional": True}}
+        optional = {name: Tensor("float32", "n", **said[given]) for name, given in rule.items()}
+        passed = {"x": Tensor("float32", "n"), **optional, "y": Tensor("float32", "n")}
+        launch = declared(f"rules_{number}", "n", passed)
+        variants.append(Variant.of("rules", launch, slug=f"v{number}", outputs=["y"]))
+    return Kernel(variants)
+
+
 def kernels() -> dict[str, Kernel]:
     """All of them, by name."""
     from kernelwright.cuda import Scalar, Size, Tensor
@@ -173,6 +233,7 @@ def kernels() -> dict[str, Kernel]:
     made |= {name: Kernel([Variant.of(name, function, outputs=["y"])]) for name, function in of_tir.items()}
     made["strided"] = Kernel([Variant.of("strided", strided())])
     made |= {"head": head("head", ()), "knows": head("knows", ("k",))}
+    made |= {"biased": biased(), "masked": masked(), "rules": rules(), "told": told()}
     return made | {"scale": scale(), "norm": norm(), "product": product()}
 
 

@@ -200,7 +200,7 @@ def make_cuda_core(root: Path, name: str, kernel: Kernel, plan: KernelPlan, arch
     for path in ("_runtime", "backends", "backends/cuda_core"):
         (root / path).mkdir(parents=True, exist_ok=True)
         (root / path / "__init__.py").write_text("")
-    for module in (*backend.runtime, "loader.py"):  # every package has the last
+    for module in (*backend.runtime, "loader.py", "passed.py"):  # every package has the last two
         shutil.copy(Path(runtime.__file__).with_name(module), root / "_runtime" / module)
     for file, text in backend.emit(plan).items():
         (root / "backends/cuda_core" / file).write_text(text)

@@ -62,6 +62,15 @@ KERNELS: dict[str, list[dict[str, Any]]] = {
         )
         for slug, sizes in {"turned": ("n", "k"), "plain": ("k", "n")}.items()
     ],
+    "masked": [
+        _variant(
+            *(_x("float32", "m", "k", name="a"), _x("float32", *sizes, name="b")),
+            _x("float32", *(["m"] if given is None else []), name="mask") | {"given": given},
+            _x("float32", "m", "n", name="c", output=True),
+            slug=slug,
+        )
+        for slug, sizes, given in (("turned", ("n", "k"), None), ("plain", ("k", "n"), False))
+    ],
     "classes": [
         _variant(_x("int8", "n"), slug="n-16", multiples={"n": 16}),
         _variant(_x("int8", "n", "n"), slug="square"),

@@ -29,6 +29,8 @@ def entry(*dtypes: str, target: str = "llvm") -> dict[str, Any]:
 
 ONE = entry("float32")
 X = np.zeros((3, 4), "float32")
+OPTIONAL = {"variants": [{"arguments": [tensor("x", "float32", ["n"]), tensor("y", "int8", []) | {"given": False}]}]}
+OPTIONAL["variants"][0]["units"] = [{"target": "llvm"}]
 REFUSED = because(TypeError("kernel 'f': Mismatched x.dtype on argument #0"), BY_KERNEL)
 
 
@@ -47,6 +49,7 @@ REFUSED = because(TypeError("kernel 'f': Mismatched x.dtype on argument #0"), BY
         ((X, 1.5, 2.5), True),
         ((X, 1.5), False),
         ((X, "1.5", 2), False),
+        ((None, 1.5, 2), True),
         ((7, 1.5, 2), False),
     ],
 )
@@ -56,6 +59,12 @@ def test_a_call_is_noted_if_dtypes_ranks_or_constant_sizes_are_those_of_no_varia
     misses = Misses()
     assert misses.note("f", ONE, arguments, REFUSED) == is_miss
     assert len(misses.calls()) == is_miss
+
+
+def test_a_call_with_an_array_is_noted_if_the_variants_are_for_none() -> None:
+    misses, x = Misses(), X[0]
+    assert [misses.note("f", OPTIONAL, call, REFUSED) for call in ((x,), (x, None), (x, x), ())] == [0, 0, 1, 0]
+    assert [argument["name"] for argument in misses.calls()[0]["arguments"]] == ["x", "y"]
 
 
 def test_a_device_that_nothing_is_built_for_and_sizes_of_no_class_are_noted() -> None:

@@ -368,6 +368,30 @@ def checked(
     return check.run()
 
 
+def test_each_optional_argument_is_none_once_and_then_all_of_them() -> None:
+    def reference(x: Any, a: Any, b: Any, never: Any) -> Any:
+        assert never is None
+        seen.append((a is None, b is None))
+        return {"y": x + (0 if a is None else a) + (0 if b is None else 1), "b": None if b is None else b + 1}
+
+    def kernel(x: Any, y: Any, a: Any, b: Any, never: Any) -> None:
+        y[:] = x + (0 if a is None else a) + (wrong if b is None else 1)
+        if b is not None:
+            b[:] += 1
+
+    plain = Argument("a", "tensor", "float32", output=False, written=False, shape=("n",), given=None)
+    more = [plain, replace(plain, name="b", written=True), replace(plain, name="never", shape=(), given=False)]
+    seen: list[tuple[bool, bool]] = []
+    wrong = 0
+    check = prepared(["n"], ["n"], reference, more=more)
+    check._interpreted = kernel
+    assert check.run().cases == 4 * len(size_sets(["n"]))
+    assert seen[:4] == [(False, False), (True, False), (False, True), (True, True)]
+    wrong = 1
+    with pytest.raises(CheckError, match=r"y differs from the reference at n=\d+, b=None, never=None on cpu: y\[0\]"):
+        check.run()
+
+
 def test_the_tolerance_decides() -> None:
     for function, tolerance, too_small in (
         (lambda x: x + np.float32(0.001), 0.01, None),

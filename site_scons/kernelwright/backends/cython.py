@@ -19,6 +19,7 @@ from typing import Any
 from ..core.errors import KernelwrightError, ToolchainError, Where
 from ..core.need import Need
 from ..core.signature import IDENTIFIER, Argument
+from ..runtime.size import argument_text
 from .base import Backend
 from .commands import RELRO, STACK_PROTECTOR, ToolPaths
 from .launcher import LAUNCHER
@@ -55,7 +56,7 @@ cdef extern from *:
 include "kernel.pxi"
 
 cdef kw_parameter[{slots}] PARAMETERS = [
-    # what is passed; whether it may be left out; whether it is written
+    # what is passed; whether it may be left out, as an output or as an input that is None then; whether it is written
 {rows}
 ]
 
@@ -68,6 +69,7 @@ cdef class Function(Kernel):
         self.kernel.parameters = PARAMETERS
         self.kernel.num_parameters = {count}
         self.kernel.num_outputs = {outputs}
+        self.kernel.num_optional = {optional}
 
     def __call__(
         self,
@@ -127,9 +129,9 @@ class Cython(Backend):
 
     def stub(self, kernel: str, entry: Mapping[str, Any]) -> str:
         """The kernel's part of the ``.pyi``; calls take names and a stream."""
-        from .stubs import documentation
+        from .stubs import call_arguments, documentation
 
-        arguments = entry["variants"][0]["arguments"]
+        arguments = call_arguments(entry)
         inputs = [argument for argument in arguments if not argument["output"]]
         outputs = len(arguments) - len(inputs)
         calls = [(arguments, "None")]
@@ -189,9 +191,10 @@ def _source(kernel: KernelPlan) -> str:
     return SOURCE.format(
         kernel=kernel.name,
         slots=max(1, len(arguments)),
-        rows="\n".join(_row(kernel, a) for a in arguments) or '    kw_parameter(b"", KW_INT, False, False),',
+        rows="\n".join(_row(kernel, a) for a in arguments) or '    kw_parameter(b"", KW_INT, False, False, False),',
         count=len(arguments),
         outputs=len(kernel.outputs),
+        optional=len(kernel.optional),
         parameters="\n".join(f"        {a.name}=None,  # {_described(kernel, a)}" for a in nameable),
         named=", ".join(f"<PyObject *>{a.name if a in nameable else None}" for a in arguments) or "NULL",
     )
@@ -210,25 +213,27 @@ def _everywhere(kernel: KernelPlan, argument: Argument) -> list[Argument]:
 
 def _row(kernel: KernelPlan, argument: Argument) -> str:
     is_written = any(other.written for other in _everywhere(kernel, argument))
-    return f'    kw_parameter(b"{argument.name}", {argument.launcher_kind}, {argument.output}, {is_written}),'
+    flags = f"{argument.output}, {argument.name in kernel.optional}, {is_written}"
+    return f'    kw_parameter(b"{argument.name}", {argument.launcher_kind}, {flags}),'
 
 
 def _described(kernel: KernelPlan, argument: Argument) -> str:
     """The dtypes and shapes of an argument in all variants."""
     texts: dict[str, None] = {}
     for other in _everywhere(kernel, argument):
-        texts.setdefault(other.dtype + (f"[{', '.join(map(str, other.shape))}]" if other.kind == "tensor" else ""))
+        texts.setdefault(argument_text(other.kind, other.dtype, other.shape, {}, (), other.given))
     return " or ".join(texts).replace("\n", " ")
 
 
 def _typed(arguments: list[Mapping[str, Any]]) -> str:
     """Parameters of a stub."""
-    from .stubs import StubTypes, annotation
+    from .stubs import StubTypes, annotation, default
 
     types = StubTypes()
 
     names = [a["name"] if _can_be_named(a["name"]) else f"_{i}" for i, a in enumerate(arguments)]
-    parameters = [f"{name}: {annotation(argument, types)}" for name, argument in zip(names, arguments, strict=True)]
+    typed = [f"{annotation(argument, types)}{default(arguments[i:])}" for i, argument in enumerate(arguments)]
+    parameters = [f"{name}: {text}" for name, text in zip(names, typed, strict=True)]
     return ", ".join(["self", *parameters, "*", "stream: _Any = None"])
 
 

@@ -89,7 +89,8 @@ def _arguments(arguments: Iterable[Argument]) -> Iterator[list[Any]]:
     """What callers must know about arguments: not the alignment, in which the images of a variant may differ."""
     for argument in arguments:
         kind = [argument.name, argument.kind, argument.dtype, argument.output, argument.written]
-        yield [*kind, list(argument.shape), list(argument.strides)]
+        given = [] if argument.given is True else [argument.given]
+        yield [*kind, list(argument.shape), list(argument.strides), *given]
 
 
 def _text(name: str, described: Mapping[str, Any]) -> str:

@@ -160,6 +160,11 @@ class KernelPlan:
         return len(self.variants) if self.declared is None else self.declared
 
     @property
+    def optional(self) -> frozenset[str]:
+        """The names of arguments for which some variant takes None."""
+        return frozenset(a.name for unit in self.units for a in unit.arguments if a.given is not True)
+
+    @property
     def usable_tables(self) -> tuple[DeviceTable, ...]:
         """The tables, without variants that have no code for the table's arch."""
         return tuple(
@@ -323,7 +328,8 @@ def _call_text(unit: LoweredUnit) -> str:
     """All that callers have to know of a lowering."""
 
     def text(argument: Argument) -> str:
-        kind = argument_text(argument.kind, argument.dtype, argument.shape, unit.multiples, argument.strides)
+        sizes = argument.shape, unit.multiples, argument.strides
+        kind = argument_text(argument.kind, argument.dtype, *sizes, argument.given)
         return f"{argument.name}: {kind}" + " (output)" * argument.output + " (written)" * argument.written
 
     sizes = [f"{name}: {dtype}" for name, dtype in sorted(unit.symbols.items())]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..core.dtype import number_kind
+from ..runtime.passed import optional_in
+from ..runtime.size import argument_text
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ def kernel_stub(kernel: str, entry: Mapping[str, Any], types: StubTypes | None =
         return _class_stub(kernel, entry, types, "    def __getitem__(self, grid: _Any) -> _Any: ...\n")
     if entry.get("opaque"):
         return _class_stub(kernel, entry, types, "    def __call__(self, *arguments: _Any) -> _Any: ...\n")
-    arguments = entry["variants"][0]["arguments"]
+    arguments = call_arguments(entry)
     outputs = [argument for argument in arguments if argument["output"]]
     inputs = [argument for argument in arguments if not argument["output"]]
     calls = [(arguments, "None")] if types.writes or not outputs else []
@@ -64,14 +66,25 @@ def _class_stub(kernel: str, entry: Mapping[str, Any], types: StubTypes, methods
 
 
 def _parameters(arguments: list[Mapping[str, Any]], types: StubTypes) -> str:
-    listed = [f"{a['name']}: {annotation(a, types)}" for a in arguments]
+    listed = [f"{a['name']}: {annotation(a, types)}{default(arguments[i:])}" for i, a in enumerate(arguments)]
     return ", ".join([*listed, *(["/"] if listed else []), *(["*", *types.keywords] if types.keywords else [])])
+
+
+def call_arguments(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What the manifest says of a kernel's arguments, with ``optional``: whether some variant takes None."""
+    optional = optional_in(entry["variants"])
+    return [{**item, "optional": item["name"] in optional} for item in entry["variants"][0]["arguments"]]
+
+
+def default(arguments: Sequence[Mapping[str, Any]]) -> str:
+    """What follows the annotation of the first of the last arguments of a call: a default, if all of them have one."""
+    return " = None" if all(argument.get("optional") for argument in arguments) else ""
 
 
 def annotation(argument: Mapping[str, Any], types: StubTypes) -> str:
     """The type of an argument in a ``.pyi``, by a name that the file imports."""
     if argument["kind"] == "tensor":
-        return types.tensor
+        return f"{types.tensor} | None" if argument.get("optional") else types.tensor
     kind = number_kind(argument["dtype"])
     return f"_b.{kind}" if kind in ("bool", "float") else "_b.int"
 
@@ -89,7 +102,7 @@ def documentation(kernel: str, entry: Mapping[str, Any]) -> str:
 
 def _describe(variant: Mapping[str, Any]) -> str:
     arguments = ", ".join(
-        f"{a['name']}: {a['dtype']}" + (f"[{', '.join(map(str, a['shape']))}]" if a["kind"] == "tensor" else "")
+        f"{a['name']}: {argument_text(a['kind'], a['dtype'], a.get('shape', ()), {}, (), a.get('given', True))}"
         for a in variant["arguments"]
     )
     return f"{variant['slug']}: ({arguments}) for {', '.join(variant['archs'])}"

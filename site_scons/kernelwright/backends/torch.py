@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import keyword
 import re
 from collections.abc import Mapping, Sequence
@@ -80,6 +81,7 @@ class Parameter:
         output: callers may leave it out.
         written: the kernel writes it.
         has_its_name: whether the name is the argument's.
+        optional: it may be None.
     """
 
     name: str
@@ -88,6 +90,7 @@ class Parameter:
     written: bool
     unsigned: str = ""
     has_its_name: bool = True
+    optional: bool = False
 
 
 class Torch(Backend):
@@ -159,6 +162,7 @@ def parameters_of(variants: Sequence[Sequence[Argument]]) -> list[Parameter]:
             any(argument.written for argument in same),
             _unsigned(same),
             name == same[0].name,
+            any(argument.given is not True for argument in same),
         )
         for name, same in zip(names, zip(*variants, strict=True), strict=True)
     ]
@@ -204,7 +208,7 @@ def _schema(parameters: Sequence[Parameter], results: int) -> str:
     listed = []
     for number, parameter in enumerate(parameters):
         mark = f"({next(letters, f'a{number}')}!)" if parameter.written else ""
-        listed.append(f"{parameter.kind}{mark} {parameter.name}")
+        listed.append(f"{parameter.kind}{mark}{'?' * parameter.optional} {parameter.name}")
     result = "Tensor" if results == 1 else f"({', '.join(['Tensor'] * results)})"
     return f"({', '.join(listed)}) -> {result}"
 
@@ -225,17 +229,24 @@ def _module(name: str, parameters: Sequence[Parameter]) -> str:
 def _fields(parameters: Sequence[Parameter], results: int) -> dict[str, str]:
     """The values for the template of one form of the operator."""
     names = [parameter.name for parameter in parameters]
-    tensors = [parameter.name for parameter in parameters if parameter.kind == "Tensor"]
-    written = [parameter.name for parameter in parameters if parameter.written]
+    needing = [_needs_gradient(parameter) for parameter in parameters if parameter.kind == "Tensor"]
+    written = ", ".join(parameter.name for parameter in parameters if parameter.written)
+    is_sure = all(not parameter.optional for parameter in parameters if parameter.written)
+    wrote = f"({written},)" if is_sure else f"tuple(one for one in ({written},) if one is not None)"
     return {
         "parameters": ", ".join(names),
         "passed": ", ".join(f"{p.name} % (1 << 64)" if p.unsigned else p.name for p in parameters),
         "listed": "".join(f", {name}" for name in names),
-        "needs_gradient": _wrapped([f"{name}.requires_grad" for name in tensors]),
-        "wrote": f"\n        wrote(({', '.join(written)},))" if written else "",
+        "needs_gradient": _wrapped(needing),
+        "wrote": f"\n        wrote({wrote})" if written else "",
         "result": "result",
         "returned": "result" if results == 1 else "tuple(result)",
     }
+
+
+def _needs_gradient(parameter: Parameter) -> str:
+    needs = f"{parameter.name}.requires_grad"
+    return f"({parameter.name} is not None and {needs})" if parameter.optional else needs
 
 
 def _wrapped(conditions: Sequence[str]) -> str:
@@ -254,13 +265,18 @@ def _function(name: str, parameters: Sequence[Parameter], makes: bool) -> str:
     new = f"return new_operator({_numbers(inputs)})"
     outputs = [parameter.name for parameter in parameters if parameter.output]
     failed = "        except Exception as error:\n            kernel.explain(error, ({}))\n"
-    if all(parameter.output for parameter in parameters[len(inputs) :]) and all(p.has_its_name for p in parameters):
-        given = ", ".join([listed, *(f"{output}=None" for output in outputs)]) if makes else names
+    are_last = all(parameter.output for parameter in parameters[len(inputs) :]) and not any(
+        first.optional and not then.optional for first, then in itertools.pairwise(inputs)
+    )
+    if are_last and all(p.has_its_name for p in parameters):
+        left_out = [parameter.name for parameter in parameters if parameter.optional or (parameter.output and makes)]
+        given = ", ".join(f"{p.name}=None" if p.name in left_out else p.name for p in parameters)
         absent = " and ".join(f"{output} is None" for output in outputs)
         call = f"\n    def {called}({given}):\n        try:\n"
         call += f"            if {absent}:\n                {new}\n" if makes else ""
         return f"{call}            {write}\n{failed.format(names + ',')}        return None\n"
-    call = f"\n    def {called}(*arguments, **named):\n        if named:\n"
+    short = f" or len(arguments) < {len(inputs)}" if any(parameter.optional for parameter in parameters) else ""
+    call = f"\n    def {called}(*arguments, **named):\n        if named{short}:\n"
     call += "            arguments = kernel.in_order(arguments, named)\n        try:\n"
     if makes:
         call += f"            if len(arguments) == {len(inputs)}:\n                ({listed},) = arguments\n"

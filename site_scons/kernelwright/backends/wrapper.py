@@ -6,8 +6,9 @@ compiled apart from it (``launcher/``). Every backend that is not pure Python ca
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..core.arch import CPU_LEVELS, CudaArch
 from ..core.dtype import Dtype
@@ -106,6 +107,8 @@ class _Wrapper:
         for number, variant in enumerate(kernel.variants):
             self._line(f"  {self._variant(number, variant)},")
         outline = ", ".join(f"[{a.name}]" if a.output else a.name for a in first.arguments)
+        last_inputs = (a.name in kernel.optional for a in reversed(first.arguments) if not a.output)
+        num_optional = sum(1 for _ in itertools.takewhile(bool, last_inputs))
         positions = [next(i for i, a in enumerate(first.arguments) if a.name == name) for name in kernel.outputs]
         returned = positions if positions != sorted(positions) else []
         dims = [sum(len(a.shape) for a in unit.arguments if a.output) for unit in kernel.units]
@@ -124,6 +127,7 @@ class _Wrapper:
             f"  .arguments = kw_arguments_{self._number(first)},",
             f"  .num_arguments = {len(first.arguments)},",
             f"  .num_outputs = {len(kernel.outputs)},",
+            *([f"  .num_optional = {num_optional},"] if num_optional else []),
             *(["  .returned = kw_returned,"] if returned else []),
             f"  .num_dims = {max(dims)},",
             *([f"  .toolkit = {toolkit},"] if toolkit else []),
@@ -327,11 +331,16 @@ def _signature(number: int, unit: LoweredUnit, has_outputs: bool, competes: bool
     """The tables of what a lowering expects of its arguments, and the functions that compute sizes and strides."""
     lines = ["", f"static const kw_argument kw_arguments_{number}[] = {{"]
     lines += [f"  {_argument(argument, unit)}," for argument in unit.arguments]
-    lines += ["};", *(_output_shapes(number, unit) if has_outputs else [])]
+    outputs = [argument for argument in unit.arguments if argument.output]
+    nullable = [argument for argument in unit.arguments if argument.given is None]
+    lines += ["};", *(_shapes(f"kw_shapes_{number}", outputs, unit) if has_outputs else [])]
     fields = [f".arguments = kw_arguments_{number}"]
     has_int32 = are_int32(unit.symbols.values(), unit.stride_symbols.values())
     fields += [".int32_sizes = true"] if has_int32 else []
     fields += [f".output_shapes = kw_shapes_{number}"] if has_outputs else []
+    if nullable:
+        lines += _shapes(f"kw_nullable_{number}", nullable, unit)
+        fields += [f".nullable_shapes = kw_nullable_{number}"]
     if any(argument.strides for argument in unit.arguments):
         lines += _strides(number, unit)
         fields += [f".strides = kw_strides_{number}"]
@@ -417,15 +426,15 @@ def _fits(number: int, unit: LoweredUnit) -> list[str]:
     return [*lines, "  return true;", "}"]
 
 
-def _output_shapes(number: int, unit: LoweredUnit) -> list[str]:
-    """The function that computes the sizes of the outputs from the inputs."""
+def _shapes(name: str, arguments: Sequence[Argument], unit: LoweredUnit) -> list[str]:
+    """The function that computes the sizes of some arguments from the inputs that are given in each call."""
     sources = _symbol_sources(unit)
-    sizes = [size for argument in unit.arguments if argument.output for size in argument.shape]
+    sizes = [size for argument in arguments for size in argument.shape]
     used = [symbol for size in sizes for symbol in _symbols(size, unit)]
-    lines = [f"static void kw_shapes_{number}(const kw_call *call, int64_t *dims) {{", "  (void)call, (void)dims;"]
+    lines = [f"static void {name}(const kw_call *call, int64_t *dims) {{", "  (void)call, (void)dims;"]
     for symbol in dict.fromkeys(used):
         if symbol not in sources:
-            raise _unbound(unit, symbol)
+            raise _unbound(arguments, unit, symbol)
         lines.append(f"  const int64_t size_{symbol} = {sources[symbol]};")
     for index, size in enumerate(sizes):
         value = str(size) if isinstance(size, int) else size_expression(size, "size_{}".format)
@@ -450,14 +459,17 @@ def _table(number: int, table: DeviceTable) -> str:
 
 def _argument(argument: Argument, unit: LoweredUnit) -> str:
     dtype = Dtype.parse(argument.dtype, unit.where)
-    text = argument_text(argument.kind, argument.dtype, argument.shape, unit.multiples, argument.strides)
+    sizes = argument.shape, unit.multiples, argument.strides
+    text = argument_text(argument.kind, argument.dtype, *sizes, argument.given)
     fields = [f".name = {c_string(argument.name)}", f".kind = {argument.launcher_kind}"]
     if argument.kind == "tensor":
         shape = ", ".join(_size(size, unit.multiples) for size in argument.shape)
-        fields += [f".alignment = {argument.alignment or dtype.alignment}", f".ndim = {len(argument.shape)}"]
+        ndim = "KW_NO_TENSOR" if argument.given is False else len(argument.shape)
+        fields += [f".alignment = {argument.alignment or dtype.alignment}", f".ndim = {ndim}"]
         fields += [f".shape = (const int64_t[]){{{shape}}}"] if shape else []
     fields += [".strided = true"] if argument.strides else []
     fields += [".unique = true"] if argument.strides and argument.written else []
+    fields += [".nullable = true"] if argument.given is not True else []
     fields += [".output = true"] if argument.output else []
     fields += [f".dtype = {{{dtype.code}, {dtype.bits}, {dtype.lanes}}}", f".text = {c_string(text)}"]
     return "{" + ", ".join(fields) + "}"
@@ -484,12 +496,13 @@ def _symbol_sources(unit: LoweredUnit) -> dict[str, str]:
     }
 
 
-def _unbound(unit: LoweredUnit, symbol: str) -> KernelwrightError:
-    outputs = [a.name for a in unit.arguments if a.output and any(symbol in _symbols(s, unit) for s in a.shape)]
+def _unbound(arguments: Sequence[Argument], unit: LoweredUnit, symbol: str) -> KernelwrightError:
+    first = next(a for a in arguments if any(symbol in _symbols(size, unit) for size in a.shape))
+    what, other = ("output", "outputs") if first.output else ("argument", "what is optional")
     return KernelwrightError(
-        f"output {outputs[0]!r} has the size {symbol!r}, which no input tells",
+        f"{what} {first.name!r} has the size {symbol!r}, which no input tells",
         unit.where,
-        f"pass {symbol!r} as a number, make it a size of an input, or remove {outputs[0]!r} from outputs",
+        f"pass {symbol!r} as a number, make it a size of an input, or remove {first.name!r} from {other}",
     )
 
 

@@ -53,6 +53,7 @@ class Argument:
         shape: a tensor's sizes: numbers, or expressions over symbols. Empty for a scalar.
         alignment: of a tensor's data, in bytes; None for that of its elements.
         strides: in elements, expressions as those of sizes; empty: it has to be compact.
+        given: whether callers pass a tensor; False: they pass None; None: either.
     """
 
     name: Text
@@ -63,6 +64,7 @@ class Argument:
     shape: tuple[Size, ...] = ()
     alignment: Count | None = None
     strides: tuple[Size, ...] = ()
+    given: bool | None = True
 
     def __post_init__(self) -> None:
         """Raises ValueError if there is not a stride for each size."""
@@ -416,14 +418,15 @@ class Signature:
                 places.setdefault(argument.name, (position, None))
         for position, argument in enumerate(self.arguments):
             for axis, size in enumerate(argument.shape):
-                if not argument.output and isinstance(size, str) and size.isidentifier():
+                if argument.given and not argument.output and isinstance(size, str) and size.isidentifier():
                     places.setdefault(size, (position, axis))
         return places
 
     def stride_places(self) -> dict[str, list[tuple[int, int]]]:
         """Where arrays give each symbol that only strides have: the numbers of arguments and of dimensions."""
         places: dict[str, list[tuple[int, int]]] = {}
-        for position in sorted(range(len(self.arguments)), key=lambda number: self.arguments[number].output):
+        firm = [not argument.output and argument.given is True for argument in self.arguments]
+        for position in sorted(range(len(firm)), key=lambda number: not firm[number]):
             for axis, stride in enumerate(self.arguments[position].strides):
                 if stride in self.stride_symbols:
                     places.setdefault(str(stride), []).append((position, axis))

@@ -48,6 +48,9 @@ class Tensor:
             dimension and anything in the others; ``free``, which is anything; or one for each dimension: an integer, a
             name, an expression over names, or None for anything. The name of a size stands for that size. Anything may
             be negative, and 0 unless the kernel writes to it.
+        optional: whether callers may pass None for it, or leave it out; the function gets a null pointer then.
+        given: whether this variant is for calls that pass a tensor; False: it is for those that pass None or leave it
+            out, and nothing else is known of the tensor.
     """
 
     dtype: str
@@ -56,6 +59,8 @@ class Tensor:
     multiples: Mapping[str, int]
     written: bool | None
     strides: Strides
+    optional: bool
+    given: bool
 
     def __init__(
         self,
@@ -65,12 +70,21 @@ class Tensor:
         multiples: Mapping[str, int] | None = None,
         written: bool | None = None,
         strides: str | Sequence[int | str | Size | None] = COMPACT,
+        optional: bool = False,
+        given: bool = True,
     ) -> None:
+        if given is False:
+            shape, alignment, multiples, strides = (), None, None, COMPACT
         texts = (text_of(size) if isinstance(size, Size) else size for size in shape)
         sizes = tuple(unbracketed(size) if isinstance(size, str) else size for size in texts)
-        values = (dtype, sizes, alignment, dict(multiples or {}), written, as_given(strides))
+        values = (dtype, sizes, alignment, dict(multiples or {}), written, as_given(strides), optional, given)
         for each, value in zip(fields(self), values, strict=True):
             object.__setattr__(self, each.name, value)
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether callers pass a tensor for it; False: they pass None; None: either."""
+        return None if self.optional else self.given
 
     @classmethod
     def of_fields(cls, dtype: str, shape: Sequence[int | str], **others: Any) -> Tensor:
@@ -254,6 +268,45 @@ def check_arguments(declared: Mapping[str, Tensor | Scalar], outputs: Sequence[s
     if not tensors:
         remedy = "declare at least one Tensor: it tells on which device to run"
         raise DefinitionError("it has no tensor argument", where, remedy)
+    _check_passed(declared, outputs, where)
+
+
+def _check_passed(declared: Mapping[str, Tensor | Scalar], outputs: Sequence[str], where: Where) -> None:
+    """Raise a DefinitionError if calls with None do not tell what they have to."""
+    tensors = {name: value for name, value in declared.items() if isinstance(value, Tensor)}
+    for name, value in tensors.items():
+        if type(value.optional) is not bool or type(value.given) is not bool or (value.optional and not value.given):
+            message = f"argument {name!r} has optional={shown(value.optional)} and given={shown(value.given)}"
+            remedy = "write optional=True if calls may pass None, or given=False in a variant for calls that do"
+            raise DefinitionError(message, where, remedy)
+        if name in outputs and value.passed is not True:
+            message = f"output {name!r} is optional, and an output that is left out is allocated"
+            remedy = f"take {name!r} out of outputs and give it written=True, so that callers pass an array or None"
+            raise DefinitionError(message, where, remedy)
+    if all(value.passed is not True for value in tensors.values()):
+        message = f"all its tensors may be None ({', '.join(tensors)}), and then none tells on which device to run"
+        raise DefinitionError(message, where, "have at least one Tensor that is neither optional nor given=False")
+    told = {size for name, tensor in tensors.items() if tensor.passed and name not in outputs for size in tensor.shape}
+    told |= {name for name, value in declared.items() if isinstance(value, Scalar) and "int" in value.dtype}
+    for name, tensor in tensors.items():
+        for size in (
+            used for text in tensor.shape if tensor.optional and isinstance(text, str) for used in _names(text)
+        ):
+            if size not in told:
+                message = f"the size {size!r} is only in the shape of {name!r}, for which calls may pass None"
+                remedy = f"give another input that size, or pass it as an argument: {size}=Scalar('int32')"
+                raise DefinitionError(message, where, remedy)
+
+
+def refuse_optional(declared: Mapping[str, Tensor | Scalar], language: str, where: Where) -> None:
+    """Raise a DefinitionError for an optional tensor of a language whose code cannot be told that a pointer is null."""
+    for name, value in declared.items():
+        if isinstance(value, Tensor) and value.optional:
+            message = f"argument {name!r} is optional, and a function in {language} is compiled with None or without"
+            remedy = (
+                f"make a variant for each: given=has_{name} in the Tensor, and configs=grid(has_{name}=[True, False])"
+            )
+            raise DefinitionError(message, where, remedy)
 
 
 def _check_told(declared: Mapping[str, Tensor | Scalar], outputs: Sequence[str], where: Where) -> None:

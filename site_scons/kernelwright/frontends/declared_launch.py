@@ -21,7 +21,7 @@ from ..define.sizes import Size, Sizes, names_in, text_of, unbracketed
 from ..runtime.dtype import integer_range
 from ..runtime.size import translate
 from .cuda.tensor_map import UNIT, TensorMap
-from .launches import DeclaredLaunch, Given, Passed, dtype_of
+from .launches import NULL, DeclaredLaunch, Given, Passed, dtype_of
 from .tir.lowering import lower_host
 from .tir.signature import Argument, arguments_of
 from .unit import LoweredKernel, Unit
@@ -56,9 +56,10 @@ def lower_launches(
     host = _Host(declared, sizes, unit.where)
     function = host.function(launches)
     mapped = {value.tensor for launch in launches for value in launch.mapped.values()}
+    absent = {name: value.dtype for name, value in declared.items() if _is_absent(value)}
     arguments = [
         _declared(argument, declared[argument.name], UNIT if argument.name in mapped else 1, unit.where)
-        for argument in arguments_of(function, unit)
+        for argument in arguments_of(function, unit, absent)
     ]
     kernels = [{"name": each.function, "params": host.parameters(each), "launch": each.names} for each in launches]
     return lower_host(function, arguments, kernels, unit)
@@ -78,12 +79,18 @@ def _declared(argument: Argument, value: Tensor | Scalar, least: int, where: Whe
     Arguments:
         least: bytes to which its data is aligned in any case.
     """
-    if isinstance(value, Scalar):
+    if isinstance(value, Scalar) or _is_absent(value):
         return argument
     element = Dtype.parse(value.dtype, where).alignment
     alignment = max(value.alignment or 1, least)
     written = bool(value.written) or argument.output
-    return replace(argument, written=written, alignment=alignment if alignment > element else None)
+    aligned = alignment if alignment > element else None
+    return replace(argument, written=written, alignment=aligned, given=value.passed)
+
+
+def _is_absent(value: object) -> bool:
+    """Whether an argument is a tensor for which each call of the variant passes None."""
+    return isinstance(value, Tensor) and value.passed is False
 
 
 class _Host:
@@ -99,13 +106,14 @@ class _Host:
         self._declared = declared
         self._where = where
         self._size_dtype = sizes
-        self._sizes: dict[str, Any] = {}
         self._memories: dict[str, Any] = {}
         self._checks: list[Any] = []
         self._analyzer = sym.Analyzer()
         self._strides, self._told = declared_strides(declared), told_strides(declared)
         # Sizes and strides may be computed of numbers, wherever these are among the arguments.
         self._parameters = {n: tirx.Var(n, value.dtype) for n, value in declared.items() if isinstance(value, Scalar)}
+        # A number that callers pass is the size of that name, too. Sizes of two types would have limits of two types.
+        self._sizes = {name: number for name, number in self._parameters.items() if declared[name].dtype == sizes}
         for value in declared.values():  # a stride with the name of a size is that size
             for size in value.shape if isinstance(value, Tensor) else ():
                 self._size(size)
@@ -130,6 +138,8 @@ class _Host:
             return self._kind(self._declared[value.name])
         if isinstance(value, (TensorMap, EncodedMap)):
             return "tensor_map"
+        if _is_absent(value):
+            return NULL.dtype
         return "handle" if isinstance(value, (Tensor, Workspace)) else dtype_of(value)
 
     def _launch(self, launch: DeclaredLaunch) -> list[Any]:
@@ -145,6 +155,8 @@ class _Host:
     def _parameter(self, name: str, value: Tensor | Scalar) -> Any:
         if isinstance(value, Scalar):
             return self._parameters[name]
+        if _is_absent(value):
+            return tirx.Var(name, "handle")
         strides = [self._stride(stride) for stride in self._strides[name]]
         return tirx.decl_buffer([self._size(size) for size in value.shape], value.dtype, name, strides=strides)
 
@@ -187,6 +199,7 @@ class _Host:
         return self._sizes[size]
 
     def _passed(self, name: str, value: Passed) -> Any:
+        value = NULL if _is_absent(value) else value
         if isinstance(value, (Size, int)):
             return self._parameter_number(name, value, dtype_of(value))
         if isinstance(value, Workspace):

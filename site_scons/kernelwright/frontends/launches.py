@@ -22,6 +22,9 @@ class Given:
     name: str
 
 
+NULL = Size(0, "uint64")
+"""A pointer to no memory."""
+
 Passed = Tensor | Scalar | TensorMap | Size | int | Workspace | Given | EncodedMap
 """What a parameter of a device function gets."""
 

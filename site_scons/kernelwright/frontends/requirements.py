@@ -87,7 +87,7 @@ def _told(signature: Signature) -> dict[str, Span]:
     """The names that a call tells, and from what to what they can be."""
     sizes = {name: Span(0, INT32_LIMIT if kind == "int32" else MOST) for name, kind in signature.symbols.items()}
     numbers = {a.name: Span(*integer_range(a.dtype)) for a in signature.arguments if a.launcher_kind == "KW_INT"}
-    inputs = [number for number, argument in enumerate(signature.arguments) if not argument.output]
+    inputs = [n for n, argument in enumerate(signature.arguments) if not argument.output and argument.given is True]
     places = signature.stride_places().items()
     strides = {name: Span(-MOST, MOST) for name, told in places if any(number in inputs for number, _ in told)}
     return {**strides, **{name: (sizes | numbers)[name] for name in signature.symbol_places()}}

@@ -6,6 +6,7 @@ import operator
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,6 +17,7 @@ from ..define.recorded import config_text
 from ..runtime.arguments import Described, Signatures, Words
 from ..runtime.dtype import name_of_torch
 from ..runtime.interface import in_order
+from ..runtime.passed import optional_in
 from ..runtime.refusal import AMBIGUOUS, MISALIGNED, NO_TARGET, NO_VARIANT, refusal_of
 from .reached import Doubt
 from .record import open_block
@@ -110,6 +112,14 @@ class Choices:
         message = "no config is listed, so that the names of its arguments are not known"
         raise errors[0] if errors else DefinitionError(message, self.origin.where, "pass the arguments by position")
 
+    def optional(self, target: str | None) -> frozenset[str]:
+        """The names of tensors for which some variant that can be lowered takes None."""
+        found = []
+        for config in _listed(self.origin.record, target):
+            with suppress(KernelwrightError):
+                found.append(self.variant(config, target))
+        return optional_in(found)
+
     def known(self, config: Mapping[str, Any]) -> Any:
         """The kernel of a config, if it was compiled or loaded; otherwise None."""
         require_values(config, self.origin.where)
@@ -196,8 +206,11 @@ class Eager:
         target = next((TARGETS.get(_kind(one)) for one in passed if one.device), None)
         with self._locked():
             arguments = choices.arguments(target)
+            inputs = [item["name"] for item in arguments if not item["output"]]
+            is_short = len(positional) + len(named.keys() & inputs) < len(inputs)
+            optional = choices.optional(target) if is_short else frozenset[str]()
             self._settle(choices)
-        return self(*in_order(self._definition.name, arguments, positional, named))
+        return self(*in_order(self._definition.name, arguments, positional, named, optional))
 
     def _anew(self) -> Choices:
         """New choices. If they are needed because no call can compare something, the user is told once."""

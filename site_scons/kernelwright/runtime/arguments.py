@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 from .dtype import integer_range, number_kind, passed_as
 from .interface import TENSOR, is_symbolic, plain_number
 from .loader import gaps_text
+from .passed import optional_in, passed_in
 from .refusal import AMBIGUOUS, BY_KERNEL, NO_TARGET, NO_VARIANT, refuse
 from .rivals import Pair, Relations
 from .size import INT32_LIMIT, Requirement, Size, are_int32, argument_text, value_or_none
@@ -96,6 +97,8 @@ class Signatures:
         self.names = tuple(argument.name for argument in arguments)
         self.outputs = tuple(outputs_of({**entry["variants"][0], **entry}))
         self._arguments = arguments
+        self._items: Sequence[Mapping[str, Any]] = entry["variants"][0]["arguments"]
+        self.optional = optional_in(entry["variants"])
         self._declared: int = entry.get("declared", len(self.variants))
         self._meaning: Sequence[str] = entry.get("meaning", ())
         self._by_strides = len(self.variants) > 1 and any(variant.strides for variant in self.variants)
@@ -152,9 +155,8 @@ class Signatures:
         if not (among_others and number in self._relations.competing):
             return True
         symbols, pairs = variant.solve(call), zip(variant.arguments, call, strict=True)
-        shapes = [
-            (size, found) for a, d in pairs if d is not None for size, found in zip(a.shape, d.shape or (), strict=True)
-        ]
+        both = [(a.shape, d.shape) for a, d in pairs if d is not None and d.shape is not None]
+        shapes = [pair for expected, found in both for pair in zip(expected, found, strict=True)]
         return all(_fits(size, symbols, found) for size, found in shapes if isinstance(size, Size))
 
     @cached_property
@@ -191,15 +193,19 @@ class Signatures:
         """The arguments by position, with None for outputs that are left out."""
         left_out = [argument.output for argument in self._arguments]
         call = [_with_plain_number(described) for described in passed]
-        if len(call) == len(self.names) - len(self.outputs):
+        if len(call) != len(self.names) and passed_in(self._items, self.optional, len(call)) is not None:
             given = iter(call)
-            call = [None if output else next(given) for output in left_out]
+            call = [None if output else next(given, Described()) for output in left_out]
         missing = [described is None for described in call]
         if len(call) != len(self.names) or (any(missing) and missing != left_out):
             self._raise_count(len(passed) - sum(described is None for described in passed))
         for argument, described in zip(self._arguments, call, strict=True):
-            if argument.kind == "tensor" and described is not None and described.shape is None:
-                self.refuse(TypeError, f"argument '{argument.name}' is {value_text(described.value)}, {TENSOR}")
+            if argument.kind != "tensor" or described is None or described.shape is not None:
+                continue
+            if described.value is not None or argument.name not in self.optional:
+                refusal = BY_KERNEL if described.value is not None else NO_VARIANT
+                text = f"argument '{argument.name}' is {value_text(described.value)}, {TENSOR}"
+                self.refuse(TypeError, text, refusal)
         return call
 
     def _check_ranges(self, variant: _Variant, call: Sequence[Described | None]) -> None:
@@ -244,12 +250,13 @@ class Signatures:
 
     def _raise_count(self, count: int) -> NoReturn:
         outline = ", ".join(f"[{a.name}]" if a.output else a.name for a in self._arguments)
-        every = len(self.names)
-        if not self.outputs:
-            self.refuse(TypeError, f"takes {every} arguments ({outline}), {count} were given")
-        fewer = every - len(self.outputs)
-        text = f"takes {every} arguments ({outline}), or {fewer} with the outputs left out; {count} were given"
-        self.refuse(TypeError, text)
+        every, inputs = len(self.names), len(self.names) - len(self.outputs)
+        least = next(least for least in range(inputs + 1) if passed_in(self._items, self.optional, least) is not None)
+        fewer = f", or {least} to {inputs}" if least < inputs else f", or {inputs}" if self.outputs else ""
+        without = " with the outputs left out" if self.outputs else ""
+        text = f"takes {every} arguments ({outline}){fewer}{without}{';' if fewer else ','} {count} were given"
+        # Another variant may take None for what is left out.
+        self.refuse(TypeError, text, NO_VARIANT if count < inputs else BY_KERNEL)
 
     def _raise_no_match(self, call: Sequence[Described | None], numbers: Sequence[int]) -> NoReturn:
         """Raise a ValueError if only constant sizes are wrong, otherwise a TypeError."""
@@ -356,7 +363,8 @@ class Expected:
         self.shape = tuple(Size(size) if isinstance(size, str) else int(size) for size in sizes)
         self._steps = [multiples.get(size, 1) for size in sizes]
         self.strides: Sequence[int | str] = item.get("strides", ())
-        self.text = argument_text(self.kind, self.dtype, sizes, multiples, self.strides)
+        self.given: bool | None = item.get("given", True)
+        self.text = argument_text(self.kind, self.dtype, sizes, multiples, self.strides, self.given)
         self.host_text = passed_as(self.dtype)
         if self.kind == "tensor":
             self.host_text = f"Tensor([{', '.join(map(str, sizes))}], {self.dtype})"
@@ -365,7 +373,9 @@ class Expected:
         """Whether a tensor has the dtype and rank (and, with ``sizes``, the constant sizes), or a number the kind."""
         if self.kind != "tensor":
             return described.shape is None and self._takes(described.value)
-        shape = described.shape or ()
+        if described.shape is None or self.given is False:
+            return described.shape is None and not self.given
+        shape = described.shape
         if described.dtype != self.dtype or len(shape) != len(self.shape):
             return False
         return not sizes or all(map(_size_fits, self.shape, self._steps, shape))
@@ -425,7 +435,7 @@ class _Variant:
             if argument.kind == "int":
                 symbols.setdefault(argument.name, described.value)
         for argument, described in sorted(pairs, key=lambda pair: pair[0].output):
-            for size, found in zip(argument.shape, described.shape or (), strict=True):
+            for size, found in zip(argument.shape, described.shape, strict=True) if described.shape else ():
                 if isinstance(size, Size) and size.text.isidentifier():
                     symbols.setdefault(size.text, found)
         return symbols

@@ -78,6 +78,15 @@ class Array(NamedTuple):
         return True
 
 
+class Absent:
+    """In the place of an array that a call passes None for: its data is nowhere."""
+
+    data = 0
+
+
+ABSENT = Absent()
+
+
 class UnreadableArrayError(Exception):
     """Raised if the library of an array does not export it; the text says why."""
 

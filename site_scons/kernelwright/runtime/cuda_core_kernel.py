@@ -12,13 +12,14 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from .arguments import Described, Expected, value_text
-from .cuda_core_arrays import CUDA, MANAGED, Array, UnreadableArrayError, read_array
+from .cuda_core_arrays import ABSENT, CUDA, MANAGED, Absent, Array, UnreadableArrayError, read_array
 from .cuda_core_device import Device
 from .cuda_core_frameworks import Framework, Stream, address_of, framework_of
 from .cuda_core_launch import Call, DeviceCode, LaunchError
 from .cuda_core_match import Match, Matcher, Passed, Shared, described_as
 from .dtype import NARROW, rounded
 from .interface import DEVICE_TYPES, LEGACY, TENSOR, Choice, Interface, kind_of, parse_device, plain_number
+from .passed import passed_in
 from .refusal import BY_KERNEL, NO_TARGET
 from .tables import ASKED_FOR, NO_TABLES
 
@@ -86,16 +87,16 @@ class CudaCoreKernel(Interface):
 
     # ---- arguments
 
-    def _items(self, arguments: Sequence[Any]) -> list[dict[str, Any]]:
+    def _items(self, arguments: Sequence[Any]) -> list[Mapping[str, Any]]:
         """The manifest's description of each argument that was passed."""
         items: list[dict[str, Any]] = self._entry["variants"][0]["arguments"]
-        given = items if len(arguments) == len(items) else [item for item in items if not item["output"]]
-        if len(given) != len(arguments):
+        given = passed_in(items, self._shared.signatures.optional, len(arguments))
+        if given is None:
             self._shared.signatures.choose([Described(value=value) for value in arguments])  # raises
-        return given
+        return given or []
 
     def _read(self, pairs: Sequence[tuple[Mapping[str, Any], Any]], stream: int) -> Passed:
-        """All arguments by position, with arrays read; None for outputs that were left out."""
+        """All arguments by position, with arrays read: ABSENT for None, and None for outputs that were left out."""
         items = self._entry["variants"][0]["arguments"]
         complete = len(pairs) == len(items)
         values = iter(value for _, value in pairs)
@@ -104,12 +105,14 @@ class CudaCoreKernel(Interface):
             if not complete and item["output"]:
                 passed.append(None)
             elif item["kind"] == "tensor":
-                passed.append(self._read_array(item["name"], next(values), stream))
+                passed.append(self._read_array(item["name"], next(values, None), stream))
             else:
                 passed.append(plain_number(next(values)))
         return passed
 
-    def _read_array(self, name: str, value: Any, stream: int) -> Array:
+    def _read_array(self, name: str, value: Any, stream: int) -> Array | Absent:
+        if value is None and name in self._shared.signatures.optional:
+            return ABSENT
         try:
             array = read_array(value, stream)
         except UnreadableArrayError as error:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 from .arguments import Chosen, Described, Signatures
-from .cuda_core_arrays import CUDA, Array
+from .cuda_core_arrays import ABSENT, CUDA, Array
 from .cuda_core_device import Cuda, Device
 from .cuda_core_launch import DeviceCode
 from .interface import IMMUTABLE, library_of, refuse_writing
@@ -25,7 +25,7 @@ UNIQUE = "\n  remedy: pass an array whose elements have a place each, such as a 
 COMPACT = "\n  remedy: pass a contiguous copy, such as cupy.ascontiguousarray(x) or x.contiguous()"
 
 Passed = list["Array | Any"]
-"""The arguments of a call by position: arrays, numbers, and None for outputs that are left out."""
+"""The arguments of a call by position: arrays, or ABSENT, numbers, and None for outputs that are left out."""
 
 
 class Match(NamedTuple):
@@ -276,6 +276,8 @@ def described_as(value: Any) -> Described | None:
     """An argument as :class:`Signatures` compares it; None for an output that is left out."""
     if value is None:
         return None
+    if value is ABSENT:
+        return Described()
     if isinstance(value, Array):
         return Described(value.dtype, value.shape, device=value.place, strides=value.strides)
     return Described(value=value)

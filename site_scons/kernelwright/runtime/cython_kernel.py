@@ -14,6 +14,7 @@ from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 
 from .interface import Choice, LibraryKernel, libraries_of, library_of, plain_number
+from .passed import optional_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -149,7 +150,8 @@ def _signature(entry: dict[str, Any]) -> Signature:
     arguments = entry["variants"][0]["arguments"]
     # Python allows no parameter without a default after one with a default, so outputs before an input have none.
     trailing = len(arguments)
-    while trailing and arguments[trailing - 1]["output"]:
+    optional = optional_in(entry["variants"])
+    while trailing and (arguments[trailing - 1]["output"] or arguments[trailing - 1]["name"] in optional):
         trailing -= 1
     parameters = [
         Parameter(a["name"], Parameter.POSITIONAL_OR_KEYWORD, default=None if i >= trailing else Parameter.empty)

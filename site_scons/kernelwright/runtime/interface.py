@@ -9,6 +9,7 @@ import operator
 import threading
 
 from .loader import gaps_text
+from .passed import optional_in
 from .refusal import BY_KERNEL, because, refuse
 
 TYPE_CHECKING = False
@@ -121,15 +122,20 @@ def plain_number(value: Any) -> Any:
 
 
 def in_order(
-    kernel: str, items: Sequence[Mapping[str, Any]], positional: Sequence[Any], named: Mapping[str, Any]
+    kernel: str,
+    items: Sequence[Mapping[str, Any]],
+    positional: Sequence[Any],
+    named: Mapping[str, Any],
+    optional: frozenset[str] = frozenset(),
 ) -> tuple[Any, ...]:
-    """The arguments of a call by position. If outputs are left out, arguments passed by position are the first inputs.
+    """The arguments of a call by position. If some are left out, arguments passed by position are the first inputs.
 
     Arguments:
         kernel: its name.
         items: what the manifest says of each argument.
         positional: what was passed by position.
         named: what was passed by name; an output that is None counts as left out.
+        optional: the names of inputs that are None if they are left out.
 
     Raises:
         TypeError: no argument has a given name, or an argument is given twice or is missing.
@@ -146,7 +152,7 @@ def in_order(
     if twice := [name for name in values if name in given]:
         problem = f"argument {twice[0]!r} was given by its position and by its name"
         refuse(kernel, TypeError, f"{problem}\n  remedy: pass it once")
-    values |= given
+    values = {**dict.fromkeys(name for name in names if name in optional), **values, **given}
     if missing := [name for name in names if name not in values]:
         problem = f"argument {missing[0]!r} is missing"
         refuse(kernel, TypeError, f"{problem}\n  remedy: pass all arguments, or all but the outputs")
@@ -228,7 +234,8 @@ class Interface:
     def _in_order(self, positional: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
         if not named:
             return tuple(positional)
-        return in_order(self.name, self._entry["variants"][0]["arguments"], positional, named)
+        variants = self._entry["variants"]
+        return in_order(self.name, variants[0]["arguments"], positional, named, optional_in(variants))
 
     def _choice(self, index: int, reason: str) -> Choice:
         entry = self._entry["variants"][index]
@@ -290,7 +297,8 @@ class LibraryKernel(Interface):
 
     def _completed(self: Called, loader: Loader) -> Called:
         """This kernel, set up to find the device code that its library does not hold."""
-        if "device_code" in loader.manifest() and "cuda" in self.devices:
+        has_own_host_code = any("exported" in variant for variant in self._entry["variants"])
+        if "device_code" in loader.manifest() and "cuda" in self.devices and not has_own_host_code:
             self.find_device_code(loader.provider(self.name).find)
         return self
 

@@ -26,6 +26,9 @@ from .interface import UNSIGNED, Interface, backward_of, in_order, kind_of, plai
 PLATFORMS = {"cpu": "cpu", "cuda": "gpu"}
 """Kind of device -> the platform of jax-tvm-ffi."""
 
+ABSENT = "kw_absent"
+"""The attribute of a custom call that says which inputs are None. XLA passes arrays only."""
+
 WIDE = frozenset({"float64", "int64", "uint64", "complex128"})
 """The dtypes that JAX has only with ``jax_enable_x64``."""
 
@@ -64,6 +67,7 @@ class JaxKernel(Interface):
         arguments = entry["variants"][0]["arguments"]
         written = {a["name"] for variant in entry["variants"] for a in variant["arguments"] if a["written"]}
         self._inputs = [a["name"] for a in arguments if not a["output"]]
+        self._optional = self._signatures.optional
         self._scalars = [a["name"] for a in arguments if a["kind"] == "scalar"]
         self._floats = {a["name"] for a in arguments if "float" in a["dtype"]}
         self._arrays = [name for name in self._inputs if name not in self._scalars]
@@ -173,14 +177,22 @@ class JaxKernel(Interface):
         places = [kind for number, kind in enumerate(kinds) if number == 0 or kinds[number - 1] != kind]
         # Inputs that are written are among the results of the custom call too, behind the outputs.
         in_order = len(set(places)) == len(places) and not (self._updated and self._signatures.outputs)
-        if in_order and not self._unsigned:
+        if in_order and not self._unsigned and not self._optional:
             return self._kernel.function, places
-        return tvm_ffi.convert(self._in_its_order), [*(f"attrs.{name}" for name in self._scalars), "args", "rets"]
+        attributes = [*self._scalars, *([ABSENT] if self._optional else [])]
+        return tvm_ffi.convert(self._in_its_order), [*(f"attrs.{name}" for name in attributes), "args", "rets"]
 
     def _in_its_order(self, *passed: Any) -> None:
-        """Call the kernel with arguments that come as all numbers, then all inputs, then all outputs."""
-        names = [*self._scalars, *self._arrays, *self._made]
-        values = dict(zip(names, passed, strict=False))  # after these, the inputs that are written come once more
+        """Call the kernel with arguments that come as all numbers, then all inputs, then all outputs.
+
+        Behind the numbers is one that says which inputs are None, if some may be: a bit for each.
+        """
+        absent = passed[len(self._scalars)] if self._optional else 0
+        arrays = [name for number, name in enumerate(self._arrays) if not absent >> number & 1]
+        names = [*self._scalars, *([ABSENT] if self._optional else []), *arrays, *self._made]
+        values: dict[str, Any] = dict.fromkeys(self._arrays) | dict(
+            zip(names, passed, strict=False)
+        )  # after these, the inputs that are written come once more
         values |= {name: values[name] % UNSIGNED for name in self._unsigned}
         self._kernel.function(*(values[name] for name in self._signatures.names))
 
@@ -201,14 +213,18 @@ class JaxKernel(Interface):
             self._check_width(f"output '{name}'", dtype)
         # The library writes them in the order of its arguments.
         results = [_result(shape, dtype) for dtype, shape in map(made.__getitem__, self._made)]
-        aliases = {self._arrays.index(name): len(made) + number for number, name in enumerate(self._updated)}
-        results += [_result(arrays[place].shape, arrays[place].dtype) for place in aliases]
+        present = {name: array for name, array in zip(self._arrays, arrays, strict=True) if array is not None}
+        updated = [name for name in self._updated if name in present]
+        aliases = {list(present).index(name): len(made) + number for number, name in enumerate(updated)}
+        results += [_result(present[name].shape, present[name].dtype) for name in updated]
+        if self._optional:
+            values[ABSENT] = sum(1 << number for number, array in enumerate(arrays) if array is None)
         call = jax.ffi.ffi_call(
             self.target, tuple(results), vmap_method="sequential", input_output_aliases=aliases or None
         )
-        written = call(*arrays, **{name: _attribute(value) for name, value in values.items()})
-        by_name = dict(zip([*self._made, *self._updated], written, strict=True))
-        returned = tuple(by_name[name] for name in (*outputs, *self._updated))
+        written = call(*present.values(), **{name: _attribute(value) for name, value in values.items()})
+        by_name = dict(zip([*self._made, *updated], written, strict=True))
+        returned = tuple(by_name.get(name) for name in (*outputs, *self._updated))
         return returned[0] if len(returned) == 1 else returned
 
     # ---- gradients
@@ -222,10 +238,10 @@ class JaxKernel(Interface):
 
     def _forward(self, numbers: tuple[Any, ...], *primals: Any) -> tuple[Any, Any]:
         backward = self._backward
-        arrays = [primal.value for primal in primals]
+        arrays = [None if primal is None else primal.value for primal in primals]
         computed = backward._signatures.outputs if backward else ()
         for name, primal in zip(self._arrays, primals, strict=True):
-            if primal.perturbed and f"grad_{name}" not in computed:
+            if primal is not None and primal.perturbed and f"grad_{name}" not in computed:
                 self._signatures.refuse(
                     TypeError,
                     f"its backward kernel computes no gradient of argument '{name}', which is asked for\n  remedy: add "
@@ -248,15 +264,16 @@ class JaxKernel(Interface):
         computed = backward._signatures.outputs if backward else ()
         by_name = dict(zip(computed, made if len(computed) > 1 else [made], strict=True))
         return tuple(
-            by_name.get(f"grad_{name}", _zero(array)) for name, array in zip(self._arrays, arrays, strict=True)
+            None if array is None else by_name.get(f"grad_{name}", _zero(array))
+            for name, array in zip(self._arrays, arrays, strict=True)
         )
 
     # ---- arguments
 
     def _by_position(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        if named:
+        if named or (self._optional and len(arguments) < len(self._inputs)):
             inputs = [{"name": name, "output": False} for name in self._inputs]
-            arguments = in_order(self._kernel.name, inputs, arguments, named)
+            arguments = in_order(self._kernel.name, inputs, arguments, named, self._optional)
         if len(arguments) != len(self._inputs):
             self._refuse_count(len(arguments))
         return arguments
@@ -281,7 +298,7 @@ class JaxKernel(Interface):
         return ("float", number.hex()) if isinstance(number, float) else number
 
     def _array(self, name: str, value: Any) -> Any:
-        if isinstance(value, jax.Array):
+        if isinstance(value, jax.Array) or (value is None and name in self._optional):
             return value
         if not isinstance(value, (np.ndarray, np.generic)):
             text = f"argument '{name}' is a {kind_of(value)}, expected an array of JAX or NumPy"
@@ -306,7 +323,7 @@ class JaxKernel(Interface):
 
 
 def _described(array: Any) -> Described:
-    return Described(str(array.dtype), tuple(array.shape))
+    return Described() if array is None else Described(str(array.dtype), tuple(array.shape))
 
 
 def _value(number: Any) -> Any:

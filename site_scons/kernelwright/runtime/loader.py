@@ -266,7 +266,7 @@ class Loader(Contents):
         """The object that notes the calls that no built variant fits."""
         with self._lock:
             if self._misses is None:
-                for module in ("refusal.py", "misses.py"):
+                for module in ("refusal.py", "passed.py", "misses.py"):
                     self.verified(f"_runtime/{module}")
                 from .misses import Misses
 

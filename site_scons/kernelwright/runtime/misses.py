@@ -12,11 +12,12 @@ import threading
 from importlib import import_module
 from pathlib import Path
 
+from .passed import optional_in, passed_in
 from .refusal import NO_VARIANT, because, refusal_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
 MOST = 1000
@@ -77,7 +78,8 @@ class Misses:
         refusal = refusal_of(error)
         if not isinstance(error, (TypeError, ValueError)) or refusal is None:
             return False
-        items = _passed(entry, len(arguments))
+        optional = optional_in(entry["variants"])
+        items = passed_in(entry["variants"][0]["arguments"], optional, len(arguments))
         if items is None:
             return False
         described = [_described(item, value) for item, value in zip(items, arguments, strict=True)]
@@ -111,14 +113,7 @@ def _with_line(error: Exception, why: str) -> Exception:
     return because(type(error)(f"{error}\n  set_fallback: {why}"), refusal_of(error) or NO_VARIANT)
 
 
-def _passed(entry: dict[str, Any], count: int) -> list[dict[str, Any]] | None:
-    """The manifest's descriptions of the ``count`` arguments of a call; None: no call has so many."""
-    items: list[dict[str, Any]] = entry["variants"][0]["arguments"]
-    inputs = [item for item in items if not item["output"]]
-    return items if count == len(items) else inputs if count == len(inputs) else None
-
-
-def _described(item: dict[str, Any], value: Any) -> dict[str, Any]:
+def _described(item: Mapping[str, Any], value: Any) -> dict[str, Any]:
     """An argument as it is noted, in values that JSON can hold."""
     if item["kind"] != "tensor":
         return {"name": item["name"], **_number(value)}
@@ -173,8 +168,13 @@ def _fits(variant: dict[str, Any], described: Sequence[dict[str, Any]]) -> bool:
 def _suits(item: dict[str, Any], argument: dict[str, Any], multiples: dict[str, int]) -> bool:
     if item["kind"] != "tensor":
         return argument.get("kind") != "float" or "float" in item["dtype"]
+    given = item.get("given", True)
+    if argument.get("kind") == "NoneType":
+        return not given
     if "dtype" not in argument:
         return True  # it is no array, and another message says so
+    if given is False:
+        return False
     sizes = item["shape"]
     if argument["dtype"] != item["dtype"] or len(argument["shape"]) != len(sizes):
         return False

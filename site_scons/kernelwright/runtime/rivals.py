@@ -35,6 +35,10 @@ class Compared(Protocol):
     def output(self) -> bool:
         """Whether it may be left out."""
 
+    @property
+    def given(self) -> bool | None:
+        """Whether a tensor is passed; False: None is; None: either."""
+
 
 Pair = tuple[int, Sequence[Compared], int, Sequence[Compared]]
 """Two variants that may have code for the same device: number and arguments of each, the lower number first."""
@@ -72,6 +76,10 @@ def _may_share(one: Sequence[Compared], other: Sequence[Compared]) -> bool:
 
 
 def _may_be_one(a: Compared, b: Compared) -> bool:
+    if not a.given and not b.given:
+        return True  # both take None
+    if False in (a.given, b.given):
+        return False
     if (a.kind == "tensor") != (b.kind == "tensor") or len(a.shape) != len(b.shape):
         return False
     constant = [(s, t) for s, t in zip(a.shape, b.shape, strict=True) if isinstance(s, int) and isinstance(t, int)]

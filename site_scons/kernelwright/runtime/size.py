@@ -114,18 +114,28 @@ def size_text(size: int | str, multiples: Mapping[str, int]) -> str:
     return f"{size} (a multiple of {known})" if known > 1 else str(size)
 
 
-def argument_text(kind: str, dtype: str, shape: Sizes, multiples: Mapping[str, int], strides: Sizes = ()) -> str:
+def argument_text(
+    kind: str,
+    dtype: str,
+    shape: Sizes,
+    multiples: Mapping[str, int],
+    strides: Sizes = (),
+    given: bool | None = True,
+) -> str:
     """What an argument has to be, such as ``float16[n, 64]``, as messages show it.
 
     Arguments:
         kind: ``tensor``, or something else for a number.
         shape, strides: of a tensor, without strides if none are declared.
         multiples: see :func:`size_text`.
+        given: False for None, and None for either.
     """
+    if given is False:
+        return "None"
     sizes = f"[{', '.join(size_text(size, multiples) for size in shape)}]" if kind == "tensor" else ""
     texts = ("any" if _is_unnamed(stride) else size_text(stride, multiples) for stride in strides)
     declared = f" with strides [{', '.join(texts)}]" if strides else ""
-    return dtype + sizes + declared
+    return dtype + sizes + declared + ("" if given else " or None")
 
 
 def _is_unnamed(stride: int | str) -> bool:

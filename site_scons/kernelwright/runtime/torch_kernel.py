@@ -244,7 +244,8 @@ class Operators:
 
     def in_order(self, positional: Sequence[Any], named: dict[str, Any]) -> tuple[Any, ...]:
         """The arguments of a call by position; see the function of that name."""
-        return in_order(self.signatures.kernel, self.entry["variants"][0]["arguments"], positional, named)
+        items = self.entry["variants"][0]["arguments"]
+        return in_order(self.signatures.kernel, items, positional, named, self.signatures.optional)
 
     def explain(self, error: Exception, arguments: Sequence[Any]) -> NoReturn:
         """Raise the error of a call, or a clearer one: PyTorch's errors name an operator that callers do not know.
@@ -260,7 +261,8 @@ class Operators:
             raise error
         items = {item["name"]: item for item in self.entry["variants"][0]["arguments"]}
         for name, value in zip(self._passed(len(arguments)), arguments, strict=True):
-            if items[name]["kind"] != "tensor" or (value is None and items[name]["output"]):
+            may_be_none = items[name]["output"] or name in self.signatures.optional
+            if items[name]["kind"] != "tensor" or (value is None and may_be_none):
                 continue
             if not isinstance(value, torch.Tensor):
                 remedy = f"pass torch.as_tensor({name}), or call the kernel through another backend"
@@ -359,7 +361,7 @@ class Operators:
             with torch._C._AutoDispatchBelowAutograd():
                 return self._new.redispatch(below, *arguments)
         for name, argument in zip(self._passed(len(arguments)), arguments, strict=True):
-            if name in self.written and argument.requires_grad:
+            if name in self.written and argument is not None and argument.requires_grad:
                 self.refuse_gradient(*arguments)
         if torch._C._are_functorch_transforms_active():
             self._refuse(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -90,21 +90,29 @@ class Check:
         if is_for_some and not suitable(self._request.archs.split(","), capability(self._device)):
             return CheckResult(0, 0.0, (), self._request.device)
         function = self.function()
-        worst, sets = 0.0, self._size_sets.sets()
+        worst, sets, cases = 0.0, self._size_sets.sets(), int(self._leaves_out)
         checked = self._checked
         for number, sizes in enumerate(sets):
             for layout in self._layouts(number if checked else None):
                 inputs = self._laid_out(sizes, layout)
                 if inputs is not None:
                     self._progress(f"running it with {_listed(sizes)}")
-                    worst = max(worst, self._case(function, sizes, inputs, leave_out=False))
+                    for values in self._with_none(inputs):
+                        worst = max(worst, self._case(function, sizes, values, leave_out=False))
+                        cases += 1
                     if not checked and self._leaves_out:
                         worst = max(worst, self._case(function, sizes, inputs, leave_out=True))
                     checked.append(sizes)
         if not checked:
             raise self._nothing_checked(sets)
-        cases = len(checked) + self._leaves_out
         return CheckResult(cases, worst, tuple(checked), self._request.device)
+
+    def _with_none(self, inputs: Values) -> Iterator[Values]:
+        """Some inputs, and the same with None for each optional argument by itself, and for all of them."""
+        yield inputs
+        names = [each.name for each in self._inputs if each.given is None and inputs[each.name] is not None]
+        several = [names] if len(names) > 1 else []
+        yield from ({**inputs, **dict.fromkeys(chosen)} for chosen in [*([name] for name in names), *several])
 
     def _layouts(self, number: int | None) -> Sequence[str]:
         """The layouts of strides that sizes are checked with: all for the first sizes, and then one after the other.
@@ -133,7 +141,7 @@ class Check:
             return None
         self._strides = strides
         for argument in self._inputs:
-            if argument.strides:  # elements that share a place have one value
+            if argument.strides and inputs[argument.name] is not None:  # elements that share a place have one value
                 value = Strided(inputs[argument.name], argument, tvm.cpu(), strides[argument.name])
                 inputs[argument.name] = value.given
         return inputs
@@ -173,8 +181,8 @@ class Check:
         values: Values = {}
         for argument in self._inputs:
             name, dtype = argument.name, numpy_dtype(argument.dtype)
-            if name in given:
-                values[name] = given[name]
+            if name in given or argument.given is False:
+                values[name] = given.get(name)
             elif argument.is_tensor:
                 values[name] = random_array(self._rng, shapes[name], dtype)
             else:
@@ -191,12 +199,15 @@ class Check:
         if given is None:
             return None
         dtypes = {argument.name: argument.dtype for argument in self._inputs}
+        passed = {argument.name: argument.given for argument in self._inputs}
         if not isinstance(given, Mapping) or not set(given) <= set(dtypes):
             expected = f"expected a dict with some of the keys {sorted(dtypes)}"
             raise CheckError(f"the inputs function returned {shown(given)}, {expected}", line_of(hook))
         result: Values = {}
         for name, value in given.items():
-            if name in shapes:
+            if passed[name] is False or (passed[name] is None and value is None):
+                result[name] = None
+            elif name in shapes:
                 array = np.asarray(value, numpy_dtype(dtypes[name]), order="C")
                 if array.shape != shapes[name]:
                     message = f"the inputs function gives {name} the shape {array.shape}, expected {shapes[name]}"
@@ -235,7 +246,7 @@ class Check:
         try:
             expected = self.expected(inputs)
         except DefinitionError as error:
-            raise self._reference_failed(error, sizes) from error
+            raise self._reference_failed(error, sizes, inputs) from error
         return self.compared(expected, self._got(function, sizes, inputs, leave_out), sizes, inputs)
 
     def compared(self, reference: Values, got: Values, sizes: Mapping[str, int], inputs: Values) -> float:
@@ -254,12 +265,14 @@ class Check:
         worst = 0.0
         for argument in self._tensors:
             name = argument.name
+            if name not in got:
+                continue  # it is None
             worst = max(worst, self._compared(argument, expected[name], got[name], sizes, inputs))
         return worst
 
-    def _reference_failed(self, error: DefinitionError, sizes: Mapping[str, int]) -> DefinitionError:
+    def _reference_failed(self, error: DefinitionError, sizes: Mapping[str, int], inputs: Values) -> DefinitionError:
         """The error of a reference, with the sizes that it was called for, and a remedy if one of them is 0."""
-        message = f"{error.message} (at {_listed(sizes)})"
+        message = f"{error.message} (at {_listed(sizes, inputs)})"
         remedy = None
         if 0 in sizes.values():
             remedy = (
@@ -281,7 +294,8 @@ class Check:
             if not set(self._outputs) <= set(result) <= tensors:
                 message = f"the reference returned arrays for {shown(list(result))}, expected {self._outputs}"
                 raise CheckError(message, line_of(reference))
-            return {name: np.asarray(value) for name, value in result.items()}
+            passed = {name: value for name, value in result.items() if inputs.get(name, value) is not None}
+            return {name: np.asarray(value) for name, value in passed.items()}
         results = list(result) if isinstance(result, (tuple, list)) else [result]
         if not self._outputs:
             remedy = "return {argument name: expected array}, or name the outputs with @kernel(outputs=[...])"
@@ -317,7 +331,7 @@ class Check:
         except Exception as error:  # the library raises errors of any type
             how = "without its outputs" if leave_out else "with all arguments"
             raise CheckError(
-                f"calling the kernel {how} at {_listed(sizes)} raised {type(error).__name__}: {error}"
+                f"calling the kernel {how} at {_listed(sizes, inputs)} raised {type(error).__name__}: {error}"
             ) from error
 
     def _placed(self, value: Array, argument: Argument) -> Any:
@@ -337,13 +351,15 @@ class Check:
     ) -> float:
         name = argument.name
         if expected.shape != got.shape:
-            message = f"{name} has the shape {got.shape} at {_listed(sizes)}, the reference's is {expected.shape}"
+            message = (
+                f"{name} has the shape {got.shape} at {_listed(sizes, inputs)}, the reference's is {expected.shape}"
+            )
             raise CheckError(message, line_of(self._kernel.reference_function))
         untouched = expected is inputs.get(name)
         tolerance = 0.0 if untouched else self.tolerance(argument.dtype)
         error, mismatch = compare(expected, got, tolerance)
         if mismatch is not None:
-            raise self._failure(name, sizes, mismatch, tolerance, untouched)
+            raise self._failure(name, _listed(sizes, inputs), mismatch, tolerance, untouched, self._limit_text(sizes))
         return error
 
     def tolerance(self, dtype: str) -> float:
@@ -364,14 +380,14 @@ class Check:
         return f"; if a call must have no more than {most}, declare that: {limits[most]}" if limits else ""
 
     def _failure(
-        self, name: str, sizes: Mapping[str, int], mismatch: Mismatch, tolerance: float, untouched: bool
+        self, name: str, sizes: str, mismatch: Mismatch, tolerance: float, untouched: bool, limit: str
     ) -> CheckError:
         index = ", ".join(map(str, mismatch.index))
         what = "changed, and the reference does not say so" if untouched else "differs from the reference"
         remedy = "mend the definition or its reference; if only rounding differs, set tolerance in @kernel"
-        remedy += self._limit_text(sizes)
+        remedy += limit
         return CheckError(
-            f"{name} {what} at {_listed(sizes)} on {self._request.device}: {name}[{index}] is {mismatch.got}, "
+            f"{name} {what} at {sizes} on {self._request.device}: {name}[{index}] is {mismatch.got}, "
             f"expected {mismatch.expected}; {mismatch.count} elements are wrong",
             Where(variant=self._variant.slug),
             "have the reference return it, or do not write it" if untouched else remedy,
@@ -430,5 +446,10 @@ def _accepted(function: Callable[..., Any], values: Mapping[str, Any], skip: int
     return {name: value for name, value in values.items() if name in names}
 
 
-def _listed(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in sizes.items()) or "its fixed sizes"
+def _listed(sizes: Mapping[str, int], inputs: Values | None = None) -> str:
+    """The sizes of a call, and which of its inputs are None."""
+    absent = [name for name, value in (inputs or {}).items() if value is None]
+    return (
+        ", ".join(f"{name}={value}" for name, value in [*sizes.items(), *dict.fromkeys(absent).items()])
+        or "its fixed sizes"
+    )

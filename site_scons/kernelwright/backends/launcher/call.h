@@ -2,14 +2,35 @@
 #ifndef KW_CALL_H
 #define KW_CALL_H
 
+/* Whether some variant takes None for an argument. */
+KW_COLD bool kw_may_be_none(const kw_kernel *kernel, int32_t argument) {
+  for (int32_t i = 0; i < kernel->num_variants; ++i) {
+    const kw_signature *cpu = kernel->variants[i].cpu_signature, *cuda = kernel->variants[i].cuda_signature;
+    if ((cpu && cpu->arguments[argument].nullable) || (cuda && cuda->arguments[argument].nullable)) return true;
+  }
+  return false;
+}
+
+/* Adds None for each of the last inputs that were left out; returns how many values there are then, or -1. */
+KW_COLD int32_t kw_complete_inputs(kw_call *call, const kw_kernel *kernel, const TVMFFIAny *passed, int32_t count) {
+  int32_t inputs = kernel->num_arguments - kernel->num_outputs;
+  if (count > inputs || count < inputs - kernel->num_optional) return kw_raise_count(kernel, count);
+  memcpy(call->completed, passed, (size_t)count * sizeof *passed);
+  while (count < inputs) call->completed[count++] = (TVMFFIAny){.type_index = kTVMFFINone};
+  return count;
+}
+
 /* Lays the caller's values out by argument position. The device is that of the first tensor, the CPU without any. */
 KW_HOT int kw_bind(kw_call *call, const kw_kernel *kernel, const TVMFFIAny *passed, int32_t count) {
+  if (count != kernel->num_arguments && count != kernel->num_arguments - kernel->num_outputs) {
+    if ((count = kw_complete_inputs(call, kernel, passed, count)) < 0) return -1;
+    passed = call->completed;
+  }
   call->kernel = kernel;
   call->passed = passed;
   call->complete = count == kernel->num_arguments;
   call->adapted = false;
   call->device = (DLDevice){kDLCPU, 0};
-  if (!call->complete && count != kernel->num_arguments - kernel->num_outputs) return kw_raise_count(kernel, count);
   bool located = false;
   for (int32_t i = 0; i < kernel->num_arguments; ++i) {
     const kw_argument *argument = &kernel->arguments[i];
@@ -18,7 +39,11 @@ KW_HOT int kw_bind(kw_call *call, const kw_kernel *kernel, const TVMFFIAny *pass
     call->tensors[i] = NULL;
     if (!given || argument->kind != KW_TENSOR) continue;
     const DLTensor *tensor = call->tensors[i] = kw_tensor_of(value);
-    if (__builtin_expect(!tensor, 0)) return kw_raise_not_tensor(argument, value);
+    if (__builtin_expect(!tensor, 0)) {
+      if (value->type_index != kTVMFFINone || !kw_may_be_none(kernel, i)) return kw_raise_not_tensor(argument, value);
+      call->adapted = true;
+      continue;
+    }
     if (!located) call->device = tensor->device;
     located = true;
   }
@@ -60,6 +85,12 @@ KW_FUNCTION bool kw_tensor_matches(const kw_argument *argument, const DLTensor *
   return depth < KW_DATA || kw_is_aligned(argument, tensor) || kw_is_empty(tensor);
 }
 
+/* Whether a tensor is passed where a variant is for None, or the other way round. */
+KW_COLD bool kw_is_other_than_none(const kw_argument *argument, const kw_call *call, int32_t position) {
+  if (call->tensors[position]) return argument->ndim == KW_NO_TENSOR;
+  return argument->kind == KW_TENSOR && call->values[position] && !argument->nullable;
+}
+
 /* Whether a tensor has a size that is not the multiple of a number which it has to be. */
 KW_COLD bool kw_is_of_other_class(const kw_argument *argument, const DLTensor *tensor) {
   for (int32_t i = 0; i < argument->ndim && i < tensor->ndim; ++i)
@@ -71,7 +102,7 @@ KW_COLD bool kw_is_of_other_class(const kw_argument *argument, const DLTensor *t
 KW_FUNCTION bool kw_scalar_matches(const kw_argument *argument, int32_t type) {
   if (argument->kind == KW_POINTER) return type == kTVMFFIOpaquePtr || type == kTVMFFINone;
   return type == kTVMFFIInt || type == kTVMFFIBool || (type == kTVMFFIFloat && argument->kind == KW_FLOAT) ||
-         type == KW_BIG_INT;
+         type == KW_BIG_INT || (type == kTVMFFINone && argument->nullable);
 }
 
 /* ---- strides ---- */

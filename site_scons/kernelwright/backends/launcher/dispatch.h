@@ -80,14 +80,15 @@ KW_FUNCTION int kw_run_entry(const kw_call *call, kw_entry entry, const TVMFFIAn
 KW_COLD void kw_declared_strides(const kw_call *call, const kw_signature *signature, int32_t argument, int64_t *strides) {
   const DLTensor *tensor = call->tensors[argument];
   signature->strides(call, argument, strides);
-  for (int32_t i = 0; i < tensor->ndim; ++i)
+  for (int32_t i = 0; tensor && i < tensor->ndim; ++i)
     if (tensor->shape[i] > 1 && !kw_is_empty(tensor)) strides[i] = kw_stride(tensor, i);
 }
 
 /* TVM's host code (0.27) insists on compact strides also where there are no elements to stride over. NumPy gives empty
  * arrays other ones, PyTorch too, and so do the allocators of frameworks for new outputs. So the host code is shown
  * empty tensors without strides, which means compact; or with those that are declared, also for sizes of 1. It also
- * insists on an offset of 0, so its data begins where the first element is. Host code of the author's would not get the
+ * insists on an offset of 0, so its data begins where the first element is; and on a tensor where None is passed, which
+ * gets one with the sizes that the call tells, and without memory. Host code of the author's would not get the
  * tensor that was checked, so there an offset is refused. */
 KW_COLD int kw_run_adapted(const kw_call *call, const kw_variant *variant, kw_entry entry, const TVMFFIAny *arguments) {
   const kw_signature *signature = kw_signature_on(variant, call->device.device_type);
@@ -95,12 +96,17 @@ KW_COLD int kw_run_adapted(const kw_call *call, const kw_variant *variant, kw_en
   DLTensor shown[KW_CALL_ARGUMENTS];
   int32_t dims = 1;
   bool ranks = kw_ranks_match(signature, call);
-  for (int32_t i = 0; i < call->kernel->num_arguments; ++i) dims += signature->arguments[i].ndim;
-  int64_t room[dims], *strides = room;
+  for (int32_t i = 0; i < call->kernel->num_arguments; ++i)
+    if (signature->arguments[i].ndim > 0) dims += signature->arguments[i].ndim;
+  int64_t room[2 * dims], *strides = room, *shapes = room + dims;
+  if (signature->nullable_shapes) signature->nullable_shapes(call, shapes);
   for (int32_t i = 0; i < call->kernel->num_arguments; ++i) {
+    const kw_argument *argument = &signature->arguments[i];
     const DLTensor *tensor = kw_tensor_of(&arguments[i]);
+    const DLTensor none = {KW_NULL, call->device, argument->ndim, argument->dtype, shapes, NULL, 0};
     values[i] = call->tensors[i] || !call->values[i] ? arguments[i] : *call->values[i];
-    bool strided = ranks && call->tensors[i] && signature->arguments[i].strided;
+    bool strided = ranks && call->values[i] && argument->strided;
+    if (argument->nullable && argument->ndim != KW_NO_TENSOR) shapes += argument->ndim, tensor = tensor ? tensor : &none;
     if (!tensor) continue;
     shown[i] = *tensor;
     if (strided || kw_is_empty(tensor)) shown[i].strides = NULL;
@@ -198,6 +204,7 @@ KW_COLD int kw_handle_no_match(kw_call *call, const kw_variant *variants, int32_
     const DLTensor *tensor = call->tensors[i];
     if (tensor && (kw_count_within(tensor, KW_INT32_LIMIT) < 0 || kw_is_of_other_class(&arguments[i], tensor)))
       return kw_raise_no_match(call, variants, given);
+    if (kw_is_other_than_none(&arguments[i], call, i)) return kw_raise_no_match(call, variants, given);
   }
   return kw_run(call, only, result);
 }

@@ -55,7 +55,9 @@ typedef union kw_parameter {
 static void kw_read_parameters(const kw_function *function, const TVMFFIAny *arguments, kw_parameter *converted,
                                void **parameters) {
   for (int i = 0; i < function->num_parameters; ++i) {
-    parameters[i] = (void *)&arguments[i].v_int64;
+    static void *const null = NULL;
+    bool is_null = arguments[i].v_ptr == KW_NULL && function->parameters[i] == 'p';
+    parameters[i] = (void *)(__builtin_expect(is_null, 0) ? (const void *)&null : &arguments[i].v_int64);
     if (function->parameters[i] == 'f') {
       converted[i].float32 = (float)arguments[i].v_float64;
       parameters[i] = &converted[i];

@@ -91,11 +91,15 @@ KW_COLD void kw_append_unfulfilled(kw_text *text, const kw_call *call, const cha
 }
 
 KW_COLD int kw_raise_count(const kw_kernel *kernel, int32_t count) {
-  int32_t all = kernel->num_arguments;
-  if (!kernel->num_outputs)
-    return kw_raise("TypeError", "takes %d arguments (%s), %d were given", all, kernel->outline, count);
-  return kw_raise("TypeError", "takes %d arguments (%s), or %d with the outputs left out; %d were given", all,
-                  kernel->outline, all - kernel->num_outputs, count);
+  int32_t all = kernel->num_arguments, inputs = all - kernel->num_outputs;
+  kw_text text;
+  kw_begin(&text);
+  kw_append(&text, "takes %d arguments (%s)", all, kernel->outline);
+  if (kernel->num_optional) kw_append(&text, ", or %d to %d", inputs - kernel->num_optional, inputs);
+  else if (kernel->num_outputs) kw_append(&text, ", or %d", inputs);
+  if (kernel->num_outputs) kw_append(&text, " with the outputs left out");
+  kw_append(&text, "%s %d were given", kernel->num_outputs || kernel->num_optional ? ";" : ",", count);
+  return kw_raise_text("TypeError", &text);
 }
 
 KW_COLD int kw_raise_not_tensor(const kw_argument *argument, const TVMFFIAny *value) {

@@ -12,6 +12,13 @@ typedef enum { KW_TENSOR, KW_INT, KW_FLOAT, KW_BOOL, KW_POINTER } kw_kind;
 /* A dimension that may have any size. One that has to be a multiple of a number is that number, negative. */
 #define KW_ANY (-1)
 
+/* In the place of the dimensions of a tensor: there is none, and callers pass None. No tensor has so many. */
+#define KW_NO_TENSOR (-1)
+
+/* The data of what stands for None where host code insists on a tensor. A launch passes a null pointer for it. No array
+ * begins there: it is no address that a CPU has, and aligned to anything. */
+#define KW_NULL ((void *)(UINT64_C(1) << 63))
+
 /* One argument as one lowering of the kernel expects it. */
 typedef struct kw_argument {
   const char *name;
@@ -20,6 +27,7 @@ typedef struct kw_argument {
   bool output;
   bool strided; /* its strides are declared; otherwise it has to be compact */
   bool unique;  /* of one with strides: it is written, so no two elements may have one place */
+  bool nullable; /* callers may pass None in place of a tensor */
   DLDataType dtype;
   int32_t ndim;
   uint32_t alignment; /* of a tensor's data, in bytes */
@@ -58,6 +66,8 @@ typedef struct kw_signature {
   bool int32_sizes; /* the kernel computes with int32 sizes, so tensors have at most KW_INT32_LIMIT elements */
   /* Computes the dimensions of all outputs, one after the other, from the inputs of a call that matches. */
   void (*output_shapes)(const struct kw_call *call, int64_t *dims);
+  /* Computes the dimensions of all arguments that may be None, one after the other; null: there are none. */
+  void (*nullable_shapes)(const struct kw_call *call, int64_t *dims);
   /* Computes the declared strides of an argument. What only strides tell is as the caller has it. The result is whether
    * that is a multiple of what it has to be. */
   bool (*strides)(const struct kw_call *call, int32_t argument, int64_t *strides);
@@ -234,6 +244,7 @@ typedef struct kw_kernel {
   const kw_argument *arguments; /* those of some lowering: names, kinds and outputs are the same in all of them */
   int32_t num_arguments;
   int32_t num_outputs;
+  int32_t num_optional; /* the last inputs, for which some variant takes None: a call may leave them out */
   const int32_t *returned; /* the numbers of the outputs among the arguments, as new ones are returned; null: in order */
   int32_t num_dims; /* of all outputs together */
   int32_t toolkit;  /* the CUDA version of the compiler that made the device code: 1000 * major + 10 * minor; 0: unknown */
@@ -249,18 +260,20 @@ typedef struct kw_kernel {
 } kw_kernel;
 
 /* A call in progress: the caller's arguments, laid out by argument position. An output that the caller left out has
- * null in both arrays. */
+ * null in both arrays, and None no tensor. */
 typedef struct kw_call {
   const kw_kernel *kernel;
   const TVMFFIAny *passed;
   const struct kw_before *before; /* what the thread was at */
   bool complete;  /* outputs were passed */
   bool adapted; /* the host code is shown some tensor, passed or new, in another way: it has no elements, or an offset,
-                 * or declared strides that do not matter for a size of 1; or a number; known once it has been checked */
+                 * or declared strides that do not matter for a size of 1, or is None; or a number; known once it has
+                 * been checked */
   DLDevice device;
   const TVMFFIAny *values[KW_CALL_ARGUMENTS];
   TVMFFIAny numbers[KW_CALL_ARGUMENTS]; /* in place of numbers that host code cannot take as they are; see numbers.h */
   const DLTensor *tensors[KW_CALL_ARGUMENTS];
+  TVMFFIAny completed[KW_CALL_ARGUMENTS]; /* what was passed, with None for each input that was left out */
 } kw_call;
 
 /* The tensor in a value, or null: either an FFI tensor object, or a plain DLTensor that lives as long as the call. */

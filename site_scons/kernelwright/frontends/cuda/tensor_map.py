@@ -53,6 +53,9 @@ class TensorMap:
         Arguments:
             name: of the argument.
         """
+        if isinstance(self.tensor, Tensor) and self.tensor.passed is not True:
+            message = f"the TensorMap of {name!r} is of a tensor that may be None, and there is no map of no memory"
+            raise DefinitionError(message, where, "make a variant with another function, which takes a plain Tensor")
         if not isinstance(self.tensor, Tensor) or not 1 <= len(self.tensor.shape) <= LARGEST_RANK:
             message = f"the TensorMap of {name!r} is of {shown(self.tensor)}"
             raise DefinitionError(message, where, f"give it a Tensor with one to {LARGEST_RANK} dimensions")

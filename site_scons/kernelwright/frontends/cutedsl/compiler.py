@@ -161,6 +161,8 @@ def _argument(name: str, value: Tensor | Scalar, unit: Unit) -> dict[str, Any]:
         return {**plain, "kind": "scalar", "written": False}
     alignment = {} if value.alignment is None else {"alignment": value.alignment}
     written = bool(value.written) or name in unit.outputs
+    if not value.given:
+        return {**plain, "kind": "tensor", "shape": [], "written": False, "given": False}
     return {**alignment, **plain, "kind": "tensor", "shape": list(value.shape), "written": written}
 
 
@@ -246,7 +248,9 @@ class _Compiler:
         """Stand-ins for the arguments: tensors without data, and numbers of the right type."""
         runtime, sizes = self._cute.runtime, self._sizes()
         for value in self._program.arguments.values():
-            if isinstance(value, Tensor):
+            if isinstance(value, Tensor) and not value.given:
+                yield None
+            elif isinstance(value, Tensor):
                 kind = getattr(self._cutlass, DTYPES[value.dtype])
                 shape = tuple(sizes[size] if isinstance(size, str) else size for size in value.shape)
                 order = tuple(reversed(range(len(shape))))

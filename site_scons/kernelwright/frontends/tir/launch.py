@@ -112,7 +112,7 @@ def launches_of(
 def _require_plain(function: tirx.PrimFunc, arguments: list[Argument]) -> None:
     """Refuse layouts and names that signatures do not tell."""
     for argument, parameter in zip(arguments, function.params, strict=True):
-        if argument.shape is not None and not _is_zero(parameter.elem_offset):
+        if argument.shape is not None and argument.given is not False and not _is_zero(parameter.elem_offset):
             raise _Inexpressible(f"takes argument {argument.name!r} with an offset of its own")
     names = {argument.name: parameter for argument, parameter in zip(arguments, function.params, strict=True)}
     for variable in variables_of(size for a in arguments for size in (*(a.shape or ()), *a.strides)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,6 +54,7 @@ class Argument:
         alignment: bytes to which a tensor's data must be aligned, where that is more than its elements ask for.
         strides: those that are declared, in elements, as integers or TIR expressions; empty: those of a compact array.
         stride_text: the strides for signature.json.
+        given: as in signature.json.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Argument:
     alignment: int | None = None
     strides: tuple[Any, ...] = ()
     stride_text: tuple[int | str, ...] = ()
+    given: bool | None = True
 
     def to_json(self) -> dict[str, Any]:
         """The argument in signature.json."""
@@ -73,13 +75,18 @@ class Argument:
             tensor["alignment"] = self.alignment
         if self.strides:
             tensor["strides"] = list(self.stride_text)
+        if self.given is not True:
+            tensor["given"] = self.given
         kind = "scalar" if self.shape is None else "tensor"
         plain = {"dtype": self.dtype, "kind": kind, "name": self.name, "output": self.output, "written": self.written}
         return dict(sorted({**plain, **tensor}.items()))
 
 
-def arguments_of(function: tirx.PrimFunc, unit: Unit) -> list[Argument]:
+def arguments_of(function: tirx.PrimFunc, unit: Unit, absent: Mapping[str, str] | None = None) -> list[Argument]:
     """The arguments of a function.
+
+    Arguments:
+        absent: the dtypes of tensors that are null pointers in each call, by name.
 
     Raises:
         DefinitionError: a parameter is of another kind, names are not usable or do not fit the decorator, or two size
@@ -88,7 +95,11 @@ def arguments_of(function: tirx.PrimFunc, unit: Unit) -> list[Argument]:
     outputs = unit.named([str(parameter.name) for parameter in function.params])
     named = replace(unit, outputs=outputs)
     written = _written_buffers(function)
-    arguments = [_argument(p, any(p.same_as(buffer) for buffer in written), named) for p in function.params]
+    never = {name: Argument(name, dtype, (), False, False, given=False) for name, dtype in (absent or {}).items()}
+    arguments = [
+        never.get(str(p.name)) or _argument(p, any(p.same_as(buffer) for buffer in written), named)
+        for p in function.params
+    ]
     _check_names(arguments, outputs, unit)
     _check_strides(arguments, unit)
     symbols_of(arguments, unit)

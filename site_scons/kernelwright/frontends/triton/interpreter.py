@@ -169,7 +169,7 @@ def _symbols(declared: Mapping[str, Tensor | Scalar], given: Mapping[str, Any]) 
     symbols: dict[str, int] = {}
     strides = declared_strides(declared)
     for name, value in declared.items():
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor) and value.given:
             array = given[name]
             pairs = zip(value.shape, array.shape, strict=True)
             symbols |= {str(size): int(number) for size, number in pairs if str(size).isidentifier()}
@@ -178,7 +178,7 @@ def _symbols(declared: Mapping[str, Tensor | Scalar], given: Mapping[str, Any]) 
                 symbols[stride_name(name, axis)] = stride
                 if isinstance(named, str) and named.isidentifier():
                     symbols.setdefault(named, stride)
-        elif "int" in value.dtype:
+        elif isinstance(value, Scalar) and "int" in value.dtype:
             symbols[name] = int(given[name])
     return symbols
 

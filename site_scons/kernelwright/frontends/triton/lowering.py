@@ -15,7 +15,7 @@ from ...define.arguments import Workspace
 from ...define.sizes import Size, Sizes, text_of
 from ..cubin import device_files, usage_of, with_spills
 from ..declared_launch import lower_launches
-from ..launches import DeclaredLaunch
+from ..launches import NULL, DeclaredLaunch
 from ..sequence import Launches, each_of
 from ..unit import LoweredKernel, Unit
 from .compiler import Compiled, compiled
@@ -29,9 +29,6 @@ from .recorded_lowering import lower_recorded
 
 GLOBAL_SCRATCH, PROFILE_SCRATCH = "global scratch", "profile scratch"
 """The parameters of each device function behind the visible ones: pointers to memory, if it asks for some."""
-
-NULL = Size(0, "uint64")
-"""A pointer to no memory."""
 
 
 def lower(

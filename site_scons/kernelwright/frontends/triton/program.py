@@ -13,7 +13,7 @@ from typing import Any
 from ...core.errors import DefinitionError, Where, shown
 from ...core.need import Interpreter, Need
 from ...core.own_environment import OwnEnvironment
-from ...define.arguments import Declared, Scalar, Tensor, Workspace, declared_strides, told_strides
+from ...define.arguments import Declared, Scalar, Tensor, Workspace, declared_strides, refuse_optional, told_strides
 from ...define.sizes import Size, Sizes, check_axes, check_size, names_in, on_axes, text_of
 from ...runtime.heuristic import FLOATS
 from ..named_source import check_source
@@ -111,10 +111,18 @@ class Program(Declared):
             "launch_cooperative_grid": launch_cooperative_grid,
             "launch_pdl": launch_pdl,
         }
+        self._absent: dict[str, Any] = {name: value for name, value in arguments.items() if _is_absent(value)}
+        self._order = tuple(arguments)
         self.arguments = arguments
-        # As Triton does it for a call: code for an integer that is 1 does not read it.
+        # As Triton does it for a call: code for an integer that is 1, or for None, does not read it.
         ones = {"1", *(name for name, stride in told_strides(self.declared).items() if stride == 1)}
-        self.arguments = {name: 1 if _is_one(value, ones) else value for name, value in arguments.items()}
+        self.arguments = {name: _constant(value, ones) for name, value in arguments.items()}
+
+    @property
+    def declared(self) -> dict[str, Tensor | Scalar]:
+        """See :attr:`Declared.declared`. Tensors that are None in each call are constants in the code."""
+        known = {**super().declared, **self._absent}
+        return {name: known[name] for name in self._order if name in known}
 
     @property
     def passed(self) -> dict[str, Tensor | Scalar | Size | Workspace]:
@@ -136,7 +144,7 @@ class Program(Declared):
             outputs: the names of the outputs, whose sizes a call need not tell.
         """
         rows, copied = self.rows(outputs), copy.copy(self)
-        tensors = {name: value for name, value in self.declared.items() if isinstance(value, Tensor)}
+        tensors = {name: value for name, value in self.passed.items() if isinstance(value, Tensor)}
         copied.arguments = {
             **self.arguments,
             **{name: tensor.specialized(step, rows) for name, tensor in tensors.items()},
@@ -202,6 +210,7 @@ class Program(Declared):
     def check_launch(self, names: frozenset[str], where: Where) -> None:
         """See :meth:`Declared.check_launch`."""
         self._check_function(where)
+        refuse_optional(self.declared, "Triton", where)
         check_axes(self.grid, names, "grid", where)
         for name, value in self.arguments.items():
             if isinstance(value, Workspace):
@@ -240,8 +249,19 @@ class Program(Declared):
                 raise DefinitionError(message, where, remedy)
 
 
-def _is_one(value: Any, ones: Collection[str]) -> bool:
-    return isinstance(value, Size) and text_of(value) in ones
+def _is_absent(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.passed is False
+
+
+def _constant(value: Any, ones: Collection[str]) -> Any:
+    """What an argument is in the code, if that is a constant; otherwise the argument.
+
+    Arguments:
+        ones: the sizes that are 1 in each call.
+    """
+    if _is_absent(value):
+        return None
+    return 1 if isinstance(value, Size) and text_of(value) in ones else value
 
 
 def configs_of(function: Any, name: str | None = None, /) -> list[dict[str, Any]]:

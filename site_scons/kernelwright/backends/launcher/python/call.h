@@ -49,21 +49,23 @@ KW_FUNCTION int kw_check_given(kw_call *call) {
   return KW_LIKELY(!given || !missing) ? 0 : kw_raise_missing(call, missing);
 }
 
-/* Puts each object at its parameter. Without the outputs, those that are passed by position are the first inputs. */
+/* Puts each object at its parameter. If some are left out, those that are passed by position are the first inputs. */
 KW_FUNCTION int kw_bind(kw_call *call, PyObject *positional, PyObject **named) {
   const kw_kernel *kernel = call->kernel;
   Py_ssize_t count = PyTuple_Size(positional), next = 0, num_named = 0;
   for (int32_t i = 0; i < kernel->num_parameters; ++i) num_named += named[i] != Py_None;
   bool is_complete = count + num_named == kernel->num_parameters;
-  if (KW_UNLIKELY(!is_complete && count + num_named != kernel->num_parameters - kernel->num_outputs))
+  bool is_possible = is_complete || count + num_named == kernel->num_parameters - kernel->num_outputs;
+  if (KW_UNLIKELY(!is_possible && (!kernel->num_optional || count + num_named > kernel->num_parameters)))
     return kw_raise_count(call, count + num_named);
   for (int32_t i = 0; i < kernel->num_parameters; ++i) {
     bool is_positional = next < count && (is_complete || !kernel->parameters[i].is_output);
     bool is_named = named[i] != Py_None;
     if (KW_UNLIKELY(is_positional && is_named)) return kw_raise_twice(call, &kernel->parameters[i]);
-    call->given[i] = is_positional ? PyTuple_GetItem(positional, next++) : is_named ? named[i] : NULL;
+    PyObject *otherwise = kernel->parameters[i].is_optional ? Py_None : NULL;
+    call->given[i] = is_positional ? PyTuple_GetItem(positional, next++) : is_named ? named[i] : otherwise;
   }
-  return kw_check_given(call);
+  return KW_UNLIKELY(next < count) ? kw_raise_count(call, count + num_named) : kw_check_given(call);
 }
 
 KW_FUNCTION int kw_convert(kw_call *call) {

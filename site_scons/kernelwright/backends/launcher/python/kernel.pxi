@@ -19,6 +19,7 @@ cdef extern from "python/call.h":
         const char *name
         int kind
         bint is_output
+        bint is_optional
         bint is_written
 
     ctypedef struct kw_kernel:
@@ -26,6 +27,7 @@ cdef extern from "python/call.h":
         const kw_parameter *parameters
         int num_parameters
         int num_outputs
+        int num_optional
         void *library
 
     ctypedef struct DLDevice:

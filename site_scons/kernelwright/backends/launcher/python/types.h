@@ -2,11 +2,12 @@
 #ifndef KW_PYTHON_TYPES_H
 #define KW_PYTHON_TYPES_H
 
-/* One parameter: what the kernel takes there, whether callers may leave it out, and whether the kernel writes it. */
+/* One parameter: what the kernel takes there, whether callers may leave it out, as an output or because it is None then,
+ * and whether the kernel writes it. */
 typedef struct kw_parameter {
   const char *name;
   enum { KW_TENSOR, KW_FLOAT, KW_INT, KW_BOOL, KW_POINTER } kind;
-  bool is_output, is_written;
+  bool is_output, is_optional, is_written;
 } kw_parameter;
 
 /* Marks an integer of 64 bits that has no sign, from 2**63 on, in what is otherwise 0 (numbers.h of the launcher). */
@@ -16,7 +17,7 @@ typedef struct kw_parameter {
 typedef struct kw_kernel {
   const char *name;
   const kw_parameter *parameters;
-  int32_t num_parameters, num_outputs;
+  int32_t num_parameters, num_outputs, num_optional;
   kw_entry entry;
   void *library;
 } kw_kernel;

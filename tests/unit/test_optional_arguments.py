@@ -1,0 +1,205 @@
+"""None for an array, with the backends that call a library: a kernel for the CPU, and declarations."""
+
+from __future__ import annotations
+
+import inspect
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from kernelwright import backends
+from kernelwright.core.errors import DefinitionError, Where
+from kernelwright.cuda import Exported, Scalar, Size, Source, Tensor, TensorMap
+from kernelwright.cutedsl import Program as CuteProgram
+from kernelwright.define.arguments import Declared
+from kernelwright.triton import Program as TritonProgram
+from support.extension_build import Built, build_both
+from support.launcher_build import c_unit, plan, scalar, signature, tensor
+
+# bias, x, factor, scale, [y]: y = factor * x * scale + bias, where bias and scale may be None.
+BIASED = """
+BEGIN
+  DLTensor *bias = tensor(argument), *x = tensor(argument + 1);
+  DLTensor *scale = tensor(argument + 3), *y = tensor(argument + 4);
+  int none = (uintptr_t)bias->data >> 63, unscaled = (uintptr_t)scale->data >> 63;
+  int fits = bias->ndim == 1 && bias->shape[0] == x->shape[1] && scale->shape[0] == 1 && !(none && bias->strides);
+  for (int i = 0; fits && i < x->shape[0] * x->shape[1]; ++i)
+    ((float *)y->data)[i] = argument[2].v_int64 * ((float *)x->data)[i] * (unscaled ? 1 : *(float *)scale->data) +
+                            (none ? 0 : ((float *)bias->data)[i % x->shape[1]]);
+END
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    folder = tmp_path_factory.mktemp("none")
+    optional: dict[str, Any] = {"given": None}
+    arguments = [
+        tensor("bias", "float32", ["n"]) | optional,
+        tensor("x", "float32", ["m", "n"]),
+        scalar("factor", "int32"),
+        tensor("scale", "float32", [1]) | optional,
+        tensor("y", "float32", ["m", "n"], output=True),
+    ]
+    unit = c_unit(folder, BIASED, signature("biased", arguments, symbols={"m": "int32", "n": "int32"}))
+    return build_both(folder, plan("biased", unit, outputs=["y"]))
+
+
+def test_extension_modules_and_ffi_functions_take_none(built: Built) -> None:
+    x, bias, scale = np.ones((2, 3), "f"), np.arange(3, dtype="f"), np.full(1, 5, "f")
+    for kernel in (built.cython(), built.tvm_ffi()):
+        y = np.zeros_like(x)
+        for arguments, named, expected in (
+            ((None, x, 2, None), {}, 2 * x),
+            ((None, x, 2), {}, 2 * x),
+            ((bias, x, 2), {}, 2 * x + bias),
+            ((), {"x": x, "factor": 2}, 2 * x),
+            ((), {"x": x, "factor": 2, "scale": scale, "y": y}, 10 * x),
+            ((bias, x), {"factor": 3, "scale": None, "y": None}, 3 * x + bias),
+            ((bias, x, 2, scale, y), {}, 10 * x + bias),
+        ):
+            result = kernel(*arguments, **named)
+            assert (result is None) == (named.get("y") is y or len(arguments) == 5)
+            np.testing.assert_array_equal(y if result is None else np.from_dlpack(result), expected)
+        for arguments, said in (
+            ((), r"argument 'x' is missing|takes 5 arguments .*, or 3 to 4 with the outputs left out; 0 were given"),
+            ((bias, x, 2, scale, y, y), "or 3 to 4 with the outputs left out; 6 were given"),
+            ((bias, None, 2), "argument 'x' is None, expected a tensor"),
+            ((None, x, None), "no built variant accepts these arguments"),
+            ((np.float32(1), x, 2), "argument 'bias' is the float 1, expected a tensor"),
+        ):
+            with pytest.raises(TypeError, match=said):
+                kernel(*arguments)
+    assert str(inspect.signature(built.cython())) == "(bias, x, factor, scale=None, y=None, *, stream=None)"
+
+
+def test_operators_of_pytorch_take_none(built: Built) -> None:
+    torch = pytest.importorskip("torch")
+    from kernelwright.runtime.torch_kernel import Operators
+
+    module: dict[str, Any] = {}
+    exec(backends.get("torch").emit(built.plan)["_biased.py"], module)
+    operators = Operators(SimpleNamespace(package="of_none", version="1"), dict(built.entry), built.tvm_ffi(), None)
+    biased = operators.finished(module["define"](operators), module["define"])
+    x, bias = torch.ones(2, 3), torch.arange(3.0)
+    assert module["NEW"] == "(Tensor? bias, Tensor x, SymInt factor, Tensor? scale) -> Tensor"
+    for compiled in (biased, torch.compile(biased, backend="eager", fullgraph=True)):
+        torch.testing.assert_close(compiled(bias, x, 2, None), 2 * x + bias)
+        torch.testing.assert_close(compiled(None, x.t().contiguous().t(), 2, None), 2 * x)
+    torch.testing.assert_close(biased(x=x, factor=3), 3 * x)
+    torch.testing.assert_close(biased(None, x, 3), 3 * x)
+    y = torch.zeros(2, 3)
+    assert biased(None, x, 2, torch.full((1,), 5.0), y) is None and y.eq(10).all()
+    torch.library.opcheck(biased.op.default, (None, x, 2, torch.full((1,), 5.0)))
+    assert biased.choice(x=x, factor=1).variant == "default"
+    with pytest.raises(TypeError, match="argument 'x' is None, expected a tensor"):
+        biased(bias, None, 2, None)
+    with pytest.raises(TypeError, match="argument 'scale' is a list, expected a tensor of PyTorch"):
+        biased(bias, x, 2, [1.0])
+    with pytest.raises(RuntimeError, match="it has no backward kernel, and a gradient goes through it"):
+        biased(None, x.clone().requires_grad_(), 2, None).sum().backward()
+
+
+def test_functions_of_jax_take_none(built: Built) -> None:
+    jax, _ = pytest.importorskip("jax"), pytest.importorskip("jax_tvm_ffi")
+    from kernelwright.runtime.jax_kernel import JaxKernel
+
+    biased = JaxKernel(SimpleNamespace(package="of_none", version="1"), dict(built.entry), built.tvm_ffi(), None)
+    x, bias, scale = np.ones((2, 3), "f"), np.arange(3, dtype="f"), np.full(1, 5, "f")
+    for factor, arguments, expected in (
+        (2, (None, None), 2 * x),
+        (2, (bias, None), 2 * x + bias),
+        (3, (None, scale), 15 * x),
+        (2, (bias, scale), 10 * x + bias),
+    ):
+        for function in (biased, jax.jit(biased, static_argnums=2)):
+            np.testing.assert_array_equal(function(arguments[0], x, factor, arguments[1]), expected)
+    np.testing.assert_array_equal(biased(x=x, factor=4), 4 * x)
+    np.testing.assert_array_equal(biased(None, x, 4), 4 * x)
+    with pytest.raises(TypeError, match="argument 'x' is a NoneType, expected an array of JAX or NumPy"):
+        biased(bias, None, 2)
+
+
+X, WHERE = Tensor("float32", "m", "n"), Where("biased", None, "lower")
+
+
+def source(**arguments: Any) -> Source:
+    return Source("\n", "biased", grid="m", block=32, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("declared", "outputs", "said", "remedy"),
+    [
+        (
+            source(x=X, b=Tensor("float32", "k", optional=True)),
+            (),
+            "the size 'k' is only in the shape of 'b', for which calls may pass None",
+            "give another input that size",
+        ),
+        (
+            source(x=Tensor("float32", "m"), b=Tensor("float32", "n", optional=True), y=X),
+            ("y",),
+            "the size 'n' is only in the shape of 'b'",
+            "give another input that size",
+        ),
+        (
+            source(x=X, b=Tensor("float32", "k", given=False), k=Size("k")),
+            (),
+            "argument 'k' has the name 'k', which is in no shape of a Tensor",
+            "write an integer",
+        ),
+        (
+            Exported("biased", x=Tensor("float32", "n", optional=True), y=Tensor("int8", 4, given=False)),
+            (),
+            "all its tensors may be None (x, y), and then none tells on which device to run",
+            "have at least one Tensor that is neither optional nor given=False",
+        ),
+        (
+            source(x=X, y=Tensor("float32", "n", optional=True)),
+            ("y",),
+            "output 'y' is optional, and an output that is left out is allocated",
+            "take 'y' out of outputs and give it written=True",
+        ),
+        (
+            source(x=X, y=Tensor("float32", "n", optional=True, given=False)),
+            (),
+            "argument 'y' has optional=True and given=False",
+            "write optional=True if calls may pass None",
+        ),
+        (
+            source(x=X, y=Tensor("float32", given=1)),
+            (),
+            "argument 'y' has optional=False and given=1",
+            "write optional=",
+        ),  # type: ignore[arg-type]
+        (
+            source(x=X, y=TensorMap(Tensor("float32", "m", "n", optional=True), box=(8, 8))),
+            (),
+            "the TensorMap of 'y' is of a tensor that may be None",
+            "make a variant with another function",
+        ),
+        (
+            TritonProgram("f.py", "f", x=X, y=Tensor("float32", "n", optional=True), grid="m"),
+            (),
+            "argument 'y' is optional, and a function in Triton is compiled with None or without",
+            "given=has_y in the Tensor, and configs=grid(has_y=[True, False])",
+        ),
+        (
+            CuteProgram(print, x=X, y=Tensor("float32", "n", optional=True)),
+            (),
+            "argument 'y' is optional, and a function in CuTe DSL is compiled with None or without",
+            "given=has_y in the Tensor",
+        ),
+    ],
+)
+def test_declarations_that_do_not_tell_what_a_call_with_none_needs_are_refused(
+    declared: Declared, outputs: tuple[str, ...], said: str, remedy: str
+) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        declared.check(outputs, WHERE)
+    assert said in caught.value.message and remedy in str(caught.value.remedy)
+
+
+def test_a_size_that_only_an_optional_tensor_has_can_be_a_number_of_the_call() -> None:
+    source(x=X, b=Tensor("float32", "k", optional=True), k=Scalar("int32")).check((), WHERE)
