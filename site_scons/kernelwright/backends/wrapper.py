@@ -387,7 +387,7 @@ def _requires(number: int, unit: LoweredUnit) -> list[str]:
     """The requirements of a lowering, and the function that tells which of them a call does not fulfil."""
     told = {name: f"{{{c_string(name)}, 0, 0, {source}}}" for name, source in _stride_sources(unit).items()}
     for name, (position, axis) in unit.symbol_places().items():
-        told[name] = f"{{{c_string(name)}, {position}, {-1 if axis is None else axis}}}"
+        told[name] = f"{{{c_string(name)}, {position}, {-1 if axis is None else axis}, NULL, 0, 1}}"
     required = list(map(Requirement, unit.requires))
     lines = list[str]()
     for index, requirement in enumerate(required):
