@@ -13,6 +13,7 @@ from kernelwright.define.arguments import check_arguments, told_strides
 from kernelwright.frontends.unit import Unit
 from kernelwright.runtime.arguments import Described, Signatures
 from kernelwright.runtime.strides import DeclaredStrides, told_stride
+from kernelwright.triton import Program as TritonProgram
 
 WHERE = Where("k", "default", "lower", "k.py:3")
 UNIT = Unit("k", "default", "kw_k", {}, (), "cuda", "sm_90", "k.py:3")
@@ -41,6 +42,7 @@ def test_words_tuples_and_arrays_without_a_word_tell_each_stride() -> None:
     ("tensor", "message"),
     [
         ({"strides": (1,)}, "argument 'x' has strides=(1,), and 2 dimensions"),
+        ({"strides": 5}, "argument 'x' has strides=5, and 2 dimensions"),
         ({"strides": "packed"}, "argument 'x' has strides='packed', and 2 dimensions"),
         ({"strides": ("s", 1.5)}, "stride 1 of argument 'x' is 1.5, which is no stride"),
         ({"strides": ("s", True)}, "stride 1 of argument 'x' is True, which is no stride"),
@@ -55,7 +57,9 @@ def test_words_tuples_and_arrays_without_a_word_tell_each_stride() -> None:
 )
 def test_strides_that_cannot_be_are_refused(tensor: dict[str, Any], message: str) -> None:
     with pytest.raises(DefinitionError) as refused:
-        check_arguments({"x": Tensor("float32", "m", "n", **tensor)}, (), WHERE)
+        x = Tensor("float32", "m", "n", **tensor)
+        TritonProgram(print, x=x, grid=1)  # the definition goes on, and has its place when it is checked
+        check_arguments({"x": x}, (), WHERE)
     assert message in str(refused.value) and refused.value.where.location == "k.py:3"
     assert refused.value.remedy
 

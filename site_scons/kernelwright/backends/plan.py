@@ -275,7 +275,7 @@ class KernelPlan:
             raise KernelwrightError(
                 f"its arguments are {mine}, those of variant {first.slug} ({first.target}) are {expected}",
                 unit.where,
-                "give all variants of a kernel the same arguments; only dtypes and shapes may differ",
+                "give all variants of a kernel the same arguments; only dtypes, shapes and strides may differ",
             )
         for argument in unit.arguments:
             if argument.alignment is not None and argument.alignment.bit_count() != 1:

@@ -45,12 +45,14 @@ def as_given(strides: Any) -> Strides:
 
 
 def strides_of(name: str, shape: Sequence[int | str], strides: Strides) -> tuple[int | str, ...]:
-    """The strides of an argument that it declares, each with a name if it is free; none if it has to be compact."""
+    """The strides of an argument that it declares, each with a name if it is free; none if it has to be compact, or if
+    they are no strides, which :func:`check_strides` says."""
     if strides == COMPACT:
         return ()
     free = (None,) * len(shape)
     listed = {FREE: free, DENSE: (*free[1:], 1)}.get(strides) if isinstance(strides, str) else strides
-    return tuple(stride_name(name, axis) if stride is None else stride for axis, stride in enumerate(listed or ()))
+    known = listed if isinstance(listed, tuple) else ()
+    return tuple(stride_name(name, axis) if stride is None else stride for axis, stride in enumerate(known))
 
 
 def all_strides(name: str, shape: Sequence[int | str], strides: Strides) -> tuple[int | str, ...]:
