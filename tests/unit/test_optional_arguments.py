@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from kernelwright import backends
-from kernelwright.core.errors import DefinitionError, Where
+from kernelwright.backends.plan import LoweredUnit
+from kernelwright.core.errors import DefinitionError, KernelwrightError, Where
 from kernelwright.cuda import Exported, Scalar, Size, Source, Tensor, TensorMap
 from kernelwright.cutedsl import Program as CuteProgram
 from kernelwright.define.arguments import Declared
@@ -119,6 +121,47 @@ def test_functions_of_jax_take_none(built: Built) -> None:
     np.testing.assert_array_equal(biased(None, x, 4), 4 * x)
     with pytest.raises(TypeError, match="argument 'x' is a NoneType, expected an array of JAX or NumPy"):
         biased(bias, None, 2)
+
+
+# x, mean: mean[0] = x[0], if there is one, and then x[0] += 1.
+UPDATED = """
+BEGIN
+  DLTensor *x = tensor(argument), *mean = tensor(argument + 1);
+  if (!((uintptr_t)mean->data >> 63)) *(float *)mean->data = *(float *)x->data;
+  ++*(float *)x->data;
+END
+"""
+
+
+def test_an_array_that_may_be_none_can_be_written(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("jax_tvm_ffi")
+    from kernelwright.runtime.jax_kernel import JaxKernel
+    from kernelwright.runtime.torch_kernel import Operators
+
+    written = {"written": True}
+    arguments = [tensor("x", "float32", ["n"]) | written, tensor("mean", "float32", [1]) | written | {"given": None}]
+    made = build_both(tmp_path, plan("updated", c_unit(tmp_path, UPDATED, signature("updated", arguments))))
+    loader, module = SimpleNamespace(package="of_none", version="1"), dict[str, Any]()
+    exec(backends.get("torch").emit(made.plan)["_updated.py"], module)
+    operators = Operators(loader, dict(made.entry), made.tvm_ffi(), None)
+    updated = operators.finished(module["define"](operators), module["define"])
+    x, mean = torch.ones(3), torch.zeros(1)
+    for call in (updated, torch.compile(updated, backend="aot_eager", fullgraph=True)):
+        call(x, mean), call(x, None), call(x)
+    assert (x.tolist(), mean.tolist()) == ([7, 1, 1], [4]) and mean._version >= 2
+    torch.library.opcheck(updated.op.default, (x, None))
+    of_jax = JaxKernel(loader, dict(made.entry), made.tvm_ffi(), None)
+    new, none = of_jax(np.ones(3, "f"))
+    assert none is None and new.tolist() == [2, 1, 1]
+    assert [one.tolist() for one in of_jax(np.ones(3, "f"), np.zeros(1, "f"))] == [[2, 1, 1], [1]]
+
+
+@pytest.mark.parametrize("argument", [scalar("n", "int32"), tensor("y", "float32", [1], output=True)])
+def test_a_signature_with_none_for_what_is_no_input_array_is_damaged(argument: dict[str, Any]) -> None:
+    damaged = signature("damaged", [tensor("x", "float32", [1]), argument | {"given": False}])
+    with pytest.raises(KernelwrightError, match=f"argument '{argument['name']}' is no input that is a tensor"):
+        LoweredUnit.from_json(damaged, "host.o")
 
 
 X, WHERE = Tensor("float32", "m", "n"), Where("biased", None, "lower")

@@ -67,9 +67,11 @@ class Argument:
     given: bool | None = True
 
     def __post_init__(self) -> None:
-        """Raises ValueError if there is not a stride for each size."""
+        """Raises ValueError if there is not a stride for each size, or None for what is no input array."""
         if len(self.strides) not in (0, len(self.shape)):
             raise ValueError(f"argument {shown(self.name)} has {len(self.strides)} strides, and not one for each size")
+        if self.given is not True and (self.output or not self.is_tensor):
+            raise ValueError(f"argument {shown(self.name)} is no input that is a tensor, and cannot be None")
 
     @property
     def is_tensor(self) -> bool:
