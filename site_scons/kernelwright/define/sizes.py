@@ -144,9 +144,7 @@ def check_size(size: Any, names: frozenset[str], what: str, where: Where) -> Non
         raise DefinitionError(message, where, f"name a dimension of a Tensor; there are {known}")
     if unknown is not None:
         known = ", ".join(sorted(name for name in names if stride_of(name) == name)) or "none"
-        message = (
-            f"{what} has the name {unknown!r}, which is in no shape of a Tensor that is passed (those are {known})"
-        )
+        message = f"{what} has the name {unknown!r}, which is in no shape of a Tensor that is passed ({known})"
         raise DefinitionError(message, where, remedy)
     if isinstance(size, Size) and size.dtype not in INTEGERS:
         raise DefinitionError(f"{what} has the dtype {shown(size.dtype)}", where, f"use one of {', '.join(INTEGERS)}")
