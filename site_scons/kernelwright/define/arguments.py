@@ -289,13 +289,11 @@ def _check_passed(declared: Mapping[str, Tensor | Scalar], outputs: Sequence[str
     told = {size for name, tensor in tensors.items() if tensor.passed and name not in outputs for size in tensor.shape}
     told |= {name for name, value in declared.items() if isinstance(value, Scalar) and "int" in value.dtype}
     for name, tensor in tensors.items():
-        for size in (
-            used for text in tensor.shape if tensor.optional and isinstance(text, str) for used in _names(text)
-        ):
-            if size not in told:
-                message = f"the size {size!r} is only in the shape of {name!r}, for which calls may pass None"
-                remedy = f"give another input that size, or pass it as an argument: {size}=Scalar('int32')"
-                raise DefinitionError(message, where, remedy)
+        used = [one for size in tensor.shape for one in _names(str(size))] if tensor.optional else []
+        if unknown := [one for one in used if one not in told]:
+            message = f"the size {unknown[0]!r} is only in the shape of {name!r}, for which calls may pass None"
+            remedy = f"give another input that size, or pass it as an argument: {unknown[0]}=Scalar('int32')"
+            raise DefinitionError(message, where, remedy)
 
 
 def refuse_optional(declared: Mapping[str, Tensor | Scalar], language: str, where: Where) -> None:
