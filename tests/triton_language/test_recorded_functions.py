@@ -320,6 +320,16 @@ def test_the_config_that_was_the_fastest_runs_where_it_was_measured(project):
         assert [re.search(r"grid (\d+)", launch)[1] for launch in found] == blocks
 
 
+def test_tuning_is_refused_with_the_command_that_measures_configs(built):
+    command = [sys.executable, "-m", "kernelwright", "tune", "--file", "kernels/program.py"]
+    env = os.environ | {"PYTHONPATH": str(SITE_SCONS)}
+    for words, names in ((["tuned"], "tuned"), (["--check"], "kinds, paired, scale_rows, tuned")):
+        said = subprocess.run([*command, *words], cwd=built.folder, env=env, capture_output=True, text=True)
+        assert said.returncode == 1
+        assert said.stderr.startswith(f"kernelwright: [tune]: {names}: a function of a recorded program is tuned by Tr")
+        assert "kernelwright record --arch sm_90a --timings FOLDER program.py" in said.stderr
+
+
 # ---- what is built again
 
 
@@ -393,6 +403,17 @@ def test_what_is_wrong_with_a_recording_is_an_error_with_a_remedy(project, case)
     assert message in printed
     assert remedy in printed
     assert "Traceback" not in printed
+
+
+def test_an_assertion_without_a_message_is_told_by_its_text_and_place(project):
+    text = project.folder.joinpath("kernels/ops.py").read_text()
+    asserted = text.replace("    value = tl.load(x", "    tl.static_assert(BLOCK < 64)\n    value = tl.load(x")
+    project.write("kernels/ops.py", asserted)
+    line = asserted.splitlines().index("    tl.static_assert(BLOCK < 64)") + 1
+    printed = project.scons("kernels/demo/scale_rows", ok=False).output
+    assert re.search(
+        rf"kernels/ops.py:{line} scale_rows/.*: Triton cannot compile .*: tl.static_assert\(BLOCK", printed
+    )
 
 
 NAMES = {
@@ -539,7 +560,8 @@ def test_what_a_module_makes_of_the_gpu_is_that_of_each_arch(deciding):
 def test_what_a_package_cannot_decide_as_the_program_does_has_to_be_given(deciding):
     code = """
     y = on_cuda(1024)
-    print(message_of(lambda: demo.pruned[(1,)](y, 5)))
+    demo.pruned[(1,)](y, 5)  # for this key, one config was left
+    print(message_of(lambda: demo.pruned[(1,)](y, 6)))
     demo.pruned[(1,)](y, 5, BLOCK=64)
     print(message_of(lambda: demo.heuristic_with_a_default[(1,)](y, 5)))
     demo.heuristic_with_a_default[(1,)](y, 5, WIDE=True)
@@ -551,7 +573,7 @@ def test_what_a_package_cannot_decide_as_the_program_does_has_to_be_given(decidi
     print(message_of(lambda: demo.padded[(1,)](y, 3, grid=(7,))).splitlines()[0])
     """
     printed, found = run(deciding, code)
-    assert len(found) == 5
+    assert len(found) == 6
     assert "its parameter 'BLOCK' is missing" in printed
     assert "its parameter 'WIDE' is missing" in printed
     assert [line.rpartition(": ")[2] for line in printed.splitlines()[-3:]] == [

@@ -37,7 +37,8 @@ class Run:
         words: the program, or the name of a module, and its arguments.
         is_module: whether it is a module.
         arch: that which is recorded for; None: that of the GPU.
-        first_config: whether a tuned function has its first config only.
+        first_config: whether a tuned function has one config only.
+        timings: the folder of times of Triton's tuner; None: there are none.
         folder: where it writes what it sees.
     """
 
@@ -45,6 +46,7 @@ class Run:
     is_module: bool
     arch: str | None
     first_config: bool = False
+    timings: str | None = None
     folder: str = ""
 
     @property
@@ -77,7 +79,10 @@ def run(options: argparse.Namespace) -> int:
     _require_usable(words, is_module, options.arch or ())
     read(output, options.fresh)  # it fails now rather than after the program
     seen, status = _run_all(
-        [Run(words, is_module, arch, options.first_config) for arch in dict.fromkeys(options.arch or [None])]
+        [
+            Run(words, is_module, arch, options.first_config, options.timings)
+            for arch in dict.fromkeys(options.arch or [None])
+        ]
     )
     if seen.recording:
         calls = f"{'at least ' if status < 0 else ''}{counted(seen.calls, 'call')}"
@@ -86,6 +91,8 @@ def run(options: argparse.Namespace) -> int:
     seen.require_complete()
     if seen.left_out:
         print(f"kernelwright: {seen.lack()}", file=sys.stderr)
+    if options.timings is not None and (untimed := seen.require_timed(options.timings)):
+        print(f"kernelwright: {untimed}", file=sys.stderr)
     return 0
 
 
@@ -147,7 +154,7 @@ def in_child() -> None:
     sys.argv = list(told.words)
     sys.path[0] = str(Path.cwd() if told.is_module else Path(told.words[0]).resolve().parent)
     try:
-        with noting(told.arch, told.notes, told.first_config):
+        with noting(told.arch, told.notes, told.first_config, told.timings):
             status = _status_of(told)
     except KernelwrightError as error:
         told.refusal.write_text(json_text(Refusal(error.message, error.remedy)), encoding="utf-8")
@@ -215,6 +222,11 @@ COMMAND = Command(
             "the arch to record for, such as sm_90a; may be given again, and no GPU is used (default: the GPU's)",
             action="append",
             metavar="ARCH",
+        ),
+        argument(
+            "--timings",
+            "the folder of Triton's caches on a GPU: times that its tuner kept there choose configs",
+            metavar="FOLDER",
         ),
         argument("--first-config", "of tuned functions, record only the first config", action="store_true"),
         argument("--fresh", "replace the file instead of adding to it", action="store_true"),

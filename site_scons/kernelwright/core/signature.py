@@ -256,6 +256,7 @@ class RecordedFunction:
         configs: what a tuned function is tried with, the first one first: parameters and options that a call leaves
             out.
         tuned_by: the parameters by which a config is chosen.
+        computed_first: the heuristics that are computed before a config is chosen.
         choices: which config is the fastest, as a recording has it.
         options: the options of the launch that its variants differ in.
         texts: the parameters that are constants which are compared as texts: dtypes, functions and tuples.
@@ -272,6 +273,7 @@ class RecordedFunction:
     heuristics: Mapping[str, Text] = field(default_factory=dict)
     configs: tuple[Mapping[str, Any], ...] = ()
     tuned_by: tuple[str, ...] = ()
+    computed_first: tuple[str, ...] = ()
     choices: tuple[Mapping[str, Any], ...] = ()
     options: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()

@@ -302,7 +302,10 @@ class RecordedFunction(Kernel):
 
     def _chosen_config(self, values: Sequence[Any]) -> Mapping[str, Any] | None:
         arguments = dict(zip(self._names, values, strict=True))
-        key = tuning_key(arguments, self._recorded.get("tuned_by", ()), self._recorded["parameters"])
+        for name in self._recorded.get("computed_first", ()):
+            arguments[name] = self._called(self._heuristics[name], arguments)
+        given = {name: value for name, value in arguments.items() if value is not MISSING}
+        key = tuning_key(given, self._recorded.get("tuned_by", ()), self._recorded["parameters"])
         return self._choices.get((_text(list(map(value_of, key))), self._arch_of(values)))
 
     def _other(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> RecordedFunction | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import KernelwrightError, SettingsError, Where, shown
 from ..define.tables import tables_in
+from ..frontends.triton.recorded import is_recorded
 from ..ondemand.files import origin_in, record_of
 from ..ondemand.machine import cuda_devices
 from ..ondemand.options import Options
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as of a shell."""
+
+TUNED_BY_TRITON = (
+    "record the program on a GPU: kernelwright record program.py; or run it there with TRITON_CACHE_AUTOTUNING=1, and "
+    "record it anywhere with the times that Triton keeps: kernelwright record --arch sm_90a --timings FOLDER program.py"
+)
+"""How the config of a recorded function is measured."""
 
 COUNTS = {
     "tuning": ("sizes", "budget", "again", "device", "no_wait"),
@@ -96,14 +103,23 @@ class _Command:
     def _kernels(self) -> dict[str, Path]:
         """The kernels of the files, by name, and their files."""
         files: dict[str, Path] = {}
+        recorded: set[str] = set()
         for path in self._files:
             definition, _, _ = record_of(path, Options())
             files |= {kernel.name: path for kernel in definition.kernels}
+            recorded |= {kernel.name for kernel in definition.kernels if is_recorded(kernel)}
+        self._require_space(recorded & {*self._options.kernels} or (recorded if len(recorded) == len(files) else ()))
         for name in self._options.kernels:
             if name not in files:
                 known = ", ".join(files) or "none"
                 raise SettingsError(f"there is no kernel {shown(name)}", _WHERE, f"the kernels are {known}; see --file")
         return files
+
+    def _require_space(self, recorded: Collection[str]) -> None:
+        """Raise a SettingsError for functions whose configs are chosen when their program is recorded."""
+        if recorded and not self._options.list:
+            message = f"{', '.join(sorted(recorded))}: a function of a recorded program is tuned by Triton's own tuner"
+            raise SettingsError(message, _WHERE, TUNED_BY_TRITON)
 
     def _wanted(self, kernels: dict[str, Path]) -> list[tuple[str, Path, Device]]:
         """What is tuned: the kernels that were named, or else all that have a space, and on which device."""

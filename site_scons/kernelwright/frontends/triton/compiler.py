@@ -366,13 +366,19 @@ def _compile_error(error: BaseException, arch: str, unit: Unit) -> LoweringError
     cause = error
     while cause.__cause__ is not None and hasattr(cause.__cause__, "node"):
         cause = cause.__cause__
-    text = str(getattr(cause, "error_message", None) or cause).strip()
+    text = str(getattr(cause, "error_message", None) or _text_of_line(cause) or cause).strip()
     return LoweringError(
         f"Triton cannot compile it for {arch}: {first_line(error, text)}",
         Where(unit.kernel, unit.slug, "lower", _line_in_source(cause) or line_of(error, "triton") or unit.location),
         "mend that line of the definition",
         f"{type(cause).__name__}: {cause}"[:MAX_MESSAGE],
     )
+
+
+def _text_of_line(error: BaseException) -> str:
+    """The line that Triton was at: an assertion without a message says nothing else."""
+    number, lines = getattr(getattr(error, "node", None), "lineno", 0), (getattr(error, "src", None) or "").splitlines()
+    return lines[number - 1].strip() if 0 < number <= len(lines) else ""
 
 
 def _line_in_source(error: BaseException) -> str | None:

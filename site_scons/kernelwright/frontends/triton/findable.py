@@ -25,7 +25,7 @@ def why_not_found(function: Any, path: Sequence[str]) -> str:
     file = getattr(module, "__file__", None)
     if module is None or file is None or not Path(file).is_file():
         return f"is in the module {module_name!r}, which has no file"
-    if not _has(module, names, function):
+    if not is_reached(function, function):
         return f"is not what its module {module_name!r} has under this name"
     if function.module == "__main__":
         return ""
@@ -38,14 +38,17 @@ def why_not_found(function: Any, path: Sequence[str]) -> str:
     return ""
 
 
-def _has(module: Any, names: str, function: Any) -> bool:
-    """Whether a module has a function under a name, be it in decorators."""
-    value = module
-    for name in names.split("."):
+def is_reached(wanted: Any, function: Any) -> bool:
+    """Whether a function's name leads to something: the function, or one of its decorators.
+
+    A build has the decorators that are found so, and no others.
+    """
+    value: Any = sys.modules.get(function.module)
+    for name in function.fn.__qualname__.split("."):
         value = getattr(value, name, None)
-    while value is not None and value is not function:
+    while value is not None and value is not wanted:
         value = vars(value).get("fn") if hasattr(value, "__dict__") else None
-    return value is function
+    return value is wanted
 
 
 def _file_of(module_name: str) -> Path | None:

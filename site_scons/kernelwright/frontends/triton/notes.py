@@ -14,14 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from ...core.converter import from_json, json_text
-from ...core.errors import DefinitionError, Where
+from ...core.errors import DefinitionError, KernelwrightError, Where
 from ...core.records import decoded
 from .recording import ChosenConfig, RecordedFunction, Recording, Specialization, merged
+from .timings import WANTED
 
 WHERE = Where(stage="record")
 
 MOST = 10
 """Functions that are named if many were left out."""
+
+MOST_UNTIMED = 4
+"""Tuned calls without times that a message names."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class Note:
         name, function: ``module:name`` of a function, with a specialization or a choice; or nothing.
         problem: what cannot be recorded.
         left_out: the function that no build could find, with the reason.
+        timed, untimed: a tuned call that took its config from times of Triton's tuner, or for which there were none.
     """
 
     process: int
@@ -41,6 +46,8 @@ class Note:
     function: RecordedFunction | None = None
     problem: str = ""
     left_out: str = ""
+    timed: str = ""
+    untimed: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,20 +59,26 @@ class Seen:
         calls: how many calls of functions there were, those of the tuner among them.
         problems: what cannot be recorded, each once and in order.
         left_out: the functions that no build could find, with the reasons, each once and in order.
+        timed, untimed: the tuned calls that took their config from times of Triton's tuner, and those for which there
+            were none, each once and in order.
     """
 
     recording: Recording = field(default_factory=dict)
     calls: int = 0
     problems: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    timed: tuple[str, ...] = ()
+    untimed: tuple[str, ...] = ()
 
     def with_more(self, other: Seen) -> Seen:
         """Both in one. If a function differs, it is that of the other one."""
         return Seen(
             merged(self.recording, other.recording),
             self.calls + other.calls,
-            tuple(dict.fromkeys((*self.problems, *other.problems))),
-            tuple(dict.fromkeys((*self.left_out, *other.left_out))),
+            _once((*self.problems, *other.problems)),
+            _once((*self.left_out, *other.left_out)),
+            _once((*self.timed, *other.timed)),
+            _once((*self.untimed, *other.untimed)),
         )
 
     def require_complete(self) -> None:
@@ -87,6 +100,22 @@ class Seen:
         remedy = "move a function that you want in the package to the top of a module, in a file that stays"
         return DefinitionError(message, WHERE, remedy, "\n".join(lines))
 
+    def require_timed(self, folder: str | Path) -> str:
+        """A warning about tuned calls for which a folder has no times; empty: there is none.
+
+        Raises:
+            KernelwrightError: there were none for any call.
+        """
+        more = len(self.untimed) - MOST_UNTIMED
+        lacking = "; ".join([*self.untimed[:MOST_UNTIMED], *([f"and {more} more"] if more > 0 else [])])
+        text = f"{folder} has no times of {lacking or 'these calls'}"
+        others = (
+            "those of another arch, text, list of configs, environment, or release of Triton or Python do not count"
+        )
+        if not self.timed:
+            raise KernelwrightError(f"{text}; {others}", WHERE, WANTED)
+        return f"{text}, so the first config is taken; {others}" if lacking else ""
+
 
 class Notes:
     """Writes down what is seen of a program.
@@ -102,6 +131,7 @@ class Notes:
         self._process = 0
         self._start_counting()
         self._known: dict[str, tuple[Sequence[str], str]] = {}
+        self._timed: set[tuple[str, bool]] = set()
         file.touch()
 
     @property
@@ -149,6 +179,12 @@ class Notes:
         choice = ChosenConfig(key, config, (self.arch,))
         self._add(name=name, function=RecordedFunction(tuple(parameters), source, (), (choice,)))
 
+    def time(self, call: str, is_timed: bool) -> None:
+        """Add whether Triton's tuner kept times of a tuned call."""
+        if (call, is_timed) not in self._timed:
+            self._timed.add((call, is_timed))
+            self._add(**{"timed" if is_timed else "untimed": call})
+
     def end(self) -> None:
         """Add how many calls there were."""
         self._add()
@@ -177,9 +213,16 @@ def seen_in(file: Path) -> Seen:
     return Seen(
         merged({}, {name: _joined(functions) for name, functions in parts.items()}),
         sum(calls.values()),
-        tuple(dict.fromkeys(note.problem for note in notes if note.problem)),
-        tuple(dict.fromkeys(note.left_out for note in notes if note.left_out)),
+        _once(note.problem for note in notes),
+        _once(note.left_out for note in notes),
+        _once(note.timed for note in notes),
+        _once(note.untimed for note in notes),
     )
+
+
+def _once(texts: Iterable[str]) -> tuple[str, ...]:
+    """Those that are not empty, each once and in order."""
+    return tuple(dict.fromkeys(filter(None, texts)))
 
 
 def _notes_in(lines: Iterable[bytes]) -> Iterable[Note]:

@@ -1,7 +1,7 @@
 """Records what a running program asks Triton's compiler for, with or without a GPU.
 
 Without one, nothing is launched, and only what the program compiles ahead is compiled: ``stand_in.py`` answers in its
-place. Written for Triton 3.9, whose methods ``JITFunction.run``, ``JITFunction._do_compile`` and ``Autotuner.run`` are
+place. Written for Triton 3.9, whose methods ``JITFunction.run`` and ``_do_compile``, and those of ``Autotuner``, are
 replaced meanwhile. Its own hook, ``jit_cache_hook``, is not enough: it fails for constants that JSON does not have, and
 does not say for which.
 """
@@ -30,7 +30,7 @@ from ...core.records import damage_named
 from ...runtime.heuristic import LAUNCH_OPTIONS, tuning_key
 from . import stand_in
 from .compiler import ARCHS, require_release
-from .findable import why_not_found
+from .findable import is_reached, why_not_found
 from .notes import WHERE, Notes, Seen, seen_in
 from .recording import (
     CONSTANT,
@@ -47,6 +47,7 @@ from .recording import (
 )
 from .replacement import replace
 from .source_digest import defaults_in, digest_of_text, name_of
+from .timings import Timings
 
 DIVISIBLE_BY_16 = ["tt.divisibility", 16]
 """What Triton knows of an argument. On CUDA it knows nothing else."""
@@ -76,7 +77,12 @@ class _UnwritableError(Exception):
 
 @contextlib.contextmanager
 def record(
-    path: str | Path, arch: str | None = None, *, fresh: bool = False, first_config: bool = False
+    path: str | Path,
+    arch: str | None = None,
+    *,
+    fresh: bool = False,
+    first_config: bool = False,
+    timings: str | Path | None = None,
 ) -> Iterator[Notes]:
     """Record which code the calls of functions with ``@triton.jit`` need, and write it to a file.
 
@@ -87,18 +93,21 @@ def record(
         arch: that of the GPU which is recorded for, such as ``sm_90a``. No GPU is used then: nothing is
             launched, and what is to be on a GPU is on the CPU. None: that of the GPU that Triton uses; all runs.
         fresh: whether to replace an existing file.
-        first_config: whether of the configs of a tuned function only the first one is recorded, and run.
+        first_config: whether of the configs of a tuned function only one is recorded, and run: the first one, or that
+            which ``timings`` choose.
+        timings: the folder of Triton's caches on a GPU of the arch, where its tuner kept times. They choose the configs
+            of tuned functions, as they would there.
 
     Raises:
         KernelwrightError: there is no GPU and no arch, Triton is missing, the file is damaged or cannot be written, no
-            call was seen, or one cannot be recorded.
+            call was seen, one cannot be recorded, or no times are of these calls.
     """
     path = Path(path)
     read(path, fresh)  # it fails now rather than after the program
     with tempfile.TemporaryDirectory(prefix="kernelwright-") as folder:
         file = Path(folder, "notes")
         try:
-            with noting(arch, file, first_config) as notes:
+            with noting(arch, file, first_config, timings) as notes:
                 yield notes
         finally:
             seen = seen_in(file) if file.exists() else Seen()
@@ -107,13 +116,21 @@ def record(
     seen.require_complete()
     if seen.left_out:
         warnings.warn(str(seen.lack()), stacklevel=3)
+    if timings is not None and (untimed := seen.require_timed(timings)):
+        warnings.warn(untimed, stacklevel=3)
 
 
 @contextlib.contextmanager
-def noting(arch: str | None, file: Path, first_config: bool = False) -> Iterator[Notes]:
+def noting(
+    arch: str | None, file: Path, first_config: bool = False, timings: str | Path | None = None
+) -> Iterator[Notes]:
     """Write what Triton is asked for to a file; see :func:`record`."""
     require_release(WHERE)
     _require_compiler()
+    if timings is not None and arch is None:
+        remedy = "name the arch that they are of: --arch sm_90a (arch='sm_90a')"
+        raise SettingsError("times are of a recording without a GPU; with one, Triton's tuner measures", WHERE, remedy)
+    times = None if timings is None else Timings.read(Path(timings), WHERE)
     with ExitStack() as stack:
         if arch is not None:
             require_arch(arch)
@@ -127,7 +144,7 @@ def noting(arch: str | None, file: Path, first_config: bool = False) -> Iterator
             exit_now(status)
 
         replace(stack, os, "_exit", end_and_exit)  # forks of multiprocessing end by it
-        _Watch(stack, notes, runs=arch is None, first_config=first_config)
+        _Watch(stack, notes, _How(arch is None, first_config, times))
         yield notes
 
 
@@ -215,31 +232,55 @@ def _arch_of_gpu() -> str:
     return arch
 
 
+@dataclass(frozen=True)
+class _How:
+    """How a program is watched.
+
+    Arguments:
+        runs: whether it runs on a GPU.
+        first_config: whether a tuned function has one config only.
+        timings: what choose a config without a GPU.
+    """
+
+    runs: bool
+    first_config: bool
+    timings: Timings | None
+
+    @property
+    def measures(self) -> bool:
+        """Whether Triton's tuner measures."""
+        return self.runs and not self.first_config
+
+
 class _Watch:
     """Sees each call, each compilation and each choice of a config, in place of methods of Triton.
 
     Arguments:
         stack: at its end all is as before.
         notes: what is seen.
-        runs: whether the program runs on a GPU.
-        first_config: whether a tuned function has its first config only.
+        how: what is done about it.
     """
 
-    def __init__(self, stack: ExitStack, notes: Notes, *, runs: bool, first_config: bool) -> None:
+    def __init__(self, stack: ExitStack, notes: Notes, how: _How) -> None:
         from triton.runtime.autotuner import Autotuner
         from triton.runtime.jit import JITFunction
 
-        self._stack, self._notes, self._runs = stack, notes, runs
-        self._first_config, self._path = first_config, tuple(sys.path)
-        self._run, self._compile, self._tune = JITFunction.run, JITFunction._do_compile, Autotuner.run
+        self._stack, self._notes, self._how, self._path = stack, notes, how, tuple(sys.path)
+        self._run, self._compile = JITFunction.run, JITFunction._do_compile
+        self._tune, self._look = Autotuner.run, Autotuner.check_disk_cache
         self._names = [*inspect.signature(self._compile).parameters][1:]
         self._seen: dict[int, Any] = {}
         self._noted: set[tuple[int, str]] = set()
-        for owner, name, method in (
+        self._guessed: set[int] = set()
+        methods: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
             (JITFunction, "run", self._see_call),
             (JITFunction, "_do_compile", self._see_compilation),
             (Autotuner, "run", self._see_choice),
-        ):
+            (Autotuner, "check_disk_cache", self._see_measurement),
+            # Tuners of libraries that have another run call it, too.
+            *([(Autotuner, "_bench", _unmeasured)] if how.first_config else []),
+        )
+        for owner, name, method in methods:
             replace(stack, owner, name, _as_method(method))
 
     def _see_call(self, function: Any, *arguments: Any, **options: Any) -> Any:
@@ -252,7 +293,7 @@ class _Watch:
     def _see_compilation(self, function: Any, *asked: Any, **more: Any) -> Any:
         call = dict(zip(self._names, asked, strict=False), **more)  # the rest is named
         # Nothing is launched where there is nothing compiled; but who compiles ahead looks at what that gives.
-        result = self._compile(function, *asked, **more) if self._runs or call["warmup"] else None
+        result = self._compile(function, *asked, **more) if self._how.runs or call["warmup"] else None
         if (id(function), call["key"]) not in self._noted:
             self._noted.add((id(function), call["key"]))
             self._note(function, call)
@@ -281,18 +322,31 @@ class _Watch:
     def _see_choice(self, tuner: Any, *arguments: Any, **options: Any) -> Any:
         if self._is_new(tuner):
             # Results of other runs would keep it from trying all configs.
-            changes = {"cache": {}, "cache_results": False}
-            for name, value in (changes if self._runs else {**changes, "do_bench": stand_in.measure_once}).items():
+            changes = {"cache": {}, "cache_results": True}  # so that it asks check_disk_cache
+            for name, value in (changes if self._how.runs else {**changes, "do_bench": stand_in.measure_once}).items():
                 replace(self._stack, tuner, name, value)
-            if self._first_config:
-                pruned = tuner.prune_configs
-                replace(self._stack, tuner, "prune_configs", lambda named: pruned(named)[:1])
-        if not self._runs:
-            tuner.cache.clear()  # nothing was measured, so any config may be the best one
-            return self._tune(tuner, *arguments, **options)
+        if not self._how.measures:
+            tuner.cache.clear()  # any config may be the best one
+        self._guessed.discard(id(tuner))
         result = self._tune(tuner, *arguments, **options)
-        self._choose(tuner, arguments, options)
+        if id(tuner) not in self._guessed:
+            self._choose(tuner, arguments, options)
         return result
+
+    def _see_measurement(self, tuner: Any, key: tuple[Any, ...], configs: Sequence[Any], measure: Any) -> bool:
+        measure()
+        if self._how.measures:
+            return False
+        times = self._how.timings
+        best = times and times.fastest(self._look, tuner, key, configs)
+        if best is None:
+            self._guessed.add(id(tuner))
+        else:
+            tuner.cache[key] = best
+        if times:
+            call = f"{name_of(_tuned_by(tuner))} for {self._notes.arch} and the key {shown(key)}"
+            self._notes.time(call, best is not None)
+        return False
 
     def _choose(self, tuner: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> None:
         """Note which config of a tuned function was the fastest, if there is more than one.
@@ -301,11 +355,9 @@ class _Watch:
             tuner: Triton's, after a call.
             arguments, named: those of the call.
         """
-        function = tuner.fn
-        while not hasattr(function, "params"):
-            function = function.fn
+        function = _tuned_by(tuner)
         parameters = self._notes.parameters_of(name_of(function))
-        if not parameters or len(tuner.configs) < 2:
+        if not parameters or len(tuner.configs) < 2 or not is_reached(tuner, function):
             return
         given = {**defaults_in(function), **dict(zip(parameters, arguments, strict=False)), **named}
         try:
@@ -319,6 +371,19 @@ class _Watch:
         is_new = id(watched) not in self._seen
         self._seen[id(watched)] = watched  # kept, so that no other object gets its id
         return is_new
+
+
+def _tuned_by(tuner: Any) -> Any:
+    """The function that a tuner tunes."""
+    function = tuner.fn
+    while not hasattr(function, "params"):
+        function = function.fn
+    return function
+
+
+def _unmeasured(*_: Any, **__: Any) -> list[float]:
+    """The times of a config that is not tried."""
+    return [stand_in.LONG] * 3
 
 
 def _as_method(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,6 +21,7 @@ from ...core.files import canonical_json
 from ...define.kernel import Kernel, Kernels
 from ...define.kernel_options import Declaration, read_options
 from ...define.names import caller, is_name
+from ...define.record import KernelRecord
 from ...define.recorded import damage, read_recorded, recorded
 from .recorded_text import Texts
 from .recording import (
@@ -106,6 +107,11 @@ def recorded_functions(
             again = record_again(recording, options="")
             kernels[name].remark = f"{function} has changed since {recording} was recorded; {again}"
     return Kernels(kernels)
+
+
+def is_recorded(kernel: KernelRecord) -> bool:
+    """Whether a kernel is a function of a recording."""
+    return kernel.options.frontend == "triton" and all([*config] == [CALL] for config in kernel.configs)
 
 
 def _functions_in(folder: Path, path: str, where: Where) -> Recording:

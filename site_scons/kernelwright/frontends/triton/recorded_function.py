@@ -30,6 +30,7 @@ class FoundFunction:
         configs: what it is tuned with, the first one first; none, if a function of the program leaves some out of
             calls.
         tuned_by: the parameters that decide which config is the fastest.
+        computed_first: those of its heuristics that are computed before that is asked.
         decided: the parameters that its decorators give.
     """
 
@@ -37,6 +38,7 @@ class FoundFunction:
     heuristics: Mapping[str, str] = field(default_factory=dict)
     configs: Sequence[Mapping[str, Any]] = ()
     tuned_by: Sequence[str] = ()
+    computed_first: Sequence[str] = ()
     decided: frozenset[str] = frozenset()
 
 
@@ -56,6 +58,7 @@ def found(name: str, recording: str, where: Where) -> FoundFunction:
     heuristics: dict[str, str] = {}
     configs: list[dict[str, Any]] = []
     tuned_by: tuple[str, ...] = ()
+    first: tuple[str, ...] = ()
     decided: set[str] = set()
     # Libraries have decorators of their own, which may be around those of Triton or between them.
     while isinstance(value, KernelInterface) and not isinstance(value, JITFunction) and hasattr(value, "fn"):
@@ -64,6 +67,7 @@ def found(name: str, recording: str, where: Where) -> FoundFunction:
             heuristics |= {parameter: expression_of(rule) for parameter, rule in value.values.items()}
         elif isinstance(value, Autotuner):
             listed, tuned_by = [_config(config, name, where) for config in value.configs], tuple(value.keys)
+            first = tuple(parameter for parameter, text in heuristics.items() if text)
             decided |= {parameter for config in listed for parameter in config}
             configs = [] if value.early_config_prune else listed
         value = value.fn
@@ -75,7 +79,7 @@ def found(name: str, recording: str, where: Where) -> FoundFunction:
     if value.pre_run_hooks:
         remedy = "call its hooks in the program, and remove them from the function"
         raise DefinitionError(f"{name} has hooks that run before each call, which a package has not", where, remedy)
-    return FoundFunction(value, heuristics, configs, tuned_by, frozenset({*decided, *heuristics}))
+    return FoundFunction(value, heuristics, configs, tuned_by, first, frozenset({*decided, *heuristics}))
 
 
 def _attribute(name: str, again: str, where: Where) -> Any:

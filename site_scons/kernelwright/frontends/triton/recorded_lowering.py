@@ -274,6 +274,7 @@ def _function(variant: RecordedVariant, function: FoundFunction, where: Where) -
         heuristics={name: text for name, text in function.heuristics.items() if text},
         configs=tuple(function.configs),
         tuned_by=tuple(function.tuned_by) if variant.choices else (),
+        computed_first=tuple(function.computed_first) if variant.choices else (),
         choices=tuple(to_json(choice) for choice in variant.choices),
         functions=dict(_functions_in([*special.constants.values(), *special.types.values()], variant, where)),
         tuples={name: _form(kind) for name, kind in special.types.items() if isinstance(kind, list)},
