@@ -511,6 +511,13 @@ def usual(y, n, BLOCK: tl.constexpr, SCALE: tl.constexpr = 2):
     tl.store(y + tl.arange(0, BLOCK), n * SCALE)
 """
 
+DECIDING += """
+@triton.autotune([triton.Config({"KIND": tl.float32}), triton.Config({"KIND": tl.float16}, num_warps=8)], key=[])
+@triton.jit
+def of_a_kind(y, KIND: tl.constexpr):
+    tl.store(y + tl.arange(0, 64), tl.full((64,), 1, KIND).to(tl.float32))
+"""
+
 PROGRAM = """
 import torch
 from deciding import *
@@ -529,6 +536,7 @@ padded[(1,)](y, 1)
 padded[(1,)](y, 3)
 usual[(1,)](y, 3, 64)
 usual[(1,)](y, 3, 64, num_warps=8)
+of_a_kind[(1,)](y)
 """
 
 
@@ -629,12 +637,85 @@ def test_a_usual_call_is_as_any_other_however_its_arguments_and_its_grid_are_wri
     ]
 
 
+def test_a_config_can_give_a_dtype(deciding):
+    code = "import triton.language as tl\ny = on_cuda(64)\ndemo.of_a_kind[(1,)](y)\n"
+    _, found = run(deciding, code + "demo.of_a_kind[(1,)](y, KIND=tl.float16, num_warps=8)")
+    assert [re.search(r"block (\d+)", launch)[1] for launch in found] == ["128", "256"]
+
+
 def test_general_code_of_sizes_that_were_1_and_others_is_built_once_for_both(deciding, tmp_path):
     project = deciding.copied(tmp_path / "copy")
     project.write("kernels/recorded.py", declaration(", general=True"))
     project.scons("-j2")
     code = "y = on_cuda(1024)\nfor n in (1, 3, 16):\n    demo.padded[(1,)](y, n)"
     assert len(run(project, code)[1]) == 3
+
+
+LIMITED = """
+import triton
+import triton.language as tl
+
+@triton.autotune([triton.Config({"BLOCK": b, "DEEP": d}) for b, d in ((64, 16), (16, 512), (32, 16))], key=["n"])
+@triton.jit
+def limited(y, n, BLOCK: tl.constexpr, DEEP: tl.constexpr):
+    tl.static_assert(BLOCK < 64)
+    a = tl.load(y + tl.arange(0, 64)[:, None] * n + tl.arange(0, DEEP)[None, :])
+    b = tl.load(y + tl.arange(0, DEEP)[:, None] * n + tl.arange(0, 64)[None, :])
+    tl.store(y + tl.arange(0, 64)[:, None] + tl.arange(0, 64)[None, :], tl.dot(a, b))
+"""
+
+
+def limited_recording(*blocks: tuple[int, int], **more: Any) -> str:
+    """A recording of some configs of the function."""
+    one = {"types": {"y": "*fp32 16", "n": "i32"}, "options": {}, "archs": ["sm_90a"]}
+    forms = [one | {"constants": {"BLOCK": block, "DEEP": deep}} for block, deep in blocks]
+    known = {"parameters": ["y", "n", "BLOCK", "DEEP"], "source": "0" * 16, "specializations": forms, **more}
+    return json.dumps({"schema": 1, "functions": {"ops:limited": known}})
+
+
+def test_configs_that_cannot_run_are_left_out_while_another_is_left(tmp_path):
+    project = new_project(tmp_path / "limited")
+    project.write("kernels/ops.py", LIMITED)
+    project.write("kernels/calls.json", limited_recording((64, 16), (16, 512), (32, 16)))
+    project.write("pyproject.toml", SETTINGS + 'compress = "size"\n')
+    done = project.scons("-j2")
+    line = LIMITED.splitlines().index("    tl.static_assert(BLOCK < 64)") + 1
+    told = [each for each in done.output.splitlines() if "is left out" in each]
+    assert len(told) == 4  # two configs, on two archs
+    asserted, large = [next(each for each in told if text in each) for text in ("static_assert", "shared memory")]
+    assert asserted.startswith(f"kernelwright: kernels/ops.py:{line} limited/call-BLOCK-64_DEEP-16_")
+    assert "tl.static_assert(BLOCK < 64), so this config of ops:limited is left out" in asserted
+    assert "limited/call-BLOCK-16_DEEP-512_" in large
+    entry = json.loads((project.folder / "build/demo/manifest.json").read_text())["kernels"]["limited"]
+    assert [variant["slug"].split("_")[0] for variant in entry["variants"]] == ["call-BLOCK-32"]
+    first = (project.folder / "build/demo/manifest.json").read_bytes()
+    assert "is left out" not in project.scons("-j2").output  # nothing to do
+    project.scons("-c")
+    project.scons("-j2")  # from the cache
+    assert (project.folder / "build/demo/manifest.json").read_bytes() == first
+    make_standin(project)
+    code = """
+    import sys
+    sys.path.append("kernels")
+    import ops, triton, kernelwright.triton
+    demo.limited[(1,)](y, 3)
+    ops.limited._do_bench = lambda call, quantiles: call() or [1.0] * 3
+    with kernelwright.triton.use(demo):
+        ops.limited[(1,)](y, 3)
+    print(ops.limited.best_config.kwargs)
+    """
+    printed, found = run(project, code)
+    assert len(found) == 3 and printed.splitlines()[-1] == "{'BLOCK': 32, 'DEEP': 16}"
+    # What was the fastest counts as what is left; then none is left, or what was the fastest is gone.
+    config = {"BLOCK": 32, "DEEP": 16, "num_warps": 4, "num_stages": 3}
+    chosen = [{"key": [3, "float32"], "config": config, "archs": ["sm_80"]}]
+    project.write("kernels/calls.json", limited_recording((64, 16), (32, 16), choices=chosen))
+    assert project.scons("-j2").output.count("is left out") == 2
+    project.write("kernels/calls.json", limited_recording((64, 16), (16, 512)))
+    assert "no other config is left for such calls" in project.scons("-j2", ok=False).output
+    config["BLOCK"] = 64
+    project.write("kernels/calls.json", limited_recording((64, 16), (32, 16), choices=chosen))
+    assert f"kernels/ops.py:{line} limited/call-BLOCK-64" in project.scons("-j2", ok=False).output
 
 
 def test_uses_of_packages_can_be_closed_in_any_order(built):

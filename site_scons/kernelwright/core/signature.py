@@ -296,6 +296,8 @@ class RecordedCall:
         blocks: of a cluster, along x; 1: there are no clusters.
         shared: dynamic shared memory of a block, in bytes.
         scratch: global memory for each block, in bytes.
+        form: of a tuned function: what calls it is for, whatever the config.
+        left_out: why it has no code: the config of a tuned function cannot run; empty: it has.
     """
 
     function: RecordedFunction
@@ -307,6 +309,8 @@ class RecordedCall:
     blocks: Count
     shared: Count
     scratch: Count
+    form: Text = field(default="", kw_only=True)
+    left_out: Text = field(default="", kw_only=True)
 
     @property
     def texts(self) -> list[str]:

@@ -504,5 +504,5 @@ def _text(described: Any) -> str:
 
 def _normal(config: Mapping[str, Any], is_option: Mapping[str, bool]) -> dict[str, Any]:
     """A config of a tuned function, with None for options that have their default."""
-    known = {name: value for name, value in config.items() if name in is_option}
+    known = {name: _default(value) for name, value in config.items() if name in is_option}
     return {n: None if is_option[n] and value == OPTIONS.get(n) else value for n, value in known.items()}

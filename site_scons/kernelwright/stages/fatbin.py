@@ -29,6 +29,10 @@ class Packing:
 
     def make(self, scratch: Path, stage: StageRun) -> None:
         """Pack the image."""
+        if not (self.job.folder / self.job.image).stat().st_size:  # see left_out.py
+            for name in self.job.outputs:
+                (scratch / name).touch()
+            return
         stage.took(pack(self.job, self.nvcc, self.fatbinary, scratch, stage.tools, stage.stage.subject))
 
 

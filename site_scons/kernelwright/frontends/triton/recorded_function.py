@@ -31,7 +31,8 @@ class FoundFunction:
             calls.
         tuned_by: the parameters that decide which config is the fastest.
         computed_first: those of its heuristics that are computed before that is asked.
-        decided: the parameters that its decorators give.
+        decided: the parameters and options that its decorators give.
+        is_tuned: whether it has configs, also if a function of the program leaves some out of calls.
     """
 
     function: Any
@@ -40,6 +41,7 @@ class FoundFunction:
     tuned_by: Sequence[str] = ()
     computed_first: Sequence[str] = ()
     decided: frozenset[str] = frozenset()
+    is_tuned: bool = False
 
 
 def found(name: str, recording: str, where: Where) -> FoundFunction:
@@ -59,6 +61,7 @@ def found(name: str, recording: str, where: Where) -> FoundFunction:
     configs: list[dict[str, Any]] = []
     tuned_by: tuple[str, ...] = ()
     first: tuple[str, ...] = ()
+    is_tuned = False
     decided: set[str] = set()
     # Libraries have decorators of their own, which may be around those of Triton or between them.
     while isinstance(value, KernelInterface) and not isinstance(value, JITFunction) and hasattr(value, "fn"):
@@ -69,6 +72,7 @@ def found(name: str, recording: str, where: Where) -> FoundFunction:
             listed, tuned_by = [_config(config, name, where) for config in value.configs], tuple(value.keys)
             first = tuple(parameter for parameter, text in heuristics.items() if text)
             decided |= {parameter for config in listed for parameter in config}
+            is_tuned = True
             configs = [] if value.early_config_prune else listed
         value = value.fn
     if not isinstance(value, JITFunction):
@@ -79,7 +83,7 @@ def found(name: str, recording: str, where: Where) -> FoundFunction:
     if value.pre_run_hooks:
         remedy = "call its hooks in the program, and remove them from the function"
         raise DefinitionError(f"{name} has hooks that run before each call, which a package has not", where, remedy)
-    return FoundFunction(value, heuristics, configs, tuned_by, first, frozenset({*decided, *heuristics}))
+    return FoundFunction(value, heuristics, configs, tuned_by, first, frozenset({*decided, *heuristics}), is_tuned)
 
 
 def _attribute(name: str, again: str, where: Where) -> Any:
@@ -104,7 +108,12 @@ def _config(config: Any, name: str, where: Where) -> dict[str, Any]:
         message = f"the config {config} of {name} has a pre_hook or an ir_override, which a package has not"
         raise DefinitionError(message, where, "do its work in the program, before the call")
     options = {option: getattr(config, option) for option in ("num_warps", "num_stages", *OPTIONAL)}
-    return {**config.kwargs, **{option: value for option, value in options.items() if value is not None}}
+    try:
+        given = {parameter: encoded(value) for parameter, value in config.kwargs.items()}
+    except ValueError as error:
+        remedy = "give numbers, texts, dtypes of Triton, functions with @triton.jit, or tuples of them"
+        raise DefinitionError(f"the config {config} of {name} has {error}", where, remedy) from error
+    return {**given, **{option: value for option, value in options.items() if value is not None}}
 
 
 def constant(value: Any, recording: str, where: Where) -> Any:
@@ -126,7 +135,7 @@ def constant(value: Any, recording: str, where: Where) -> Any:
 
 
 def encoded(value: Any) -> Any:
-    """A default of a parameter as a recording has constants; raises a ValueError for what it has not."""
+    """A default or a value of a config as a recording has constants; raises a ValueError for what it has not."""
     if isinstance(value, float) and not math.isfinite(value):
         return {FLOAT: str(value)}
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -139,7 +148,7 @@ def encoded(value: Any) -> Any:
         return {DTYPE: value.name}
     if type(value).__name__ == "JITFunction":
         return {FUNCTION: f"{value.module}:{value.fn.__qualname__}"}
-    raise ValueError(f"a default of type {type(value).__name__}")
+    raise ValueError(f"a value of type {type(value).__name__}")
 
 
 def defaults_of(found: FoundFunction) -> dict[str, Any]:

@@ -6,11 +6,13 @@ passes is in ``backends/nvidia/driver.c``.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from ...core.arch import arch_order, real_arch
+from ...core.arch import arch_order, real_arch, shared_memory
 from ...core.converter import to_json
 from ...core.errors import DefinitionError, LoweringError, Where
 from ...core.files import canonical_json, pretty_json
@@ -67,8 +69,11 @@ def lower_recorded(variant: RecordedVariant, unit: Unit, progress: Callable[[str
     _require_parameters(variant, function.function, unit)
     variant = _with_ones_passed(variant, function.function)
     parameters = _specialized(variant, function.function, unit)
-    results = _RecordedCompiler(variant, function.function, unit).results(progress)
-    signature = _signature(_call(variant, known, bool(function.function.debug), parameters, results), unit)
+    form = _form_of_calls(variant, function)
+    is_optional = bool(form) and not _is_chosen(variant, real_arch(unit.arch))
+    results, left_out = _compiled(variant, function.function, is_optional, unit, progress)
+    call = _call(variant, known, bool(function.function.debug), parameters, results)
+    signature = _signature(replace(call, form=form, left_out=left_out), unit)
     usages = {result.arch: result for result in results}
     files = {
         "module.ttir": _source(variant, results).encode(),
@@ -76,6 +81,64 @@ def lower_recorded(variant: RecordedVariant, unit: Unit, progress: Callable[[str
         "host.c": HOST,
     }
     return LoweredKernel(files | device_files(unit.archs, usages, _usage), "as written")
+
+
+def _form_of_calls(variant: RecordedVariant, function: FoundFunction) -> str:
+    """What the calls are that a tuned function can run with another config; empty: it is not tuned."""
+    special = variant.specialization
+    parts: list[Mapping[str, Any]] = [special.types, special.constants, special.options]
+    rest = [{n: value for n, value in part.items() if n not in function.decided} for part in parts]
+    return canonical_json([variant.general, *rest]) if function.is_tuned else ""
+
+
+def _is_chosen(variant: RecordedVariant, arch: str) -> bool:
+    """Whether a measurement on an arch found that the config of a variant is the fastest."""
+    told = {**LAUNCH_OPTIONS, **variant.specialization.options, **variant.specialization.constants}
+    return any(
+        arch in choice.archs and all(told.get(name) == value for name, value in choice.config.items())
+        for choice in variant.choices
+    )
+
+
+def _compiled(
+    variant: RecordedVariant, function: Any, is_optional: bool, unit: Unit, progress: Callable[[str], None]
+) -> tuple[list[Compiled], str]:
+    """The code; of a config that Triton's tuner would leave out, none, and why.
+
+    Arguments:
+        is_optional: whether calls can run with another config.
+
+    Raises:
+        LoweringError: Triton cannot compile it, and would not leave it out.
+    """
+    from triton.compiler.errors import CompileTimeAssertionFailure
+    from triton.runtime.errors import OutOfResources, PTXASError
+
+    try:
+        results = _RecordedCompiler(variant, function, unit).results(progress)
+        for result in results if is_optional else ():
+            _require_resources(result, unit)
+    except LoweringError as error:
+        if not is_optional or not isinstance(
+            error.__cause__, (CompileTimeAssertionFailure, OutOfResources, PTXASError)
+        ):
+            raise
+        path, _, line = str(error.where.location).rpartition(":")
+        place = os.path.relpath(path) if Path(path).is_relative_to(Path.cwd()) else Path(path).name
+        (arch,) = {real_arch(arch) for arch in unit.archs}
+        return [Compiled(arch, "left_out", b"", "", "", 0, 0, 0, "")], f"{place}:{line}: {error.message}"
+    return results, ""
+
+
+def _require_resources(result: Compiled, unit: Unit) -> None:
+    """Raise a LoweringError for code that no GPU of the arch can launch, as Triton does at the first launch."""
+    from triton.runtime.errors import OutOfResources
+
+    most = shared_memory(result.arch)
+    if most is not None and result.shared > most:
+        message = f"it needs {result.shared} bytes of shared memory, and a block on {result.arch} can have {most}"
+        cause = OutOfResources(result.shared, most, "shared memory")
+        raise LoweringError(message, unit.where, "take smaller blocks, or fewer stages") from cause
 
 
 def _require_parameters(variant: RecordedVariant, function: Any, unit: Unit) -> None:
@@ -282,7 +345,7 @@ def _function(variant: RecordedVariant, function: FoundFunction, where: Where) -
 
 
 def _usage(result: Compiled) -> dict[str, dict[str, int]]:
-    return with_spills(usage_of(result.cubin, arch_order(result.arch)[0]), result.report)
+    return {} if not result.cubin else with_spills(usage_of(result.cubin, arch_order(result.arch)[0]), result.report)
 
 
 def _source(variant: RecordedVariant, results: Sequence[Compiled]) -> str:

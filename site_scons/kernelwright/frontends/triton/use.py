@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType, SimpleNamespace, TracebackType
@@ -27,6 +28,7 @@ class Use:
     def __init__(self, functions: Mapping[str, Any], otherwise: str) -> None:
         from triton import knobs
         from triton.language import constexpr
+        from triton.runtime.autotuner import Autotuner
         from triton.runtime.jit import JITFunction
 
         self._knobs, self._constexpr = knobs, constexpr
@@ -37,6 +39,7 @@ class Use:
         self._plain: set[type] = set()  # the types of arguments that are no functions and have none
         self._class = JITFunction
         self._original = original = JITFunction.run
+        self._measure = measure = Autotuner._bench
         use = self
 
         def run(self: Any, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> Any:
@@ -52,15 +55,25 @@ class Use:
                     use._miss(kernel.name, str(error), "")
             return original(self, *arguments, grid=grid, warmup=warmup, **named)
 
+        def bench(self: Any, *arguments: Any, **named: Any) -> Any:
+            try:
+                return measure(self, *arguments, **named)
+            except ValueError as error:
+                if refusal_of(error) != NO_VARIANT:
+                    raise
+                return [math.inf] * 3  # as if it did not compile: the package has no code for this config
+
         run.of_use = True  # type: ignore[attr-defined]
-        self._run = run
+        self._run, self._bench, self._tuner = run, bench, Autotuner
         self._is_closed = False
-        JITFunction.run = run
+        JITFunction.run, Autotuner._bench = run, bench
 
     def close(self) -> None:
         """Give launches back to Triton."""
         if self._class.run is self._run:
             self._class.run = self._original
+        if self._tuner._bench is self._bench:
+            self._tuner._bench = self._measure
         self._is_closed = True  # another one may be in front, and ask this one
         self._known = {}
 
@@ -179,7 +192,7 @@ def use(package: ModuleType, otherwise: str = "error") -> Use:
     """Have a package's code run where this process calls functions of Triton: ``kernelwright.triton.use(my_kernels)``.
 
     The program is not changed. Its decorators work as before: heuristics compute their parameters, and a tuned function
-    tries its configs, which all have code in the package.
+    tries those of its configs that have code in the package.
 
     Arguments:
         package: a kernel package with recorded functions, imported.
