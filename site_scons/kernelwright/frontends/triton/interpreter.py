@@ -54,6 +54,7 @@ def interpreted(returned: Program | Launches[Program], unit: Unit) -> Callable[.
     functions = [_function_of(program, unit.where) for program in programs]
     for operation in ("binary_op", "unary_op", "create_dot", "create_fma", "create_clampf"):
         _mend_bfloat16(operation)
+    _mend_casts()
     _mend_reductions()
     _mend_libdevice()
 
@@ -109,6 +110,26 @@ def _mend_bfloat16(operation: str) -> None:
         return builder.cast_impl(result, tl.bfloat16) if narrows and result.data.dtype == np.float32 else result
 
     setattr(InterpreterBuilder, operation, mended)
+
+
+@cache
+def _mend_casts() -> None:
+    """Have the interpreter convert numbers to and from bfloat16, rounded to the nearest one as devices do it.
+
+    Triton 3.9 cuts off what float32 has more, and takes the bits of such a number for an integer.
+    """
+    plain = InterpreterBuilder.cast_impl
+
+    def mended(builder: InterpreterBuilder, source: TensorHandle, kind: tl.dtype) -> TensorHandle:
+        before, after = source.dtype.scalar, kind.scalar
+        if before == tl.bfloat16 and after not in (tl.bfloat16, tl.float32):
+            source = plain(builder, source, tl.float32)
+        if after != tl.bfloat16 or before == tl.bfloat16:
+            return plain(builder, source, kind)
+        rounded = torch.from_numpy(np.ascontiguousarray(source.data)).to(torch.bfloat16)
+        return TensorHandle(rounded.view(torch.int16).numpy().view(np.uint16).reshape(source.data.shape), after)
+
+    InterpreterBuilder.cast_impl = mended
 
 
 @cache
