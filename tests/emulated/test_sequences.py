@@ -25,7 +25,7 @@ backends = ["tvm_ffi", "cuda_core"]
 
 ROW_SUM = '''\
 from kernelwright import kernel
-from kernelwright.cuda import Size, Source, Tensor, Workspace, ceildiv
+from kernelwright.cuda import Scalar, Size, Source, Tensor, Workspace, ceildiv
 
 SOURCE = """
 template <int PARTS> __global__ void add(const float *x, float *partial, unsigned *count, int m) {
@@ -94,14 +94,29 @@ def sums(x):
     return x.sum(axis=1)
 """
 
+FILL = '''\
+from kernelwright import kernel
+from kernelwright.cuda import Scalar, Source, Tensor, ceildiv
+
+SOURCE = """
+__global__ void fill(float *x, float value) { x[blockIdx.x] = value; }
+"""
+
+
+@kernel(frontend="cuda")
+def fill():
+    return Source(SOURCE, "fill", x=Tensor("float32", "n", written=True), value=Scalar("float32"),
+                  launch={"longest": Scalar("int32")}, grid=(ceildiv("longest", 32), "n"), block=1)
+'''
+
 needs_triton = pytest.mark.skipif(not TRITON.is_installed, reason="needs Triton")
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project with a kernel of two launches in CUDA C++, built, and the stand-in for the driver."""
-    project = Project.of(tmp_path_factory.mktemp("sequences"), SETTINGS, row_sum=ROW_SUM)
-    assert project.scons("-j2").labels["LOWER"] == 1
+    project = Project.of(tmp_path_factory.mktemp("sequences"), SETTINGS, row_sum=ROW_SUM, fill=FILL)
+    assert project.scons("-j2").labels["LOWER"] == 2
     make_standin(project)
     return project
 
@@ -166,6 +181,8 @@ def test_arguments_of_all_launches_are_checked_and_an_edit_of_one_function_build
             "two launches name 'x'",
         ),
         ("const T *partial, const", "const T *partial, const int *more, const", "another number of parameters than 4"),
+        ("block=32,", 'block=32, launch={"n": Tensor("int32")},', "launch has 'n': "),
+        ("block=32,", 'block=32, launch={"partial": Scalar("int32")},', "launch has 'partial', which is no name, or"),
         ("float *y", "const float *y", "y is written, and parameter 3 of finish<float, 3> points to constants"),
     ],
 )
@@ -179,6 +196,19 @@ def test_what_no_kernel_can_be_made_of_is_refused(tmp_path: Path, old: str, new:
     project = Project.of(tmp_path, SETTINGS, row_sum=text)
     output = project.scons("ARCHS=sm_80", ok=False).output
     assert told in output and "row_sum.py:" in output and "Traceback" not in output
+
+
+@pytest.mark.parametrize("cuda_core", [False, True], ids=["library", "cuda_core"])
+def test_a_number_that_only_the_launch_needs_is_passed_and_the_function_does_not_get_it(
+    project: Project, cuda_core: bool
+) -> None:
+    code = (
+        "x = on_cuda(7); demo.fill(x, 1.5, 70); demo.fill(x, longest=32, value=2)\nprint(message_of(demo.fill, x, 1.5))"
+    )
+    said, log = call(project, code, cuda_core=cuda_core, parameters="pf")
+    found = [re.findall(r"grid (\d+ \d+).* parameters \S+ (.*)", line)[0] for line in log if line.startswith("launch")]
+    assert found == [("3 7", "1.5"), ("1 7", "2")]
+    assert "takes 3 arguments" in said
 
 
 @needs_triton

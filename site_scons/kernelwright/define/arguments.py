@@ -236,6 +236,21 @@ def multiples_of(values: Iterable[Any], known: Mapping[str, int] | None = None) 
     return multiples
 
 
+def check_launch_only(launch: Any, arguments: Collection[str], where: Where) -> None:
+    """Raise a DefinitionError unless something names integers that callers pass, and that only a launch needs.
+
+    Arguments:
+        launch: the value of ``launch``.
+        arguments: the names of the function's parameters.
+    """
+    remedy = 'write, for example, launch={"longest": Scalar("int32")}, and use the name in grid'
+    for name, value in launch.items() if isinstance(launch, Mapping) else [("launch", launch)]:
+        if not (isinstance(value, Scalar) and value.dtype in SCALARS and "int" in value.dtype):
+            raise DefinitionError(f"launch has {shown(name)}: {shown(value)}, expected an integer", where, remedy)
+        if not (isinstance(name, str) and name.isidentifier()) or name in arguments:
+            raise DefinitionError(f"launch has {shown(name)}, which is no name, or that of a parameter", where, remedy)
+
+
 def integers_of(declared: Mapping[str, Tensor | Scalar]) -> set[str]:
     """The names of the integers among arguments."""
     return {name for name, value in declared.items() if isinstance(value, Scalar) and "int" in value.dtype}

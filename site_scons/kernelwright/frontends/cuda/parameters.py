@@ -215,8 +215,8 @@ def _parameter(function: str, number: int) -> str:
 
 
 def _most(numbers: Sequence[str]) -> str:
-    """The greatest of some numbers, in C++."""
-    first, *others = numbers
+    """The greatest of some numbers, in C++; 0 if there are none."""
+    first, *others = numbers or ("0",)
     for other in others:
         first = f"kw_most({first}, {other})"
     return first

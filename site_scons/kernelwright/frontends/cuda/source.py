@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 
 from ...core.errors import DefinitionError, Where, shown
-from ...define.arguments import DTYPES, Declared, Scalar, Tensor, Workspace
+from ...define.arguments import DTYPES, Declared, Scalar, Tensor, Workspace, check_launch_only
 from ...define.sizes import Size, Sizes, check_axes, check_size, on_axes
 from .tensor_map import TensorMap
 
@@ -34,6 +34,8 @@ class Source(Declared):
             ``cudaGridDependencySynchronize``.
         defines: macros that are defined before the source: name -> value.
         types: what types of the source's own hold: ``{"cutlass::half_t": "float16"}``; ``"tensor_map"`` for a map.
+        launch: integers that callers pass and the function does not get, for sizes of the launch: name -> a
+            :class:`Scalar`. They are the last arguments of the kernel.
         arguments: for each parameter of the function, in order: a :class:`Tensor` or a :class:`Scalar`, which becomes
             an argument of the kernel; a :class:`TensorMap`, which makes its tensor one; or a :class:`Size` or an
             integer, which callers do not pass.
@@ -52,6 +54,7 @@ class Source(Declared):
         dependent: bool = False,
         defines: Mapping[str, bool | int | float | str] | None = None,
         types: Mapping[str, str] | None = None,
+        launch: Mapping[str, Scalar] | None = None,
         **arguments: Passed,
     ) -> None:
         self.source = source
@@ -60,12 +63,13 @@ class Source(Declared):
         self.cooperative, self.dependent = cooperative, dependent
         self.defines = dict(defines or {})
         self.types = types or {}
+        self.launch_only = launch or {}
         self.arguments = arguments
 
     @property
     def declared(self) -> dict[str, Tensor | Scalar]:
         """The arguments of the kernel, by their names."""
-        return declared_in(self.arguments)
+        return {**declared_in(self.arguments), **self.launch_only}
 
     @property
     def text(self) -> str | None:
@@ -83,6 +87,7 @@ class Source(Declared):
         if not isinstance(self.function, str) or not self.function.strip():
             message = f"function is {shown(self.function)}, expected the name of a device function"
             raise DefinitionError(message, where, 'write, for example, function="row_sum<float, 256>"')
+        check_launch_only(self.launch_only, self.arguments, where)
         for name, value in self.arguments.items():
             if isinstance(value, TensorMap):
                 value.check(name, where)

@@ -47,20 +47,21 @@ class CompileRequest(SourceRequest):
 
     Arguments:
         source: the path of the source, as the definition has it.
-        grid, options, arguments: the rest of the program.
+        grid, launch, options, arguments: the rest of the program.
     """
 
     op: ClassVar[str] = "compile"
     result: ClassVar[type[Made]] = Made
     source: str
     grid: tuple[str, ...]
+    launch: Mapping[str, Scalar]
     options: Mapping[str, Any]
     arguments: Mapping[str, Tensor | Scalar | Size | Any]
 
     def program(self, function: Any) -> Program:
         """The program, with a function."""
         named: dict[str, Any] = {**self.options, **self.arguments}
-        return Program(function, grid=self.grid, **named)
+        return Program(function, grid=self.grid, launch=self.launch, **named)
 
     @property
     def subject(self) -> str:

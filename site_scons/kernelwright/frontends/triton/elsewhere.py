@@ -40,6 +40,7 @@ def _told(program: Program, unit: Unit) -> dict[str, Any]:
         "function": program.function,
         "source": source,
         "grid": tuple(text_of(size) for _, size in program.blocks),
+        "launch": program.launch_only,
         "options": program.options,
         "arguments": program.arguments,
     }
@@ -69,7 +70,7 @@ def interpreted_elsewhere(program: Program, unit: Unit) -> Callable[..., Mapping
 
     def run(*arguments: Any) -> Mapping[str, str]:
         given = dict(zip(program.declared, arguments, strict=True))
-        given = {name: value for name, value in given.items() if name in program.passed}
+        given = {name: value for name, value in given.items() if name in program.passed | program.launch_only}
         tensors = {name: value for name, value in program.passed.items() if isinstance(value, Tensor)}
         memories = [memory_of(given[name], tensor.dtype) for name, tensor in tensors.items()]
         request = InterpretRequest(

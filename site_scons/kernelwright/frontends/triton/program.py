@@ -13,7 +13,16 @@ from typing import Any
 from ...core.errors import DefinitionError, Where, shown
 from ...core.need import Interpreter, Need
 from ...core.own_environment import OwnEnvironment
-from ...define.arguments import Declared, Scalar, Tensor, Workspace, declared_strides, refuse_optional, told_strides
+from ...define.arguments import (
+    Declared,
+    Scalar,
+    Tensor,
+    Workspace,
+    check_launch_only,
+    declared_strides,
+    refuse_optional,
+    told_strides,
+)
 from ...define.sizes import Size, Sizes, check_axes, check_size, names_in, on_axes, text_of
 from ...runtime.heuristic import FLOATS
 from ..named_source import check_source
@@ -76,6 +85,8 @@ class Program(Declared):
         launch_cooperative_grid: whether all programs run at once.
         launch_pdl: whether the launch may begin before the one before it has ended; the function has to wait for it
             with ``gdc_wait``.
+        launch: integers that callers pass and the function does not get, for the grid: name -> a :class:`Scalar`. They
+            are the last arguments of the kernel.
         arguments: for parameters of the function, by name and in their order: a :class:`Tensor` or a :class:`Scalar`,
             which becomes an argument of the kernel; a :class:`Size`, which callers do not pass; or a plain value, for
             which the code is compiled. Parameters with a default can be left out.
@@ -95,6 +106,7 @@ class Program(Declared):
         enable_fp_fusion: bool = True,
         launch_cooperative_grid: bool = False,
         launch_pdl: bool = False,
+        launch: Mapping[str, Scalar] | None = None,
         **arguments: Tensor | Scalar | Size | Any,
     ) -> None:
         self.source = function if isinstance(function, (str, PathLike)) else None
@@ -111,6 +123,7 @@ class Program(Declared):
             "launch_cooperative_grid": launch_cooperative_grid,
             "launch_pdl": launch_pdl,
         }
+        self.launch_only = launch or {}
         self._absent: dict[str, Any] = {name: value for name, value in arguments.items() if _is_absent(value)}
         self._order = tuple(arguments)
         self.arguments = arguments
@@ -122,7 +135,7 @@ class Program(Declared):
     def declared(self) -> dict[str, Tensor | Scalar]:
         """See :attr:`Declared.declared`. Tensors that are None in each call are constants in the code."""
         known = {**super().declared, **self._absent}
-        return {name: known[name] for name in self._order if name in known}
+        return {**{name: known[name] for name in self._order if name in known}, **self.launch_only}
 
     @property
     def passed(self) -> dict[str, Tensor | Scalar | Size | Workspace]:
@@ -211,6 +224,7 @@ class Program(Declared):
         """See :meth:`Declared.check_launch`."""
         self._check_function(where)
         refuse_optional(self.declared, "Triton", where)
+        check_launch_only(self.launch_only, self.arguments, where)
         check_axes(self.grid, names, "grid", where)
         for name, value in self.arguments.items():
             if isinstance(value, Workspace):
