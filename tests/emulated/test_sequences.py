@@ -182,7 +182,7 @@ def test_arguments_of_all_launches_are_checked_and_an_edit_of_one_function_build
         ),
         ("const T *partial, const", "const T *partial, const int *more, const", "another number of parameters than 4"),
         ("block=32,", 'block=32, launch={"n": Tensor("int32")},', "launch has 'n': "),
-        ("block=32,", 'block=32, launch={"partial": Scalar("int32")},', "launch has 'partial', which is no name, or"),
+        ("block=32,", 'block=32, launch={"n": Scalar("int32")},', "launch has 'n', which is no name, or"),
         ("float *y", "const float *y", "y is written, and parameter 3 of finish<float, 3> points to constants"),
     ],
 )
