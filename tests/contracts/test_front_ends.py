@@ -13,7 +13,7 @@ from kernelwright import kernel
 from kernelwright.core.errors import DefinitionError, Where
 from kernelwright.define.settings import TARGETS
 from kernelwright.define.unit import Unit, unit_symbol
-from kernelwright.frontends import get, names, require_recognized
+from kernelwright.frontends import get, names, recognized
 from kernelwright.frontends.cuda.exported import Exported
 from kernelwright.frontends.cuda.source import Source
 from kernelwright.frontends.cutedsl.program import Program, Tensor
@@ -104,16 +104,16 @@ def test_what_a_front_end_cannot_do_is_an_error_at_the_kernel(name: str) -> None
 
 def test_what_another_front_end_lowers_is_recognized_as_its() -> None:
     program = Program(lambda x: None, x=Tensor("float32", "n"))
-    require_recognized(get("cutedsl"), program, WHERE)
+    recognized(get("cutedsl"), program, WHERE)
     with pytest.raises(DefinitionError, match="Program, expected a PrimFunc or an IRModule") as caught:
-        require_recognized(get("tir"), program, WHERE)
+        recognized(get("tir"), program, WHERE)
     assert (caught.value.where, caught.value.remedy) == (WHERE, 'declare it with @kernel(frontend="cutedsl", ...)')
 
 
 def test_a_source_of_a_kernel_with_sources_is_an_error_that_names_the_ways_out() -> None:
     source = Source("scale.cu", "scale", x=Tensor("float32", "n"), grid=1, block=32)
     with pytest.raises(DefinitionError, match="Source, expected an Exported") as caught:
-        require_recognized(get("cuda").with_host_code(), source, WHERE)
+        recognized(get("cuda").with_host_code(), source, WHERE)
     assert "Exported(" in caught.value.remedy and "leave sources out" in caught.value.remedy
 
 
@@ -122,10 +122,10 @@ def test_what_no_front_end_lowers_is_an_error_that_says_what_to_return(name: str
     with pytest.raises(
         DefinitionError, match=f"returned an object of type builtins.int, expected {get(name).expects}"
     ) as caught:
-        require_recognized(get(name), 3, WHERE)
+        recognized(get(name), 3, WHERE)
     assert caught.value.remedy == get(name).remedy
     with pytest.raises(DefinitionError, match="the definition returned None, expected") as caught:
-        require_recognized(get(name), None, WHERE)
+        recognized(get(name), None, WHERE)
     assert caught.value.remedy == f"end the definition with a return statement: {get(name).remedy}"
 
 

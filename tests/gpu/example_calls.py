@@ -164,6 +164,17 @@ def layer_norm_calls() -> Iterator[Call]:
             yield call("layer_norm", "y", dtype, inputs, layer_norm_of, tolerance)
 
 
+def column_means_calls() -> Iterator[Call]:
+    """Its weight is float32 whatever the dtype of the rows is, and None half of the time."""
+    for dtype, tolerance in NORM_DTYPES[:2]:
+        for weight in (None, np.abs(numbers(64))):
+            x = stored(numbers(64, 1000), dtype)
+            weighted = x.astype(np.float32) if weight is None else x.astype(np.float32) * weight[:, None]
+            expected = {"y": weighted.mean(axis=0)}
+            dtypes = {"x": dtype, "y": "float32", **({} if weight is None else {"weight": "float32"})}
+            yield Call("column_means", {"x": x, "weight": weight}, expected, dtypes, {"y": tolerance})
+
+
 def rms_norm_calls() -> Iterator[Call]:
     for dtype, tolerance in NORM_DTYPES[:2]:
         for shape in NORM_SHAPES:
@@ -188,7 +199,10 @@ SCALES: Mapping[str, Calls] = {
 EXAMPLES: Mapping[str, Mapping[str, Calls]] = {
     "attention_kernels": {"softmax": softmax_calls, "matmul": matmul_calls, "attention": attention_calls},
     "tile_kernels": {"gemm": gemm_calls, "attention": tile_attention_calls},
-    "norm_kernels": {"layer_norm": layer_norm_calls, "rms_norm": rms_norm_calls},
+    "norm_kernels": {
+        **{"layer_norm": layer_norm_calls, "rms_norm": rms_norm_calls},
+        "column_means": column_means_calls,
+    },
     "mixed_kernels": SCALES,
 }
 """Package -> kernel -> calls of it."""

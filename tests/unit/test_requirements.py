@@ -12,7 +12,7 @@ from kernelwright.define.arguments import Scalar, Tensor, check_arguments
 from kernelwright.define.sizes import ceildiv
 from kernelwright.define.unit import Unit
 from kernelwright.frontends.cutedsl.program import Program
-from kernelwright.frontends.declared_launch import lower_launch
+from kernelwright.frontends.declared_launch import lower_launches
 from kernelwright.frontends.launches import DeclaredLaunch
 from kernelwright.frontends.requirements import with_requirements
 from kernelwright.frontends.unit import LoweredKernel
@@ -110,7 +110,8 @@ def test_sizes_can_be_computed_of_sizes_that_other_arguments_have() -> None:
         "b": Tensor("int8", "m8"),
         "t": Scalar("int32"),
     }
-    lowered = lower_launch(DeclaredLaunch("f", declared, [("blockIdx.x", "m8"), ("threadIdx.x", 32)]), unit())
+    launch = DeclaredLaunch("f", declared, [("blockIdx.x", "m8"), ("threadIdx.x", 32)])
+    lowered = lower_launches(declared, [launch], unit())
     found = json.loads(lowered.files["signature.json"])
     assert [argument.get("shape") for argument in found["arguments"]] == [
         ["m8 * 8"],

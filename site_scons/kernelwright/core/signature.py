@@ -219,6 +219,10 @@ class Workspace:
     zeroed: bool = False
 
 
+CALL = "call"
+"""The only key of the configs of recorded functions: it names the form of the calls that a variant is for."""
+
+
 @dataclass(frozen=True)
 class Specialized:
     """A parameter of a recorded function, as the code of one variant has it.

@@ -14,6 +14,7 @@ from ..package.assemble import library_of
 from ..package.manifest import EntrySource, make_entry
 from ..toolchain.limits import check_limits as check_usage
 from .context import KernelContext, whole
+from .left_out import without_left_out
 from .stage import Stage, files_in
 from .stage_run import StageRun
 from .tuning import Tuning, tuning_of
@@ -39,7 +40,7 @@ class Entry:
 
     def make(self, scratch: Path, stage: StageRun) -> None:
         """Check the limits, and write the text."""
-        variants = stage.whole(self.source.variants)
+        variants = without_left_out(stage.whole(self.source.variants), stage.where, stage.run)
         self.check_limits(variants, stage.where)
         self.write(variants, scratch)
 

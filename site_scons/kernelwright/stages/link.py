@@ -20,6 +20,7 @@ from . import entry
 from .commands import command_of
 from .context import KernelContext, whole
 from .entry import Entry
+from .left_out import without_left_out
 from .places import SYMBOLIC_PLACES, real_places
 from .stage import Stage, files_in
 from .stage_run import StageRun
@@ -61,7 +62,8 @@ class Linking:
 
     def make(self, scratch: Path, stage: StageRun) -> None:
         """Link the library, write the script that does it again, and the kernel's part of the manifest."""
-        name, top, linked = self.described.kernel, self.top, stage.whole(self.described.source.variants)
+        name, top = self.described.kernel, self.top
+        linked = without_left_out(stage.whole(self.described.source.variants), stage.where, stage.run)
         self.described.check_limits(linked, stage.where)
         _require_exported(linked, stage.where)
         if self.runtime:

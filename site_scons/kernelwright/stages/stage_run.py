@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import KernelwrightError, Where
 from .context import whole
-from .left_out import without_left_out
 from .runs import Services, lacks
 
 if TYPE_CHECKING:
@@ -57,8 +56,8 @@ class StageRun:
         return self.run.partial.behind(self.stage.sources) if self.run.partial else []
 
     def whole(self, variants: tuple[VariantFiles, ...]) -> tuple[VariantFiles, ...]:
-        """The variants with what was made of them, and with code; see :func:`.context.whole` and :mod:`.left_out`."""
-        return without_left_out(whole(self.run, variants), self.where, self.run)
+        """The variants with what was made of them; see :func:`.context.whole`."""
+        return whole(self.run, variants)
 
     def took(self, *results: ToolResult) -> None:
         """Note what runs of tools took."""

@@ -22,6 +22,7 @@ from ..runtime.loader import gaps_text
 from ..toolchain.cuda import cuda_version
 from ..toolchain.fatbin import needed_driver
 from .context import KernelContext, whole
+from .left_out import without_left_out
 from .stage import Stage, files_in
 from .stage_run import StageRun
 from .tuning import Tuning, check_symbols, tuning_of
@@ -186,7 +187,7 @@ def plan_of(request: Wrapping, stage: StageRun) -> KernelPlan:
         read = tuple(map(lowered, variant.units))
         return with_strictest_alignment(read) if request.per_arch else read
 
-    variants = stage.whole(request.variants)
+    variants = without_left_out(stage.whole(request.variants), stage.where, stage.run)
     tuned = request.tuning.of(variants)
     planned = tuple(VariantPlan(v.slug, v.config, units(v), tuned.tabled.get(v.slug, ())) for v in variants)
     # Their names; the definition may list positions.

@@ -70,7 +70,7 @@ def interpreted_elsewhere(program: Program, unit: Unit) -> Callable[..., Mapping
 
     def run(*arguments: Any) -> Mapping[str, str]:
         given = dict(zip(program.declared, arguments, strict=True))
-        given = {name: value for name, value in given.items() if name in program.passed | program.launch_only}
+        given = {name: value for name, value in given.items() if name in {*program.passed, *program.launch_only}}
         tensors = {name: value for name, value in program.passed.items() if isinstance(value, Tensor)}
         memories = [memory_of(given[name], tensor.dtype) for name, tensor in tensors.items()]
         request = InterpretRequest(

@@ -18,6 +18,7 @@ from typing import Any
 from ...core.converter import to_json
 from ...core.errors import DefinitionError, Where, shown
 from ...core.files import canonical_json
+from ...core.signature import CALL
 from ...define.kernel import Kernel, Kernels
 from ...define.kernel_options import Declaration, read_options
 from ...define.names import caller, is_name
@@ -33,9 +34,6 @@ from .recording import (
     parse,
     text_of_specialization,
 )
-
-CALL = "call"
-"""The only key of the configs: it names the form of the calls that a variant is for."""
 
 OPTIONS = ("archs", "backends", "reads")
 """The options of ``@kernel`` that recorded functions can have."""
