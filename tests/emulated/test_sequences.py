@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernelwright.frontends.triton.program import NEED as TRITON
 from support.project import Project
-from support.standin_calls import call, make_standin
+from support.standin_calls import call, launches, make_standin
 
 SETTINGS = """\
 [tool.kernelwright]
@@ -58,12 +58,12 @@ def row_sum(parts: int):
 TRITON_SUM = """\
 import triton
 import triton.language as tl
-from kernelwright import kernel
+from kernelwright import grid, kernel
 from kernelwright.triton import Program, Size, Tensor, Workspace
 
 
 @triton.jit
-def add(x, partial, count, m, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+def finish_1(x, partial, count, m, PARTS: tl.constexpr, BLOCK: tl.constexpr):
     row, part, total = tl.program_id(0), tl.program_id(1), 0.0
     for start in range(part * BLOCK, m, PARTS * BLOCK):
         i = start + tl.arange(0, BLOCK)
@@ -73,25 +73,29 @@ def add(x, partial, count, m, PARTS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def finish(partial, count, y, PARTS: tl.constexpr):
+def finish(partial, count, bias, step, y, PARTS: tl.constexpr):
     row = tl.program_id(0)
     total = tl.sum(tl.load(partial + row * PARTS + tl.arange(0, PARTS)))
+    if bias is not None:
+        total += tl.load(bias + row * step)
     tl.store(y + row, tl.where(tl.load(count + row) == PARTS, total, -1.0))
 
 
-@kernel(frontend="triton", outputs=["y"])
-def triton_sum():
+@kernel(frontend="triton", specialize="auto", configs=grid(has_bias=[True, False]), outputs=["y"])
+def triton_sum(has_bias):
     partial, count = Workspace("float32", "n", 4), Workspace("int32", "n", zeroed=True)
+    bias, step = Tensor("float32", "n", strides=["s"], given=has_bias), Size("s") if has_bias else None
     return [
-        Program(add, grid=("n", 4), x=Tensor("float32", "n", "m"), partial=partial, count=count,
+        Program(finish_1, grid=("n", 4), x=Tensor("float32", "n", "m"), partial=partial, count=count,
                 m=Size("m"), PARTS=4, BLOCK=16),
-        Program(finish, grid="n", num_warps=1, partial=partial, count=count, y=Tensor("float32", "n"), PARTS=4),
+        Program(finish, grid="n", num_warps=1, partial=partial, count=count, bias=bias, step=step,
+                y=Tensor("float32", "n"), PARTS=4),
     ]
 
 
 @triton_sum.reference
-def sums(x):
-    return x.sum(axis=1)
+def sums(x, bias):
+    return x.sum(axis=1) + (0 if bias is None else bias)
 """
 
 FILL = '''\
@@ -160,9 +164,12 @@ def test_arguments_of_all_launches_are_checked_and_an_edit_of_one_function_build
     said, log = call(project, "print(message_of(demo.row_sum, on_cuda(33, 5), on_cuda(32)))")
     assert "y.shape[0]" in said and not [line for line in log if line.startswith("launch")]
     assert not project.scons("-j2").labels
-    project.write("kernels/row_sum.py", ROW_SUM.replace("sum : -1", "sum : -2"))
+    text = ROW_SUM.replace("sum : -1", "sum : -2").replace('"float32", "n", parts)', '"float32", "n * m - 7")')
+    project.write("kernels/row_sum.py", text)
     labels = project.scons("-j2").labels
     assert (labels["LOWER"], labels["CUBIN"]) == (1, 2)
+    said, log = call(project, "print(message_of(demo.row_sum, on_cuda(3, 2)))", cuda_core=True)
+    assert "the size n * m - 7 of a workspace is negative" in said and not launches(log)
     project.write("kernels/row_sum.py", ROW_SUM)
     project.scons("-j2")
 
@@ -171,6 +178,12 @@ def test_arguments_of_all_launches_are_checked_and_an_edit_of_one_function_build
     ("old", "new", "told"),
     [
         ("return [", "return [1, ", "the definition returned an object of type builtins.int, expected a Source"),
+        (
+            "return [",
+            'return [[Source(SOURCE, "add<1>", grid=1, block=1)] * 2, ',
+            "an object of type builtins.list, expected",
+        ),
+        ('"float32", "n", parts)', '"float32", "n", -parts)', "workspace 'partial' has the size -3"),
         ("partial=partial, count=count, y", 'partial=Workspace("float32", "n"), count=count, y', "two launches name"),
         ('"uint32", "n", zeroed', '"complex64", "n", zeroed', "workspace 'count' has the dtype 'complex64'"),
         ('"float32", "n", parts)', '"float32", "k", parts)', "workspace 'partial' has the name 'k'"),
@@ -216,17 +229,20 @@ def test_programs_of_triton_become_one_kernel(tmp_path: Path) -> None:
     """Its code is compiled as one module, checked in Triton's interpreter, and launched as that of any kernel."""
     project = Project.of(tmp_path, SETTINGS, sums=TRITON_SUM)
     project.scons("-j2")
-    assert project.scons("check").labels == {"CHECK": 1}
+    assert project.scons("check").labels == {"CHECK": 4}
     make_standin(project)
-    _, log = call(project, "demo.triton_sum(on_cuda(9, 50), on_cuda(9, data=0x20000))", capability=90)
+    x, bias, y = "on_cuda(9, 48, data=0x1000)", "on_cuda(9, strides=({},), data=0x4000)", "on_cuda(9, data=0x20000)"
+    called = [f"demo.triton_sum({x}, {bias.format(step)}, {y})\n" for step in (16, 3)] + [f"demo.triton_sum({x})"]
+    _, log = call(project, "".join(called), capability=90)
     launched = [line for line in log if line.startswith("launch")]
-    assert [(line.split()[1], re.findall(r"grid \d+ \d+", line)) for line in launched] == [
-        ("add", ["grid 9 4"]),
+    assert [(line.split()[1], re.findall(r"grid \d+ \d+", line)) for line in launched] == 3 * [
+        ("finish_1_0", ["grid 9 4"]),
         ("finish_1", ["grid 9 1"]),
     ]
-    assert "fill 40 bytes with 0 in stream 0" in log
+    folder = project.folder / "build/kernels/demo/triton_sum/has_bias-True_all_multiple_of-16/cuda"
+    told = json.loads((folder / "signature.json").read_text())["multiples"]
+    assert told == {"m": 16, "s": 16}, "a call has to have what the code of either launch takes for granted"
+    assert log.count("fill 40 bytes with 0 in stream 0") == 3
     wrong = TRITON_SUM.replace("PARTS, total, -1.0", "PARTS, -total, -1.0")
     project.write("kernels/sums.py", wrong)
     assert "differs" in project.scons("check", ok=False).output
-    project.write("kernels/sums.py", TRITON_SUM.replace("num_warps=1", "num_warps=1, enable_fp_fusion=False"))
-    assert "its launches differ in enable_fp_fusion" in project.scons(ok=False).output

@@ -152,6 +152,9 @@ class Workspace:
             raise DefinitionError(message, where, f"use one of {', '.join(DTYPES)}")
         for size in self.shape:
             check_size(size, names, f"workspace {name!r}", where)
+            if isinstance(size, int) and size < 0:
+                message = f"workspace {name!r} has the size {size}"
+                raise DefinitionError(message, where, "write a size that is not negative")
 
 
 class Declared:

@@ -72,8 +72,10 @@ def recognized(front_end: FrontEnd, returned: Any, where: Where) -> Any:
     if front_end.recognizes(returned):
         return returned
     if front_end.has_sequences and isinstance(returned, (list, tuple)) and returned:
-        items = [recognized(front_end, item, where) for item in returned]
-        return items[0] if len(items) == 1 else Launches(items)
+        wrong = [item for item in returned if not front_end.recognizes(item)]
+        if not wrong:
+            return returned[0] if len(returned) == 1 else Launches(returned)
+        returned = wrong[0]
     remedy = front_end.remedy
     if returned is None:
         remedy = f"end the definition with a return statement: {remedy}"

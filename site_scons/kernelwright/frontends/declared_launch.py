@@ -178,6 +178,10 @@ class _Host:
         """A workspace as bytes; one that is zeroed as words, which the launcher tells it by."""
         element = bytes_of(Dtype.parse(workspace.dtype, self._where).bits)
         shape = [self._number(size, "int64") for size in workspace.shape]
+        for size, number in zip(workspace.shape, shape, strict=True):
+            if self._analyzer.const_int_bound(number).min_value < 0:
+                problem = f"the size {unbracketed(text_of(size))} of a workspace is negative in this call"
+                self._require(tirx.GE(number, _int64(0)), problem)
         if not workspace.zeroed:
             return tirx.decl_buffer([*shape, *([_int64(element)] if element > 1 else [])], "uint8", "workspace")
         size = functools.reduce(tirx.Mul, shape, _int64(element))

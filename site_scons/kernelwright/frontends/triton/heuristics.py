@@ -19,6 +19,7 @@ from ...define.divisible import ALL
 from ...define.sizes import Size, text_of
 from ...runtime.size import translate
 from ..raised import line_of
+from ..sequence import Launches, each_of
 from ..unit import Unit
 from .program import Program
 
@@ -152,6 +153,16 @@ def specialized(program: Program, unit: Unit) -> tuple[Program, Unit]:
     outputs = unit.named(list(program.declared))
     strides = {name: math.lcm(step, multiples.get(name, 1)) for name in sorted(program.strides(outputs))}
     return program.specialized(step, outputs), replace(unit, multiples={**multiples, **strides})
+
+
+def each_specialized(returned: Program | Launches[Program], unit: Unit) -> list[tuple[Program, Unit]]:
+    """The programs of a definition as :func:`specialized` has them. Each knows all multiples that the variant has."""
+    pairs = [specialized(program, own) for program, own in each_of(returned, unit)]
+    multiples: dict[str, int] = {}
+    for program, own in pairs:
+        for name, number in multiples_of(program.declared.values(), own.multiples).items():
+            multiples[name] = math.lcm(number, multiples.get(name, 1))
+    return [(program, replace(own, multiples=multiples)) for program, own in pairs]
 
 
 def resolved(program: Program, unit: Unit) -> tuple[Program, Unit]:

@@ -31,9 +31,9 @@ from ...define.arguments import Scalar, Tensor, Workspace, declared_strides
 from ...define.sizes import Size, text_of
 from ...runtime.size import Size as Computed
 from ...runtime.size import stride_name
-from ..sequence import Launches, each_of
+from ..sequence import Launches
 from ..unit import Unit
-from .heuristics import resolved
+from .heuristics import each_specialized, resolved
 from .memory import before_first, memory_of, strides_of
 from .program import DTYPES, Program
 
@@ -50,7 +50,7 @@ def interpreted(returned: Program | Launches[Program], unit: Unit) -> Callable[.
     Raises:
         DefinitionError: a function is none of Triton's, or a heuristic needs what only a call tells.
     """
-    programs = [resolved(program, own)[0] for program, own in each_of(returned, unit)]
+    programs = [resolved(program, own)[0] for program, own in each_specialized(returned, unit)]
     functions = [_function_of(program, unit.where) for program in programs]
     for operation in ("binary_op", "unary_op", "create_dot", "create_fma", "create_clampf"):
         _mend_bfloat16(operation)
@@ -60,7 +60,9 @@ def interpreted(returned: Program | Launches[Program], unit: Unit) -> Callable[.
 
     def run(*arguments: Any) -> Mapping[str, str]:
         given, declared = dict(zip(returned.declared, arguments, strict=True)), returned.declared
-        given |= {name: _view(given[name], v.dtype) for name, v in declared.items() if isinstance(v, Tensor)}
+        given |= {
+            name: _view(given[name], v.dtype) for name, v in declared.items() if isinstance(v, Tensor) and v.given
+        }
         symbols = _symbols(declared, given)
         memories = {name: memory for program in programs for name, memory in _memories(program, symbols).items()}
         for program, function in zip(programs, functions, strict=True):

@@ -53,7 +53,8 @@ def _module(parts: Sequence[Compiled], options: Mapping[str, Any], unit: Unit) -
     for number, part in enumerate(parts):
         statements = list(_statements(part, unit))
         defined = [name for statement in statements if (name := _defined(statement, unit))]
-        renamed = {name: f"{name}_{number}" for name in defined} if number else {}
+        # Those of the first one, too, so that no other one gets a name that it has.
+        renamed = {name: f"{name}_{number}" for name in defined}
         texts += [_renamed(statement, renamed) for statement in statements]
         names.append(renamed.get(part.name, part.name))
     heads = max((HEADER.findall(part.ptx) for part in parts), key=lambda lines: _version(lines[0]))
@@ -96,10 +97,8 @@ def _defined(statement: str, unit: Unit) -> str:
 
 def _renamed(statement: str, names: Mapping[str, str]) -> str:
     """A statement with other names. What a function defines itself is not meant, nor what is part of a longer name."""
-    for name, other in names.items():
-        # A name stands behind a comma or bracket, or is what is defined or called; an instruction has a dot behind it.
-        statement = re.sub(rf"(?<![\w$%.]){re.escape(name)}(?![\w$.])", other, statement)
-    return statement
+    # A name stands behind a comma or bracket, or is what is defined or called; an instruction has a dot behind it.
+    return re.sub(r"(?<![\w$%.])[\w$]+(?![\w$.])", lambda match: names.get(match[0], match[0]), statement)
 
 
 def _assembled(ptx: str, arch: str, options: Mapping[str, Any], unit: Unit) -> tuple[bytes, str]:

@@ -16,14 +16,14 @@ from ...define.sizes import Size, Sizes, text_of
 from ..cubin import device_files, usage_of, with_spills
 from ..declared_launch import lower_launches
 from ..launches import NULL, DeclaredLaunch
-from ..sequence import Launches, each_of
+from ..sequence import Launches
 from ..unit import LoweredKernel, Unit
 from .compiler import Compiled, compiled
 from .data import Made
 from .elsewhere import compiled_elsewhere
-from .heuristics import specialized
+from .heuristics import each_specialized
 from .joined import joined
-from .program import SETTING, Program
+from .program import Program
 from .recorded import RecordedVariant
 from .recorded_lowering import lower_recorded
 
@@ -49,18 +49,16 @@ def lower(
     if isinstance(returned, RecordedVariant):
         return lower_recorded(returned, unit, progress)
     unit = returned.checked(unit)
-    programs = each_of(returned, unit)
-    if len(programs) > 1 and unit.python:
-        message = f"it has several launches, and Triton is in the environment that {SETTING} names"
-        raise DefinitionError(
-            message, unit.where, "install Triton beside Kernelwright, or make a kernel of each launch"
-        )
+    programs = each_specialized(returned, unit)
+    if len(programs) > 1 and any(program.source for program, _ in programs):
+        message = "it has several launches, and a process of its own compiles a Program that names its source"
+        remedy = "install Triton beside Kernelwright and pass functions, or make a kernel of each launch"
+        raise DefinitionError(message, unit.where, remedy)
     made = [_made(program, own, progress) for program, own in programs]
     results: list[Sequence[Compiled]] = [one.results for one in made]
     if len(made) > 1:
         results[:] = joined(results, [one.options for one in made], unit)
-    pairs = [specialized(program, own) for program, own in programs]
-    programs = [(p.with_options(one.options), own) for (p, own), one in zip(pairs, made, strict=True)]
+    programs = [(p.with_options(one.options), own) for (p, own), one in zip(programs, made, strict=True)]
     whole = Launches([program for program, _ in programs])
     progress("making host code")
     launches = [
