@@ -36,7 +36,7 @@ MORE = '''\
 import triton
 import triton.language as tl
 from kernelwright import kernel
-from kernelwright.triton import Program, Scalar, Size, Tensor, ceildiv
+from kernelwright.triton import Program, Scalar, Size, Tensor, Workspace, ceildiv
 from tiles import plus
 from spaces import POINTS
 
@@ -44,9 +44,10 @@ from spaces import POINTS
 @triton.autotune([triton.Config({"BLOCK": p["BLOCK"]}, num_warps=p["num_warps"]) for p in POINTS], key=["n"])
 @triton.heuristics({"EVEN": lambda args: args["n"] % 16 == 0, "num_stages": lambda args: args["BLOCK"] // 8})
 @triton.jit
-def scaled_kernel(x, alpha, y, n, BLOCK: tl.constexpr, EVEN: tl.constexpr, MODE: tl.constexpr = "plain", step=1):
+def scaled_kernel(x, alpha, y, spare, n, BLOCK: tl.constexpr, EVEN: tl.constexpr, MODE: tl.constexpr = "plain", step=1):
     """With whatever a decorator can say, a number, and constants that are none."""
     at = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)) * step
+    tl.store(spare + at, 0.0, mask=at < n)
     if EVEN and MODE == "plain":
         tl.store(y + at, plus(tl.load(x + at), alpha.to(tl.float32)))
     else:
@@ -57,8 +58,8 @@ def scaled_kernel(x, alpha, y, n, BLOCK: tl.constexpr, EVEN: tl.constexpr, MODE:
 def scaled(BLOCK, num_warps):
     x, y = Tensor("bfloat16", "n"), Tensor("float32", "n")
     return Program(
-        scaled_kernel, x=x, alpha=Scalar("float64"), y=y, n=Size("n"), BLOCK=BLOCK, num_warps=num_warps,
-        step=Size(1), grid=ceildiv("n", BLOCK)
+        scaled_kernel, x=x, alpha=Scalar("float64"), y=y, spare=Workspace("float32", "n"), n=Size("n"), BLOCK=BLOCK,
+        num_warps=num_warps, step=Size(1), grid=ceildiv("n", BLOCK)
     )
 
 

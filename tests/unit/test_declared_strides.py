@@ -73,7 +73,7 @@ def test_what_has_no_such_dimension_and_what_would_be_two_things_is_refused() ->
 
     x = Tensor("float32", "m", "n", strides="dense")
     for wrong in (Stride("x", 2), Stride("y", 0) + 1):
-        assert "and no Tensor has that name and such a dimension" in refusal(x=x, s=wrong)
+        assert "and no Tensor that is given has that name and such a dimension" in refusal(x=x, s=wrong)
     assert "argument 's' has Stride(\"x\", 2)" in refusal(x=x, s=Stride("x", 2))
     assert 'there are Stride("x", 0), Stride("x", 1)' in refusal(x=x, s=Stride("x", 2))
     assert "argument 'x' has strides='dense', and no dimensions" in refusal(x=Tensor("float32", strides="dense"))

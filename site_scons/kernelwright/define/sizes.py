@@ -139,9 +139,10 @@ def check_size(size: Any, names: frozenset[str], what: str, where: Where) -> Non
         ) from error
     unknown = next((name for name in used if name not in names), None)
     if unknown is not None and stride_of(unknown) != unknown:
-        message = f"{what} has {stride_of(unknown)}, and no Tensor has that name and such a dimension"
+        message = f"{what} has {stride_of(unknown)}, and no Tensor that is given has that name and such a dimension"
         known = ", ".join(stride_of(name) for name in sorted(names) if stride_of(name) != name) or "none"
-        raise DefinitionError(message, where, f"name a dimension of a Tensor; there are {known}")
+        remedy = f"name a dimension of a Tensor; there are {known}; pass 0 for one of a Tensor with given=False"
+        raise DefinitionError(message, where, remedy)
     if unknown is not None:
         known = ", ".join(sorted(name for name in names if stride_of(name) == name)) or "none"
         message = f"{what} has the name {unknown!r}, which is in no shape of a Tensor that is passed ({known})"

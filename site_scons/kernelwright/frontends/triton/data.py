@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ...define.arguments import Scalar, Tensor
+from ...define.arguments import Scalar, Tensor, Workspace
 from ...define.sizes import Size
 from ..named_source import SourceRequest
 from .compiler import Compiled
@@ -56,7 +56,7 @@ class CompileRequest(SourceRequest):
     grid: tuple[str, ...]
     launch: Mapping[str, Scalar]
     options: Mapping[str, Any]
-    arguments: Mapping[str, Tensor | Scalar | Size | Any]
+    arguments: Mapping[str, Tensor | Scalar | Size | Workspace | Any]
 
     def program(self, function: Any) -> Program:
         """The program, with a function."""
