@@ -82,6 +82,7 @@ class Absent:
     """In the place of an array that a call passes None for: its data is nowhere."""
 
     data = 0
+    shape = None
 
 
 ABSENT = Absent()

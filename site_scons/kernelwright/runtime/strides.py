@@ -36,15 +36,15 @@ def told_stride(places: Iterable[tuple[Strided | None, int]], step: int = 1) -> 
     so, the symbol is what it is in a compact array, as a multiple of ``step``.
 
     Arguments:
-        places: the arrays, of which an output may be left out, each with a dimension.
+        places: the arrays, of which an output may be left out and others may be None, each with a dimension.
         step: what the symbol has to be a multiple of.
     """
-    given = [(array, axis) for array, axis in places if array is not None]
-    for array, axis in given:
-        if array.shape is not None and array.shape[axis] > 1 and 0 not in array.shape:
+    given = [(array, array.shape, axis) for array, axis in places if array is not None and array.shape is not None]
+    for array, shape, axis in given:
+        if shape[axis] > 1 and 0 not in shape:
             return stride_of(array, axis)
-    for array, axis in given:
-        stride = prod((array.shape or ())[axis + 1 :])
+    for _, shape, axis in given:
+        stride = prod(shape[axis + 1 :])
         return stride - stride % step
     return 0
 
@@ -60,7 +60,8 @@ class DeclaredStrides:
         arguments = entry["arguments"]
         self._declared = [[_stride(stride) for stride in item.get("strides", ())] for item in arguments]
         self._places: dict[str, list[tuple[int, int]]] = {}
-        for position in sorted(range(len(arguments)), key=lambda number: bool(arguments[number]["output"])):
+        firm = [not item["output"] and item.get("given", True) is True for item in arguments]
+        for position in sorted(range(len(firm)), key=lambda number: not firm[number]):
             for axis, stride in enumerate(arguments[position].get("strides", ())):
                 if isinstance(stride, str) and stride.isidentifier():
                     self._places.setdefault(stride, []).append((position, axis))
