@@ -155,6 +155,12 @@ def test_an_eager_call_chooses_as_the_package_does(demand: Demand) -> None:
             n, k = te.var("n"), te.var("k")
             x = te.placeholder((n,), "float32", name="x")
             return te.create_prim_func([k, x, te.compute((n,), lambda i: x[i] + k * 0.0 + most, name="y")])
+
+        @kernel(configs=grid(wide=[1, 2]), outputs=["y"])
+        def sized(wide: int):
+            k = te.var("k")
+            b = te.placeholder((wide * k,), "float32", name="b")
+            return te.create_prim_func([k, b, te.compute((k,), lambda i: b[i * wide] + wide, name="y")])
         """,
     )
     demand.project.built("-j2")
@@ -198,6 +204,10 @@ def test_an_eager_call_chooses_as_the_package_does(demand: Demand) -> None:
         assert [int(np.frombuffer(one[3], "float32")[0]) for one in found[:7]] == [8, 64, 64, 8, 64, 8, 64]
         with pytest.raises(ValueError, match="(?s)most-8 requires n <= 8, and n is 65.*most-64 requires n <= 64, "):
             limited(3, np.zeros(65, "float32"))
+        sized = kw.load("kernels/product.py").sized
+        for k in (4, 2, 3, 4):
+            arguments = k, np.zeros(4, "float32")
+            assert outcome(sized, *arguments) == outcome(demo.sized, *arguments), arguments
         power = kw.load("kernels/product.py").power
         assert outcome(power, g[0]) == outcome(demo.power, g[0])
         with pytest.raises(ValueError, match="(?s)fit several variants.*name one: power.compile"):

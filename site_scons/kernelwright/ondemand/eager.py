@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import os
 import threading
@@ -19,6 +20,7 @@ from ..runtime.dtype import name_of_torch
 from ..runtime.interface import in_order
 from ..runtime.passed import optional_in
 from ..runtime.refusal import AMBIGUOUS, MISALIGNED, NO_TARGET, NO_VARIANT, refusal_of
+from ..runtime.size import Size
 from .reached import Doubt
 from .record import open_block
 
@@ -91,7 +93,7 @@ class Choices:
             job = self._job(config, tuned=False)
             make = partial(self._definition._variant, job, target)
             self._variants[name] = self._made_once("variant", job, (name[0], str(target)), make)
-            if self._variants[name].get("requires"):
+            if self._variants[name].get("requires") or _numbers_choose(self.origin.record, self._variants[name]):
                 self.key = _exact_key
             elif self.key is _key and any("strides" in argument for argument in self._variants[name]["arguments"]):
                 self.key = _key_with_strides
@@ -356,6 +358,14 @@ def _may_be_meant(
     return key in (record.reference or ()) or not (isinstance(value, str) and value in inputs)
 
 
+def _numbers_choose(record: KernelRecord, variant: Mapping[str, Any]) -> bool:
+    """Whether a number that a call passes is in the size of an array, by which other configs may differ."""
+    numbers = {argument["name"] for argument in variant["arguments"] if argument["kind"] != "tensor"}
+    sizes = (size for argument in variant["arguments"] for size in argument.get("shape", ()))
+    used = (Size(size).names for size in sizes if isinstance(size, str))
+    return len(record.configs) > 1 and not numbers.isdisjoint(itertools.chain.from_iterable(used))
+
+
 def _may_fit(name: str, variant: dict[str, Any], passed: list[Described], target: str | None) -> bool:
     """Whether dtypes, ranks and constant sizes fit."""
     try:
@@ -439,7 +449,7 @@ def _key(argument: Any) -> Any:
 
 
 def _exact_key(argument: Any) -> Any:
-    """What decides that, where a definition requires something of numbers and strides."""
+    """What decides that, where numbers and strides do, too: they are required to be something, or sizes follow."""
     if hasattr(argument, "__dlpack__"):
         return _key(argument), _strides(argument)
     return _key(argument), operator.index(argument) if hasattr(argument, "__index__") else None
