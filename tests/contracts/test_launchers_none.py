@@ -117,6 +117,28 @@ def test_a_number_can_tell_the_size_of_an_array_that_is_None(process: Process) -
     assert text.startswith("ValueError: kernel 'told': Mismatched b.shape[0] on argument #1 when calling:")
 
 
+def test_None_tells_no_stride_and_a_size_that_is_computed_may_have_strides(process: Process) -> None:
+    process.run(
+        """
+        apart, one = made.kernel("apart"), on_cuda((1, 5), data=0x20000)
+        x = on_cuda((3, 5), strides=(9, 1), data=0x20000)
+        apart(None, x), apart(on_cuda((3,), strides=(9,)), x, on_cuda((24, 5), strides=(11, 1), data=0x30000))
+        apart(None, one), apart(on_cuda((1,)), one)
+        """,
+        parameters="pppii",
+    )
+    assert process.parameters() == [
+        "0 0x20000 0 9 0",
+        "0x10000 0x20000 0x30000 9 11",
+        *(f"{bias} 0x20000 0 5 0" for bias in ("0", "0x10000")),
+    ]
+    large = "on_cuda((2**29 + 1, 1), strides=(1, 1))"
+    for x, rest in (("on_cuda((3, 5))", "on_cuda((23, 5))"), (large, "on_cuda((8, 1))")):  # 8 is 8 * n in 32 bits
+        text = process.refusal(f'made.kernel("apart")(None, {x}, {rest})')
+        assert text.startswith("ValueError: kernel 'apart': ") and "rest.shape[0]" in text, text
+    assert process.calls("launch") == []
+
+
 RANDOM = """
 import os
 from pathlib import Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,22 @@ def told() -> Kernel:
     return Kernel([Variant.of("told", declared("told_kernel", "m * k", passed))])
 
 
+def apart() -> Kernel:
+    """Arrays that may be None: one in front of the array that tells its stride, and one of more rows and any stride."""
+    from kernelwright.cuda import Size, Stride, Tensor
+
+    passed = {
+        "bias": Tensor("float32", "n", strides=("s",), optional=True),
+        "x": Tensor("float32", "n", "m", strides=("s", 1)),
+        "rest": Tensor("float32", "8 * n", "m", strides="dense", optional=True),
+        "step": Size("s"),
+        "rest_step": Stride("rest", 0),
+    }
+    lowered = Variant.of("apart", declared("apart_kernel", "n", passed))
+    signature = {**lowered.signature, "requires": ["s >= m"]}
+    return Kernel([replace(lowered, signature=signature)])
+
+
 RULES: tuple[dict[str, bool | None], ...] = (
     {"a": True, "b": True, "c": None},
     {"a": True, "b": False, "c": None},
@@ -233,7 +250,7 @@ def kernels() -> dict[str, Kernel]:
     made |= {name: Kernel([Variant.of(name, function, outputs=["y"])]) for name, function in of_tir.items()}
     made["strided"] = Kernel([Variant.of("strided", strided())])
     made |= {"head": head("head", ()), "knows": head("knows", ("k",))}
-    made |= {"biased": biased(), "masked": masked(), "rules": rules(), "told": told()}
+    made |= {"biased": biased(), "masked": masked(), "rules": rules(), "told": told(), "apart": apart()}
     return made | {"scale": scale(), "norm": norm(), "product": product()}
 
 

@@ -52,6 +52,7 @@ def test_words_tuples_and_arrays_without_a_word_tell_each_stride() -> None:
         ({"strides": (2**31, 1)}, "stride 0 of argument 'x' is 2147483648, which is no stride"),
         ({"strides": (0, 1), "written": True}, "stride 0 of argument 'x' is 0, and the kernel writes it"),
         ({"strides": ("s", 1), "multiples": {"t": 4}}, "argument 'x' has multiples={'t': 4}"),
+        ({"strides": ("2 * n", 1), "multiples": {"2 * n": 4}}, "argument 'x' has multiples={'2 * n': 4}"),
     ],
     ids=str,
 )
@@ -119,6 +120,16 @@ def test_one_name_is_one_number_and_a_stride_is_passed_in_its_type() -> None:
     assert any(passes.startswith("0 <= s") or "s >= 0" in passes for passes in checks), checks
 
 
+def test_a_size_has_one_type_whether_it_is_computed_or_a_number_of_its_name() -> None:
+    """With declared strides TVM compares all of them in one type; nothing wraps around in it."""
+    signature = lowered(UNIT, x=Tensor("float32", "8 * m", "m - 1", strides=("s", 1)), m=Scalar("int32"))
+    assert signature["arguments"][0]["shape"] == ["m * 8", "m - 1"]
+    assert {"-268435456 <= m", "m <= 268435455"} <= {check["passes"] for check in signature["host_checks"]}
+    for dtype in ("int64", "int8", "float32"):
+        with pytest.raises(DefinitionError, match=f"'n' is a size, which is int32, and an argument that is {dtype}"):
+            lowered(UNIT, x=Tensor("float32", "n"), n=Scalar(dtype))
+
+
 def test_an_output_has_the_strides_of_new_arrays_and_an_exported_function_sees_all() -> None:
     from dataclasses import replace
 
@@ -137,7 +148,7 @@ def test_an_output_has_the_strides_of_new_arrays_and_an_exported_function_sees_a
 
 
 class Given:
-    def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...] | None = None) -> None:
+    def __init__(self, shape: tuple[int, ...] | None, strides: tuple[int, ...] | None = None) -> None:
         self.shape, self.strides = shape, strides
 
 
@@ -145,6 +156,10 @@ def test_the_first_array_with_something_to_stride_over_tells_a_symbol() -> None:
     one, two, empty = Given((1, 4), (99, 1)), Given((3, 8), (-11, 1)), Given((3, 0), (7, 1))
     assert told_stride([(None, 0), (one, 0), (empty, 0), (two, 0)]) == -11
     assert told_stride([(one, 0)]) == 4 and told_stride([(Given((1, 21)), 0)], 16) == 16 and told_stride([]) == 0
+    assert told_stride([(Given(None), 0), (one, 0)]) == 4 and told_stride([(Given(None), 0)]) == 0
+    bias = {"output": False, "given": None, "strides": ["s"]}
+    optional = DeclaredStrides({"arguments": [bias, {"output": False, "strides": ["s", 1]}]})
+    assert [optional.told([each, one], {})["s"] for each in (Given((1,)), Given(None))] == [4, 4]
     arguments = [{"output": name == "y", "strides": ["s", 1]} for name in "xy"]
     declared = DeclaredStrides({"arguments": arguments, "stride_symbols": {"s": "int32"}, "multiples": {"s": 2}})
     assert declared.fit([Given((3, 4), (6, 1)), Given((3, 4), (6, 1))], {})

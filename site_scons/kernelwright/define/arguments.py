@@ -310,7 +310,7 @@ def _check_passed(declared: Mapping[str, Tensor | Scalar], outputs: Sequence[str
         used = [one for size in tensor.shape for one in _names(str(size))] if tensor.optional else []
         if unknown := [one for one in used if one not in told]:
             message = f"the size {unknown[0]!r} is only in the shape of {name!r}, for which calls may pass None"
-            remedy = f"give another input that size, or pass it as an argument: {unknown[0]}=Scalar('int32')"
+            remedy = "give another input that size, or declare an integer argument of that name"
             raise DefinitionError(message, where, remedy)
 
 
@@ -380,7 +380,7 @@ def _check_tensor(name: str, value: Tensor, where: Where) -> None:
         raise DefinitionError(message, where, f"use a power of two up to {MOST_ALIGNED}")
     known: tuple[object, ...] = (*value.shape, *(value.strides if isinstance(value.strides, tuple) else ()))
     for size, factor in value.multiples.items():
-        if size not in known or type(factor) is not int or not 0 < factor < 1 << 31:
+        if size not in known or not str(size).isidentifier() or type(factor) is not int or not 0 < factor < 1 << 31:
             message = f"argument {name!r} has multiples={shown(dict(value.multiples))}"
             raise DefinitionError(message, where, "name its sizes or strides, and give each a positive integer")
 

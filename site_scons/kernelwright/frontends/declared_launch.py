@@ -158,7 +158,16 @@ class _Host:
         if _is_absent(value):
             return tirx.Var(name, "handle")
         strides = [self._stride(stride) for stride in self._strides[name]]
-        return tirx.decl_buffer([self._size(size) for size in value.shape], value.dtype, name, strides=strides)
+        shape = [self._size(size) for size in value.shape]
+        if strides:  # TVM 0.27 takes sizes and strides of one type only
+            shape = [self._narrowed(f"{name}.shape[{axis}]", size) for axis, size in enumerate(value.shape)]
+        return tirx.decl_buffer(shape, value.dtype, name, strides=strides)
+
+    def _narrowed(self, name: str, size: int | str) -> Any:
+        """A size in the type of sizes; one that is computed, and does not fit it, is refused before the launches."""
+        if isinstance(size, int) or size.isidentifier():
+            return self._size(size)
+        return tirx.Cast(self._size_dtype, self._parameter_number(name, size, self._size_dtype))
 
     def _stride(self, stride: int | str) -> Any:
         """A declared stride, in the type of sizes. One that stands alone may be negative, so nothing bounds it."""
@@ -196,6 +205,10 @@ class _Host:
                 if name not in self._parameters:
                     self._size(name)
             return self._number(size)
+        if size in self._parameters and size not in self._sizes:
+            dtype, remedy = self._declared[size].dtype, f"write {size}=Scalar({self._size_dtype!r})"
+            message = f"{size!r} is a size, which is {self._size_dtype}, and an argument that is {dtype}"
+            raise DefinitionError(message, self._where, f"{remedy}, or give one of them another name")
         if size not in self._sizes:
             self._sizes[size] = tirx.Var(size, self._size_dtype)
             most = tirx.IntImm(self._size_dtype, integer_range(self._size_dtype)[1])
