@@ -114,6 +114,15 @@ def test_several_launches_share_temporary_memory_that_is_freed_behind_them(proce
     assert process.calls("free") == ["in stream 0x7", "in stream 0"]
 
 
+def test_a_workspace_of_a_negative_size_is_refused(process: Process) -> None:
+    process.run('memory, x = made.kernel("memory"), on_cuda((9,)); memory(x, 3), memory(x, 0)')
+    assert len(process.calls("launch")) == 2
+    for n, k in ((4, 1), (9, -1), (4, -1)):
+        text = process.refusal(f'made.kernel("memory")(on_cuda(({n},)), {k})')
+        assert text.startswith("ValueError: kernel 'memory': the size ") and "of a workspace is negative" in text, text
+    assert process.calls("launch") == []
+
+
 def test_a_check_of_the_definition_is_made(process: Process) -> None:
     text = process.refusal('made.kernel("two_steps")(on_cuda((101,)), on_cuda((101,)))')
     kind, _, said = text.partition("RuntimeError: ")

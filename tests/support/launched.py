@@ -231,7 +231,7 @@ def rules() -> Kernel:
 
 def kernels() -> dict[str, Kernel]:
     """All of them, by name."""
-    from kernelwright.cuda import Scalar, Size, Tensor
+    from kernelwright.cuda import Scalar, Size, Tensor, Workspace
 
     x, flags = Tensor("float32", "n"), {"cooperative": True, "dependent": True, "shared": 65536}
     numbers = {"parts": Scalar("int32"), "flag": Scalar("bool")}
@@ -249,6 +249,8 @@ def kernels() -> dict[str, Kernel]:
     of_tir = {"two_steps": two_steps(), "parts": parts(), "fill": fill()}
     made |= {name: Kernel([Variant.of(name, function, outputs=["y"])]) for name, function in of_tir.items()}
     made["strided"] = Kernel([Variant.of("strided", strided())])
+    memory = {"x": x, "memory": Workspace("float32", "n - 5", "k"), "k": Scalar("int32")}
+    made["memory"] = Kernel([Variant.of("memory", declared("memory_kernel", "n", memory))])
     made |= {"head": head("head", ()), "knows": head("knows", ("k",))}
     made |= {"biased": biased(), "masked": masked(), "rules": rules(), "told": told(), "apart": apart()}
     return made | {"scale": scale(), "norm": norm(), "product": product()}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from kernelwright.core.errors import DefinitionError, Where
-from kernelwright.cuda import Exported, Scalar, Size, Source, Stride, Tensor, TensorMap
+from kernelwright.cuda import Exported, Scalar, Size, Source, Stride, Tensor, TensorMap, Workspace
 from kernelwright.cutedsl import Program as CuteDslProgram
 from kernelwright.define.arguments import check_arguments, told_strides
 from kernelwright.frontends.unit import Unit
@@ -78,6 +78,7 @@ def test_what_has_no_such_dimension_and_what_would_be_two_things_is_refused() ->
     assert "argument 's' has Stride(\"x\", 2)" in refusal(x=x, s=Stride("x", 2))
     assert 'there are Stride("x", 0), Stride("x", 1)' in refusal(x=x, s=Stride("x", 2))
     assert "argument 'x' has strides='dense', and no dimensions" in refusal(x=Tensor("float32", strides="dense"))
+    assert "workspace 'w' has the size 'm // n': its divisor is no" in refusal(x=x, w=Workspace("int8", "m // n"))
     assert "'x__stride_0' is the name of a stride" in refusal(x=x, x__stride_0=Scalar("int32"))
     free = Tensor("float32", "m", 64, strides="free")
     assert "is of a tensor whose last stride is not always 1" in refusal(x=TensorMap(free, box=(8, 8)))

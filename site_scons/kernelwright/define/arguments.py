@@ -12,7 +12,7 @@ from typing import Any
 from ..core.errors import DefinitionError, Where, shown
 from ..runtime.size import stride_name, translate
 from .sizes import Size, Sizes, check_size, text_of, unbracketed
-from .strides import COMPACT, Strides, all_strides, as_given, check_strides, check_told, strides_of
+from .strides import COMPACT, Strides, all_strides, as_given, check_strides, check_told, require_divisor, strides_of
 from .unit import Unit
 
 DTYPES = (
@@ -155,6 +155,13 @@ class Workspace:
             if isinstance(size, int) and size < 0:
                 message = f"workspace {name!r} has the size {size}"
                 raise DefinitionError(message, where, "write a size that is not negative")
+            try:
+                translate(text_of(size), str, str, require_divisor)
+            except ValueError as error:
+                message = f"workspace {name!r} has the size {shown(unbracketed(text_of(size)))}: {error}"
+                raise DefinitionError(
+                    message, where, "divide by a number, or pass the quotient as an argument"
+                ) from error
 
 
 class Declared:

@@ -99,14 +99,14 @@ def _check_stride(what: str, stride: Any, where: Where) -> None:
     if not isinstance(stride, str):
         raise DefinitionError(f"{what} is {shown(stride)}, which is no stride", where, WRITE)
     try:
-        translate(stride, str, str, _require_divisor)
+        translate(stride, str, str, require_divisor)
         if any(not used.isascii() or keyword.iskeyword(used) for used in names_in(stride)):
             raise ValueError("a name in it is none in C")
     except ValueError as error:
         raise DefinitionError(f"{what} is {shown(stride)}, which is no stride: {error}", where, WRITE) from error
 
 
-def _require_divisor(operation: str, operands: list[str]) -> str:
+def require_divisor(operation: str, operands: list[str]) -> str:
     """Refuse divisions whose divisor may be 0 in a call: the host code computes them before it can check."""
     if operation in ("//", "%") and (not operands[1].isdigit() or int(operands[1]) == 0):
         raise ValueError("its divisor is no positive integer")

@@ -33,8 +33,12 @@ void *kw_allocate_workspace(int device_type, int device_id, uint64_t bytes, int 
   bool zeroed = code == kDLUInt && bits == 64;
   void *block = NULL, *data = NULL;
   bool cpu = device_type == kDLCPU;
-  bool possible = bytes <= SIZE_MAX / 2;
-  if (!possible || posix_memalign(&block, KW_ALIGNMENT, sizeof(kw_workspace) + (cpu ? bytes : 0))) {
+  if (bytes > SIZE_MAX / 2) {
+    kw_raise("ValueError", "the size of a workspace is negative, or too large, in this call"
+                           "\n  remedy: pass other sizes and numbers");
+    return NULL;
+  }
+  if (posix_memalign(&block, KW_ALIGNMENT, sizeof(kw_workspace) + (cpu ? bytes : 0))) {
     kw_raise("MemoryError", "no memory for a workspace of %" PRIu64 " bytes", bytes);
     return NULL;
   }
