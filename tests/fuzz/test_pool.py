@@ -367,7 +367,7 @@ class PoolWalk(RuleBasedStateMachine):
             assert all(process.is_closed for process in self.processes), "a process is left"
             with pytest.raises(WorkerError, match="the build is ending"):
                 self.pool.call(Call(self.pool, "a.py", 0, 0).request)
-            assert len(os.listdir("/proc/self/fd")) == self.before, "a file is left open"  # noqa: PTH208
+            assert len(os.listdir("/proc/self/fd")) <= self.before, "a file is left open"  # noqa: PTH208
         finally:
             self.patch.undo()
 

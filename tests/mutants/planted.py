@@ -400,8 +400,8 @@ PLANTED = (
     Planted(
         "What is lowered is what a definition returns then, and not the program that its key is of.",
         "Programs.lower",
-        "lowered = deeply(lambda: front_end.lower(program, unit, lambda doing: None))",
-        "lowered = deeply(lambda: front_end.lower(self.returned(unit), unit, lambda doing: None))",
+        "lowered = deeply(lambda: frontends.lowered(front_end, program, unit, lambda doing: None))",
+        "lowered = deeply(lambda: frontends.lowered(front_end, self.returned(unit), unit, lambda doing: None))",
         ("test_what_is_compiled_is_the_program_that_the_key_is_of",),
     ),
     Planted(

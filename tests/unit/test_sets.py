@@ -22,3 +22,10 @@ def test_every_line_of_the_list_names_tests_and_none_twice() -> None:
 def test_the_two_commands_have_all_tests() -> None:
     assert f'pytest -n auto -m "{FAST}"\n' in (ROOT / "README.md").read_text(encoding="utf-8")
     assert "pytest -n auto -m slow " in (ROOT / ".ci/run").read_text(encoding="utf-8")
+
+
+def test_files_in_one_kind_of_folder_have_names_of_their_own() -> None:
+    """pytest imports the files of folders that are no packages by their names alone."""
+    files = [path for path in (ROOT / "tests").rglob("test_*.py") if not (path.parent / "__init__.py").exists()]
+    names = [path.name for path in files]
+    assert not {name for name in names if names.count(name) > 1}
