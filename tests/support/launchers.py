@@ -52,6 +52,7 @@ class Variant:
         cls, kernel: str, defined: Any, *, slug: str = "default", config: Any = None, outputs: Any = (), **more: Any
     ) -> Variant:
         """That of a PrimFunc or a DeclaredLaunch."""
+        from kernelwright.frontends.cuda.source import declared_in
         from kernelwright.frontends.declared_launch import lower_launches
         from kernelwright.frontends.launches import DeclaredLaunch
         from kernelwright.frontends.tir.front_end import Tir
@@ -60,7 +61,7 @@ class Variant:
         unit = Unit(kernel, slug, symbol, config or {}, tuple(outputs), "cuda", "sm_90", f"{kernel}.py:1")
         is_declared = isinstance(defined, DeclaredLaunch)
         lowered = (
-            lower_launches(defined.arguments, [defined], unit)
+            lower_launches(declared_in(defined.passed), [defined], unit)
             if is_declared
             else Tir().lower(defined, unit, lambda doing: None)
         )

@@ -219,10 +219,6 @@ class Workspace:
     zeroed: bool = False
 
 
-CALL = "call"
-"""The only key of the configs of recorded functions: it names the form of the calls that a variant is for."""
-
-
 @dataclass(frozen=True)
 class Specialized:
     """A parameter of a recorded function, as the code of one variant has it.
@@ -405,7 +401,7 @@ class Signature:
 
     def __post_init__(self) -> None:
         """Raises ValueError if the outputs are others than the arguments say, or no input tells what is required."""
-        told = {*self.symbol_places(), *self.stride_places()}
+        told = {*self.symbol_places(), *self.stride_places()} if self.requires else set[str]()
         for text in self.requires:
             if unknown := {*Requirement(text).names} - told:
                 raise ValueError(f"it requires {shown(text)}, and no input tells {shown(min(unknown))}")

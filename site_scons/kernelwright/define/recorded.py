@@ -26,6 +26,9 @@ LARGEST = 64 << 20
 VARIABLE = "KERNELWRIGHT_RECORD"
 """The variable of the environment that names the file into which a program's configs are recorded."""
 
+CALL = "call"
+"""The only key of the configs of functions that a program calls: the form of the calls that a variant is for."""
+
 Check = Callable[[Callable[..., Any], Any, Where], tuple[Mapping[str, Any], ...]]
 """Finds out whether configs suit a definition."""
 

@@ -11,7 +11,6 @@ from ..core.signature import TensorMap as EncodedMap
 from ..define.arguments import Scalar, Tensor, Workspace
 from ..define.sizes import Size, Sizes, text_of
 from ..define.strides import all_strides
-from .cuda.source import declared_in
 from .cuda.tensor_map import FILLS, PROMOTIONS, SWIZZLES, TensorMap
 
 
@@ -48,11 +47,6 @@ class DeclaredLaunch:
     shared: Sizes = 0
     cooperative: bool = False
     dependent: bool = False
-
-    @property
-    def arguments(self) -> dict[str, Tensor | Scalar]:
-        """The arguments of the kernel."""
-        return declared_in(self.passed)
 
     @property
     def mapped(self) -> dict[str, EncodedMap]:

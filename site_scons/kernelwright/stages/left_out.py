@@ -13,7 +13,7 @@ from typing import Any
 from ..backends.files import UnitFiles, VariantFiles
 from ..core.errors import LoweringError, Where
 from ..core.records import read_json
-from ..core.signature import CALL
+from ..define.recorded import CALL
 from .runs import Services
 
 REMEDY = "mend that line, or give the function a config that runs on that arch, and record the program again"

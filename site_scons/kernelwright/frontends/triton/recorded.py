@@ -13,18 +13,15 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...core.converter import to_json
 from ...core.errors import DefinitionError, Where, shown
 from ...core.files import canonical_json
-from ...core.signature import CALL
 from ...define.kernel import Kernel, Kernels
 from ...define.kernel_options import Declaration, read_options
 from ...define.names import caller, is_name
-from ...define.record import KernelRecord
-from ...define.recorded import damage, read_recorded, recorded
-from .recorded_text import Texts
+from ...define.recorded import CALL, damage, read_recorded, recorded
 from .recording import (
     DIVISIBLE,
     ChosenConfig,
@@ -34,6 +31,9 @@ from .recording import (
     parse,
     text_of_specialization,
 )
+
+if TYPE_CHECKING:
+    from ...define.record import KernelRecord
 
 OPTIONS = ("archs", "backends", "reads")
 """The options of ``@kernel`` that recorded functions can have."""
@@ -96,6 +96,8 @@ def recorded_functions(
     folder = Path(str(where.location).rpartition(":")[0]).parent
     functions = _functions_in(folder, path, where)
     _require_modules(functions, where)
+    from .recorded_text import Texts  # a run with nothing to do reads no texts
+
     texts, recording = Texts(), _from_here(folder / path)
     kernels = {}
     for name, function in _named(functions, names or {}, path, where).items():
