@@ -20,10 +20,9 @@ from pathlib import Path
 
 from kernelwright.cluster.start import cluster_at
 from kernelwright.core.errors import Where
-from kernelwright.processes.elsewhere import Elsewhere
 from kernelwright.processes.memory import Measurements, MemoryGovernor
 from kernelwright.processes.runner import ToolRunner
-from kernelwright.processes.tools import RunsTools, ToolCall
+from kernelwright.processes.tools import Elsewhere, RunsTools, ToolCall
 
 from .children.standin_worker import TOOL
 

@@ -10,7 +10,7 @@ from kernelwright.cluster.dask_worker import INFORMATION, MachinePlugin
 from kernelwright.cluster.machine import Machine
 from kernelwright.cluster.messages import Offer, resource, versions
 from kernelwright.core.converter import to_json
-from kernelwright.processes.elsewhere import SharedTool
+from kernelwright.processes.tools import SharedTool
 
 TOOL = SharedTool("shell", "1", "5e11", {"SHELL": "/bin/sh"})
 

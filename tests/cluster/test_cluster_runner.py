@@ -14,12 +14,11 @@ from kernelwright.cluster.messages import ActionResult, Offer, Packed
 from kernelwright.cluster.runner import Cluster, ClusterGone, NotDone
 from kernelwright.core.errors import SettingsError, ToolchainError, ToolError, Where, WorkerError
 from kernelwright.define.cluster_address import check_address
-from kernelwright.processes.elsewhere import Elsewhere, SharedTool
 from kernelwright.processes.memory import Measurements, MemoryGovernor
 from kernelwright.processes.messages import Failed, Result, decode, encode
 from kernelwright.processes.protocol import ToolRun
 from kernelwright.processes.runner import ToolRunner
-from kernelwright.processes.tools import ToolCall, ToolResult
+from kernelwright.processes.tools import Elsewhere, SharedTool, ToolCall, ToolResult
 from support.moments import Gate, wait_until_gone
 
 VERSIONS = {"kernelwright": "1", "python": "3"}

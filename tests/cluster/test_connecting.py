@@ -25,7 +25,7 @@ from support.dask_cluster import Scheduler
 pytest.importorskip("distributed", reason="clusters need the extra fleet")
 from kernelwright.cluster import dask_client
 from kernelwright.cluster.address import FILES, find_certificates, first_cause
-from kernelwright.cluster.loop import Loop
+from kernelwright.cluster.dask_client import Loop
 from kernelwright.cluster.runner import ClusterGone
 
 LIMIT_S = 0.3

@@ -28,12 +28,11 @@ from kernelwright.processes import runner as runner_module
 from kernelwright.processes import tool_process
 from kernelwright.processes import worker as worker_module
 from kernelwright.processes.children import ForkServer
-from kernelwright.processes.elsewhere import Elsewhere, SharedTool
 from kernelwright.processes.memory import Measurements, MemoryGovernor
 from kernelwright.processes.pool import WorkerPool
 from kernelwright.processes.protocol import DevicesRequest, DiscoverRequest
 from kernelwright.processes.runner import ToolRunner
-from kernelwright.processes.tools import ToolCall
+from kernelwright.processes.tools import Elsewhere, SharedTool, ToolCall
 from support.family import family, number, require_gone
 from support.moments import ENDLESS, HANGS_AFTER_S, Clock, Gate, processes_of, wait_for, wait_until_gone
 from support.scripts_elsewhere import ScriptRequest

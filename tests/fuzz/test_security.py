@@ -35,7 +35,7 @@ NETWORK_MODULES |= {"distributed"}
 READS_CERTIFICATES = "cluster/address.py"
 """The module that looks whether certificates can be used. It connects to nobody."""
 
-ON_A_CLUSTER = ("cluster/dask_client.py", "cluster/loop.py", "cluster/dask_worker.py", "cluster/command.py")
+ON_A_CLUSTER = ("cluster/dask_client.py", "cluster/dask_worker.py", "cluster/command.py")
 """Modules that are imported if a cluster is asked for. They reach it by Dask."""
 
 CODE_FUNCTIONS = {"eval", "exec", "compile", "__import__", "execfile"}

@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 import zlib
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -17,10 +18,10 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
-from kernelwright.commands import project_caches
+from kernelwright.commands.cache import run_shared
 from kernelwright.core.errors import SettingsError
 from kernelwright.define.settings import Settings
-from kernelwright.state import asked_ahead, layers, remote_client, remote_store
+from kernelwright.state import layers, remote_client, remote_store
 from kernelwright.state.cache import BuildCache
 from kernelwright.state.entry import ANSWER, Wanted, entry_key, entry_with, key_of
 from kernelwright.state.remote_bazel import action_result, digest_in
@@ -426,15 +427,15 @@ def test_a_push_leaves_nothing_out_or_says_so(
         return False
 
     server.answer = one_fails
-    assert project_caches.run("push") == 1 and "push again" in capsys.readouterr().err
+    assert run_shared(Namespace(action="push")) == 1 and "push again" in capsys.readouterr().err
     assert len(set(failing)) == 1 and len(server.objects) == 29
     server.answer = lambda handler: False
-    assert project_caches.run("push") == 0 and len(server.objects) == 30
+    assert run_shared(Namespace(action="push")) == 0 and len(server.objects) == 30
     said = capsys.readouterr()
     assert said.out == "1 entries are new in the remote cache, 0.0 MB\n" and "push again" not in said.err
     server.answer = lambda handler: reply(handler, 200, b"<html>log in</html>") is None
     with pytest.raises(SettingsError, match="is no store"):
-        project_caches.run("push")
+        run_shared(Namespace(action="push"))
 
 
 def test_a_number_of_a_result_has_64_bits() -> None:
@@ -449,7 +450,7 @@ def test_a_push_of_no_build_cache_is_an_error(tmp_path: Path, server: Faulty, mo
     monkeypatch.setenv("KERNELWRIGHT_REMOTE_CACHE", server.address)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SettingsError, match="there is no build cache build/"):
-        project_caches.run("push")
+        run_shared(Namespace(action="push"))
     assert not server.asked
 
 
@@ -525,7 +526,7 @@ def arrived(two: Machine) -> Compressed:
 def test_an_answer_that_came_ahead_is_unpacked_by_whoever_needs_it(
     tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch, limit: str, room: int, unpacks: str
 ) -> None:
-    monkeypatch.setattr(asked_ahead if limit == "MOST_HELD" else layers, limit, room)
+    monkeypatch.setattr(layers, limit, room)
     has_answer(tmp_path / "one", server.address)
     server.asked.clear()
     with machine(tmp_path / "two", server.address, remote_mode="read") as two:
@@ -856,7 +857,7 @@ def test_there_is_an_end_to_the_names_that_others_make_us_look_at(
         send_list(writer.remote, KEY, names)
     asked: list[str] = []
     monkeypatch.setattr("kernelwright.state.remote_entries.MOST_NAMES", 3)
-    monkeypatch.setattr("kernelwright.state.sender.MOST_NAMES", 3)
+    monkeypatch.setattr("kernelwright.state.layers.MOST_NAMES", 3)
     monkeypatch.setattr("kernelwright.state.entry.MOST_NAMES", 2)
     with machine(tmp_path / "reader", server.address) as reader:
         assert reader.fetched(current=lambda name: asked.append(name) or "1") is None

@@ -30,7 +30,7 @@ sys.meta_path.insert(0, NoTvm())
 """The begin of a build file that starts no worker, does not probe nvcc, and does not import TVM."""
 
 PROCESSES = """\
-from kernelwright.scons import restored, restorers
+from kernelwright.scons import restored
 
 restored.BATCH = restored.WORTH_A_PROCESS = 1
 """

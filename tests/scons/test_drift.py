@@ -155,9 +155,9 @@ DECIDING_NOTHING = {
     *modules("runtime/", "kernel cython_kernel jax_kernel recorded_kernel torch_kernel"),
     *modules("runtime/cuda_core_", "arrays device frameworks kernel launch match memory"),
     *modules("stages/", "configured kernel partial selection tools tuned"),
-    *modules("state/", "asked_ahead cache counts entries finished journal layers own_folder restorer sender settled"),
+    *modules("state/", "cache counts entries finished journal layers own_folder restorer settled"),
     *modules("state/", "shards trace tuning_result"),
-    *modules("state/remote_", "bazel client entries objects opening room store"),
+    *modules("state/remote_", "bazel client entries objects opening store"),
     *(*modules("package/", "diff sdist"), *modules("worker/", "elsewhere forkserver start_elsewhere tvm_import")),
 }
 """Modules that no stage's signature has: what they do does not change what a stage makes out of its inputs, or it is in

@@ -22,7 +22,7 @@ def sharing(project: Project, cache: Path) -> Project:
 
 
 PROCESSES = """\
-from kernelwright.scons import restored, restorers
+from kernelwright.scons import restored
 from kernelwright.state.restorer import Restorer
 
 restored.BATCH = restored.WORTH_A_PROCESS = 1
@@ -37,7 +37,7 @@ Restorer.restore = counted
 """The begin of a build file that has processes restore kernels, from the second definition file on."""
 
 HALF = """\
-restorers.PROGRAM = '''
+restored.PROGRAM = '''
 import os, sys
 sys.stdin.readline()
 sys.stdin.readline()
@@ -48,7 +48,7 @@ open("build/kernels/demo/scale/scale.so", "w").write("half of it")
 """Processes that end in the middle of their work."""
 
 HALF_AN_ANSWER = """\
-restorers.PROGRAM = '''
+restored.PROGRAM = '''
 import sys
 sys.stdin.readline()
 sys.stdin.readline()
@@ -97,7 +97,7 @@ def test_another_checkout_starts_no_worker_and_probes_nothing(shared: Project, e
 
 @pytest.mark.parametrize(
     ("program", "here"),
-    [("", 1), ('restorers.PROGRAM = "#" * (1 << 22)\n', 2), (HALF, 2), (HALF_AN_ANSWER, 2)],
+    [("", 1), ('restored.PROGRAM = "#" * (1 << 22)\n', 2), (HALF, 2), (HALF_AN_ANSWER, 2)],
     ids=["processes", "none that starts", "one that is killed", "while it answers"],
 )
 def test_many_kernels_are_taken_by_several_processes(shared: Project, elsewhere: Path, program: str, here: int) -> None:

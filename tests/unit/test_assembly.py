@@ -18,8 +18,8 @@ from kernelwright.core.errors import KernelwrightError, Where
 from kernelwright.core.files import sha256_of
 from kernelwright.define.settings import Settings
 from kernelwright.package.size_table import KernelSize
-from kernelwright.scons.action import StageAction
 from kernelwright.scons.graph import PackageGraph
+from kernelwright.scons.package import StageAction
 from kernelwright.scons.progress import Progress
 from kernelwright.stages import wheel as wheel_module
 from kernelwright.stages.package import Assembly

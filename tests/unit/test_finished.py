@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kernelwright.core.converter import to_json
 from kernelwright.core.files import file_stamp, sha256_of
-from kernelwright.scons.restorers import Restorers
+from kernelwright.scons.restored import Restorers
 from kernelwright.state import finished
 from kernelwright.state.cache import BuildCache
 from kernelwright.state.entry import entry_key, key_of

@@ -13,7 +13,6 @@ from kernelwright.core.errors import KernelwrightError, SettingsError
 from kernelwright.define.settings import Settings
 from kernelwright.ondemand import machine as machine_module
 from kernelwright.ondemand import options as options_module
-from kernelwright.ondemand.choice import Machine
 from kernelwright.ondemand.machine import LEVELS, cuda_devices, native_cpu_arch
 from kernelwright.ondemand.options import (
     OPTIONS,
@@ -24,6 +23,7 @@ from kernelwright.ondemand.options import (
     settings_for,
     unknown_variables,
 )
+from kernelwright.ondemand.origin import Machine
 from kernelwright.ondemand.session import Sessions
 from kernelwright.ondemand.store import KernelStore
 from support.launchers import STANDIN

@@ -15,7 +15,7 @@ from kernelwright.stages.code import PACKAGE, code_digest, code_of, imported, mo
 LABELS = [label for label, kind in KINDS.items() if kind.module]
 
 EXECUTION = "define/kernel core/files worker/definitions worker/imports worker/patterns core/project worker/reads"
-EXECUTION += " worker/server worker/strict worker/events worker/questions worker/looks"
+EXECUTION += " worker/server worker/strict worker/events worker/watch worker/looks"
 DEVICE_COMPILERS = "toolchain/headers toolchain/nvcc_run toolchain/nvrtc_run processes/environment stages/device"
 DEVICE_COMPILERS += " toolchain/nvcc_steps_run toolchain/ask toolchain/cuda toolchain/nvcc toolchain/nvcc_steps"
 DEVICE_COMPILERS += " toolchain/nvrtc toolchain/nvrtc_compile"
@@ -28,7 +28,7 @@ DECIDING = {
     "OBJECT": "toolchain/host_code toolchain/headers toolchain/nvcc_run backends/own_code stages/context stages/object "
     "toolchain/nvcc_steps",
     "FATBIN": "toolchain/fatbin toolchain/nvcc_run stages/fatbin",
-    "SASS": "toolchain/sass stages/sass",
+    "SASS": "stages/sass",
     "WRAP": "backends core/dtype toolchain/fatbin stages/wrap stages/context",
     "GLIBC": "toolchain/glibc stages/glibc",
     "LAUNCHER": "backends/commands backends/launcher toolchain/nvcc_run stages/launcher stages/places",
@@ -54,7 +54,7 @@ WHEEL_MODULES = "archive content described device_code diff git members package_
 WHEEL_MODULES += " source verify version"
 WHEELS = " ".join(f"package/{name}" for name in WHEEL_MODULES.split())
 COMPILER_MODULES = (
-    "fatbin glibc headers host_code limits nvcc_run nvcc_steps_run nvrtc_run plain_flags sass shared trimmed"
+    "fatbin glibc headers host_code limits nvcc_run nvcc_steps_run nvrtc_run plain_flags shared trimmed_source"
 )
 COMPILERS = " ".join(f"toolchain/{name}" for name in COMPILER_MODULES.split())
 

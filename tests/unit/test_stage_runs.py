@@ -19,7 +19,7 @@ import SCons.Script.Main
 from kernelwright.core.errors import KernelwrightError, Where
 from kernelwright.core.files import sha256_of
 from kernelwright.core.pipeline import KINDS
-from kernelwright.scons.action import StageAction
+from kernelwright.scons.package import StageAction
 from kernelwright.scons.progress import Progress
 from kernelwright.scons.run import BuildRun
 from kernelwright.stages.execution import publish

@@ -23,7 +23,7 @@ from kernelwright.core import locks
 from kernelwright.core.errors import KernelwrightError
 from kernelwright.core.files import open_lock
 from kernelwright.define.settings import Settings
-from kernelwright.ondemand import cache_place, key_locks
+from kernelwright.ondemand import cache_place
 from kernelwright.ondemand import store as store_module
 from kernelwright.ondemand.cache_place import PLACE, CacheError, cache_folder
 from kernelwright.ondemand.kernel_folders import damage, kernel_folder, put
@@ -294,7 +294,7 @@ def test_a_lock_counts_only_if_its_file_is_still_there(tmp_path: Path, monkeypat
         opened.append(path)
         return lock
 
-    monkeypatch.setattr(key_locks, "open_lock", open_slowly)
+    monkeypatch.setattr(store_module, "open_lock", open_slowly)
     held = a_store(tmp_path).locked(KEY, 1, quiet)
     with held, pytest.raises(CacheError), a_store(tmp_path).locked(KEY, 0.05, quiet):
         pass

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from kernelwright.cli import main
-from kernelwright.commands.report.axes import ticks
 from kernelwright.commands.report.data import collect
 from kernelwright.commands.report.page import render
+from kernelwright.commands.report.plot import ticks
 from kernelwright.commands.report.text import microseconds, short_time
 from kernelwright.state.tuning_result import ConfigResult, read_result
 from support.browser import Browser, escaped, needs_browser, rows_of

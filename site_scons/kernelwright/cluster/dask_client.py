@@ -8,6 +8,7 @@ bytes, and refuses all others.
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import contextlib
 import itertools
@@ -18,8 +19,8 @@ import threading
 import time
 import types
 import warnings
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import Any, TypeVar
 
 import distributed
 from distributed.security import Security
@@ -28,7 +29,6 @@ from ..core.converter import from_json
 from ..core.errors import ToolchainError, WorkerError
 from .address import WHERE, Certificates, first_cause
 from .dask_worker import INFORMATION, execute
-from .loop import Loop
 from .messages import Offer, resource, versions
 from .runner import ClusterGone, NotDone
 
@@ -46,6 +46,57 @@ LOOK_S = 2.0
 
 KILLED = b"KilledWorker"
 """A name in the pickled exception of a run whose workers died. The bytes are searched for it, and not unpickled."""
+
+
+T = TypeVar("T")
+
+
+class Loop:
+    """Runs coroutines for other threads. Coroutines that still run when the loop is closed are cancelled.
+
+    The thread ends with the process, so that a coroutine that ignores its cancellation delays nobody.
+    """
+
+    def __init__(self) -> None:
+        running: concurrent.futures.Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = (
+            concurrent.futures.Future()
+        )
+        self._thread = threading.Thread(target=lambda: asyncio.run(_main(running)), name="cluster", daemon=True)
+        self._thread.start()
+        self._loop, self._end = running.result()
+
+    def soon(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Start a coroutine; raises RuntimeError if the loop is closed."""
+        try:
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError:
+            coroutine.close()
+            raise
+
+    def within(self, seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Wait for a coroutine.
+
+        Raises:
+            concurrent.futures.TimeoutError: the coroutine took longer, and is cancelled.
+            Exception: the coroutine raised it.
+        """
+        future = self.soon(coroutine)
+        try:
+            return future.result(timeout=seconds)
+        finally:
+            future.cancel()  # no effect on a coroutine that has ended
+
+    def close(self, seconds: float) -> None:
+        """Cancel what still runs, and wait at most so long for the thread to end."""
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join(seconds)
+
+
+async def _main(running: concurrent.futures.Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]) -> None:
+    loop, end = asyncio.get_running_loop(), asyncio.Event()
+    loop.set_exception_handler(lambda loop, context: None)  # nobody waits for what fails while it is cancelled
+    running.set_result((loop, end))
+    await end.wait()
 
 
 def connect(address: str, certificates: Certificates | None) -> DaskEngine:

@@ -13,13 +13,13 @@ from pathlib import Path
 from ..backends.launcher import LAUNCHER, interface_sources
 from ..core.errors import KernelwrightError, ToolchainError, Where, WorkerError
 from ..core.files import digest_of
-from ..processes.elsewhere import SharedTool
 from ..processes.environment import tool_environment
 from ..processes.memory import Measurements, MemoryGovernor, default_budget_kib
 from ..processes.messages import Failed, encode
 from ..processes.protocol import ToolRequest
 from ..processes.runner import ToolRunner, lacked
 from ..processes.serving import Progress, answer_to
+from ..processes.tools import SharedTool
 from ..toolchain.probe import Toolchain
 from ..toolchain.shared import shared_compiler, shared_nvcc, shared_nvrtc
 from ..toolchain.tvm import tvm_ffi_includes

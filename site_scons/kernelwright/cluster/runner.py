@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Protocol
 
 from ..core.errors import LONGEST_SHOWN, KernelwrightError, ToolchainError, Where, WorkerError, printable
-from ..processes.elsewhere import Elsewhere, SharedTool
 from ..processes.environment import place_for_shell
 from ..processes.messages import Failed, Result, decode, encode
 from ..processes.protocol import ToolRun, result_of
 from ..processes.runner import judged
-from ..processes.tools import ToolCall, ToolResult
+from ..processes.tools import Elsewhere, SharedTool, ToolCall, ToolResult
 from .messages import FOLDER, SCRATCH, Action, ActionResult, Offer, Packed, StandIns
 
 

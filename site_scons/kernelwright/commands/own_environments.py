@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from ..core.errors import ToolchainError, Where
-from ..core.own_environment import OwnEnvironment
+from ..core.need import OwnEnvironment
 from ..define.settings import read_pyproject
 from ..frontends.tilelang import program as tilelang_program
 from ..frontends.triton import program as triton_program

@@ -12,7 +12,7 @@ from ..core.errors import DefinitionError, Where
 from ..core.need import Interpreter, Need
 
 if TYPE_CHECKING:
-    from ..core.own_environment import OwnEnvironment
+    from ..core.need import OwnEnvironment
     from ..define.kernel import Kernel
     from ..define.pass_configs import PassConfigs
     from ..define.settings import Settings

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import DefinitionError, KernelwrightError, ToolchainError, Where, WorkerError
-from ..core.own_environment import OwnEnvironment
+from ..core.need import OwnEnvironment
 from ..processes.children import Spawned
 from ..processes.environment import tool_environment
 from ..processes.messages import Hello

@@ -202,7 +202,7 @@ class Compilable:
         Raises:
             KernelwrightError: the definition is wrong, or no schedule can be found.
         """
-        from .scheduled import scheduled_module
+        from .live import scheduled_module
 
         try:
             origin = self._origin()

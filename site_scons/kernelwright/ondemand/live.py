@@ -37,8 +37,9 @@ from .origin import Origin
 from .project import session_for
 
 if TYPE_CHECKING:
+    from ..define.kernel import Kernel
     from ..stages.selection import KernelSelection
-    from .build import MakeContext
+    from .build import Job, MakeContext
     from .options import Options
 
 LOCK = threading.RLock()
@@ -253,3 +254,25 @@ def _is_user_code(file: str) -> bool:
     A name without a file is a cell if ``linecache`` has its text; TVM and Cython name sources that do not exist.
     """
     return not file.startswith(OWN_PACKAGE) and "/site-packages/" not in file and bool(linecache.getlines(file))
+
+
+def scheduled_module(kernel: Kernel, job: Job) -> Any:
+    """What a variant is lowered from: the ``tvm.IRModule``, scheduled; for CUDA, if the job has both targets.
+
+    Raises:
+        DefinitionError: the definition is wrong.
+        LoweringError: no schedule can be found.
+    """
+    from ..frontends.tir.lowering import scheduled
+    from .deep import deep_recursion, deeply
+
+    selection = job.selection
+    target = "cuda" if "cuda" in selection.archs else "llvm"
+    variant = selection.variant_for(target)
+    sources = selection.cuda_sources(variant.slug)
+    arch = lowering_arch(sources[0][0]) if target == "cuda" else selection.archs["llvm"][0]
+    programs = Programs(kernel, {variant.slug: variant.config}, job.record.slugs, job.record.options.pass_configs)
+    unit = programs.unit(variant.slug, target, arch)
+    with deep_recursion():
+        returned = programs.returned(unit)
+        return deeply(lambda: scheduled(returned, unit))

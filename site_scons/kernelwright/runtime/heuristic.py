@@ -1,7 +1,7 @@
 """What a build and the packages that it makes know alike of recorded functions of Triton: options, names of dtypes, the
 marks of constants, and how the parameters are computed that heuristics decide.
 
-Kernelwright has read the expressions of heuristics from the program (``frontends/triton/expression.py``).
+Kernelwright has read the expressions of heuristics from the program (``frontends/triton/recorded_function.py``).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from ..backends.files import VariantFiles, units_of
 from ..backends.launcher import interface_sources
 from ..core.files import digest_of
 from ..core.request import ASIDE
-from ..processes.elsewhere import Elsewhere
+from ..processes.tools import Elsewhere
 from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.nvcc_run import shell_script
 from ..toolchain.shared import shared_compiler

@@ -12,8 +12,7 @@ from .runs import Services, lacks
 
 if TYPE_CHECKING:
     from ..backends.files import VariantFiles
-    from ..processes.elsewhere import Elsewhere
-    from ..processes.tools import RunsTools, ToolResult
+    from ..processes.tools import Elsewhere, RunsTools, ToolResult
     from ..toolchain.nvcc_run import CompiledCode
     from .stage import Stage
 
@@ -72,6 +71,7 @@ class StageRun:
         *,
         kind: str,
         elsewhere: Elsewhere | None = None,
+        called: str = "",
     ) -> None:
         """Run a tool for the stage, and note what it took.
 
@@ -81,9 +81,8 @@ class StageRun:
         # Imported here, because a run with nothing to do runs no tools.
         from ..processes.tools import ToolCall
 
-        subject = self.stage.subject
-        call = ToolCall(command, folder, scratch, self.where, remedy, kind=kind, subject=subject, elsewhere=elsewhere)
-        self.took(self.tools.run(call))
+        about: Any = {"kind": kind, "subject": self.stage.subject, "elsewhere": elsewhere, "called": called}
+        self.took(self.tools.run(ToolCall(command, folder, scratch, self.where, remedy, **about)))
 
     def compiled(self, done: CompiledCode) -> None:
         """Note what the run of a CUDA compiler took, and tell what there is to say about it."""

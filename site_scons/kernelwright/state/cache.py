@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 from ..core.converter import json_text
 from ..core.dependencies import is_portable
 from ..core.records import decoded
-from .asked_ahead import Asked
 from .counts import Counts
 from .entries import Found
 from .entry import AN_ANSWER, ANSWER, HERE, LARGEST_OUTPUTS, Wanted, entry_key, question_key
-from .layers import LayeredCache, is_file
+from .layers import Asked, LayeredCache, is_file
 from .remote_entries import Compressed, find_compressed
 
 if TYPE_CHECKING:

@@ -12,24 +12,204 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.dependencies import is_portable
 from ..core.files import LARGEST_RECORD
-from .asked_ahead import Asked, AskedAhead
 from .counts import Counts
 from .entries import Entries, Found
-from .entry import AN_ANSWER, Wanted, entry_key, open_entry, possible_entries, wanted_files, whole
-from .remote_entries import Compressed, fetched, from_afar, slots
+from .entry import (
+    AN_ANSWER,
+    LARGEST_OUTPUTS,
+    MOST_NAMES,
+    Wanted,
+    entry_key,
+    entry_with,
+    file_with_answer,
+    files_in,
+    open_entry,
+    possible_entries,
+    read_entry,
+    wanted_files,
+    whole,
+)
+from .remote_entries import Compressed, fetched, from_afar, send_list, slots
 from .remote_objects import LargerError, decompressed, most_expected
-from .sender import Sender
 
 if TYPE_CHECKING:
+    from .entries import Entries
     from .remote_client import RemoteCache
 
 MOST_PASSED = 1 << 20
 """Bytes of an answer that is passed on to another process as it came; a larger one is put into the folder first."""
+
+
+MOST_HELD = 64 << 20
+"""Bytes of answers that are held in memory until somebody asks; further answers are read again from the folder."""
+
+
+@dataclass
+class Asked:
+    """A question that the remote cache was asked ahead.
+
+    Arguments:
+        done: set when the answer is known.
+        known: whether an entry was there, so that it makes sense to ask once more if the answer was lost meanwhile.
+        found: the content of the entry; None: it is in the folder and not held in memory as well, or there is none.
+        compressed: in place of ``found``, the answer as it came: whoever takes it unpacks it, perhaps another process.
+        size: bytes of ``found`` or ``compressed``.
+    """
+
+    done: threading.Event = field(default_factory=threading.Event)
+    known: bool = False
+    found: Found | None = None
+    compressed: Compressed | None = None
+    size: int = 0
+
+
+class AskedAhead:
+    """The questions that were asked ahead, and the answers held in memory. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, Asked] = {}
+        self._lock = threading.Lock()
+        self.held = 0
+
+    def ask(self, remote: RemoteCache, looks: Iterable[tuple[str, Callable[[Asked], None]]]) -> None:
+        """Look for entries in threads of the remote cache, unless somebody looks for them already.
+
+        Arguments:
+            looks: the key of each entry, and a function that looks for it and notes the answer.
+        """
+
+        def do(asked: Asked, look: Callable[[Asked], None]) -> None:
+            try:
+                look(asked)
+            finally:  # also after an error: somebody may wait for it
+                asked.done.set()
+
+        tasks = []
+        for key, look in looks:
+            with self._lock:
+                if key in self._asked:
+                    continue
+                asked = self._asked[key] = Asked()
+            tasks.append(functools.partial(do, asked, look))
+        remote.ask_ahead(tasks)
+
+    def hold(self, asked: Asked, size: int, answer: Found | Compressed, dispensable: bool) -> bool:
+        """Note the answer to a question, and hold it in memory if there is room.
+
+        Arguments:
+            dispensable: whether the answer can be read again from the folder; if not, it is held in any case.
+
+        Returns:
+            Whether it is held.
+        """
+        asked.known = True
+        with self._lock:
+            if self.held + size > MOST_HELD and dispensable:
+                return False
+            self.held += size
+            asked.size = size
+            asked.found, asked.compressed = (None, answer) if isinstance(answer, Compressed) else (answer, None)
+        return True
+
+    def answered(self, key: str) -> Asked | None:
+        """Take the question of a key, and wait for its answer; None: it was not asked ahead."""
+        with self._lock:
+            asked = self._asked.pop(key, None)
+        if asked is not None:
+            asked.done.wait()
+            with self._lock:
+                self.held -= asked.size
+        return asked
+
+    def take_compressed(self, key: str) -> Compressed | None:
+        """Wait for an answer and take it as it came; None: it is not held in that form, and its question stays here."""
+        with self._lock:
+            asked = self._asked.get(key)
+        if asked is None:
+            return None
+        asked.done.wait()
+        with self._lock:
+            if asked.compressed is not None and self._asked.pop(key, None) is asked:
+                self.held -= asked.size
+        return asked.compressed
+
+    def put(self, key: str, asked: Asked) -> None:
+        """Note an answer that came in another way."""
+        asked.done.set()
+        with self._lock:
+            self._asked[key] = asked
+
+
+class Sender:
+    """Sends entries of a folder to a remote cache.
+
+    Arguments:
+        entries: the folder.
+    """
+
+    def __init__(self, entries: Entries) -> None:
+        self._entries = entries
+        self._sent = set[str]()
+        self._lock = threading.Lock()
+
+    def share(self, remote: RemoteCache, key: str, later: Mapping[str, str]) -> None:
+        """Have an entry written, and the list that leads from the key of its stage to it."""
+        if len(later) > MOST_NAMES:
+            return
+        name, names = entry_key(key, later), sorted(later)
+
+        def send() -> None:
+            if self._send(remote, name) and names:
+                send_list(remote, key, names)
+
+        remote.write_behind(send)
+
+    def push(self, remote: RemoteCache) -> None:
+        """Write all entries of the folder that the remote cache lacks."""
+
+        def push(path: Path) -> None:
+            with contextlib.suppress(OSError, ValueError):  # it is damaged, or somebody has removed it
+                header = read_entry(path, lambda header, data: header)
+                if header.lists is None and not remote.has(path.name):
+                    self._send(remote, path.name)
+                for names in reversed(header.lists or ()):
+                    if header.of and all(map(is_portable, names)):
+                        send_list(remote, header.of, names)
+
+        for _, _, path in self._entries.entries():
+            remote.write_behind(functools.partial(push, path), patient=True)
+
+    def _send(self, remote: RemoteCache, name: str) -> bool:
+        """Write an entry to the remote cache; whether it is there now. Files that an answer refers to go with it."""
+        try:
+            place = self._entries.place(name)
+            header, contents = read_entry(place, lambda header, data: (header, files_in(header, data)))
+            for entry, files in header.refers.items():
+                found = self._entries.outputs(self._entries.place(entry), Wanted(frozenset(files)))
+                if found is None:
+                    return False
+                contents |= {file_with_answer(entry, file): data for file, data in found.items()}
+            for entry in header.needs:
+                self._send_once(remote, entry)
+        except (OSError, ValueError):
+            return False  # it was removed, or damaged, meanwhile
+        if header.here or sum(map(len, contents.values())) > LARGEST_OUTPUTS:
+            return False
+        return remote.put(name, entry_with(name, contents)) is not None
+
+    def _send_once(self, remote: RemoteCache, name: str) -> None:
+        """See to it that an entry which many answers need is in the remote cache."""
+        with self._lock:
+            first = name not in self._sent
+            self._sent.add(name)
+        if first and not remote.has(name):
+            self._send(remote, name)
 
 
 class LayeredCache(Entries):

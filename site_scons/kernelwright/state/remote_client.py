@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,6 @@ from ..core.dependencies import may_be_asked
 from ..core.files import LARGEST_RECORD
 from .counts import Counts
 from .remote_objects import LargerError, Seal, decompressed, most_expected
-from .remote_room import Room
 from .remote_store import NoRoomError, Refused, Store, Unknown, Unreachable
 
 Result = TypeVar("Result")
@@ -59,6 +58,71 @@ HANGS_S = 3.0
 
 RETRY_S = 1.0
 """A request that failed sooner than this is tried once more."""
+
+
+class Room:
+    """A number of bytes, of which a thread takes some before it reads. If it needs more than all, it reads alone.
+
+    A thread gives back what it has before it waits for more, so no two threads wait for each other.
+
+    Arguments:
+        size: bytes that all answers may have together.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._changed = threading.Condition()
+        self._taken: dict[int, int] = {}  # by thread, of those in a turn
+        self._closed = False
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """The time in which this thread has answers in memory: the room that it takes is given back at the end."""
+        thread = threading.get_ident()
+        with self._changed:
+            is_outermost = thread not in self._taken
+            self._taken.setdefault(thread, 0)
+        try:
+            yield
+        finally:
+            if is_outermost:
+                with self._changed:
+                    del self._taken[thread]
+                    self._changed.notify_all()
+
+    def take(self, size: int, patient: bool = False) -> bool:
+        """Take room for so many bytes in place of what this thread has, unless it has as much.
+
+        Outside of a turn nothing is counted, because nobody would give it back.
+
+        Arguments:
+            patient: whether to wait until there is room.
+
+        Returns:
+            Whether there is room.
+        """
+        thread = threading.get_ident()
+        with self._changed:
+            if self._taken.get(thread, size) >= size:
+                return True
+            self._taken[thread] = 0
+            self._changed.notify_all()
+            if patient:
+                self._changed.wait_for(lambda: self._closed or self._has(size))
+            if self._closed or not self._has(size):
+                return False
+            self._taken[thread] = size
+            return True
+
+    def close(self) -> None:
+        """End all waiting: there is no room any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _has(self, size: int) -> bool:
+        taken = sum(self._taken.values())
+        return not taken or taken + size <= self.size
 
 
 @dataclass

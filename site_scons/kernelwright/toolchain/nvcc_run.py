@@ -15,9 +15,8 @@ from ..core.dependencies import IN_PACKAGE, dependency_name
 from ..core.errors import ToolError, Where
 from ..core.files import pretty_json
 from ..core.request import ASIDE
-from ..processes.elsewhere import Elsewhere
 from ..processes.environment import place_for_shell
-from ..processes.tools import RunsTools, ToolCall, ToolResult
+from ..processes.tools import Elsewhere, RunsTools, ToolCall, ToolResult
 from .headers import can_include, headers_in, options_files
 from .host_compiler import HostCompiler
 from .nvcc import Nvcc

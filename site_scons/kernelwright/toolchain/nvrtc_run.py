@@ -20,8 +20,7 @@ from pathlib import Path
 from ..core.arch import is_ptx
 from ..core.errors import SettingsError, ToolError, Where
 from ..core.files import canonical_json
-from ..processes.elsewhere import Elsewhere
-from ..processes.tools import RunsTools, ToolCall, ToolResult
+from ..processes.tools import Elsewhere, RunsTools, ToolCall, ToolResult
 from .headers import can_include, included_files
 from .nvcc_run import CompiledCode, DeviceJob, as_dependencies, by_hand, shell_script, stand_in, write_usage
 from .nvrtc import Nvrtc, compiler_process, include_flags

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.files import canonical_json, digest_of
-from ..processes.elsewhere import SharedTool
+from ..processes.tools import SharedTool
 from .host_compiler import HostCompiler
 from .nvcc import Nvcc
 

@@ -10,8 +10,7 @@ from os import PathLike
 from typing import Any
 
 from ...core.errors import DefinitionError, Where, shown
-from ...core.need import Need
-from ...core.own_environment import OwnEnvironment
+from ...core.need import Need, OwnEnvironment
 from ..named_source import check_source, is_plain
 
 VERSION = "0.1.15"

@@ -11,8 +11,7 @@ from os import PathLike
 from typing import Any
 
 from ...core.errors import DefinitionError, Where, shown
-from ...core.need import Interpreter, Need
-from ...core.own_environment import OwnEnvironment
+from ...core.need import Interpreter, Need, OwnEnvironment
 from ...define.arguments import (
     Declared,
     Scalar,

@@ -45,8 +45,8 @@ from .recording import (
     text_of,
     text_of_specialization,
 )
-from .replacement import replace
 from .source_digest import defaults_in, digest_of_text, name_of
+from .stand_in import replace
 from .timings import Timings
 
 DIVISIBLE_BY_16 = ["tt.divisibility", 16]
