@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
-from ..core.arch import image_file, is_ptx, real_arch
+from ..core.arch import arch_order, image_file, is_ptx, real_arch
 from ..core.entry_name import attributes_in
 from ..core.files import pretty_json
 
@@ -73,6 +73,11 @@ def with_spills(usage: Mapping[str, Mapping[str, int]], report: str) -> dict[str
         if match:
             used |= {"spill_store_bytes": int(match[1]), "spill_load_bytes": int(match[2])}
     return completed
+
+
+def reported_usage(result: Any) -> dict[str, dict[str, int]]:
+    """What the functions of a compiled cubin use, with the spills that its ``report`` has; without code nothing."""
+    return {} if not result.cubin else with_spills(usage_of(result.cubin, arch_order(result.arch)[0]), result.report)
 
 
 def device_files(

@@ -9,7 +9,7 @@ import contextlib
 import io
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,20 +138,10 @@ class Compiler:
     def _compile(self, arch: str) -> tuple[Any, str]:
         """What Triton returns, and what ptxas has printed."""
         import triton
-        from triton import knobs
         from triton.backends.compiler import GPUTarget
 
         target = GPUTarget("cuda", arch_order(arch)[0], 32)
-        printed = io.StringIO()
-        with contextlib.ExitStack() as stack:
-            for group in (knobs.cache, knobs.compilation, knobs.nvidia):
-                stack.enter_context(group.scope())
-            # Its cache is in the home folder, and no part of our build.
-            knobs.cache.dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="kernelwright-"))
-            # Lines have the paths of sources.
-            knobs.compilation.disable_line_info = True
-            knobs.nvidia.dump_ptxas_log = True
-            stack.enter_context(contextlib.redirect_stdout(printed))
+        with ptxas_printing() as printed:
             compiled = triton.compile(self._source(), target=target, options=dict(self._options))
         return compiled, printed.getvalue()
 
@@ -162,6 +152,30 @@ class Compiler:
         if metadata.global_scratch_align > SCRATCH_ALIGNMENT:
             message = f"the function needs memory that is aligned to {metadata.global_scratch_align} bytes"
             raise LoweringError(message, self._unit.where, f"{SCRATCH_ALIGNMENT} bytes is what launches here have")
+
+
+@contextlib.contextmanager
+def ptxas_printing() -> Iterator[io.StringIO]:
+    """Have Triton keep nothing, leave out lines, and show what ptxas prints; the text of that is yielded."""
+    from triton import knobs
+
+    with contextlib.ExitStack() as stack:
+        for group in (knobs.cache, knobs.compilation, knobs.nvidia):
+            stack.enter_context(group.scope())
+        # Its cache is in the home folder, and no part of our build.
+        knobs.cache.dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="kernelwright-"))
+        # Lines have the paths of sources.
+        knobs.compilation.disable_line_info = True
+        knobs.nvidia.dump_ptxas_log = True
+        yield stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+
+
+def source_text(head: str, results: Iterable[Compiled]) -> str:
+    """The Triton IR of one function for several archs, behind a line that says what it is of."""
+    archs: dict[str, list[str]] = {}
+    for result in results:
+        archs.setdefault(result.source, []).append(result.arch)
+    return f"// {head}\n" + "".join(f"// ---- for {', '.join(n)} ----\n{source}" for source, n in archs.items())
 
 
 class _ProgramCompiler(Compiler):

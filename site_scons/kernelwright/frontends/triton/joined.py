@@ -6,8 +6,6 @@ together, and Triton's ptxas makes machine code of it. Written for Triton 3.9.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +14,7 @@ from typing import Any
 from ...core.arch import arch_order
 from ...core.errors import LoweringError
 from ..unit import Unit
-from .compiler import Compiled
+from .compiler import Compiled, ptxas_printing
 
 HEADER = re.compile(r"^\.(?:version|target|address_size)\b.*$", re.M)
 NAME = re.compile(r"^(?:\.(?:visible|weak|common)\s+)*\.(?P<kind>entry|func|global|const|shared)\b(?P<rest>.*)", re.S)
@@ -103,18 +101,12 @@ def _renamed(statement: str, names: Mapping[str, str]) -> str:
 
 def _assembled(ptx: str, arch: str, options: Mapping[str, Any], unit: Unit) -> tuple[bytes, str]:
     """The machine code of PTX, and what ptxas has printed."""
-    from triton import knobs
     from triton.backends.compiler import GPUTarget
     from triton.compiler import make_backend
 
-    capability, printed = arch_order(arch)[0], io.StringIO()
+    capability = arch_order(arch)[0]
     backend = make_backend(GPUTarget("cuda", capability, 32))
-    with contextlib.ExitStack() as stack:
-        for group in (knobs.compilation, knobs.nvidia):
-            stack.enter_context(group.scope())
-        knobs.compilation.disable_line_info = True
-        knobs.nvidia.dump_ptxas_log = True
-        stack.enter_context(contextlib.redirect_stdout(printed))
+    with ptxas_printing() as printed:
         try:
             cubin: bytes = backend.make_cubin(ptx, {}, backend.parse_options(dict(options)), capability)
         except Exception as error:

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from ...core.arch import SHARED_MEMORY, arch_order
+from ...core.arch import SHARED_MEMORY
 from ...core.errors import DefinitionError, LoweringError
 from ...core.files import canonical_json
 from ...define.arguments import Workspace
 from ...define.sizes import Size, Sizes, text_of
-from ..cubin import device_files, usage_of, with_spills
+from ..cubin import device_files, reported_usage
 from ..declared_launch import lower_launches
 from ..launches import NULL, DeclaredLaunch
 from ..sequence import Launches
 from ..unit import LoweredKernel, Unit
-from .compiler import Compiled, compiled
+from .compiler import Compiled, compiled, source_text
 from .data import Made
 from .elsewhere import compiled_elsewhere
 from .heuristics import each_specialized
@@ -123,18 +123,10 @@ def _scratch(sizes: Sequence[tuple[str, Sizes]], results: Sequence[Compiled]) ->
 def _files(programs: Sequence[Program], codes: Sequence[Sequence[Compiled]], unit: Unit) -> dict[str, bytes]:
     results = {result.arch: result for result in codes[0]}  # that of one launch is that of all
     sources = [_source(program, own) for program, own in zip(programs, codes, strict=True)]
-    return {"module.ttir": "".join(sources).encode()} | device_files(unit.archs, results, _usage)
-
-
-def _usage(result: Compiled) -> dict[str, dict[str, int]]:
-    return with_spills(usage_of(result.cubin, arch_order(result.arch)[0]), result.report)
+    return {"module.ttir": "".join(sources).encode()} | device_files(unit.archs, results, reported_usage)
 
 
 def _source(program: Program, results: Iterable[Compiled]) -> str:
     """Triton's IR, once for all archs that have the same, behind what decides besides: the options and the grid."""
-    archs: dict[str, list[str]] = {}
-    for result in results:
-        archs.setdefault(result.source, []).append(result.arch)
     blocks = {name: text_of(size) for name, size in program.blocks}
-    head = f"// {canonical_json({**program.options, **blocks})}\n"
-    return head + "".join(f"// ---- for {', '.join(names)} ----\n{source}" for source, names in archs.items())
+    return source_text(canonical_json({**program.options, **blocks}), results)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import inspect
-import math
 import os
 import sys
 import tempfile
@@ -24,22 +23,20 @@ from pathlib import Path
 from typing import Any
 
 from ...core.arch import arch_of_device
-from ...core.errors import KernelwrightError, SettingsError, is_text, refused, shown
+from ...core.errors import KernelwrightError, SettingsError, refused, shown
 from ...core.files import read_record, write_atomically
 from ...core.records import damage_named
 from ...runtime.heuristic import LAUNCH_OPTIONS, tuning_key
 from . import stand_in
 from .compiler import ARCHS, require_release
-from .findable import is_reached, why_not_found
 from .notes import WHERE, Notes, Seen, seen_in
 from .recording import (
     CONSTANT,
     DIVISIBLE,
-    DTYPE,
-    FLOAT,
-    FUNCTION,
     Recording,
     Specialization,
+    UnwritableError,
+    encoded,
     merged,
     parse,
     text_of,
@@ -51,6 +48,61 @@ from .timings import Timings
 
 DIVISIBLE_BY_16 = ["tt.divisibility", 16]
 """What Triton knows of an argument. On CUDA it knows nothing else."""
+
+
+def why_not_found(function: Any, path: Sequence[str]) -> str:
+    """Why no build can import a function by its name, as the rest of a sentence about it; empty: one can.
+
+    Modules that a program writes or makes up are gone by then.
+
+    Arguments:
+        function: a ``JITFunction``.
+        path: ``sys.path`` before the program could add to it.
+    """
+    module_name, _, names = name_of(function).partition(":")
+    if "<locals>" in names:
+        return "is defined inside of a function"
+    module = sys.modules.get(function.module)
+    file = getattr(module, "__file__", None)
+    if module is None or file is None or not Path(file).is_file():
+        return f"is in the module {module_name!r}, which has no file"
+    if not is_reached(function, function):
+        return f"is not what its module {module_name!r} has under this name"
+    if function.module == "__main__":
+        return ""
+    found = _file_of(module_name)
+    if found is None or not found.samefile(file):
+        return f"is in a module that Python does not find by its name, {file}"
+    is_temporary = found.is_relative_to(Path(tempfile.gettempdir()).resolve())
+    if is_temporary and not any(found.is_relative_to(Path(entry).resolve()) for entry in path):
+        return f"is in a module that the program has put into a temporary folder, {file}"
+    return ""
+
+
+def is_reached(wanted: Any, function: Any) -> bool:
+    """Whether a function's name leads to something: the function, or one of its decorators.
+
+    A build has the decorators that are found so, and no others.
+    """
+    value: Any = sys.modules.get(function.module)
+    for name in function.fn.__qualname__.split("."):
+        value = getattr(value, name, None)
+    while value is not None and value is not wanted:
+        value = vars(value).get("fn") if hasattr(value, "__dict__") else None
+    return value is wanted
+
+
+def _file_of(module_name: str) -> Path | None:
+    """The file that Python would import a module from, if it was not imported yet."""
+    parent = module_name.rpartition(".")[0]
+    folders = getattr(sys.modules.get(parent), "__path__", None) if parent else None
+    if parent and folders is None:
+        return None
+    for finder in sys.meta_path:
+        spec = finder.find_spec(module_name, folders)
+        if spec is not None:
+            return Path(spec.origin).resolve() if spec.has_location and spec.origin else None
+    return None
 
 
 @dataclass(frozen=True)
@@ -69,10 +121,6 @@ class _Asked:
     attributes: Mapping[tuple[int, ...], Any]
     options: Any
     defaults: Mapping[str, Any]
-
-
-class _UnwritableError(Exception):
-    """What a recording cannot say, with the rest of a message about a function."""
 
 
 @contextlib.contextmanager
@@ -314,7 +362,7 @@ class _Watch:
             return
         try:
             specialization = _specialization(function, asked, self._notes.arch)
-        except _UnwritableError as problem:
+        except UnwritableError as problem:
             self._notes.refuse(f"{name} {problem}")
         else:
             self._notes.note(name, tuple(asked.signature), digest_of_text(function.src), specialization)
@@ -361,9 +409,9 @@ class _Watch:
             return
         given = {**defaults_in(function), **dict(zip(parameters, arguments, strict=False)), **named}
         try:
-            key = tuple(_constant(part) for part in tuning_key(given, tuner.keys, parameters))
-            config = {name: _constant(value) for name, value in tuner.best_config.all_kwargs().items()}
-        except _UnwritableError:
+            key = tuple(encoded(part) for part in tuning_key(given, tuner.keys, parameters))
+            config = {name: encoded(value) for name, value in tuner.best_config.all_kwargs().items()}
+        except UnwritableError:
             return  # a package tries the configs in order
         self._notes.choose(name_of(function), key, config)
 
@@ -398,13 +446,13 @@ def _as_method(method: Callable[..., Any]) -> Callable[..., Any]:
 def _specialization(function: Any, asked: _Asked, arch: str) -> Specialization:
     """What was asked for, as a recording has it."""
     if function.is_gluon():
-        raise _UnwritableError("is a function of Gluon, and a recording has those with @triton.jit")
+        raise UnwritableError("is a function of Gluon, and a recording has those with @triton.jit")
     types: dict[str, Any] = {}
     constants: dict[str, Any] = {}
     for at, (name, kind) in enumerate(asked.signature.items()):
         with _named(f"has the parameter {name!r}, which"):
             if kind == "constexpr":
-                constants[name] = _constant(asked.constants[(at,)])
+                constants[name] = encoded(asked.constants[(at,)])
             else:
                 types[name] = _type(kind, (at,), asked)
     return Specialization(types, constants, _options(asked), (arch,))
@@ -416,7 +464,7 @@ def _options(asked: _Asked) -> dict[str, Any]:
     for name, value in vars(asked.options).items():
         if value != asked.defaults.get(name) or name not in asked.defaults:
             with _named(f"has the option {name!r}, which"):
-                options[name] = _constant(value)
+                options[name] = encoded(value)
     return options
 
 
@@ -425,8 +473,8 @@ def _named(what: str) -> Iterator[None]:
     """Put before a problem what it belongs to."""
     try:
         yield
-    except _UnwritableError as problem:
-        raise _UnwritableError(f"{what} {problem}") from None
+    except UnwritableError as problem:
+        raise UnwritableError(f"{what} {problem}") from None
 
 
 def _type(kind: Any, path: tuple[int, ...], asked: _Asked) -> Any:
@@ -435,30 +483,10 @@ def _type(kind: Any, path: tuple[int, ...], asked: _Asked) -> Any:
         return [_element(inner, (*path, at), asked) for at, inner in enumerate(kind)]
     known = asked.attributes.get(path) or []
     if any(attribute != DIVISIBLE_BY_16 for attribute in known):
-        raise _UnwritableError(f"has the attributes {shown(known)}, which a recording cannot have")
+        raise UnwritableError(f"has the attributes {shown(known)}, which a recording cannot have")
     return f"{kind}{DIVISIBLE if known else ''}"
 
 
 def _element(kind: Any, path: tuple[int, ...], asked: _Asked) -> Any:
     """The same of an element of a tuple."""
-    return {CONSTANT: _constant(asked.constants[path])} if kind == "constexpr" else _type(kind, path, asked)
-
-
-def _constant(value: Any) -> Any:
-    """A constant as a recording has it."""
-    from triton.language import constexpr, dtype
-    from triton.runtime.jit import JITFunction
-
-    if isinstance(value, constexpr):
-        return _constant(value.value)
-    if value is None or isinstance(value, (bool, int)) or (isinstance(value, str) and is_text(value)):
-        return value
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else {FLOAT: str(float(value))}
-    if isinstance(value, (list, tuple)):
-        return [_constant(item) for item in value]
-    if isinstance(value, dtype) and dtype.is_dtype(str(value)):
-        return {DTYPE: str(value)}
-    if isinstance(value, JITFunction):
-        return {FUNCTION: name_of(value)}
-    raise _UnwritableError(f"is {shown(value)}, which a recording cannot have")
+    return {CONSTANT: encoded(asked.constants[path])} if kind == "constexpr" else _type(kind, path, asked)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import math
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from ...runtime.heuristic import ATTRIBUTES, FUNCTIONS, METHODS, NODES
 from ..raised import first_line
 from .program import OPTIONAL
 from .recorded import record_again
-from .recording import DTYPE, FLOAT, FUNCTION
+from .recording import DTYPE, FLOAT, encoded
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ def _config(config: Any, name: str, where: Where) -> dict[str, Any]:
         given = {parameter: encoded(value) for parameter, value in config.kwargs.items()}
     except ValueError as error:
         remedy = "give numbers, texts, dtypes of Triton, functions with @triton.jit, or tuples of them"
-        raise DefinitionError(f"the config {config} of {name} has {error}", where, remedy) from error
+        raise DefinitionError(f"the config {config} of {name} has a value that {error}", where, remedy) from error
     return {**given, **{option: value for option, value in options.items() if value is not None}}
 
 
@@ -136,23 +135,6 @@ def constant(value: Any, recording: str, where: Where) -> Any:
     return float(content) if kind == FLOAT else found(content, recording, where).function
 
 
-def encoded(value: Any) -> Any:
-    """A default or a value of a config as a recording has constants; raises a ValueError for what it has not."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return {FLOAT: str(value)}
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, (tuple, list)):
-        return [encoded(item) for item in value]
-    if type(value).__name__ == "constexpr":
-        return encoded(value.value)
-    if type(value).__name__ == "dtype":
-        return {DTYPE: value.name}
-    if type(value).__name__ == "JITFunction":
-        return {FUNCTION: f"{value.module}:{value.fn.__qualname__}"}
-    raise ValueError(f"a value of type {type(value).__name__}")
-
-
 def defaults_of(found: FoundFunction) -> dict[str, Any]:
     """The parameters of a function that have a default which a package can have, and that counts, and the defaults."""
     defaults = {}
@@ -167,6 +149,9 @@ def defaults_of(found: FoundFunction) -> dict[str, Any]:
 
 def expression_of(rule: Callable[..., Any]) -> str:
     """The expression that a heuristic computes of its arguments, called ``args``; empty: it cannot be told.
+
+    A package has no Triton, and must not run whatever a function does. So only expressions of a few operations are
+    taken.
 
     Arguments:
         rule: a function of one parameter, the dict of arguments, that only returns an expression.

@@ -26,9 +26,9 @@ from ...core.signature import (
     Specialized,
 )
 from ...runtime.heuristic import LAUNCH_OPTIONS, undeclared
-from ..cubin import device_files, usage_of, with_spills
+from ..cubin import device_files, reported_usage
 from ..unit import LoweredKernel, Unit
-from .compiler import Compiled, Compiler, require_arch, require_release
+from .compiler import Compiled, Compiler, require_arch, require_release, source_text
 from .program import DTYPES
 from .recorded import RecordedVariant, record_again
 from .recorded_function import FoundFunction, constant, defaults_of, found
@@ -80,7 +80,7 @@ def lower_recorded(variant: RecordedVariant, unit: Unit, progress: Callable[[str
         "signature.json": pretty_json({"schema": SCHEMA, **to_json(signature)}).encode(),
         "host.c": HOST,
     }
-    return LoweredKernel(files | device_files(unit.archs, usages, _usage), "as written")
+    return LoweredKernel(files | device_files(unit.archs, usages, reported_usage), "as written")
 
 
 def _form_of_calls(variant: RecordedVariant, function: FoundFunction) -> str:
@@ -344,16 +344,8 @@ def _function(variant: RecordedVariant, function: FoundFunction, where: Where) -
     )
 
 
-def _usage(result: Compiled) -> dict[str, dict[str, int]]:
-    return {} if not result.cubin else with_spills(usage_of(result.cubin, arch_order(result.arch)[0]), result.report)
-
-
 def _source(variant: RecordedVariant, results: Sequence[Compiled]) -> str:
     """Triton's IR, once for all archs that have the same, behind the calls that it is for."""
     special = variant.specialization
     asked: Mapping[str, Any] = {"types": special.types, "constants": special.constants, "options": special.options}
-    archs: dict[str, list[str]] = {}
-    for result in results:
-        archs.setdefault(result.source, []).append(result.arch)
-    parts = (f"// ---- for {', '.join(names)} ----\n{source}" for source, names in archs.items())
-    return f"// {variant.function} {canonical_json(asked)}\n{''.join(parts)}"
+    return source_text(f"{variant.function} {canonical_json(asked)}", results)

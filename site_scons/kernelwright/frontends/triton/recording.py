@@ -1,7 +1,7 @@
 """A recording: what a program in Triton has asked the compiler for. Reads, writes and merges its file.
 
 The file has a line for each specialization, in a fixed order, so that it can be kept with the sources and be compared.
-Nothing here imports Triton.
+Only :func:`encoded` imports Triton.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import Annotated, Any
 
 from ...core.arch import arch_order
 from ...core.converter import that
-from ...core.errors import is_text
+from ...core.errors import is_text, shown
 from ...core.files import canonical_json
 from ...core.records import Record, decoded
 from ...runtime.arch import CudaArch, is_ptx
+from .source_digest import name_of
 
 SCHEMA = 1
 """Revision of the file's form."""
@@ -256,3 +257,27 @@ def text_of_specialization(specialization: Specialization) -> str:
     """One line of canonical JSON without the archs; equal texts ask for the same code."""
     one = specialization
     return canonical_json({"types": one.types, "constants": one.constants, "options": one.options})
+
+
+class UnwritableError(ValueError):
+    """A call has something that a recording cannot have; the text is what follows the name of the function."""
+
+
+def encoded(value: Any) -> Any:
+    """A constant as a recording has it."""
+    from triton.language import constexpr, dtype
+    from triton.runtime.jit import JITFunction
+
+    if isinstance(value, constexpr):
+        return encoded(value.value)
+    if value is None or isinstance(value, (bool, int)) or (isinstance(value, str) and is_text(value)):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {FLOAT: str(float(value))}
+    if isinstance(value, (list, tuple)):
+        return [encoded(item) for item in value]
+    if isinstance(value, dtype) and dtype.is_dtype(str(value)):
+        return {DTYPE: str(value)}
+    if isinstance(value, JITFunction):
+        return {FUNCTION: name_of(value)}
+    raise UnwritableError(f"is {shown(value)}, which a recording cannot have")

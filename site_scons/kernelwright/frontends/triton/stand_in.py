@@ -447,6 +447,9 @@ KEYS = (
 def keep_in_force(stack: ExitStack, mode: Any) -> None:
     """Enter a mode also in operators that are registered with ``torch.library``, and in threads that are started.
 
+    PyTorch takes a mode off its stack while one of its functions runs, and each thread has a stack of its own. Written
+    for PyTorch 2.13.
+
     Arguments:
         stack: at its end all is as before; functions that were registered meanwhile no longer enter the mode.
         mode: a ``TorchFunctionMode``.
