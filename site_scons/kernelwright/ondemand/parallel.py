@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -10,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from typing import Any
 
 from ..core.errors import KernelwrightError
+from ..core.status_line import StatusLine
 from .executor import end_all
 from .session import Session
 
@@ -27,7 +27,8 @@ def compile_all(loads: Sequence[Callable[[], Any]], session: Session, ignore_err
     """
     if not loads:
         return []
-    progress = _Progress(len(loads))
+    line = StatusLine(len(loads) > 1)
+    line.show(f"0 of {len(loads)} kernels are compiled")
     own: set[int] = set()
 
     def run(load: Callable[[], Any]) -> Any:
@@ -37,8 +38,8 @@ def compile_all(loads: Sequence[Callable[[], Any]], session: Session, ignore_err
     with ThreadPoolExecutor(min(session.jobs, len(loads)), "compile") as pool:
         futures = [pool.submit(run, load) for load in loads]
         try:
-            for future in as_completed(futures):
-                progress.step()
+            for done, future in enumerate(as_completed(futures), 1):
+                line.show(f"{done} of {len(loads)} kernels are compiled")
                 if not ignore_error and (failure := future.exception()) is not None:
                     raise failure
         except BaseException as error:
@@ -53,7 +54,7 @@ def compile_all(loads: Sequence[Callable[[], Any]], session: Session, ignore_err
                 session.ending = False
             raise
         finally:
-            progress.end()
+            line.end()
     return [_result(future) for future in futures]
 
 
@@ -66,29 +67,3 @@ def _result(future: Future[Any]) -> Any:
         raise error
     warnings.warn(f"a kernel was not compiled: {error}", stacklevel=5)
     return None
-
-
-class _Progress:
-    """A line at the terminal that counts; nothing where there is no terminal."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._done = 0
-        self._shown = sys.stderr.isatty() and count > 1
-        self._show()
-
-    def step(self) -> None:
-        """One more is done."""
-        self._done += 1
-        self._show()
-
-    def _show(self) -> None:
-        if self._shown:
-            sys.stderr.write(f"\rkernelwright: {self._done} of {self._count} kernels are compiled")
-            sys.stderr.flush()
-
-    def end(self) -> None:
-        """Remove the line."""
-        if self._shown:
-            sys.stderr.write("\r\033[K")
-            sys.stderr.flush()
