@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,66 +89,15 @@ class Option(NamedTuple):
     default: str = ""
 
 
-OPTIONS: Mapping[str, Option] = {
-    "targets": Option(
-        Setting(
-            WORDS,
-            "what is compiled for: `llvm`, `cuda` or both; `auto`: the project's targets that have a device here",
-            _check_targets,
-        ),
-        "KERNELWRIGHT_TARGET",
-        "`auto`",
-    ),
-    "archs": Option(
-        Setting(
-            WORDS,
-            "archs such as `x86-64-v3` and `sm_90a`, all of which are compiled for; `native`: those of this machine's "
-            "devices. They decide the targets, if these are not given",
-            _check_archs,
-        ),
-        "KERNELWRIGHT_ARCHS",
-        "for each device the best of the project's archs; without a project, or if none suits: `native`",
-    ),
-    "backend": Option(
-        Setting(backend(*choices()), "the execution backend"), "KERNELWRIGHT_BACKEND", "the project's first"
-    ),
-    "flags": Option(Setting(FLAGS, "flags of each run of the CUDA compiler, in place of `nvcc_flags`")),
-    "pass_configs": Option(Setting(PASS_CONFIGS, "configs of TVM's passes, as of `@kernel`")),
-    "settings": Option(Setting(MAPPING, "further settings, as in `[tool.kernelwright]`")),
-    "dump_ir": Option(
-        Setting(SWITCH, "whether the IR after each of TVM's passes is written into the folder of the kernel")
-    ),
-    "verbose": Option(
-        Setting(SWITCH, "whether the commands that are run are shown, and what compilers say"),
-        "KERNELWRIGHT_VERBOSE",
-        "`0`",
-    ),
-    "num_workers": Option(
-        Setting(COUNT, "how many stages run at once"), "KERNELWRIGHT_NUM_WORKERS", "the number of this process's cores"
-    ),
-    "disable_cache": Option(
-        Setting(SWITCH, "whether all is compiled anew in each process, and nothing is kept"),
-        "KERNELWRIGHT_DISABLE_CACHE",
-        "`0`",
-    ),
-    "clear_cache": Option(
-        Setting(SWITCH, "whether the cache is emptied when a process uses it first"), "KERNELWRIGHT_CLEAR_CACHE", "`0`"
-    ),
-    "cache_dir": Option(
-        Setting(TEXT, "the folder of the cache"),
-        "KERNELWRIGHT_CACHE_DIR",
-        "`.cache/kernelwright` at the root of the git tree, or else in the home folder",
-    ),
-    "record": Option(
-        Setting(TEXT, "a file in which every variant that is compiled or called is noted"),
-        "KERNELWRIGHT_RECORD",
-        "empty: none",
-    ),
-}
-"""Name of an option, which is a field of :class:`Options` -> what is declared about it."""
+def _option(kind: Kind, text: str, variable: str = "", default: str = "", check: Any = None) -> Any:
+    """A field of :class:`Options`.
 
-VARIABLES: Mapping[str, str] = {option.variable: name for name, option in OPTIONS.items() if option.variable}
-"""Name of an environment variable -> the option that it gives."""
+    Arguments:
+        kind, text, check: see :class:`Setting`.
+        variable, default: see :class:`Option`.
+    """
+    return field(default=None, metadata={"option": Option(Setting(kind, text, check), variable, default)})
+
 
 OTHERS = ("KERNELWRIGHT_CPU_LEVEL", "KERNELWRIGHT_NUM_THREADS", "KERNELWRIGHT_CUDA_DRIVER")
 """Variables that kernels look at when they run; ``docs/reference.md`` describes them."""
@@ -159,21 +108,53 @@ INTERNAL = ("KERNELWRIGHT_TEST_", "KERNELWRIGHT_FUZZ", "KERNELWRIGHT_WHEEL_LIST"
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for; None: nothing was said about it. :data:`OPTIONS` says what each field is."""
+    """What was asked for; None: nothing was said about it."""
 
-    targets: tuple[str, ...] | None = None
-    archs: tuple[str, ...] | None = None
-    backend: str | None = None
-    flags: tuple[str, ...] | None = None
-    pass_configs: Mapping[str, Any] | None = None
-    settings: Mapping[str, Any] | None = None
-    dump_ir: bool | None = None
-    verbose: bool | None = None
-    num_workers: int | None = None
-    disable_cache: bool | None = None
-    clear_cache: bool | None = None
-    cache_dir: str | None = None
-    record: str | None = None
+    targets: tuple[str, ...] | None = _option(
+        WORDS,
+        "what is compiled for: `llvm`, `cuda` or both; `auto`: the project's targets that have a device here",
+        "KERNELWRIGHT_TARGET",
+        "`auto`",
+        _check_targets,
+    )
+    archs: tuple[str, ...] | None = _option(
+        WORDS,
+        "archs such as `x86-64-v3` and `sm_90a`, all of which are compiled for; `native`: those of this machine's "
+        "devices. They decide the targets, if these are not given",
+        "KERNELWRIGHT_ARCHS",
+        "for each device the best of the project's archs; without a project, or if none suits: `native`",
+        _check_archs,
+    )
+    backend: str | None = _option(
+        backend(*choices()), "the execution backend", "KERNELWRIGHT_BACKEND", "the project's first"
+    )
+    flags: tuple[str, ...] | None = _option(FLAGS, "flags of each run of the CUDA compiler, in place of `nvcc_flags`")
+    pass_configs: Mapping[str, Any] | None = _option(PASS_CONFIGS, "configs of TVM's passes, as of `@kernel`")
+    settings: Mapping[str, Any] | None = _option(MAPPING, "further settings, as in `[tool.kernelwright]`")
+    dump_ir: bool | None = _option(
+        SWITCH, "whether the IR after each of TVM's passes is written into the folder of the kernel"
+    )
+    verbose: bool | None = _option(
+        SWITCH, "whether the commands that are run are shown, and what compilers say", "KERNELWRIGHT_VERBOSE", "`0`"
+    )
+    num_workers: int | None = _option(
+        COUNT, "how many stages run at once", "KERNELWRIGHT_NUM_WORKERS", "the number of this process's cores"
+    )
+    disable_cache: bool | None = _option(
+        SWITCH, "whether all is compiled anew in each process, and nothing is kept", "KERNELWRIGHT_DISABLE_CACHE", "`0`"
+    )
+    clear_cache: bool | None = _option(
+        SWITCH, "whether the cache is emptied when a process uses it first", "KERNELWRIGHT_CLEAR_CACHE", "`0`"
+    )
+    cache_dir: str | None = _option(
+        TEXT,
+        "the folder of the cache",
+        "KERNELWRIGHT_CACHE_DIR",
+        "`.cache/kernelwright` at the root of the git tree, or else in the home folder",
+    )
+    record: str | None = _option(
+        TEXT, "a file in which every variant that is compiled or called is noted", "KERNELWRIGHT_RECORD", "empty: none"
+    )
 
     @classmethod
     def read(cls, place: str, **values: Any) -> Options:
@@ -218,10 +199,10 @@ class Options:
     def over(self, below: Options) -> Options:
         """These options, and those of ``below`` that are not given here. Dicts are merged key by key."""
         merged: dict[str, Any] = {}
-        for field in fields(self):
-            mine, other = getattr(self, field.name), getattr(below, field.name)
+        for option in fields(self):
+            mine, other = getattr(self, option.name), getattr(below, option.name)
             both = isinstance(mine, Mapping) and isinstance(other, Mapping)
-            merged[field.name] = {**other, **mine} if both else other if mine is None else mine
+            merged[option.name] = {**other, **mine} if both else other if mine is None else mine
         return Options(**merged)
 
     @property
@@ -240,6 +221,13 @@ class Options:
     def workers(self) -> int:
         """How many stages run at once."""
         return self.num_workers or len(os.sched_getaffinity(0))
+
+
+OPTIONS: Mapping[str, Option] = {option.name: option.metadata["option"] for option in fields(Options)}
+"""Name of an option -> what is declared about it."""
+
+VARIABLES: Mapping[str, str] = {option.variable: name for name, option in OPTIONS.items() if option.variable}
+"""Name of an environment variable -> the option that it gives."""
 
 
 def effective(environment: Mapping[str, str], *layers: Options) -> Options:
