@@ -51,27 +51,10 @@ OF_PACKAGE = (
     *("missing", "kernels", "files", "digest"),
 )
 OF_KERNEL = (
-    *(
-        "backends",
-        "doc",
-        "frontend",
-        "library",
-        "launcher",
-        "opaque",
-        "recorded",
-        "outputs",
-        "backward",
-        "meaning",
-        "declared",
-    ),
-    "tables",
-    "variants",
+    *("backends", "doc", "frontend", "library", "launcher", "opaque", "recorded", "outputs", "backward", "meaning"),
+    *("declared", "tables", "variants"),
 )
-OF_VARIANT = (
-    *("slug", "config", "archs", "tabled", "exported", "arguments", "symbols"),
-    *OF_SIZES,
-    "units",
-)
+OF_VARIANT = ("slug", "config", "archs", "tabled", "exported", "arguments", "symbols", *OF_SIZES, "units")
 OF_UNIT = ("target", "archs", "source_arch", "schedule", "source_digest", "signature", "resources", "images", "tools")
 OF_PROVIDER = ("schema", "package", "arch", "version", "kernelwright", "source", "files", "digest")
 """What there is in the manifest of a package: of it, and of its kernels and their parts; and in that of device code."""

@@ -10,14 +10,15 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ..core.files import LARGEST_RECORD, read_record
 from ..define.remote_address import is_safe_for_secrets, scheme_of
 from .remote_objects import may_be_object
+
+Result = TypeVar("Result")
 
 CONNECT_S = 2
 """Seconds that a connection may take."""
@@ -173,39 +174,46 @@ class ObjectStore:
 
     def get(self, name: str, may_read: MayRead) -> bytes | None:
         """See :class:`Store`."""
-        with self._translated() as found:
+
+        def read() -> bytes:
             result = (self._reader if self._answered else self._first).get(name)
             if result.meta["size"] > LARGEST_RECORD:
                 raise Unreachable(TOO_LARGE)
             _require_room(result.meta["size"], may_read)
-            found.data = _content(result)
-        return found.data
+            return _content(result)
+
+        return self._asked(read)
 
     def put(self, name: str, data: bytes) -> bool:
         """See :class:`Store`."""
         mode = {} if self._is_http else {"mode": "create"}
-        with self._translated() as found:
+
+        def write() -> bool:
             try:
                 self._writer.put(name, data, use_multipart=False, **mode)
             except FileNotFoundError:
                 raise Unreachable("the server has no folder or bucket for it") from None
-            found.written = True
-        return found.written
+            return True
+
+        return bool(self._asked(write))
 
     def has(self, name: str) -> bool:
         """See :class:`Store`."""
-        with self._translated() as found:
-            self._reader.head(name)
-            found.written = True
-        return found.written
+        return self._asked(lambda: self._reader.head(name)) is not None
 
-    @contextlib.contextmanager
-    def _translated(self) -> Iterator[_Found]:
-        """Turn the errors of obstore into ours; a missing object, and one that exists already, are no errors."""
+    def _asked(self, request: Callable[[], Result]) -> Result | None:
+        """The result of a request; None: there is no such object, or there is one already.
+
+        The errors of obstore become ours.
+
+        Raises:
+            Unknown, Refused, Unreachable: see these.
+        """
         from obstore import exceptions
 
+        result = None
         try:
-            yield _Found()
+            result = request()
         except (FileNotFoundError, exceptions.NotFoundError):
             pass
         except (exceptions.AlreadyExistsError, exceptions.PreconditionError, exceptions.NotModifiedError):
@@ -217,14 +225,7 @@ class ObjectStore:
         except (exceptions.BaseError, OSError) as error:
             raise Unreachable(_in_words(str(error))) from error
         self._answered = True
-
-
-@dataclass
-class _Found:
-    """The result of a request: the content of the object, and whether it was written or seen."""
-
-    data: bytes | None = None
-    written: bool = False
+        return result
 
 
 def _require_room(size: int, may_read: MayRead) -> None:

@@ -143,21 +143,7 @@ class Trace:
         self._spans: list[Span] = []
         self._lock = threading.Lock()
 
-    def span(
-        self,
-        label: str,
-        subject: str,
-        start: float,
-        end: float,
-        *,
-        cached: bool = False,
-        failed: bool = False,
-        cpu_seconds: float | None = None,
-        peak_kib: int | None = None,
-        kernel: str | None = None,
-        variant: str | None = None,
-        arch: str | None = None,
-    ) -> None:
+    def span(self, label: str, subject: str, start: float, end: float, **about: Any) -> None:
         """Add a step that has ended; ``start`` and ``end`` are by ``time.monotonic()``, the rest as in :class:`Span`.
 
         Raises:
@@ -165,19 +151,7 @@ class Trace:
         """
         if not (math.isfinite(start) and math.isfinite(end) and start <= end):
             raise ValueError(f"{label} {subject} runs from {start} to {end}")
-        span = Span(
-            label,
-            subject,
-            start,
-            end,
-            cached=cached,
-            failed=failed,
-            cpu_seconds=cpu_seconds,
-            peak_kib=peak_kib,
-            kernel=kernel,
-            variant=variant,
-            arch=arch,
-        )
+        span = Span(label, subject, start, end, **about)
         with self._lock:
             self._spans.append(span)
 
