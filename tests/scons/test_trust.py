@@ -22,8 +22,8 @@ from typing import IO
 
 import pytest
 from kernelwright.core.sealed import sealed
+from kernelwright.stages.glibc import LIBRARIES
 from kernelwright.state.journal import SEPARATOR
-from kernelwright.toolchain.glibc import LIBRARIES
 from kernelwright.toolchain.host_compiler import find_host_compiler
 from kernelwright.toolchain.nvcc import find_nvcc
 from support.moments import ENDLESS, HANGS_AFTER_S, processes_of, rewrite, wait_for

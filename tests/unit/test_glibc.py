@@ -12,7 +12,7 @@ import pytest
 from kernelwright.core.errors import ToolchainError, Where
 from kernelwright.processes.memory import Measurements, MemoryGovernor
 from kernelwright.processes.runner import ToolRunner
-from kernelwright.toolchain.glibc import LIBRARIES, Symbol, chosen_symbols, make_stubs, version_script
+from kernelwright.stages.glibc import LIBRARIES, Symbol, chosen_symbols, make_stubs, version_script
 from kernelwright.toolchain.host_compiler import HostCompiler, find_host_compiler
 
 PROGRAM = """

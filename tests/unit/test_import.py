@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from kernelwright.cli import main
-from kernelwright.commands.importer import parser
-from kernelwright.commands.importer.command import import_source
+from kernelwright.commands.importer import import_source, parser
 from kernelwright.commands.importer.function import Parameter
 from kernelwright.commands.importer.parser import NEED, functions_in
 from kernelwright.commands.importer.types import NAMES, OF_NAMES, VECTORS

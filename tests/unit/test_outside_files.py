@@ -9,8 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.core import repository
-from kernelwright.core.dependencies import dependency_name, is_portable, may_be_asked, path_of, present_digest
+from kernelwright.core.dependencies import (
+    dependency_name,
+    is_portable,
+    may_be_asked,
+    path_of,
+    present_digest,
+    repository_around,
+)
 from kernelwright.core.project import Installation
 from kernelwright.core.project import Project as Names
 from support.workers_project import Project
@@ -117,15 +123,15 @@ def test_what_is_installed_in_a_repository_is_none_of_its_files(
 
 def test_a_repository_with_the_home_folder_in_it_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "proj").mkdir()
-    assert repository.repository_around(tmp_path / "proj") is None
+    assert repository_around(tmp_path / "proj") is None
     (tmp_path / ".git").write_text("gitdir: elsewhere\n")  # of a submodule, or of one of several work trees
-    repository.repository_around.cache_clear()
-    assert repository.repository_around(tmp_path / "proj") == tmp_path
+    repository_around.cache_clear()
+    assert repository_around(tmp_path / "proj") == tmp_path
     for home in (tmp_path, tmp_path / "users/me"):
         monkeypatch.setenv("HOME", str(home))
-        repository.repository_around.cache_clear()
-        assert repository.repository_around(tmp_path / "proj") is None
-    repository.repository_around.cache_clear()
+        repository_around.cache_clear()
+        assert repository_around(tmp_path / "proj") is None
+    repository_around.cache_clear()
 
 
 ASKED: dict[str, Any] = {

@@ -30,7 +30,7 @@ DECIDING = {
     "FATBIN": "toolchain/fatbin toolchain/nvcc_run stages/fatbin",
     "SASS": "stages/sass",
     "WRAP": "backends core/dtype toolchain/fatbin stages/wrap stages/context",
-    "GLIBC": "toolchain/glibc stages/glibc",
+    "GLIBC": "stages/glibc",
     "LAUNCHER": "backends/commands backends/launcher toolchain/nvcc_run stages/launcher stages/places",
     "CC": "backends/commands backends/launcher toolchain/nvcc_run stages/cc stages/places",
     "EXT": "backends toolchain/nvcc_run stages/ext stages/places",
@@ -53,13 +53,12 @@ for label in ("PTX", "CUBIN", "OBJECT", "FATBIN", "CC", "LAUNCHER", "GLIBC", "EX
 WHEEL_MODULES = "archive content described device_code diff git members package_files platform project sdist size_table"
 WHEEL_MODULES += " source verify version"
 WHEELS = " ".join(f"package/{name}" for name in WHEEL_MODULES.split())
-COMPILER_MODULES = (
-    "fatbin glibc headers host_code limits nvcc_run nvcc_steps_run nvrtc_run plain_flags shared trimmed_source"
-)
+COMPILER_MODULES = "fatbin headers host_code limits nvcc_run nvcc_steps_run nvrtc_run plain_flags shared trimmed_source"
 COMPILERS = " ".join(f"toolchain/{name}" for name in COMPILER_MODULES.split())
 
 STRANGERS = {
-    "LOWER": f"backends package {COMPILERS} commands/report state/settled stages/cc stages/device stages/ir scons",
+    "LOWER": f"backends package {COMPILERS} commands/report state/settled stages/cc stages/device stages/glibc "
+    "stages/ir scons",
     "CUBIN": f"frontends worker {WHEELS} commands/report stages/lower stages/cc scons",
     "CC": f"frontends worker {WHEELS} commands/report stages/lower stages/device scons",
     "SASS": f"frontends worker {WHEELS} commands/report stages/lower stages/device backends scons",

@@ -22,12 +22,11 @@ from kernelwright.state.tuning_result import DEFAULT
 from kernelwright.tune import tuner
 from kernelwright.tune.bench import Turn
 from kernelwright.tune.candidates import Built, Candidate, Workshop, digest_of
-from kernelwright.tune.command import result_lines
+from kernelwright.tune.command import place_of, result_lines
 from kernelwright.tune.contest import Contest
 from kernelwright.tune.decide import Timing, choose, rules_of
 from kernelwright.tune.device import Device, device_of, usable_cpus
 from kernelwright.tune.kept import FILE, Entry, Kept, Key
-from kernelwright.tune.lock import place_of
 from kernelwright.tune.policy import Policy
 from kernelwright.tune.progress import Progress
 from kernelwright.tune.sizes import combinations, read_seconds, read_sizes

@@ -17,7 +17,6 @@ from functools import cache
 from pathlib import Path
 
 from .files import dependency_digest
-from .repository import repository_around
 from .surroundings import FOLDER, INSTALLED, OUTSIDE, PASSED_ON, VARIABLE, installed_record, surrounding_digest
 
 IN_PACKAGE = "package:"
@@ -34,6 +33,17 @@ SOFTWARE = ("/usr/", "/opt/")
 
 EDITED = "edited while it was read"
 """In place of the digest of a file; no file has it, so that what was made of it is made again."""
+
+
+@cache
+def repository_around(folder: Path) -> Path | None:
+    """The nearest folder with a ``.git``, of a folder and those around it; None: there is none.
+
+    One that has the user's home folder in it counts as none: people keep their configuration in such a repository, and
+    what else is at home is not a part of the project.
+    """
+    found = next((place for place in (folder, *folder.parents) if (place / ".git").exists()), None)
+    return None if found is None or Path(os.path.expanduser("~")).is_relative_to(found) else found  # noqa: PTH111
 
 
 def present_digest(top: Path, name: str) -> str:

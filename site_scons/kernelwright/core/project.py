@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from .dependencies import found_name
-from .repository import repository_around
+from .dependencies import found_name, repository_around
 
 MAX_DETAIL = 6000
 """Longest text in characters that an error shows of an exception."""

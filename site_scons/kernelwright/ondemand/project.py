@@ -7,8 +7,8 @@ import sys
 from functools import cache
 from pathlib import Path
 
+from ..core.dependencies import repository_around
 from ..core.quantity import parse_size
-from ..core.repository import repository_around
 from ..define.settings import Settings
 from .cache_place import cache_folder
 from .options import Options, effective, unknown_variables

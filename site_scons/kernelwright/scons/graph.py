@@ -16,7 +16,9 @@ import SCons.Script
 import SCons.Util
 
 from .. import frontends
+from ..core.arch import image_file
 from ..core.errors import KernelwrightError
+from ..core.pipeline import LISTINGS
 from ..core.shard import shard_of
 from ..define.settings import Settings
 from ..stages import commands
@@ -31,6 +33,38 @@ from .settling import Settling, new_part, new_restored, record_of, settled_part
 
 PULL = "cache-pull"
 """Name of the target that builds nothing and takes everything out of the remote cache."""
+
+
+SINGLE_FILES = ("trace.json", "report.html", "compile_commands.json")
+"""Files in the build folder that all packages share."""
+
+
+def add_cleaning(package: Package) -> Any:
+    """Add nodes for ``scons -c``. They need no discovery, because whole folders are removed."""
+    wheel, folders = package.wheels.Dir(package.settings.package), (package.work, package.folder, package.checks)
+    package.run.require_folders(folder.get_abspath() for folder in (*folders, wheel))
+    work = Path(package.work.get_abspath())
+    for folder in work.glob("*"):
+        _clean(package, folder.name, package.work.Dir(folder.name))
+    _clean(package, "check", package.checks)
+    images = {image_file(arch) for arch in package.settings.archs_of("cuda")}
+    for ending in LISTINGS:
+        texts = (path for depth in ("cuda", "cuda/*") for path in work.glob(f"*/*/{depth}/*.{ending}"))
+        _clean(package, ending, package.work, sorted(str(path) for path in texts if path.name not in images))
+    shown = [path for depth in ("*/*/cuda", "*/*/cuda/*", "*/*/llvm/*") for path in work.glob(f"{depth}/{IR}")]
+    _clean(package, IR, package.work, sorted(map(str, shown)))
+    _clean(package, "wheel", wheel)
+    manifest = package.env.Command(package.folder.File("manifest.json"), [], "")
+    single = [str(package.run.top / "build" / name) for name in (".kernelwright", *SINGLE_FILES)]
+    package.env.Clean(manifest, [*folders, wheel, *single])
+    return manifest
+
+
+def _clean(package: Package, alias: str, folder: Any, files: Sequence[str] | None = None) -> None:
+    """Have ``scons -c`` with a target remove a folder, or some files in it."""
+    node = package.env.Command(folder.File(f".clean {alias}"), [], "")
+    package.env.Clean(node, folder if files is None else list(files))
+    package.user_env.Alias(alias, node)
 
 
 class PackageGraph:
@@ -59,7 +93,7 @@ class PackageGraph:
         if SCons.Script.GetOption("help"):
             return package.env.File([str(package.folder.File("manifest.json"))])
         if SCons.Script.GetOption("clean"):
-            from .cleaning import add_cleaning
+            from .graph import add_cleaning
 
             return add_cleaning(package)
         if PULL in package.asked.targets:

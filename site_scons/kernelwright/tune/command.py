@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
+import json
+import os
 import sys
+import tempfile
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import KernelwrightError, SettingsError, Where, shown
+from ..core.files import open_lock
 from ..define.tables import tables_in
+from ..define.tuning import TableFile, TunedConfig, kernel_of, read_table, same
 from ..frontends.triton.recorded import is_recorded
 from ..ondemand.files import origin_in, record_of
 from ..ondemand.machine import cuda_devices
 from ..ondemand.options import Options
+from ..ondemand.origin import job_of
 from ..ondemand.project import project_of
+from .candidates import digest_today
 from .device import Device, device_of
-from .listing import listed
-from .lock import locked, place_of
 from .policy import Policy
 from .progress import Progress
 from .recheck import regrets, text_of, words
@@ -27,6 +34,7 @@ from .table import folder_of, table_of, times_of, write_files
 from .tuner import Request, Tuned, Tuner
 
 if TYPE_CHECKING:
+    from ..define.space import Choice
     from ..ondemand.origin import Origin
 
 INTERRUPTED = 130
@@ -44,6 +52,130 @@ COUNTS = {
     "--list": ("strict",),
 }
 """What is done -> the options that count for it, of those that do not always count."""
+
+
+POLL_S = 0.2
+
+
+def listed(root: Path, names: Sequence[str], origins: dict[str, Origin]) -> tuple[list[str], int]:
+    """A line for each table, and one for each thing that is stale in it; and how many of the latter there are.
+
+    Arguments:
+        names: the tables.
+        origins: the kernels of the project by name.
+    """
+    lines: list[str] = []
+    stale = 0
+    for name in names:
+        try:
+            table = read_table(root, name)
+            problems = list(_stale(table, origins.get(table.kernel)))
+            count, device = sum(len(config.rules) for config in table.configs), table.device
+            lines.append(
+                f"{table.kernel:24} {device.arch:12} {device.count:4} {device.name}: "
+                f"{len(table.configs)} configs, {count} rules ({name})"
+            )
+        except KernelwrightError as error:
+            lines.append(f"{kernel_of(name):24} {name}: is damaged")
+            problems = [str(error)]
+        stale += len(problems)
+        lines += [f"  stale: {problem}" for problem in problems]
+    return lines, stale
+
+
+def _stale(table: TableFile, origin: Origin | None) -> Iterator[str]:
+    """What in a table does not fit the definition any more."""
+    if origin is None:
+        yield f"{table.path}:1: there is no kernel {table.kernel}"
+        return
+    for config in table.configs:
+        choice = next((each for each in origin.record.choices if same(each.config, config.config)), None)
+        if choice is None:
+            yield f"{table.path}:{config.line}: {dict(config.config)} is not declared any more"
+            continue
+        points = choice.points.get(table.device.target, ())
+        for rule in config.rules:
+            if not any(same(point, rule.tune) for point in points):
+                yield f"{table.path}:{rule.line}: {dict(rule.tune)} is not in the space any more"
+        yield from _stale_sources(table, config, choice, origin)
+
+
+def _stale_sources(table: TableFile, config: TunedConfig, choice: Choice, origin: Origin) -> Iterator[str]:
+    """The variants that were measured with another source than they have now."""
+    target, arch = table.device.target, table.device.arch
+    own = target == "llvm" or origin.record.options.per_arch
+    archs = [arch] if own else list(origin.settings.archs_of("cuda")) or [arch]
+    options = Options.read("tune", target=target, archs=archs, backend="tvm_ffi")
+    points = choice.points.get(target, ())
+    for source in config.sources:
+        if not any(same(point, source.tune) for point in points):
+            continue
+        job = job_of(origin, choice.candidate(source.tune), options)
+        if digest_today(job, target, origin) != source.digest:
+            yield f"{table.path}:{config.line}: the source of {dict(source.tune)} has changed since it was measured"
+
+
+def place_of(device: str) -> Path:
+    """The file of a device's lock: the same one for all projects and checkouts of this user on this machine.
+
+    It is in the folder for temporary files, which is the machine's own, where a home folder may be that of several.
+
+    Arguments:
+        device: ``cpu`` or ``cuda:0``.
+
+    Raises:
+        SettingsError: the folder is another user's, who could keep us waiting for ever.
+    """
+    folder = Path(tempfile.gettempdir(), f"kernelwright-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.lstat().st_uid != os.getuid():
+        raise SettingsError(f"{folder} is another user's", Where(stage="tune"), "set TMPDIR to a folder of your own")
+    return folder / f"tune-{device.replace(':', '-')}.lock"
+
+
+@contextlib.contextmanager
+def locked(path: Path, what: str, waits: bool, note: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock of a device. It ends with the process that holds it, however that ends.
+
+    Arguments:
+        path: its file.
+        what: what is done meanwhile, for others to read.
+        waits: whether to wait for another process.
+        note: shows a line.
+
+    Raises:
+        SettingsError: another process has it, and is not waited for.
+    """
+    lock = open_lock(path)
+    try:
+        if not _taken(lock):
+            message = f"another process tunes on this device: {_holder(path)}"
+            if not waits:
+                raise SettingsError(message, Where(stage="tune"), "wait for it, or leave --no-wait out")
+            note(f"{message}; waiting for it")
+            while not _taken(lock):
+                time.sleep(POLL_S)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, json.dumps({"process": os.getpid(), "what": what, "since": time.ctime()}).encode(), 0)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _taken(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _holder(path: Path) -> str:
+    try:
+        holder = json.loads(path.read_text(encoding="utf-8"))
+        return f"process {holder['process']}, {holder['what']}, since {holder['since']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "one that has just begun"
 
 
 def tune(options: argparse.Namespace) -> int:

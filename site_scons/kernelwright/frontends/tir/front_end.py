@@ -24,7 +24,7 @@ class Tir(FrontEnd):
 
     def load(self) -> None:
         """See :meth:`FrontEnd.load`."""
-        from . import dump, lowering  # noqa: F401
+        from . import lowering, passes  # noqa: F401
         from .parser import make_parser_faster
 
         make_parser_faster()
@@ -60,9 +60,8 @@ class Tir(FrontEnd):
 
     def lower(self, returned: Any, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
         """See :meth:`FrontEnd.lower`."""
-        from .dump import IrDump
         from .lowering import lower
-        from .passes import pass_context
+        from .passes import IrDump, pass_context
 
         dump = IrDump(Path(unit.ir)) if unit.ir else None
         if dump is None:
