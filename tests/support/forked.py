@@ -100,7 +100,7 @@ def serve() -> None:
         sys.modules["torch"] = None  # type: ignore[assignment]  # tvm-ffi does without
     for module in modules:
         importlib.import_module(module)
-    if "torch" not in modules:
+    if sys.modules.get("torch", sys) is None:
         del sys.modules["torch"]
     gc.freeze()  # the end of a fork does not look for garbage among what was imported
     answer = int(sys.argv[1])

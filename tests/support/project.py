@@ -252,6 +252,8 @@ class Project:
 
     shared: Path
     """Where built projects are kept for other tests of the run."""
+    imported: tuple[str, ...] = ("support.scons_start",)
+    """What the process has imported that runs of ``scons`` are forks of."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -316,7 +318,7 @@ class Project:
             )
         else:
             program = "from support import scons_start; scons_start.main()"
-            done = starter("support.scons_start").run(program, *arguments, env=variables, cwd=self.folder, merged=True)
+            done = starter(*self.imported).run(program, *arguments, env=variables, cwd=self.folder, merged=True)
         assert ok is None or (done.returncode == 0) == ok, f"{command} ended with {done.returncode}\n{done.stdout}"
         assert "Traceback (most recent call last)" not in re.sub(r"^ {4}.*$", "", done.stdout, flags=re.M), done.stdout
         return Run(done.returncode, done.stdout)

@@ -109,12 +109,22 @@ if OBJECTS:
     _remember_host_code()
 # TVM looks for the module of each of its callers. For code without a file, that goes through all modules each time.
 inspect.modulesbyfile.update({"<string>": "", "<ast>": ""})
-READY = frozenset(sys.modules)
-ONLY_TVM = frozenset(
-    name
-    for name in READY
-    if (top := name.partition(".")[0]) not in sys.stdlib_module_names and top not in ("kernelwright", "support")
-)
+READY: frozenset[str]
+ONLY_TVM: frozenset[str]
+
+
+def note_ready() -> None:
+    """Note which modules there are: all that workers begin with, and those of them that ``scons`` has no use for."""
+    global READY, ONLY_TVM
+    READY = frozenset(sys.modules)
+    ONLY_TVM = frozenset(
+        name
+        for name in READY
+        if (top := name.partition(".")[0]) not in sys.stdlib_module_names and top not in ("kernelwright", "support")
+    )
+
+
+note_ready()
 
 
 class _Prepared:

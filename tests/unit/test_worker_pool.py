@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from kernelwright.core.errors import DefinitionError, KernelwrightError, Where, WorkerError
+from kernelwright.processes import pool as pool_module
 from kernelwright.processes import protocol
 from kernelwright.processes import worker as worker_module
 from kernelwright.processes.pool import WorkerPool
@@ -69,7 +70,8 @@ def test_no_worker_is_started_before_the_first_call_and_one_does_all_of_a_file(f
     assert len(processes(project)) == 1
 
 
-def test_one_process_never_executes_two_files_nor_one_file_twice(fresh: Fresh) -> None:
+def test_one_process_never_executes_two_files_nor_one_file_twice(fresh: Fresh, monkeypatch) -> None:
+    monkeypatch.setattr(pool_module, "SPARE", 0)
     project = fresh(1)
     first, second = project.empty("first", PROCESS), project.empty("second", PROCESS)
     with project.pool as pool:
@@ -90,8 +92,9 @@ def test_one_process_never_executes_two_files_nor_one_file_twice(fresh: Fresh) -
     assert len(processes(project)) == len(set(processes(project))) == 8
 
 
-def test_the_worker_that_was_idle_for_longest_makes_room(fresh: Fresh) -> None:
-    project = fresh(2)
+def test_the_worker_that_was_idle_for_longest_makes_room(fresh: Fresh, monkeypatch) -> None:
+    monkeypatch.setattr(pool_module, "SPARE", 1)
+    project = fresh(1)
     files = [project.empty(f"k{n}", PROCESS) for n in range(3)]
     with project.pool:
         for number in (0, 1, 0, 2, 0):

@@ -27,6 +27,11 @@ from .worker import Answered, Worker, WorkerKind, ending
 LAST_GRACE_S = 0.5
 """Seconds that a fork server may take at the end of a build."""
 
+SPARE = 4
+"""Idle workers beside those that may work. A build that goes back and forth between two definition files, or between
+two archs that a module is imported for, would otherwise replace a worker each time; what the new one imports, such as
+PyTorch, can take seconds, and some hundred MiB."""
+
 SERVER = WorkerKind(
     "a worker",
     ("-m", "kernelwright.worker.forkserver"),
@@ -39,16 +44,16 @@ SERVER = WorkerKind(
 
 
 class WorkerPool:
-    """At most ``size`` worker processes, started when calls need them and reused for later calls.
+    """Worker processes of which at most ``size`` work at once, started when calls need them and reused for later calls.
 
-    A worker that has been asked about a definition file is asked about no other one. If a call finds all places taken
-    by idle workers of other files, the one that was idle for longest makes room for a new one. Calls that wait for a
-    place get one in the order in which they came.
+    A worker that has been asked about a definition file is asked about no other one. So up to :data:`SPARE` more may
+    be idle; of more than these, the one that was idle for longest is ended. Calls that wait for a place get one in the
+    order in which they came.
 
     Safe to use from several threads. As a context manager it closes itself.
 
     Arguments:
-        size: largest number of workers, at least 1.
+        size: largest number of workers that are at work, at least 1.
         project_root: the folder that definition files and their imports are relative to.
         timeout_s: seconds that starting a worker, or answering one request, may take.
         python: the interpreter; for the default kind, one that has TVM installed.
@@ -154,7 +159,7 @@ class WorkerPool:
                 unlocked.callback(outdated.dispose)
             if (idle := self._find_idle(definition)) is not None:
                 return idle
-            if len(self._all) >= self.size:
+            if len(self._all) >= self.size + SPARE:
                 oldest = self._idle.pop(0)
                 self._all.discard(oldest)
                 unlocked.callback(oldest.dispose)
@@ -190,7 +195,7 @@ class WorkerPool:
 
     @property
     def _has_place(self) -> bool:
-        return bool(self._idle) or len(self._all) < self.size
+        return len(self._all) - len(self._idle) < self.size
 
     def _find_idle(self, definition: Definition) -> Worker | None:
         """An idle worker that has executed this definition file, or none at all, and is its worker from now on."""
