@@ -655,7 +655,9 @@ LIMITED = """
 import triton
 import triton.language as tl
 
-@triton.autotune([triton.Config({"BLOCK": b, "DEEP": d}) for b, d in ((64, 16), (16, 512), (32, 16))], key=["n"])
+CONFIGS = [triton.Config({"BLOCK": b, "DEEP": d}, num_warps=32) for b, d in ((64, 16), (16, 512), (32, 16))]
+
+@triton.autotune(CONFIGS, key=["n"])
 @triton.jit
 def limited(y, n, BLOCK: tl.constexpr, DEEP: tl.constexpr):
     tl.static_assert(BLOCK < 64)
@@ -667,7 +669,7 @@ def limited(y, n, BLOCK: tl.constexpr, DEEP: tl.constexpr):
 
 def limited_recording(*blocks: tuple[int, int], **more: Any) -> str:
     """A recording of some configs of the function."""
-    one = {"types": {"y": "*fp32 16", "n": "i32"}, "options": {}, "archs": ["sm_90a"]}
+    one = {"types": {"y": "*fp32 16", "n": "i32"}, "options": {"num_warps": 32}, "archs": ["sm_90a"]}
     forms = [one | {"constants": {"BLOCK": block, "DEEP": deep}} for block, deep in blocks]
     known = {"parameters": ["y", "n", "BLOCK", "DEEP"], "source": "0" * 16, "specializations": forms, **more}
     return json.dumps({"schema": 1, "functions": {"ops:limited": known}})
@@ -707,7 +709,7 @@ def test_configs_that_cannot_run_are_left_out_while_another_is_left(tmp_path):
     printed, found = run(project, code)
     assert len(found) == 3 and printed.splitlines()[-1] == "{'BLOCK': 32, 'DEEP': 16}"
     # What was the fastest counts as what is left; then none is left, or what was the fastest is gone.
-    config = {"BLOCK": 32, "DEEP": 16, "num_warps": 4, "num_stages": 3}
+    config = {"BLOCK": 32, "DEEP": 16, "num_warps": 32, "num_stages": 3}
     chosen = [{"key": [3, "float32"], "config": config, "archs": ["sm_80"]}]
     project.write("kernels/calls.json", limited_recording((64, 16), (32, 16), choices=chosen))
     assert project.scons("-j2").output.count("is left out") == 2
