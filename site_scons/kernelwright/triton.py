@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from .define.arguments import Scalar, Tensor, Workspace
 from .define.sizes import Size, ceildiv
 from .define.strides import Stride
+from .frontends.triton.descriptor import TensorDescriptor
 from .frontends.triton.program import Program, configs_of
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ __all__ = [
     "Size",
     "Stride",
     "Tensor",
+    "TensorDescriptor",
     "Workspace",
     "ceildiv",
     "configs_of",

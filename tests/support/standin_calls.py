@@ -53,6 +53,25 @@ def call(
     return printed.strip(), log.read_text().splitlines() if log.exists() else []
 
 
+def beside(project: Project, code: str, capability: int = 90) -> str:
+    """What a program prints that launches through Triton and through the package."""
+    driver = project.folder / "driver"
+    env = {
+        "PYTHONPATH": os.pathsep.join(["build", ".", str(ROOT / "tests"), str(SITE_SCONS)]),
+        "LD_LIBRARY_PATH": str(driver),
+        "TRITON_LIBCUDA_PATH": str(driver),
+        "KERNELWRIGHT_CUDA_DRIVER": str(driver / "libcuda.so.1"),
+        "TRITON_CACHE_DIR": str(project.folder / "triton-cache"),
+        "TRITON_DISABLE_LINE_INFO": "1",  # packages have none
+        "TRITON_DEFAULT_FP_FUSION": "1",
+        "STANDIN_LOG": str(project.folder / "log"),
+        "STANDIN_BYTES": "1",
+        "STANDIN_CAPABILITY": str(capability),
+        "STANDIN_SHARED": "232448",
+    }
+    return project.python(code, env=env)
+
+
 def launches(log: list[str]) -> list[str]:
     """What is said of each launch behind the name of the device function."""
     return [re.sub(r"^launch \S+ ", "", line) for line in log if line.startswith("launch ")]

@@ -109,7 +109,7 @@ class StandInDriver(CudaDriver):  # type: ignore[misc]  # Triton has no types
         self.launcher_cls = CudaLauncher
         self.get_current_device = lambda: 0
         self.get_current_stream = lambda device: STREAM
-        self.get_device_capability = lambda device: (9, 0)
+        self.get_device_capability = lambda device: divmod(int(os.environ["STANDIN_CAPABILITY"]), 10)
 
     def get_benchmarker(self) -> Callable[..., Any]:
         """What takes the first config for the best one."""

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 from kernelwright.frontends.triton.program import NEED
-from support.project import ROOT, SITE_SCONS, Project
-from support.standin_calls import make_standin
+from support.project import SITE_SCONS, Project
+from support.standin_calls import beside, make_standin
 
 for name in ("triton", "torch"):
     try:
@@ -46,25 +46,6 @@ def packaged(folder: Path, program: str) -> Project:
     project.scons("-j2")
     make_standin(project)
     return project
-
-
-def beside(project: Project, code: str) -> str:
-    """What a program prints that launches through Triton and through the package."""
-    driver = project.folder / "driver"
-    env = {
-        "PYTHONPATH": os.pathsep.join(["build", ".", str(ROOT / "tests"), str(SITE_SCONS)]),
-        "LD_LIBRARY_PATH": str(driver),
-        "TRITON_LIBCUDA_PATH": str(driver),
-        "KERNELWRIGHT_CUDA_DRIVER": str(driver / "libcuda.so.1"),
-        "TRITON_CACHE_DIR": str(project.folder / "triton-cache"),
-        "TRITON_DISABLE_LINE_INFO": "1",  # packages have none
-        "TRITON_DEFAULT_FP_FUSION": "1",
-        "STANDIN_LOG": str(project.folder / "log"),
-        "STANDIN_BYTES": "1",
-        "STANDIN_CAPABILITY": "90",
-        "STANDIN_SHARED": "232448",
-    }
-    return project.python(code, env=env)
 
 
 @pytest.fixture(scope="module")

@@ -571,7 +571,7 @@ CHOSEN = ADD_TEXT.replace(
     "tl.store(z + at", "pointer = z\n    if n > 9:\n        pointer = x\n    tl.store(pointer + at"
 )
 RULED = '@triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})\n@triton.jit\n'
-DESCRIPTORS = "\n\nfrom kernelwright.cuda import TensorMap\n\n\nclass TensorDescriptor:\n    pass\n"
+DESCRIPTORS = "\n\nfrom kernelwright.cuda import TensorMap\nfrom kernelwright.triton import TensorDescriptor\n"
 GRID = 'grid=ceildiv("n", 256)'
 
 MISTAKES = [
@@ -588,8 +588,13 @@ MISTAKES = [
     ('n=Size("n")', 'n=Size("n ** 2")', "argument 'n' is '(n ** 2)', which is no arithmetic", "ceildiv"),
     ("BLOCK=256,", "BLOCK=256, num_warps=3,", "num_warps is 3, expected a power of two up to 32", ""),
     ("Program(add_kernel,", "Program(print,", "function is of type builtins.builtin_function", "@triton.jit"),
-    ("BLOCK=256,", "BLOCK=TensorDescriptor(),", "the argument 'BLOCK' is a tensor descriptor", "make_tensor_desc"),
-    ("BLOCK=256,", "BLOCK=TensorMap(vector, [64]),", "is a tensor descriptor (TMA), which", "make_tensor_desc"),
+    (
+        "BLOCK=256,",
+        "BLOCK=TensorMap(vector, [64]),",
+        "the argument 'BLOCK' is TensorMap(",
+        "triton.TensorDescriptor(Tens",
+    ),
+    ("x=vector,", "x=TensorDescriptor(vector, [64]),", "Triton cannot compile it for sm_80: ", "mend that line"),
     ("@triton.jit\n", RULED, "the heuristic 'EVEN' of @triton.heuristics needs whether n is", 'divisible={"n": [256'),
     ('outputs=["z"]', 'outputs=["z"], targets=["llvm"]', "cannot be built for the target 'llvm'", "['cuda']"),
     ('frontend="triton"', 'frontend="cutedsl"', "the definition returned an object", '@kernel(frontend="triton"'),

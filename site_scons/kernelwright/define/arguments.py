@@ -171,8 +171,9 @@ class Declared:
 
     @property
     def declared(self) -> dict[str, Tensor | Scalar]:
-        """The arguments of the kernel, by their names."""
-        return {name: value for name, value in self.arguments.items() if isinstance(value, (Tensor, Scalar))}
+        """The arguments of the kernel, by their names; the tensor of a map or descriptor is one."""
+        values = {name: getattr(value, "tensor", value) for name, value in self.arguments.items()}
+        return {name: value for name, value in values.items() if isinstance(value, (Tensor, Scalar))}
 
     @property
     def told_sizes(self) -> frozenset[str]:

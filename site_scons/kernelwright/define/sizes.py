@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,6 +100,17 @@ def names_in(size: Sizes) -> list[str]:
     used: list[str] = []
     translate(text_of(size), _nothing, used.append, _nothing)
     return used
+
+
+def divisor_of(size: Sizes, multiples: Mapping[str, int]) -> int:
+    """What a size is a multiple of, as far as its terms tell; 0 if it is 0."""
+
+    def operation(name: str, operands: list[int]) -> int:
+        if name == "*":
+            return math.prod(operands)
+        return math.gcd(*operands) if name != "//" else 1
+
+    return translate(text_of(size), abs, lambda name: multiples.get(name, 1), operation)
 
 
 def on_axes(name: str, sizes: Sizes | Sequence[Sizes] | None) -> Iterator[tuple[str, Sizes]]:

@@ -69,7 +69,7 @@ class Source(Declared):
     @property
     def declared(self) -> dict[str, Tensor | Scalar]:
         """The arguments of the kernel, by their names."""
-        return {**declared_in(self.arguments), **self.launch_only}
+        return {**super().declared, **self.launch_only}
 
     @property
     def text(self) -> str | None:
@@ -114,9 +114,3 @@ class Source(Declared):
                 message = f"types has {shown(name)}: {shown(dtype)}, which does not say what a type holds"
                 remedy = f"give each type, as C++ names it, one of {', '.join(DTYPES)} or {TENSOR_MAP}"
                 raise DefinitionError(message, where, remedy)
-
-
-def declared_in(passed: Mapping[str, object]) -> dict[str, Tensor | Scalar]:
-    """The arguments of a kernel: the tensors and numbers among the values that its function gets."""
-    tensors = {name: value.tensor if isinstance(value, TensorMap) else value for name, value in passed.items()}
-    return {name: value for name, value in tensors.items() if isinstance(value, (Tensor, Scalar))}

@@ -24,6 +24,7 @@ from ...core.arch import real_arch
 from ...core.errors import DefinitionError, LoweringError
 from ...core.files import pretty_json
 from ...runtime.dtype import passed_as
+from ...runtime.size import stride_of
 from ..launch_limits import require_within_limits
 from ..raised import MAX_MESSAGE, first_line
 from ..unit import LoweredKernel, Unit, returned_in
@@ -398,8 +399,9 @@ def asserted(function: tirx.PrimFunc, multiples: Mapping[str, int], unit: Unit) 
 
 
 def _check(symbol: Any, name: str, number: int, unit: Unit) -> tirx.AssertStmt:
-    remedy = f"pass arrays of such sizes, or list 1 for {name} in divisible"
-    message = f"kernel '{unit.kernel}': the size {name} is not a multiple of {number}\n  remedy: {remedy}"
+    what = stride_of(name).replace('"', "'")
+    remedy = f"pass arrays of such sizes, or list 1 for {what} in divisible"
+    message = f"kernel '{unit.kernel}': the size {what} is not a multiple of {number}\n  remedy: {remedy}"
     passes = tirx.EQ(tirx.FloorMod(symbol, _number(symbol, number)), _number(symbol, 0))
     # TVM 0.27 documents another order of these arguments.
     return tirx.AssertStmt(passes, tvm.ir.StringImm("ValueError"), [tvm.ir.StringImm(message)])

@@ -9,19 +9,20 @@ import contextlib
 import io
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ...core.arch import SHARED_MEMORY, arch_order, real_arch
 from ...core.errors import DefinitionError, KernelwrightError, LoweringError, ToolchainError, Where
-from ...define.arguments import Scalar, Tensor, Workspace
+from ...define.arguments import Tensor, Workspace
 from ...define.divisible import SPECIALIZED as DIVISIBILITY
-from ...define.sizes import Size
+from ...define.sizes import Size, divisor_of
 from ..raised import MAX_MESSAGE, first_line, line_of
 from ..unit import Unit
-from .heuristics import divisor_of, multiples_in, resolved
-from .program import DTYPES, ENVIRONMENT, NEED, VERSION, Program
+from .descriptor import TensorDescriptor
+from .heuristics import multiples_in, resolved
+from .program import DTYPES, ENVIRONMENT, NEED, VERSION, Passed, Program
 
 ARCHS = tuple(SHARED_MEMORY)
 """The archs that Triton makes code for: from 9.0 on with the suffix ``a`` only. For others, LLVM ends the process."""
@@ -45,6 +46,7 @@ class Compiled:
         threads: of a block.
         shared: dynamic shared memory of a block, in bytes.
         scratch: global memory for each block, in bytes.
+        descriptors: how it copies by each tensor descriptor that it gets; none: by pointers.
         report: what ptxas said.
     """
 
@@ -56,6 +58,7 @@ class Compiled:
     threads: int
     shared: int
     scratch: int
+    descriptors: Sequence[Mapping[str, Any]]
     report: str
 
 
@@ -133,7 +136,8 @@ class Compiler:
         source = re.sub(r" loc\((?:[^()\"]|\"[^\"]*\"|\([^()]*\))*\)|^#loc.*\n", "", compiled.asm["ttir"], flags=re.M)
         code = compiled.asm["cubin"], compiled.asm["ptx"]
         launch = 32 * metadata.num_warps, metadata.shared, metadata.global_scratch_size
-        return Compiled(arch, metadata.name, *code, source, *launch, printed)
+        described = tuple(metadata.tensordesc_meta or ())
+        return Compiled(arch, metadata.name, *code, source, *launch, described, printed)
 
     def _compile(self, arch: str) -> tuple[Any, str]:
         """What Triton returns, and what ptxas has printed."""
@@ -242,14 +246,15 @@ class _ProgramCompiler(Compiler):
         attributes = {(at,): divisible for at, (_, value) in enumerate(arguments) if self._is_divisible(value)}
         return ASTSource(self._function, signature, constants, attributes)
 
-    def _kind(self, name: str, value: Tensor | Scalar | Size | Workspace, with_constants: bool) -> str:
+    def _kind(self, name: str, value: Passed, with_constants: bool) -> str:
         """The type of a parameter as Triton has it."""
         kind = DTYPES[value.dtype]
-        if not isinstance(value, (Tensor, Workspace)):
-            return kind
-        is_read = isinstance(value, Tensor) and not value.written and name not in self._unit.outputs
-        is_constant = with_constants and is_read
-        return f"*k{kind}" if is_constant else f"*{kind}"
+        tensor = self._program.declared.get(name)
+        is_read = isinstance(tensor, Tensor) and not tensor.written and name not in self._unit.outputs
+        kind = f"k{kind}" if with_constants and is_read else kind
+        if isinstance(value, TensorDescriptor):
+            return f"tensordesc<{kind}{list(value.block_shape)}>"
+        return f"*{kind}" if isinstance(value, (Tensor, Workspace)) else kind
 
     def _is_divisible(self, value: Any) -> bool:
         if isinstance(value, Workspace):
@@ -268,11 +273,14 @@ def _constants_told_apart() -> Iterator[None]:
     earlier one. It has no constants behind descriptors. In its IR, they are in a memory of their own, and it then
     prints that it cannot load bool from there.
     """
+    from triton import language
+    from triton.compiler import code_generator
     from triton.language import core
     from triton.language.semantic import TritonSemantic
 
     pointer, descriptor = core.pointer_type, core.tensor_descriptor_base_type
     plain = pointer.mangle, descriptor.mangle, TritonSemantic.make_tensor_descriptor
+    type_of = language.str_to_ty
 
     def describe(self: Any, base: Any, *others: Any) -> Any:
         descriptor_of_base = plain[2](self, base, *others)
@@ -287,6 +295,13 @@ def _constants_told_apart() -> Iterator[None]:
 
         return store
 
+    def typed(name: Any, *others: Any) -> Any:
+        is_constant = isinstance(name, str) and name.startswith("tensordesc<k")
+        kind = type_of(name.replace("<k", "<") if is_constant else name, *others)
+        if is_constant:
+            kind.block_type.is_constant = True
+        return kind
+
     stores = [name for name in vars(TritonSemantic) if re.match("descriptor_(store|scatter|atomic)", name)]
     with contextlib.ExitStack() as stack:
         for owner, name, replacement in (
@@ -294,6 +309,7 @@ def _constants_told_apart() -> Iterator[None]:
             (pointer, "mangle", lambda self: ("K" if self.const else "") + plain[0](self)),
             (descriptor, "mangle", lambda self: ("K" if _is_of_constants(self) else "") + plain[1](self)),
             (TritonSemantic, "make_tensor_descriptor", describe),
+            (code_generator, "str_to_ty", typed),
             *((TritonSemantic, name, storing(getattr(TritonSemantic, name))) for name in stores),
         ):
             stack.callback(setattr, owner, name, getattr(owner, name))
@@ -365,7 +381,7 @@ def _arguments_of(program: Program, function: Any, where: Where) -> list[tuple[s
     return [(name, given[name] if name in given else left_out[name]) for name in parameters]
 
 
-def _require_annotated(parameter: Any, value: Tensor | Scalar | Size | Workspace, where: Where) -> None:
+def _require_annotated(parameter: Any, value: Passed, where: Where) -> None:
     """Raise a DefinitionError if an annotation says another type: for a call, Triton compiles for the annotated one."""
     kind = f"{'*' if isinstance(value, (Tensor, Workspace)) else ''}{DTYPES[value.dtype]}"
     annotated = parameter.annotation_type.replace("*k", "*")

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ...define.arguments import Scalar, Tensor, Workspace
-from ...define.sizes import Size
+from ...define.arguments import Scalar
 from ..named_source import SourceRequest
 from .compiler import Compiled
-from .program import Program
+from .program import Passed, Program
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class CompileRequest(SourceRequest):
     grid: tuple[str, ...]
     launch: Mapping[str, Scalar]
     options: Mapping[str, Any]
-    arguments: Mapping[str, Tensor | Scalar | Size | Workspace | Any]
+    arguments: Mapping[str, Passed | Any]
 
     def program(self, function: Any) -> Program:
         """The program, with a function."""

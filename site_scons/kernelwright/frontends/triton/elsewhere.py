@@ -71,7 +71,7 @@ def interpreted_elsewhere(program: Program, unit: Unit) -> Callable[..., Mapping
     def run(*arguments: Any) -> Mapping[str, str]:
         given = dict(zip(program.declared, arguments, strict=True))
         given = {name: value for name, value in given.items() if name in {*program.passed, *program.launch_only}}
-        tensors = {name: value for name, value in program.passed.items() if isinstance(value, Tensor)}
+        tensors = {n: v for n, v in program.declared.items() if n in program.passed and isinstance(v, Tensor)}
         memories = [memory_of(given[name], tensor.dtype) for name, tensor in tensors.items()]
         request = InterpretRequest(
             **_told(program, unit),

@@ -14,14 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from ...core.errors import DefinitionError, Where
-from ...define.arguments import Scalar, Tensor, multiples_of, told_strides
+from ...define.arguments import multiples_of, told_strides
 from ...define.divisible import ALL
-from ...define.sizes import Size, text_of
-from ...runtime.size import translate
+from ...define.sizes import Size, divisor_of, text_of
 from ..raised import line_of
 from ..sequence import Launches, each_of
 from ..unit import Unit
-from .program import Program
+from .program import Passed, Program
 
 
 class UnknownError(Exception):
@@ -35,17 +34,6 @@ class UnknownError(Exception):
     def __init__(self, what: str, remedy: str = "") -> None:
         super().__init__(what)
         self.remedy = remedy
-
-
-def divisor_of(size: Size, multiples: Mapping[str, int]) -> int:
-    """What a size is a multiple of, as far as its terms tell; 0 if it is 0."""
-
-    def operation(name: str, operands: list[int]) -> int:
-        if name == "*":
-            return math.prod(operands)
-        return math.gcd(*operands) if name != "//" else 1
-
-    return translate(text_of(size), abs, lambda name: multiples.get(name, 1), operation)
 
 
 def multiples_in(program: Program, unit: Unit) -> dict[str, int]:
@@ -138,7 +126,7 @@ class _Known:
         if isinstance(value, Size):
             text = text_of(value)
             return _Size(text, divisor_of(value, self.multiples), self.others.get(text, ()))
-        return _Unknown(f"the argument {name}") if isinstance(value, (Tensor, Scalar)) else value
+        return _Unknown(f"the argument {name}") if isinstance(value, Passed) else value
 
 
 def specialized(program: Program, unit: Unit) -> tuple[Program, Unit]:

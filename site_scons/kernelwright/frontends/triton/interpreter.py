@@ -25,6 +25,7 @@ from triton.runtime.interpreter import (
     TensorHandle,
     interpreter_builder,
 )
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ...core.errors import DefinitionError, Where
 from ...define.arguments import Scalar, Tensor, Workspace, declared_strides
@@ -33,6 +34,7 @@ from ...runtime.size import Size as Computed
 from ...runtime.size import stride_name
 from ..sequence import Launches
 from ..unit import Unit
+from .descriptor import TensorDescriptor as Described
 from .heuristics import each_specialized, resolved
 from .memory import before_first, memory_of, strides_of
 from .program import DTYPES, Program
@@ -88,7 +90,8 @@ def _execute(program: Program, function: Any, given: Mapping[str, Any], symbols:
     grid = tuple(int(_value(size, symbols)) for _, size in program.blocks)
     executor = GridExecutor(function.rewrite(), function.arg_names, grid)
     # All others are as the function shall see them: it would take integers for int32, and constants for numbers.
-    executor.constexprs = [name for name in function.arg_names if not isinstance(passed.get(name), torch.Tensor)]
+    of_memory = {name for name, value in passed.items() if isinstance(value, (torch.Tensor, TensorDescriptor))}
+    executor.constexprs = [name for name in function.arg_names if name not in of_memory]
     try:
         executor(**passed)
     except InterpreterError as error:
@@ -217,6 +220,9 @@ def _passed(value: Any, given: Any, symbols: Mapping[str, int]) -> Any:
         return given
     if isinstance(value, Tensor):
         return given.first
+    if isinstance(value, Described):
+        lists = given.shape, given.strides, list(value.block_shape)
+        return TensorDescriptor(given.first, *lists, value.padding)
     if isinstance(value, Size):
         return _number(_value(value, symbols), value.dtype)
     return _number(given, value.dtype) if isinstance(value, Scalar) else value

@@ -15,11 +15,12 @@ from ...define.arguments import Workspace
 from ...define.sizes import Size, Sizes, text_of
 from ..cubin import device_files, reported_usage
 from ..declared_launch import lower_launches
-from ..launches import NULL, DeclaredLaunch
+from ..launches import NULL, DeclaredLaunch, Passed
 from ..sequence import Launches
 from ..unit import LoweredKernel, Unit
 from .compiler import Compiled, compiled, source_text
 from .data import Made
+from .descriptor import TensorDescriptor
 from .elsewhere import compiled_elsewhere
 from .heuristics import each_specialized
 from .joined import joined
@@ -89,8 +90,8 @@ def _launch(program: Program, results: Sequence[Compiled], unit: Unit, suffix: s
     """
     main = results[0]
     for other in results:
-        if (other.name, other.threads) != (main.name, main.threads):
-            message = f"Triton launches {other.threads} threads for {other.arch}, {main.threads} for {main.arch}"
+        if (other.name, _form(other)) != (main.name, _form(main)):
+            message = f"Triton launches {_form(other)} for {other.arch}, {_form(main)} for {main.arch}"
             remedy = "give each arch a launch of its own: @kernel(per_arch=True)"
             raise LoweringError(message, unit.where, remedy)
     most = max(results, key=lambda result: result.shared)
@@ -105,12 +106,31 @@ def _launch(program: Program, results: Sequence[Compiled], unit: Unit, suffix: s
     options, sizes = program.options, list(program.launch(main.threads))
     return DeclaredLaunch(
         main.name,
-        {**program.passed, GLOBAL_SCRATCH + suffix: _scratch(sizes, results), PROFILE_SCRATCH: NULL},
+        {**_passed(program, main, unit), GLOBAL_SCRATCH + suffix: _scratch(sizes, results), PROFILE_SCRATCH: NULL},
         sizes,
         most.shared,
         options["launch_cooperative_grid"],
         options["launch_pdl"],
     )
+
+
+def _form(result: Compiled) -> str:
+    """What a launch has to fit besides the memory, for messages."""
+    maps = "".join(f" with a map of {described}" for described in result.descriptors)
+    return f"{result.threads} threads{maps}"
+
+
+def _passed(program: Program, result: Compiled, unit: Unit) -> dict[str, Passed]:
+    """What the device function gets."""
+    names = [name for name, value in program.passed.items() if isinstance(value, TensorDescriptor)]
+    described = dict(zip(names, result.descriptors, strict=True)) if result.descriptors else {}
+    passed: dict[str, Passed] = {}
+    for name, value in program.passed.items():
+        if isinstance(value, TensorDescriptor):
+            passed |= value.passed(name, described.get(name), unit.where)
+        else:
+            passed[name] = value
+    return passed
 
 
 def _scratch(sizes: Sequence[tuple[str, Sizes]], results: Sequence[Compiled]) -> Size | Workspace:

@@ -19,12 +19,14 @@ from ...define.arguments import (
     Workspace,
     check_launch_only,
     declared_strides,
+    multiples_of,
     refuse_optional,
     told_strides,
 )
 from ...define.sizes import Size, Sizes, check_axes, check_size, names_in, on_axes, text_of
 from ...runtime.heuristic import FLOATS
 from ..named_source import check_source
+from .descriptor import TensorDescriptor
 
 VERSION = "3.9"
 """The releases of Triton that the front end is written for: hidden parameters and the launch are not documented."""
@@ -58,8 +60,8 @@ DTYPES = {
 OPTIONAL = {"num_ctas": 1, "maxnreg": None}
 """Options that most configs of ``@triton.autotune`` do not set, and their defaults."""
 
-PASSED = (Tensor, Scalar, Size, Workspace)
-"""The types of what a launch passes."""
+Passed = Tensor | Scalar | Size | Workspace | TensorDescriptor
+"""What a launch passes."""
 
 PLAIN = (bool, int, float, str, type(None))
 """The types of constants that a process can be told."""
@@ -87,8 +89,9 @@ class Program(Declared):
         launch: integers that callers pass and the function does not get, for the grid: name -> a :class:`Scalar`. They
             are the last arguments of the kernel.
         arguments: for parameters of the function, by name and in their order: a :class:`Tensor` or a :class:`Scalar`,
-            which becomes an argument of the kernel; a :class:`Size`, which callers do not pass; or a plain value, for
-            which the code is compiled. Parameters with a default can be left out.
+            which becomes an argument of the kernel; a :class:`TensorDescriptor`, which makes its tensor one; a
+            :class:`Size`, which callers do not pass; or a plain value, for which the code is compiled. Parameters with
+            a default can be left out.
     """
 
     def __init__(
@@ -106,7 +109,7 @@ class Program(Declared):
         launch_cooperative_grid: bool = False,
         launch_pdl: bool = False,
         launch: Mapping[str, Scalar] | None = None,
-        **arguments: Tensor | Scalar | Size | Any,
+        **arguments: Tensor | Scalar | TensorDescriptor | Size | Any,
     ) -> None:
         self.source = function if isinstance(function, (str, PathLike)) else None
         self.function: Any = function if self.source is None else name
@@ -125,7 +128,10 @@ class Program(Declared):
         self.launch_only = launch or {}
         self._absent: dict[str, Any] = {name: value for name, value in arguments.items() if _is_absent(value)}
         self._order = tuple(arguments)
-        self.arguments = arguments
+        self.arguments = arguments = {
+            name: value.checked_in_calls(name) if isinstance(value, TensorDescriptor) else value
+            for name, value in arguments.items()
+        }
         # As Triton does it for a call: code for an integer that is 1, or for None, does not read it.
         ones = {"1", *(name for name, stride in told_strides(self.declared).items() if stride == 1)}
         self.arguments = {name: _constant(value, ones) for name, value in arguments.items()}
@@ -137,9 +143,9 @@ class Program(Declared):
         return {**{name: known[name] for name in self._order if name in known}, **self.launch_only}
 
     @property
-    def passed(self) -> dict[str, Tensor | Scalar | Size | Workspace]:
+    def passed(self) -> dict[str, Passed]:
         """The parameters that a launch passes. All other arguments are constants in the code."""
-        return {name: value for name, value in self.arguments.items() if isinstance(value, PASSED)}
+        return {name: value for name, value in self.arguments.items() if isinstance(value, Passed)}
 
     @property
     def constants(self) -> dict[str, Any]:
@@ -156,10 +162,9 @@ class Program(Declared):
             outputs: the names of the outputs, whose sizes a call need not tell.
         """
         rows, copied = self.rows(outputs), copy.copy(self)
-        tensors = {name: value for name, value in self.passed.items() if isinstance(value, Tensor)}
         copied.arguments = {
-            **self.arguments,
-            **{name: tensor.specialized(step, rows) for name, tensor in tensors.items()},
+            name: value.specialized(step, rows) if isinstance(value, (Tensor, TensorDescriptor)) else value
+            for name, value in self.arguments.items()
         }
         return copied
 
@@ -228,6 +233,8 @@ class Program(Declared):
         for name, value in self.arguments.items():
             if isinstance(value, Workspace):
                 value.check(name, names, where)
+            elif isinstance(value, TensorDescriptor):
+                value.check(name, multiples_of(self.declared.values()), where)
             elif isinstance(value, Size):
                 check_size(value, names, f"argument {name!r}", where)
         self.check_options(where)
@@ -242,9 +249,10 @@ class Program(Declared):
     def _check_function(self, where: Where) -> None:
         """Raise a DefinitionError if a source has no name, or if an argument cannot be sent to a process."""
         for name, value in self.arguments.items():
-            if type(value).__name__ in ("TensorDescriptor", "TensorMap"):  # Triton's, or that of CUDA C++
-                message = f"the argument {name!r} is a tensor descriptor (TMA), which launches here cannot pass"
-                remedy = "pass a Tensor, and call tl.make_tensor_descriptor in the function"
+            is_ours = isinstance(value, TensorDescriptor) and isinstance(value.tensor, Tensor)
+            if not is_ours and type(value).__name__ in ("TensorDescriptor", "TensorMap"):  # Triton's, or of CUDA C++
+                message = f"the argument {name!r} is {shown(value)}, which describes no argument"
+                remedy = "write kernelwright.triton.TensorDescriptor(Tensor(...), block_shape=[...])"
                 raise DefinitionError(message, where, remedy)
         if self.source is None:
             if self._name is not None:
