@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,8 @@ class Launch:
         image: arch, size and checksum of the code.
         grid, block: along x, y and z.
         attributes: cluster, cooperative launch and such, by number.
-        parameters: the bytes of each of them, in hexadecimal digits; of the last but one only whether it is an address.
+        parameters: the bytes of each of them, in hexadecimal digits; of the last but one only whether it is an address,
+            and of a tensor map what the driver was asked for.
     """
 
     function: str
@@ -60,8 +61,22 @@ _LINE = re.compile(
 )
 
 
-def launch_of(line: str) -> Launch:
-    """A line of the log, written with ``STANDIN_BYTES=1``."""
+MAP = 128
+"""Bytes of a tensor map."""
+
+
+def launches_in(lines: list[str]) -> list[Launch]:
+    """The launches in a log that was written with ``STANDIN_BYTES=1``."""
+    asked = dict(re.findall(r"encode map (\d+) (.*)", "\n".join(lines)))
+    return [_launch_of(line, asked) for line in lines if line.startswith("launch ")]
+
+
+def _told(parameter: str, asked: Mapping[str, str]) -> str:
+    data = bytes.fromhex(parameter)
+    return asked[str(int.from_bytes(data[:8], "little"))] if len(data) == MAP else parameter
+
+
+def _launch_of(line: str, asked: Mapping[str, str]) -> Launch:
     match = _LINE.fullmatch(line)
     assert match, line
     *parameters, scratch, profile = match["parameters"].split()
@@ -75,7 +90,7 @@ def launch_of(line: str) -> Launch:
         int(match["shared"]),
         match["stream"],
         attributes,
-        (*parameters, scratch, profile),
+        (*(_told(each, asked) for each in parameters), scratch, profile),
     )
 
 
@@ -98,7 +113,7 @@ class Log:
 
     def launches(self) -> list[Launch]:
         """The launches that were added."""
-        return [launch_of(line) for line in self.taken() if line.startswith("launch ")]
+        return launches_in(self.taken())
 
 
 class StandInDriver(CudaDriver):  # type: ignore[misc]  # Triton has no types
@@ -220,7 +235,7 @@ class Beside:
             return [f"{error}"], []  # type: ignore[list-item]  # which no launch is equal to
         lines = self._log.taken()
         sizes = [int(line.split()[1]) for line in lines if line.startswith("allocate ")]
-        return [launch_of(line) for line in lines if line.startswith("launch ")], self._asked + sizes
+        return launches_in(lines), self._asked + sizes
 
     def agree(self, program: Any, name: str, arguments: tuple[Any, ...], *, compiles: bool) -> bool:
         """Make a call through both; raise an AssertionError if they differ.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError, version
 
 import pytest
 from kernelwright.core.errors import DefinitionError, Where
 from kernelwright.frontends.triton.program import INTERPRETER
 from kernelwright.triton import Program, Tensor, TensorDescriptor
-from support.project import Project
+from support.project import SITE_SCONS, Project
 from support.standin_calls import beside, call, make_standin
 
 try:
@@ -36,7 +39,7 @@ def scaled_kernel(x, factor, y, m, M: tl.constexpr, K: tl.constexpr):
 
 SCALED = """\
 import numpy as np
-from _functions import scaled_kernel
+from functions import scaled_kernel
 from kernelwright import kernel
 from kernelwright.triton import Program, Scalar, Size, Tensor, TensorDescriptor, ceildiv
 
@@ -47,7 +50,7 @@ CONFIGS = [{"dtype": "bfloat16", "M": 16}, {"dtype": "float32", "M": 512}]
 def scaled(dtype, M):
     x = TensorDescriptor(Tensor(dtype, "m", "k", strides="dense"), [M, 16], padding="nan")
     y = TensorDescriptor(Tensor(dtype, "m", "k"), [M, 16])
-    function = ["_functions.py", "scaled_kernel"] if dtype == "float32" else [scaled_kernel]
+    function = ["../functions.py", "scaled_kernel"] if dtype == "float32" else [scaled_kernel]
     numbers = {"factor": Scalar("float32"), "y": y, "m": Size("m"), "M": M, "K": 16}
     return Program(*function, x=x, **numbers, grid=[ceildiv("m", M), ceildiv("k", 16)])
 
@@ -66,55 +69,75 @@ def _(x, factor):
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A package with the kernel, beside its function."""
-    made = Project.of(tmp_path_factory.mktemp("described"), SETTINGS, scaled=SCALED)
-    made.write("kernels/_functions.py", FUNCTIONS)
+    made = Project.of(tmp_path_factory.mktemp("described"), SETTINGS, scaled=SCALED, recorded=RECORDED)
+    made.write("functions.py", FUNCTIONS)
+    made.write("program.py", PROGRAM)
+    for arch in ("sm_80", "sm_90a"):
+        words = ("record", "--output", "kernels/calls.json", "--arch", arch, "program.py")
+        command = [sys.executable, "-m", "kernelwright", *words]
+        subprocess.run(command, cwd=made.folder, env={**os.environ, "PYTHONPATH": str(SITE_SCONS)}, check=True)
     assert "CHECK" in made.scons("-j2", ".", "check").output
     make_standin(made)
     return made
 
 
-COMPARED = """
-import re, sys, torch, tvm_ffi
-from pathlib import Path
-import demo
-from demo.backends import cuda_core
-sys.path.append("kernels")
-from _functions import scaled_kernel
-from support.triton_launches import STREAM, Log, launch_of, on_gpu, use_stand_in
+PROGRAM = """\
+import torch
+from functions import scaled_kernel
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+def launch(x, y, M):
+    (m, k), of_x = x.shape, TensorDescriptor.from_tensor(x, [M, 16], padding="nan")
+    scaled_kernel[-(-m // M), -(-k // 16)](of_x, 0.1, TensorDescriptor.from_tensor(y, [M, 16]), m, M, 16)
+
+CALLS = [
+    (torch.zeros(m, apart, dtype=dtype)[:, :k], torch.zeros(m, k, dtype=dtype), M)
+    for m, k, apart in ((100, 40, 40), (3, 8, 64), (513, 24, 32))
+    for dtype, M in ((torch.bfloat16, 16), (torch.float32, 512))
+]
+if __name__ == "__main__":
+    for call in CALLS:
+        launch(*call)
+"""
+
+RECORDED = 'from kernelwright.triton import recorded\n\nkernels = recorded("calls.json")\n'
+
+COMPARED = """
+import demo, program, torch, tvm_ffi
+from demo.backends import cuda_core
+from kernelwright.triton import use
+from pathlib import Path
+from support.triton_launches import STREAM, Log, on_gpu, take_tensors, use_stand_in
+
 use_stand_in()
+take_tensors(demo)
 log = Log(Path("log"))
 
-def seen(call):
-    '''The launch of a call. A map is what was asked for it, and no number.'''
+def of_triton(*call):
+    program.launch(*call)
+
+def recorded(*call):
+    with use(demo):
+        program.launch(*call)
+
+def library(x, y, M):
+    with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", 0), STREAM):
+        demo.scaled(on_gpu(x), 0.1, on_gpu(y))
+
+def python(x, y, M):
+    cuda_core.scaled(on_gpu(x), 0.1, on_gpu(y), stream=STREAM)
+
+def launches(way, call):
     log.taken()
-    call()
-    lines = log.taken()
-    asked = dict(re.findall(r"encode map (\\d+) (of .*)", "\\n".join(lines)))
-    (launch,) = [launch_of(line) for line in lines if line.startswith("launch ")]
-    number = lambda text: str(int.from_bytes(bytes.fromhex(text)[:8], "little"))
-    return launch, [asked[number(one)] if len(one) == 256 else one for one in launch.parameters]
+    way(*call)
+    return log.launches()
 
-for dtype, M in ((torch.bfloat16, 16), (torch.float32, 512)):
-    for m, k, apart in ((100, 40, 40), (3, 8, 64), (513, 24, 32)):
-        x, y = torch.zeros(m, apart, dtype=dtype)[:, :k], torch.zeros(m, k, dtype=dtype)
-        of_x = TensorDescriptor.from_tensor(x, [M, 16], padding="nan")
-        of_y = TensorDescriptor.from_tensor(y, [M, 16])
-        grid = -(-m // M), -(-k // 16)
-        theirs = seen(lambda: scaled_kernel[grid](of_x, 0.1, of_y, m, M, 16))
-        (launch, parameters) = theirs
-
-        def library():
-            with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", 0), STREAM):
-                demo.scaled(on_gpu(x), 0.1, on_gpu(y))
-
-        ours = [seen(library), seen(lambda: cuda_core.scaled(on_gpu(x), 0.1, on_gpu(y), stream=STREAM))]
-        for own, parameters_of_own in ours:
-            assert parameters_of_own == parameters, f"{parameters_of_own}\\n{parameters}"
-            assert (own.image, own.grid, own.block, own.shared) == (
-                launch.image, launch.grid, launch.block, launch.shared), f"{own}\\n{launch}"
-print(sum("sizes" in each for each in parameters), "maps")
+for call in program.CALLS:
+    theirs = launches(of_triton, call)
+    for way in (recorded, library, python):
+        ours = launches(way, call)
+        assert ours == theirs and len(ours) == 1, f"{way} {ours}\\n{theirs}"
+print(sum("sizes" in each for each in ours[0].parameters), "maps")
 """
 
 

@@ -31,7 +31,7 @@ DEFINITION = 'from kernelwright.triton import recorded\n\nkernels = recorded("ca
 
 FUNCTIONS = (
     *("optional", "numbers", "typed", "precise", "unspecialized", "constants"),
-    *("matmul", "applied", "copied", "aware", "described", "decided", "tuned"),
+    *("matmul", "applied", "copied", "aware", "described", "by_descriptor", "decided", "tuned"),
 )
 """Those of ``programs/everything.py``."""
 

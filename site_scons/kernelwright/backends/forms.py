@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..core.dtype import Dtype
@@ -81,7 +81,13 @@ class Forms:
 def block_text(call: RecordedCall) -> str:
     """What the launch of a variant has besides its grid, for one of its lowerings."""
     numbers = {"threads": call.threads, "cluster": call.blocks, "shared": call.shared, "scratch": call.scratch}
-    return _fields(numbers)
+    rows = [_fields({**each, "dtype": c_string(each["dtype"]), "box": _list(each["box"])}) for each in call.maps]
+    maps = {"maps": f"(const kw_map_form[]){_list(rows)}", "num_maps": len(rows)} if rows else {}
+    return _fields(numbers | maps)
+
+
+def _list(values: Iterable[Any]) -> str:
+    return f"{{{', '.join(map(str, values))}}}"
 
 
 def _fields(values: Mapping[str, Any]) -> str:
@@ -92,7 +98,7 @@ def form_text(parameter: Specialized) -> str:
     """A parameter as messages have it: ``*float16, a multiple of 16``."""
     if parameter.kind == "constant":
         return str(plain(parameter.value)).removeprefix(MARK)
-    kind = f"{'*' if parameter.kind == 'tensor' else ''}{parameter.dtype}"
+    kind = f"{'*' if parameter.kind in ('tensor', 'descriptor') else ''}{parameter.dtype}"
     return kind + {None: "", True: ", a multiple of 16", False: ", no multiple of 16"}[parameter.divisible]
 
 
@@ -107,6 +113,7 @@ def _row(parameter: Specialized, text: str, where: Where) -> str:
         return "{" + ", ".join([*fields, *_constant(plain(parameter.value), where)]) + "}"
     dtype = Dtype.parse(parameter.dtype, where)
     fields += [f".passed = {PASSED[parameter.kind]}", f".divisible = {DIVISIBLE[parameter.divisible]}"]
+    fields += [f".integer = {parameter.value}"] if parameter.kind == "descriptor" else []
     fields += [".declared = true"] if parameter.declared else []
     return "{" + ", ".join([*fields, f".dtype = {{{dtype.code}, {dtype.bits}, {dtype.lanes}}}"]) + "}"
 

@@ -34,7 +34,7 @@ Expression = int | Text
 Size = Annotated[int, that("a size from 0", lambda size: 0 <= size < 1 << 63)] | Text
 Dims = tuple[Expression, Expression, Expression]
 
-SPECIALIZED_KINDS = ("tensor", "int", "float", "bool", "constant")
+SPECIALIZED_KINDS = ("tensor", "int", "float", "bool", "descriptor", "part", "constant")
 """What a parameter of a recorded function can be."""
 
 SpecializedKind = Annotated[str, that("a kind of parameter", lambda kind: kind in SPECIALIZED_KINDS)]
@@ -225,13 +225,14 @@ class Specialized:
 
     Arguments:
         name: the name in the function; of an element of a tuple, with a number: ``pair.0``.
-        kind: ``tensor``, ``int``, ``float`` or ``bool``, which a launch passes; or ``constant``, which is in the code.
+        kind: ``tensor``, ``int``, ``float`` or ``bool``, which a launch passes; ``descriptor``, the tensor of one, and
+            ``part``, a number in that; or ``constant``, which is in the code.
         dtype: of what is passed; for a tensor that of its elements.
         declared: whether the function declares the type of a number, which otherwise follows from the value; of a
             constant, whether it declares that it is one.
         divisible: whether a number, or the address of a tensor's data, is a multiple of 16; None: the code does not
             rely on it.
-        value: of a constant, as JSON.
+        value: of a constant, as JSON; of a descriptor the number of its dimensions.
     """
 
     name: Text
@@ -260,7 +261,8 @@ class RecordedFunction:
         choices: which config is the fastest, as a recording has it.
         options: the options of the launch that its variants differ in.
         texts: the parameters that are constants which are compared as texts: dtypes, functions and tuples.
-        tuples: parameter -> the form of the tuples that it gets: a list, with null or a form for each element.
+        tuples: parameter -> the form of the tuples that it gets: a list, with null or a form for each element; that of
+            a tensor descriptor is the number of its dimensions.
         functions: the functions among the constants, by name -> the digest of each.
         by_arch: arch -> the same of the function there, if what its module does depends on the GPU.
     """
@@ -296,6 +298,7 @@ class RecordedCall:
         blocks: of a cluster, along x; 1: there are no clusters.
         shared: dynamic shared memory of a block, in bytes.
         scratch: global memory for each block, in bytes.
+        maps: how the code copies by each tensor descriptor: a box and a swizzle; none: by pointers.
         form: of a tuned function: what calls it is for, whatever the config.
         left_out: why it has no code: the config of a tuned function cannot run; empty: it has.
     """
@@ -309,6 +312,7 @@ class RecordedCall:
     blocks: Count
     shared: Count
     scratch: Count
+    maps: tuple[Mapping[str, Any], ...] = field(default=(), kw_only=True)
     form: Text = field(default="", kw_only=True)
     left_out: Text = field(default="", kw_only=True)
 

@@ -177,14 +177,20 @@ class RecordedFunction(Kernel):
                 passed.append(_plain(value) if place in self._texts else value)
         return passed
 
-    def _elements(self, name: str, value: Any, form: Sequence[Any]) -> Iterator[Any]:
-        """The elements of a tuple, and of tuples in it.
+    def _elements(self, name: str, value: Any, form: Sequence[Any] | int) -> Iterator[Any]:
+        """The elements of a tuple, and of tuples in it; of a tensor descriptor what it consists of.
 
         Arguments:
-            form: for each element None, or the form of a tuple.
+            form: for each element None, or the form of a tuple; the number of dimensions of a descriptor.
         """
+        if isinstance(form, int):
+            what = f"tensor descriptor of {form} dimensions"
+            is_right = hasattr(value, "block_shape") and len(value.shape) == form
+            value, form = (_parts(value), [None] * (2 * form + 4)) if is_right else (None, [])
+        else:
+            what = f"tuple of {len(form)}"
         if not isinstance(value, (tuple, list)) or len(value) != len(form):
-            message = f"no such call was recorded: its parameter {name!r} is no tuple of {len(form)}"
+            message = f"no such call was recorded: its parameter {name!r} is no {what}"
             refuse(self.name, ValueError, f"{message}\n  remedy: record a run of the program that makes it", NO_VARIANT)
         for element, inner in zip(value, form, strict=True):
             if inner is None:
@@ -315,6 +321,7 @@ class RecordedFunction(Kernel):
     def _arch_of(self, values: Sequence[Any]) -> str:
         """The arch of the code that runs on the GPU of a call."""
         for value in values:
+            value = getattr(value, "base", value)  # of a tensor descriptor
             device = cuda_device_of(value) if hasattr(value, "__dlpack_device__") else None
             if device is not None:
                 if device not in self._archs:
@@ -376,6 +383,14 @@ def _plain(value: Any) -> Any:
         return number
     described = _described(value)
     return value if described is None else _text(described)
+
+
+def _parts(descriptor: Any) -> list[Any]:
+    """What the library is given of a tensor descriptor of Triton."""
+    lists = (list(map(int, each)) for each in (descriptor.shape, descriptor.strides, descriptor.block_shape))
+    shape, strides, block = lists
+    modes = [descriptor.padding == "nan", bool(descriptor.round_f32_to_tf32)]
+    return [descriptor.base, *shape, *strides, *modes, block]
 
 
 def _described(value: Any) -> Any:

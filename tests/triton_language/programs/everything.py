@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 FACTOR = tl.constexpr(3)
 
@@ -146,6 +147,14 @@ def described(y, x, rows, columns, M: tl.constexpr, N: tl.constexpr):
     target.store([at[0], at[1]], source.load([at[0], at[1]]))
 
 
+@triton.jit
+def by_descriptor(y, pair, factor):
+    """Descriptors that the program makes, one of them in a tuple."""
+    row, column = tl.program_id(0) * y.block_shape[0], tl.program_id(1) * y.block_shape[1]
+    value = pair[1].load([row, column]) * factor
+    y.store([row, column], value.to(y.dtype) + pair[0] + y.shape[0])
+
+
 @triton.heuristics({"HAS_BIAS": lambda args: args["bias"] is not None, "BLOCK": lambda args: max(16, args["n"])})
 @triton.jit
 def decided(y, x, bias, n, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr):
@@ -177,6 +186,7 @@ def calls() -> Iterator[Call]:
     yield from _calls_with_numbers()
     yield from _calls_with_constants()
     yield from _calls_with_options()
+    yield from _calls_with_descriptors()
     yield from _calls_with_decorators()
 
 
@@ -274,6 +284,18 @@ def _calls_with_options() -> Iterator[Call]:
     wide = _tensor(256, 256, dtype=torch.float16)
     yield Call("described", (4, 4), (wide, wide, 256, 256, 64, 64))
     yield Call("described", (4, 4, 2), (wide, wide, 255, 256, 64, 64), {"num_warps": 8})
+
+
+def _calls_with_descriptors() -> Iterator[Call]:
+    for dtype, blocks in ((torch.float32, [16, 32]), (torch.bfloat16, [512, 64]), (torch.int32, [8, 4])):
+        y, x = _tensor(100, 64, dtype=dtype), _tensor(200, 128, dtype=dtype)[::2, :64]
+        described = TensorDescriptor.from_tensor(y, blocks)
+        yield Call("by_descriptor", (7, 2), (described, (3, TensorDescriptor.from_tensor(x, blocks)), 2))
+        part = TensorDescriptor(x, [57, 40], [512, 1], blocks, "nan" if dtype.is_floating_point else "zero")
+        yield Call("by_descriptor", (4, 2), (described, (3, part)), {"factor": 2})
+        yield Call("by_descriptor", (0,), (described, (3, part)), {"factor": 2})
+    rounded = TensorDescriptor.from_tensor(_tensor(64, 32), [16, 32], round_f32_to_tf32=True)
+    yield Call("by_descriptor", (4,), (rounded, (16, rounded), 2.5))
 
 
 def _calls_with_decorators() -> Iterator[Call]:

@@ -73,6 +73,8 @@ KW_HOT bool kw_is_constant(const kw_parameter_form *form, const TVMFFIAny *value
 KW_HOT bool kw_parameter_fits(const kw_parameter_form *form, const TVMFFIAny *value) {
   const DLTensor *tensor;
   switch (form->passed) {
+    case KW_PASSED_PART: return kw_is_whole(value) && kw_is_in(value->v_int64, form->dtype);
+    case KW_PASSED_DESCRIPTOR:
     case KW_PASSED_TENSOR:
       tensor = kw_tensor_of(value);
       return tensor && kw_same_dtype(tensor->dtype, form->dtype) &&
@@ -209,6 +211,21 @@ KW_FUNCTION TVMFFIAny kw_passed_value(const kw_parameter_form *form, const TVMFF
   return *value;
 }
 
+/* Makes the map of a tensor descriptor of its parts, as Triton's driver does. */
+KW_FUNCTION int kw_map_descriptor(const kw_map_form *form, uint32_t rank, const TVMFFIAny *parts, void *memory) {
+  const DLTensor *tensor = kw_tensor_of(parts);
+  const TVMFFIAny *sizes = parts + 1, *strides = sizes + rank, *modes = strides + rank;
+  kw_tensor_map map = {.to = kw_tensor_map_in(memory), .rank = rank, .data = kw_first_element(tensor),
+                       .swizzle = form->swizzle, .promotion = KW_PROMOTION_128, .fill = (int)modes[0].v_int64};
+  map.dtype = modes[1].v_int64 ? "tfloat32" : form->dtype;
+  for (uint32_t i = 0; i < rank; ++i) {
+    map.sizes[i] = (uint64_t)sizes[rank - 1 - i].v_int64;
+    if (i) map.strides[i - 1] = (uint64_t)strides[rank - 1 - i].v_int64 * tensor->dtype.bits / 8;
+    map.box[i] = form->box[rank - 1 - i], map.steps[i] = 1;
+  }
+  return kw_make_tensor_map(&map);
+}
+
 KW_FUNCTION TVMFFIAny kw_integer(uint64_t value) {
   return (TVMFFIAny){.type_index = kTVMFFIInt, .v_int64 = (int64_t)value};
 }
@@ -225,11 +242,24 @@ KW_FUNCTION int kw_launch_form(const kw_variant *variant, const uint64_t *grid, 
   TVMFFIAny arguments[2 * KW_CALL_ARGUMENTS];
   kw_workspace *newest = kw_now.workspaces;
   void *scratch = NULL;
-  int32_t count = 0;
-  for (int32_t i = 0; i < form->num_parameters; ++i)
-    if (form->parameters[i].passed != KW_FIXED) arguments[count++] = kw_passed_value(&form->parameters[i], &parameters[i]);
+  uint64_t maps[block->num_maps + 1][KW_TENSOR_MAP_WORDS];
+  int32_t count = 0, mapped = 0;
   uint64_t blocks = grid[0] * grid[1] * grid[2] * block->cluster;
   if (!blocks) return 0;
+  for (int32_t i = 0; i < form->num_parameters; ++i) {
+    const kw_parameter_form *parameter = &form->parameters[i];
+    if (parameter->passed == KW_FIXED || parameter->passed == KW_PASSED_PART) continue;
+    arguments[count++] = kw_passed_value(parameter, &parameters[i]);
+    if (parameter->passed != KW_PASSED_DESCRIPTOR) continue;
+    int32_t rank = (int32_t)parameter->integer;
+    if (block->maps) {
+      void *memory = arguments[count - 1].v_ptr = maps[mapped];
+      if (kw_map_descriptor(&block->maps[mapped++], (uint32_t)rank, &parameters[i], memory)) return -1;
+    }
+    /* Without a map, sizes and strides are passed twice, in two types. */
+    for (int32_t j = block->maps ? 2 * rank + 2 : 0; j < 4 * rank + 2; ++j)
+      arguments[count++] = parameters[i + 1 + (j < 2 * rank + 2 ? j : j - 2 * rank - 2)];
+  }
   if (block->scratch && !(scratch = kw_allocate_workspace(kDLCUDA, id, blocks * block->scratch, kDLUInt, 8))) return -1;
   arguments[count++] = (TVMFFIAny){.type_index = kTVMFFIOpaquePtr, .v_ptr = scratch};
   arguments[count++] = (TVMFFIAny){.type_index = kTVMFFIOpaquePtr, .v_ptr = NULL};

@@ -9,7 +9,10 @@
 #define KW_TENSOR_MAP_BYTES 128
 #define KW_TENSOR_MAP_ALIGNMENT 64
 
-#define KW_MAX_TENSOR_MAP_RANK 5
+/* The memory that host code has for a map, in values of 8 bytes: enough wherever it begins. */
+#define KW_TENSOR_MAP_WORDS ((KW_TENSOR_MAP_BYTES + KW_TENSOR_MAP_ALIGNMENT) / 8)
+
+#define KW_PROMOTION_128 2
 
 /* The aligned part of the memory that host code has for a tensor map. */
 KW_FUNCTION void *kw_tensor_map_in(void *memory) {
@@ -26,7 +29,7 @@ KW_FUNCTION int kw_tensor_map_dtype(const char *dtype) {
     int value;
   } known[] = {{"float16", 6}, {"bfloat16", 9}, {"float32", 7}, {"float64", 8}, {"uint8", 0},  {"int8", 0},
                {"uint16", 1},  {"int16", 1},    {"uint32", 2},  {"int32", 3},   {"uint64", 4}, {"int64", 5},
-               {"bool", 0},    {"float8_e4m3fn", 0}, {"float8_e5m2", 0}};
+               {"bool", 0},    {"float8_e4m3fn", 0}, {"float8_e5m2", 0}, {"tfloat32", 11}};
   for (size_t i = 0; i < sizeof known / sizeof *known; ++i)
     if (!strcmp(known[i].name, dtype)) return known[i].value;
   return -1;
@@ -74,20 +77,24 @@ KW_FUNCTION bool kw_maps_nothing(const kw_tensor_map *map) {
   return false;
 }
 
-KW_FUNCTION int kw_encode_tensor_map(const TVMFFIAny *arguments, int32_t count) {
-  kw_tensor_map map = {0};
+KW_FUNCTION int kw_make_tensor_map(const kw_tensor_map *map) {
   bool pushed;
-  if (kw_read_tensor_map(&map, arguments, count)) return -1;
-  memset(map.to, 0, KW_TENSOR_MAP_BYTES);
-  if (kw_maps_nothing(&map)) return 0;
-  int dtype = kw_tensor_map_dtype(map.dtype);
-  if (dtype < 0) return kw_raise("RuntimeError", "there are no tensor maps of %s", map.dtype);
+  memset(map->to, 0, KW_TENSOR_MAP_BYTES);
+  if (kw_maps_nothing(map)) return 0;
+  int dtype = kw_tensor_map_dtype(map->dtype);
+  if (dtype < 0) return kw_raise("RuntimeError", "there are no tensor maps of %s", map->dtype);
   const kw_device *device = kw_get_device(kw_now.device);
   if (!device || kw_enter(device, NULL, &pushed)) return -1;
-  CUresult status = kw_cuda.encode_tiled(map.to, dtype, map.rank, map.data, map.sizes, map.strides, map.box, map.steps,
-                                         map.interleave, map.swizzle, map.promotion, map.fill);
+  CUresult status =
+      kw_cuda.encode_tiled(map->to, dtype, map->rank, map->data, map->sizes, map->strides, map->box, map->steps,
+                           map->interleave, map->swizzle, map->promotion, map->fill);
   kw_leave(pushed);
-  return status ? kw_raise_tensor_map(status, &map) : 0;
+  return status ? kw_raise_tensor_map(status, map) : 0;
+}
+
+KW_FUNCTION int kw_encode_tensor_map(const TVMFFIAny *arguments, int32_t count) {
+  kw_tensor_map map = {0};
+  return kw_read_tensor_map(&map, arguments, count) ? -1 : kw_make_tensor_map(&map);
 }
 
 #endif

@@ -81,7 +81,19 @@ typedef struct kw_signature {
 
 /* ---- calls with a grid, of functions that a program was recorded with ---- */
 
-typedef enum { KW_PASSED_TENSOR, KW_PASSED_INT, KW_PASSED_FLOAT, KW_PASSED_BOOL, KW_FIXED } kw_passed;
+#define KW_MAX_TENSOR_MAP_RANK 5
+
+/* Behind the tensor of a descriptor are its parts: sizes, strides, whether NaN fills what is out of bounds, and whether
+ * copies round to TF32. */
+typedef enum {
+  KW_PASSED_TENSOR,
+  KW_PASSED_INT,
+  KW_PASSED_FLOAT,
+  KW_PASSED_BOOL,
+  KW_PASSED_DESCRIPTOR,
+  KW_PASSED_PART,
+  KW_FIXED
+} kw_passed;
 
 /* What a number or the address of data is: anything, a multiple of KW_DIVISOR, or no multiple. */
 typedef enum { KW_ANY_NUMBER, KW_MULTIPLE, KW_NO_MULTIPLE } kw_divisible;
@@ -99,7 +111,7 @@ typedef struct kw_parameter_form {
   kw_divisible divisible;
   DLDataType dtype;
   int32_t type;
-  int64_t integer;
+  int64_t integer; /* of a tensor descriptor its dimensions */
   double number;
   const char *string;
 } kw_parameter_form;
@@ -112,12 +124,21 @@ typedef struct kw_form {
   bool general; /* for calls that no variant before it is for */
 } kw_form;
 
+/* What code that copies by a tensor descriptor needs of its map. */
+typedef struct kw_map_form {
+  const char *dtype;
+  uint32_t box[KW_MAX_TENSOR_MAP_RANK];
+  int swizzle;
+} kw_map_form;
+
 /* What the launch of such a function has besides its grid. */
 typedef struct kw_block {
   uint32_t threads;
   uint32_t cluster; /* blocks of a cluster, along x */
   uint32_t shared;  /* bytes of dynamic shared memory */
   uint64_t scratch; /* bytes of global memory for each block */
+  const kw_map_form *maps; /* how the code copies by each tensor descriptor; NULL: by pointers */
+  int32_t num_maps;
 } kw_block;
 
 /* One CPU build of a variant. */

@@ -119,9 +119,19 @@ class TensorDescriptor:
             yield f"{name} padding", FILLS[self.padding]
             yield f"{name} rounding", 0
         else:
-            if described["fp4_padded"] or described["is_im2col"]:
-                message = f"{name!r} is read as numbers of four bits, or by im2col, for which launches have no map"
-                raise LoweringError(message, where, "call tl.make_tensor_descriptor in the function")
+            require_tiled(name, described, where)
             modes = SWIZZLES[described["swizzle"]], PROMOTION, self.padding
             yield name, encoded(name, TensorMap(self.tensor, described["block_size"], *modes))
         yield from told
+
+
+def require_tiled(name: str, described: Mapping[str, Any], where: Where) -> None:
+    """Raise a LoweringError for a way of copying that launches here have no map for.
+
+    Arguments:
+        name: of the argument.
+        described: as Triton's ``tensordesc_meta`` has it.
+    """
+    if described["fp4_padded"] or described["is_im2col"]:
+        message = f"{name!r} is read as numbers of four bits, or by im2col, for which launches have no map"
+        raise LoweringError(message, where, "call tl.make_tensor_descriptor in the function")

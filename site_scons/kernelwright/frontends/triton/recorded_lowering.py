@@ -6,7 +6,9 @@ passes is in ``backends/nvidia/driver.c``.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +31,7 @@ from ...runtime.heuristic import LAUNCH_OPTIONS, undeclared
 from ..cubin import device_files, reported_usage
 from ..unit import LoweredKernel, Unit
 from .compiler import Compiled, Compiler, require_arch, require_release, source_text
+from .descriptor import require_tiled
 from .program import DTYPES
 from .recorded import RecordedVariant, record_again
 from .recorded_function import FoundFunction, constant, defaults_of, found
@@ -49,6 +52,9 @@ NUMBERS = (
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
 )
 """The dtypes of numbers that a launch can pass."""
+
+DESCRIPTOR = re.compile(r"tensordesc<(\w+)(\[[\d, ]+\])>")
+"""The type of a tensor descriptor: the dtype, and the shape of its blocks."""
 
 
 def lower_recorded(variant: RecordedVariant, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
@@ -73,7 +79,8 @@ def lower_recorded(variant: RecordedVariant, unit: Unit, progress: Callable[[str
     is_optional = bool(form) and not _is_chosen(variant, real_arch(unit.arch))
     results, left_out = _compiled(variant, function.function, is_optional, unit, progress)
     call = _call(variant, known, bool(function.function.debug), parameters, results)
-    signature = _signature(replace(call, form=form, left_out=left_out), unit)
+    call = replace(call, maps=_maps(parameters, results[0], unit), form=form, left_out=left_out)
+    signature = _signature(call, unit)
     usages = {result.arch: result for result in results}
     files = {
         "module.ttir": _source(variant, results).encode(),
@@ -216,7 +223,7 @@ def _specialized(variant: RecordedVariant, function: Any, unit: Unit) -> tuple[S
 
 
 def _parts(parameter: Any, name: str, told: Any, general: bool, unit: Unit) -> Iterator[Specialized]:
-    """A parameter; of a tuple its elements.
+    """A parameter; of a tuple its elements, and of a tensor descriptor what it consists of.
 
     Arguments:
         name: that of the parameter, or of an element.
@@ -225,6 +232,8 @@ def _parts(parameter: Any, name: str, told: Any, general: bool, unit: Unit) -> I
     if isinstance(told, list):
         for at, inner in enumerate(told):
             yield from _parts(parameter, f"{name}.{at}", inner, general, unit)
+    elif isinstance(told, str) and (match := DESCRIPTOR.fullmatch(told)):
+        yield from _in_descriptor(name, NAMES[match[1]], json.loads(match[2]))
     elif isinstance(told, dict):
         value = told[CONSTANT] if parameter.is_constexpr else undeclared(told[CONSTANT])
         yield Specialized(name, "constant", declared=parameter.is_constexpr, value=value)
@@ -232,9 +241,21 @@ def _parts(parameter: Any, name: str, told: Any, general: bool, unit: Unit) -> I
         yield replace(_passed(parameter, told, general, unit), name=name)
 
 
-def _form(told: Any) -> list[Any] | None:
-    """The form of a tuple: None for each element, or the form of a tuple."""
-    return [_form(inner) for inner in told] if isinstance(told, list) else None
+def _in_descriptor(name: str, dtype: str, block: list[int]) -> Iterator[Specialized]:
+    """What a tensor descriptor consists of, in the order in which calls pass it."""
+    yield Specialized(name, "descriptor", dtype, divisible=True, value=len(block))
+    for what, kind in (("shape", "int32"), ("strides", "int64")):
+        yield from (Specialized(f"{name}.{what}.{axis}", "part", kind) for axis in range(len(block)))
+    yield from (Specialized(f"{name}.{what}", "part", "bool") for what in ("padding", "round_f32_to_tf32"))
+    yield Specialized(f"{name}.block_shape", "constant", value=block)
+
+
+def _form(told: Any) -> list[Any] | int | None:
+    """The form of a tuple: None for each element, or its form; of a tensor descriptor the number of dimensions."""
+    if isinstance(told, list):
+        return [_form(inner) for inner in told]
+    match = DESCRIPTOR.fullmatch(told) if isinstance(told, str) else None
+    return len(json.loads(match[2])) if match else None
 
 
 def _passed(parameter: Any, kind: str, general: bool, unit: Unit) -> Specialized:
@@ -287,8 +308,18 @@ def _call(
     )
 
 
+def _maps(parameters: Sequence[Specialized], code: Compiled, unit: Unit) -> tuple[Mapping[str, Any], ...]:
+    """How the code copies by each tensor descriptor, if not by pointers."""
+    if not code.descriptors:
+        return ()
+    pairs = list(zip([p for p in parameters if p.kind == "descriptor"], code.descriptors, strict=True))
+    for parameter, described in pairs:
+        require_tiled(parameter.name, described, unit.where)
+    return tuple({"dtype": p.dtype, "box": d["block_size"], "swizzle": d["swizzle"]} for p, d in pairs)
+
+
 def _signature(call: RecordedCall, unit: Unit) -> Signature:
-    kinds = ["handle" if p.kind == "tensor" else p.dtype for p in call.parameters if p.kind != "constant"]
+    kinds = [kind for parameter in call.parameters for kind in _kinds(parameter, bool(call.maps))]
     launch = ["blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x"]
     launch += ["clusterCtaIdx.x", SPREAD_CLUSTERS] if call.blocks > 1 else []
     # The first is how TVM 0.27 spells it.
@@ -312,6 +343,21 @@ def _signature(call: RecordedCall, unit: Unit) -> Signature:
         opaque=True,
         recorded=call,
     )
+
+
+def _kinds(parameter: Specialized, by_maps: bool) -> list[str]:
+    """The dtypes of what a launch passes for a parameter. Without a map, sizes and strides are passed twice.
+
+    Arguments:
+        by_maps: whether the code copies by tensor maps.
+    """
+    if parameter.kind in ("constant", "part"):
+        return []
+    if parameter.kind != "descriptor":
+        return ["handle" if parameter.kind == "tensor" else parameter.dtype]
+    rank = parameter.value
+    first = ["tensor_map"] if by_maps else ["handle", *["int64"] * 2 * rank, *["bool"] * 2]
+    return [*first, *["int32"] * rank, *["int64"] * rank]
 
 
 def _functions_in(value: Any, variant: RecordedVariant, where: Where) -> Iterator[tuple[str, str]]:
@@ -340,7 +386,7 @@ def _function(variant: RecordedVariant, function: FoundFunction, where: Where) -
         computed_first=tuple(function.computed_first) if variant.choices else (),
         choices=tuple(to_json(choice) for choice in variant.choices),
         functions=dict(_functions_in([*special.constants.values(), *special.types.values()], variant, where)),
-        tuples={name: _form(kind) for name, kind in special.types.items() if isinstance(kind, list)},
+        tuples={name: form for name, kind in special.types.items() if (form := _form(kind)) is not None},
     )
 
 
