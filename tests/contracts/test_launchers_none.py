@@ -114,7 +114,7 @@ def test_a_number_can_tell_the_size_of_an_array_that_is_None(process: Process) -
     assert process.parameters() == ["0x10000 0 3", "0x10000 0x20000 4", "0x10000 0 5"]
     assert [line.split()[3] for line in process.calls("launch")] == ["6", "8", "10"]
     text = process.refusal('made.kernel("told")(on_cuda((2,)), on_cuda((4,)), 3)')
-    assert text.startswith("ValueError: kernel 'told': Mismatched b.shape[0] on argument #1 when calling:")
+    assert re.match("ValueError: kernel 'told': (Invalid|Mismatched) b.shape.0. on argument #1 when calling:", text)
 
 
 def test_None_tells_no_stride_and_a_size_that_is_computed_may_have_strides(process: Process) -> None:

@@ -215,6 +215,21 @@ RULES: tuple[dict[str, bool | None], ...] = (
 """What the variants of the kernel ``rules`` take for three arrays: an array (True), None (False), or either (None)."""
 
 
+def large() -> Kernel:
+    """Rows that are any number of elements apart; the function gets this, and how many rows there are, as int32."""
+    from kernelwright.cuda import Size, Stride, Tensor
+
+    passed = {
+        "x": Tensor("int8", "m", "n", strides="dense"),
+        "y": Tensor("int8", "m", "n", 4096, written=True),
+        "m": Size("m"),
+        "step": Stride("x", 0),
+        "n": Size("n", "int64"),
+        "bytes": Size("m * n * 4096", "int64"),
+    }
+    return Kernel([Variant.of("large", declared("large_kernel", "m", passed))])
+
+
 def rules() -> Kernel:
     """Variants that differ in the arrays that may be None."""
     from kernelwright.cuda import Tensor
@@ -252,7 +267,8 @@ def kernels() -> dict[str, Kernel]:
     memory = {"x": x, "memory": Workspace("float32", "n - 5", "k"), "k": Scalar("int32")}
     made["memory"] = Kernel([Variant.of("memory", declared("memory_kernel", "n", memory))])
     made |= {"head": head("head", ()), "knows": head("knows", ("k",))}
-    made |= {"biased": biased(), "masked": masked(), "rules": rules(), "told": told(), "apart": apart()}
+    made |= {"biased": biased(), "masked": masked(), "rules": rules(), "told": told()}
+    made |= {"apart": apart(), "large": large()}
     return made | {"scale": scale(), "norm": norm(), "product": product()}
 
 

@@ -99,7 +99,7 @@ def entry_of(kernel: Kernel, archs: Sequence[str] = ("sm_80",)) -> dict[str, Any
     variants = []
     for variant in kernel.variants:
         said = {name: variant.signature[name] for name in ("slug", "config", "arguments", "symbols")}
-        said |= {name: variant.signature[name] for name in ("requires",) if name in variant.signature}
+        said |= {name: variant.signature[name] for name in ("limited", "requires") if name in variant.signature}
         listed = list(variant.archs or archs)
         more = {"tabled": list(variant.tabled)} if variant.tabled else {}
         variants.append(said | more | {"archs": listed, "units": [{"target": "cuda", "archs": listed}]})

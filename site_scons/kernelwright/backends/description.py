@@ -33,6 +33,7 @@ def description_of(kernel: KernelPlan) -> str:
             "symbols": dict(variant.units[0].symbols),
             "multiples": dict(variant.units[0].multiples),
             **_strides(variant.units[0].stride_symbols),
+            **_limited(variant.units[0].limited),
             **_requires(variant.units[0].requires),
         }
         for variant in kernel.variants
@@ -59,6 +60,7 @@ def description_in(name: str, entry: Record) -> str:
             "symbols": variant.mapping("symbols"),
             "multiples": variant.mapping("multiples") if variant.has("multiples") else {},
             **_strides(variant.mapping("stride_symbols") if variant.has("stride_symbols") else {}),
+            **_limited(variant.mapping("limited") if variant.has("limited") else None),
             **_requires(variant.texts("requires") if variant.has("requires") else ()),
         }
         for variant in entry.records("variants")
@@ -73,6 +75,11 @@ def description_in(name: str, entry: Record) -> str:
 def _strides(symbols: Mapping[str, str]) -> dict[str, Any]:
     """The symbols that only strides have. Kernels without any get no entry, so their digests are what they were."""
     return {"stride_symbols": dict(symbols)} if symbols else {}
+
+
+def _limited(numbers: Mapping[str, str] | None) -> dict[str, Any]:
+    """What device functions get in which types. Kernels that compute with sizes themselves get no entry."""
+    return {} if numbers is None else {"limited": dict(numbers)}
 
 
 def _requires(texts: Iterable[str]) -> dict[str, Any]:

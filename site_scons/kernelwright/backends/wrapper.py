@@ -14,6 +14,7 @@ from ..core.arch import CPU_LEVELS, CudaArch
 from ..core.dtype import Dtype
 from ..core.errors import KernelwrightError, Where
 from ..core.signature import SPREAD_CLUSTERS, Argument, DeviceKernel
+from ..runtime.dtype import integer_range
 from ..runtime.size import Requirement, are_int32, argument_text
 from ..runtime.tables import DeviceTable
 from .c_text import c_string, size_expression, symbols_of
@@ -335,7 +336,7 @@ def _signature(number: int, unit: LoweredUnit, has_outputs: bool, competes: bool
     nullable = [argument for argument in unit.arguments if argument.given is None]
     lines += ["};", *(_shapes(f"kw_shapes_{number}", outputs, unit) if has_outputs else [])]
     fields = [f".arguments = kw_arguments_{number}"]
-    has_int32 = are_int32(unit.symbols.values(), unit.stride_symbols.values())
+    has_int32 = are_int32(unit.symbols.values(), unit.stride_symbols.values(), unit.limited)
     fields += [".int32_sizes = true"] if has_int32 else []
     fields += [f".output_shapes = kw_shapes_{number}"] if has_outputs else []
     if nullable:
@@ -344,6 +345,14 @@ def _signature(number: int, unit: LoweredUnit, has_outputs: bool, competes: bool
     if any(argument.strides for argument in unit.arguments):
         lines += _strides(number, unit)
         fields += [f".strides = kw_strides_{number}"]
+    if unit.limited:
+        told = _told(unit)
+        rows = (
+            f"{{{told[name]}, {c_string(dtype)}, {', '.join(map(str, integer_range(dtype)))}}}"
+            for name, dtype in unit.limited.items()
+        )
+        lines += [f"static const kw_limited kw_limited_{number}[] = {{{', '.join(rows)}}};"]
+        fields += [f".limited = kw_limited_{number}", f".num_limited = {len(unit.limited)}"]
     if unit.requires:
         lines += _requires(number, unit)
         fields += [f".requirements = kw_requirements_{number}", f".requires = kw_requires_{number}"]
@@ -383,11 +392,17 @@ def _stride_sources(unit: LoweredUnit) -> dict[str, str]:
     return sources
 
 
-def _requires(number: int, unit: LoweredUnit) -> list[str]:
-    """The requirements of a lowering, and the function that tells which of them a call does not fulfil."""
+def _told(unit: LoweredUnit) -> dict[str, str]:
+    """Where a call has each size, stride and integer: a ``kw_told`` by name."""
     told = {name: f"{{{c_string(name)}, 0, 0, {source}}}" for name, source in _stride_sources(unit).items()}
     for name, (position, axis) in unit.symbol_places().items():
         told[name] = f"{{{c_string(name)}, {position}, {-1 if axis is None else axis}, NULL, 0, 1}}"
+    return told
+
+
+def _requires(number: int, unit: LoweredUnit) -> list[str]:
+    """The requirements of a lowering, and the function that tells which of them a call does not fulfil."""
+    told = _told(unit)
     required = list(map(Requirement, unit.requires))
     lines = list[str]()
     for index, requirement in enumerate(required):

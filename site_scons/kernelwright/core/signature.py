@@ -366,6 +366,8 @@ class Signature:
         outputs: their names, in the order in which a call returns new ones; empty: in that of the arguments.
         multiples: free size -> what its values are multiples of; the host code refuses others.
         stride_symbols: what only strides of arguments tell, and its dtype.
+        limited: size or stride -> the dtype of 32 bits that a device function gets it in; None: the code computes with
+            the types above, which limit how many elements arrays have.
         requires: comparisons of sizes, strides and integer arguments that have to hold for a call.
         constants: the integers that the code is compiled for, besides those of the config.
         launches: for cuda, what the host code launches, in order; None: it cannot be said as data.
@@ -392,6 +394,7 @@ class Signature:
     outputs: tuple[str, ...] = ()
     multiples: Mapping[str, Count] = field(default_factory=dict)
     stride_symbols: Mapping[str, Text] = field(default_factory=dict)
+    limited: Mapping[str, Text] | None = None
     requires: tuple[Text, ...] = ()
     constants: Mapping[str, int] = field(default_factory=dict)
     launches: tuple[Launch, ...] | None = None

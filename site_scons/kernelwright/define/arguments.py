@@ -37,7 +37,7 @@ class Tensor:
 
     Arguments:
         dtype: its type, such as ``float16``.
-        shape: its sizes: integers, and names of sizes that callers choose (int32). Equal names are equal sizes. A size
+        shape: its sizes: integers, and names of sizes that callers choose. Equal names are equal sizes. A size
             can also follow from sizes that other arguments have: ``"8 * m8"``, or ``ceildiv("t", 64)``.
         alignment: bytes that its data is aligned to; default: those of an element, so that slices can be passed. More
             lets the code load several elements at once.
@@ -337,16 +337,14 @@ def _check_told(declared: Mapping[str, Tensor | Scalar], outputs: Sequence[str],
     """Raise a DefinitionError for a size that is computed of what no input tells."""
     shapes = {name: value.shape for name, value in declared.items() if isinstance(value, Tensor)}
     texts = {name: [size for size in shape if isinstance(size, str)] for name, shape in shapes.items()}
-    # An integer with 64 bits would pass for a size with 64 bits, which these sizes are not.
-    integers = {name for name in integers_of(declared) if not declared[name].dtype.endswith("64")}
-    told = integers.union(*(texts[name] for name in texts if name not in outputs))
+    told = integers_of(declared).union(*(texts[name] for name in texts if name not in outputs))
     for name, sizes in texts.items():
         for size in (size for size in sizes if not size.isidentifier()):
             unknown = next((used for used in _names(size) if used not in told), None)
             if unknown is not None:
                 known = ", ".join(sorted(each for each in told if each.isidentifier())) or "none"
                 message = f"a size of argument {name!r} is {size!r}, and no input tells {unknown!r} (known are {known})"
-                remedy = f"make {unknown!r} a size of an input, or an argument of the dtype int32"
+                remedy = f"make {unknown!r} a size of an input, or an argument that is an integer"
                 raise DefinitionError(message, where, remedy)
 
 

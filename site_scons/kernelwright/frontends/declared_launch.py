@@ -40,13 +40,13 @@ WORD = bytes_of(Dtype.parse(ZEROED, Where()).bits)
 
 
 def lower_launches(
-    declared: Mapping[str, Tensor | Scalar], launches: Sequence[DeclaredLaunch], unit: Unit, sizes: str = "int32"
+    declared: Mapping[str, Tensor | Scalar], launches: Sequence[DeclaredLaunch], unit: Unit, sizes: str = "int64"
 ) -> LoweredKernel:
     """Make all files of a unit that launches device functions one after the other, except for the device code.
 
     Arguments:
         declared: the arguments of the kernel, in order.
-        sizes: the dtype of the sizes that callers choose.
+        sizes: the dtype of the sizes that callers choose. With int64, arrays may have any number of elements.
 
     Raises:
         DefinitionError: the arguments cannot be those of a kernel.
@@ -62,15 +62,8 @@ def lower_launches(
         for argument in arguments_of(function, unit, absent)
     ]
     kernels = [{"name": each.function, "params": host.parameters(each), "launch": each.names} for each in launches]
-    return lower_host(function, arguments, kernels, unit)
-
-
-def lower_checks(declared: Mapping[str, Tensor | Scalar], unit: Unit) -> LoweredKernel:
-    """As :func:`lower_launches`, without launches: the host code only compares a call with the arguments.
-
-    Sizes have 64 bits, because the function that does the work may compute with them in any type.
-    """
-    return lower_launches(declared, (), unit, "int64")
+    limited = host.limited(launches) if sizes == "int64" else None
+    return lower_host(function, arguments, kernels, unit, limited)
 
 
 def _declared(argument: Argument, value: Tensor | Scalar, least: int, where: Where) -> Argument:
@@ -112,7 +105,7 @@ class _Host:
         self._strides, self._told = declared_strides(declared), told_strides(declared)
         # Sizes and strides may be computed of numbers, wherever these are among the arguments.
         self._parameters = {n: tirx.Var(n, value.dtype) for n, value in declared.items() if isinstance(value, Scalar)}
-        # A number that callers pass is the size of that name, too. Sizes of two types would have limits of two types.
+        # A number that callers pass is the size of that name, too.
         self._sizes = {name: number for name, number in self._parameters.items() if declared[name].dtype == sizes}
         for value in declared.values():  # a stride with the name of a size is that size
             for size in value.shape if isinstance(value, Tensor) else ():
@@ -128,6 +121,17 @@ class _Host:
         statements = [*self._checks, *allocated, *launched] or [tirx.Evaluate(0)]
         body = tirx.SeqStmt(statements) if len(statements) > 1 else statements[0]
         return tirx.PrimFunc(list(self._parameters.values()), body).with_attr("s_tir", True)
+
+    def limited(self, launches: Sequence[DeclaredLaunch]) -> dict[str, str]:
+        """The sizes and strides that device functions get as they are, in 32 bits: name -> the narrowest dtype."""
+        limited: dict[str, str] = {}
+        passed = [value for launch in launches for value in launch.passed.values() if isinstance(value, Size)]
+        for value in sorted(passed, key=lambda value: value.dtype, reverse=True):  # int32 comes last, and counts
+            name = text_of(value)
+            name = str(name if name in self._sizes else self._told.get(name, name))
+            if name.isidentifier() and name not in self._parameters and value.dtype.endswith("32"):
+                limited[name] = value.dtype
+        return limited
 
     def parameters(self, launch: DeclaredLaunch) -> list[str]:
         """What the parameters of a device function are, as ``signature.json`` has them."""
@@ -159,15 +163,7 @@ class _Host:
             return tirx.Var(name, "handle")
         strides = [self._stride(stride) for stride in self._strides[name]]
         shape = [self._size(size) for size in value.shape]
-        if strides:  # TVM 0.27 takes sizes and strides of one type only
-            shape = [self._narrowed(f"{name}.shape[{axis}]", size) for axis, size in enumerate(value.shape)]
         return tirx.decl_buffer(shape, value.dtype, name, strides=strides)
-
-    def _narrowed(self, name: str, size: int | str) -> Any:
-        """A size in the type of sizes; one that is computed, and does not fit it, is refused before the launches."""
-        if isinstance(size, int) or size.isidentifier():
-            return self._size(size)
-        return tirx.Cast(self._size_dtype, self._parameter_number(name, size, self._size_dtype))
 
     def _stride(self, stride: int | str) -> Any:
         """A declared stride, in the type of sizes. One that stands alone may be negative, so nothing bounds it."""
@@ -198,8 +194,8 @@ class _Host:
         return tirx.decl_buffer([words], ZEROED, "workspace")
 
     def _size(self, size: int | str) -> Any:
-        if isinstance(size, int):
-            return size
+        if isinstance(size, int):  # TVM 0.27 takes sizes and strides of one type only
+            return tirx.IntImm(self._size_dtype, size)
         if not size.isidentifier():
             for name in names_in(size):
                 if name not in self._parameters:
@@ -207,8 +203,10 @@ class _Host:
             return self._number(size)
         if size in self._parameters and size not in self._sizes:
             dtype, remedy = self._declared[size].dtype, f"write {size}=Scalar({self._size_dtype!r})"
-            message = f"{size!r} is a size, which is {self._size_dtype}, and an argument that is {dtype}"
-            raise DefinitionError(message, self._where, f"{remedy}, or give one of them another name")
+            if "int" not in dtype or integer_range(dtype)[1] > integer_range(self._size_dtype)[1]:
+                message = f"{size!r} is a size, which is {self._size_dtype}, and an argument that is {dtype}"
+                raise DefinitionError(message, self._where, f"{remedy}, or give one of them another name")
+            return tirx.Cast(self._size_dtype, self._parameters[size])
         if size not in self._sizes:
             self._sizes[size] = tirx.Var(size, self._size_dtype)
             most = tirx.IntImm(self._size_dtype, integer_range(self._size_dtype)[1])

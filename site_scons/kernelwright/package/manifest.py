@@ -110,7 +110,7 @@ class BuiltPackage:
     key: str = ""
 
 
-OF_SIZES = ("stride_symbols", "multiples", "requires")
+OF_SIZES = ("stride_symbols", "multiples", "limited", "requires")
 """What a variant's part of the manifest has of a signature only if it says something of these."""
 
 

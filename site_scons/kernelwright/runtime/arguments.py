@@ -24,9 +24,10 @@ from .passed import optional_in, passed_in
 from .refusal import AMBIGUOUS, BY_KERNEL, NO_TARGET, NO_VARIANT, refuse
 from .rivals import Pair, Relations
 from .size import INT32_LIMIT, Requirement, Size, are_int32, argument_text, value_or_none
-from .strides import DeclaredStrides
+from .strides import DeclaredStrides, stride_of
 
 SPLIT = "\n  remedy: split the call, or build the kernel with int64 sizes"
+WIDER = '\n  remedy: pass a smaller array, or give the function a parameter of 64 bits: Size(..., dtype="int64")'
 FIT = "\n  remedy: pass arrays whose sizes fit each other"
 
 Symbols = Mapping[str, Any]
@@ -220,6 +221,8 @@ class Signatures:
                 if not low <= described.value <= high:
                     problem = f"is {described.value}, which does not fit {argument.dtype}"
                     self.refuse(ValueError, f"argument '{argument.name}' {problem}")
+        if text := variant.not_fitting(call):
+            self.refuse(ValueError, text + WIDER)
 
     def _check_tensor(self, argument: Expected, shape: tuple[Any, ...], limit: int) -> None:
         sizes = [size for size in shape if isinstance(size, int)]
@@ -406,7 +409,8 @@ class _Variant:
         self.arguments = [Expected(item, entry.get("multiples", {})) for item in entry["arguments"]]
         self.strides = DeclaredStrides(entry)
         self._requires = [Requirement(text) for text in entry.get("requires", ())]
-        has_int32 = are_int32(entry["symbols"].values(), entry.get("stride_symbols", {}).values())
+        self._limited: Mapping[str, str] | None = entry.get("limited")
+        has_int32 = are_int32(entry["symbols"].values(), entry.get("stride_symbols", {}).values(), self._limited)
         self.limit = INT32_LIMIT if has_int32 else 2**63 - 1
 
     def matches(self, call: Sequence[Described | None], sizes: bool) -> bool:
@@ -426,6 +430,28 @@ class _Variant:
         symbols = self.strides.told(call, self.solve(call))
         failed = (one for one in self._requires if not one.holds(symbols))
         return next((one.unfulfilled_text(symbols) for one in failed), "")
+
+    def not_fitting(self, call: Sequence[Described | None]) -> str:
+        """The first size or stride that does not fit the type in which the function gets it; empty: all do."""
+        told = self.strides.told(call, self.solve(call)) if self._limited else {}
+        for name, dtype in (self._limited or {}).items():
+            low, high = integer_range(dtype)
+            if isinstance(told.get(name), int) and not low <= told[name] <= high:
+                place = self._place(name, told[name], call)
+                return f"{place}, which does not fit {dtype}, as which the function gets it"
+        return ""
+
+    def _place(self, name: str, value: int, call: Sequence[Described | None]) -> str:
+        """Which argument has a size or a stride of that name."""
+        for argument, array in zip(self.arguments, call, strict=True):
+            if array is None or array.shape is None:
+                continue
+            for axis in range(len(argument.shape)):
+                if getattr(argument.shape[axis], "text", "") == name:
+                    return f"argument '{argument.name}' has the size {value} in dimension {axis}"
+                if name in argument.strides[axis : axis + 1] and stride_of(array, axis) == value:
+                    return f"argument '{argument.name}' has the stride {value} in dimension {axis}"
+        return f"{name} is {value}"
 
     def solve(self, call: Sequence[Described | None]) -> dict[str, Any]:
         """The value of each symbol: the number of that name, or the first size that is the symbol; inputs go first."""

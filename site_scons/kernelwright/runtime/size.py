@@ -282,10 +282,11 @@ class _PutIn(ast.NodeTransformer):
         return ast.Constant(self._values[node.id]) if node.id in self._values else node
 
 
-def are_int32(sizes: Collection[str], strides: Collection[str]) -> bool:
+def are_int32(sizes: Collection[str], strides: Collection[str], limited: object) -> bool:
     """Whether a kernel computes offsets in arrays with 32 bits, so that arrays must be small enough for that.
 
     Arguments:
         sizes, strides: the dtypes of its size symbols, and of symbols that only strides have.
+        limited: what its functions get in 32 bits; None: they compute with the symbols.
     """
-    return "int64" not in sizes or "int32" in strides
+    return limited is None and ("int64" not in sizes or "int32" in strides)

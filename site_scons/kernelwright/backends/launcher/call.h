@@ -283,13 +283,33 @@ KW_FUNCTION int kw_check_number(const kw_argument *argument, kw_call *call, int3
   return kw_raise_range(argument->name, value->v_int64, argument->dtype.bits, argument->dtype.code == kDLInt);
 }
 
+/* Compares a size or a stride with the type that a device function gets it in. */
+KW_COLD int kw_check_limited(const kw_call *call, const kw_limited *limited) {
+  const kw_told *told = &limited->told;
+  const kw_place size = {told->argument, told->axis}, *place = told->num_strides ? told->strides : &size;
+  int64_t value = kw_told_value(call, *told);
+  if (value >= limited->low && value <= limited->high) return 0;
+  for (const kw_place *last = place + told->num_strides - 1; place < last; ++place) {
+    const DLTensor *tensor = call->tensors[place->argument];
+    if (tensor && kw_stride(tensor, place->axis) == value) break;
+  }
+  return kw_raise("ValueError",
+                  "argument '%s' has the %s %" PRId64 " in dimension %d, which does not fit %s, as which the function "
+                  "gets it\n  remedy: pass a smaller array, or give the function a parameter of 64 bits: "
+                  "Size(..., dtype=\"int64\")",
+                  call->kernel->arguments[place->argument].name, told->num_strides ? "stride" : "size", value,
+                  place->axis, limited->dtype);
+}
+
 KW_HOT int kw_check(const kw_signature *signature, kw_call *call) {
   int64_t limit = signature->int32_sizes ? KW_INT32_LIMIT : INT64_MAX;
+  bool large = false; /* some size or stride may not fit 32 bits */
   for (int32_t i = 0; i < call->kernel->num_arguments; ++i) {
     const kw_argument *argument = &signature->arguments[i];
     const DLTensor *tensor = call->tensors[i];
     if (tensor) {
       int64_t elements = kw_count_within(tensor, limit);
+      large |= elements > INT32_MAX || argument->strided;
       call->adapted |= tensor->byte_offset != 0;
       if (elements > 0 && argument->strided) {
         if (kw_check_span(argument, tensor, limit)) return -1;
@@ -303,6 +323,8 @@ KW_HOT int kw_check(const kw_signature *signature, kw_call *call) {
       return -1;
     }
   }
+  for (int32_t i = 0; large && i < signature->num_limited && kw_ranks_match(signature, call); ++i)
+    if (kw_check_limited(call, &signature->limited[i])) return -1;
   return 0;
 }
 

@@ -60,6 +60,13 @@ typedef struct kw_requirement {
   int32_t num_names;
 } kw_requirement;
 
+/* A size or stride that a device function gets in a type of 32 bits, and what fits that. */
+typedef struct kw_limited {
+  kw_told told;
+  const char *dtype;
+  int64_t low, high;
+} kw_limited;
+
 /* What a lowering expects of all arguments. */
 typedef struct kw_signature {
   const kw_argument *arguments;
@@ -74,6 +81,8 @@ typedef struct kw_signature {
   /* Whether the sizes of a call that matches fit each other; null: host code sees to it, since no other variant could
    * have been meant. */
   bool (*fits)(const struct kw_call *call);
+  const kw_limited *limited;
+  int32_t num_limited;
   const kw_requirement *requirements;
   /* The number of the first requirement that a call of matching ranks does not fulfil, or -1; null: nothing is required. */
   int32_t (*requires)(const struct kw_call *call);

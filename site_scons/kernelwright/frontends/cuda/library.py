@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ...core.errors import DefinitionError
 from ...core.files import pretty_json
-from ..declared_launch import lower_checks
+from ..declared_launch import lower_launches
 from ..unit import LoweredKernel, Unit
 from .exported import Exported
 
@@ -28,7 +28,7 @@ def lower(exported: Exported, unit: Unit, progress: Callable[[str], None]) -> Lo
         raise DefinitionError(message, unit.where, "leave per_arch out; device code can ask for __CUDA_ARCH__")
     unit = exported.checked(unit)
     progress("making the checks of arguments")
-    lowered = lower_checks(exported.declared, unit)
+    lowered = lower_launches(exported.declared, (), unit)
     signature = json.loads(lowered.files["signature.json"]) | {
         "launches": None,
         "host_logic": LOGIC,

@@ -54,7 +54,7 @@ def lower(program: Program, unit: Unit, progress: Callable[[str], None]) -> Lowe
     check_arguments(data.arguments, outputs, unit.where)
     unit = replace(unit, outputs=outputs)
     progress("making host code")
-    lowered = lower_launches(data.arguments, data.launches, unit)
+    lowered = lower_launches(data.arguments, data.launches, unit, "int32")
     files = {
         **lowered.files,
         "module.tir": data.module.encode(),

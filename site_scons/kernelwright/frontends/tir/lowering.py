@@ -49,6 +49,7 @@ class _Code:
     files: dict[str, bytes]
     device_kernels: list[dict[str, Any]]
     host: tvm.IRModule
+    limited: Mapping[str, str] | None = None
 
 
 def target_for(unit: Unit) -> Target:
@@ -104,7 +105,11 @@ def lower(definition: tirx.PrimFunc | tvm.IRModule, unit: Unit, progress: Callab
 
 
 def lower_host(
-    function: tirx.PrimFunc, arguments: list[Argument], device_kernels: list[dict[str, Any]], unit: Unit
+    function: tirx.PrimFunc,
+    arguments: list[Argument],
+    device_kernels: list[dict[str, Any]],
+    unit: Unit,
+    limited: Mapping[str, str] | None,
 ) -> LoweredKernel:
     """Lower a function that launches device functions which it does not have: their code is made in another way.
 
@@ -113,6 +118,7 @@ def lower_host(
         arguments: its arguments.
         device_kernels: what it launches, as ``signature.json`` has it.
         unit: what is being lowered, for CUDA.
+        limited: as in ``signature.json``.
 
     Raises:
         DefinitionError: its arguments do not fit its decorator.
@@ -123,7 +129,9 @@ def lower_host(
         code = _generate(module, unit.kernel, unit, target_for(unit))
     except Exception as error:  # TVM's passes raise errors of any type
         raise _lowering_error(error, unit) from error
-    return _lowered(module, function, arguments, replace(code, device_kernels=device_kernels), AS_WRITTEN, unit)
+    return _lowered(
+        module, function, arguments, replace(code, device_kernels=device_kernels, limited=limited), AS_WRITTEN, unit
+    )
 
 
 def scheduled(definition: tirx.PrimFunc | tvm.IRModule, unit: Unit) -> tvm.IRModule:
@@ -310,6 +318,7 @@ def _lowered(
         "symbols": symbols_of(arguments, unit),
         **({"stride_symbols": strides} if strides else {}),
         **({"multiples": dict(unit.multiples)} if unit.multiples else {}),
+        **({} if code.limited is None else {"limited": dict(code.limited)}),
         "device_kernels": code.device_kernels,
         "schedule": rule,
     }
