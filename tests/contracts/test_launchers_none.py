@@ -103,6 +103,21 @@ def test_a_variant_for_None_runs_if_None_is_passed_or_the_array_is_left_out(proc
     assert launched == [("masked_False", "0x10000 0")] * 4 + [("masked_True", "0x10000 0x70000")] * 2
 
 
+def test_a_number_has_its_default_where_it_is_left_out(process: Process) -> None:
+    process.run(
+        """
+        kernel, x = made.kernel("default"), on_cuda((2,))
+        kernel(x), kernel(x, 2), kernel(x, None, 4.5), kernel(x=x, scale=3)
+        """,
+        parameters="pif",
+    )
+    numbers = [line.split()[1:] for line in process.parameters()]
+    assert [(int(k), float(scale)) for k, scale in numbers] == [(7, 0.25), (2, 0.25), (7, 4.5), (7, 3)]
+    assert [line.split()[3] for line in process.calls("launch")] == ["7", "2", "7", "7"]
+    count = "TypeError: kernel 'default': takes 3 arguments (x, k, scale), or 1 to 3; 0 were given"
+    assert process.refusal('made.kernel("default")()') == count
+
+
 def test_a_number_can_tell_the_size_of_an_array_that_is_None(process: Process) -> None:
     process.run(
         """

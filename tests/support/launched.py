@@ -250,11 +250,13 @@ def kernels() -> dict[str, Kernel]:
 
     x, flags = Tensor("float32", "n"), {"cooperative": True, "dependent": True, "shared": 65536}
     numbers = {"parts": Scalar("int32"), "flag": Scalar("bool")}
+    defaults = {"x": x, "k": Scalar("int32", default=7), "scale": Scalar("float32", default=0.25)}
     kinds = {name: Scalar(dtype) for name, dtype in (("a", "int8"), ("b", "uint16"), ("c", "int64"), ("d", "float64"))}
     launches = {
         "special": declared("special_kernel", "n * 2", {"x": x}, cluster=2, **flags),
         "shared": declared("shared_kernel", "n", {"x": x}, shared=32768),
         "divide": declared("divide_kernel", Size("n") // "parts", {"x": x, **numbers}),
+        "default": declared("default_kernel", "k", defaults),
         "square": declared("square_kernel", 1, {"x": Tensor("int8", "n", "n"), "y": Tensor("int8", "n", "m")}),
     }
     made = {name: Kernel([Variant.of(name, launch)]) for name, launch in launches.items()}

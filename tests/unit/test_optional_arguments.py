@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from kernelwright import backends
 from kernelwright.backends.plan import LoweredUnit
+from kernelwright.backends.stubs import StubTypes, kernel_stub
 from kernelwright.core.errors import DefinitionError, KernelwrightError, Where
 from kernelwright.cuda import Exported, Scalar, Size, Source, Tensor, TensorMap
 from kernelwright.cutedsl import Program as CuteProgram
@@ -121,6 +122,54 @@ def test_functions_of_jax_take_none(built: Built) -> None:
     np.testing.assert_array_equal(biased(None, x, 4), 4 * x)
     with pytest.raises(TypeError, match="argument 'x' is a NoneType, expected an array of JAX or NumPy"):
         biased(bias, None, 2)
+
+
+# x, factor, [y]: y = factor * x.
+SCALED = """
+BEGIN
+  DLTensor *x = tensor(argument), *y = tensor(argument + 2);
+  for (int i = 0; i < x->shape[0]; ++i) ((float *)y->data)[i] = argument[1].v_float64 * ((float *)x->data)[i];
+END
+"""
+
+
+def test_a_number_with_a_default_may_be_left_out_of_calls_through_any_backend(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("jax_tvm_ffi")
+    from kernelwright.runtime.jax_kernel import JaxKernel
+    from kernelwright.runtime.torch_kernel import Operators
+
+    factor = scalar("factor", "float32") | {"default": 1e-06}
+    arguments = [tensor("x", "float32", ["n"]), factor, tensor("y", "float32", ["n"], output=True)]
+    made = build_both(tmp_path, plan("scaled", c_unit(tmp_path, SCALED, signature("scaled", arguments)), outputs=["y"]))
+    loader, module = SimpleNamespace(package="of_defaults", version="1"), dict[str, Any]()
+    exec(backends.get("torch").emit(made.plan)["_scaled.py"], module)
+    operators = Operators(loader, dict(made.entry), made.tvm_ffi(), None)
+    of_torch = operators.finished(module["define"](operators), module["define"])
+    assert module["NEW"] == "(Tensor x, float factor=1e-06) -> Tensor"
+    x, y = np.ones(3, "f"), np.zeros(3, "f")
+    for kernel, array in (
+        (made.cython(), x),
+        (made.tvm_ffi(), x),
+        (of_torch, torch.ones(3)),
+        (JaxKernel(loader, dict(made.entry), made.tvm_ffi(), None), x),
+    ):
+        for result in (kernel(array), kernel(x=array)):
+            np.testing.assert_array_equal(np.asarray(result), x * np.float32(1e-06))
+        np.testing.assert_array_equal(np.asarray(kernel(array, factor=2.0)), 2 * x)
+    for kernel in (made.cython(), made.tvm_ffi()):
+        assert kernel(x=x, y=y) is None and y.tolist() == (x * np.float32(1e-06)).tolist()
+    assert str(inspect.signature(made.cython())) == "(x, factor=1e-06, y=None, *, stream=None)"
+    types = StubTypes("Kernel", "Array", "Array")
+    assert "def __call__(self, x: Array, factor: _b.float = 1e-06, /) -> Array" in kernel_stub(
+        "scaled", made.entry, types
+    )
+
+
+@pytest.mark.parametrize(("dtype", "default"), [("int8", 128), ("int32", 1.0), ("bool", 1), ("float32", float("inf"))])
+def test_a_default_that_is_none_of_its_type_is_refused(dtype: str, default: Any) -> None:
+    with pytest.raises(DefinitionError, match=f"argument 'k' has default={default}, which is no {dtype}"):
+        source(x=X, k=Scalar(dtype, default=default)).check((), WHERE)
 
 
 # x, mean: mean[0] = x[0], if there is one, and then x[0] += 1.

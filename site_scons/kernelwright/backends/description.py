@@ -97,7 +97,8 @@ def _arguments(arguments: Iterable[Argument]) -> Iterator[list[Any]]:
     for argument in arguments:
         kind = [argument.name, argument.kind, argument.dtype, argument.output, argument.written]
         given = [] if argument.given is True else [argument.given]
-        yield [*kind, list(argument.shape), list(argument.strides), *given]
+        default = [] if argument.default is None else [{"default": argument.default}]
+        yield [*kind, list(argument.shape), list(argument.strides), *given, *default]
 
 
 def _text(name: str, described: Mapping[str, Any]) -> str:

@@ -161,8 +161,9 @@ class KernelPlan:
 
     @property
     def optional(self) -> frozenset[str]:
-        """The names of arguments for which some variant takes None."""
-        return frozenset(a.name for unit in self.units for a in unit.arguments if a.given is not True)
+        """The names of arguments that a call may leave out: for None, or for a default."""
+        arguments = (argument for unit in self.units for argument in unit.arguments)
+        return frozenset(a.name for a in arguments if a.given is not True or a.default is not None)
 
     @property
     def usable_tables(self) -> tuple[DeviceTable, ...]:
@@ -338,8 +339,9 @@ def _call_text(unit: LoweredUnit) -> str:
 
 
 def _outline(unit: LoweredUnit) -> str:
-    """The arguments as far as they must agree: names, tensor or scalar, output or not."""
+    """The arguments as far as they must agree: names, tensor or scalar, output or not, and defaults."""
     return ", ".join(
         f"{argument.name}{'[]' if argument.kind == 'tensor' else ''}{' (output)' if argument.output else ''}"
+        f"{'' if argument.default is None else f'={argument.default}'}"
         for argument in unit.arguments
     )

@@ -71,14 +71,14 @@ def _parameters(arguments: list[Mapping[str, Any]], types: StubTypes) -> str:
 
 
 def call_arguments(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What the manifest says of a kernel's arguments, with ``optional``: whether some variant takes None."""
+    """What the manifest says of a kernel's arguments, with ``optional``: whether a call may leave it out."""
     optional = optional_in(entry["variants"])
     return [{**item, "optional": item["name"] in optional} for item in entry["variants"][0]["arguments"]]
 
 
 def default(arguments: Sequence[Mapping[str, Any]]) -> str:
     """What follows the annotation of the first of the last arguments of a call: a default, if all of them have one."""
-    return " = None" if all(argument.get("optional") for argument in arguments) else ""
+    return f" = {arguments[0].get('default')}" if all(argument.get("optional") for argument in arguments) else ""
 
 
 def annotation(argument: Mapping[str, Any], types: StubTypes) -> str:

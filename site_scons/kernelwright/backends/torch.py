@@ -82,6 +82,7 @@ class Parameter:
         written: the kernel writes it.
         has_its_name: whether the name is the argument's.
         optional: it may be None.
+        default: what a number is in calls that leave it out; None: none may.
     """
 
     name: str
@@ -91,6 +92,12 @@ class Parameter:
     unsigned: str = ""
     has_its_name: bool = True
     optional: bool = False
+    default: bool | int | float | None = None
+
+    @property
+    def may_be_left_out(self) -> bool:
+        """Whether a call may leave out an input."""
+        return self.optional or self.default is not None
 
 
 class Torch(Backend):
@@ -163,6 +170,7 @@ def parameters_of(variants: Sequence[Sequence[Argument]]) -> list[Parameter]:
             _unsigned(same),
             name == same[0].name,
             any(argument.given is not True for argument in same),
+            same[0].default,
         )
         for name, same in zip(names, zip(*variants, strict=True), strict=True)
     ]
@@ -208,7 +216,9 @@ def _schema(parameters: Sequence[Parameter], results: int) -> str:
     listed = []
     for number, parameter in enumerate(parameters):
         mark = f"({next(letters, f'a{number}')}!)" if parameter.written else ""
-        listed.append(f"{parameter.kind}{mark}{'?' * parameter.optional} {parameter.name}")
+        has_default = all(one.default is not None for one in parameters[number:])  # PyTorch has these at the end only
+        default = f"={parameter.default}" if has_default else ""
+        listed.append(f"{parameter.kind}{mark}{'?' * parameter.optional} {parameter.name}{default}")
     result = "Tensor" if results == 1 else f"({', '.join(['Tensor'] * results)})"
     return f"({', '.join(listed)}) -> {result}"
 
@@ -266,16 +276,16 @@ def _function(name: str, parameters: Sequence[Parameter], makes: bool) -> str:
     outputs = [parameter.name for parameter in parameters if parameter.output]
     failed = "        except Exception as error:\n            kernel.explain(error, ({}))\n"
     are_last = all(parameter.output for parameter in parameters[len(inputs) :]) and not any(
-        first.optional and not then.optional for first, then in itertools.pairwise(inputs)
+        first.may_be_left_out and not then.may_be_left_out for first, then in itertools.pairwise(inputs)
     )
     if are_last and all(p.has_its_name for p in parameters):
-        left_out = [parameter.name for parameter in parameters if parameter.optional or (parameter.output and makes)]
-        given = ", ".join(f"{p.name}=None" if p.name in left_out else p.name for p in parameters)
+        left_out = [p.name for p in parameters if p.may_be_left_out or (p.output and makes)]
+        given = ", ".join(f"{p.name}={p.default}" if p.name in left_out else p.name for p in parameters)
         absent = " and ".join(f"{output} is None" for output in outputs)
         call = f"\n    def {called}({given}):\n        try:\n"
         call += f"            if {absent}:\n                {new}\n" if makes else ""
         return f"{call}            {write}\n{failed.format(names + ',')}        return None\n"
-    short = f" or len(arguments) < {len(inputs)}" if any(parameter.optional for parameter in parameters) else ""
+    short = f" or len(arguments) < {len(inputs)}" if any(parameter.may_be_left_out for parameter in inputs) else ""
     call = f"\n    def {called}(*arguments, **named):\n        if named{short}:\n"
     call += "            arguments = kernel.in_order(arguments, named)\n        try:\n"
     if makes:

@@ -486,6 +486,12 @@ def _argument(argument: Argument, unit: LoweredUnit) -> str:
     fields += [".unique = true"] if argument.strides and argument.written else []
     fields += [".nullable = true"] if argument.given is not True else []
     fields += [".output = true"] if argument.output else []
+    if argument.default is not None:
+        type_index, member = {"KW_BOOL": ("Bool", "int64"), "KW_INT": ("Int", "int64")}.get(
+            argument.launcher_kind, ("Float", "float64")
+        )
+        number = f".type_index = kTVMFFI{type_index}, .v_{member} = {argument.default + 0}"
+        fields += [f".otherwise = &(const TVMFFIAny){{{number}}}"]
     fields += [f".dtype = {{{dtype.code}, {dtype.bits}, {dtype.lanes}}}", f".text = {c_string(text)}"]
     return "{" + ", ".join(fields) + "}"
 

@@ -54,6 +54,7 @@ class Argument:
         alignment: of a tensor's data, in bytes; None for that of its elements.
         strides: in elements, expressions as those of sizes; empty: it has to be compact.
         given: whether callers pass a tensor; False: they pass None; None: either.
+        default: what a number is in calls that leave it out; None: none may.
     """
 
     name: Text
@@ -65,6 +66,7 @@ class Argument:
     alignment: Count | None = None
     strides: tuple[Size, ...] = ()
     given: bool | None = True
+    default: bool | int | float | None = None
 
     def __post_init__(self) -> None:
         """Raises ValueError if there is not a stride for each size, or None for what is no input array."""
@@ -72,6 +74,8 @@ class Argument:
             raise ValueError(f"argument {shown(self.name)} has {len(self.strides)} strides, and not one for each size")
         if self.given is not True and (self.output or not self.is_tensor):
             raise ValueError(f"argument {shown(self.name)} is no input that is a tensor, and cannot be None")
+        if self.default is not None and self.is_tensor:
+            raise ValueError(f"argument {shown(self.name)} is a tensor, and has a default")
 
     @property
     def is_tensor(self) -> bool:

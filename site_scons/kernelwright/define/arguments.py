@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ..core.errors import DefinitionError, Where, shown
+from ..runtime.dtype import integer_range, number_kind
 from ..runtime.size import stride_name, translate
 from .sizes import Size, Sizes, check_size, text_of, unbracketed
 from .strides import COMPACT, Strides, all_strides, as_given, check_strides, check_told, require_divisor, strides_of
@@ -112,9 +113,15 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Scalar:
-    """A number as an argument."""
+    """A number as an argument.
+
+    Arguments:
+        dtype: its type, such as ``float32``.
+        default: what it is in calls that leave it out, or that pass None; None: none may.
+    """
 
     dtype: str
+    default: bool | int | float | None = None
 
 
 @dataclass(frozen=True, init=False)
@@ -280,6 +287,8 @@ def check_arguments(declared: Mapping[str, Tensor | Scalar], outputs: Sequence[s
             what = "number" if isinstance(value, Scalar) else "tensor"
             message = f"argument {name!r} has the dtype {shown(value.dtype)}, which no {what} can have here"
             raise DefinitionError(message, where, f"use one of {', '.join(known)}")
+        if isinstance(value, Scalar):
+            _check_default(name, value, where)
         if isinstance(value, Tensor):
             _check_tensor(name, value, where)
             check_strides(name, value.shape, value.strides, bool(value.written) or name in outputs, where)
@@ -295,6 +304,18 @@ def check_arguments(declared: Mapping[str, Tensor | Scalar], outputs: Sequence[s
         remedy = "declare at least one Tensor: it tells on which device to run"
         raise DefinitionError("it has no tensor argument", where, remedy)
     _check_passed(declared, outputs, where)
+
+
+def _check_default(name: str, value: Scalar, where: Where) -> None:
+    """Raise a DefinitionError for a default that is no number of the argument's type."""
+    kinds = {"bool": (bool,), "float": (int, float)}.get(number_kind(value.dtype), (int,))
+    fits = type(value.default) in kinds and math.isfinite(value.default or 0)
+    if fits and kinds == (int,):
+        low, high = integer_range(value.dtype)
+        fits = low <= (value.default or 0) <= high
+    if value.default is not None and not fits:
+        message = f"argument {name!r} has default={shown(value.default)}, which is no {value.dtype}"
+        raise DefinitionError(message, where, "write a number of that type, or leave it out")
 
 
 def _check_passed(declared: Mapping[str, Tensor | Scalar], outputs: Sequence[str], where: Where) -> None:

@@ -72,7 +72,9 @@ def _declared(argument: Argument, value: Tensor | Scalar, least: int, where: Whe
     Arguments:
         least: bytes to which its data is aligned in any case.
     """
-    if isinstance(value, Scalar) or _is_absent(value):
+    if isinstance(value, Scalar):
+        return replace(argument, default=value.default)
+    if _is_absent(value):
         return argument
     element = Dtype.parse(value.dtype, where).alignment
     alignment = max(value.alignment or 1, least)

@@ -114,8 +114,8 @@ class Choices:
         message = "no config is listed, so that the names of its arguments are not known"
         raise errors[0] if errors else DefinitionError(message, self.origin.where, "pass the arguments by position")
 
-    def optional(self, target: str | None) -> frozenset[str]:
-        """The names of tensors for which some variant that can be lowered takes None."""
+    def optional(self, target: str | None) -> dict[str, Any]:
+        """What calls may leave out of the variants that can be lowered; see :func:`optional_in`."""
         found = []
         for config in _listed(self.origin.record, target):
             with suppress(KernelwrightError):
@@ -210,7 +210,7 @@ class Eager:
             arguments = choices.arguments(target)
             inputs = [item["name"] for item in arguments if not item["output"]]
             is_short = len(positional) + len(named.keys() & inputs) < len(inputs)
-            optional = choices.optional(target) if is_short else frozenset[str]()
+            optional = choices.optional(target) if is_short else {}
             self._settle(choices)
         return self(*in_order(self._definition.name, arguments, positional, named, optional))
 

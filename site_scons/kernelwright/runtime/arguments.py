@@ -197,6 +197,9 @@ class Signatures:
         if len(call) != len(self.names) and passed_in(self._items, self.optional, len(call)) is not None:
             given = iter(call)
             call = [None if output else next(given, Described()) for output in left_out]
+        for position, (name, described) in enumerate(zip(self.names, call, strict=False)):
+            if described == Described() and self.optional.get(name) is not None:
+                call[position] = Described(value=self.optional[name])
         missing = [described is None for described in call]
         if len(call) != len(self.names) or (any(missing) and missing != left_out):
             self._raise_count(len(passed) - sum(described is None for described in passed))

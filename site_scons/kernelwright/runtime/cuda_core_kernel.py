@@ -107,7 +107,10 @@ class CudaCoreKernel(Interface):
             elif item["kind"] == "tensor":
                 passed.append(self._read_array(item["name"], next(values, None), stream))
             else:
-                passed.append(plain_number(next(values)))
+                value = next(values, None)
+                passed.append(
+                    plain_number(self._shared.signatures.optional.get(item["name"]) if value is None else value)
+                )
         return passed
 
     def _read_array(self, name: str, value: Any, stream: int) -> Array | Absent:

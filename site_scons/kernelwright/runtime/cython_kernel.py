@@ -154,7 +154,11 @@ def _signature(entry: dict[str, Any]) -> Signature:
     while trailing and (arguments[trailing - 1]["output"] or arguments[trailing - 1]["name"] in optional):
         trailing -= 1
     parameters = [
-        Parameter(a["name"], Parameter.POSITIONAL_OR_KEYWORD, default=None if i >= trailing else Parameter.empty)
+        Parameter(
+            a["name"],
+            Parameter.POSITIONAL_OR_KEYWORD,
+            default=optional.get(a["name"]) if i >= trailing else Parameter.empty,
+        )
         for i, a in enumerate(arguments)
     ]
     return Signature([*parameters, Parameter("stream", Parameter.KEYWORD_ONLY, default=None)])

@@ -126,7 +126,7 @@ def in_order(
     items: Sequence[Mapping[str, Any]],
     positional: Sequence[Any],
     named: Mapping[str, Any],
-    optional: frozenset[str] = frozenset(),
+    optional: Mapping[str, Any],
 ) -> tuple[Any, ...]:
     """The arguments of a call by position. If some are left out, arguments passed by position are the first inputs.
 
@@ -135,7 +135,7 @@ def in_order(
         items: what the manifest says of each argument.
         positional: what was passed by position.
         named: what was passed by name; an output that is None counts as left out.
-        optional: the names of inputs that are None if they are left out.
+        optional: the inputs that may be left out, and what they are then.
 
     Raises:
         TypeError: no argument has a given name, or an argument is given twice or is missing.
@@ -152,7 +152,7 @@ def in_order(
     if twice := [name for name in values if name in given]:
         problem = f"argument {twice[0]!r} was given by its position and by its name"
         refuse(kernel, TypeError, f"{problem}\n  remedy: pass it once")
-    values = {**dict.fromkeys(name for name in names if name in optional), **values, **given}
+    values = {**{name: optional[name] for name in names if name in optional}, **values, **given}
     if missing := [name for name in names if name not in values]:
         problem = f"argument {missing[0]!r} is missing"
         refuse(kernel, TypeError, f"{problem}\n  remedy: pass all arguments, or all but the outputs")

@@ -69,6 +69,7 @@ class JaxKernel(Interface):
         self._inputs = [a["name"] for a in arguments if not a["output"]]
         self._optional = self._signatures.optional
         self._scalars = [a["name"] for a in arguments if a["kind"] == "scalar"]
+        self._has_none = not {*self._optional} <= {*self._scalars}
         self._floats = {a["name"] for a in arguments if "float" in a["dtype"]}
         self._arrays = [name for name in self._inputs if name not in self._scalars]
         self._unsigned = unsigned_of(entry)
@@ -177,9 +178,9 @@ class JaxKernel(Interface):
         places = [kind for number, kind in enumerate(kinds) if number == 0 or kinds[number - 1] != kind]
         # Inputs that are written are among the results of the custom call too, behind the outputs.
         in_order = len(set(places)) == len(places) and not (self._updated and self._signatures.outputs)
-        if in_order and not self._unsigned and not self._optional:
+        if in_order and not self._unsigned and not self._has_none:
             return self._kernel.function, places
-        attributes = [*self._scalars, *([ABSENT] if self._optional else [])]
+        attributes = [*self._scalars, *([ABSENT] if self._has_none else [])]
         return tvm_ffi.convert(self._in_its_order), [*(f"attrs.{name}" for name in attributes), "args", "rets"]
 
     def _in_its_order(self, *passed: Any) -> None:
@@ -187,9 +188,9 @@ class JaxKernel(Interface):
 
         Behind the numbers is one that says which inputs are None, if some may be: a bit for each.
         """
-        absent = passed[len(self._scalars)] if self._optional else 0
+        absent = passed[len(self._scalars)] if self._has_none else 0
         arrays = [name for number, name in enumerate(self._arrays) if not absent >> number & 1]
-        names = [*self._scalars, *([ABSENT] if self._optional else []), *arrays, *self._made]
+        names = [*self._scalars, *([ABSENT] if self._has_none else []), *arrays, *self._made]
         values: dict[str, Any] = dict.fromkeys(self._arrays) | dict(
             zip(names, passed, strict=False)
         )  # after these, the inputs that are written come once more
@@ -217,7 +218,7 @@ class JaxKernel(Interface):
         updated = [name for name in self._updated if name in present]
         aliases = {list(present).index(name): len(made) + number for number, name in enumerate(updated)}
         results += [_result(present[name].shape, present[name].dtype) for name in updated]
-        if self._optional:
+        if self._has_none:
             values[ABSENT] = sum(1 << number for number, array in enumerate(arrays) if array is None)
         call = jax.ffi.ffi_call(
             self.target, tuple(results), vmap_method="sequential", input_output_aliases=aliases or None

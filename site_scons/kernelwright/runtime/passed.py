@@ -11,25 +11,24 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def optional_in(variants: Iterable[Mapping[str, Any]]) -> frozenset[str]:
-    """The names of tensors for which some variant takes None.
+def optional_in(variants: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The inputs that a call may leave out, and what they are then: a number's default, or None for a tensor.
 
     Arguments:
         variants: what the manifest says of them.
     """
-    return frozenset(
-        item["name"] for variant in variants for item in variant["arguments"] if item.get("given", True) is not True
-    )
+    items = (item for variant in variants for item in variant["arguments"])
+    return {i["name"]: i.get("default") for i in items if i.get("given", True) is not True or "default" in i}
 
 
 def passed_in(
-    items: Sequence[Mapping[str, Any]], optional: frozenset[str], count: int
+    items: Sequence[Mapping[str, Any]], optional: Mapping[str, Any], count: int
 ) -> list[Mapping[str, Any]] | None:
     """The arguments that a call by position is for: all; or the inputs, without optional ones at their end.
 
     Arguments:
         items: what the manifest says of each argument.
-        optional: the names of those that may be None.
+        optional: the names of those that may be left out.
         count: how many values the call has.
 
     Returns:

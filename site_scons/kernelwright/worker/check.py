@@ -186,7 +186,9 @@ class Check:
             elif argument.is_tensor:
                 values[name] = random_array(self._rng, shapes[name], dtype)
             else:
-                values[name] = sizes[name] if name in sizes else plain_number(random_array(self._rng, (), dtype)[()])
+                drawn = plain_number(random_array(self._rng, (), dtype)[()])
+                usual = drawn if argument.default is None or self._rng.integers(2) else argument.default
+                values[name] = sizes.get(name, usual)
         return values
 
     def _given(self, sizes: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]) -> Values | None:

@@ -28,6 +28,7 @@ typedef struct kw_argument {
   bool strided; /* its strides are declared; otherwise it has to be compact */
   bool unique;  /* of one with strides: it is written, so no two elements may have one place */
   bool nullable; /* callers may pass None in place of a tensor */
+  const TVMFFIAny *otherwise; /* what a number is in calls that leave it out; or null */
   DLDataType dtype;
   int32_t ndim;
   uint32_t alignment; /* of a tensor's data, in bytes */
@@ -274,7 +275,7 @@ typedef struct kw_kernel {
   const kw_argument *arguments; /* those of some lowering: names, kinds and outputs are the same in all of them */
   int32_t num_arguments;
   int32_t num_outputs;
-  int32_t num_optional; /* the last inputs, for which some variant takes None: a call may leave them out */
+  int32_t num_optional; /* the last inputs that a call may leave out, for None or a default */
   const int32_t *returned; /* the numbers of the outputs among the arguments, as new ones are returned; null: in order */
   int32_t num_dims; /* of all outputs together */
   int32_t toolkit;  /* the CUDA version of the compiler that made the device code: 1000 * major + 10 * minor; 0: unknown */

@@ -158,7 +158,8 @@ def _signature(program: Program, unit: Unit, functions: list[str]) -> dict[str, 
 def _argument(name: str, value: Tensor | Scalar, unit: Unit) -> dict[str, Any]:
     plain = {"dtype": value.dtype, "name": name, "output": name in unit.outputs}
     if isinstance(value, Scalar):
-        return {**plain, "kind": "scalar", "written": False}
+        default = {} if value.default is None else {"default": value.default}
+        return {**plain, "kind": "scalar", "written": False, **default}
     alignment = {} if value.alignment is None else {"alignment": value.alignment}
     written = bool(value.written) or name in unit.outputs
     if not value.given:

@@ -54,7 +54,7 @@ class Argument:
         alignment: bytes to which a tensor's data must be aligned, where that is more than its elements ask for.
         strides: those that are declared, in elements, as integers or TIR expressions; empty: those of a compact array.
         stride_text: the strides for signature.json.
-        given: as in signature.json.
+        given, default: as in signature.json.
     """
 
     name: str
@@ -67,6 +67,7 @@ class Argument:
     strides: tuple[Any, ...] = ()
     stride_text: tuple[int | str, ...] = ()
     given: bool | None = True
+    default: bool | int | float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The argument in signature.json."""
@@ -77,6 +78,8 @@ class Argument:
             tensor["strides"] = list(self.stride_text)
         if self.given is not True:
             tensor["given"] = self.given
+        if self.default is not None:
+            tensor["default"] = self.default
         kind = "scalar" if self.shape is None else "tensor"
         plain = {"dtype": self.dtype, "kind": kind, "name": self.name, "output": self.output, "written": self.written}
         return dict(sorted({**plain, **tensor}.items()))
