@@ -118,7 +118,7 @@ print(twice.compile(dtype="float32").variants, twice.compile(dtype="float32", n_
 
 
 NO_CLASSES = {
-    '{"m": [1, 16]}': "divisible names 'm', which is no size or stride of an input (those are: n)",
+    '{"m": [1, 16]}': "divisible names 'm', which is no size, stride or integer of an input (those are: n)",
     '{"n": 16}': "divisible has n=16, expected a list of integers",
     '{"n": [0]}': "divisible has n=0, expected an integer from 1 to 65536",
     '{"n": [16, 16]}': "divisible lists a number twice for n",

@@ -25,12 +25,14 @@ def unit(*requires: str, **config: Any) -> Unit:
     return Unit("k", "default", "kw_k", {**CONFIG, **config}, ("y",), "cuda", "sm_80", "k.py:1", requires=requires)
 
 
-def required(*requires: str, constants: dict[str, Any] | None = None, **config: Any) -> dict[str, Any]:
+def required(
+    *requires: str, constants: dict[str, Any] | None = None, multiples: dict[str, int] | None = None, **config: Any
+) -> dict[str, Any]:
     """The signature of a kernel of a matrix with gaps, and of two integers, with what it requires."""
     arguments = [{**tensor("x", "float32", ["m", "n"]), "strides": ["row", 1]}, scalar("k", "int32")]
     arguments += [scalar("u", "uint8"), scalar("f", "float32"), tensor("y", "float32", ["m", "z"], output=True)]
     data = signature("k", arguments, symbols={"m": "int32", "n": "int32", "z": "int32"})
-    data["stride_symbols"] = {"row": "int32"}
+    data |= {"stride_symbols": {"row": "int32"}, "multiples": dict(multiples or {})}
     lowered = LoweredKernel({"signature.json": json.dumps(data).encode()}, "as written")
     made = with_requirements(lowered, unit(*requires, **config), constants or {})
     return dict(json.loads(made.files["signature.json"]))
@@ -43,6 +45,9 @@ def test_integers_of_the_config_and_of_the_code_are_put_in() -> None:
     assert found["requires"] == ["n <= 4096", "m == 8 * k", "ceildiv(n, 32) < 2 * 4096", "row % --4 == 0"]
     assert found["constants"] == {"THREADS": 32, "BIAS": -4, "k": 3, "block": 1}, "k in a text is that of the call"
     assert "requires" not in required() and "requires" not in required("block <= 4096"), "what always holds is left out"
+    assert required("n > 1", multiples={"k": 16, "m": 8})["requires"] == ["n > 1", "k % 16 == 0"], (
+        "a number is compared"
+    )
 
 
 @pytest.mark.parametrize(

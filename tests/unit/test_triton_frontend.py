@@ -14,7 +14,7 @@ from kernelwright.define.divisible import ALL
 from kernelwright.define.sizes import Size
 from kernelwright.define.unit import Unit
 from kernelwright.frontends.triton.compiler import require_release
-from kernelwright.frontends.triton.heuristics import divisor_of, resolved
+from kernelwright.frontends.triton.heuristics import divisor_of, each_specialized, resolved
 from kernelwright.frontends.triton.lowering import _source
 from kernelwright.frontends.triton.program import Program
 from kernelwright.triton import Scalar, Tensor, ceildiv, configs_of
@@ -134,6 +134,17 @@ def test_the_specialized_variant_has_aligned_data_and_rows_of_multiples():
     assert made.declared["b"].written
     assert made.arguments["unit"] == 1, "an integer that is always 1 is a constant"
     assert list(made.arguments) == ["a", "b", "c", "m", "n", "k", "unit"]
+
+
+def test_specialize_takes_numbers_that_are_strides_and_refuses_two_equal_variants():
+    x = Tensor("float32", "m", "n", strides=("step", 1), alignment=16)
+    arguments = {"x": x, "step": Scalar("int32"), "other": Scalar("int32")}
+    assert Program(print, **arguments, grid="m").strides([]) == {"step"}
+    unit = Unit("k", "all_multiple_of-16", "kw_k", {}, (), "cuda", "sm_80", "k.py:1", multiples={"all": 16})
+    ((_, made),) = each_specialized(Program(print, **arguments, grid="m"), unit)
+    assert made.multiples == {"step": 16}
+    with pytest.raises(DefinitionError, match="makes two equal variants"):
+        each_specialized(Program(print, x=x, other=Scalar("int32"), grid="m"), unit)
 
 
 def test_specialize_makes_two_variants_of_each_config():

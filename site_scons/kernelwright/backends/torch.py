@@ -216,9 +216,8 @@ def _schema(parameters: Sequence[Parameter], results: int) -> str:
     listed = []
     for number, parameter in enumerate(parameters):
         mark = f"({next(letters, f'a{number}')}!)" if parameter.written else ""
-        has_default = all(one.default is not None for one in parameters[number:])  # PyTorch has these at the end only
-        default = f"={parameter.default}" if has_default else ""
-        listed.append(f"{parameter.kind}{mark}{'?' * parameter.optional} {parameter.name}{default}")
+        # Without defaults: PyTorch would not pass on what is equal to one. The function that callers see has them.
+        listed.append(f"{parameter.kind}{mark}{'?' * parameter.optional} {parameter.name}")
     result = "Tensor" if results == 1 else f"({', '.join(['Tensor'] * results)})"
     return f"({', '.join(listed)}) -> {result}"
 

@@ -49,11 +49,14 @@ def with_requirements(lowered: LoweredKernel, unit: Unit, constants: Mapping[str
         DefinitionError: a requirement has a name that no call tells, or no size fulfils the requirements.
     """
     integers = {name: value for name, value in constants.items() if type(value) is int and abs(value) <= MOST}
-    if not (unit.requires or integers):
-        return lowered
     content = json.loads(lowered.files[SIGNATURE])
     signature = from_json(Signature, content)
     required = [one.text for text in unit.requires if (one := _checked(text, unit, signature, integers)).names]
+    # Multiples of sizes and strides are compared with arrays, those of numbers with the call.
+    numbers = [argument.name for argument in signature.arguments if argument.launcher_kind == "KW_INT"]
+    required += [f"{name} % {signature.multiples[name]} == 0" for name in numbers if name in signature.multiples]
+    if not (required or integers):
+        return lowered
     if required:
         _require_possible(list(map(Requirement, required)), signature, unit)
     content |= {"requires": required} if required else {}

@@ -21,7 +21,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from ...core.arch import real_arch
-from ...core.errors import DefinitionError, LoweringError
+from ...core.errors import DefinitionError, KernelwrightError, LoweringError
 from ...core.files import pretty_json
 from ...runtime.dtype import passed_as
 from ...runtime.size import stride_of
@@ -94,6 +94,8 @@ def lower(definition: tirx.PrimFunc | tvm.IRModule, unit: Unit, progress: Callab
         progress(f"lowering ({rule})")
         try:
             code = _generate(scheduled, name, unit, target)
+        except KernelwrightError:
+            raise
         except Exception as error:  # TVM's passes raise errors of any type
             if rule == AS_WRITTEN:
                 raise _lowering_error(error, unit) from error
@@ -127,6 +129,8 @@ def lower_host(
     module = tvm.IRModule({unit.kernel: function.with_attr("global_symbol", unit.kernel)})
     try:
         code = _generate(module, unit.kernel, unit, target_for(unit))
+    except KernelwrightError:
+        raise
     except Exception as error:  # TVM's passes raise errors of any type
         raise _lowering_error(error, unit) from error
     return _lowered(
@@ -430,9 +434,12 @@ def _symbol(function: tirx.PrimFunc, name: str, unit: Unit) -> Any:
     for parameter in function.params:
         if tirx.buffer.is_buffer_var(parameter) and str(parameter.name) not in outputs:
             sizes += [size for size in (*parameter.shape, *parameter.strides) if isinstance(size, tvm.ir.Var)]
+        elif isinstance(parameter.ty, tvm.ir.PrimType) and "int" in str(parameter.ty.dtype):
+            sizes.append(parameter)
     symbol = next((size for size in sizes if str(size.name) == name), None)
     if symbol is None:
         names = ", ".join(dict.fromkeys(str(size.name) for size in sizes)) or "there are none"
-        message = f"divisible names {name!r}, which is no size or stride of an input (those are: {names})"
-        raise DefinitionError(message, unit.where, "name a variable that is a whole dimension or stride of an input")
+        message = f"divisible names {name!r}, which is no size, stride or integer of an input (those are: {names})"
+        remedy = "name a variable that is a whole dimension or stride of an input, or an integer argument"
+        raise DefinitionError(message, unit.where, remedy)
     return symbol

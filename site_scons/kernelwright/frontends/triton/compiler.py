@@ -243,7 +243,7 @@ class _ProgramCompiler(Compiler):
         signature = {name: kinds.get(name, "constexpr") for name, _ in arguments}
         constants = {name: value for name, value in arguments if name not in passed}
         divisible = [["tt.divisibility", DIVISIBILITY]]
-        attributes = {(at,): divisible for at, (_, value) in enumerate(arguments) if self._is_divisible(value)}
+        attributes = {(at,): divisible for at, (name, value) in enumerate(arguments) if self._is_divisible(name, value)}
         return ASTSource(self._function, signature, constants, attributes)
 
     def _kind(self, name: str, value: Passed, with_constants: bool) -> str:
@@ -256,13 +256,14 @@ class _ProgramCompiler(Compiler):
             return f"tensordesc<{kind}{list(value.block_shape)}>"
         return f"*{kind}" if isinstance(value, (Tensor, Workspace)) else kind
 
-    def _is_divisible(self, value: Any) -> bool:
+    def _is_divisible(self, name: str, value: Any) -> bool:
         if isinstance(value, Workspace):
             return True  # memory that is allocated is aligned to more than that
         if isinstance(value, Tensor):
             return value.alignment is not None and value.alignment % DIVISIBILITY == 0
         multiples = multiples_in(self._program, self._unit)
-        return isinstance(value, Size) and divisor_of(value, multiples) % DIVISIBILITY == 0
+        size = Size(name) if isinstance(value, Scalar) else value
+        return isinstance(size, Size) and divisor_of(size, multiples) % DIVISIBILITY == 0
 
 
 @contextlib.contextmanager

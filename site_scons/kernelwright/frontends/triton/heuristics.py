@@ -145,7 +145,13 @@ def specialized(program: Program, unit: Unit) -> tuple[Program, Unit]:
 
 def each_specialized(returned: Program | Launches[Program], unit: Unit) -> list[tuple[Program, Unit]]:
     """The programs of a definition as :func:`specialized` has them. Each knows all multiples that the variant has."""
-    pairs = [specialized(program, own) for program, own in each_of(returned, unit)]
+    plain = list(each_of(returned, unit))
+    pairs = [specialized(program, own) for program, own in plain]
+    if unit.multiples.get(ALL, 1) > 1 and [
+        (p.arguments, {ALL: unit.multiples[ALL], **o.multiples}) for p, o in pairs
+    ] == [(p.arguments, dict(o.multiples)) for p, o in plain]:
+        message = 'specialize="auto" makes two equal variants: its data is aligned, and it gets no size or stride'
+        raise DefinitionError(message, unit.where, "leave specialize out, or pass the sizes with Size")
     multiples: dict[str, int] = {}
     for program, own in pairs:
         for name, number in multiples_of(program.declared.values(), own.multiples).items():

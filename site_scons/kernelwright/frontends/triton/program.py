@@ -169,7 +169,7 @@ class Program(Declared):
         return copied
 
     def strides(self, outputs: Sequence[str]) -> set[str]:
-        """The symbols that only strides of inputs tell, and that the function gets."""
+        """The symbols that strides of inputs tell and shapes do not, and that the function gets: numbers, too."""
         listed = declared_strides({name: value for name, value in self.declared.items() if name not in outputs})
         told = told_strides(self.declared)
         used = {
@@ -178,10 +178,10 @@ class Program(Declared):
             if isinstance(value, Size)
             for size in names_in(value)
         }
+        used |= {name for name, value in self.arguments.items() if isinstance(value, Scalar)}
         sizes = {size for value in self.declared.values() if isinstance(value, Tensor) for size in value.shape}
-        numbers = {name for name, value in self.declared.items() if isinstance(value, Scalar)}
         symbols = {stride for strides in listed.values() for stride in strides if str(stride).isidentifier()}
-        return {str(symbol) for symbol in symbols & used - sizes - numbers}
+        return {str(symbol) for symbol in symbols & used - sizes}
 
     def rows(self, outputs: Sequence[str]) -> set[str]:
         """The sizes that come last in a shape, that the function gets, and that a call has."""
