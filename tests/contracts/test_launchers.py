@@ -441,6 +441,15 @@ def test_arrays_have_any_number_of_elements_if_each_number_fits_its_type(process
         assert f"ValueError: {text}\n" in said
 
 
+def test_launches_know_how_many_multiprocessors_the_device_has(process: Process) -> None:
+    for n, count, grid in ((10**6, 100, 200), (10**6, 7, 14), (130, 7, 2)):
+        process.run(f'made.kernel("persistent")(on_cuda(({n},)))', parameters="pip", count=count)
+        assert process.calls("launch")[0].split()[3] == str(grid) and process.parameters()[0].split()[1] == str(count)
+        assert process.calls("allocate")[0].startswith(f"{64 * count} in")
+    refused = process.refusal('made.kernel("persistent")(on_cuda((130,)))', count=0)
+    assert refused.startswith("ValueError: kernel 'persistent': the device does not say how many multiprocessors it")
+
+
 def test_strides_are_those_that_are_declared_with_what_only_strides_tell(process: Process) -> None:
     said = process.run(
         """

@@ -11,6 +11,8 @@ import pytest
 from .launchers import Kernel, Process, Variant, make_driver, make_package
 from .project import once
 
+GRID = "min((n + 127) // 128, 2 * multiprocessors)"
+
 ARCHS = ("sm_80", "sm_90", "sm_90a", "sm_100f", "compute_80")
 
 
@@ -267,6 +269,8 @@ def kernels() -> dict[str, Kernel]:
     made |= {name: Kernel([Variant.of(name, function, outputs=["y"])]) for name, function in of_tir.items()}
     made["strided"] = Kernel([Variant.of("strided", strided())])
     memory = {"x": x, "memory": Workspace("float32", "n - 5", "k"), "k": Scalar("int32")}
+    sms = {"sms": Size("multiprocessors"), "memory": Workspace("float32", "multiprocessors", 16)}
+    made["persistent"] = Kernel([Variant.of("persistent", declared("persistent_kernel", GRID, {"x": x, **sms}))])
     made["memory"] = Kernel([Variant.of("memory", declared("memory_kernel", "n", memory))])
     made |= {"head": head("head", ()), "knows": head("knows", ("k",))}
     made |= {"biased": biased(), "masked": masked(), "rules": rules(), "told": told()}

@@ -18,7 +18,7 @@ from ..core.errors import KernelwrightError, Where, shown
 from ..core.need import Need
 from ..core.signature import IDENTIFIER, Argument, Launch, TensorMap
 from ..runtime.cuda_core_tensor_maps import DTYPES
-from ..runtime.size import FUNCTIONS, OPERATORS, argument_text
+from ..runtime.size import FUNCTIONS, MULTIPROCESSORS, OPERATORS, argument_text
 from .base import Backend
 from .plan import REBUILD, KernelPlan, LoweredUnit, VariantPlan
 
@@ -246,7 +246,8 @@ class _Writer:
         taken = {"call", "Absent", "Array", "Call", *CONVERSIONS.values(), *ROUNDING, *resources, *dir(builtins)}
         names = [argument.name for argument in unit.arguments] + list(unit.symbols) + list(unit.stride_symbols)
         what = "the name of an argument or a size"
-        self.names = _renamed([_identifier(name, what, unit.where) for name in names], taken)
+        self.names = {MULTIPROCESSORS: f"call.{MULTIPROCESSORS}"}
+        self.names |= _renamed([_identifier(name, what, unit.where) for name in names], taken)
 
     def lines(self) -> Iterator[str]:
         """The lines of the body, without indentation."""

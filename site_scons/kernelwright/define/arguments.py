@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core.errors import DefinitionError, Where, shown
 from ..runtime.dtype import integer_range, number_kind
-from ..runtime.size import stride_name, translate
+from ..runtime.size import MULTIPROCESSORS, stride_name, translate
 from .sizes import Size, Sizes, check_size, text_of, unbracketed
 from .strides import COMPACT, Strides, all_strides, as_given, check_strides, check_told, require_divisor, strides_of
 from .unit import Unit
@@ -184,11 +184,12 @@ class Declared:
 
     @property
     def told_sizes(self) -> frozenset[str]:
-        """The names of sizes that a call tells: those in shapes, of strides, and of integers among the arguments."""
+        """The names of sizes that a call tells: those in shapes, of strides, and of integers among the arguments; and
+        what its device tells."""
         tensors = [value for value in self.declared.values() if isinstance(value, Tensor)]
         named = {size for tensor in tensors for size in tensor.shape if isinstance(size, str) and size.isidentifier()}
         strides = stride_symbols(self.declared) | told_strides(self.declared).keys()
-        return frozenset(named | integers_of(self.declared) | strides)
+        return frozenset(named | integers_of(self.declared) | strides | {MULTIPROCESSORS})
 
     def check(self, outputs: Sequence[str], where: Where) -> None:
         """Raise a DefinitionError for what no kernel can be made of.

@@ -19,7 +19,7 @@ from ..core.signature import TensorMap as EncodedMap
 from ..define.arguments import Scalar, Tensor, Workspace, declared_strides, multiples_of, told_strides
 from ..define.sizes import Size, Sizes, names_in, text_of, unbracketed
 from ..runtime.dtype import integer_range
-from ..runtime.size import translate
+from ..runtime.size import MULTIPROCESSORS, translate
 from .cuda.tensor_map import UNIT, TensorMap
 from .launches import NULL, DeclaredLaunch, Given, Passed, dtype_of
 from .tir.lowering import lower_host
@@ -131,7 +131,7 @@ class _Host:
         for value in sorted(passed, key=lambda value: value.dtype, reverse=True):  # int32 comes last, and counts
             name = text_of(value)
             name = str(name if name in self._sizes else self._told.get(name, name))
-            if name.isidentifier() and name not in self._parameters and value.dtype.endswith("32"):
+            if name in self._sizes and name not in self._parameters and value.dtype.endswith("32"):
                 limited[name] = value.dtype
         return limited
 
@@ -266,6 +266,8 @@ class _Host:
         def symbol(name: str) -> Any:
             if name in self._told and name not in self._sizes:
                 return translate(str(self._told[name]), literal, symbol, operation)
+            if name == MULTIPROCESSORS and name not in {*self._sizes, *self._parameters}:
+                return self._multiprocessors
             variable = self._sizes[name] if name in self._sizes else self._parameters[name]
             return variable if str(variable.ty.dtype) == computed else tirx.Cast(computed, variable)
 
@@ -283,6 +285,13 @@ class _Host:
 
         return self._analyzer.simplify(translate(text_of(size), literal, symbol, operation))
 
+    @functools.cached_property
+    def _multiprocessors(self) -> Any:
+        # The remainder changes nothing: by it TVM knows from what to what the number can be.
+        number = tirx.FloorMod(operations.call_extern("int64", f"kw_{MULTIPROCESSORS}"), _int64(1 << 16))
+        self._require(tirx.GE(number, _int64(1)), "the device does not say how many multiprocessors it has", "")
+        return number
+
     def _require_divisor(self, divisor: Any, size: Sizes) -> None:
         """Add a check that refuses calls with a divisor of 0. Such a division ends a process that computes in C."""
         bound = self._analyzer.const_int_bound(divisor)
@@ -294,8 +303,8 @@ class _Host:
                 tirx.NE(divisor, _int64(0)), f"the size {unbracketed(text_of(size))} divides by 0 in this call"
             )
 
-    def _require(self, passes: Any, problem: str) -> None:
-        message = f"kernel '{self._where.kernel}': {problem}\n  remedy: pass other sizes and numbers"
+    def _require(self, passes: Any, problem: str, remedy: str = "\n  remedy: pass other sizes and numbers") -> None:
+        message = f"kernel '{self._where.kernel}': {problem}{remedy}"
         # TVM 0.27 documents another order of these arguments.
         check = tirx.AssertStmt(passes, tvm.ir.StringImm("ValueError"), [tvm.ir.StringImm(message)])
         self._checks.append(check)

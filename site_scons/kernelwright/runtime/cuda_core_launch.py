@@ -214,6 +214,11 @@ class Call:
         if not passes:
             self._cuda.refuse(error, message.removeprefix(f"kernel '{self._cuda.kernel}': "))
 
+    @property
+    def multiprocessors(self) -> int:
+        """How many the device has; 0: it does not say."""
+        return self._device.count
+
     def stride(self, places: Sequence[tuple[Any, int]], step: int) -> int:
         """What arrays tell of a symbol that only strides have; see :func:`told_stride`."""
         return int(told_stride(places, step))

@@ -39,6 +39,9 @@ COMPARISONS: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {
 INT32_LIMIT = 2**31 - 1 - 65535
 """The most elements that a tensor may have in a kernel with int32 sizes (``KW_INT32_LIMIT`` of the launcher)."""
 
+MULTIPROCESSORS = "multiprocessors"
+"""What a size of a launch calls the number of multiprocessors of the device that a call runs on."""
+
 LONGEST = 200
 """The most characters of a size that an error shows."""
 

@@ -9,6 +9,9 @@
 #define KW_FFI_PARAMETERS void *self, const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result
 #define KW_FFI(name) KW_EXPORT int __tvm_ffi_##name(KW_FFI_PARAMETERS)
 
+/* Generated host code declares and calls this one. */
+KW_HIDDEN int64_t kw_multiprocessors(void) { return kw_count_multiprocessors(); }
+
 /* For callers who can tell whether tensors are views that are computed when they are read: where one may be, this returns
  * true and has done nothing (computed.h). */
 #define KW_LOOKING(function)                                                                            \

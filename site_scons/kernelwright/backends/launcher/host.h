@@ -14,6 +14,12 @@ int kw_selected_device(void) { return kw_now.device; }
 
 void kw_select_device(int id) { kw_now.device = id; }
 
+/* How many the selected device has; 0: it does not say. */
+int64_t kw_count_multiprocessors(void) {
+  const kw_identity *identity = kw_device_identity(kw_now.device);
+  return identity ? identity->count : 0;
+}
+
 static const char kw_set_device_handle __attribute__((unused)) = 0;
 
 /* Finds a packed function that generated code calls by name, among TVM-FFI's global functions. */

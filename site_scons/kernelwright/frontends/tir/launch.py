@@ -20,6 +20,7 @@ from tvm import tirx
 from ...core.dtype import bytes_of
 from ...core.signature import ZEROED
 from ...define.sizes import unbracketed
+from ...runtime.size import MULTIPROCESSORS
 from .signature import ARITHMETIC, FUNCTIONS, Argument, variables_of
 from .tensor_maps import ENCODE, encoded, is_tensor_map
 
@@ -322,6 +323,8 @@ class _Reader:
             known = self._value_of(node)
             if isinstance(known, _Text):
                 return known.text
+        if isinstance(node, tirx.FloorMod) and _is_multiprocessors(node.a):
+            return MULTIPROCESSORS
         for kind, operator in _INFIX.items():
             if isinstance(node, kind):
                 return self._operation(node, node.a, operator, node.b)
@@ -389,6 +392,11 @@ def _bits(dtype: str) -> int:
 def _is_struct_get(node: Any, kind: int) -> bool:
     named = str(getattr(getattr(node, "op", None), "name", "")) == "tirx.tvm_struct_get"
     return named and int(node.args[2].value) == kind
+
+
+def _is_multiprocessors(node: Any) -> bool:
+    named = str(getattr(getattr(node, "op", None), "name", "")) == "tirx.call_extern"
+    return named and str(node.args[0].value) == f"kw_{MULTIPROCESSORS}"
 
 
 def _dims(tags: list[str]) -> dict[str, Any]:

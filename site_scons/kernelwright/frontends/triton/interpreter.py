@@ -30,8 +30,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from ...core.errors import DefinitionError, Where
 from ...define.arguments import Scalar, Tensor, Workspace, declared_strides
 from ...define.sizes import Size, text_of
+from ...runtime.size import MULTIPROCESSORS, stride_name
 from ...runtime.size import Size as Computed
-from ...runtime.size import stride_name
 from ..sequence import Launches
 from ..unit import Unit
 from .descriptor import TensorDescriptor as Described
@@ -191,8 +191,8 @@ def _function_of(program: Program, where: Where) -> InterpretedFunction[Any]:
 
 
 def _symbols(declared: Mapping[str, Tensor | Scalar], given: Mapping[str, Any]) -> dict[str, int]:
-    """The sizes that the arguments of a call tell."""
-    symbols: dict[str, int] = {}
+    """The sizes that the arguments of a call tell, and those of a device that is not there."""
+    symbols = {MULTIPROCESSORS: 4}
     strides = declared_strides(declared)
     for name, value in declared.items():
         if isinstance(value, Tensor) and value.given:
