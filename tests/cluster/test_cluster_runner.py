@@ -231,15 +231,9 @@ def test_without_its_scheduler_the_build_goes_on_here_and_says_so(build: Build):
     ("offers", "said"),
     [
         ([], "the cluster has no workers"),
-        (
-            [Offer(VERSIONS, {"beef": "cc 11", "d00f": "nvcc 12.8"})] * 2,
-            "2 workers: kernelwright 1, python 3, cc 11",
-        ),
+        ([Offer(VERSIONS, {"beef": "cc 11", "d00f": "nvcc 12.8"})] * 2, "2 workers: kernelwright 1, python 3, cc 11"),
         ([Offer(VERSIONS, {"d00f": "nvcc 12.8"})], "1 workers: kernelwright 1, python 3, no cc"),
-        (
-            [Offer({"kernelwright": "0", "python": "3"}, {"f00d": "cc 12"})],
-            "kernelwright 0, python 3, cc 12 (f00d)",
-        ),
+        ([Offer({"kernelwright": "0", "python": "3"}, {"f00d": "cc 12"})], "kernelwright 0, python 3, cc 12 (f00d)"),
         ([Offer({}, {})], "not started by kernelwright worker"),
     ],
 )

@@ -103,10 +103,7 @@ definition
         "print('a word of the definition')",
         "kernels/prints.py prints/dtype-float32 [lower]: a word of the definition",
     ),
-    "broken": (
-        None,
-        "kernels/broken.py:1 [discover]: SyntaxError: invalid syntax\n    def broken(:\n               ^",
-    ),
+    "broken": (None, "kernels/broken.py:1 [discover]: SyntaxError: invalid syntax\n    def broken(:\n               ^"),
     "empty": (
         None,
         """kernels/empty.py [discover]: the file declares no kernel

@@ -224,16 +224,8 @@ LIVE: dict[str, dict[str, tuple[str, str, str]]] = {
             "2 if np.getbufsize() == 8192 else 3",
             "np.setbufsize(16384)",
         ),
-        "pattern of Python": (
-            "import abc\nclass A(abc.ABC): pass",
-            "3 if isinstance(1, A) else 2",
-            "A.register(int)",
-        ),
-        "intrinsic": (
-            INTRINSIC + "register(2)",
-            "int(TensorIntrin.get('kw_f').desc.attrs['factor'])",
-            "register(3)",
-        ),
+        "pattern of Python": ("import abc\nclass A(abc.ABC): pass", "3 if isinstance(1, A) else 2", "A.register(int)"),
+        "intrinsic": (INTRINSIC + "register(2)", "int(TensorIntrin.get('kw_f').desc.attrs['factor'])", "register(3)"),
         "context of passes": (
             INTRINSIC,
             "(lambda p: int(tvm.transform.Sequential([p])(tvm.IRModule({'f': described(2)}))['f'].attrs['factor']))"

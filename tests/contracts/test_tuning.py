@@ -691,5 +691,5 @@ def test_a_kernel_of_a_notebook_has_its_first_point(demand: Demand) -> None:
         assert array(times(x)).max() == 2
         assert array(times.compile(factor=3)(x)).max() == 3
         assert list(times.compile().variants) == [{"dtype": "float32", "factor": 2}]
-    """,
+    """
     )

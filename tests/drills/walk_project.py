@@ -258,10 +258,7 @@ OF_KERNELS: dict[str, Callable[[str], Source]] = {
 }
 """The same for sources that each kernel has for itself."""
 
-PYTHON_FIXED = {
-    **{f"proj/digits/{digit}.txt": text(Content(digit)) for digit in range(10)},
-    "proj/listed/always": b"",
-}
+PYTHON_FIXED = {**{f"proj/digits/{digit}.txt": text(Content(digit)) for digit in range(10)}, "proj/listed/always": b""}
 
 FOLDERS = '["../include1", "../include2", "../../common/include"]'
 SEARCHED = ("proj/kernels", "proj/include1", "proj/include2", "common/include")

@@ -25,10 +25,7 @@ odd_texts = st.sampled_from(ODD_TEXTS)
 letters = st.text("abcXYZ019_-.", max_size=12)
 any_character = st.characters() | st.characters(categories=["Cc", "Cf", "Cs", "Co", "Zs"])
 texts = st.one_of(
-    odd_texts,
-    letters,
-    st.text(any_character, max_size=40),
-    st.tuples(letters, odd_texts, letters).map("".join),
+    odd_texts, letters, st.text(any_character, max_size=40), st.tuples(letters, odd_texts, letters).map("".join)
 )
 """Any text, lone surrogates and control characters among them."""
 

@@ -140,12 +140,7 @@ def test_without_obstore_a_build_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(
     ("address", "host"),
-    [
-        ("https://[::1]/x", "::1"),
-        ("https://[::1]:8080/x", "::1"),
-        ("https://a.b:1/x", "a.b"),
-        ("http://a.b", "a.b"),
-    ],
+    [("https://[::1]/x", "::1"), ("https://[::1]:8080/x", "::1"), ("https://a.b:1/x", "a.b"), ("http://a.b", "a.b")],
 )
 def test_the_credentials_are_those_that_netrc_has_of_the_host(tmp_path: Path, address: str, host: str) -> None:
     (tmp_path / ".netrc").write_text(f"machine {host} login bearer password s3cret\n")

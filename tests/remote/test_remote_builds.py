@@ -88,11 +88,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> object:
         yield made
 
 
-@pytest.mark.parametrize(
-    "begin",
-    [REFUSE, REFUSE + PROCESSES],
-    ids=["one process", "several"],
-)
+@pytest.mark.parametrize("begin", [REFUSE, REFUSE + PROCESSES], ids=["one process", "several"])
 def test_a_machine_that_starts_empty_needs_neither_tvm_nor_nvcc(server: Nginx, tmp_path: Path, begin: str) -> None:
     project = sharing(tmp_path / "second", server.address)
     project.write("SConstruct", begin + SCONSTRUCT)

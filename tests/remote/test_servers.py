@@ -154,9 +154,7 @@ def test_bazel_takes_what_is_stored_in_its_layout(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("kind", [rclone, moto])
 def test_s3(
-    tmp_path: Path,
-    kind: Callable[..., AbstractContextManager[dict[str, str]]],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, kind: Callable[..., AbstractContextManager[dict[str, str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with kind(tmp_path / "rclone") if kind is rclone else kind() as variables:
         for name, value in variables.items():

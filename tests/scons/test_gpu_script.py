@@ -298,11 +298,7 @@ def test_without_time_nothing_runs_and_that_is_no_success(bundle: Path, tmp_path
 def test_a_part_that_takes_too_long_is_killed_and_the_others_run(bundle: Path, tmp_path: Path) -> None:
     session = make_session(bundle, tmp_path)
     part = importlib.import_module("run_all").Part
-    endless = [
-        sys.executable,
-        "-c",
-        "import subprocess as s, sys\ns.run([sys.executable, '-c', 'while True: pass'])",
-    ]
+    endless = [sys.executable, "-c", "import subprocess as s, sys\ns.run([sys.executable, '-c', 'while True: pass'])"]
     short = [sys.executable, "-c", "print('done')"]
 
     def read(status: int, text: str) -> tuple[bool, dict[str, int], str]:

@@ -104,7 +104,7 @@ def doubled(dtype):
     return main
 """)
 assert (array(names["doubled"](x[0])) == 2).all()
-''',
+'''
     )
 
 
@@ -136,7 +136,7 @@ assert os.waitpid(pid, 0)[1] == 0
 go_on.set()
 thread.join()
 assert (array(slow(x)) == 2).all()
-""",
+"""
     )
 
 

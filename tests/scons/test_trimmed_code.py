@@ -236,8 +236,7 @@ def test_some_sources_are_compiled_as_they_are(name: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "arch"),
-    [(name, "compute_90a" if name in WITH_CODE_FOR_ARCHS else "compute_80") for name in SOURCES],
+    ("name", "arch"), [(name, "compute_90a" if name in WITH_CODE_FOR_ARCHS else "compute_80") for name in SOURCES]
 )
 def test_the_same_ptx(name: str, arch: str, tmp_path: Path) -> None:
     (tmp_path / "device.cu").write_text(SOURCES[name])

@@ -59,10 +59,7 @@ def built(selection: KernelSelection) -> list[tuple[Any, ...]]:
 
 
 def test_the_declared_variants_come_first_for_all_archs_and_those_of_tables_for_theirs() -> None:
-    tables = [
-        table(A100, tuned(2, (64, 32), (None, 16))),
-        table(H100, tuned(1, (None, 16)), tuned(2, (None, 32))),
-    ]
+    tables = [table(A100, tuned(2, (64, 32), (None, 16))), table(H100, tuned(1, (None, 16)), tuned(2, (None, 32)))]
     chosen = choose(selected(SAME), tables)
     assert built(chosen.selection) == [
         (1, 8, ARCHS),
@@ -89,10 +86,7 @@ def test_a_kernel_without_a_space_stays_as_it_is_and_with_one_has_the_slugs_of_a
 
 
 def test_adjacent_ranges_with_one_answer_merge_and_rules_that_change_nothing_go() -> None:
-    configs = (
-        tuned(1, (1, 16), (8, 8), (64, 8), (128, 32), (None, 32), by=("m", "k")),
-        tuned(2, (64, 8), (None, 8)),
-    )
+    configs = (tuned(1, (1, 16), (8, 8), (64, 8), (128, 32), (None, 32), by=("m", "k")), tuned(2, (64, 8), (None, 8)))
     (found,) = choose(selected(SAME), [table(CPU, *configs)]).selection.tables
     assert found.rules == {0: Rules(("m", "k"), ((1, 2), (64, 0), (None, 3)))}
     assert choose(selected(SAME), [table(CPU, tuned(1, (None, 8)))]).selection.tables == ()
@@ -149,10 +143,7 @@ APART = (Choice({"n": 1}, {"llvm": blocks(8, 16), "cuda": blocks(16, 8)}),)
 
 def test_a_variant_that_is_declared_for_one_target_and_chosen_for_the_other_is_marked() -> None:
     chosen = choose(selected(APART), [table(H100, tuned(1, (64, 8), (None, 16)))]).selection
-    assert built(chosen) == [
-        (1, 8, {"llvm": ARCHS["llvm"], "cuda": ("sm_90a",)}),
-        (1, 16, {"cuda": ARCHS["cuda"]}),
-    ]
+    assert built(chosen) == [(1, 8, {"llvm": ARCHS["llvm"], "cuda": ("sm_90a",)}), (1, 16, {"cuda": ARCHS["cuda"]})]
     assert chosen.declared == 2 and chosen.tabled == {"n-1_block-8": ("cuda",)}
     assert chosen.tables[0].rules == {1: Rules(("m",), ((64, 0), (None, 1)))}
 

@@ -348,7 +348,7 @@ def test_a_number_is_asked_for_once_and_may_be_an_array_of_rank_0(process):
                 return 4 if self.asked == 1 else 1000000
         number = Counting()
         print(made.kernel("fill")(on_cuda((4,)), number).shape, number.asked)
-        """,
+        """
     )
     assert printed == "(4,) 1\n"
     assert " grid 4 1 1 " in process.calls("launch")[0]
@@ -532,8 +532,5 @@ def test_temporary_memory_is_of_the_framework(process: Process) -> None:
         made.kernel("two_steps")(x, x)
         """
     )
-    assert printed.splitlines() == [
-        "torch makes torch.uint8 [400] in 0x510 on cuda:1",
-        "torch frees torch.uint8 [400]",
-    ]
+    assert printed.splitlines() == ["torch makes torch.uint8 [400] in 0x510 on cuda:1", "torch frees torch.uint8 [400]"]
     assert process.calls("allocate") == process.calls("free") == [] and len(process.calls("launch")) == 2

@@ -47,8 +47,7 @@ BOUNDED = """
 
 
 @pytest.mark.parametrize(
-    ("directive", "bounds"),
-    [(".maxntid 64, 2, 1", (128, False)), (".reqntid 32, 4, 2", (256, True)), ("", None)],
+    ("directive", "bounds"), [(".maxntid 64, 2, 1", (128, False)), (".reqntid 32, 4, 2", (256, True)), ("", None)]
 )
 def test_the_threads_of_a_block_are_the_same_in_ptx_and_in_a_cubin(
     tmp_path: Path, directive: str, bounds: tuple[int, bool] | None

@@ -160,12 +160,7 @@ def test_a_stamp_is_size_times_and_inode(tmp_path):
 
 @pytest.mark.parametrize(
     ("changed", "after", "lasts"),
-    [
-        (10**18, 2_000_000_000, False),
-        (10**18, 2_000_000_001, True),
-        (10**18 + 1, 0, True),
-        (10**18, -5, False),
-    ],
+    [(10**18, 2_000_000_000, False), (10**18, 2_000_000_001, True), (10**18 + 1, 0, True), (10**18, -5, False)],
 )
 def test_a_stamp_lasts_if_the_next_change_will_give_another_one(monkeypatch, changed, after, lasts):
     stamp = (5, 1, changed, 7)

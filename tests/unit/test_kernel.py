@@ -64,11 +64,7 @@ def read_only() -> np.ndarray:
 
 def test_a_variant_is_found_by_value_and_type_before_it_is_by_value_alone() -> None:
     kernel = kernel_of(
-        Library(),
-        variant("one", size=1),
-        variant("real", size=1.0),
-        variant("true", size=True),
-        variant("two", size=2),
+        Library(), variant("one", size=1), variant("real", size=1.0), variant("true", size=True), variant("two", size=2)
     )
     for wanted, number in ((1, 0), (1.0, 1), (True, 2), (2.0, 3), (np.int64(1), 0)):
         assert kernel.variant(size=wanted)._index == number

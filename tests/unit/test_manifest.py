@@ -142,11 +142,7 @@ def test_the_head_of_a_manifest_says_what_is_known() -> None:
     assert (bare["schema"], bare["package"], bare["kernelwright"]) == (SCHEMA, "demo", "1")
     modules = bare["backends"]["cuda_core"]
     assert modules["modules"] and ["cuda.core", "cuda-core>=1.2,<2"] in modules["needs"]
-    known = {
-        "compress": {"mode": "size", "cuda": "12.4"},
-        "device_code": {"folder": "x"},
-        "missing": [{"kernel": "k"}],
-    }
+    known = {"compress": {"mode": "size", "cuda": "12.4"}, "device_code": {"folder": "x"}, "missing": [{"kernel": "k"}]}
     full = content_of(manifest_of(json.dumps({"doc": ""}), project="2.0", **known))
     assert {name: full[name] for name in known} == known and full["version"] == "2.0"
 

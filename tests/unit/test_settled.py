@@ -82,9 +82,7 @@ def test_a_file_that_is_gone_or_appears_is_seen(tmp_path, file, at):
 
 
 @pytest.mark.parametrize(
-    ("ctime", "patience"),
-    [(5_000_000_001, FINE_NS), (5_000_000_000, COARSE_NS)],
-    ids=["fine times", "full seconds"],
+    ("ctime", "patience"), [(5_000_000_001, FINE_NS), (5_000_000_000, COARSE_NS)], ids=["fine times", "full seconds"]
 )
 def test_a_file_is_trusted_when_its_next_change_must_have_another_time(
     tmp_path, file, at, monkeypatch, ctime, patience

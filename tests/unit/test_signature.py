@@ -145,26 +145,10 @@ BEYOND = "has a dimension of 2147418113, beyond the 2147418112 that int32 sizes 
     ("kind", "shape", "text"),
     [
         *(("int32", shape, "") for shape in [(INT32_LIMIT, 1), (INT32_LIMIT, 0), (1, INT32_LIMIT), (65536, 32767)]),
-        (
-            "int32",
-            (INT32_LIMIT + 1, 1),
-            BEYOND,
-        ),
-        (
-            "int32",
-            (INT32_LIMIT + 1, 0),
-            BEYOND,
-        ),
-        (
-            "int32",
-            (1, INT32_LIMIT + 1),
-            BEYOND,
-        ),
-        (
-            "int32",
-            (65537, 32767),
-            "of shape [65537, 32767] has more elements than the 2147418112 that int32",
-        ),
+        ("int32", (INT32_LIMIT + 1, 1), BEYOND),
+        ("int32", (INT32_LIMIT + 1, 0), BEYOND),
+        ("int32", (1, INT32_LIMIT + 1), BEYOND),
+        ("int32", (65537, 32767), "of shape [65537, 32767] has more elements than the 2147418112 that int32"),
         ("int32", (-1, 2), "has a dimension of -1, expected one from 0"),
         ("int64", (INT32_LIMIT + 1, 1), ""),
         ("int64", ((2**63 - 1) // 128, 1), ""),
@@ -185,12 +169,7 @@ def test_as_many_elements_are_taken_and_made_as_the_integers_of_a_kernel_allow(k
     ("kind", "output", "n", "text"),
     [
         ("int32", "n + 1", INT32_LIMIT - 1, ""),
-        (
-            "int32",
-            "n + 1",
-            INT32_LIMIT,
-            f"output 'y' would have the shape [{INT32_LIMIT + 1}, 1], expected sizes",
-        ),
+        ("int32", "n + 1", INT32_LIMIT, f"output 'y' would have the shape [{INT32_LIMIT + 1}, 1], expected sizes"),
         ("int32", "n - 9", 8, "output 'y' would have the shape [-1, 1], expected sizes from 0"),
         ("int32", "n * n * n", 2**22, "dimension 0 of output 'y' cannot be computed"),
         ("int32", "n // (m - 1)", 4, "dimension 0 of output 'y' cannot be computed"),

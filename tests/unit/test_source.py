@@ -41,10 +41,7 @@ package = "demo"
 
 FILES = {"pyproject.toml": PYPROJECT, "README.md": "# Demo\n", "SConstruct": "", "kernels/scale.py": "# a kernel\n"}
 
-OF_TAG = {
-    "project": {"name": "demo", "dynamic": ["version"]},
-    "tool": {"kernelwright": {"version": {"git": True}}},
-}
+OF_TAG = {"project": {"name": "demo", "dynamic": ["version"]}, "tool": {"kernelwright": {"version": {"git": True}}}}
 """A pyproject.toml whose version is that of the newest tag."""
 
 SECRETS = (".env", ".pypirc", ".aws/credentials", "notes.txt", "kernels/data.bin")

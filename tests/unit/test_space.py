@@ -156,8 +156,7 @@ def test_sizes_are_sorted_and_each_once_and_may_depend_on_the_config() -> None:
 
 
 @pytest.mark.parametrize(
-    "sizes",
-    [None, [1], {"m": 3}, {"m": []}, {"m": [0]}, {"m": [2**53 + 1]}, {"m": [True]}, {"m": ["1"]}, {"m n": [1]}],
+    "sizes", [None, [1], {"m": 3}, {"m": []}, {"m": [0]}, {"m": [2**53 + 1]}, {"m": [True]}, {"m": ["1"]}, {"m n": [1]}]
 )
 def test_sizes_of_another_form_are_an_error(sizes: Any) -> None:
     made = declared(tune=grid(block=[1]))

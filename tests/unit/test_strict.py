@@ -195,10 +195,7 @@ def test_what_is_installed_may_be_read(project: StrictProject) -> None:
             "import socket\nwith socket.socket(type=2) as s: s.sendmsg([b'x'], [], 0, ('127.0.0.1', 9))",
             "opens a network connection to 127.0.0.1:9",
         ),
-        (
-            "import socket\nwith socket.socket() as s: s.bind(('127.0.0.1', 0))",
-            "waits for the network at 127.0.0.1:0",
-        ),
+        ("import socket\nwith socket.socket() as s: s.bind(('127.0.0.1', 0))", "waits for the network at 127.0.0.1:0"),
         ("import socket\nsocket.getnameinfo(('127.0.0.1', 80), 0)", "looks up the network host 127.0.0.1:80"),
         (
             "import os\nfrom multiprocessing import util\nr, w = os.pipe()\n"

@@ -42,10 +42,7 @@ def test_a_number_has_the_type_that_python_has_for_it(dtype: str, type_: str) ->
 def test_a_kernel_is_called_with_its_outputs_or_without_them() -> None:
     x, y, z = tensor("x", "float32", ["n"]), tensor("y", "float32", ["n"], output=True), scalar("z", "bool")
     one = kernel_stub("f", entry_of(x, y, z))
-    assert calls_of(one) == [
-        ("x: _Tensor, y: _Tensor, z: _b.bool, /", "None"),
-        ("x: _Tensor, z: _b.bool, /", "_Any"),
-    ]
+    assert calls_of(one) == [("x: _Tensor, y: _Tensor, z: _b.bool, /", "None"), ("x: _Tensor, z: _b.bool, /", "_Any")]
     two = kernel_stub("f", entry_of(y, x, {**y, "name": "w"}))
     assert calls_of(two)[1] == ("x: _Tensor, /", "_b.tuple[_Any, _Any]")
     assert calls_of(kernel_stub("f", entry_of(x))) == [("x: _Tensor, /", "None")]

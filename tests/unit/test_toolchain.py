@@ -120,8 +120,7 @@ def test_probe_is_kept_until_the_binary_changes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "values",
-    [{"archs": "sm_80"}, {"archs": None}, {"archs": [1]}, {"version": 1}, {"version": ["13"]}, {"x": "y"}],
+    "values", [{"archs": "sm_80"}, {"archs": None}, {"archs": [1]}, {"version": 1}, {"version": ["13"]}, {"x": "y"}]
 )
 def test_a_kept_result_of_another_form_is_a_miss(tmp_path, values):
     nvcc = cuda(tmp_path / "cuda")

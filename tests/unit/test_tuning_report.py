@@ -93,7 +93,7 @@ def test_the_form_of_the_file_is_for_programs_too(project: Path):
         **{"warm_us": pytest.approx(110.16), "clock_mhz": [1755, 1980]},
     }
     assert config["failures"][0] == {
-        **{"number": 5, "slug": "slug-5", "message": LARGE, "folder": "build/tune/gemm/failed/slug-5"},
+        **{"number": 5, "slug": "slug-5", "message": LARGE, "folder": "build/tune/gemm/failed/slug-5"}
     }
 
 
@@ -109,16 +109,8 @@ MISFITS = [
     ('"chosen": 3', '"chosen": 6', "it has a candidate 6, but there are 6 points"),
     ('"number": 1,', '"number": 0,', "a candidate is there twice"),
     ('"unmeasured": []', '"unmeasured": [6]', "it has a candidate 6, but there are 6 points"),
-    (
-        '"block_m": 64',
-        '"block_m": [64]',
-        "block_m is [64], expected true or false or an integer or a",
-    ),
-    (
-        '"clock_mhz": [\n      1755,',
-        '"clock_mhz": [\n      1, 2,',
-        "1980], expected no numbers or two",
-    ),
+    ('"block_m": 64', '"block_m": [64]', "block_m is [64], expected true or false or an integer or a"),
+    ('"clock_mhz": [\n      1755,', '"clock_mhz": [\n      1, 2,', "1980], expected no numbers or two"),
     ('"by": [\n    "m"', '"by": [\n    "q"', "by is not among its symbols"),
 ]
 

@@ -15,17 +15,7 @@ from kernelwright.package.device_code import arch_problems, device_archs
 from kernelwright.toolchain.fatbin import MAGIC, find_fatbinary, images_in
 from kernelwright.toolchain.nvcc import Nvcc, find_nvcc
 from support.project import Project
-from support.wheels import (
-    Machine,
-    built_wheel,
-    driver,
-    inside,
-    machine,
-    require_well,
-    unpack,
-    wheels_of,
-    without_dist,
-)
+from support.wheels import Machine, built_wheel, driver, inside, machine, require_well, unpack, wheels_of, without_dist
 
 __all__ = ["driver", "machine"]
 

@@ -11,10 +11,7 @@ def steps(n, threads=128):
 
     @T.prim_func
     def launched(
-        alpha: T.float32,
-        x: T.Tensor((m, n), "float32"),
-        z: T.Tensor((m, n), "float32"),
-        y: T.Tensor((m, n), "float32"),
+        alpha: T.float32, x: T.Tensor((m, n), "float32"), z: T.Tensor((m, n), "float32"), y: T.Tensor((m, n), "float32")
     ):
         with T.Kernel(m, threads=threads) as row:
             for i in T.Parallel(n):
