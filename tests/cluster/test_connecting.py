@@ -118,9 +118,7 @@ def test_a_scheduler_that_accepts_and_says_nothing_is_an_error(limits: None):
 
 
 @pytest.mark.parametrize("dies", [True, False], ids=["dies", "says nothing"])
-def test_a_scheduler_that_is_lost_at_any_moment_of_the_start_holds_up_nobody(
-    scheduler: Scheduler, limits: None, dies: bool
-):
+def test_a_scheduler_that_is_lost_at_any_moment_of_the_start_holds_up_nobody(scheduler, limits, dies):
     """All that it says from the first word to the offers of its workers are some 900 bytes."""
     said = []
     for count in (1, 8, 100, 200, 300, 400, 500, 600, 700):

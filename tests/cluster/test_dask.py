@@ -122,9 +122,7 @@ log("print", "printed by a worker")
 """
 
 
-def test_what_a_worker_reports_beside_results_is_neither_unpickled_nor_printed(
-    engine: Engine, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-):
+def test_what_a_worker_reports_beside_results_is_neither_unpickled_nor_printed(engine, tmp_path, capfd):
     """Dask's client would unpickle the warnings of workers, and print what they have it print."""
     path = tmp_path / "who"
     code = EVIL.format(path=str(path)) + REPORT
@@ -170,9 +168,7 @@ def test_a_run_that_kills_its_workers_is_given_up(cluster: Cluster, engine: Engi
         engine.run(KILL)
 
 
-def test_a_worker_leaves_whose_tool_was_upgraded_and_its_nanny_starts_it_again(
-    cluster: Cluster, engine: Engine, tmp_path: Path
-):
+def test_a_worker_leaves_whose_tool_was_upgraded_and_its_nanny_starts_it_again(cluster, engine, tmp_path):
     def compilers() -> set[str]:
         return {
             identity
@@ -233,9 +229,7 @@ def test_a_cluster_without_workers(cluster: Cluster, engine: Engine, project: Pr
     assert "no worker of the cluster" in run.output and "the cluster has no workers" in run.output
 
 
-def test_a_scheduler_that_says_nothing_and_one_that_is_gone(
-    cluster: Cluster, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_scheduler_that_says_nothing_and_one_that_is_gone(cluster, project, tmp_path, monkeypatch):
     """What is in flight is given up at once, with one reason, and nothing waits for ever."""
     cluster.start("d")
     first, second, problems = Engine(cluster), Engine(cluster), []

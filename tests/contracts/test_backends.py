@@ -260,9 +260,7 @@ def noted(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[tup
     return found
 
 
-def test_calls_that_no_variant_fits_are_noted_and_those_that_are_mistaken_are_not(
-    contracted: Any, kernels: Any, backend: Backend
-) -> None:
+def test_calls_that_no_variant_fits_are_noted_and_those_that_are_mistaken_are_not(contracted, kernels, backend):
     before = contracted.misses()
     like = backend.array(floats(1, 2))
     half = backend.array(np.ones(2, "float16"))
@@ -331,9 +329,7 @@ def test_a_kernel_can_be_copied_and_its_objects_are_made_once(contracted: Any, k
         assert contracted.jax is kernels
 
 
-def test_a_package_that_is_imported_again_works_and_so_do_the_kernels_that_were_there(
-    contracted: Any, kernels: Any, backend: Backend
-) -> None:
+def test_a_package_that_is_imported_again_works_and_so_do_the_kernels_that_were_there(contracted, kernels, backend):
     before, x = kernels.saxpy, backend.array(floats(1, 2))
     with forgotten("contracted"):
         again = getattr(imported(contracted.folder.parent, "contracted").backends, backend.name)
@@ -422,9 +418,7 @@ def test_a_package_is_imported_and_described_without_any_array_library(contracte
         ("tvm_ffi", "_runtime/misses.py"),
     ],
 )
-def test_a_file_of_a_backend_that_was_altered_is_not_loaded(
-    contracted: Any, tmp_path: Path, name: str, file: str
-) -> None:
+def test_a_file_of_a_backend_that_was_altered_is_not_loaded(contracted, tmp_path, name, file):
     with forgotten("contracted"):
         other = copied(contracted.folder, tmp_path, version="1.3.0")
         with (tmp_path / "contracted" / file).open("a") as stream:
@@ -434,9 +428,7 @@ def test_a_file_of_a_backend_that_was_altered_is_not_loaded(
 
 
 @pytest.mark.parametrize("name", ["tvm_ffi", "torch"])
-def test_a_missed_call_is_compiled_on_demand_if_the_user_says_so(
-    contracted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_missed_call_is_compiled_on_demand_if_the_user_says_so(contracted, tmp_path, monkeypatch, name):
     monkeypatch.setenv("KERNELWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
     text = (contracted.folder.parents[1] / "kernels/arrays.py").read_text()
     definition = Project(tmp_path).write("kernels/arrays.py", text.replace(repr(OF_ML_DTYPES), repr(["float16"])))

@@ -199,9 +199,7 @@ def only(kinds: Mapping[str, type[Cache]]) -> Any:
 
 
 @pytest.mark.parametrize("read", [{}, READ], ids=["nothing more", "files"])
-def test_what_was_put_is_given_back_by_its_whole_key_while_all_that_was_read_is_the_same(
-    cache: Cache, read: dict[str, str]
-) -> None:
+def test_what_was_put_is_given_back_by_its_whole_key_while_all_that_was_read_is_the_same(cache, read):
     assert cache.get(present=read) is None
     cache.put(read=read)
     for key in (KEY[:16] + OTHER[16:], KEY[:-1] + "-", OTHER):
@@ -369,9 +367,7 @@ PUT: dict[str, Callable[[Path], object]] = {
 
 @only(IN_FOLDERS)
 @pytest.mark.parametrize("make", PUT.values(), ids=PUT)
-def test_what_is_no_file_of_the_cache_is_a_miss_and_not_waited_for(
-    cache: Cache, make: Callable[[Path], object]
-) -> None:
+def test_what_is_no_file_of_the_cache_is_a_miss_and_not_waited_for(cache, make):
     cache.put(read=READ)
     for name in cache.objects():
         content = (cache.place / name).read_bytes()

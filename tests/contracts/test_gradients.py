@@ -104,9 +104,7 @@ def test_a_mapped_call_runs_for_each_element(kernels: Any, framework: Any) -> No
     np.testing.assert_allclose(np.asarray(made), 2 * x**3, rtol=1e-5)
 
 
-def test_a_gradient_that_the_backward_kernel_does_not_compute_is_an_error(
-    kernels: Any, framework: Any, vectors: Any
-) -> None:
+def test_a_gradient_that_the_backward_kernel_does_not_compute_is_an_error(kernels, framework, vectors):
     x, w = vectors
     product = kernels.product.variant(factor=1)
     assert framework.gradient(lambda x: product(x, w).sum(), x).tolist() == [3] * 4
@@ -122,9 +120,7 @@ def test_a_variant_that_is_named_has_the_gradient_of_its_config(kernels: Any, fr
         kernels.product(x, w)
 
 
-def test_a_gradient_of_a_kernel_without_a_backward_kernel_is_an_error_that_names_it(
-    kernels: Any, framework: Any, vectors: Any
-) -> None:
+def test_a_gradient_of_a_kernel_without_a_backward_kernel_is_an_error_that_names_it(kernels, framework, vectors):
     x, w = vectors
     text = (
         r"kernel 'saxpy': it has no backward kernel.*\n  remedy: .*@saxpy.backward"

@@ -54,13 +54,7 @@ ALL_KINDS += ["sm_100", "sm_100f", "sm_100a", "sm_103", "sm_103f", "sm_75"]
     ],
     ids=lambda given: " ".join(given) if isinstance(given, (list, tuple)) else "",
 )
-def test_the_best_image_for_the_device_is_loaded(
-    launcher: str,
-    tmp_path: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    built: Sequence[str],
-    expected: Mapping[int, str | None],
-) -> None:
+def test_the_best_image_for_the_device_is_loaded(launcher, tmp_path, tmp_path_factory, built, expected):
     """A device has one capability for as long as a process uses it."""
     process = of_scale(launcher, tmp_path_factory, tmp_path, built)
     said = process.run(
@@ -146,9 +140,7 @@ def test_threads_load_an_image_once(process: Process, launcher: str) -> None:
     assert len(process.calls("launch")) == 160
 
 
-def test_compressed_code_needs_a_driver_that_can_decompress_it(
-    launcher: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_compressed_code_needs_a_driver_that_can_decompress_it(launcher, tmp_path, tmp_path_factory):
     process = of_scale(launcher, tmp_path_factory, tmp_path, driver=12040)
     assert process.run(REFUSAL, version=12030) == (
         "RuntimeError: kernel 'scale': sm_80 of variant default is compressed, and needs a driver for CUDA 12.4 or "
@@ -260,9 +252,7 @@ def test_a_failed_launch_says_what_was_launched_where_and_frees_temporary_memory
         ("cuKernelGetFunction=500", {"library": "finding the device function scale_kernel in sm_80 failed with "}),
     ],
 )
-def test_a_failure_of_the_driver_is_an_exception_and_can_be_retried(
-    process: Process, launcher: str, fail: str, message: str | Mapping[str, str]
-) -> None:
+def test_a_failure_of_the_driver_is_an_exception_and_can_be_retried(process, launcher, fail, message):
     printed = process.run(f"{REFUSAL}\nos.environ['STANDIN_FAIL'] = ''\nscale(x, x, 1, 1, 1)", fail=fail)
     if isinstance(message, Mapping):
         message = message.get(launcher, "loading sm_80 of variant default with the device function scale_kernel failed")
@@ -270,9 +260,7 @@ def test_a_failure_of_the_driver_is_an_exception_and_can_be_retried(
     assert len(process.calls("launch")) == 1
 
 
-def test_a_machine_without_a_driver_gets_an_exception(
-    launcher: str, process: Process, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_machine_without_a_driver_gets_an_exception(launcher, process, tmp_path_factory):
     without = Process(process.folder, None)
     said = without.run(f"{REFUSAL}\nprint(scale.supported('cuda'))")
     assert said.startswith("RuntimeError: kernel 'scale': there is no CUDA driver: ")
@@ -294,9 +282,7 @@ FORKED = "RuntimeError: kernel 'scale': CUDA was used before this process was fo
 
 
 @pytest.mark.parametrize("fail", ["", "cuInit=100"])
-def test_a_child_that_was_forked_after_cuda_gets_an_exception_also_if_that_had_failed(
-    process: Process, fail: str
-) -> None:
+def test_a_child_that_was_forked_after_cuda_gets_an_exception_also_if_that_had_failed(process, fail):
     printed = process.run(FORK + "refusal(lambda: scale(x, x, 1, 1, 1))\ncall_in_child()", fail=fail)
     assert printed.startswith(FORKED)
 
@@ -414,9 +400,7 @@ gc.collect()
     assert process.log[-1].startswith("launch scale_kernel")
 
 
-def test_what_outputs_leave_is_freed_once_the_device_has_done_its_work_in_a_stream_that_exists(
-    process: Process,
-) -> None:
+def test_what_outputs_leave_is_freed_once_the_device_has_done_its_work_in_a_stream_that_exists(process):
     code = """
 on(7, MANY, 1)
 on(8, device=1)
@@ -538,9 +522,7 @@ def test_the_first_call_may_be_captured_and_leaves_the_threads_mode(process: Pro
 @pytest.mark.parametrize(
     "function", ["cuDevicePrimaryCtxRetain", "cuLibraryLoadData", "cuLibraryGetKernel", "cuKernelGetFunction"]
 )
-def test_what_a_capture_does_not_allow_says_preload_and_leaves_the_threads_mode(
-    process: Process, function: str
-) -> None:
+def test_what_a_capture_does_not_allow_says_preload_and_leaves_the_threads_mode(process, function):
     text = process.run(
         f"""
         from cuda.bindings import driver

@@ -166,9 +166,7 @@ def test_inductor_compiles_a_module_and_its_gradients_and_reuses_it_for_other_si
     torch.testing.assert_close(made, expected)
 
 
-def test_an_exported_program_runs_with_any_number_of_rows_and_survives_a_file(
-    kernels: Any, contracted: Any, tmp_path: Path
-) -> None:
+def test_an_exported_program_runs_with_any_number_of_rows_and_survives_a_file(kernels, contracted, tmp_path):
     module, rows = Layer(kernels), torch.export.Dim("rows")
     example = tuple(torch.randn(2, 3, 4))
     program = torch.export.export(module, example, dynamic_shapes={"x": {0: rows}, "residual": {0: rows}})

@@ -371,9 +371,7 @@ version = "1.0"
 """
 
 
-def test_what_is_built_of_a_source_distribution_is_tuned(
-    cpu: Project, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_what_is_built_of_a_source_distribution_is_tuned(cpu, tmp_path_factory):
     cpu.write("pyproject.toml", f'[tool.kernelwright]\npackage = "demo"\ntargets = ["llvm"]\n{METADATA}')
     cpu.write(FILE, SMALL_AND_LARGE)
     for command in (
@@ -462,9 +460,7 @@ def called(project: Project, backend: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_each_size_runs_the_variant_that_the_table_has_for_it_and_the_choice_says_so(
-    built: Project, backend: str
-) -> None:
+def test_each_size_runs_the_variant_that_the_table_has_for_it_and_the_choice_says_so(built, backend):
     found = called(built, backend)
     assert [ran for ran, _, _ in found] == [block for _, block, _ in found] == RAN
     known = f"the tuning table of '{HERE.name}' (count {HERE.count}), which is this device, has "

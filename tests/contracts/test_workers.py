@@ -273,9 +273,7 @@ class Call:
 
 
 @EVERY
-def test_each_of_many_callers_gets_its_own_answer_and_no_more_run_than_there_are_places(
-    works: Works, tmp_path: Path
-) -> None:
+def test_each_of_many_callers_gets_its_own_answer_and_no_more_run_than_there_are_places(works, tmp_path):
     (tmp_path / "now").mkdir()
     with ThreadPoolExecutor(6) as threads, Gate(tmp_path / "gate") as gate:
         text = f"cd {tmp_path}; touch now/$$; ls now | wc -l >> counts; {gate.shell}; rm now/$$; echo "
@@ -343,9 +341,7 @@ def test_what_takes_too_long_is_ended_with_all_that_it_has_started(works: Works,
 
 
 @EVERY
-def test_a_process_that_is_killed_is_one_error_that_points_at_memory_and_the_next_one_works(
-    works: Works, tmp_path: Path
-) -> None:
+def test_a_process_that_is_killed_is_one_error_that_points_at_memory_and_the_next_one_works(works, tmp_path):
     begin = "" if isinstance(works, OtherEnvironment) else family(tmp_path)
     call = Call(works.do, f"mkdir {tmp_path}/begun && {{ {begin} }}; {works.kill}; wait" if begin else works.kill)
     error = call.error()
@@ -373,9 +369,7 @@ def test_closing_ends_what_runs_and_refuses_more(works: Works, tmp_path: Path) -
 @pytest.mark.parametrize("does", [f"exec {ENDLESS}", "exec yes"], ids=["is silent", "prints"])
 @pytest.mark.parametrize("ends", ["", "exit 3"], ids=["it succeeds", "it fails"])
 @EVERY_OF_A_BUILD
-def test_a_process_that_leaves_the_session_does_not_hold_the_build_up(
-    works: Works, does: str, ends: str, tmp_path: Path
-) -> None:
+def test_a_process_that_leaves_the_session_does_not_hold_the_build_up(works, does, ends, tmp_path):
     daemon = f"setsid sh -c 'printf $$. > daemon; cat go; echo y; echo > up; {does}' &"
     script = f"cd {tmp_path}; mkfifo go up; {daemon} echo done; echo > go; cat up; {ends}"
     if ends:

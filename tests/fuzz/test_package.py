@@ -125,9 +125,7 @@ OUTSIDE += ["..", "/", "_lib/x\0.so"]
 
 
 @pytest.mark.parametrize("library", OUTSIDE)
-def test_a_forged_manifest_cannot_name_a_library_outside_of_the_package(
-    package: Path, inside_only: None, library: str
-) -> None:
+def test_a_forged_manifest_cannot_name_a_library_outside_of_the_package(package, inside_only, library):
     evil = package.parent / "evil.so"
     shutil.copy(package / "_lib/scale.so", evil)
     library = library.format(outside=evil)

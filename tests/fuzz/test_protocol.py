@@ -305,9 +305,7 @@ def call(
     end=st.sampled_from(["exits", "exits", "fails", "dies", "crashes"]),
     request=st.sampled_from(REQUESTS),
 )
-def test_a_pool_with_a_process_that_sends_anything(
-    tmp_path: Path, open_files: None, greeting: bytes, answer: bytes, end: str, request: Any
-) -> None:
+def test_a_pool_with_a_process_that_sends_anything(tmp_path, open_files, greeting, answer, end, request):
     # Only a greeting without an end is waited for until the time limit, and then in vain.
     got = call(tmp_path, greeting, answer, end, request, until=None if b"\n" in greeting else "greeted")
     assert is_dataclass(got) or isinstance(got, KernelwrightError)
@@ -375,9 +373,7 @@ def test_a_line_without_end_is_ended_at_some_length(tmp_path: Path, monkeypatch:
     ("device", "remedy"),
     [("cpu", "raise the time"), (protocol.INTERPRETED, "have @k.inputs return None for sizes with so many programs")],
 )
-def test_a_long_request_to_a_process_that_reads_nothing_ends_at_the_time_limit(
-    tmp_path: Path, device: str, remedy: str
-) -> None:
+def test_a_long_request_to_a_process_that_reads_nothing_ends_at_the_time_limit(tmp_path, device, remedy):
     deaf = WorkerKind("a worker", ("-c", f'cat "$0/greeting"; exec {ENDLESS}'), "raise the time", "", "")
     (tmp_path / "greeting").write_bytes(GREETING)
     request = CheckRequest("k.py", "k", "s", "/lib.so", 0, replace(UNKNOWN, schedule="x" * 10**6), device)

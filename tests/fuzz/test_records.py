@@ -451,9 +451,7 @@ READERS = {
 
 @pytest.mark.parametrize("file", READERS)
 @fuzz(140, data=st.data())
-def test_a_file_that_is_read_back_is_what_was_written_or_nothing_or_a_good_error(
-    built: Project, tmp_path: Path, file: str, data: st.DataObject
-) -> None:
+def test_a_file_that_is_read_back_is_what_was_written_or_nothing_or_a_good_error(built, tmp_path, file, data):
     with write_guard().only(tmp_path):
         READERS[file](Place(built, tmp_path, data))
 

@@ -307,9 +307,7 @@ class Sandbox:
     settings=st.just([]) | st.just([]) | st.just([]) | st.lists(assignments, max_size=1),
     chosen=options,
 )
-def test_generated_definitions(
-    tmp_path: Path, built: Project, files: list[tuple[str, bytes]], settings: list[str], chosen: list[str]
-) -> None:
+def test_generated_definitions(tmp_path, built, files, settings, chosen):
     sandbox = Sandbox(tmp_path / "sandbox", built)
     (sandbox.project / "kernels/good.py").write_bytes(good)
     for name, content in files:
@@ -360,9 +358,7 @@ keywords = st.dictionaries(st.sampled_from([*(name.lower() for name in setting_n
 
 
 @fuzz(5, slow=True, package=st.just("'demo'") | literals, given_sources=sources, given_keywords=keywords)
-def test_generated_build_files(
-    tmp_path: Path, built: Project, package: str, given_sources: str, given_keywords: dict[str, str]
-) -> None:
+def test_generated_build_files(tmp_path, built, package, given_sources, given_keywords):
     sandbox = Sandbox(tmp_path / "sandbox", built)
     (sandbox.project / "kernels/good.py").write_bytes(good)
     listed = ", ".join(f"{name!r}: {text}" for name, text in given_keywords.items())

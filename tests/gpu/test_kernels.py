@@ -98,9 +98,7 @@ def test_there_are_cases() -> None:
 
 
 @pytest.mark.parametrize(("case", "backend", "library", "leave_out"), calls())
-def test_variant_agrees_with_its_reference(
-    kernels: Any, device: Device, case: dict[str, Any], backend: str, library: str, leave_out: bool
-) -> None:
+def test_variant_agrees_with_its_reference(kernels, device, case, backend, library, leave_out):
     entry = kernels.manifest()["kernels"][case["kernel"]]
     built = entry["variants"][case["index"]]
     if device.capability is not None and not suitable(archs_of(built), device.capability):

@@ -7,7 +7,6 @@ import os
 import shutil
 from pathlib import Path
 
-import pytest
 from support import tuned
 from support.moments import rewrite
 from support.project import ADD, SCALE, SCONSTRUCT, Project
@@ -279,9 +278,7 @@ targets = ["llvm"]
 """
 
 
-def test_a_wheel_is_built_installed_elsewhere_and_compared_with_the_next(
-    cpu_project: Project, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_wheel_is_built_installed_elsewhere_and_compared_with_the_next(cpu_project, tmp_path_factory):
     cpu_project.write("pyproject.toml", WHEEL)
     cpu_project.write("SConstruct", SCONSTRUCT + 'env.KernelWheel("demo")\n')
     cpu_project.scons("-j2", "wheel")

@@ -135,9 +135,7 @@ def test_a_script_is_edited_scons_takes_what_it_has_made_and_builds_what_it_used
     assert demand.run(call).stdout.startswith("5.0") and demand.entries() > 0
 
 
-def test_two_checkouts_call_with_one_cache_and_one_is_killed_in_the_middle(
-    cpu_project: Project, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_two_checkouts_call_with_one_cache_and_one_is_killed_in_the_middle(cpu_project, tmp_path_factory):
     demand = Demand(cpu_project)
     demand.definition("times", "factor = int(open(__file__.replace('times.py', 'factor.txt')).read())")
     for folder, number in ("one", "3"), ("two", "5"):

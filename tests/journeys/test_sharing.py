@@ -42,9 +42,7 @@ def add_setting(project: Project, line: str) -> Project:
     return project
 
 
-def test_branches_and_a_second_checkout_share_a_cache_and_a_moved_one_makes_nothing(
-    cpu_project: Project, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_branches_and_a_second_checkout_share_a_cache_and_a_moved_one_makes_nothing(cpu_project, tmp_path_factory):
     """What is imported inside of a definition is known only after the lowering, and here it differs by branch."""
     add_setting(cpu_project, f'cache_dir = "{tmp_path_factory.mktemp("shared") / "cache"}"')
     cpu_project.replace(FILE, "    @T.prim_func", "    from lib import FACTOR\n\n    @T.prim_func")
@@ -73,9 +71,7 @@ def test_branches_and_a_second_checkout_share_a_cache_and_a_moved_one_makes_noth
     assert set(run.labels) <= {"CACHED"}, "what is imported late is known to the cache alone"
 
 
-def test_ci_fills_a_remote_cache_and_another_machine_makes_only_what_it_has_edited(
-    project: Project, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_ci_fills_a_remote_cache_and_another_machine_makes_only_what_it_has_edited(project, tmp_path_factory):
     remote = tmp_path_factory.mktemp("remote") / "cache"
     ci = add_setting(project, f'remote_cache = "{remote}"')
     assert "CACHED" not in ci.scons("-j2", "REMOTE_MODE=read-write").labels
@@ -92,9 +88,7 @@ def test_ci_fills_a_remote_cache_and_another_machine_makes_only_what_it_has_edit
     assert sorted(remote.rglob("*")) == before and desk.value() == 3
 
 
-def test_shards_are_built_apart_and_merged_into_the_package_of_one_build(
-    cpu_project: Project, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_shards_are_built_apart_and_merged_into_the_package_of_one_build(cpu_project, tmp_path_factory):
     top = tmp_path_factory.mktemp("shards")
     cpu_project.write("kernels/third.py", ADD.replace("add_one", "third"))
     caches, linked = [], []
@@ -117,9 +111,7 @@ def test_shards_are_built_apart_and_merged_into_the_package_of_one_build(
 
 
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
-def test_a_build_is_ended_in_the_middle_and_what_it_left_is_not_taken_for_the_build_before(
-    cpu_project: Project, gate: Gate, ending: signal.Signals
-) -> None:
+def test_a_build_is_ended_in_the_middle_and_what_it_left_is_not_taken_for_the_build_before(cpu_project, gate, ending):
     cpu_project.built("-j2")
     library = cpu_project.folder / "build/kernels/demo/scale/scale.so"
     before = library.read_bytes()
@@ -208,9 +200,7 @@ def used_kib(top: Path) -> int:
     return (status.f_blocks - status.f_bfree) * status.f_frsize // 1024
 
 
-def test_a_full_disk_is_an_error_wherever_it_fills_up_and_no_harm_afterwards(
-    project: Project, disk: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_full_disk_is_an_error_wherever_it_fills_up_and_no_harm_afterwards(project, disk, tmp_path_factory):
     """What one run has made, the next one need not make, so that each fills the disk at another place."""
     cache = tmp_path_factory.mktemp("cache") / "cache"
     words = ("-j2", "--cache-readonly", f"CACHE_DIR={cache}")

@@ -119,9 +119,7 @@ def test_keys_that_are_none_are_refused_and_not_shown(tmp_path: Path) -> None:
         ("gs://bucket/x", {"GOOGLE_APPLICATION_CREDENTIALS": "/s3cret"}),
     ],
 )
-def test_without_credentials_a_build_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, variables: dict[str, str]
-) -> None:
+def test_without_credentials_a_build_goes_on(tmp_path, monkeypatch, address, variables):
     pytest.importorskip("obstore", reason="obstore is not installed: pip install 'kernelwright[remote]'")
     for name in ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "GOOGLE_APPLICATION_CREDENTIALS"):
         monkeypatch.delenv(name, raising=False)

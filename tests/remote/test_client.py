@@ -106,9 +106,7 @@ def test_objects_of_a_folder_that_may_not_be_read_are_said(tmp_path: Path, monke
     )
 
 
-def test_an_object_that_unpacks_to_more_than_any_entry_is_a_miss(
-    tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_object_that_unpacks_to_more_than_any_entry_is_a_miss(tmp_path, server, monkeypatch):
     fill(tmp_path / "one", server.address)
     monkeypatch.setattr("kernelwright.state.remote_objects.LARGEST_RECORD", 1000)
     with machine(tmp_path / "two", server.address, remote_mode="read") as reader:
@@ -212,14 +210,7 @@ def test_a_server_that_is_down_is_off_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("answer", "answered", "ahead"), [(hang, 0, True), (trickle, 0, True), (hang, 0, False), (trickle, 3, False)]
 )
-def test_a_server_that_hangs_costs_one_wait(
-    tmp_path: Path,
-    server: Faulty,
-    monkeypatch: pytest.MonkeyPatch,
-    answer: Callable[[BaseHTTPRequestHandler], bool],
-    answered: int,
-    ahead: bool,
-) -> None:
+def test_a_server_that_hangs_costs_one_wait(tmp_path, server, monkeypatch, answer, answered, ahead):
     """A build asks many things at once, and some one after the other, because one decides what is asked next."""
     for limit in ("FIRST_READ_S", "READ_S", "WHOLE_S"):
         monkeypatch.setattr(remote_store, limit, 1)
@@ -234,9 +225,7 @@ def test_a_server_that_hangs_costs_one_wait(
     assert len(server.asked) == len(set(server.asked)) <= (20 if ahead else answered + 1)
 
 
-def test_a_server_that_answers_too_slowly_is_off(
-    tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_answers_too_slowly_is_off(tmp_path, server, monkeypatch):
     fill(tmp_path / "two", server.address)
     monkeypatch.setattr(remote_client, "SLOW_S", 0.0)
     monkeypatch.setattr(remote_client, "SLOW_RATE", 1e12)
@@ -275,9 +264,7 @@ def test_of_large_answers_that_are_no_objects_the_begin_is_read(tmp_path: Path, 
     assert max(sent) < 32 << 20, "what the system holds on the way"
 
 
-def test_a_server_with_much_damage_is_off_before_there_are_many_of_it(
-    tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_with_much_damage_is_off_before_there_are_many_of_it(tmp_path, server, monkeypatch):
     monkeypatch.setattr(remote_client, "MOST_DAMAGED_BYTES", 3 << 20)
     server.answer = large(zlib.compress(b"")[:2], 2 << 20, [])
     with machine(tmp_path / "one", server.address) as one:
@@ -304,9 +291,7 @@ def test_a_token_does_not_follow_to_another_server(tmp_path: Path, server: Fault
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_what_stays_on_the_machine_goes_to_no_proxy(
-    tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch, host: str
-) -> None:
+def test_what_stays_on_the_machine_goes_to_no_proxy(tmp_path, server, monkeypatch, host):
     address, token = server.address.replace("127.0.0.1", host), {"KERNELWRIGHT_REMOTE_TOKEN": "s3cret"}
     with faulty() as proxy:
         for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
@@ -377,9 +362,7 @@ def test_what_was_asked_ahead_counts_only_as_long_as_it_fits(tmp_path: Path, ser
         assert came.wait(60) and one.fetched(current=lambda name: "later") == other
 
 
-def test_an_entry_that_is_removed_here_after_it_was_found_ahead_is_asked_for_again(
-    tmp_path: Path, server: Faulty
-) -> None:
+def test_an_entry_that_is_removed_here_after_it_was_found_ahead_is_asked_for_again(tmp_path, server):
     fill(tmp_path / "other", server.address)
     came = threading.Event()
     with machine(tmp_path / "one", server.address, remote_mode="read") as one:
@@ -407,9 +390,7 @@ def test_nobody_waits_for_a_cache_that_went_off_before_it_was_asked(tmp_path: Pa
     assert found == [None]
 
 
-def test_a_push_leaves_nothing_out_or_says_so(
-    tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_push_leaves_nothing_out_or_says_so(tmp_path, server, monkeypatch, capsys):
     monkeypatch.setattr(remote_client, "MOST_WAITING", 2)
     monkeypatch.setattr(remote_client, "WRITERS", 1)
     monkeypatch.setenv("KERNELWRIGHT_REMOTE_CACHE", server.address)
@@ -523,9 +504,7 @@ def arrived(two: Machine) -> Compressed:
     ("limit", "room"), [("MOST_HELD", 1 << 20), ("MOST_HELD", 0), ("MOST_PASSED", 0)], ids=["small", "no room", "large"]
 )
 @pytest.mark.parametrize("unpacks", ["this process", "another one"])
-def test_an_answer_that_came_ahead_is_unpacked_by_whoever_needs_it(
-    tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch, limit: str, room: int, unpacks: str
-) -> None:
+def test_an_answer_that_came_ahead_is_unpacked_by_whoever_needs_it(tmp_path, server, monkeypatch, limit, room, unpacks):
     monkeypatch.setattr(layers, limit, room)
     has_answer(tmp_path / "one", server.address)
     server.asked.clear()
@@ -600,9 +579,7 @@ def test_an_answer_that_came_ahead_is_checked_by_whoever_unpacks_it(tmp_path: Pa
         assert (two.remote.counts.hits, two.remote.counts.misses) == (1, 1), "the list was right"
 
 
-def test_a_large_answer_that_cannot_be_kept_is_held(
-    tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_answer_that_cannot_be_kept_is_held(tmp_path, server, monkeypatch):
     monkeypatch.setattr(layers, "MOST_PASSED", 0)
     has_answer(tmp_path / "one", server.address)
     with machine(tmp_path / "two", server.address, remote_mode="read") as two:
@@ -654,9 +631,7 @@ def test_the_end_waits_for_a_request_however_often_it_is_interrupted(tmp_path: P
         signal.signal(signal.SIGINT, before)
 
 
-def test_whoever_waits_for_an_answer_is_told_whatever_goes_wrong(
-    tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whoever_waits_for_an_answer_is_told_whatever_goes_wrong(tmp_path, server, monkeypatch):
     shown: list[object] = []
     monkeypatch.setattr(threading, "excepthook", shown.append)
     has_answer(tmp_path / "one", server.address)
@@ -737,9 +712,7 @@ def test_the_end_of_a_build_ends_the_wait_for_room() -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "http"])
-def test_where_there_is_hardly_any_room_everything_comes_all_the_same(
-    tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_where_there_is_hardly_any_room_everything_comes_all_the_same(tmp_path, server, monkeypatch, kind):
     address = server.address if kind == "http" else str(tmp_path / "shared")
     files = {**FILES, "a.cubin": bytes(2 << 20)}  # of which zlib makes 2 kB
     fill(tmp_path / "one", address, {"helper.py": ""}, files)
@@ -765,9 +738,7 @@ def test_names_in_an_entry_lead_to_no_other_file(tmp_path: Path, server: Faulty)
 
 
 @pytest.mark.parametrize("more", [{"here": True}, {"refers": {"0" * 64: [*FILES]}}, {"needs": ["0" * 64]}, {"of": KEY}])
-def test_an_object_says_nothing_that_only_a_machine_may_say(
-    tmp_path: Path, server: Faulty, more: dict[str, object]
-) -> None:
+def test_an_object_says_nothing_that_only_a_machine_may_say(tmp_path, server, more):
     with machine(tmp_path / "one", server.address) as one:
         name = entry_key(KEY, {})
         one.remote.put(name, entry_with(name, FILES, more))
@@ -828,9 +799,7 @@ def test_what_depends_on_a_file_that_others_cannot_name_is_not_sent(server: Faul
     assert writer.fetched(current=later.__getitem__)
 
 
-def test_no_list_of_others_makes_us_look_at_what_is_not_theirs(
-    server: Faulty, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_list_of_others_makes_us_look_at_what_is_not_theirs(server, tmp_path, monkeypatch):
     monkeypatch.setenv("TOKEN", "secret")
     writer = Machine(tmp_path / "writer", server.address)
     for name in ("/etc/shadow", "../secret", ".git/config", "/environment/TOKEN", "kernels/a.py"):
@@ -849,9 +818,7 @@ def test_no_list_of_others_makes_us_look_at_what_is_not_theirs(
     assert reader.fetched(current=current) and asked == ["kernels/a.py"]
 
 
-def test_there_is_an_end_to_the_names_that_others_make_us_look_at(
-    server: Faulty, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_there_is_an_end_to_the_names_that_others_make_us_look_at(server, tmp_path, monkeypatch):
     writer = Machine(tmp_path / "writer", server.address)
     for names in (["a"], ["b", "c"], ["d"]):
         send_list(writer.remote, KEY, names)

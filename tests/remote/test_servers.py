@@ -6,8 +6,6 @@ import base64
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -153,9 +151,7 @@ def test_bazel_takes_what_is_stored_in_its_layout(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("kind", [rclone, moto])
-def test_s3(
-    tmp_path: Path, kind: Callable[..., AbstractContextManager[dict[str, str]]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_s3(tmp_path, kind, monkeypatch):
     with kind(tmp_path / "rclone") if kind is rclone else kind() as variables:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)

@@ -9,7 +9,6 @@ import json
 import shutil
 from typing import Any
 
-import pytest
 from support.project import SITE_SCONS, Project
 
 ALL = "BACKENDS=tvm_ffi,cython,torch,jax"
@@ -104,9 +103,7 @@ def test_a_backend_whose_build_package_is_missing_is_an_error_once(cpu_project: 
     assert cpu_project.scons("-j2", env=paths).labels["PACKAGE"] == 1
 
 
-def test_an_extension_is_the_same_in_another_folder_and_when_its_script_repeats_it(
-    cpu_project: Project, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_an_extension_is_the_same_in_another_folder_and_when_its_script_repeats_it(cpu_project, tmp_path_factory):
     # The compiler of other projects would give a copy of what it has made in another folder.
     settings = ("BACKENDS=cython", f"HOST_COMPILER={shutil.which('cc')}", "CACHE_DIR=")
     (cpu_project.folder / "kernels/scale.py").unlink()

@@ -95,9 +95,7 @@ def dry(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, di
     return *run_all(bundle, out), out
 
 
-def test_a_dry_run_goes_through_every_part_and_calls_every_variant_through_every_backend(
-    dry: tuple[str, dict[str, Any], Path], bundle: Path
-) -> None:
+def test_a_dry_run_goes_through_every_part_and_calls_every_variant_through_every_backend(dry, bundle):
     """It takes long: it packs some kernels, and runs every experiment once."""
     said, result, out = dry
     parts = {part["name"]: part for part in result["parts"]}
@@ -138,9 +136,7 @@ def test_experiments_of_cuda_have_run_with_the_driver_that_stands_in(dry: tuple[
     assert "kernel 'staged'" in found["PTX only, too new, cuda_core"]["got"]
 
 
-def test_packages_that_were_built_in_other_ways_and_the_recorded_program_have_been_called(
-    dry: tuple[str, dict[str, Any], Path],
-) -> None:
+def test_packages_that_were_built_in_other_ways_and_the_recorded_program_have_been_called(dry):
     languages, found = importlib.import_module("languages"), dry[1]["languages"]
     packages = [*languages.MODES, *([languages.RECORDED] if "recorded" in LANGUAGES else [])]
     assert set(found) == {name for name in languages.EXPERIMENTS if name.partition(",")[0] in packages}
@@ -201,9 +197,7 @@ def test_every_example_has_calls() -> None:
 
 
 @pytest.mark.parametrize("example", ["cuda-cpp", "tilelang", *(["triton"] if "recorded" in LANGUAGES else [])])
-def test_what_is_expected_of_an_example_is_what_its_own_references_say(
-    example: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_expected_of_an_example_is_what_its_own_references_say(example, monkeypatch):
     import numpy as np
 
     packing, calls = importlib.import_module("pack_languages"), importlib.import_module("example_calls")

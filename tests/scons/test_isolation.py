@@ -86,9 +86,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[bytes, in
 
 
 @pytest.mark.parametrize(("first", "jobs"), [("a", "-j1"), ("z", "-j2")])
-def test_one_definition_does_not_change_what_is_built_of_another(
-    tmp_path: Path, alone: dict[str, tuple[bytes, int]], first: str, jobs: str
-) -> None:
+def test_one_definition_does_not_change_what_is_built_of_another(tmp_path, alone, first, jobs):
     project = make(tmp_path)
     culprit = f"kernels/{first}_culprit.py"
     project.write(culprit, CULPRIT.format(name="culprit", reference="exp"))

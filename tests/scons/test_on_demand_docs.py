@@ -160,9 +160,7 @@ LAST = ("kw.enable_cache()", "kw.disable_cache()", "kw.clear_cache()", "kernelwr
 
 
 @pytest.mark.parametrize("page", ["coming-from-tilelang", "coming-from-tilus"])
-def test_each_line_of_the_tables_works(
-    cpu_project: Project, tmp_path_factory: pytest.TempPathFactory, page: str
-) -> None:
+def test_each_line_of_the_tables_works(cpu_project, tmp_path_factory, page):
     file = ROOT / f"docs/{page}.md"
     lines, session = lines_of(file), Session(cpu_project.folder, tmp_path_factory)
     Options.of_environment(dict(line.split("=", 1) for line in lines["variables"]))

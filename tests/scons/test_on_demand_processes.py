@@ -277,9 +277,7 @@ def begun(project: Project, process: subprocess.Popen[str]) -> None:
     ],
     ids=["ctrl-c", "killed"],
 )
-def test_an_interrupted_compile_leaves_nothing_and_the_next_one_works(
-    cpu_project: Project, sent: signal.Signals, how: str
-) -> None:
+def test_an_interrupted_compile_leaves_nothing_and_the_next_one_works(cpu_project, sent, how):
     demand = Demand(cpu_project)
     demand.definition("slow", SLOW)
     started = demand.script(f"kw.load('kernels/slow.py').slow.{how}")
@@ -307,9 +305,7 @@ def test_an_interrupted_compile_leaves_nothing_and_the_next_one_works(
         ("the one that compiles", "compile()"),
     ],
 )
-def test_of_two_processes_that_compile_one_kernel_the_end_of_one_does_the_other_no_harm(
-    cpu_project: Project, ended: str, how: str
-) -> None:
+def test_of_two_processes_that_compile_one_kernel_the_end_of_one_does_the_other_no_harm(cpu_project, ended, how):
     demand = Demand(cpu_project)
     demand.definition("slow", f"import os\nif not os.path.exists('begun'):\n{textwrap.indent(SLOW, '    ')}")
     first = demand.script("kw.load('kernels/slow.py').slow.compile()")

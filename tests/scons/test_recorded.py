@@ -165,9 +165,7 @@ def test_what_a_program_compiles_and_calls_is_what_is_built(recording: Project) 
 # ---- the setting
 
 
-def test_the_setting_gives_the_kernels_that_its_file_names_these_variants_and_leaves_the_others(
-    cpu_project: Project,
-) -> None:
+def test_the_setting_gives_the_kernels_that_its_file_names_these_variants_and_leaves_the_others(cpu_project):
     cpu_project.write("kernels/cube.py", CUBE)
     cpu_project.scons("-j2")
     note(cpu_project.folder / "configs.json", "scale", {"dtype": "float64"})

@@ -96,9 +96,7 @@ def caches(built: Path, *numbers: int) -> list[str]:
     return [str(built / f"shard-{number}") for number in numbers]
 
 
-def test_merged_shards_give_the_bytes_of_one_build_and_start_no_compiler(
-    built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_merged_shards_give_the_bytes_of_one_build_and_start_no_compiler(built, tmp_path, capsys):
     project = write(tmp_path / "merged")
     project.write("SConstruct", NO_TOOLS + (project.folder / "SConstruct").read_text())
     run = merged(project, *caches(built, 1, 2, 3), "--", "wheel")

@@ -35,9 +35,7 @@ def test_every_name_is_a_backend_that_calls_a_target_and_an_unknown_one_lists_th
         ("auto", "", ()),
     ],
 )
-def test_a_list_means_those_that_can_call_one_of_the_targets(
-    listed: str, targets: str, chosen: tuple[str, ...]
-) -> None:
+def test_a_list_means_those_that_can_call_one_of_the_targets(listed, targets, chosen):
     assert backends.resolve(listed.split(), targets.split()) == chosen
 
 

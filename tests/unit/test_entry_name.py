@@ -49,9 +49,7 @@ BOUNDED = """
 @pytest.mark.parametrize(
     ("directive", "bounds"), [(".maxntid 64, 2, 1", (128, False)), (".reqntid 32, 4, 2", (256, True)), ("", None)]
 )
-def test_the_threads_of_a_block_are_the_same_in_ptx_and_in_a_cubin(
-    tmp_path: Path, directive: str, bounds: tuple[int, bool] | None
-) -> None:
+def test_the_threads_of_a_block_are_the_same_in_ptx_and_in_a_cubin(tmp_path, directive, bounds):
     ptx, cubin = tmp_path / "compute_80.ptx", tmp_path / "sm_80.cubin"
     ptx.write_text(BOUNDED.format(directive=directive))
     ptxas = Path(find_nvcc("", {})).with_name("ptxas")

@@ -290,14 +290,8 @@ def images(folder: Path, split: Path) -> Path:
     ],
 )
 def test_the_provider_is_asked_for_what_suits_best_first(
-    machine: Machine,
-    images: Path,
-    split: Path,
-    capability: int,
-    suitable: str,
-    installed: Sequence[str],
-    expected: str | None,
-) -> None:
+    machine, images, split, capability, suitable, installed, expected
+):
     machine.set(capability=capability)
     module, x = machine.load(split), on_cuda((5,))
     asked = provide(module, images, *installed)

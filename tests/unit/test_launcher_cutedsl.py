@@ -124,9 +124,7 @@ def array(size: int, dtype: tuple[int, int, int] = (2, 32, 1), device: int = 0, 
     return tvm_ffi.from_dlpack(FakeTensor([size], dtype, device=(2, device), strides=[stride], data=0x100))
 
 
-def test_a_launch_keeps_grid_block_shared_memory_attributes_parameters_and_the_stream_of_its_device(
-    library: Path, machine: Machine
-) -> None:
+def test_a_launch_keeps_grid_block_shared_memory_attributes_parameters_and_the_stream_of_its_device(library, machine):
     machine.set(capability=90, parameters="pi")
     taken = machine.load(library)["taken"]
     taken(array(1000))

@@ -141,9 +141,7 @@ def test_a_run_that_waits_begins_when_runs_of_its_kind_turn_out_to_need_less(mea
     jobs.end(second)
 
 
-def test_an_estimate_is_the_override_the_last_peak_the_largest_of_the_kind_or_a_default(
-    measurements: Measurements,
-) -> None:
+def test_an_estimate_is_the_override_the_last_peak_the_largest_of_the_kind_or_a_default(measurements):
     governor = MemoryGovernor(1, measurements)
     assert governor.estimate_kib("nvcc", "a") == 512 * MIB
     assert governor.estimate_kib("link", "a") == 256 * MIB
@@ -273,9 +271,7 @@ AROUND = group(OWN, "max", GIB) | group("user.slice/", 3 * GIB, 2 * GIB)
         pytest.param("nonsense\n0::/", {"sys/fs/cgroup/memory.max": "x"}, 8_000_000, id="four fifths of the memory"),
     ],
 )
-def test_the_budget_is_no_more_than_the_control_group_leaves(
-    tmp_path: Path, place: str, groups: dict[str, str], kib: int
-) -> None:
+def test_the_budget_is_no_more_than_the_control_group_leaves(tmp_path, place, groups, kib):
     for name, text in {"proc/meminfo": MEMINFO, "proc/self/cgroup": f"{place}\n", **groups}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)

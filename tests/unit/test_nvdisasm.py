@@ -107,9 +107,7 @@ WHOLE = replace(BOTH, tools=replace(TOOLS, nvcc=replace(TOOLS.nvcc, obstacle="it
 
 
 @pytest.mark.parametrize("listings", [(), ("sass",), ("ptx",), ("sass", "ptx")])
-def test_each_cubin_of_each_variant_has_the_texts_that_are_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listings: tuple[str, ...]
-) -> None:
+def test_each_cubin_of_each_variant_has_the_texts_that_are_asked_for(tmp_path, monkeypatch, listings):
     # compute_80 is an arch of the package.
     archs = {"sass": ("sm_80", "sm_90a"), "ptx": ("compute_90a",)}
     expected = {
@@ -123,16 +121,12 @@ def test_code_for_the_cpu_and_ptx_have_none(tmp_path: Path, monkeypatch: pytest.
         assert listed(tmp_path, monkeypatch, replace(BOTH, settings=settings)) == set()
 
 
-def test_a_kernel_whose_front_end_compiles_device_code_has_no_ptx_of_its_cubins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_whose_front_end_compiles_device_code_has_no_ptx_of_its_cubins(tmp_path, monkeypatch):
     inputs = replace(BOTH, kernel=GEMM.with_options(frontend="cutedsl"))
     assert {name.split()[0] for name in listed(tmp_path, monkeypatch, inputs)} == {"SASS"}
 
 
-def test_texts_are_made_of_the_cubin_and_of_the_source_also_if_images_are_packed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_texts_are_made_of_the_cubin_and_of_the_source_also_if_images_are_packed(tmp_path, monkeypatch):
     inputs = replace(WHOLE, settings=Settings(package="demo", compress="size"))
     stages = stages_of(graph_of(tmp_path, monkeypatch, inputs))
     texts = {"SASS gemm/m-1 sm_90a": ("sm_90a.cubin", "sm_90a.sass")}

@@ -169,9 +169,7 @@ def test_the_script_repeats_the_run_and_names_no_path(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("sm_80", "-lineinfo"), ("sm_90a",), ("compute_80",)])
-def test_a_precompiled_header_is_made_and_then_used_and_changes_no_byte(
-    bench: Bench, arguments: tuple[str, ...]
-) -> None:
+def test_a_precompiled_header_is_made_and_then_used_and_changes_no_byte(bench, arguments):
     arch, *flags = arguments
     _, plain = bench.compile(*flags, arch=arch)
     made, first = bench.compile(*flags, arch=arch, pch=True)
@@ -540,9 +538,7 @@ def test_the_identity_is_that_of_the_contents_wherever_they_are(nvrtc: Nvrtc, co
         ("include/cccl", "beside it", "pip install 'nvidia-cuda-cccl==13.0.*'"),
     ],
 )
-def test_what_is_missing_is_named_with_the_package_that_has_it(
-    copied: Path, missing: str, message: str, remedy: str
-) -> None:
+def test_what_is_missing_is_named_with_the_package_that_has_it(copied, missing, message, remedy):
     for part in copied.parents[1].glob(missing):
         part.unlink()
     with pytest.raises(ToolchainError, match=message) as caught:

@@ -37,9 +37,7 @@ def test_a_kernel_keeps_the_device_code_that_it_loads_later(tmp_path: Path) -> N
     assert arch == "sm_80" and path.read_bytes() == b"code"
 
 
-def test_a_call_reads_a_file_again_until_its_stamp_is_older_than_the_clock_is_exact(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_reads_a_file_again_until_its_stamp_is_older_than_the_clock_is_exact(tmp_path, monkeypatch):
     """An edit may leave the very stamp that was taken just before it."""
     file, changed = tmp_path / "a.py", [time.time_ns()]
     monkeypatch.setattr(watched, "FIELDS", lambda status: (1, 2, changed[0], 3))

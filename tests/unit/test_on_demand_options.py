@@ -164,9 +164,7 @@ def test_the_level_of_a_cpu_is_the_highest_all_of_whose_features_it_has(tmp_path
     assert native_cpu_arch({}, str(tmp_path / "nowhere")) == "x86-64"
 
 
-def test_a_machine_without_a_driver_has_no_cuda_devices_and_starts_nothing_to_see_that(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_machine_without_a_driver_has_no_cuda_devices_and_starts_nothing_to_see_that(monkeypatch):
     monkeypatch.delenv(machine_module.DRIVER, raising=False)
     monkeypatch.setattr(machine_module, "DEVICE_FILES", ("/dev/nowhere",))
     monkeypatch.setattr(machine_module, "_ask", lambda library: pytest.fail("a process is started"))
@@ -184,9 +182,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return library
 
 
-def test_the_driver_is_asked_in_another_process_and_the_answer_is_remembered(
-    tmp_path: Path, driver: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_driver_is_asked_in_another_process_and_the_answer_is_remembered(tmp_path, driver, monkeypatch):
     code = """
 import sys
 from pathlib import Path
@@ -203,9 +199,7 @@ print(*cuda_devices(Path("machine.json")), "standin" in Path("/proc/self/maps").
     assert ask() == "90 90 False"
 
 
-def test_the_answer_counts_until_the_machine_its_driver_or_its_devices_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_answer_counts_until_the_machine_its_driver_or_its_devices_change(tmp_path, monkeypatch):
     system = {"/proc/sys/kernel/random/boot_id": "1", "/proc/driver/nvidia/version": "580.1"}
     folders = {"/dev": ["nvidia0", "null"], "/proc/driver/nvidia/gpus": ["0000:01:00.0"]}
     library, remembered, asked = tmp_path / "libcuda.so", tmp_path / "machine.json", [0]

@@ -357,9 +357,7 @@ def test_a_kernel_of_another_backend_waits_for_an_output(machine: Machine, maker
     assert machine.events() == [*(["synchronize 0x50"] if is_asked else []), "launch 0x50"]
 
 
-def test_an_output_among_tensors_of_pytorch_is_waited_for_on_its_stream(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_output_among_tensors_of_pytorch_is_waited_for_on_its_stream(machine, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=0x800 + device))
     output = machine.call("tvm_ffi", 0x50, OnCuda(1), 1.0, device=1)
@@ -401,9 +399,7 @@ class OfJax(OnCuda):
 OfJax.__module__ = "jaxlib._jax"
 
 
-def test_inputs_of_jax_on_a_gpu_are_refused_by_a_kernel_for_the_cpu(
-    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inputs_of_jax_on_a_gpu_are_refused_by_a_kernel_for_the_cpu(machine, tmp_path, monkeypatch):
     """The call says why. What cython asks before and after it, for arrays of JAX, needs no driver."""
     monkeypatch.setenv("KERNELWRIGHT_CUDA_DRIVER", str(tmp_path / "no driver"))
     arguments = [tensor("x", "float32", ["n"]), tensor("y", "float32", ["n"], output=True), scalar("alpha", "float32")]
@@ -418,9 +414,7 @@ def test_inputs_of_jax_on_a_gpu_are_refused_by_a_kernel_for_the_cpu(
     assert machine.events() == []
 
 
-def test_pytorchs_stream_is_waited_for_where_tensors_of_pytorch_are_passed(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pytorchs_stream_is_waited_for_where_tensors_of_pytorch_are_passed(machine, monkeypatch):
     """tvm-ffi launches there."""
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=0x800))
     kernel, on_cuda = machine.kernels["tvm_ffi"], type("Tensor", (torch.Tensor,), {"is_cuda": True})
@@ -487,9 +481,7 @@ OfTorch.__module__ = "torch"
 
 
 @pytest.mark.parametrize("kind", [OfTorch, Parameter])
-def test_an_older_pytorch_is_asked_for_its_stream(
-    machine: Machine, kind: type, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_older_pytorch_is_asked_for_its_stream(machine, kind, monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=0x200 + device))
     x = kind(1)
     machine.kernels["cython"](x, kind(1), 1.0)
@@ -504,9 +496,7 @@ def test_arrays_of_jax_are_used_on_the_default_stream_and_told_so(machine: Machi
     assert machine.events() == ["launch 0x0", "synchronize 0x0"] and x.asked[0]["stream"] == 1
 
 
-def test_an_error_of_a_library_that_is_asked_is_raised(
-    machine: Machine, cupy: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_a_library_that_is_asked_is_raised(machine, cupy, monkeypatch):
     monkeypatch.delitem(cupy.streams, 1)
     with pytest.raises(KeyError):
         machine.kernels["cython"](OfCupy(1), OfCupy(1), 1.0)
@@ -601,9 +591,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Allocating:
 
 
 @pytest.mark.parametrize(("stream", "current"), [(0x50, 0x50), (0, 0), (1, 0), (0x300, 0x300)])
-def test_outputs_are_allocated_for_the_stream_that_is_given(
-    machine: Machine, library: Allocating, stream: int, current: int
-) -> None:
+def test_outputs_are_allocated_for_the_stream_that_is_given(machine, library, stream, current):
     kernel = machine.kernels["cython"]
     kernel(library.array(), 1.0, stream=stream)
     kernel(library.array(), 1.0)
@@ -611,9 +599,7 @@ def test_outputs_are_allocated_for_the_stream_that_is_given(
     assert library.allocations == [current, 0x300] and library.stream == 0x300
 
 
-def test_pytorchs_stream_is_restored_after_a_failed_call(
-    machine: Machine, library: Allocating, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pytorchs_stream_is_restored_after_a_failed_call(machine, library, monkeypatch):
     monkeypatch.setenv("STANDIN_FAIL", "cuLaunchKernelEx=700")
     with pytest.raises(RuntimeError, match="launching device function"):
         machine.kernels["cython"](library.array(), 1.0, stream=0x50)
@@ -634,9 +620,7 @@ class FailingInside:
             self.function(1, 2, 3, 4, 5)
 
 
-def test_the_error_of_a_call_is_not_that_of_what_runs_after_it(
-    machine: Machine, library: Allocating, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_error_of_a_call_is_not_that_of_what_runs_after_it(machine, library, monkeypatch):
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: FailingInside(machine.kernels["tvm_ffi"].function))
     monkeypatch.setenv("STANDIN_FAIL", "cuLaunchKernelEx=700")
     with pytest.raises(RuntimeError, match="kernel 'scale': launching device function"):
@@ -684,9 +668,7 @@ def handler(function: Any, places: list[str]) -> int:
 
 
 @pytest.mark.parametrize("before", [0, 0x50])
-def test_xlas_stream_does_not_stay_the_current_one(
-    machine: Machine, xla: Any, before: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_xlas_stream_does_not_stay_the_current_one(machine, xla, before, monkeypatch):
     """jax-tvm-ffi itself is called, with the function that the jax backend registers."""
     kernel = machine.kernels["tvm_ffi"]
     registered: list[Any] = []

@@ -81,9 +81,7 @@ USES = [
     ("code", "file", "folder"),
     [*((*USES[0], folder) for folder in FOLDERS), *((*use, FOLDERS[i % 2]) for i, use in enumerate(USES[1:]))],
 )
-def test_what_is_used_outside_of_the_project_is_a_dependency(
-    project: Project, code: str, file: str, folder: str
-) -> None:
+def test_what_is_used_outside_of_the_project_is_a_dependency(project, code, file, folder):
     place = folder.format(top=top_of(project))
     name = f"{'../common' if folder.endswith('common') else place}/{file}"
     before = dependencies(project, code.format(folder=folder))
@@ -108,9 +106,7 @@ def test_a_repository_is_known_by_any_of_its_paths_and_links_lead_nobody_astray(
             assert name == "../common/tiles.py" or root.parent.name != "link"
 
 
-def test_what_is_installed_in_a_repository_is_none_of_its_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_installed_in_a_repository_is_none_of_its_files(tmp_path, monkeypatch):
     (tmp_path / ".git").mkdir()
     monkeypatch.setattr("sys.prefix", str(tmp_path / "venv"))
     names, installation = Names(tmp_path / "proj"), Installation()
@@ -170,9 +166,7 @@ ASKED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_others_may_ask_for_what_is_in_the_repository_in_software_and_declared_only(
-    project: Project, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_others_may_ask_for_what_is_in_the_repository_in_software_and_declared_only(project, name, monkeypatch):
     monkeypatch.setenv("SECRET", "1234")
     monkeypatch.setenv("MY_TILE", "8")
     assert may_be_asked(project.folder, name) == ASKED[name]
@@ -205,9 +199,7 @@ QUESTIONS = [
     ("place", "code", "sees"),
     [(list(PLACES)[number % 3], *question) for number, question in enumerate([*QUESTIONS[:3], *QUESTIONS])],
 )
-def test_what_is_asked_of_a_file_without_opening_it_is_a_dependency(
-    project: Project, place: str, code: str, sees: str
-) -> None:
+def test_what_is_asked_of_a_file_without_opening_it_is_a_dependency(project, place, code, sees):
     path = project.folder / PLACES[place].format(top=top_of(project))
     file = project.empty("looking", code.replace("{path}", str(path)))
 
@@ -283,9 +275,7 @@ ABSENT += [f"../common/first/tiles{suffix}" for suffix in EXTENSION_SUFFIXES]
     ("put", "found", "absent"),
     [("[:0] = ['{folder}/first', '{folder}']", "1", ABSENT), (".append('{folder}')", "13", [])],
 )
-def test_folders_in_front_of_the_search_path_come_first_as_in_a_script(
-    project: Project, put: str, found: str, absent: list[str]
-) -> None:
+def test_folders_in_front_of_the_search_path_come_first_as_in_a_script(project, put, found, absent):
     (top_of(project) / "repo/common/first").mkdir(exist_ok=True)
     project.write("kernels/tiles.py", "VALUE = 13\n")
     put = put.format(folder=f"{top_of(project)}/repo/common")

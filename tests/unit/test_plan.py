@@ -40,9 +40,7 @@ CPU, CUDA, BOTH = ("x86-64-v3", "x86-64"), ("sm_80", "compute_80"), ("tvm_ffi", 
         ({"backends": ("cython", "tvm_ffi")}, {"llvm": CPU, "cuda": CUDA}, ("tvm_ffi",), (), ()),
     ],
 )
-def test_what_the_package_has_is_narrowed_by_what_the_kernel_allows(
-    restrictions: Any, archs: Any, backends: Any, left_out: Any, unused: Any
-) -> None:
+def test_what_the_package_has_is_narrowed_by_what_the_kernel_allows(restrictions, archs, backends, left_out, unused):
     chosen = select(allows(**restrictions), SETTINGS)
     assert chosen.archs == archs
     assert (chosen.backends, chosen.left_out, chosen.unused) == (backends, left_out, unused)

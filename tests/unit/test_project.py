@@ -169,9 +169,7 @@ def test_a_version_in_a_file_is_read_and_the_file_is_a_source(tmp_path: Path, co
         ({"git": True}, "1.0", "git tells no version: it tracks nothing here", "commit the project"),
     ],
 )
-def test_a_version_that_cannot_be_told_says_why_and_what_to_write(
-    tmp_path: Path, table: object, content: str, message: str, remedy: str
-) -> None:
+def test_a_version_that_cannot_be_told_says_why_and_what_to_write(tmp_path, table, content, message, remedy):
     (tmp_path / "version.py").write_text(content)
     with pytest.raises(SettingsError) as caught:
         version_of(tmp_path, dynamic(table))
@@ -193,9 +191,7 @@ def test_what_a_project_says_is_in_its_wheel(tmp_path: Path) -> None:
     assert read(tmp_path).files == ("pyproject.toml",)
 
 
-def test_what_calls_kernels_is_required_and_what_else_can_and_each_wheel_of_device_code_are_extras(
-    tmp_path: Path,
-) -> None:
+def test_what_calls_kernels_is_required_and_what_else_can_and_each_wheel_of_device_code_are_extras(tmp_path):
     def needs(providers: tuple[str, ...] = (), **fields: Any) -> tuple[list[str], list[str]]:
         table = {"name": "demo", "version": "1.0", **fields}
         more = {"providers": providers, "called_through": ("tvm_ffi", "torch")}
@@ -249,9 +245,7 @@ def test_a_project_without_a_version_is_refused(tmp_path: Path, document: dict[s
 
 
 @pytest.mark.parametrize("epoch", ["yesterday", "-1", "315532799", "4354819200", "9" * 5000])
-def test_a_time_that_no_wheel_can_have_names_both_bounds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: str
-) -> None:
+def test_a_time_that_no_wheel_can_have_names_both_bounds(tmp_path, monkeypatch, epoch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)
     with pytest.raises(SettingsError) as caught:
         find_source(tmp_path)
@@ -277,7 +271,5 @@ OWN = {"kernelwright": {"project": {"name": "own", "version": "2.0"}}}
         ({"tool": OWN}, "2.0"),
     ],
 )
-def test_the_version_is_that_of_the_project_of_the_kernels(
-    tmp_path: Path, document: dict[str, Any], version: str
-) -> None:
+def test_the_version_is_that_of_the_project_of_the_kernels(tmp_path, document, version):
     assert version_of(tmp_path, document) == version

@@ -95,9 +95,7 @@ def test_what_was_altered_or_removed_since_is_to_be_installed_again(tmp_path: Pa
     ],
     ids=str,
 )
-def test_device_code_of_another_package_arch_or_version_is_not_used(
-    tmp_path: Path, more: dict[str, str], message: str
-) -> None:
+def test_device_code_of_another_package_arch_or_version_is_not_used(tmp_path, more, message):
     place = install(tmp_path, {CUBIN: b"code"}, **more)
     assert answer(provider(tmp_path)).startswith(message.format(place=place))
 

@@ -118,9 +118,7 @@ def test_what_is_known_is_neither_looked_up_nor_written_again(tmp_path: Path, mo
     recorder.note("k", {"m": 1})
 
 
-def test_the_innermost_block_records_and_the_variable_where_there_is_no_block(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_innermost_block_records_and_the_variable_where_there_is_no_block(tmp_path, monkeypatch):
     monkeypatch.delenv("KERNELWRIGHT_RECORD", raising=False)
     assert active() is None
     monkeypatch.chdir(tmp_path)

@@ -135,9 +135,7 @@ def test_null_is_no_value() -> None:
         (("x" * 256, "ß" * 128, "", ".", "..", "/", "a/b", "a\0", "a\nb", "a\u202e"), False),
     ],
 )
-def test_a_name_of_a_file_is_one_that_the_system_takes_and_that_leads_nowhere_else(
-    names: tuple[str, ...], fits: bool
-) -> None:
+def test_a_name_of_a_file_is_one_that_the_system_takes_and_that_leads_nowhere_else(names, fits):
     assert {name: is_file_name(name) for name in names} == dict.fromkeys(names, fits)
 
 

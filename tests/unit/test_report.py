@@ -150,9 +150,7 @@ def test_command_writes_the_page_into_the_build_folder(project: Path, capsys: py
     assert (project / "build" / "report.html").read_text().startswith("<!doctype html>")
 
 
-def test_folder_defaults_to_the_current_one_and_packages_may_be_in_several(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_folder_defaults_to_the_current_one_and_packages_may_be_in_several(project, monkeypatch, capsys):
     monkeypatch.chdir(project)
     add_package(project / "out", "extra")
     packages = ["--packages", "build", "--packages", "out"]
@@ -190,9 +188,7 @@ def fail(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("sed -i 's/registers\": 96/registers\": 12/' {manifest}", [], "{manifest}: was altered"),
     ],
 )
-def test_what_cannot_be_read_or_written_is_named(
-    project: Path, capsys: pytest.CaptureFixture[str], change: str, more: list[str], said: str
-):
+def test_what_cannot_be_read_or_written_is_named(project, capsys, change, more, said):
     build = project / "build"
     names = {"top": project, "build": build, "manifest": build / "demo/manifest.json"}
     subprocess.run(change.format(**names), shell=True, check=True)
@@ -232,9 +228,7 @@ MISFITS = [
 
 
 @pytest.mark.parametrize(("old", "new", "expected"), MISFITS)
-def test_manifest_that_does_not_fit_is_named(
-    project: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, expected: str
-):
+def test_manifest_that_does_not_fit_is_named(project, capsys, old, new, expected):
     manifest = project / "build" / "demo" / "manifest.json"
     rewrite(manifest, old, new)
     error = fail(capsys, str(project))
@@ -308,9 +302,7 @@ def test_numbers_of_the_run_are_explained_and_a_failure_is_marked(project: Path)
         ([], "\u2013"),
     ],
 )
-def test_use_of_the_processor_is_a_lower_bound_where_a_step_was_not_measured(
-    tmp_path: Path, steps: list[tuple[float | None, bool]], share: str
-):
+def test_use_of_the_processor_is_a_lower_bound_where_a_step_was_not_measured(tmp_path, steps, share):
     trace = Trace(start=0.0)
     for seconds, cached in steps:
         trace.span("CC", "x", 0.0, 1.0, cpu_seconds=seconds, cached=cached)

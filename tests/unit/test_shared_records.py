@@ -117,9 +117,7 @@ def test_another_content_of_anything_it_depends_on_is_a_miss(tree: Tree, top: st
         "import os; os.environ['CUDA_VISIBLE_DEVICES']; os.environ['CUDA_VISIBLE_DEVICES'] = '3'",
     ],
 )
-def test_another_value_of_a_variable_that_it_asks_for_is_a_miss(
-    tree: Tree, top: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_value_of_a_variable_that_it_asks_for_is_a_miss(tree, top, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     file = tree.empty("one", top)
     tree.record(file)
@@ -181,9 +179,7 @@ def test_a_variable_that_it_does_not_ask_for_has_no_effect(tree: Tree, monkeypat
     assert tree.hits(file)
 
 
-def test_another_version_of_an_installed_package_that_it_imports_is_a_miss(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_version_of_an_installed_package_that_it_imports_is_a_miss(tree, monkeypatch):
     file = tree.empty("one", "import iniconfig")
     tree.record(file)
     assert tree.hits(file)
@@ -273,9 +269,7 @@ def test_distributions_are_found_by_their_files() -> None:
     assert surroundings.surrounding_digest("kernels/numpy.py") is None
 
 
-def test_another_version_of_a_distribution_is_seen_also_if_its_files_are_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_version_of_a_distribution_is_seen_also_if_its_files_are_the_same(tmp_path, monkeypatch):
     """A definition may ask for the version."""
     monkeypatch.syspath_prepend(str(tmp_path))
     digests = []

@@ -341,9 +341,7 @@ def test_a_file_that_was_replaced_by_one_of_equal_size_and_time_makes_the_tree_d
     assert find_source(tree).dirty
 
 
-def test_the_time_is_that_of_the_last_commit_that_changed_the_project_and_one_that_zip_can_hold(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_time_is_that_of_the_last_commit_that_changed_the_project_and_one_that_zip_can_hold(tree, monkeypatch):
     for date, expected in ((f"@{TIME} +0900", TIME), ("@86400 +0000", FIRST_ZIP_TIME)):
         monkeypatch.setenv("GIT_COMMITTER_DATE", date)
         git(tree, "commit", "-q", "--amend", "-m", date)

@@ -144,9 +144,7 @@ def test_a_manifest_that_reaches_out_of_its_folder_is_damage(tmp_path: Path) -> 
         assert "outside of the folder" in problem
 
 
-def test_a_kernel_that_is_removed_as_soon_as_it_is_there_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_that_is_removed_as_soon_as_it_is_there_is_no_error(tmp_path, monkeypatch):
     monkeypatch.setattr(store_module, "put", lambda made, place: put(made, place) and not shutil.rmtree(place))
     store = a_store(tmp_path)
     assert not publish(store).exists()
@@ -223,9 +221,7 @@ with store.scratch("scale") as scratch, store.locked({KEY!r}, 1, quiet), scratch
         process.kill()
 
 
-def test_what_a_killed_process_was_making_is_removed_later_and_its_lock_is_free(
-    tmp_path: Path, holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_killed_process_was_making_is_removed_later_and_its_lock_is_free(tmp_path, holder, monkeypatch):
     monkeypatch.setattr(cache_place, "YOUNG_S", -1.0)
     left = sorted((tmp_path / "cache/scratch").iterdir())
     assert len(left) == 2, "one for the kernel, and one for a stage of it"
@@ -301,9 +297,7 @@ def test_a_lock_counts_only_if_its_file_is_still_there(tmp_path: Path, monkeypat
     assert len(opened) > 2
 
 
-def test_a_forked_child_does_not_keep_the_lock_of_a_killed_parent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_forked_child_does_not_keep_the_lock_of_a_killed_parent(tmp_path, monkeypatch):
     monkeypatch.setattr(cache_place, "YOUNG_S", -1.0)
     body = f"""
 with store.scratch("scale"), store.locked({KEY!r}, 1, quiet):
@@ -377,9 +371,7 @@ def require_private(store: KernelStore, reason: str) -> None:
 
 
 @pytest.mark.parametrize("reason", ["Read-only file system", "No space left on device"])
-def test_a_cache_that_cannot_be_written_is_read_and_work_is_done_elsewhere(
-    tmp_path: Path, mounted: Path, reason: str
-) -> None:
+def test_a_cache_that_cannot_be_written_is_read_and_work_is_done_elsewhere(tmp_path, mounted, reason):
     folder = publish(a_store(tmp_path))
     if reason == "Read-only file system":
         make_read_only(mounted)
@@ -438,9 +430,7 @@ def test_what_is_copied_from_a_cache_that_may_not_be_written_can_be_written(tmp_
     assert find(store) and not store.lasting and tmp_path not in publish(store, "other", OTHER).parents
 
 
-def test_a_disk_that_becomes_full_while_a_kernel_is_put_in_place_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_becomes_full_while_a_kernel_is_put_in_place_is_an_error(tmp_path, monkeypatch):
     store = a_store(tmp_path)
 
     def refuse(path: Path, target: Path) -> None:
@@ -461,9 +451,7 @@ def test_a_session_makes_no_folder_before_something_is_compiled(tmp_path: Path) 
     assert not store.folder.exists()
 
 
-def test_a_disk_that_becomes_full_has_work_go_on_in_a_private_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_becomes_full_has_work_go_on_in_a_private_folder(tmp_path, monkeypatch):
     store = a_store(tmp_path)
     session = Session(tmp_path, Settings(), store, 1)
     tried = []
@@ -536,9 +524,7 @@ def test_nothing_is_looked_at_if_nothing_was_added(tmp_path: Path, monkeypatch: 
     store.trim()
 
 
-def test_what_cannot_be_removed_to_make_room_is_a_problem_that_is_told_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_removed_to_make_room_is_a_problem_that_is_told_once(tmp_path, monkeypatch):
     def refuse(folder: Path) -> None:
         raise CacheError("it stays", PLACE)
 

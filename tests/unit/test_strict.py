@@ -99,9 +99,7 @@ def refused(project: StrictProject, file: str) -> DefinitionError:
         ("import ctypes\ntry:\n    ctypes.CDLL('tables/a.json')\nexcept OSError:\n    pass", "tables/a.json", ""),
     ],
 )
-def test_a_project_file_that_is_read_has_to_be_declared(
-    project: StrictProject, read: str, name: str, declared: str
-) -> None:
+def test_a_project_file_that_is_read_has_to_be_declared(project, read, name, declared):
     error = refused(project, project.empty("k", read))
     assert error.message == f"the file reads {name}, which is neither imported nor declared (strict mode)"
     line = 2 + next(n for n, text in enumerate(read.splitlines()) if name in text)
@@ -230,9 +228,7 @@ def test_what_no_declaration_allows(project: StrictProject, code: str, text: str
         ("open('kernels/tuning.json')", "1 / 0", "raised ZeroDivisionError", None),  # it may be declared later
     ],
 )
-def test_a_failure_hides_only_what_may_be_declared(
-    project: StrictProject, read: str, fails: str, message: str, detail: str | None
-) -> None:
+def test_a_failure_hides_only_what_may_be_declared(project, read, fails, message, detail):
     with pytest.raises(DefinitionError) as caught:
         project.discover(project.declaring(["tuning.json"], f"{read}\n{fails}"))
     assert message in caught.value.message
@@ -287,9 +283,7 @@ def test_what_installed_modules_do_when_they_are_imported_is_their_own_affair(tm
     assert "starts a process: true" in error.message and error.where.location == "kernels/k.py:5"
 
 
-def test_a_module_from_elsewhere_is_imported_as_any_and_what_it_reads_is_declared(
-    project: StrictProject, tmp_path: Path
-) -> None:
+def test_a_module_from_elsewhere_is_imported_as_any_and_what_it_reads_is_declared(project, tmp_path):
     table, tool = tmp_path / "table.json", tmp_path / "elsewhere_tool.py"
     table.write_text("1")
     tool.write_text("")

@@ -38,9 +38,7 @@ ALL = [SMALL, H100, H800, table("A100", 108, "sm_80")]
         ("sm_90", "H100", 132, None),
     ],
 )
-def test_the_table_of_the_device_counts_or_else_that_of_the_nearest_count(
-    arch: str, name: str, count: int, expected: DeviceTable | None
-) -> None:
+def test_the_table_of_the_device_counts_or_else_that_of_the_nearest_count(arch, name, count, expected):
     assert table_for(ALL, "cuda", arch, name, count) == expected
     assert table_for(ALL, "llvm", arch, name, count) is None
     assert table_for([], "cuda", arch, name, count) is None

@@ -57,9 +57,7 @@ def faster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("define", [with_macro, with_inline_function])
-def test_a_function_gives_the_same_each_time(
-    define: Callable[[int], tvm.tirx.PrimFunc], request: pytest.FixtureRequest
-) -> None:
+def test_a_function_gives_the_same_each_time(define, request):
     expected = [define(SIZE), define(2 * SIZE)]
     request.getfixturevalue("faster")
     for _ in range(2):

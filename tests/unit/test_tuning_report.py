@@ -116,9 +116,7 @@ MISFITS = [
 
 
 @pytest.mark.parametrize(("old", "new", "expected"), MISFITS)
-def test_a_damaged_result_is_a_note_and_the_rest_is_shown(
-    project: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, expected: str
-):
+def test_a_damaged_result_is_a_note_and_the_rest_is_shown(project, capsys, old, new, expected):
     path = project / "build/tune/gemm/sm_90a-132/result.json"
     content = re.sub(r"\n +", "\n", path.read_text())
     old, new = (re.sub(r"\n +", "\n", text) for text in (old, new))
@@ -200,9 +198,7 @@ def test_choices_by_size(project: Path):
     ],
     ids=["not the fastest", "without a timing", "another one with fewer rounds"],
 )
-def test_the_regret_of_a_choice_is_that_beside_what_was_measured_to_the_end(
-    tmp_path: Path, change: Any, shown: list[str]
-):
+def test_the_regret_of_a_choice_is_that_beside_what_was_measured_to_the_end(tmp_path, change, shown):
     page = page_of(tmp_path, replace(GEMM, sizes=(change(GEMM.sizes[0]), *GEMM.sizes[1:])))
     assert rows_of(page, "Choices of k n=4096 dtype=float16")[0][1:6] == shown
 

@@ -63,9 +63,7 @@ def test_a_whole_one_is_well(good: dict[str, Path], base: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_hostile_wheel_is_refused_by_the_name_of_what_is_wrong(
-    good: dict[str, Path], tmp_path: Path, name: str
-) -> None:
+def test_a_hostile_wheel_is_refused_by_the_name_of_what_is_wrong(good, tmp_path, name):
     kind = KINDS[name]
     draft = draft_of(good[kind.base])
     kind.change(draft)
@@ -171,9 +169,7 @@ def test_one_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path, capsys
 
 
 @pytest.mark.parametrize("content", [b"[" * 100_000, b'{"a":' * 100_000, b'{"package": NaN}', b"\xff", b"9" * 5000])
-def test_a_manifest_of_another_form_is_no_error_of_the_command(
-    provider: Draft, good: dict[str, Path], tmp_path: Path, content: bytes
-) -> None:
+def test_a_manifest_of_another_form_is_no_error_of_the_command(provider, good, tmp_path, content):
     provider.manifest = lambda sealed: content
     wheel = provider.write(tmp_path)
     assert any("demo_sm_80/manifest.json is no manifest" in problem for problem in verify_wheel(wheel))
@@ -275,9 +271,7 @@ AMBIGUOUS: dict[str, tuple[Callable[[Zip], None], str]] = {
 
 
 @pytest.mark.parametrize(("change", "said"), AMBIGUOUS.values(), ids=AMBIGUOUS)
-def test_an_archive_that_readers_do_not_agree_on_cannot_be_read(
-    tmp_path: Path, change: Callable[[Zip], None], said: str
-) -> None:
+def test_an_archive_that_readers_do_not_agree_on_cannot_be_read(tmp_path, change, said):
     wheel = provider_wheel(tmp_path)
     archive = Zip(wheel)
     change(archive)
@@ -371,9 +365,7 @@ def test_a_compressed_image_is_unpacked_to_its_size_and_no_further() -> None:
         ("linux_x86_64", "manylinux_2_17_x86_64", False),
     ],
 )
-def test_a_name_promises_no_older_system_than_the_libraries_need(
-    good: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tag: str, needed: str, fits: bool
-) -> None:
+def test_a_name_promises_no_older_system_than_the_libraries_need(good, tmp_path, monkeypatch, tag, needed, fits):
     draft = draft_of(good["package"])
     draft.tag(tag)
     monkeypatch.setattr(verify_module, "platform_tag", lambda wheel: needed)
@@ -388,25 +380,19 @@ def test_a_command_that_replaces_one_of_the_environment_is_refused(provider: Dra
     assert any("whose name is a path, or that of a program" in problem for problem in problems), problems
 
 
-def test_what_a_wheel_says_of_itself_cannot_command_the_terminal(
-    provider: Draft, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_wheel_says_of_itself_cannot_command_the_terminal(provider, tmp_path, capsys):
     text("@METADATA", b"\nVersion: ", b"\nVersion: 9\x1b]0;evil\x07\r")(provider)
     assert verify([provider.write(tmp_path)]) == 1
     assert not set(capsys.readouterr().err) & {"\x1b", "\x07", "\r"}
 
 
-def test_device_code_beside_a_package_that_lists_none_of_its_own_is_no_traceback(
-    good: dict[str, Path], tmp_path: Path
-) -> None:
+def test_device_code_beside_a_package_that_lists_none_of_its_own_is_no_traceback(good, tmp_path):
     package = draft_of(good["package"])
     package.kernel["variants"][0]["units"] = 5
     assert any("is of another build" in said for said in verify_together([package.write(tmp_path), good["provider"]]))
 
 
-def test_commands_are_accepted_if_they_are_asked_for_and_of_the_package(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_are_accepted_if_they_are_asked_for_and_of_the_package(tmp_path, capsys):
     wheel = pure_wheel(tmp_path / "own", {"demo-run": "demo.tools:main"})
     assert verify([wheel], own_points=True) == 0 and verify([wheel]) == 1
     assert "demo-run = demo.tools:main of the group console_scripts: accept" in capsys.readouterr().err
@@ -467,9 +453,7 @@ def test_device_code_and_packages_that_are_not_of_one_build_are_named(tmp_path: 
     ]
 
 
-def test_device_code_beside_a_package_that_is_not_split_is_named_unless_it_is_of_another_version(
-    tmp_path: Path,
-) -> None:
+def test_device_code_beside_a_package_that_is_not_split_is_named_unless_it_is_of_another_version(tmp_path):
     provider, later = provider_wheel(tmp_path), provider_wheel(tmp_path, version="1.1")
     package = split_wheel(tmp_path, split=False)
     assert verify_together([package, provider]) == [

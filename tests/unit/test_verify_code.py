@@ -106,9 +106,7 @@ def test_a_damaged_fatbin_in_a_library_is_named() -> None:
         ),
     ],
 )
-def test_device_code_in_a_file_is_for_the_arch_that_the_manifest_says(
-    file: str, arch: str, content: bytes, problem: str
-) -> None:
+def test_device_code_in_a_file_is_for_the_arch_that_the_manifest_says(file, arch, content, problem):
     assert image_problem(file, arch, content) == problem
 
 

@@ -39,9 +39,7 @@ def digest(content: bytes) -> str:
 FILES = {"demo/b.py": b"b", "demo/a.py": b"a" * 5000, "demo/_lib/k.so": bytes(range(256))}
 
 
-def test_equal_content_gives_equal_bytes_whatever_its_order_and_wherever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_equal_content_gives_equal_bytes_whatever_its_order_and_wherever(tmp_path, monkeypatch):
     project, paths = project_of(tmp_path), [tmp_path / str(number) / "demo-1.0-py3-none-any.whl" for number in range(2)]
     for path, names in zip(paths, (list(FILES), sorted(FILES)), strict=True):
         path.parent.mkdir()

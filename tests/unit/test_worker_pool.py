@@ -134,9 +134,7 @@ def test_a_worker_loads_pytorch_only_if_a_definition_does(shared: Project) -> No
         ("import os; os.closerange(3, 1000)", "while"),
     ],
 )
-def test_a_dying_worker_is_one_clear_error_and_the_next_call_works(
-    shared: Project, crash: str, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dying_worker_is_one_clear_error_and_the_next_call_works(shared, crash, how, monkeypatch):
     if "closerange" not in crash:  # it does not end by itself
         monkeypatch.setattr(worker_module, "REAP_S", HANGS_AFTER_S)
     file = shared.empty("crashing", body=f"{crash}\nreturn None")

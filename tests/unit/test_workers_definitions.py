@@ -418,9 +418,7 @@ def k():
         (["tuning.json"], "kernels/new.json", False),
     ],
 )
-def test_what_a_kernel_declares_is_a_dependency_even_if_nothing_reads_it(
-    project: Project, reads: list[str], made: str, is_dependency: bool
-) -> None:
+def test_what_a_kernel_declares_is_a_dependency_even_if_nothing_reads_it(project, reads, made, is_dependency):
     project.write("kernels/tuning.json", "1")
     project.write("tables/a.json", "1")
     project.write("tables/deep/a.json", "1")
@@ -522,9 +520,7 @@ return te.create_prim_func([x, z])"""
         (EMPTY.format(name="k", top="", body="import missing_module"), 6, "ModuleNotFoundError"),
     ],
 )
-def test_what_is_wrong_when_it_is_lowered_is_an_error_at_the_users_line(
-    project: Project, text: str, line: int, message: str
-) -> None:
+def test_what_is_wrong_when_it_is_lowered_is_an_error_at_the_users_line(project, text, line, message):
     project.write("kernels/k.py", text)
     with pytest.raises(DefinitionError, match=message) as caught:
         project.lower("kernels/k.py", "k")

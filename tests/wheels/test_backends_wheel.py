@@ -56,9 +56,7 @@ def test_the_default_backend_is_required_and_the_others_are_extras(both: Path) -
 
 
 @pytest.mark.parametrize("minor", [11, 12, 13])
-def test_one_extension_runs_on_every_python(
-    both: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, minor: int
-) -> None:
+def test_one_extension_runs_on_every_python(both, tmp_path, tmp_path_factory, minor):
     home = linked(needed(tmp_path_factory, minor), tmp_path / "home")
     for path in site_of(home).iterdir():
         if not path.name.startswith(("apache_tvm_ffi", "tvm_ffi")):
@@ -68,9 +66,7 @@ def test_one_extension_runs_on_every_python(
     assert done.stdout == f"(3, {minor})\n", done.stderr
 
 
-def test_a_package_of_pure_python_is_for_any_machine_also_if_pip_makes_it(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_package_of_pure_python_is_for_any_machine_also_if_pip_makes_it(tmp_path, tmp_path_factory):
     """Only the backend cuda_core: no library, no compiler of host code, the device code in files."""
     project = made_again(tmp_path_factory, tmp_path / "pure")
     settings = 'package = "demo"\ntargets = ["cuda"]\nbackends = ["cuda_core"]\n'
@@ -91,9 +87,7 @@ def test_a_package_of_pure_python_is_for_any_machine_also_if_pip_makes_it(
     assert pip_wheel(project, tmp_path / "out").read_bytes() == wheel.read_bytes()
 
 
-def test_a_package_with_libraries_and_images_says_nothing_of_the_images(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_package_with_libraries_and_images_says_nothing_of_the_images(tmp_path, tmp_path_factory):
     project = made_again(tmp_path_factory, tmp_path / "mixed")
     run = project.scons("-j2", "ARCHS=sm_80", "BACKENDS=tvm_ffi,cuda_core", "wheel")
     assert "ignoring" not in run.output and "unknown" not in run.output

@@ -86,9 +86,7 @@ def test_the_driver_gets_the_container(packed: Project, machine: Machine) -> Non
     assert machine.loads == [f"fatbin sm_90 {len(fatbin(packed, 'sm_90a'))}"]
 
 
-def test_split_and_compressed_code_needs_a_driver_that_can_read_it(
-    packed: Project, machine: Machine, tmp_path: Path
-) -> None:
+def test_split_and_compressed_code_needs_a_driver_that_can_read_it(packed, machine, tmp_path):
     project = packed.copied(tmp_path / "copy")
     project.scons("-j2", "wheel", "COMPRESS=size", "SPLIT=arch")
     wheels = wheels_of(project)

@@ -98,9 +98,7 @@ def test_two_packages_and_two_versions_in_processes_at_one_time(made: Path) -> N
     assert [process.returncode for process in running] == [0, 0, 0]
 
 
-def test_an_upgrade_replaces_a_package_and_leaves_the_other(
-    made: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_an_upgrade_replaces_a_package_and_leaves_the_other(made, tmp_path, tmp_path_factory):
     wheels = [next((made / project / "dist").iterdir()) for project in ("alpha", "beta", "alpha-2")]
     home = linked(needed(tmp_path_factory), tmp_path / "home")
     install(home, *wheels[:2])

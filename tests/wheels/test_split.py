@@ -82,9 +82,7 @@ def test_splitting_lowers_and_compiles_no_device_code_again_and_changes_no_tag(s
     assert inside(wheels_of(project)["main"]) == inside(wheels_of(split)["main"])
 
 
-def test_equal_sources_give_equal_wheels(
-    split: Project, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_equal_sources_give_equal_wheels(split, tmp_path, tmp_path_factory):
     other = split_copy(elsewhere(tmp_path_factory), tmp_path / "another path")
     other.scons("-j1", "wheel", "CACHE_DIR=", env={"TZ": "Asia/Tokyo", "HOME": str(tmp_path)})
     mine, theirs = wheels_of(split), wheels_of(other)
@@ -126,9 +124,7 @@ def installed(home: Path) -> set[str]:
     return {path.name for path in environments.site_of(home).glob("demo*") if not path.name.endswith("-info")}
 
 
-def test_device_code_is_installed_arch_by_arch_and_the_best_is_used(
-    split: Project, fresh: Path, machine: Machine, tmp_path: Path
-) -> None:
+def test_device_code_is_installed_arch_by_arch_and_the_best_is_used(split, fresh, machine, tmp_path):
     python = fresh / "bin/python"
     install(fresh, split, "demo-kernels")
     assert installed(fresh) == {"demo"}
@@ -188,9 +184,7 @@ def library_call(machine: Machine, library: Path, *providers: str) -> str:
     return machine.run(code, capability=80)
 
 
-def test_a_library_that_is_loaded_without_its_package_finds_what_was_built(
-    split: Project, machine: Machine, tmp_path: Path
-) -> None:
+def test_a_library_that_is_loaded_without_its_package_finds_what_was_built(split, machine, tmp_path):
     library = split.folder / "build/kernels/demo/scale/scale.so"
     assert library_call(machine, library, "None") == "" and machine.loaded == ["cubin sm_80"]
     copy = Path(shutil.copyfile(library, tmp_path / "scale.so"))
@@ -241,9 +235,7 @@ def test_a_front_end_gets_the_wheel_that_it_asks_for_or_all(split: Project, tmp_
         ({"targets": "llvm"}, "split = 'arch' without the target cuda"),
     ],
 )
-def test_bad_config_settings_are_plain_errors(
-    split: Project, tmp_path: Path, settings: dict[str, str], message: str
-) -> None:
+def test_bad_config_settings_are_plain_errors(split, tmp_path, settings, message):
     out = tmp_path / "out"
     out.mkdir()
     for name in ("prepare_metadata_for_build_wheel", "build_wheel"):

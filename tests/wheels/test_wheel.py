@@ -102,9 +102,7 @@ def test_a_second_run_makes_nothing_and_a_change_makes_another(made: Project, tm
     assert project.scons().stages == [], "without the target nothing is read for a wheel"
 
 
-def test_equal_sources_give_equal_wheels_wherever_and_by_whomever_they_are_built(
-    made: Project, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_equal_sources_give_equal_wheels_wherever_and_by_whomever_they_are_built(made, tmp_path_factory):
     other = elsewhere(tmp_path_factory)
     assert wheel_of(other).name == wheel_of(made).name
     assert wheel_of(other).read_bytes() == wheel_of(made).read_bytes()
@@ -131,17 +129,13 @@ def require_running(home: Path, wheel: Path, nothing: Path) -> None:
     assert done.returncode == 0 and done.stdout.startswith(str(home)), done.stderr
 
 
-def test_an_installed_wheel_runs_with_its_dependencies_only(
-    made: Project, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_an_installed_wheel_runs_with_its_dependencies_only(made, tmp_path, tmp_path_factory):
     home = linked(needed(tmp_path_factory), tmp_path / "with blank and \u00e9")
     require_running(home, wheel_of(made), tmp_path / "nothing")
 
 
 @pytest.mark.parametrize("minor", [minor for minor in range(10, 14) if minor != sys.version_info.minor])
-def test_an_installed_wheel_runs_on_every_python(
-    made: Project, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, minor: int
-) -> None:
+def test_an_installed_wheel_runs_on_every_python(made, tmp_path, tmp_path_factory, minor):
     home = linked(needed(tmp_path_factory, minor), tmp_path / "home")
     require_running(home, wheel_of(made), tmp_path / "nothing")
 
@@ -149,9 +143,7 @@ def test_an_installed_wheel_runs_on_every_python(
 OLDEST_TVM_FFI = "0.1.13.post2"
 
 
-def test_it_runs_with_the_oldest_tvm_ffi_that_it_accepts(
-    made: Project, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_it_runs_with_the_oldest_tvm_ffi_that_it_accepts(made, tmp_path, tmp_path_factory):
     accepted = Requirement(TvmFfi.run_needs[0].requirement).specifier
     assert OLDEST_TVM_FFI in accepted and "0.1.12" not in accepted, "then another one is the oldest"
     home = linked(needed(tmp_path_factory), tmp_path / "home")
@@ -259,9 +251,7 @@ if "SCons" in " ".join(sys.orig_argv) or "kernelwright" in " ".join(sys.orig_arg
     ("system", "machine", "library"),
     [("linux", "aarch64", "glibc"), ("linux", "x86_64", "musl"), ("darwin", "arm64", "")],
 )
-def test_a_platform_without_wheels_is_named_and_leaves_none(
-    made: Project, tmp_path: Path, system: str, machine: str, library: str
-) -> None:
+def test_a_platform_without_wheels_is_named_and_leaves_none(made, tmp_path, system, machine, library):
     project = without_dist(made, tmp_path / "copy")
     # As far as the programs that build can see, this is another machine.
     text = ELSEWHERE.format(system=system, machine=machine, library=library)
