@@ -523,15 +523,13 @@ import hashlib
 from kernelwright.ondemand.eager import Choices
 scale = kw.load("kernels/scale.py").scale.using(archs=["sm_80"], flags={flags})
 """
-    demand.run(
-        f"""{begin}
+    demand.run(f"""{begin}
 choices = Choices(scale)
 first = choices.kernel({{"dtype": "float32"}})
 assert choices.watch.settle() and choices.watch.is_current()
 open("{inner}", "w").write("#define VALUE 2\\n")
 assert not choices.watch.is_current() and not scale.compile(dtype="float32").cached
-"""
-    )
+""")
     program = f"""{begin}
 kernel = scale.compile(dtype="float32")
 image = (kernel.artifacts / "dtype-float32/cuda/sm_80.cubin").read_bytes()
@@ -563,8 +561,7 @@ def test_another_nvcc_counts_in_the_next_process(project: Project) -> None:
 def test_a_project_is_looked_for_when_a_file_is_loaded(cpu_project: Project) -> None:
     demand = Demand(cpu_project)
     demand.definition("times")
-    demand.run(
-        """
+    demand.run("""
         def level(kernel):
             assert (array(kernel(x)) == 2).all()
             return list(kernel._eager._choices.chosen.values())[-1].key == v2.key
@@ -579,8 +576,7 @@ def test_a_project_is_looked_for_when_a_file_is_loaded(cpu_project: Project) -> 
         again = kw.load("kernels/times.py").times
         v2 = again.using(archs=["x86-64-v2"]).compile()
         assert level(again)
-        """
-    )
+        """)
 
 
 def test_what_changes_while_a_call_compiles_counts_at_the_next_one(demand: Demand) -> None:
@@ -626,8 +622,7 @@ def test_a_source_that_is_edited_during_the_compile_is_never_taken_for_the_one_b
     demand.project.write("kernels/factor.py", "FACTOR = 2\n")
     demand.project.replace("kernels/times.py", "te.const(factor", "te.const(FACTOR")
     demand.project.replace("kernels/times.py", "from tvm", "from kernels.factor import FACTOR\nfrom tvm")
-    demand.run(
-        """
+    demand.run("""
 from pathlib import Path
 x = np.ones((3, 4), "float32")
 from kernelwright.ondemand.session import SESSIONS
@@ -642,8 +637,7 @@ def edited_meanwhile():
 SESSIONS.close()
 assert (array(edited_meanwhile()(x)) == 3).all(), "it is done once more"
 assert (array(times.compile()(x)) == 3).all() and (array(times(x)) == 3).all()
-"""
-    )
+""")
 
 
 def test_what_tvmscript_reads_counts_at_the_next_call(demand: Demand) -> None:

@@ -57,8 +57,7 @@ ALL_KINDS += ["sm_100", "sm_100f", "sm_100a", "sm_103", "sm_103f", "sm_75"]
 def test_the_best_image_for_the_device_is_loaded(launcher, tmp_path, tmp_path_factory, built, expected):
     """A device has one capability for as long as a process uses it."""
     process = of_scale(launcher, tmp_path_factory, tmp_path, built)
-    said = process.run(
-        f"""
+    said = process.run(f"""
         x = on_cuda((5,), "float16")
         for capability in {[*expected]}:
             os.environ["STANDIN_CAPABILITY"] = str(capability)
@@ -66,8 +65,7 @@ def test_the_best_image_for_the_device_is_loaded(launcher, tmp_path, tmp_path_fa
                 print(refusal(lambda: made.kernel("scale")(x, x, 1, 1, 1)).partition("\\n")[0], flush=True)
                 os._exit(0)
             os.wait()
-        """
-    )
+        """)
     assert process.calls("load") == [loaded for loaded in expected.values() if loaded]
     message = (
         f"RuntimeError: kernel 'scale': cuda:0 is an sm_{{}}, and variant default was built for {', '.join(built)}"
@@ -85,15 +83,13 @@ def test_a_device_that_no_image_suits_is_refused(process: Process) -> None:
 
 
 def test_a_device_that_does_not_exist_is_refused(process: Process) -> None:
-    said = process.run(
-        """
+    said = process.run("""
         norm = made.kernel("norm")
         print([norm.supported(name) for name in ("cuda", "cuda:1", "cuda:2", "cpu")])
         print(refusal(lambda: norm.preload("cuda:2")))
         print(refusal(lambda: norm.preload("tpu")))
         print(refusal(lambda: norm.preload("cpu")))
-        """
-    ).splitlines()
+        """).splitlines()
     assert said[:2] == [
         "[True, True, False, False]",
         "ValueError: kernel 'norm': there is no cuda:2, the process sees 2 CUDA devices",
@@ -104,20 +100,17 @@ def test_a_device_that_does_not_exist_is_refused(process: Process) -> None:
 
 
 def test_preload_loads_and_a_call_then_only_launches(process: Process) -> None:
-    process.run(
-        """
+    process.run("""
         norm, x = made.kernel("norm"), on_cuda((3, 64))
         norm.preload("cuda:0")
         norm(x, x)
-        """
-    )
+        """)
     assert process.order("load", "launch") == ["load"] * 4 + ["launch"]
 
 
 def test_threads_load_an_image_once(process: Process, launcher: str) -> None:
     """For cuda.core, once for each device."""
-    process.run(
-        """
+    process.run("""
         import threading
         scale, start, errors = made.kernel("scale"), threading.Barrier(8), []
         def work(number):
@@ -134,8 +127,7 @@ def test_threads_load_an_image_once(process: Process, launcher: str) -> None:
         for thread in threads:
             thread.join()
         assert not errors, errors
-        """
-    )
+        """)
     assert process.calls("load") == ["sm_80"] * (1 if launcher == "library" else 2)
     assert len(process.calls("launch")) == 160
 
@@ -214,16 +206,14 @@ EARLIER = (
 @pytest.mark.parametrize("blocking", [False, True])
 def test_an_error_of_earlier_work_says_so(process: Process, blocking: bool) -> None:
     sticky = [226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911]
-    said = process.run(
-        f"""
+    said = process.run(f"""
         os.environ["CUDA_LAUNCH_BLOCKING"] = "{int(blocking)}"
         {CALL.rpartition("; ")[0]}
         for status in {[*sticky, 701]}:
             os.environ["STANDIN_FAIL"] = f"cuLaunchKernelEx={{status}}"
             head, *more = refusal(lambda: scale(x, x, 1, 1, 1)).partition("\\n")
             print("".join(more), end="|")
-        """
-    )
+        """)
     at_fault = "\n  remedy: restart the process, since CUDA cannot be used in it any more"
     assert said.split("|") == [at_fault if blocking else EARLIER] * len(sticky) + ["", ""], "701 is of this launch"
 
@@ -301,8 +291,7 @@ def test_a_child_may_drop_outputs_of_its_parent(process: Process) -> None:
 
 
 def test_the_context_that_was_current_is_current_afterwards(process: Process) -> None:
-    printed = process.run(
-        """
+    printed = process.run("""
         from cuda.bindings import driver
         x, scale = on_cuda((5,), "float16", 1), made.kernel("scale")
         scale(x, x, 1, 1, 1)
@@ -316,16 +305,14 @@ def test_the_context_that_was_current_is_current_afterwards(process: Process) ->
         made.kernel("two_steps")(far, far)
         made.kernel("two_steps")(far)
         print(int(driver.cuCtxGetDevice()[1]))
-        """
-    )
+        """)
     assert printed == "CUDA_ERROR_INVALID_CONTEXT\n0\n0\n"
     launched = [line.split()[-1] for line in process.calls("launch")]
     assert launched == ["cuda:1", "cuda:1", "cuda:0", *["cuda:1"] * 4]
 
 
 def test_a_default_stream_is_that_of_the_primary_context_and_another_stays_in_its_own(process: Process) -> None:
-    said = process.run(
-        """
+    said = process.run("""
         import ctypes
         from cuda.bindings import driver
         driver.cuInit(0)
@@ -339,8 +326,7 @@ def test_a_default_stream_is_that_of_the_primary_context_and_another_stays_in_it
         library.cuCtxGetCurrent(ctypes.byref(now))
         assert now.value == own.value
         print(refusal(lambda: call(scale, x, 1, 1, 1, stream=0xf001)))
-        """
-    )
+        """)
     assert ["a context of its own" in line for line in process.calls("launch")] == [False, False, False, True, False]
     assert said == (
         "RuntimeError: kernel 'scale': its output would be made in a stream of another context of cuda:0 than the "
@@ -372,15 +358,13 @@ def test_an_output_is_allocated_in_the_launchs_stream_from_a_pool_that_keeps_its
 
 
 def test_kernels_share_one_pool_for_each_device(process: Process) -> None:
-    process.run(
-        """
+    process.run("""
         for device in (0, 1, 0):
             x = on_cuda((100,), device=device)
             made.kernel("two_steps")(x, x)
             made.kernel("two_steps")(x)
         made.kernel("fill")(on_cuda((4,)), 10)
-        """
-    )
+        """)
     keeps = "keeps 0xffffffffffffffff"
     assert process.calls("pool") == ["1 of cuda:0", f"1 {keeps}", "2 of cuda:1", f"2 {keeps}"]
     assert {line.split(" from ")[1] for line in process.calls("allocate")} == {"pool 1 of cuda:0", "pool 2 of cuda:1"}

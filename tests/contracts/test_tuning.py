@@ -672,8 +672,7 @@ def test_a_config_without_a_point_for_a_target_is_not_compared_with_calls_on_it(
 
 
 def test_a_kernel_of_a_notebook_has_its_first_point(demand: Demand) -> None:
-    demand.run(
-        """
+    demand.run("""
         from tvm import te
 
         @kw.kernel(configs=[{"dtype": "float32"}], tune=[{"factor": 2}, {"factor": 3}], outputs=["y"])
@@ -687,5 +686,4 @@ def test_a_kernel_of_a_notebook_has_its_first_point(demand: Demand) -> None:
         assert array(times(x)).max() == 2
         assert array(times.compile(factor=3)(x)).max() == 3
         assert list(times.compile().variants) == [{"dtype": "float32", "factor": 2}]
-    """
-    )
+    """)

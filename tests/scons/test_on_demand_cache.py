@@ -77,8 +77,7 @@ def checkouts(request: pytest.FixtureRequest) -> tuple[Demand, str]:
 
 def test_two_checkouts_stay_compiled_and_keep_what_is_theirs(checkouts: tuple[Demand, str]) -> None:
     demand, begin = checkouts
-    demand.run(
-        f"""{begin}
+    demand.run(f"""{begin}
 first = one.compile()
 elsewhere(two.compile)
 require(first, 5)
@@ -86,16 +85,14 @@ again = [(kernel.cached, kernel.key) for kernel in (one.compile(), two.compile()
 assert [cached for cached, _ in again] == [True] * 4 and first.key == again[0][1] != again[1][1] == again[3][1]
 require(first, 5), require(two.compile(), 7)
 assert first.artifacts != two.compile().artifacts
-"""
-    )
+""")
     assert demand.entries() and len(demand.kernels()) == 2 and demand.rest() == []
     demand.run(f"{begin}\nassert two.compile().cached and one.compile().cached; require(two.compile(), 7)")
 
 
 def test_another_checkout_is_compiled_between_any_two_steps_of_a_compile(checkouts: tuple[Demand, str]) -> None:
     demand, begin = checkouts
-    demand.run(
-        f"""{begin}
+    demand.run(f"""{begin}
 from kernelwright.ondemand import loaded
 compile_job = loaded.compile_job
 
@@ -109,14 +106,12 @@ for _ in range(2):
     require(one.compile(), 5)
 loaded.compile_job = compile_job
 require(two.compile(), 7), require(one.compile(), 5)
-"""
-    )
+""")
 
 
 def test_a_kernel_whose_files_have_gone_shows_no_others(checkouts: tuple[Demand, str]) -> None:
     demand, begin = checkouts
-    demand.run(
-        f"""{begin}
+    demand.run(f"""{begin}
 first = one.compile()
 elsewhere(kw.clear_cache)
 with pytest.raises(kw.KernelwrightError, match="(?s)no longer in the cache.*remedy: compile it again"):
@@ -127,8 +122,7 @@ with pytest.raises(kw.KernelwrightError, match="no longer in the cache"):
 again = one.compile()
 assert not again.cached
 require(again, 5), require(two.compile(), 7)
-"""
-    )
+""")
 
 
 BEGIN = """
@@ -189,8 +183,7 @@ def test_damage_anywhere_in_the_cache_costs_only_time(demand: Demand) -> None:
 
 
 def test_a_cache_can_be_deleted_while_it_is_used(demand: Demand) -> None:
-    demand.run(
-        f"""{BEGIN}
+    demand.run(f"""{BEGIN}
 import shutil
 for dtype in ("float32", "float64", "float32"):
     times(np.ones((3, 4), dtype))
@@ -204,8 +197,7 @@ assert not os.path.exists(os.environ["KERNELWRIGHT_CACHE_DIR"]), "a call with an
 again, other = times.compile(), times.compile(dtype="float64")
 assert not again.cached and (array(again(x)) == 2).all() and (array(times(x)) == 2).all()
 assert not other.cached and (array(other(x.astype("float64"))) == 2).all()
-"""
-    )
+""")
 
 
 def test_a_disabled_cache_reads_and_keeps_nothing(demand: Demand) -> None:

@@ -178,8 +178,7 @@ def test_a_script_compiles_its_own_kernels_and_so_do_its_children(demand: Demand
 def test_a_child_of_fork_compiles_with_workers_of_its_own(cpu_project: Project) -> None:
     demand = Demand(cpu_project)
     demand.definition("times")
-    done = demand.run(
-        """
+    done = demand.run("""
         import threading
         times = kw.load("kernels/times.py").times
         x = np.ones((3, 4), "float32")
@@ -196,8 +195,7 @@ def test_a_child_of_fork_compiles_with_workers_of_its_own(cpu_project: Project) 
         kernel = times.compile(dtype="float32", factor=5)
         assert not kernel.cached and (array(kernel(x)) == 5).all(), "the parent's workers still work"
         assert times.compile(dtype="float32", factor=3).cached
-        """
-    )
+        """)
     assert done.stderr == ""
     assert demand.rest() == []
 
@@ -205,8 +203,7 @@ def test_a_child_of_fork_compiles_with_workers_of_its_own(cpu_project: Project) 
 def test_threads_compile_equal_keys_once_and_different_ones_at_once(cpu_project: Project) -> None:
     demand = Demand(cpu_project)
     demand.definition("times")
-    done = demand.run(
-        """
+    done = demand.run("""
         import threading
         loud = kw.load("kernels/times.py").times.using(verbose=True)
         x = np.ones((3, 4), "float32")
@@ -230,8 +227,7 @@ def test_threads_compile_equal_keys_once_and_different_ones_at_once(cpu_project:
         assert not wrong, wrong
         assert all(number == value for number, _, _, value in made), made
         assert sum(cached is False for _, _, cached, _ in made) == 3, made
-        """
-    )
+        """)
     assert done.stderr.count("[ LOWER ]") == 4 and done.stderr.count("[ LINK ]") == 4, done.stderr
 
 
@@ -366,8 +362,7 @@ def test_a_failure_of_one_thread_leaves_the_compile_of_another_alone(demand: Dem
         while not Path({str(failed)!r}).exists(): pass
     if factor == 4: raise ValueError("four")"""
     demand.project.write("kernels/slow.py", FILE.format(name="slow", body=body))
-    demand.run(
-        """
+    demand.run("""
         import threading
         from pathlib import Path
         slow = kw.load("kernels/slow.py").slow
@@ -381,5 +376,4 @@ def test_a_failure_of_one_thread_leaves_the_compile_of_another_alone(demand: Dem
         failed.touch()
         thread.join()
         assert (array(made[0](np.ones((1, 4), "float32"))) == 3).all()
-        """
-    )
+        """)

@@ -58,8 +58,7 @@ def test_outputs_by_position_are_names_for_those_who_call(cpu_project):
     cpu_project.write("kernels/softmax.py", text)
     cpu_project.scons("-j2")
     assert cpu_project.scons("check", "-j2").labels["CHECK"] == 2
-    cpu_project.python(
-        """
+    cpu_project.python("""
         import numpy as np, demo
         x = np.linspace(-2, 2, 24, dtype="float32").reshape(3, 8)
         made = np.from_dlpack(demo.softmax(x))
@@ -67,8 +66,7 @@ def test_outputs_by_position_are_names_for_those_who_call(cpu_project):
         kernel = demo.manifest()["kernels"]["softmax"]
         assert kernel["outputs"] == ["T_softmax_norm"], kernel["outputs"]
         assert [a["output"] for a in kernel["variants"][1]["arguments"]] == [False, True]
-        """
-    )
+        """)
     # Another position is another kernel; the same one counted from the front is not.
     cpu_project.replace("kernels/softmax.py", "outputs=[-1]", "outputs=[1]")
     assert set(cpu_project.scons("-j2").labels) == {"LOWER"}

@@ -103,8 +103,7 @@ def test_what_is_well_becomes_a_package_that_says_what_it_lacks(cpu_project):
 def test_calls_of_what_is_missing_say_why(cpu_project):
     break_it(cpu_project)
     cpu_project.scons("-j2", "--partial", "BACKENDS=tvm_ffi,cython", ok=False)
-    cpu_project.python(
-        """
+    cpu_project.python("""
         import numpy as np, pytest, demo
         x = np.arange(4, dtype="float32")
         assert np.from_dlpack(demo.scale(x)).tolist() == [0, 2, 4, 6]
@@ -129,8 +128,7 @@ def test_calls_of_what_is_missing_say_why(cpu_project):
             assert lacks in text and "gone/default for x86-64-v3 [lower]: the definition of gone raised" in text, text
             assert "kernels/syntax.py:1 [discover]: SyntaxError" in text, text
         assert lacks not in message(TypeError, lambda: demo.add_one(half))
-        """
-    )
+        """)
 
 
 def test_a_kernel_without_its_backward_kernel_is_called_without_gradients(cpu_project):
@@ -139,8 +137,7 @@ def test_a_kernel_without_its_backward_kernel_is_called_without_gradients(cpu_pr
     cpu_project.write("kernels/cube.py", lines)
     run = cpu_project.scons("-j2", "--partial", "BACKENDS=tvm_ffi,torch", ok=False)
     assert run.status == 2 and sorted(manifest_of(cpu_project)["kernels"]) == ["add_one", "cube", "scale"]
-    cpu_project.python(
-        """
+    cpu_project.python("""
         import pytest, torch
         from demo.backends.torch import cube
         x, w = torch.arange(8.0).reshape(2, 4), torch.ones(4)
@@ -150,8 +147,7 @@ def test_a_kernel_without_its_backward_kernel_is_called_without_gradients(cpu_pr
         text = str(caught.value)
         assert "no backward kernel" in text, text
         assert "cube_backward/dtype-float32 for x86-64-v3 [lower]: the definition of cube_backward" in text, text
-        """
-    )
+        """)
 
 
 def test_mended_it_is_the_package_that_a_first_build_makes(cpu_project, tmp_path_factory):

@@ -235,8 +235,7 @@ def test_a_grid_that_clusters_do_not_divide_is_refused(package: Any) -> None:
 
 
 def test_streams_have_many_forms_and_what_is_none_is_refused(process):
-    process.run(
-        """
+    process.run("""
         class Protocol:
             def __cuda_stream__(self):
                 return 0, 0x88
@@ -246,16 +245,13 @@ def test_streams_have_many_forms_and_what_is_none_is_refused(process):
             ptr = 0xaa
         for stream in (0x77, Protocol(), OfTorch(), OfCupy(), 0, 2, None):
             made.kernel("shared")(on_cuda((4,)), stream=stream)
-        """
-    )
+        """)
     streams = [re.findall(r"stream (\S+) on", line)[0] for line in process.calls("launch")]
     assert streams == ["0x77", "0x88", "0x99", "0xaa", "0", "0x2", "0"]
-    said = process.run(
-        """
+    said = process.run("""
         for stream in ("fast", True, -1, 1.5):
             print(refusal(lambda: made.kernel("shared")(on_cuda((4,)), stream=stream)).splitlines()[0])
-        """
-    )
+        """)
     shown = ("a str", "the bool True", "the int -1", "the float 1.5")
     message = "TypeError: kernel 'shared': stream is {}, expected a CUDA stream"
     assert said.splitlines() == [message.format(what) for what in shown]
@@ -322,14 +318,12 @@ def test_the_alignment_is_that_of_the_code_for_cuda(package: Any) -> None:
 def test_arrays_that_are_not_on_cuda_are_refused(process: Process) -> None:
     """Of PyTorch, which says so in its own way."""
     pytest.importorskip("torch")
-    said = process.run(
-        """
+    said = process.run("""
         import numpy, torch
         x, scale = on_cuda((5,), "float16"), made.kernel("scale")
         for array in (numpy.zeros(5, "float16"), torch.zeros(5), torch.zeros(5, device="meta")):
             print(refusal(lambda: scale(x, array, 1, 1, 1)).splitlines()[0])
-        """
-    )
+        """)
     built = "it was built for cuda (sm_80, sm_90, sm_90a, sm_100f, compute_80) only"
     places = ["cpu", "cpu", "device 0 of DLPack type 0"]
     assert [line.partition(", and ")[::2] for line in said.splitlines()] == [
@@ -338,8 +332,7 @@ def test_arrays_that_are_not_on_cuda_are_refused(process: Process) -> None:
 
 
 def test_a_number_is_asked_for_once_and_may_be_an_array_of_rank_0(process):
-    printed = process.run(
-        """
+    printed = process.run("""
         class Counting:
             # a number that is another one each time it is asked for
             asked = 0
@@ -348,8 +341,7 @@ def test_a_number_is_asked_for_once_and_may_be_an_array_of_rank_0(process):
                 return 4 if self.asked == 1 else 1000000
         number = Counting()
         print(made.kernel("fill")(on_cuda((4,)), number).shape, number.asked)
-        """
-    )
+        """)
     assert printed == "(4,) 1\n"
     assert " grid 4 1 1 " in process.calls("launch")[0]
     process.run(
@@ -367,21 +359,18 @@ def test_a_number_is_asked_for_once_and_may_be_an_array_of_rank_0(process):
 
 
 def test_only_so_many_kinds_of_calls_are_remembered(process: Process) -> None:
-    process.run(
-        """
+    process.run("""
         fill, x = made.kernel("fill"), on_cuda((4,))
         fill._shared.KEPT = 3
         for count in range(1, 9):
             fill(x, count, on_cuda((count,)))
             assert 1 <= len(fill._shared.matches) <= 3
-        """
-    )
+        """)
     assert len(process.calls("launch")) == 8
 
 
 def test_calls_that_no_variant_fits_are_noted_and_may_be_answered(process: Process) -> None:
-    printed = process.run(
-        """
+    printed = process.run("""
         from types import SimpleNamespace
         from kernelwright.runtime.misses import Misses
         misses, scale, x = Misses(), made.kernel("scale"), on_cuda((5,), "float16")
@@ -393,8 +382,7 @@ def test_calls_that_no_variant_fits_are_noted_and_may_be_answered(process: Proce
             print(noted["count"], [one.get("value", one.get("shape")) for one in noted["arguments"]])
         misses._definitions, misses._compiled = ("scale.py",), {"scale": lambda *arguments: len(arguments)}
         print(scale(on_cuda((5,)), 1, 1, 1))
-        """
-    )
+        """)
     assert printed == "1 [None, None, 1, 1, 2.5]\n1 [None, 1, 1, 1]\n4\n", "its arrays tell dtypes to DLPack only"
 
 
@@ -456,15 +444,13 @@ def test_arrays_may_have_the_array_interface_only(process: Process) -> None:
 
 
 def test_the_private_names_of_a_view_are_none_of_an_output(process: Process) -> None:
-    printed = process.run(
-        """
+    printed = process.run("""
         import copy, tvm_ffi
         y = made.kernel("scale")(on_cuda((1000,), "float16"), 1, 1, 1, stream=0x77)
         print(hasattr(y._view, "__dlpack_c_exchange_api__"), hasattr(y, "__dlpack_c_exchange_api__"))
         print(copy.copy(y).ptr == y.ptr)
         print(tvm_ffi.from_dlpack(y).shape)
-        """
-    )
+        """)
     assert printed == "True False\nTrue\n(1000,)\n"
     assert process.log[-1] == "synchronize stream 0x77"
 
@@ -524,13 +510,11 @@ print(type(made.kernel("scale")(x, 1, 1, number)).__name__)
 
 
 def test_temporary_memory_is_of_the_framework(process: Process) -> None:
-    printed = process.run(
-        """
+    printed = process.run("""
         from support import frameworks_standin
         torch = frameworks_standin.torch()
         x = frameworks_standin.TorchTensor((100,), torch.float32, 1)
         made.kernel("two_steps")(x, x)
-        """
-    )
+        """)
     assert printed.splitlines() == ["torch makes torch.uint8 [400] in 0x510 on cuda:1", "torch frees torch.uint8 [400]"]
     assert process.calls("allocate") == process.calls("free") == [] and len(process.calls("launch")) == 2

@@ -165,16 +165,14 @@ def test_ir_that_tvm_cannot_print_does_not_disturb_the_lowering(project: Project
 
 
 def test_a_function_that_no_rule_schedules_is_an_error_that_lists_the_rules(project: Project) -> None:
-    text = body(
-        """
+    text = body("""
 @T.prim_func(s_tir=True)
 def main(x: T.Buffer((32,), "int32")):
     for i in range(32):
         with T.sblock("a"):
             j = T.axis.spatial(32, i)
             x[j] = x[j] + 1
-"""
-    )
+""")
     with pytest.raises(LoweringError, match="no thread bindings") as caught:
         lowered(project, "k", text, "cuda")
     for rule in ("Matmul", "GEMV", "Reduction", "GeneralReduction", "Transpose", "Fallback"):
@@ -392,15 +390,13 @@ def test_an_unknown_cpu_arch_is_an_error_that_suggests_others(project: Project) 
 
 
 def test_a_failure_inside_tvm_names_kernel_variant_target_and_line(project: Project) -> None:
-    text = body(
-        """
+    text = body("""
 n, k = tirx.Var("n", "int32"), tirx.Var("k", "int32")
 @T.prim_func(s_tir=True)
 def main(x: T.Buffer((n * k,), "float32")):
     for i in range(n):
         x[i] = T.float32(1)
-"""
-    )
+""")
     with pytest.raises(LoweringError, match=r"TVM cannot lower the function for llvm \(x86-64-v3\)") as caught:
         lowered(project, "k", text)
     where = caught.value.where
@@ -445,8 +441,7 @@ def test_a_config_that_is_not_listed_is_checked_as_those_that_are(project, confi
         lowered(project, "k", SLUGS, config={"s": "d"}, slug="s-e", listed=False)
 
 
-QUADS = body(
-    """
+QUADS = body("""
 @T.prim_func(s_tir=True)
 def main(x: T.Buffer((1024,), "float32"), y: T.Buffer((1024,), "float32")):
     for b in T.thread_binding(8, thread="blockIdx.x"):
@@ -455,8 +450,7 @@ def main(x: T.Buffer((1024,), "float32"), y: T.Buffer((1024,), "float32")):
                 with T.sblock("y"):
                     j = T.axis.spatial(1024, b * 128 + t * 4 + v)
                     y[j] = x[j] * T.float32(2)
-"""
-)
+""")
 
 
 def test_pass_configs_are_those_of_the_whole_lowering_and_fields_of_an_object_are_a_dict(project):
