@@ -29,27 +29,12 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 SLOW = SlowTests()
 
 LONGEST = (
-    "triton_language/test_triton.py",
-    "cluster/test_dask.py",
-    "contracts/test_backends.py",
-    "scons/test_trust.py",
-    "scons/test_incremental.py",
-    "scons/test_gpu_script.py",
-    "scons/test_package.py",
-    "scons/test_backend_builds.py",
-    "scons/test_partial.py",
-    "scons/test_nvrtc_builds.py",
-    "wheels/test_wheel.py",
-    "contracts/test_library.py",
-    "unit/test_cython.py",
-    "scons/test_build_file.py",
-    "emulated/test_emulated_kernels.py",
-    "wheels/test_own_wheel.py",
-    "wheels/test_split.py",
-    "drills/test_killed_builds.py",
-    "scons/test_benchmarks.py",
-    "scons/test_isolation.py",
-    "unit/test_launches.py",
+    *("triton_language/test_triton.py", "cluster/test_dask.py", "contracts/test_backends.py", "scons/test_trust.py"),
+    *("scons/test_incremental.py", "scons/test_gpu_script.py", "scons/test_package.py", "scons/test_backend_builds.py"),
+    *("scons/test_partial.py", "scons/test_nvrtc_builds.py", "wheels/test_wheel.py", "contracts/test_library.py"),
+    *("unit/test_cython.py", "scons/test_build_file.py", "emulated/test_emulated_kernels.py"),
+    *("wheels/test_own_wheel.py", "wheels/test_split.py", "drills/test_killed_builds.py", "scons/test_benchmarks.py"),
+    *("scons/test_isolation.py", "unit/test_launches.py"),
 )
 """The files that take longest; they come first, so that at the end no process is alone with a long one."""
 

@@ -401,10 +401,7 @@ def test_a_package_is_imported_and_described_without_any_array_library(contracte
         print(x, "after the library was loaded without its module")
     """)
     assert printed.splitlines() == [
-        "[] ['cython', 'jax', 'torch', 'tvm_ffi']",
-        "[]",
-        "[2.0, 4.0] []",
-        "[] False",
+        *("[] ['cython', 'jax', 'torch', 'tvm_ffi']", "[]", "[2.0, 4.0] []", "[] False"),
         "[4. 4.] after the library was loaded without its module",
     ]
 

@@ -112,25 +112,9 @@ class Plan:
 
 
 WEIGHTS = {
-    "edit": 30,
-    "pad": 4,
-    "remove": 8,
-    "restore": 14,
-    "swap": 8,
-    "move_file": 4,
-    "revert": 6,
-    "pull": 5,
-    "bytecode": 3,
-    "wrong_reference": 2,
-    "damage": 8,
-    "lose": 3,
-    "kill": 5,
-    "move": 2,
-    "clean": 1,
-    "check": 4,
-    "restart": 3,
-    "together": 4,
-    "cell": 12,
+    **{"edit": 30, "pad": 4, "remove": 8, "restore": 14, "swap": 8, "move_file": 4, "revert": 6, "pull": 5},
+    **{"bytecode": 3, "wrong_reference": 2, "damage": 8, "lose": 3, "kill": 5, "move": 2, "clean": 1, "check": 4},
+    **{"restart": 3, "together": 4, "cell": 12},
 }
 """Kind of a step -> how often it comes."""
 

@@ -156,14 +156,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     run = project.scons("-j2")
     # Without "WRAP" for the CPU: the kernels are for CUDA only. Each cubin is made of the PTX of its own arch.
     assert run.labels == {
-        "GLIBC": 1,
-        "LAUNCHER": 1,
-        "LOWER": 3,
-        "PTX": 6,
-        "CUBIN": 6,
-        "WRAP": 4,
-        "CC": 2,
-        "LINK": 2,
+        **{"GLIBC": 1, "LAUNCHER": 1, "LOWER": 3, "PTX": 6, "CUBIN": 6, "WRAP": 4, "CC": 2, "LINK": 2},
     } | {"PACKAGE": 1}
     make_standin(project)
     return project
@@ -265,16 +258,8 @@ def boxes(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def test_the_launcher_encodes_a_tensor_map_for_each_call(boxes):
     (described,) = signature(boxes, "boxes/default")["tensor_maps"]
     assert described == {
-        "tensor": "x",
-        "dtype": "float16",
-        "sizes": ["k", "m"],
-        "strides": ["k * 2"],
-        "box": [64, 32],
-        "steps": [1, 1],
-        "interleave": 0,
-        "swizzle": 3,
-        "promotion": 0,
-        "fill": 0,
+        **{"tensor": "x", "dtype": "float16", "sizes": ["k", "m"], "strides": ["k * 2"], "box": [64, 32]},
+        **{"steps": [1, 1], "interleave": 0, "swizzle": 3, "promotion": 0, "fill": 0},
     }
     (argument, _) = signature(boxes, "boxes/default")["arguments"]
     assert argument["alignment"] == 16

@@ -82,18 +82,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Machine:
 T = np.arange(64)
 
 EXPECTED = {
-    "indices": T,
-    "backwards": 63 - T,
-    "warp_sum": np.where(T < 32, 496, 1520),
-    "down": np.where(T % 8 < 5, T + 3, T),
-    "half_warp": np.where(T % 32 < 16, T // 32 * 32 + 5, -1),
-    "ballot": np.where(T < 32, 11, 11 + 100),
-    "early_end": np.where(T < 32, 32, 0),
-    "atomics": np.full(64, 128),
-    "dynamic": T ^ 1,
-    "halves": np.zeros(64),
-    "workspace": 3 * (63 - T),
-    "copied": 63 - T,
+    **{"indices": T, "backwards": 63 - T, "warp_sum": np.where(T < 32, 496, 1520)},
+    **{"down": np.where(T % 8 < 5, T + 3, T), "half_warp": np.where(T % 32 < 16, T // 32 * 32 + 5, -1)},
+    **{"ballot": np.where(T < 32, 11, 11 + 100), "early_end": np.where(T < 32, 32, 0), "atomics": np.full(64, 128)},
+    **{"dynamic": T ^ 1, "halves": np.zeros(64), "workspace": 3 * (63 - T), "copied": 63 - T},
     "bfloat": np.round((1 + T / 256) * 128) / 128,
 }
 

@@ -68,17 +68,7 @@ ANSWER_LINES = [
 REQUEST_LINES = [encode(1, request) for request in REQUESTS]
 KINDS = {request.op: type(request) for request in REQUESTS}
 ODD_LINES = [
-    nested(100_000),
-    nested(930),
-    nested(950, '{"id":', "}"),
-    "",
-    "null",
-    "NaN",
-    "9" * 5000,
-    "[]",
-    '"',
-    "\0",
-    "x",
+    *(nested(100_000), nested(930), nested(950, '{"id":', "}"), "", "null", "NaN", "9" * 5000, "[]", '"', "\0", "x"),
 ]
 
 
@@ -125,22 +115,12 @@ def decode_answer(line: bytes) -> tuple[int, Any]:
 
 
 BAD_REQUESTS = [
-    b"",
-    b"nonsense",
-    b"[1]",
-    b'{"discover":{"file":"a"}}',
-    b'{"id":1,"destroy":{}}',
-    b'{"id":1,"discover":{}}',
-    b'{"id":1,"discover":{"file":3}}',
-    b'{"id":1,"discover":{"file":"a","more":1}}',
-    b'{"id":1,"discover":{"file":"a"},"devices":{}}',
-    b'{"id":true,"devices":{}}',
+    *(b"", b"nonsense", b"[1]", b'{"discover":{"file":"a"}}', b'{"id":1,"destroy":{}}', b'{"id":1,"discover":{}}'),
+    *(b'{"id":1,"discover":{"file":3}}', b'{"id":1,"discover":{"file":"a","more":1}}'),
+    *(b'{"id":1,"discover":{"file":"a"},"devices":{}}', b'{"id":true,"devices":{}}'),
 ]
 BAD_ANSWERS = [
-    b'{"id":1}',
-    b'{"id":1,"result":{}}',
-    b'{"id":1,"error":{"kind":"WorkerError","message":3}}',
-    b"\xff\xfe",
+    *(b'{"id":1}', b'{"id":1,"result":{}}', b'{"id":1,"error":{"kind":"WorkerError","message":3}}', b"\xff\xfe"),
 ]
 
 
@@ -220,10 +200,7 @@ cat "$0/answer"
 """
 FAKE = WorkerKind("a worker", ("-c", SCRIPT), "wait longer", "look for a crash", "look for os._exit")
 ENDS = {
-    "exits": "",
-    "fails": "exit 3",
-    "dies": "kill -9 $$",
-    "crashes": "kill -11 $$",
+    **{"exits": "", "fails": "exit 3", "dies": "kill -9 $$", "crashes": "kill -11 $$"},
     "repeats": 'while :; do cat "$0/answer" || exit; done',
 }
 GREETING = encode(0, Hello({"python": "3"}, REVISION))

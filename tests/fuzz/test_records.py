@@ -433,18 +433,10 @@ def tuning_tables(place: Place) -> None:
 
 
 READERS = {
-    "toolchain.json": probes,
-    "discovery/*.record": records_of_definitions,
-    "journal/*.jsonl": journal,
-    "settled/*.json": settled,
-    "cache/": cache_entries,
-    "headers/*.json": headers,
-    "measurements.json": measurements,
-    "trace.json": traces,
-    "result.json": results_of_tuning,
-    "report.html": reports_of_damaged_builds,
-    "<arch>.json": usage_of_resources,
-    "tuning/*.json": tuning_tables,
+    **{"toolchain.json": probes, "discovery/*.record": records_of_definitions, "journal/*.jsonl": journal},
+    **{"settled/*.json": settled, "cache/": cache_entries, "headers/*.json": headers},
+    **{"measurements.json": measurements, "trace.json": traces, "result.json": results_of_tuning},
+    **{"report.html": reports_of_damaged_builds, "<arch>.json": usage_of_resources, "tuning/*.json": tuning_tables},
 }
 """File -> what reads it, in which anything may be found, and looks at what it gives."""
 

@@ -27,22 +27,8 @@ BODY = """
 
 names = st.sampled_from(
     [
-        "f",
-        "g",
-        "gemm",
-        "F",
-        "a_b",
-        "x" * 100,
-        "x" * 101,
-        "main",
-        "check",
-        "é",
-        "kw_x",
-        "a__b",
-        "_x",
-        "class_",
-        "wheel",
-        "lambda",
+        *("f", "g", "gemm", "F", "a_b", "x" * 100, "x" * 101, "main", "check", "é", "kw_x", "a__b", "_x", "class_"),
+        *("wheel", "lambda"),
     ]
 )
 literals = st.one_of(
@@ -145,41 +131,14 @@ good = f"{PRELUDE}\n@kernel(outputs=['y'])\ndef good():{BODY}".encode()
 file_names = st.one_of(
     st.sampled_from(
         [
-            "a b",
-            "$HOME",
-            "${X}",
-            "a$",
-            "é",
-            "e\u0301",
-            "日本",
-            "😀",
-            "it's",
-            'quote"',
-            "a\nb",
-            "a\tb",
-            "-o",
-            "#x",
+            *("a b", "$HOME", "${X}", "a$", "é", "e\u0301", "日本", "😀", "it's", 'quote"', "a\nb", "a\tb", "-o", "#x"),
             "a,b",
         ]
     ),
     st.sampled_from(
         [
-            "[a]",
-            "a*",
-            "a\\b",
-            "~",
-            "a=b",
-            "a:b",
-            "a;b",
-            "`id`",
-            "copy",
-            "json",
-            "x" * 250,
-            "\udcff",
-            "\x1b[31m",
-            "class",
-            "1",
-            "kernelwright",
+            *("[a]", "a*", "a\\b", "~", "a=b", "a:b", "a;b", "`id`", "copy", "json", "x" * 250, "\udcff", "\x1b[31m"),
+            *("class", "1", "kernelwright"),
         ]
     ),
     st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=12),
@@ -190,20 +149,7 @@ variables = st.sampled_from([*setting_names, "KERNELWRIGHT_ARCHS"])
 values = (
     st.sampled_from(
         [
-            "x86-64",
-            "sm_90a",
-            "1",
-            "0",
-            "-1",
-            "1e999",
-            "nan",
-            "16G",
-            "",
-            " ",
-            "tvm_ffi",
-            "/bin/false",
-            "$X",
-            "é",
+            *("x86-64", "sm_90a", "1", "0", "-1", "1e999", "nan", "16G", "", " ", "tvm_ffi", "/bin/false", "$X", "é"),
             "\udcff",
         ]
     )
@@ -342,15 +288,7 @@ env = Environment(tools=[generate])
 env.KernelPackage({package}, {sources}, **{{{keywords}}})
 """
 odd_sources = [
-    "[]",
-    "None",
-    "5",
-    "[None]",
-    "'kernels'",
-    "'kernels/no.py'",
-    "'/etc/hostname'",
-    "'../x.py'",
-    "env.Alias('x')",
+    *("[]", "None", "5", "[None]", "'kernels'", "'kernels/no.py'", "'/etc/hostname'", "'../x.py'", "env.Alias('x')"),
 ]
 odd_sources += ["{'a': 1}", "env.Dir('.')", "[[['kernels/good.py']]]", "Glob('**')", "'kernels/\\0.py'", "object()"]
 sources = st.just("Glob('kernels/*.py')") | st.sampled_from(odd_sources)
@@ -370,11 +308,7 @@ def test_generated_build_files(tmp_path, built, package, given_sources, given_ke
 
 
 STATE_FILES = [
-    "toolchain.json",
-    "measurements.json",
-    "settled/build.demo.json",
-    "discovery/*.record",
-    "journal/*.jsonl",
+    *("toolchain.json", "measurements.json", "settled/build.demo.json", "discovery/*.record", "journal/*.jsonl"),
     "cache/??/*",
 ]
 

@@ -74,20 +74,12 @@ def test_what_is_well_becomes_a_package_that_says_what_it_lacks(cpu_project):
     assert [variant["slug"] for variant in manifest["kernels"]["scale"]["variants"]] == ["dtype-float32"]
     assert manifest["missing"] == [
         {
-            "kernel": "gone",
-            "variant": "default",
-            "archs": ["x86-64-v3"],
-            "stage": "lower",
-            "location": "kernels/gone.py:8",
-            "error": "the definition of gone raised ValueError: never",
+            **{"kernel": "gone", "variant": "default", "archs": ["x86-64-v3"], "stage": "lower"},
+            **{"location": "kernels/gone.py:8", "error": "the definition of gone raised ValueError: never"},
         },
         {
-            "kernel": "scale",
-            "variant": "dtype-float16",
-            "archs": ["x86-64-v3"],
-            "stage": "lower",
-            "location": "kernels/scale.py:10",
-            "error": "the definition of scale raised RuntimeError: on purpose",
+            **{"kernel": "scale", "variant": "dtype-float16", "archs": ["x86-64-v3"], "stage": "lower"},
+            **{"location": "kernels/scale.py:10", "error": "the definition of scale raised RuntimeError: on purpose"},
         },
         {"stage": "discover", "location": "kernels/syntax.py:1", "error": "SyntaxError: invalid syntax"},
     ]
@@ -234,10 +226,7 @@ def test_one_bad_arch_costs_that_arch_of_that_variant(project):
     manifest = manifest_of(project)
     (gap,) = manifest["missing"]
     assert {key: gap[key] for key in ("kernel", "variant", "archs", "stage")} == {
-        "kernel": "picky",
-        "variant": "factor-3",
-        "archs": ["sm_90a"],
-        "stage": "nvcc",
+        **{"kernel": "picky", "variant": "factor-3", "archs": ["sm_90a"], "stage": "nvcc"},
     }
     assert str(project.folder) not in json.dumps(manifest["missing"])
     archs = {variant["slug"]: variant["archs"] for variant in manifest["kernels"]["picky"]["variants"]}

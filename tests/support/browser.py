@@ -25,14 +25,8 @@ os.dup2(sink, 4)
 os.execvp(sys.argv[3], sys.argv[3:])
 """
 SWITCHES = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--hide-scrollbars",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--host-resolver-rules=MAP * ~NOTFOUND",
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--host-resolver-rules=MAP * ~NOTFOUND"),
     "--proxy-server=127.0.0.1:9",
 )
 

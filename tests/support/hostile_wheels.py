@@ -321,11 +321,7 @@ class Kind:
 def elf(**values: int) -> Change:
     """The library of ``scale`` has other values in its header: offset -> value."""
     places = {
-        "bits": (4, 1),
-        "order": (5, 1),
-        "kind": (16, 2),
-        "machine": (18, 2),
-        "sections": (40, 8),
+        **{"bits": (4, 1), "order": (5, 1), "kind": (16, 2), "machine": (18, 2), "sections": (40, 8)},
         "segments": (56, 2),
     }
 

@@ -45,17 +45,9 @@ def signature(
     """What signature.json would say; the entry symbol follows from the rest."""
     identity = f"kw_{kernel}__{slug}__{target}__{arch}".replace("-", "_")
     return {
-        "schema": 1,
-        "kernel": kernel,
-        "slug": slug,
-        "config": {},
-        "target": target,
-        "arch": arch,
-        "entry": identity,
-        "arguments": list(arguments),
-        "symbols": dict(symbols or {}),
-        "device_kernels": list(device_kernels),
-        "schedule": "as written",
+        **{"schema": 1, "kernel": kernel, "slug": slug, "config": {}, "target": target, "arch": arch},
+        **{"entry": identity, "arguments": list(arguments), "symbols": dict(symbols or {})},
+        **{"device_kernels": list(device_kernels), "schedule": "as written"},
     }
 
 
@@ -320,16 +312,8 @@ class _ManagedTensor(ctypes.Structure):
     """DLManagedTensor of dlpack.h."""
 
     _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int),
-        ("device_id", ctypes.c_int),
-        ("ndim", ctypes.c_int),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p),
-        ("byte_offset", ctypes.c_uint64),
-        ("context", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
+        *(("data", ctypes.c_void_p), ("device_type", ctypes.c_int), ("device_id", ctypes.c_int)),
+        *(("ndim", ctypes.c_int), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)),
+        *(("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64)),
+        *(("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)),
     )

@@ -22,13 +22,7 @@ LONG_S = 20.0
 NOT_HERE = (
     *("GPU", "CUDA device", "CuTe DSL", "TILELANG", "there is no Python", "no headers of Python", "this CPU has no"),
     *(
-        "file system",
-        "small disk",
-        "only root",
-        "root's right",
-        "azurite",
-        "Bazel",
-        "glibc has nothing newer",
+        *("file system", "small disk", "only root", "root's right", "azurite", "Bazel", "glibc has nothing newer"),
         "too old",
     ),
     *("there is a GPU", "levels of x86-64", "the variant is built", "checked where records", "no cases in", "nginx"),

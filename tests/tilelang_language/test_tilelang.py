@@ -82,10 +82,7 @@ def test_the_launch_is_that_of_tilelangs_own_host_code(built):
     first, second = signature["tensor_maps"]
     assert (first["tensor"], first["sizes"], first["strides"], first["box"]) == ("A", ["K", "M"], ["K * 2"], [32, 128])
     assert (second["tensor"], second["sizes"], second["strides"], second["box"]) == (
-        "B",
-        ["N", "K"],
-        ["N * 2"],
-        [64, 32],
+        *("B", ["N", "K"], ["N * 2"], [64, 32]),
     )
     assert {a["name"]: (a["output"], a["written"], a["alignment"]) for a in signature["arguments"]} == {
         **dict.fromkeys("AB", (False, False, 16)),

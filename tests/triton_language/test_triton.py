@@ -410,11 +410,8 @@ def test_the_dispatcher_chooses_between_the_specialized_and_the_general_code(kin
 
 
 NUMBERS = [
-    ("float64", -2.5, "d", "-2.5"),
-    ("float32", -2.5, "f", "-2.5"),
-    ("int64", -3, "l", "-3"),
-    ("int16", -3, "h", "0xfffd"),
-    ("bool", True, "b", "1"),
+    *(("float64", -2.5, "d", "-2.5"), ("float32", -2.5, "f", "-2.5"), ("int64", -3, "l", "-3")),
+    *(("int16", -3, "h", "0xfffd"), ("bool", True, "b", "1")),
 ]
 
 NUMBERED = """\

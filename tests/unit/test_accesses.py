@@ -182,14 +182,8 @@ def main(x: T.Buffer((64,), "{dtype}"), y: T.Buffer((64,), "{dtype}")):
 @pytest.mark.parametrize(
     ("dtype", "step", "alignment"),
     [
-        ("int4x8", 1, 4),
-        ("float4_e2m1fnx2", 1, 1),
-        ("float4_e2m1fn", 8, 4),
-        ("int8", 4, 4),
-        ("float32", 1, 4),
-        ("float32x4", 1, 16),
-        ("float32", 4, 16),
-        ("float32", 8, 16),
+        *(("int4x8", 1, 4), ("float4_e2m1fnx2", 1, 1), ("float4_e2m1fn", 8, 4), ("int8", 4, 4), ("float32", 1, 4)),
+        *(("float32x4", 1, 16), ("float32", 4, 16), ("float32", 8, 16)),
     ],
 )
 def test_the_demand_of_code_for_the_gpu_counts_bits(dtype: str, step: int, alignment: int, tmp_path: Path) -> None:

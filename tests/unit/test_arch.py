@@ -26,11 +26,8 @@ from kernelwright.runtime.arch import suitable
 @pytest.mark.parametrize(
     ("name", "parts"),
     [
-        ("sm_80", CudaArch(80)),
-        ("sm_90a", CudaArch(90, "a")),
-        ("sm_103f", CudaArch(103, "f")),
-        ("compute_80", CudaArch(80, is_ptx=True)),
-        ("compute_90a", CudaArch(90, "a", is_ptx=True)),
+        *(("sm_80", CudaArch(80)), ("sm_90a", CudaArch(90, "a")), ("sm_103f", CudaArch(103, "f"))),
+        *(("compute_80", CudaArch(80, is_ptx=True)), ("compute_90a", CudaArch(90, "a", is_ptx=True))),
     ],
 )
 def test_the_name_of_a_cuda_arch_says_what_it_is(name: str, parts: CudaArch) -> None:
@@ -86,12 +83,8 @@ def test_an_unknown_arch_names_the_place_that_it_is_in() -> None:
 @pytest.mark.parametrize(
     ("archs", "expected"),
     [
-        (("sm_90a", "sm_80"), "sm_80"),
-        (("sm_100", "sm_90"), "sm_90"),
-        (("sm_90a", "sm_90"), "sm_90"),
-        (("sm_90a", "compute_80"), "sm_80"),
-        (("compute_75", "sm_80"), "sm_75"),
-        (("sm_100a", "sm_90a"), "sm_90a"),
+        *((("sm_90a", "sm_80"), "sm_80"), (("sm_100", "sm_90"), "sm_90"), (("sm_90a", "sm_90"), "sm_90")),
+        *((("sm_90a", "compute_80"), "sm_80"), (("compute_75", "sm_80"), "sm_75"), (("sm_100a", "sm_90a"), "sm_90a")),
     ],
 )
 def test_cuda_source_is_made_for_the_lowest_arch_however_they_are_listed(archs: tuple[str, ...], expected: str) -> None:

@@ -62,10 +62,7 @@ def test_the_declared_variants_come_first_for_all_archs_and_those_of_tables_for_
     tables = [table(A100, tuned(2, (64, 32), (None, 16))), table(H100, tuned(1, (None, 16)), tuned(2, (None, 32)))]
     chosen = choose(selected(SAME), tables)
     assert built(chosen.selection) == [
-        (1, 8, ARCHS),
-        (2, 8, ARCHS),
-        (2, 32, {"cuda": ("sm_80", "sm_90a")}),
-        (2, 16, {"cuda": ("sm_80",)}),
+        *((1, 8, ARCHS), (2, 8, ARCHS), (2, 32, {"cuda": ("sm_80", "sm_90a")}), (2, 16, {"cuda": ("sm_80",)})),
         (1, 16, {"cuda": ("sm_90a",)}),
     ]
     assert chosen.selection.declared == 2 and chosen.stale == () and chosen.selection.tabled == {}
@@ -111,10 +108,7 @@ PREFERRED = tuple(replace(choice, preferred={"sm_90a": {"block": 32}, "sm_100a":
 def test_what_the_definition_prefers_is_built_for_its_arch_and_is_the_last_table() -> None:
     chosen = choose(selected(PREFERRED), [table(A100, tuned(2, (None, 16)))]).selection
     assert built(chosen) == [
-        (1, 8, ARCHS),
-        (2, 8, ARCHS),
-        (2, 16, {"cuda": ("sm_80",)}),
-        (1, 32, {"cuda": ("sm_90a",)}),
+        *((1, 8, ARCHS), (2, 8, ARCHS), (2, 16, {"cuda": ("sm_80",)}), (1, 32, {"cuda": ("sm_90a",)})),
         (2, 32, {"cuda": ("sm_90a",)}),
     ]
     assert chosen.declared == 2

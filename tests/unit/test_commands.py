@@ -101,14 +101,9 @@ def test_each_tool_is_the_one_that_scripts_mean_by_its_name(capsys, monkeypatch)
         assert Path(printed.pop(folder), file).exists(), folder
     assert Path(printed.pop("nvrtc_compile")).name == "nvrtc_compile.py"
     assert printed == {
-        "nvcc": "/cuda/bin/nvcc",
-        "fatbinary": "/cuda/bin/nvcc/../fatbinary",
-        "cuda_runtime": "/cuda/bin/nvcc/../libcudart_static.a",
-        "cc": "/usr/bin/cc",
-        "python": sys.executable,
-        "nvrtc": "/cuda/lib/libnvrtc.so.13",
-        "cuda_include": "/cuda/include",
-        "tilelang": "/tl/tilelang",
+        **{"nvcc": "/cuda/bin/nvcc", "fatbinary": "/cuda/bin/nvcc/../fatbinary"},
+        **{"cuda_runtime": "/cuda/bin/nvcc/../libcudart_static.a", "cc": "/usr/bin/cc", "python": sys.executable},
+        **{"nvrtc": "/cuda/lib/libnvrtc.so.13", "cuda_include": "/cuda/include", "tilelang": "/tl/tilelang"},
     }
 
 
@@ -145,10 +140,7 @@ def wheels(tmp_path, monkeypatch):
 
 def test_wheels_that_are_well_end_with_0_and_each_problem_with_1(wheels, capsys):
     wheels |= {
-        "a.whl": [],
-        "b.whl": [],
-        "bad.whl": ["it is damaged"],
-        "none.whl": KernelwrightError("none.whl: is none"),
+        **{"a.whl": [], "b.whl": [], "bad.whl": ["it is damaged"], "none.whl": KernelwrightError("none.whl: is none")},
     }
     assert main(["verify", "a.whl", "b.whl"]) == 0
     assert capsys.readouterr() == ("a.whl: all well\nb.whl: all well\n", "")

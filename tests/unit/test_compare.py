@@ -18,11 +18,8 @@ def softmax(scores: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 RESULTS = {
-    "normal": RNG.standard_normal((33, 100)),
-    "softmax of 4096": softmax(RNG.standard_normal((33, 4096))),
-    "large": 1e4 * RNG.standard_normal(50),
-    "all the same": np.full(100, 0.01),
-    "one": np.array([-0.3]),
+    **{"normal": RNG.standard_normal((33, 100)), "softmax of 4096": softmax(RNG.standard_normal((33, 4096)))},
+    **{"large": 1e4 * RNG.standard_normal(50), "all the same": np.full(100, 0.01), "one": np.array([-0.3])},
 }
 
 

@@ -325,12 +325,8 @@ def test_slugs_that_had_to_be_changed_have_a_hash_of_the_config():
 @pytest.mark.parametrize(
     "configs",
     [
-        [{"a": "x/y"}, {"a": "xy"}],
-        [{"a": "../../etc"}, {"a": "....etc"}],
-        [{"a": "X"}, {"a": "x"}],
-        [{"a": "é"}, {"a": "è"}],
-        [{"a": "q" * 300}, {"a": "q" * 301}],
-        [{"a": 1}, {"a": True}, {"a": "1"}],
+        *([{"a": "x/y"}, {"a": "xy"}], [{"a": "../../etc"}, {"a": "....etc"}], [{"a": "X"}, {"a": "x"}]),
+        *([{"a": "é"}, {"a": "è"}], [{"a": "q" * 300}, {"a": "q" * 301}], [{"a": 1}, {"a": True}, {"a": "1"}]),
     ],
 )
 def test_slugs_are_unique_and_safe_for_file_systems(configs):

@@ -202,11 +202,8 @@ def test_vectors_can_be_turned_off_in_that_pipeline_as_well() -> None:
             "layout=T.TileLayout(T.S[(4, 4) : (8, 1)])",
         ),
         (
-            "x: A(64, 4), y: A(64, 4)",
-            "y[tx, 0] = x[tx, 0]",
-            "s_tir=True",
-            "'k' is a function with s_tir=True, whose buffers have no layout",
-            "remove s_tir=True",
+            *("x: A(64, 4), y: A(64, 4)", "y[tx, 0] = x[tx, 0]", "s_tir=True"),
+            *("'k' is a function with s_tir=True, whose buffers have no layout", "remove s_tir=True"),
         ),
     ],
 )

@@ -99,11 +99,8 @@ def test_only_what_changed_is_executed_again(tmp_path: Path) -> None:
 
 
 DAMAGE: list[Callable[[str], str]] = [
-    lambda text: "",
-    lambda text: text[: len(text) // 2],
-    lambda text: text.replace('"one"', '"two"'),
-    lambda text: "0" * 64 + text[64:],
-    lambda text: "\x00" * len(text),
+    *(lambda text: "", lambda text: text[: len(text) // 2], lambda text: text.replace('"one"', '"two"')),
+    *(lambda text: "0" * 64 + text[64:], lambda text: "\x00" * len(text)),
 ]
 
 
@@ -276,14 +273,8 @@ def test_records_have_readable_names_and_never_the_same(tmp_path: Path) -> None:
 
 
 GOOD_KERNEL: dict[str, Any] = {
-    "name": "k",
-    "doc": "",
-    "location": "k.py:1",
-    "configs": [{"m": 1}],
-    "slugs": ["m-1"],
-    "options": {"outputs": ["y"]},
-    "reference": None,
-    "takes_target": False,
+    **{"name": "k", "doc": "", "location": "k.py:1", "configs": [{"m": 1}], "slugs": ["m-1"]},
+    **{"options": {"outputs": ["y"]}, "reference": None, "takes_target": False},
 }
 
 

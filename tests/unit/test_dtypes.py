@@ -20,26 +20,9 @@ from support.launchers import plan_of
 WHERE = Where("k")
 
 ALIGNMENTS = {
-    "bool": 1,
-    "int1": 1,
-    "uint4": 1,
-    "int4x2": 1,
-    "int4x4": 2,
-    "int4x8": 4,
-    "int4x16": 8,
-    "float4_e2m1fn": 1,
-    "float4_e2m1fnx2": 1,
-    "float4_e2m1fnx4": 2,
-    "float6_e3m2fn": 1,
-    "float6_e3m2fnx4": 1,
-    "float8_e4m3fn": 1,
-    "float8_e4m3fnx4": 4,
-    "int8x3": 1,
-    "float16": 2,
-    "bfloat16x2": 4,
-    "float32": 4,
-    "float32x3": 4,
-    "float32x4": 16,
+    **{"bool": 1, "int1": 1, "uint4": 1, "int4x2": 1, "int4x4": 2, "int4x8": 4, "int4x16": 8, "float4_e2m1fn": 1},
+    **{"float4_e2m1fnx2": 1, "float4_e2m1fnx4": 2, "float6_e3m2fn": 1, "float6_e3m2fnx4": 1, "float8_e4m3fn": 1},
+    **{"float8_e4m3fnx4": 4, "int8x3": 1, "float16": 2, "bfloat16x2": 4, "float32": 4, "float32x3": 4, "float32x4": 16},
     "int64": 8,
 }
 """dtype -> alignment of an element. The vector types have that of CUDA's, such as char3, float3 and float4."""

@@ -44,16 +44,9 @@ def test_an_error_is_place_and_message_then_the_detail_indented_then_the_remedy(
 
 
 ESCAPED = {
-    "a\tb\nc\u00e4\u4e2d": "a\tb\nc\u00e4\u4e2d",
-    "a\r\nb": "a\nb",
-    "a\rb": "a\\rb",
-    "\x1b[31mred": "\\x1b[31mred",
-    "\x9b31m": "\\x9b31m",
-    "a\u202eb\u2066c\u200fd": "a\\u202eb\\u2066c\\u200fd",
-    "a\u2028b": "a\\u2028b",
-    "a\udcffb": "a\\udcffb",
-    "a\x7f\x00\x07": "a\\x7f\\x00\\x07",
-    "c\x1b]0;d": "c\\x1b]0;d",
+    **{"a\tb\nc\u00e4\u4e2d": "a\tb\nc\u00e4\u4e2d", "a\r\nb": "a\nb", "a\rb": "a\\rb", "\x1b[31mred": "\\x1b[31mred"},
+    **{"\x9b31m": "\\x9b31m", "a\u202eb\u2066c\u200fd": "a\\u202eb\\u2066c\\u200fd", "a\u2028b": "a\\u2028b"},
+    **{"a\udcffb": "a\\udcffb", "a\x7f\x00\x07": "a\\x7f\\x00\\x07", "c\x1b]0;d": "c\\x1b]0;d"},
 }
 
 
@@ -74,16 +67,10 @@ LONGEST = "x" * (LONGEST_SHOWN - 2)
 @pytest.mark.parametrize(
     ("function", "value", "expected"),
     [
-        (printable, "kernels/größe 1.py", "kernels/größe 1.py"),
-        (printable, "a\nb'", r"a\nb'"),
-        (shown, "x", "'x'"),
-        (shown, LONGEST, repr(LONGEST)),
-        (shown, LONGEST + "x", f"'{LONGEST}x..."),
-        (shown, Odd(), "<Odd that cannot be shown>"),
-        (is_text, "", True),
-        (is_text, "größe\n", True),
-        (is_text, "a\0b", False),
-        (is_text, "\ud800", False),
+        *((printable, "kernels/größe 1.py", "kernels/größe 1.py"), (printable, "a\nb'", r"a\nb'"), (shown, "x", "'x'")),
+        *((shown, LONGEST, repr(LONGEST)), (shown, LONGEST + "x", f"'{LONGEST}x...")),
+        *((shown, Odd(), "<Odd that cannot be shown>"), (is_text, "", True), (is_text, "größe\n", True)),
+        *((is_text, "a\0b", False), (is_text, "\ud800", False)),
     ],
 )
 def test_what_is_shown_is_one_short_line_of_text(function, value, expected):

@@ -149,11 +149,8 @@ def test_a_compressed_image_is_unpacked_up_to_a_limit(monkeypatch: pytest.Monkey
 
 
 NOT_KNOWN = (
-    image(3, 80, b"x"),
-    image(CUBIN, 80, b"x", flags=A | F),
-    image(CUBIN, 80, b"x", gap=-8),
-    image(CUBIN, 80, b"x", flags=LZ4, packed=9),
-    image(CUBIN, 80, b"x")[:-1],
+    *(image(3, 80, b"x"), image(CUBIN, 80, b"x", flags=A | F), image(CUBIN, 80, b"x", gap=-8)),
+    *(image(CUBIN, 80, b"x", flags=LZ4, packed=9), image(CUBIN, 80, b"x")[:-1]),
 )
 TOO_LARGE = image(CUBIN, 80, b"x", flags=LZ4, packed=1, size=LARGEST + 1)
 

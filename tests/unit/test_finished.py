@@ -102,15 +102,7 @@ def test_what_kernels_have_in_common_is_written_once(cache: BuildCache, tmp_path
 
 LINES_OF_NO_JOURNAL = ("", "{}", '{"kind":"file"}\n{}', '["kind"]', {"kind": "file"})
 OUTSIDE = (
-    "/etc/passwd",
-    "../gemm/x",
-    "gemm/../../x",
-    "x",
-    "gemm//x",
-    "gemm/./x",
-    "gemm/",
-    "gemm/.scratch-1-x",
-    "a\0/b",
+    *("/etc/passwd", "../gemm/x", "gemm/../../x", "x", "gemm//x", "gemm/./x", "gemm/", "gemm/.scratch-1-x", "a\0/b"),
 )
 CHANGES: list[Callable[[Any], None]] = [
     *(lambda data, line=line: data["stages"][0]["lines"].update({"gemm.so": line}) for line in LINES_OF_NO_JOURNAL),

@@ -182,11 +182,7 @@ def test_files_that_would_be_included_if_they_were_made(tmp_path: Path) -> None:
     header.write_text('#include "sub/b.cuh"\n#include "/usr/include/stdio.h"\n#include MACRO\n')
     flags = ["-I", "../../kernels", "-O3", "-I../../include"]
     assert sought_in_vain([source, header], flags, tmp_path / "build/x", tmp_path, {}) == [
-        "include/a.cu",
-        "include/cuda_fp16.h",
-        "include/option.h",
-        "kernels/a.cuh",
-        "kernels/cuda_fp16.h",
+        *("include/a.cu", "include/cuda_fp16.h", "include/option.h", "kernels/a.cuh", "kernels/cuda_fp16.h"),
         "kernels/option.h",
     ]
     header.write_text("#include <sub/b.cuh>\n")

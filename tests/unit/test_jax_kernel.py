@@ -35,11 +35,8 @@ def updated(name: str, dtype: str = "float32") -> dict[str, Any]:
 def entry_of(*variants: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     listed = [
         {
-            "slug": f"v{number}",
-            "config": {"number": number},
-            "arguments": list(arguments),
-            "symbols": {"n": "int32"},
-            "units": [{"target": "llvm"}],
+            **{"slug": f"v{number}", "config": {"number": number}, "arguments": list(arguments)},
+            **{"symbols": {"n": "int32"}, "units": [{"target": "llvm"}]},
         }
         for number, arguments in enumerate(variants)
     ]

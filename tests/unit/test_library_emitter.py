@@ -211,11 +211,8 @@ def test_a_library_has_room_for_the_largest_of_its_variants(first: bool) -> None
 
 def test_the_operator_of_pytorch_takes_a_number_of_any_variant_and_writes_what_one_of_them_writes() -> None:
     for dtypes, kind in {
-        ("int32", "float16"): "float",
-        ("bfloat16", "int64"): "float",
-        ("bool", "float32"): "float",
-        ("bool", "uint8"): "SymInt",
-        ("bool", "bool"): "bool",
+        **{("int32", "float16"): "float", ("bfloat16", "int64"): "float", ("bool", "float32"): "float"},
+        **{("bool", "uint8"): "SymInt", ("bool", "bool"): "bool"},
     }.items():
         (parameter,) = parameters_of([[Argument("k", "scalar", dtype, False, False)] for dtype in dtypes])
         assert parameter.kind == kind, dtypes

@@ -31,11 +31,7 @@ def test_resource_usage_of_each_kernel_in_order_of_names():
     usage = resource_usage(REPORT)
     assert list(usage) == ["a_kernel", "b_kernel"]
     assert usage["b_kernel"] == {
-        "registers": 255,
-        "stack_bytes": 16,
-        "spill_store_bytes": 8,
-        "spill_load_bytes": 12,
-        "shared_bytes": 4096,
+        **{"registers": 255, "stack_bytes": 16, "spill_store_bytes": 8, "spill_load_bytes": 12, "shared_bytes": 4096},
         "constant_bytes": 372,
     }
     assert usage["a_kernel"]["shared_bytes"] == 0

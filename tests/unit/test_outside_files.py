@@ -131,37 +131,15 @@ def test_a_repository_with_the_home_folder_in_it_is_none(tmp_path: Path, monkeyp
 
 
 ASKED: dict[str, Any] = {
-    "kernels/tiles.py": True,
-    "kernels/.config": True,
-    "../common/tiles.py": True,
-    "../common/": True,
-    "/package:acme/include//a.h": True,
-    "/package:acme/include//../more/a.h": True,
-    "/usr/include/a.h": True,
-    "/opt/cutlass/a.h": True,
-    "/installed/numpy": True,
-    "/environment/HOME": True,
-    "/folder/": True,
-    "/environment/NOT_SET": True,
-    "/environment/MY_TILE": False,
-    "/environment/SECRET": False,
-    "/outside/": False,
-    ".git/config": False,
-    "a/../.git/config": False,
-    "../.git/config": False,
-    "../.env": False,
-    "../../far/table.json": False,
-    "..": True,
-    "../..": False,
-    "../common/../../far/table.json": False,
-    "/etc/shadow": False,
-    "/home/me/.ssh/id_rsa": False,
-    "/usr/../etc/shadow": False,
-    "/package:.ssh//id_rsa": False,
-    "/package:acme//../../etc/passwd": False,
-    "/package:/etc//passwd": False,
-    "/package:..//secret": False,
-    "a\0": False,
+    **{"kernels/tiles.py": True, "kernels/.config": True, "../common/tiles.py": True, "../common/": True},
+    **{"/package:acme/include//a.h": True, "/package:acme/include//../more/a.h": True, "/usr/include/a.h": True},
+    **{"/opt/cutlass/a.h": True, "/installed/numpy": True, "/environment/HOME": True, "/folder/": True},
+    **{"/environment/NOT_SET": True, "/environment/MY_TILE": False, "/environment/SECRET": False, "/outside/": False},
+    **{".git/config": False, "a/../.git/config": False, "../.git/config": False, "../.env": False},
+    **{"../../far/table.json": False, "..": True, "../..": False, "../common/../../far/table.json": False},
+    **{"/etc/shadow": False, "/home/me/.ssh/id_rsa": False, "/usr/../etc/shadow": False},
+    **{"/package:.ssh//id_rsa": False, "/package:acme//../../etc/passwd": False, "/package:/etc//passwd": False},
+    **{"/package:..//secret": False, "a\0": False},
 }
 
 
@@ -253,13 +231,8 @@ def test_what_no_digest_can_tell_is_told_and_not_shared(project: Project, code: 
 @pytest.mark.parametrize(
     ("code", "is_asked"),
     [
-        ("os.getcwd()", True),
-        ("os.getcwdb()", True),
-        ("Path.cwd()", True),
-        ("os.path.abspath('data')", True),
-        ("Path('data').resolve()", True),
-        ("Path(__file__).resolve()", False),
-        ("os.path.abspath(__file__)", False),
+        *(("os.getcwd()", True), ("os.getcwdb()", True), ("Path.cwd()", True), ("os.path.abspath('data')", True)),
+        *(("Path('data').resolve()", True), ("Path(__file__).resolve()", False), ("os.path.abspath(__file__)", False)),
     ],
 )
 def test_the_working_folder_is_a_dependency_if_it_is_asked_for(project: Project, code: str, is_asked: bool) -> None:

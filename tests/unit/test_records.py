@@ -30,17 +30,9 @@ READERS: dict[str, Callable[[Record], Any]] = {
 
 
 GOOD: dict[str, list[Any]] = {
-    "text": ["", "a/b"],
-    "file_name": ["a.so"],
-    "flag": [False, True],
-    "count": [0, LARGEST],
-    "number": [0, 0.5, LARGEST],
-    "most": [7],
-    "limited": [0.5],
-    "texts": [[], ["a", "b"]],
-    "mapping": [{"a": 1, "b": None}],
-    "records": [[{}, {"a": 1}]],
-    "record": [{"a": 1}],
+    **{"text": ["", "a/b"], "file_name": ["a.so"], "flag": [False, True], "count": [0, LARGEST]},
+    **{"number": [0, 0.5, LARGEST], "most": [7], "limited": [0.5], "texts": [[], ["a", "b"]]},
+    **{"mapping": [{"a": 1, "b": None}], "records": [[{}, {"a": 1}]], "record": [{"a": 1}]},
 }
 
 

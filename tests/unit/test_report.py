@@ -36,12 +36,8 @@ TOOLS = {
 def usage(registers: int, stores: int = 0, loads: int = 0, shared: int = 0) -> dict[str, int]:
     """What one device function uses."""
     return {
-        "registers": registers,
-        "stack_bytes": 8 if stores else 0,
-        "spill_store_bytes": stores,
-        "spill_load_bytes": loads,
-        "shared_bytes": shared,
-        "constant_bytes": 372,
+        **{"registers": registers, "stack_bytes": 8 if stores else 0, "spill_store_bytes": stores},
+        **{"spill_load_bytes": loads, "shared_bytes": shared, "constant_bytes": 372},
     }
 
 
@@ -237,11 +233,7 @@ def test_manifest_that_does_not_fit_is_named(project, capsys, old, new, expected
 
 def test_times_and_sizes_are_written_for_people():
     shown = {
-        9.99: "9.99 s",
-        10.0: "10.0 s",
-        119.94: "119.9 s",
-        119.96: "2 min 0 s",
-        185.0: "3 min 5 s",
+        **{9.99: "9.99 s", 10.0: "10.0 s", 119.94: "119.9 s", 119.96: "2 min 0 s", 185.0: "3 min 5 s"},
         3725.0: "1 h 2 min",
     }
     assert {seconds: duration(seconds) for seconds in shown} == shown
@@ -271,11 +263,7 @@ def test_kernels_with_their_descriptions(project: Path):
     page = page_of(project)
     rows = rows_of(page, "Kernels")
     assert rows[0] == [
-        "gemm",
-        f"Matrix product c = a @ b. {EVIL}",
-        "2",
-        "x86-64-v3 sm_80 sm_90a compute_80",
-        "62.5 KiB",
+        *("gemm", f"Matrix product c = a @ b. {EVIL}", "2", "x86-64-v3 sm_80 sm_90a compute_80", "62.5 KiB"),
     ]
     assert "<code>c = a @ b</code>" in page
     assert "Kernelwright 0.1.0, TVM 0.27.0, tvm-ffi 0.1.15, host compiler gcc 12.2.0, nvcc 13.0.88." in page
@@ -295,11 +283,8 @@ def test_numbers_of_the_run_are_explained_and_a_failure_is_marked(project: Path)
 @pytest.mark.parametrize(
     ("steps", "share"),
     [
-        ([(1.0, False)], "50%"),
-        ([(1.0, False), (None, True)], "50%"),
-        ([(1.0, False), (None, False)], "≥ 50%"),
-        ([(None, False)], "\u2013"),
-        ([], "\u2013"),
+        *(([(1.0, False)], "50%"), ([(1.0, False), (None, True)], "50%"), ([(1.0, False), (None, False)], "≥ 50%")),
+        *(([(None, False)], "\u2013"), ([], "\u2013")),
     ],
 )
 def test_use_of_the_processor_is_a_lower_bound_where_a_step_was_not_measured(tmp_path, steps, share):
@@ -474,10 +459,7 @@ def test_pointer_on_a_bar_explains_it(shared_browser: Browser):
     shared_browser.mouse("mouseMoved", *shared_browser.middle("#chart .failed"))
     text = shared_browser.evaluate("document.getElementById('tip').innerText")
     assert text.split("\n") == [
-        "gemm/block_m-128 sm_80",
-        "CUBIN, failed",
-        "1.10 s, from 0.90 s to 2.00 s",
-        "1.00 s of processor time",
+        *("gemm/block_m-128 sm_80", "CUBIN, failed", "1.10 s, from 0.90 s to 2.00 s", "1.00 s of processor time"),
         "146.5 MiB at its peak",
     ]
     shared_browser.mouse("mouseMoved", 1, 1)

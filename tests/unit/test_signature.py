@@ -95,17 +95,8 @@ def test_a_size_is_computed_from_the_integer_that_was_compared():
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (np.int64(4), 4),
-        (np.array(4), 4),
-        (np.uint64(2**64 - 1), 2**64 - 1),
-        (np.bool_(True), True),
-        (True, True),
-        (np.float16(1.5), 1.5),
-        (np.array(2.5), 2.5),
-        (2**70, 2**70),
-        (None, None),
-        ("4", "4"),
-        (1j, 1j),
+        *((np.int64(4), 4), (np.array(4), 4), (np.uint64(2**64 - 1), 2**64 - 1), (np.bool_(True), True), (True, True)),
+        *((np.float16(1.5), 1.5), (np.array(2.5), 2.5), (2**70, 2**70), (None, None), ("4", "4"), (1j, 1j)),
     ],
 )
 def test_numbers_are_taken_as_python_has_them(value, expected):
@@ -230,11 +221,8 @@ class Unknown:
 @pytest.mark.parametrize(
     ("size", "result"),
     [
-        ("min(n, 3)", "min(n, 3)"),
-        ("min(5, 3, n)", "min(n, 3)"),
-        ("max(n, 3, 7)", "max(max(n, 3), 7)"),
-        ("max(m, n)", "max(n, 2)"),
-        ("min(m, 1)", "1"),
+        *(("min(n, 3)", "min(n, 3)"), ("min(5, 3, n)", "min(n, 3)"), ("max(n, 3, 7)", "max(max(n, 3), 7)")),
+        *(("max(m, n)", "max(n, 2)"), ("min(m, 1)", "1")),
     ],
 )
 def test_least_and_greatest_of_symbolic_sizes_are_asked_of_them(size, result):

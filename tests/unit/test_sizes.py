@@ -11,16 +11,8 @@ from kernelwright.runtime.size import Size, translate
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("7", 7),
-        ("n", 10),
-        (" n ", 10),
-        ("2 * n + m", 23),
-        ("2 * (n + m)", 26),
-        ("n - (m - 1)", 8),
-        ("(n - m) % 4", 3),
-        ("-n // m", -4),
-        ("-(n // m)", -3),
-        ("min(n, m, 2) + max(n, m)", 12),
+        *(("7", 7), ("n", 10), (" n ", 10), ("2 * n + m", 23), ("2 * (n + m)", 26), ("n - (m - 1)", 8)),
+        *(("(n - m) % 4", 3), ("-n // m", -4), ("-(n // m)", -3), ("min(n, m, 2) + max(n, m)", 12)),
     ],
 )
 def test_value_of_an_expression(text: str, value: int) -> None:

@@ -25,13 +25,8 @@ def calls_of(text: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("dtype", "type_"),
     [
-        ("bool", "_b.bool"),
-        ("int8", "_b.int"),
-        ("uint64", "_b.int"),
-        ("float16", "_b.float"),
-        ("float64", "_b.float"),
-        ("bfloat16", "_b.float"),
-        ("float8_e4m3fn", "_b.float"),
+        *(("bool", "_b.bool"), ("int8", "_b.int"), ("uint64", "_b.int"), ("float16", "_b.float")),
+        *(("float64", "_b.float"), ("bfloat16", "_b.float"), ("float8_e4m3fn", "_b.float")),
     ],
 )
 def test_a_number_has_the_type_that_python_has_for_it(dtype: str, type_: str) -> None:

@@ -47,14 +47,9 @@ def test_the_table_of_the_device_counts_or_else_that_of_the_nearest_count(arch, 
 @pytest.mark.parametrize(
     ("m", "variant", "text"),
     [
-        (0, 1, "m = 0, up to 16"),
-        (16, 1, "m = 16, up to 16"),
-        (17, 2, "m = 17, from 17 to 64"),
-        (64, 2, "m = 64, from 17 to 64"),
-        (65, 3, "m = 65, above 64"),
-        (-5, 1, "m = -5, up to 16"),
-        (2**70, 3, f"m = {2**70}, above 64"),
-        (True, 1, "m = 1, up to 16"),
+        *((0, 1, "m = 0, up to 16"), (16, 1, "m = 16, up to 16"), (17, 2, "m = 17, from 17 to 64")),
+        *((64, 2, "m = 64, from 17 to 64"), (65, 3, "m = 65, above 64"), (-5, 1, "m = -5, up to 16")),
+        *((2**70, 3, f"m = {2**70}, above 64"), (True, 1, "m = 1, up to 16")),
     ],
 )
 def test_a_range_goes_to_its_end_and_the_next_one_begins_there(m: int, variant: int, text: str) -> None:

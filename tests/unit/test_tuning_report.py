@@ -221,11 +221,7 @@ def test_each_candidate_is_a_line_and_the_chosen_one_is_marked_where_it_is_chose
         found = candidates(plot)
         assert sorted(found) == [0, 1, 2, 3, 4]
         assert {number: drawn.count('class="ring"') for number, drawn in found.items()} == {
-            0: 0,
-            1: 1,
-            2: 0,
-            3: 1,
-            4: 1,
+            **{0: 0, 1: 1, 2: 0, 3: 1, 4: 1},
         }
         assert all(drawn.count("L") == 2 for drawn in found.values())
         marks = re.findall(r'<circle class="(ring|dot)" cx="([\d.]+)" cy="(-?[\d.]+)"', plot)
@@ -249,11 +245,8 @@ def test_tip_says_what_a_mark_stands_for(project: Path):
     times, _ = plots(page_of(project))
     tips = re.findall(r"<title>(.*?)</title>", candidates(times)[3], re.S)
     assert html.unescape(tips[0]).split("\n") == [
-        "block_m=16 stages=3 (chosen)",
-        "m=1",
-        "90 \u00b5s in 5 rounds, spread 1.2%",
-        "0.735 of the default\u2019s time",
-        "81 \u00b5s with warm caches",
+        *("block_m=16 stages=3 (chosen)", "m=1", "90 \u00b5s in 5 rounds, spread 1.2%"),
+        *("0.735 of the default\u2019s time", "81 \u00b5s with warm caches"),
     ]
 
 
@@ -441,11 +434,8 @@ def test_every_axis_has_ticks(low: float, factor: float):
 
 def test_times_are_written_for_people():
     shown = {
-        0.01234: ("0.01234", "12.3 ns"),
-        999.96: ("1,000.0", "1 ms"),
-        12.345: ("12.35", "12.3 \u00b5s"),
-        1234.5: ("1,234", "1.23 ms"),
-        98765432.1: ("98,765,432", "98.8 s"),
+        **{0.01234: ("0.01234", "12.3 ns"), 999.96: ("1,000.0", "1 ms"), 12.345: ("12.35", "12.3 \u00b5s")},
+        **{1234.5: ("1,234", "1.23 ms"), 98765432.1: ("98,765,432", "98.8 s")},
     }
     assert {us: (microseconds(us), short_time(us)) for us in shown} == shown
 

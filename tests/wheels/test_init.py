@@ -36,13 +36,8 @@ def test_a_new_project_is_checked_installed_and_tested(tmp_path: Path) -> None:
     project = Project(tmp_path / "Acme-Kernels")
     names = {str(path.relative_to(project.folder)) for path in project.folder.rglob("*") if path.is_file()}
     assert names == {
-        "SConstruct",
-        "pyproject.toml",
-        "README.md",
-        ".gitignore",
-        ".github/workflows/kernels.yml",
-        "kernels/scale_add.py",
-        "tests/test_scale_add.py",
+        *("SConstruct", "pyproject.toml", "README.md", ".gitignore", ".github/workflows/kernels.yml"),
+        *("kernels/scale_add.py", "tests/test_scale_add.py"),
     }
     assert not [name for name in names if re.search("@[A-Z]+@", (project.folder / name).read_text())]
     assert project.built("-j2", "check").labels["CHECK"] == 1
