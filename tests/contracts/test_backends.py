@@ -317,7 +317,8 @@ def test_the_threads_are_set_whatever_backend_is_the_default(contracted, kernels
     loader.set_num_threads(before + 1)
     assert loader.num_threads() == contracted.num_threads() == before + 1
     loader.set_num_threads(before)
-    assert "expected a positive integer, got 0" in message_of(loader.set_num_threads, 0)
+    for bad in (0, -1, "2", True):
+        assert f"expected a positive integer, got {bad!r}" in message_of(loader.set_num_threads, bad)
 
 
 def test_a_kernel_can_be_copied_and_its_objects_are_made_once(contracted: Any, kernels: Any, backend: Backend) -> None:

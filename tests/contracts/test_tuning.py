@@ -10,8 +10,6 @@ import tarfile
 from typing import Any
 
 import pytest
-from kernelwright.core.errors import SettingsError
-from kernelwright.define.tables import tables_in
 from kernelwright.define.tuning import TableDevice, TunedConfig
 from kernelwright.ondemand.record import note
 from kernelwright.tune.device import device_of
@@ -243,26 +241,6 @@ def test_tables_that_do_not_fit_are_errors_with_their_line(cpu: Project) -> None
     cpu.write("tuning/scaled.other.json", SMALL_AND_LARGE)
     run = cpu.scons("-j2", ok=False)
     assert f"{FILE}:2 scaled [tuning]: it is of the same device as tuning/scaled.other.json" in run.output
-
-
-@pytest.mark.parametrize(
-    ("kind", "said"), [("file", "Not a directory"), ("dangling", "a link to nothing"), ("loop", "symbolic links")]
-)
-def test_what_is_no_folder_of_tables_does_not_count_as_none(cpu: Project, kind: str, said: str) -> None:
-    folder = cpu.folder / "tuning"
-    if kind == "file":
-        folder.write_text("{}")
-    else:
-        folder.symlink_to("gone" if kind == "dangling" else "tuning")
-    with pytest.raises(SettingsError, match=f"tuning.*cannot be read as the folder of the tuning tables: .*{said}"):
-        tables_in(cpu.folder, "tuning")
-
-
-def test_a_folder_of_tables_that_is_not_there_or_a_link_to_one_is_none_or_that_one(cpu: Project) -> None:
-    assert tables_in(cpu.folder, "tuning") == tables_in(cpu.folder, "none/below") == {}
-    cpu.write("elsewhere/scaled.cpu.json", "{}")
-    (cpu.folder / "tuning").symlink_to("elsewhere")
-    assert tables_in(cpu.folder, "tuning") == {"scaled": ("tuning/scaled.cpu.json",)}
 
 
 def test_a_file_in_place_of_the_folder_of_tables_is_an_error_of_a_build(cpu: Project) -> None:

@@ -7,7 +7,6 @@ import os
 import shutil
 from pathlib import Path
 
-from support import tuned
 from support.moments import rewrite
 from support.project import ADD, SCALE, SCONSTRUCT, Project
 
@@ -248,23 +247,6 @@ def test_a_kernel_is_renamed_and_removed_and_all_is_cleaned(cpu_project: Project
     ]
     cpu_project.scons("-c")
     assert cpu_project.files("build") == {}
-
-
-def test_a_table_of_tuning_is_checked_in_edited_and_removed(cpu_project: Project) -> None:
-    tuned.write_project(cpu_project)
-    cpu_project.scons("-j2")
-    untuned = cpu_project.files("build/demo")
-    cpu_project.write(tuned.FILE, tuned.SMALL_AND_LARGE)
-    run = cpu_project.scons("-j2")
-    lowered = [f"LOWER scaled/dtype-float32_block-{block} x86-64-v3" for block in (16, 4)]
-    assert [stage for stage in run.stages if stage.startswith("LOWER")] == lowered
-    assert cpu_project.value("scaled", (3,)) == cpu_project.value("scaled", (1000,)) == 2
-    cpu_project.write(tuned.FILE, tuned.SMALL_AND_LARGE.replace('"upto": 64', '"upto": 65'))
-    assert cpu_project.scons("-j2").labels == {"CC": 1, "LINK": 1, "PACKAGE": 1, "WRAP": 1}
-    cpu_project.scons("-c")
-    (cpu_project.folder / tuned.FILE).unlink()
-    cpu_project.scons("-j2")
-    assert cpu_project.files("build/demo") == untuned
 
 
 WHEEL = """\

@@ -88,28 +88,6 @@ def test_ci_fills_a_remote_cache_and_another_machine_makes_only_what_it_has_edit
     assert sorted(remote.rglob("*")) == before and desk.value() == 3
 
 
-def test_shards_are_built_apart_and_merged_into_the_package_of_one_build(cpu_project, tmp_path_factory):
-    top = tmp_path_factory.mktemp("shards")
-    cpu_project.write("kernels/third.py", ADD.replace("add_one", "third"))
-    caches, linked = [], []
-    for shard in ("1/2", "2/2"):
-        caches.append(str(top / shard[0] / "cache"))
-        job = cpu_project.copied(top / shard[0] / "project")
-        run = job.scons("-j2", "--shard", shard, f"CACHE_DIR={caches[-1]}")
-        linked.append(sorted(stage.split()[1] for stage in run.stages if stage.startswith("LINK")))
-        assert not (job.folder / "build/demo").exists()
-    assert all(linked) and sorted([*linked[0], *linked[1]]) == ["add_one", "scale", "third"]
-    merged = cpu_project.copied(top / "merged")
-    said = merged.kernelwright("merge", caches[0], status=1)
-    assert f"shard 2/2, which was not merged: {', '.join(linked[1])}" in said
-    assert not (merged.folder / "build/demo").exists()
-    merged.write("SConstruct", REFUSE + SCONSTRUCT)
-    merged.kernelwright("merge", *caches)
-    cpu_project.scons("-j2")
-    names = ("build/demo", "build/kernels")
-    assert merged.files(*names) == cpu_project.files(*names) and merged.value() == 2
-
-
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
 def test_a_build_is_ended_in_the_middle_and_what_it_left_is_not_taken_for_the_build_before(cpu_project, gate, ending):
     cpu_project.built("-j2")

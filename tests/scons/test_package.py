@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
 import shutil
@@ -126,57 +125,6 @@ def test_fork_after_use_and_in_the_middle_of_a_load(built):
         release.set()
         assert status == 0, status
     """)
-
-
-def test_thread_count_can_be_set(built):
-    built.python(
-        """
-        import numpy as np, demo, pytest
-        assert demo.num_threads() == 3
-        demo.set_num_threads(2)
-        assert demo.num_threads() == 2
-        assert np.from_dlpack(demo.scale(np.ones(1000, "float32"))).sum() == 2000
-        for bad in (0, -1, "2", True):
-            with pytest.raises(ValueError, match="positive integer"):
-                demo.set_num_threads(bad)
-    """,
-        env={"KERNELWRIGHT_NUM_THREADS": "3"},
-    )
-
-
-def damaged(content: bytes, kind: str) -> bytes:
-    middle = len(content) // 2
-    return {"flip": content[:middle] + b"~" + content[middle + 1 :], "half": content[:middle], "empty": b""}[kind]
-
-
-def test_a_missing_or_altered_file_is_an_error_that_names_it(built, tmp_path):
-    names, kinds = ("_lib/scale.so", "manifest.json", "_runtime/kernel.py"), ("flip", "half", "empty", "folder", "gone")
-    paths = []
-    for number, (name, kind) in enumerate(itertools.product(names, kinds)):
-        copy = tmp_path / f"build/demo{number}"
-        shutil.copytree(built.folder / "build/demo", copy, ignore=shutil.ignore_patterns("__pycache__"))
-        content = (copy / name).read_bytes()
-        (copy / name).unlink()
-        if kind == "folder":
-            (copy / name).mkdir()
-        elif kind != "gone":
-            (copy / name).write_bytes(damaged(content, kind))
-        paths.append(str(copy / name))
-    output = Project(tmp_path).python(f"""
-        import importlib
-        for number in range({len(paths)}):
-            try:
-                importlib.import_module(f"demo{{number}}").scale
-            except ImportError as error:
-                print(str(error).replace("\\n", " "))
-    """)
-    for path, said in zip(paths, output.splitlines(), strict=True):
-        assert path in said and "install the package again" in said
-
-
-def test_what_is_not_here_is_not_supported(built):
-    env = {"KERNELWRIGHT_CUDA_DRIVER": "/no/such/libcuda.so.1", "KERNELWRIGHT_CPU_LEVEL": "x86-64"}
-    built.python("import demo; assert not demo.scale.supported('cuda') and not demo.scale.supported('cpu')", env=env)
 
 
 def test_manifest_lists_every_file_with_its_digest(built):

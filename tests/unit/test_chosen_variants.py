@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -174,12 +173,16 @@ def test_a_rule_for_what_was_not_made_or_has_no_code_for_the_arch_gives_way_to_t
     assert found.tables[0].rules == {0: Rules(("m",), ((8, 0), (16, 0), (32, 2), (None, 0)))}
 
 
-def test_tables_are_found_by_the_names_of_their_files(tmp_path: Path) -> None:
-    assert tables_in(tmp_path, "tuning") == tables_in(tmp_path, "") == {}
+def test_tables_are_found_by_the_names_of_their_files_and_what_is_no_folder_does_not_count_as_none(tmp_path):
+    assert tables_in(tmp_path, "tuning") == tables_in(tmp_path, "") == tables_in(tmp_path, "none/below") == {}
+    (tmp_path / "elsewhere").mkdir()
     for name in ("gemm.b.json", "gemm.a.json", "other.json", ".gemm.c.json", "gemm.txt", "README.md"):
-        (tmp_path / "tuning").mkdir(exist_ok=True)
-        (tmp_path / "tuning" / name).touch()
+        (tmp_path / "elsewhere" / name).touch()
+    for name, target in {"tuning": "elsewhere", "dangling": "gone", "loop": "loop"}.items():
+        (tmp_path / name).symlink_to(target)
     expected = {"gemm": ("tuning/gemm.a.json", "tuning/gemm.b.json"), "other": ("tuning/other.json",)}
     assert tables_in(tmp_path, "tuning") == expected
-    with pytest.raises(SettingsError, match="cannot be read as the folder of the tuning tables"):
-        tables_in(tmp_path, "tuning/README.md")
+    wrong = {"tuning/README.md": "Not a directory", "dangling": "a link to nothing", "loop": "symbolic links"}
+    for name, said in wrong.items():
+        with pytest.raises(SettingsError, match=f"cannot be read as the folder of the tuning tables: .*{said}"):
+            tables_in(tmp_path, name)
