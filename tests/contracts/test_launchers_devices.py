@@ -73,16 +73,19 @@ def test_the_best_image_for_the_device_is_loaded(launcher, tmp_path, tmp_path_fa
     assert said.splitlines() == ["nothing was raised" if arch else message.format(sm) for sm, arch in expected.items()]
 
 
-def test_a_device_that_no_image_suits_is_refused(process: Process) -> None:
+def test_preload_loads_for_any_driver_and_says_which_device_there_is_or_no_image_suits(process: Process) -> None:
+    process.run("""
+        norm, x = made.kernel("norm"), on_cuda((3, 64))
+        norm.preload("cuda:0")
+        norm(x, x)
+        """)
+    assert process.order("load", "launch") == ["load"] * 4 + ["launch"]
     message = (
         "RuntimeError: kernel 'scale': cuda:0 is an sm_75, and variant default was built for "
         f"{', '.join(ARCHS)}\n  remedy: add sm_75 to its archs\n"
     )
     code = f"{REFUSAL}\nprint(refusal(lambda: scale.preload('cuda')), scale.supported('cuda'))"
     assert process.run(code, capability=75) == message + message.rstrip("\n") + " False\n"
-
-
-def test_a_device_that_does_not_exist_is_refused(process: Process) -> None:
     said = process.run("""
         norm = made.kernel("norm")
         print([norm.supported(name) for name in ("cuda", "cuda:1", "cuda:2", "cpu")])
@@ -97,15 +100,8 @@ def test_a_device_that_does_not_exist_is_refused(process: Process) -> None:
     assert said[2].startswith("ValueError: unknown device 'tpu'")
     assert said[3].startswith("ValueError: kernel 'norm': it cannot run on cpu: ")
     assert process.log[0] == "init" and process.calls("load") == [], "a question loads nothing"
-
-
-def test_preload_loads_and_a_call_then_only_launches(process: Process) -> None:
-    process.run("""
-        norm, x = made.kernel("norm"), on_cuda((3, 64))
-        norm.preload("cuda:0")
-        norm(x, x)
-        """)
-    assert process.order("load", "launch") == ["load"] * 4 + ["launch"]
+    process.run(CALL, version=12000, fail="cuDriverGetVersion=999")
+    assert process.calls("load") == ["sm_80"]
 
 
 def test_threads_load_an_image_once(process: Process, launcher: str) -> None:
@@ -141,11 +137,6 @@ def test_compressed_code_needs_a_driver_that_can_decompress_it(launcher, tmp_pat
     )
     assert process.calls("load") == []
     assert process.run(REFUSAL, version=12040) == "nothing was raised\n" and process.calls("load") == ["sm_80"]
-
-
-def test_code_that_any_driver_takes_asks_for_no_version(process: Process) -> None:
-    process.run(CALL, version=12000, fail="cuDriverGetVersion=999")
-    assert process.calls("load") == ["sm_80"]
 
 
 # ---- errors of the driver
@@ -277,11 +268,8 @@ def test_a_child_that_was_forked_after_cuda_gets_an_exception_also_if_that_had_f
     assert printed.startswith(FORKED)
 
 
-def test_a_child_that_was_forked_before_cuda_can_use_it(process: Process) -> None:
+def test_a_child_that_was_forked_before_cuda_can_use_it_and_may_drop_outputs_of_its_parent(process: Process) -> None:
     assert process.run(FORK + "call_in_child()") == "nothing was raised\n"
-
-
-def test_a_child_may_drop_outputs_of_its_parent(process: Process) -> None:
     kept = "kept, inner = [scale(x, 1, 1, 1)], scale\nscale = lambda *passed: (kept.clear(), inner(*passed))\n"
     assert process.run(FORK + kept + "call_in_child()").startswith(FORKED)
     assert process.calls("free") == process.calls("wait") == []
@@ -290,7 +278,7 @@ def test_a_child_may_drop_outputs_of_its_parent(process: Process) -> None:
 # ---- contexts
 
 
-def test_the_context_that_was_current_is_current_afterwards(process: Process) -> None:
+def test_the_context_that_was_current_is_current_afterwards_and_another_stays_in_its_own(process: Process) -> None:
     printed = process.run("""
         from cuda.bindings import driver
         x, scale = on_cuda((5,), "float16", 1), made.kernel("scale")
@@ -309,9 +297,6 @@ def test_the_context_that_was_current_is_current_afterwards(process: Process) ->
     assert printed == "CUDA_ERROR_INVALID_CONTEXT\n0\n0\n"
     launched = [line.split()[-1] for line in process.calls("launch")]
     assert launched == ["cuda:1", "cuda:1", "cuda:0", *["cuda:1"] * 4]
-
-
-def test_a_default_stream_is_that_of_the_primary_context_and_another_stays_in_its_own(process: Process) -> None:
     said = process.run("""
         import ctypes
         from cuda.bindings import driver
@@ -352,12 +337,9 @@ def memory_calls(process: Process) -> list[str]:
     return [line.split(" scale_kernel")[0] for line in process.log if line.startswith(kinds)]
 
 
-def test_an_output_is_allocated_in_the_launchs_stream_from_a_pool_that_keeps_its_memory(process: Process) -> None:
+def test_outputs_are_allocated_in_the_launchs_stream_from_one_pool_for_each_device_and_end_quietly(process):
     process.run(MEMORY + "on(7)")
     assert memory_calls(process) == [*POOL, "allocate 2000 in stream 0x7 from pool 1 of cuda:0", "launch"]
-
-
-def test_kernels_share_one_pool_for_each_device(process: Process) -> None:
     process.run("""
         for device in (0, 1, 0):
             x = on_cuda((100,), device=device)
@@ -368,9 +350,6 @@ def test_kernels_share_one_pool_for_each_device(process: Process) -> None:
     keeps = "keeps 0xffffffffffffffff"
     assert process.calls("pool") == ["1 of cuda:0", f"1 {keeps}", "2 of cuda:1", f"2 {keeps}"]
     assert {line.split(" from ")[1] for line in process.calls("allocate")} == {"pool 1 of cuda:0", "pool 2 of cuda:1"}
-
-
-def test_the_end_of_an_output_asks_the_driver_for_nothing(process: Process) -> None:
     code = """
 y = on(7)
 os.environ["STANDIN_DESTROYED"] = "7"
@@ -384,7 +363,7 @@ gc.collect()
     assert process.log[-1].startswith("launch scale_kernel")
 
 
-def test_what_outputs_leave_is_freed_once_the_device_has_done_its_work_in_a_stream_that_exists(process):
+def test_what_outputs_and_failed_launches_leave_is_freed_once_the_device_has_done_its_work(process):
     code = """
 on(7, MANY, 1)
 on(8, device=1)
@@ -397,12 +376,12 @@ kept = on(9, device=1)
     freed = ["wait for cuda:1", "free in stream 0x9", "free in stream 0x9"]
     again = [small("0x9"), "launch"] * 2
     assert memory_calls(process)[3:] == ["launch", small("0x8"), "launch", *freed, *again]
-
-
-def test_outputs_that_exist_are_not_freed_by_the_wait_for_others(process: Process) -> None:
     process.run(MEMORY + "kept = on(7, MANY); on(7, MANY); on(7); print(kept.shape); last = on(7)")
     assert process.calls("wait") == ["for cuda:0"] and process.calls("free") == ["in stream 0x7"] * 2
     assert len(process.calls("allocate")) == 4
+    code = 'os.environ["STANDIN_FAIL"] = "cuLaunchKernelEx=1"\nfor _ in range(2):\n    refusal(lambda: on(7, MANY + 1))'
+    process.run(MEMORY + code)
+    assert process.order("allocate", "wait", "free") == ["allocate", "wait", "free", "allocate"]
 
 
 def test_memory_that_ran_out_is_taken_back_from_outputs_that_have_ended(process: Process) -> None:
@@ -413,9 +392,14 @@ def test_memory_that_ran_out_is_taken_back_from_outputs_that_have_ended(process:
     assert memory_calls(process)[3:] == ["launch", "wait for cuda:0", *again]
 
 
-def test_temporary_memory_is_taken_back_from_outputs_too(process: Process) -> None:
+def test_temporary_memory_is_taken_back_from_outputs_and_plain_memory_needs_no_pools(process: Process) -> None:
     process.run(MEMORY + "x = on_cuda((100,))\non(7)\nmade.kernel('two_steps')(x, x)", memory=2100)
     assert process.calls("free") == ["in stream 0", "in stream 0"] and process.calls("wait") == ["for cuda:0"]
+    code = "on(7, MANY + 1); kept = on(7); x = on_cuda((100,)); made.kernel('two_steps')(x, x)"
+    process.run(MEMORY + code, pools=0)
+    outputs = [f"allocate {2 << 27 | 2}", "launch", "wait for cuda:0", "free", "allocate 2000", "launch"]
+    assert memory_calls(process)[:6] == outputs
+    assert memory_calls(process)[6] == "allocate 400" and memory_calls(process)[-1] == "free"
 
 
 def test_memory_is_kept_where_the_device_cannot_be_waited_for(process: Process) -> None:
@@ -461,20 +445,6 @@ for failing in ("cuMemPoolCreate=2", "cuMemPoolSetAttribute=1", ""):
     assert no_memory == "CUDA_ERROR_OUT_OF_MEMORY (no description)" and other.endswith("(no description)")
     assert memory_calls(process)[:3] == ["pool 1 of cuda:0", "destroy pool 1", "pool 2 of cuda:0"]
     assert len(process.calls("launch")) == 1
-
-
-def test_outputs_of_failed_launches_are_freed_by_and_by(process: Process) -> None:
-    code = 'os.environ["STANDIN_FAIL"] = "cuLaunchKernelEx=1"\nfor _ in range(2):\n    refusal(lambda: on(7, MANY + 1))'
-    process.run(MEMORY + code)
-    assert process.order("allocate", "wait", "free") == ["allocate", "wait", "free", "allocate"]
-
-
-def test_a_device_without_memory_pools_has_plain_memory(process: Process) -> None:
-    code = "on(7, MANY + 1); kept = on(7); x = on_cuda((100,)); made.kernel('two_steps')(x, x)"
-    process.run(MEMORY + code, pools=0)
-    outputs = [f"allocate {2 << 27 | 2}", "launch", "wait for cuda:0", "free", "allocate 2000", "launch"]
-    assert memory_calls(process)[:6] == outputs
-    assert memory_calls(process)[6] == "allocate 400" and memory_calls(process)[-1] == "free"
 
 
 # ---- graph capture
@@ -524,8 +494,7 @@ def test_what_a_capture_does_not_allow_says_preload_and_leaves_the_threads_mode(
     )
 
 
-def test_an_innocent_thread_is_told_why_the_default_stream_is_refused(process: Process) -> None:
-    """Another thread captures a stream that is not non-blocking."""
+def test_what_other_threads_capture_is_told_and_temporary_memory_of_a_graph_needs_pools(process: Process) -> None:
     code = 'fill, x = made.kernel("fill"), on_cuda((4,))\n'
     text = process.run(code + "print(refusal(lambda: fill(x, 10)))\ncall(fill, x, 10, stream=8)", capture=7, blocking=1)
     assert "is captured failed with CUDA_ERROR_STREAM_CAPTURE_IMPLICIT" in text
@@ -534,6 +503,15 @@ def test_an_innocent_thread_is_told_why_the_default_stream_is_refused(process: P
         "\n  remedy: use a stream of your own\n"
     )
     assert len(process.calls("launch")) == 1
+    code = "x = on_cuda((100,)); print(refusal(lambda: call(made.kernel('two_steps'), x, x, stream=0x77)))"
+    assert process.run(code, capture="0x77") == "nothing was raised\n"
+    assert process.order("allocate", "launch", "free") == ["allocate", "launch", "launch", "free"]
+    text = process.run(code + "\nmade.kernel('two_steps')(x, x)  # another thread captures", capture="0x77", pools=0)
+    assert text == (
+        "RuntimeError: kernel 'two_steps': it needs temporary memory, which a graph cannot hold on cuda:0: the device "
+        "has no memory pools\n  remedy: call it outside of graph capture\n"
+    )
+    assert process.order("allocate", "launch", "free") == ["allocate", "launch", "launch", "free"]
 
 
 def test_outputs_have_to_be_passed_in_a_capture(process: Process) -> None:
@@ -544,15 +522,3 @@ def test_outputs_have_to_be_passed_in_a_capture(process: Process) -> None:
         "that has run\n  remedy: pass the outputs\n"
     )
     assert process.calls("allocate") == [] and len(process.calls("launch")) == 1
-
-
-def test_temporary_memory_in_a_captured_stream_is_the_graphs_which_needs_pools(process: Process) -> None:
-    code = "x = on_cuda((100,)); print(refusal(lambda: call(made.kernel('two_steps'), x, x, stream=0x77)))"
-    assert process.run(code, capture="0x77") == "nothing was raised\n"
-    assert process.order("allocate", "launch", "free") == ["allocate", "launch", "launch", "free"]
-    text = process.run(code + "\nmade.kernel('two_steps')(x, x)  # another thread captures", capture="0x77", pools=0)
-    assert text == (
-        "RuntimeError: kernel 'two_steps': it needs temporary memory, which a graph cannot hold on cuda:0: the device "
-        "has no memory pools\n  remedy: call it outside of graph capture\n"
-    )
-    assert process.order("allocate", "launch", "free") == ["allocate", "launch", "launch", "free"]

@@ -74,7 +74,7 @@ def opened(tmp_path: Path, address: str, environment: dict[str, str], **settings
     return said
 
 
-def test_a_token_is_not_sent_unencrypted(tmp_path: Path) -> None:
+def test_a_token_is_not_sent_unencrypted_and_one_that_no_header_can_hold_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("obstore", reason="obstore is not installed: pip install 'kernelwright[remote]'")
     for safe in ("https://host/x", "http://localhost:80/x", "http://127.0.0.1/x", "http://[::1]:8080/x"):
         opened(tmp_path, safe, {TOKEN: "s3cret"})
@@ -83,16 +83,10 @@ def test_a_token_is_not_sent_unencrypted(tmp_path: Path) -> None:
             opened(tmp_path, unsafe, {TOKEN: "s3cret"})
         assert "s3cret" not in str(caught.value)
         opened(tmp_path, unsafe, {})
-
-
-def test_a_token_that_no_header_can_hold_is_refused(tmp_path: Path) -> None:
     for token in ("s3cret\nHost: x", "s3cr\u00e9t"):
         with pytest.raises(SettingsError, match="is no token") as caught:
             opened(tmp_path, "https://host/x", {TOKEN: token})
         assert "s3cr" not in str(caught.value)
-
-
-def test_a_file_of_certificates_that_is_missing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="remote_ca cannot be read"):
         opened(tmp_path, "https://host/x", {}, remote_ca="missing.pem")
 

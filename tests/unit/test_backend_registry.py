@@ -12,7 +12,7 @@ from kernelwright.ondemand.options import OPTIONS
 from support.launcher_build import plan, signature, tensor
 
 
-def test_every_name_is_a_backend_that_calls_a_target_and_an_unknown_one_lists_them() -> None:
+def test_every_name_is_a_backend_that_calls_a_target_and_users_know_one_by_another_name() -> None:
     assert backends.names()[0] == "tvm_ffi"
     assert backends.choices() == ("auto", *backends.names())
     for name in backends.names():
@@ -20,6 +20,15 @@ def test_every_name_is_a_backend_that_calls_a_target_and_an_unknown_one_lists_th
     with pytest.raises(SettingsError, match=r"unknown backend 'x'\n.*the backends are: tvm_ffi") as caught:
         backends.get("x")
     assert all(name in (caught.value.remedy or "") for name in backends.names())
+    assert backend_names(["nvrtc", "tvm_ffi", "cuda_core"]) == ("cuda_core", "tvm_ffi")
+    merged = merge([("pyproject.toml", {"backends": "nvrtc,tvm_ffi"})], backends.choices())
+    assert merged.backends == ("cuda_core", "tvm_ffi")
+    assert OPTIONS["backend"].setting.read("backend", "nvrtc", Where()) == "cuda_core"
+
+    @kernel(backends=["nvrtc"])
+    def scaled() -> None: ...
+
+    assert scaled.options.backends == ("cuda_core",)
 
 
 @pytest.mark.parametrize(
@@ -37,18 +46,6 @@ def test_every_name_is_a_backend_that_calls_a_target_and_an_unknown_one_lists_th
 )
 def test_a_list_means_those_that_can_call_one_of_the_targets(listed, targets, chosen):
     assert backends.resolve(listed.split(), targets.split()) == chosen
-
-
-def test_a_backend_has_the_name_that_users_know_from_elsewhere_too() -> None:
-    assert backend_names(["nvrtc", "tvm_ffi", "cuda_core"]) == ("cuda_core", "tvm_ffi")
-    merged = merge([("pyproject.toml", {"backends": "nvrtc,tvm_ffi"})], backends.choices())
-    assert merged.backends == ("cuda_core", "tvm_ffi")
-    assert OPTIONS["backend"].setting.read("backend", "nvrtc", Where()) == "cuda_core"
-
-    @kernel(backends=["nvrtc"])
-    def scaled() -> None: ...
-
-    assert scaled.options.backends == ("cuda_core",)
 
 
 def plan_of(name: str, argument: str, dtype: str) -> KernelPlan:

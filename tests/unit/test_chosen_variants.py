@@ -104,7 +104,7 @@ def test_a_point_of_another_type_is_stale_also_for_an_arch_that_is_not_built_and
 PREFERRED = tuple(replace(choice, preferred={"sm_90a": {"block": 32}, "sm_100a": {"block": 16}}) for choice in SAME)
 
 
-def test_what_the_definition_prefers_is_built_for_its_arch_and_is_the_last_table() -> None:
+def test_what_the_definition_prefers_is_the_last_table_of_its_arch_behind_those_of_files() -> None:
     chosen = choose(selected(PREFERRED), [table(A100, tuned(2, (None, 16)))]).selection
     assert built(chosen) == [
         *((1, 8, ARCHS), (2, 8, ARCHS), (2, 16, {"cuda": ("sm_80",)}), (1, 32, {"cuda": ("sm_90a",)})),
@@ -115,17 +115,11 @@ def test_what_the_definition_prefers_is_built_for_its_arch_and_is_the_last_table
         DeviceTable("cuda", "sm_90a", "", 0, {0: Rules((), ((None, 3),)), 1: Rules((), ((None, 4),))}),
     )
     assert chosen.places[1:] == ({0: GEMM.location, 1: GEMM.location},)
-
-
-def test_a_table_goes_before_what_the_definition_prefers_for_the_configs_that_it_lists() -> None:
     first, last = choose(selected(PREFERRED), [table(H100, tuned(1, (None, 8)))]).selection.tables
     assert first.rules == {0: Rules((), ((None, 0),)), 1: Rules((), ((None, 2),))}, (
         "the measured answer is the first point"
     )
     assert (last.name, last.rules.keys()) == ("", {0, 1})
-
-
-def test_what_the_definition_prefers_is_not_built_without_its_arch_or_where_only_first_points_are_asked_for() -> None:
     without = selected(PREFERRED, {"llvm": ARCHS["llvm"], "cuda": ("sm_80",)})
     for chosen in (choose(without), choose(selected(PREFERRED), preferred=False)):
         assert chosen.selection.tables == () and len(chosen.selection.record.configs) == 2
@@ -134,14 +128,11 @@ def test_what_the_definition_prefers_is_not_built_without_its_arch_or_where_only
 APART = (Choice({"n": 1}, {"llvm": blocks(8, 16), "cuda": blocks(16, 8)}),)
 
 
-def test_a_variant_that_is_declared_for_one_target_and_chosen_for_the_other_is_marked() -> None:
+def test_a_target_has_variants_of_its_own_points_and_on_demand_of_the_archs_of_the_machine() -> None:
     chosen = choose(selected(APART), [table(H100, tuned(1, (64, 8), (None, 16)))]).selection
     assert built(chosen) == [(1, 8, {"llvm": ARCHS["llvm"], "cuda": ("sm_90a",)}), (1, 16, {"cuda": ARCHS["cuda"]})]
     assert chosen.declared == 2 and chosen.tabled == {"n-1_block-8": ("cuda",)}
     assert chosen.tables[0].rules == {1: Rules(("m",), ((64, 0), (None, 1)))}
-
-
-def test_a_target_without_a_point_has_no_variant() -> None:
     some = (Choice({"n": 1}, {"llvm": blocks(8), "cuda": blocks(4)}), Choice({"n": 2}, {"cuda": blocks(4)}))
     assert built(choose(selected(some)).selection)[-1] == (2, 4, {"cuda": ARCHS["cuda"]})
     chosen = choose(selected(some[1:]), [table(CPU, tuned(2, (None, 4)))])
@@ -150,9 +141,6 @@ def test_a_target_without_a_point_has_no_variant() -> None:
     assert (nothing.archs, nothing.record.configs) == ({}, ())
     assert targets_with_points(some, ("llvm", "cuda")) == ("llvm", "cuda") == targets_with_points((), ("llvm", "cuda"))
     assert targets_with_points(some[1:], ("llvm", "cuda")) == ("cuda",)
-
-
-def test_only_the_archs_of_the_machine_are_compiled_on_demand() -> None:
     selection = replace(choose(selected(SAME), [table(A100, tuned(1, (None, 16)))]).selection, compiled=("sm_80",))
     assert built(selection)[0][2] == {"llvm": ARCHS["llvm"], "cuda": ("sm_80",)}
     assert built(selection)[2][2] == {"cuda": ("sm_80",)}

@@ -72,12 +72,14 @@ def boxes(changed: Mapping[str, Any], grid: int | str = "n", **flags: Any) -> di
 # ---- what is generated
 
 
-def test_the_stub_has_a_stream() -> None:
+def test_the_stub_has_a_stream_and_a_module_knows_a_size_that_is_only_in_a_map() -> None:
     entry = {**entry_of(Kernel([Variant(scale())])), "doc": "Use it as f(x, /) -> y."}
     text = BACKEND.stub("scale", entry)
     assert "Use it as f(x, /) -> y." in text
     assert "x: _Tensor, y: _Tensor, alpha: _b.float, /, *, stream: _Any = None)" in text
     assert text.count("stream: _Any = None") == 2
+    (module,) = BACKEND.emit(plan_of([boxes({}, grid=1)])).values()
+    assert "n = x.shape[0]" in module
 
 
 def with_launch(**launch: Any) -> Callable[[], KernelPlan]:
@@ -113,11 +115,6 @@ def test_what_it_cannot_do_is_an_error_of_the_build(made: Callable[[], KernelPla
         BACKEND.check(made())
         BACKEND.emit(made())
     assert caught.value.remedy and caught.value.where.kernel
-
-
-def test_a_size_that_is_only_in_a_map_is_known_in_the_module() -> None:
-    (module,) = BACKEND.emit(plan_of([boxes({}, grid=1)])).values()
-    assert "n = x.shape[0]" in module
 
 
 def test_tensors_of_every_dtype_have_maps_with_and_without_a_library() -> None:
@@ -166,11 +163,14 @@ def test_texts_of_any_characters_enter_a_module_as_they_are(text: str) -> None:
 # ---- helpers of generated modules
 
 
-def test_numbers_that_do_not_fit_are_refused() -> None:
+def test_numbers_that_do_not_fit_are_refused_and_compact_arrays_are_told() -> None:
     assert (int8(-128).value, uint16(65535).value) == (-128, 65535)
     for convert, value in ((int8, 128), (int8, -129), (uint16, -1), (uint16, 65536)):
         with pytest.raises(LaunchError, match=f"passed {value}, which does not fit"):
             convert(value)
+    for arrays, compact in ((COMPACT, True), (GAPS, False)):
+        for shape, strides in arrays:
+            assert Array(0x10000, "float32", shape, strides, (2, 0)).is_compact is compact, (shape, strides)
 
 
 COMPACT = (
@@ -178,12 +178,6 @@ COMPACT = (
     *(((3, 0), (5, 2)), ((), ())),
 )
 GAPS = ((4, 4), (1, 4)), ((3, 4), (5, 1)), ((3, 4), (-4, 1)), ((2, 3, 4), (4, 8, 1)), ((4,), (0,))
-
-
-def test_an_array_is_compact_if_its_elements_follow_one_another() -> None:
-    for arrays, compact in ((COMPACT, True), (GAPS, False)):
-        for shape, strides in arrays:
-            assert Array(0x10000, "float32", shape, strides, (2, 0)).is_compact is compact, (shape, strides)
 
 
 # ---- calls
@@ -255,6 +249,31 @@ def test_streams_have_many_forms_and_what_is_none_is_refused(process):
     shown = ("a str", "the bool True", "the int -1", "the float 1.5")
     message = "TypeError: kernel 'shared': stream is {}, expected a CUDA stream"
     assert said.splitlines() == [message.format(what) for what in shown]
+    process.run('made.kernel("norm").variant(hidden=64, dtype="float32").preload("cuda:0")')
+    assert len(process.calls("load")) == 1
+    process.run(
+        """
+        class Array:
+            def __init__(self, shape, strides=None, stream=None):
+                self.__cuda_array_interface__ = {
+                    "shape": shape, "typestr": "<f4", "data": (0x40000, False), "strides": strides, "stream": stream,
+                    "version": 3,
+                }
+        made.kernel("two_steps")(Array((50,), (4,), 0x99), Array((50,)))
+        """,
+        parameters="pp",
+    )
+    assert "0x40000" in process.parameters()[0]
+    assert process.calls("record") == ["in stream 0x99"] and process.calls("wait") == ["in stream 0"]
+    printed = process.run("""
+        import copy, tvm_ffi
+        y = made.kernel("scale")(on_cuda((1000,), "float16"), 1, 1, 1, stream=0x77)
+        print(hasattr(y._view, "__dlpack_c_exchange_api__"), hasattr(y, "__dlpack_c_exchange_api__"))
+        print(copy.copy(y).ptr == y.ptr)
+        print(tvm_ffi.from_dlpack(y).shape)
+        """)
+    assert printed == "True False\nTrue\n(1000,)\n"
+    assert process.log[-1] == "synchronize stream 0x77"
 
 
 READ_ONLY = """
@@ -426,45 +445,11 @@ def test_new_outputs_of_dtypes_that_numpy_lacks_are_exported(package, dtype: str
     assert printed == f"{code}\n{code}\n{dtype} [5, 2] {dtype}\n"
 
 
-def test_arrays_may_have_the_array_interface_only(process: Process) -> None:
-    process.run(
-        """
-        class Array:
-            def __init__(self, shape, strides=None, stream=None):
-                self.__cuda_array_interface__ = {
-                    "shape": shape, "typestr": "<f4", "data": (0x40000, False), "strides": strides, "stream": stream,
-                    "version": 3,
-                }
-        made.kernel("two_steps")(Array((50,), (4,), 0x99), Array((50,)))
-        """,
-        parameters="pp",
-    )
-    assert "0x40000" in process.parameters()[0]
-    assert process.calls("record") == ["in stream 0x99"] and process.calls("wait") == ["in stream 0"]
-
-
-def test_the_private_names_of_a_view_are_none_of_an_output(process: Process) -> None:
-    printed = process.run("""
-        import copy, tvm_ffi
-        y = made.kernel("scale")(on_cuda((1000,), "float16"), 1, 1, 1, stream=0x77)
-        print(hasattr(y._view, "__dlpack_c_exchange_api__"), hasattr(y, "__dlpack_c_exchange_api__"))
-        print(copy.copy(y).ptr == y.ptr)
-        print(tvm_ffi.from_dlpack(y).shape)
-        """)
-    assert printed == "True False\nTrue\n(1000,)\n"
-    assert process.log[-1] == "synchronize stream 0x77"
-
-
 def test_a_missing_image_is_an_error(package: Any) -> None:
     process = package(scale())
     (process.folder / "made/_images/scale/default.sm_80.cubin").unlink()
     text = process.refusal('made.kernel("scale")(on_cuda((5,), "float16"), 1)')
     assert text.startswith("ImportError") and "default.sm_80.cubin" in text
-
-
-def test_a_variant_is_preloaded_alone(process: Process) -> None:
-    process.run('made.kernel("norm").variant(hidden=64, dtype="float32").preload("cuda:0")')
-    assert len(process.calls("load")) == 1
 
 
 # ---- frameworks
@@ -496,8 +481,15 @@ def test_frameworks_allocate_in_the_stream_of_the_launch(process, framework, str
     assert process.calls("allocate") == []
 
 
-def test_numbers_of_pytorch_do_not_say_where_a_kernel_runs(process: Process) -> None:
-    """A number may be a tensor of rank 0, on any device: neither its stream nor its library is the call's."""
+def test_temporary_memory_is_of_the_framework_of_arrays_whatever_the_numbers_are_of(process: Process) -> None:
+    printed = process.run("""
+        from support import frameworks_standin
+        torch = frameworks_standin.torch()
+        x = frameworks_standin.TorchTensor((100,), torch.float32, 1)
+        made.kernel("two_steps")(x, x)
+        """)
+    assert printed.splitlines() == ["torch makes torch.uint8 [400] in 0x510 on cuda:1", "torch frees torch.uint8 [400]"]
+    assert process.calls("allocate") == process.calls("free") == [] and len(process.calls("launch")) == 2
     code = """
 from support import frameworks_standin
 torch, cupy = frameworks_standin.torch(), frameworks_standin.cupy()
@@ -507,14 +499,3 @@ print(type(made.kernel("scale")(x, 1, 1, number)).__name__)
 """
     assert process.run(code).splitlines() == ["cupy makes float16 [64] in 0x510 on cuda:1", "CupyArray"]
     assert "stream 0x510 on cuda:1" in process.calls("launch")[0]
-
-
-def test_temporary_memory_is_of_the_framework(process: Process) -> None:
-    printed = process.run("""
-        from support import frameworks_standin
-        torch = frameworks_standin.torch()
-        x = frameworks_standin.TorchTensor((100,), torch.float32, 1)
-        made.kernel("two_steps")(x, x)
-        """)
-    assert printed.splitlines() == ["torch makes torch.uint8 [400] in 0x510 on cuda:1", "torch frees torch.uint8 [400]"]
-    assert process.calls("allocate") == process.calls("free") == [] and len(process.calls("launch")) == 2

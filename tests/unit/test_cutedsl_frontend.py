@@ -68,7 +68,7 @@ def test_what_cannot_be_compiled_is_an_error_at_the_definition(program: Any, wha
     assert caught.value.where == WHERE
 
 
-def test_outputs_by_position_get_names_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_by_position_get_names_and_plain_values_are_not_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     units: list[Unit] = []
 
     class Stop(Exception):
@@ -82,9 +82,6 @@ def test_outputs_by_position_get_names_before_anything_is_compiled(monkeypatch: 
     with pytest.raises(Stop):
         cutedsl_compiler.lower(vectors(), replace(UNIT, outputs=(-1,)), lambda doing: None)
     assert [a["output"] for a in cutedsl_compiler._signature(vectors(), units[0], [])["arguments"]] == [False, True]
-
-
-def test_plain_values_are_not_arguments() -> None:
     program = Program(host, x=Tensor("int8", 4, "n"), tile=64)
     assert list(program.declared) == ["x"]
     assert list(program.arguments) == ["x", "tile"]

@@ -73,19 +73,23 @@ def test_kernel_keeps_what_its_decorator_says():
     assert (gemm.forward, gemm.backward_kernel, gemm.reference_function, gemm.inputs_function) == (None,) * 4
 
 
-def test_kernel_without_restrictions_leaves_them_to_the_settings():
+def test_kernel_without_restrictions_leaves_them_to_the_settings_and_takes_values_at_their_limits() -> None:
     @kernel(outputs=None, flags=None, reads=None)
     def copy(target):
         """y = x"""
 
     assert copy.options == KernelOptions(targets=None, archs=None, backends=None, tolerance=None)
     assert copy.doc == "y = x" and copy.takes_target and [v.slug for v in copy.variants] == ["default"]
-
-
-def test_definition_is_called_with_a_config_and_with_the_target_if_it_takes_it():
     for function, made in ((lambda block: block, 5), (lambda block, target: (block, target), (5, "llvm"))):
         function.__name__ = "function"
         assert kernel(function, configs=[{"block": 1}]).build({"block": 5}, "llvm") == made
+
+    @kernel(
+        configs=[{"block": 2**64 - 1}, {"block": -1}, {"block": 0.0}, {"block": ""}], outputs=[0, 2**63], tolerance=0
+    )
+    def gemm(block): ...
+
+    assert len(gemm.configs) == 4 and gemm.options.outputs == (0, 2**63) and gemm.options.tolerance == 0.0
 
 
 def test_pass_configs_are_a_copy_in_a_fixed_order():
@@ -104,7 +108,7 @@ def test_pass_configs_are_a_copy_in_a_fixed_order():
     assert backward.options.pass_configs == {"a": 2}, "those of the forward kernel are its own"
 
 
-def test_backward_kernel_is_built_as_its_forward_kernel():
+def test_backward_kernel_is_a_function_and_built_as_its_forward_kernel() -> None:
     restricted = {"targets": ["cuda"], "archs": ["sm_80"], "backends": ["cuda_core"]}
 
     @kernel(configs=grid(block=[64, 32]), outputs=["y"], **restricted)
@@ -119,6 +123,11 @@ def test_backward_kernel_is_built_as_its_forward_kernel():
     assert _.options == KernelOptions(**{name: tuple(value) for name, value in restricted.items()}, **own)
     with pytest.raises(DefinitionError, match=re.escape(f"has a backward kernel already, at {_.location}")):
         scale.backward(outputs=["grad_x"])(_.function)
+
+    def scale(): ...
+
+    with pytest.raises(DefinitionError, match=r"@scale\.backward was applied to 3, expected a function"):
+        kernel(scale, outputs=["y"]).backward(outputs=["grad_x"])(3)
 
 
 @pytest.mark.parametrize(
@@ -143,13 +152,6 @@ def test_a_backward_kernel_has_a_short_name_and_gradients_of_a_kernel_with_outpu
         made.backward(outputs=outputs)(backward)
     assert caught.value.where.location == f"{__file__}:{backward.__code__.co_firstlineno}"
     assert made.backward_kernel is None
-
-
-def test_a_backward_kernel_is_a_function():
-    def scale(): ...
-
-    with pytest.raises(DefinitionError, match=r"@scale\.backward was applied to 3, expected a function"):
-        kernel(scale, outputs=["y"]).backward(outputs=["grad_x"])(3)
 
 
 GRADIENT_OF_NONE = "output {!r} is the gradient of no input of scale"
@@ -262,15 +264,6 @@ def test_bad_decorator_arguments_name_the_line_the_cause_and_what_to_write(argum
     assert caught.value.where.location.startswith(__file__ + ":") and remedy in (caught.value.remedy or "")
 
 
-def test_values_at_their_limits_are_taken():
-    @kernel(
-        configs=[{"block": 2**64 - 1}, {"block": -1}, {"block": 0.0}, {"block": ""}], outputs=[0, 2**63], tolerance=0
-    )
-    def gemm(block): ...
-
-    assert len(gemm.configs) == 4 and gemm.options.outputs == (0, 2**63) and gemm.options.tolerance == 0.0
-
-
 def test_definition_has_named_parameters_only():
     def starred(*blocks): ...
 
@@ -307,14 +300,11 @@ def test_what_the_package_and_the_build_file_use_is_reserved():
     assert used | {"check", "ir", "wheel", "tune", "sass", "ptx", "backends", "jax"} == RESERVED
 
 
-def test_slugs_are_readable_where_they_can_be():
+def test_slugs_are_readable_where_they_can_be_and_others_have_a_hash_of_the_config() -> None:
     assert slugs([{"block_m": 64, "dtype": "float16"}]) == ["block_m-64_dtype-float16"]
     assert slugs([{"x": "aZ09_.+-"}, {}]) == ["x-aZ09_.+-", "default"]
     longest = "q" * (MAX_SLUG - 2)
     assert slugs([{"a": longest}]) == [f"a-{longest}"]
-
-
-def test_slugs_that_had_to_be_changed_have_a_hash_of_the_config():
     (cut,) = slugs([{"a": "q" * MAX_SLUG}])
     assert re.fullmatch(f"a-{'q' * (MAX_SLUG - 2)}_[0-9a-f]{{8}}", cut)
     (plain,) = slugs([{"a": "x/y"}])

@@ -74,15 +74,12 @@ def test_a_dtype_is_its_code_its_bits_and_its_lanes_and_what_is_none_is_refused(
         assert Dtype.parse(text, WHERE) == Dtype(*parts)
 
 
-def test_the_name_of_a_dtype_says_its_code_its_bits_and_its_lanes() -> None:
+def test_the_name_of_a_dtype_says_what_it_is_and_one_that_numpy_lacks_needs_ml_dtypes(monkeypatch):
     for base in CODES:
         name = {"bool": "bool", "handle": "handle64"}.get(base, base if "_" in base else f"{base}16")
         parts = Dtype.parse(name.removesuffix("64"), WHERE)
         assert parts.code == CODES[base] and dtype_name(parts.code, parts.bits, 1) == name
     assert [dtype_name(2, 32, 4), dtype_name(6, 1, 1), dtype_name(99, 8, 1)] == ["float32x4", "bool1", "dtype99_8"]
-
-
-def test_a_dtype_that_numpy_lacks_needs_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AttributeError):
         numpy_dtype("handle")
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)

@@ -34,13 +34,16 @@ def test_a_place_is_its_known_parts(where: Where, text: str) -> None:
     assert str(where) == text
 
 
-def test_an_error_is_place_and_message_then_the_detail_indented_then_the_remedy() -> None:
+def test_an_error_is_place_message_detail_and_remedy_in_which_nothing_rules_a_terminal() -> None:
     error = KernelwrightError("it broke", Where("gemm"), "mend it", "one\n  two\n")
     assert str(error).split("\n") == ["gemm: it broke", "    one", "      two", "  remedy: mend it"]
     assert (error.message, error.where, error.remedy) == ("it broke", Where("gemm"), "mend it")
     error = KernelwrightError("it broke")
     assert str(error) == "it broke" == error.args[0]
     assert (error.where, error.remedy, error.detail) == (Where(), None, None)
+    for text, expected in ESCAPED.items():
+        error = KernelwrightError(text, None, text, text)
+        assert (escaped(text), error.message, error.remedy, error.detail) == (expected,) * 4
 
 
 ESCAPED = {
@@ -48,12 +51,6 @@ ESCAPED = {
     **{"\x9b31m": "\\x9b31m", "a\u202eb\u2066c\u200fd": "a\\u202eb\\u2066c\\u200fd", "a\u2028b": "a\\u2028b"},
     **{"a\udcffb": "a\\udcffb", "a\x7f\x00\x07": "a\\x7f\\x00\\x07", "c\x1b]0;d": "c\\x1b]0;d"},
 }
-
-
-def test_what_a_terminal_would_obey_is_shown_with_escapes():
-    for text, expected in ESCAPED.items():
-        error = KernelwrightError(text, None, text, text)
-        assert (escaped(text), error.message, error.remedy, error.detail) == (expected,) * 4
 
 
 class Odd:

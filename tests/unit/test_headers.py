@@ -104,19 +104,13 @@ def test_cuda_is_found_through_symbolic_links(tmp_path: Path) -> None:
             assert listed(tmp_path, names, nvcc) == []
 
 
-def test_a_name_that_is_no_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ToolchainError, match=r"gone\.h', which is no file") as caught:
-        listed(tmp_path, ["gone.h"])
-    assert "without a backslash" in (caught.value.remedy or "")
-
-
-def test_a_list_that_is_not_there_is_an_error_at_the_place_of_the_run(tmp_path: Path) -> None:
+def test_a_list_that_lacks_or_names_no_file_is_an_error_and_a_header_counts_once(tmp_path: Path) -> None:
     with pytest.raises(ToolchainError, match="left no list of the headers") as caught:
         headers_in(tmp_path / "headers.d", tmp_path, "nvcc", "cc", Where("gemm", stage="nvcc"))
     assert caught.value.where == Where("gemm", stage="nvcc")
-
-
-def test_a_header_counts_once_and_names_need_not_be_text(tmp_path: Path) -> None:
+    with pytest.raises(ToolchainError, match=r"gone\.h', which is no file") as caught:
+        listed(tmp_path, ["gone.h"])
+    assert "without a backslash" in (caught.value.remedy or "")
     install(tmp_path, "build/a.h", "build/\udcff.h")
     (tmp_path / "headers.d").write_bytes(b"device : a.h \xff.h ../build/a.h\n")
     found = headers_in(tmp_path / "headers.d", tmp_path / "build", "/x/nvcc", "/y/cc", Where("gemm"))
@@ -157,14 +151,11 @@ def test_files_that_a_source_may_include(tmp_path: Path, flags: str, found: tupl
     assert tuple(path.relative_to(tmp_path).as_posix() for path in paths) == found
 
 
-def test_an_include_that_is_a_macro_may_be_any_file_of_the_folders(tmp_path: Path) -> None:
+def test_an_include_that_is_a_macro_may_be_any_file_and_options_files_are_followed(tmp_path: Path) -> None:
     install(tmp_path, "src/a.h", "inc/b.h", "inc/sub/c.h")
     (tmp_path / "src/device.cu").write_bytes(b"// \xff\n#include MACRO\n")
     paths = included_files(tmp_path / "src/device.cu", ["-Iinc"], tmp_path)
     assert [path.relative_to(tmp_path).as_posix() for path in paths] == ["inc/b.h", "inc/sub/c.h"]
-
-
-def test_options_files_are_followed(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("-O3 -optf two.txt,one.txt\n--options-file='th ree.txt'")
     (tmp_path / "two.txt").write_text("-Xcompiler @four.txt")
     (tmp_path / "th ree.txt").write_text("a stray ' quote -optf missing.txt")
@@ -261,16 +252,13 @@ def test_a_list_of_folders_is_one_of_nvcc_and_a_name_of_others(tmp_path: Path) -
     assert {"a.h", "b.h", "a.h,b.h"} == set(search.given)
 
 
-def test_a_header_that_was_made_while_a_compiler_ran_was_perhaps_looked_for_before(tmp_path: Path) -> None:
+def test_headers_that_are_made_meanwhile_or_lack_in_a_package_were_looked_for(tmp_path: Path) -> None:
     install(tmp_path, "first/h.h", "late/h.h", "src/a.cu")
     source, flags = tmp_path / "src/a.cu", ["-I", "first", "-I", "late"]
     source.write_text(ANGLED)
     made = (tmp_path / "first/h.h").stat().st_ctime_ns
     for begun, names in (made - 1, ["first/h.h"]), (made, []):
         assert sought_in_vain({source, tmp_path / "late/h.h"}, flags, tmp_path, tmp_path, {}, begun) == names
-
-
-def test_headers_that_a_folder_in_a_package_lacks_are_named_after_the_package(tmp_path: Path) -> None:
     install(tmp_path, "top/a.cu", "site/acme/include/acme/a.h", "site/other/include/other/b.h")
     source, top = tmp_path / "top/a.cu", tmp_path / "top"
     source.write_text("#include <other/b.h>\n#include <acme/c.h>\n")
@@ -283,7 +271,7 @@ def test_headers_that_a_folder_in_a_package_lacks_are_named_after_the_package(tm
     ]
 
 
-def test_a_run_depends_on_what_it_read_and_on_what_it_looked_for_in_vain(tmp_path: Path) -> None:
+def test_a_run_depends_on_what_it_read_looked_for_in_vain_and_made(tmp_path: Path) -> None:
     (tmp_path / "a.cu").write_text('#include "b.h"')
     job = NvccJob("sm_80", (), tmp_path, Where())
     # The clock of files may be behind that of programs.
@@ -292,9 +280,6 @@ def test_a_run_depends_on_what_it_read_and_on_what_it_looked_for_in_vain(tmp_pat
     os.utime(tmp_path / "a.cu", (1, 1))  # an edit may leave any time that programs can set
     begun_before_an_edit = included(tmp_path, ["a.cu"], job, time.time_ns() - 10**9)
     assert begun_before_an_edit["a.cu"] == EDITED
-
-
-def test_what_a_stage_made_is_looked_through_for_headers_and_its_folder_is_not(tmp_path: Path) -> None:
     install(tmp_path, "kernels/a.h", "include/b.h", "build/x/device.cu")
     (tmp_path / "build/x/device.cu").write_text('#include "a.h"\n#include <b.h>\n')
     job = NvccJob("sm_80", ("-I", "../../kernels", "-I", "../../include"), tmp_path / "build/x", Where())

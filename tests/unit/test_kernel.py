@@ -62,7 +62,7 @@ def read_only() -> np.ndarray:
     return array
 
 
-def test_a_variant_is_found_by_value_and_type_before_it_is_by_value_alone() -> None:
+def test_a_variant_is_found_by_value_and_type_before_value_and_keeps_what_is_not_said() -> None:
     kernel = kernel_of(
         Library(), variant("one", size=1), variant("real", size=1.0), variant("true", size=True), variant("two", size=2)
     )
@@ -72,9 +72,6 @@ def test_a_variant_is_found_by_value_and_type_before_it_is_by_value_alone() -> N
     kernel = kernel_of(Library(), of_class, variant("two", dtype="float32", block=1))
     assert kernel.variant(dtype="float32")._index == 1, "without a class it is for any size"
     assert kernel.variant(n_multiple_of=16)._index == 0
-
-
-def test_what_is_not_said_of_a_variant_of_a_variant_stays_as_it_is() -> None:
     configs = [{"size": size, "dtype": dtype} for dtype in ("float32", "float16") for size in (8, 32)]
     kernel = kernel_of(Library(), *(variant(str(config), **config) for config in configs))
     assert kernel.variant(dtype="float16").variants == ({"size": 8, "dtype": "float16"},)

@@ -28,6 +28,9 @@ def test_a_launch_at_the_limits_and_one_that_only_a_call_tells_are_well() -> Non
     for arch, shared in (("80", 163 << 10), ("80", "n * 4"), ("90", 227 << 10), ("100f", 227 << 10), ("990", 10**6)):
         require(f"sm_{arch}", shared=shared)
     require("sm_90a", cluster=[4, 2, 2])
+    names = ["sm_75", "sm_86", "sm_90", "sm_90a", "sm_100f", "sm_120", "sm_990"]
+    known = [shared_memory(arch) for arch in names]
+    assert known == [kib and kib * 1024 for kib in (64, 99, 227, 227, 227, 99, None)]
 
 
 IN_A_BLOCK = "threads in a block"
@@ -58,9 +61,3 @@ def test_a_launch_beyond_a_limit_names_the_kernel_the_number_and_the_limit(chang
         with pytest.raises(LoweringError) as caught:
             require(kernel=kernel, **changed)
         assert str(caught.value).startswith(f"{launch} has {words}\n") and caught.value.remedy
-
-
-def test_an_arch_without_a_suffix_has_the_shared_memory_of_the_one_with_it() -> None:
-    names = ["sm_75", "sm_86", "sm_90", "sm_90a", "sm_100f", "sm_120", "sm_990"]
-    known = [shared_memory(arch) for arch in names]
-    assert known == [kib and kib * 1024 for kib in (64, 99, 227, 227, 227, 99, None)]

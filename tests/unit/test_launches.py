@@ -296,29 +296,19 @@ def test_what_cannot_be_said_is_said_in_words_and_is_an_error_of_the_backend(pro
     assert (where.kernel, where.variant, where.stage) == (name, "default", "wrap")
 
 
-def test_an_assertion_of_the_definition_is_a_check_and_under_a_condition_one_under_it(project: Project) -> None:
+def test_assertions_vectors_and_strides_are_said_and_the_cpu_has_no_launches(project: Project) -> None:
     text = definition(f'assert n % 4 == 0, "n is odd"\n{copying()}')
     (check,) = lowered(project, "asserting", text).signature["host_checks"]
     assert check == {"error": "RuntimeError", "message": "n is odd", "passes": "(n % 4) == 0"}
     body = f'if n > 3:\n    assert n % 4 == 0, "n is odd"\n{copying(indent="    ")}'
     (check,) = lowered(project, "guarded", definition(body)).signature["host_checks"]
     assert {n: eval(check["passes"], {}, {"n": n}) for n in (3, 4, 5)} == {3: True, 4: True, 5: False}
-
-
-def test_temporary_memory_of_vectors_has_room_for_all_their_lanes(project: Project) -> None:
-    """TVM's host code in C has no such types, so that it cannot be compiled."""
     text = definition(through_memory("float32x4"), TENSORS.replace("float32", "float32x4"))
     (workspace,) = lowered(project, "vectors", text).signature["workspaces"]
     assert eval(str(workspace["bytes"]), {}, {"n": 100}) == 1600
-
-
-def test_strides_of_an_argument_are_data(project: Project) -> None:
     text = definition(copying().replace("x[k]", "x[k, 0]"), ROWS.format("strides=(8, 1)"))
     signature = lowered(project, "strided", text).signature
     assert (signature["arguments"][0]["strides"], len(signature["launches"])) == ([8, 1], 1)
-
-
-def test_the_cpu_has_no_launches(project: Project) -> None:
     file = project.copy("plain")
     signature = json.loads(project.lower(file, "plain")["contents"]["signature.json"])
     assert not {"launches", "host_logic", "workspaces"} & set(signature)

@@ -72,14 +72,24 @@ def one_output(shape: list[int | str], symbols: list[str], *inputs: dict[str, An
     return plan("k", LoweredUnit.from_json(data, "host.o"), outputs=["y"])
 
 
-def test_a_cuda_version_is_counted_as_cuda_does() -> None:
-    assert [cuda_version(text) for text in ("13.0.88", "12.9.86", "12.4")] == [13000, 12090, 12040]
-
-
-def test_equal_plans_give_equal_text() -> None:
+def test_equal_plans_give_equal_text_that_is_escaped_and_has_sizes_within_int64() -> None:
     kernel = whole_plan()
     reordered = [replace(unit, symbols=dict(reversed(unit.symbols.items()))) for unit in kernel.units]
     assert emit(gemm_plan(*reordered)) == emit(kernel)
+    kernel = one_output([1], [], tensor("x", "float32", [1]))
+    odd = replace(kernel, variants=(replace(kernel.variants[0], slug='a"b\\ü??'),))
+    assert '.slug = "a\\042b\\134\\303\\274\\077\\077"' in emit(odd)
+    complex_ = emit(one_output(["n"], ["n"], tensor("x", "complex64", ["n"])))
+    assert '.dtype = {5, 64, 1}, .text = "complex64[n]"' in complex_, "no vector"
+
+    def unit(size: int) -> LoweredUnit:
+        return LoweredUnit.from_json(signature("k", [tensor("x", "int8", [size])]), "o")
+
+    assert f"(const int64_t[]){{{2**63 - 1}}}" in emit(plan("k", unit(2**63 - 1)))
+    for size in (2**63, -1):
+        with pytest.raises(KernelwrightError, match=r"shape\[0\] is .*expected a size from 0 or whole characters"):
+            unit(size)
+    assert [cuda_version(text) for text in ("13.0.88", "12.9.86", "12.4")] == [13000, 12090, 12040]
 
 
 @pytest.mark.parametrize(
@@ -164,14 +174,6 @@ def test_a_signature_of_another_schema_or_an_incomplete_one_is_refused() -> None
         LoweredUnit.from_json(data, "host.o")
 
 
-def test_text_in_the_wrapper_is_escaped() -> None:
-    kernel = one_output([1], [], tensor("x", "float32", [1]))
-    odd = replace(kernel, variants=(replace(kernel.variants[0], slug='a"b\\ü??'),))
-    assert '.slug = "a\\042b\\134\\303\\274\\077\\077"' in emit(odd)
-    complex_ = emit(one_output(["n"], ["n"], tensor("x", "complex64", ["n"])))
-    assert '.dtype = {5, 64, 1}, .text = "complex64[n]"' in complex_, "no vector"
-
-
 SOURCE_WITH_ARRAY = """\
 void fill(char *text);
 __attribute__((visibility("default"))) int PyInit__gemm(void) {
@@ -219,16 +221,6 @@ def test_the_operator_of_pytorch_takes_a_number_of_any_variant_and_writes_what_o
     for first in (True, False):
         written = [[Argument("x", "tensor", "float32", False, each, (4,))] for each in (first, not first)]
         assert parameters_of(written)[0].written
-
-
-def test_a_constant_size_fits_int64() -> None:
-    def unit(size: int) -> LoweredUnit:
-        return LoweredUnit.from_json(signature("k", [tensor("x", "int8", [size])]), "o")
-
-    assert f"(const int64_t[]){{{2**63 - 1}}}" in emit(plan("k", unit(2**63 - 1)))
-    for size in (2**63, -1):
-        with pytest.raises(KernelwrightError, match=r"shape\[0\] is .*expected a size from 0 or whole characters"):
-            unit(size)
 
 
 ROWS: dict[str, Any] = {

@@ -30,7 +30,7 @@ def test_limits_that_are_reached_but_not_exceeded_pass(registers: int | None, sp
     check(usage(gemm_kernel=(168, 48, 48)), registers, spills)
 
 
-def test_registers_over_the_limit_and_stores_and_loads_together_are_errors():
+def test_every_violation_is_listed_at_its_place_and_registers_and_spills_are_not_of_ptx() -> None:
     with pytest.raises(LimitError) as caught:
         check(usage(gemm_kernel=(168, 0, 0)), 128, None)
     assert caught.value.message == "gemm_kernel uses 168 registers for sm_80, max_registers is 128"
@@ -40,9 +40,7 @@ def test_registers_over_the_limit_and_stores_and_loads_together_are_errors():
         check(usage(gemm_kernel=(16, 48, 48)), None, 95)
     with pytest.raises(LimitError, match="max_spills is 0"):
         check(usage(gemm_kernel=(16, 0, 4)), None, 0)
-
-
-def test_every_violation_is_listed_at_the_place_of_what_was_compiled():
+    check({"schema": 1, "arch": "compute_80", "kernels": {}}, 0, 0)
     with pytest.raises(LimitError) as caught:
         check(usage(b_kernel=(200, 8, 0), a_kernel=(129, 0, 0), c_kernel=(10, 0, 0)), 128, 0)
     assert "\n" not in caught.value.message
@@ -71,10 +69,6 @@ def test_usage_is_read_and_every_number_of_it_checked(tmp_path: Path):
         with pytest.raises(KernelwrightError, match=f"kernels.gemm_kernel.{name} is '168'") as caught:
             read_usage(path)
         assert caught.value.remedy == "remove it and try again"
-
-
-def test_ptx_has_no_usage_and_so_no_limit():
-    check({"schema": 1, "arch": "compute_80", "kernels": {}}, 0, 0)
 
 
 def test_what_objects_report_is_put_together_by_arch_and_damage_names_the_file(tmp_path: Path) -> None:

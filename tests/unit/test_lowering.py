@@ -102,9 +102,6 @@ def test_the_signature_says_names_types_shapes_and_what_is_written(project: Proj
     assert signature["entry"] == "kw_k__default__x86_64_v3"
     assert signature["schedule"] == "as written"
     assert signature["device_kernels"] == [] and signature["config"] == {} and signature["schema"] == 1
-
-
-def test_the_object_exports_the_entry_and_nothing_that_clashes_with_other_variants(project: Project) -> None:
     path = project.folder / "host.o"
     path.write_bytes(lowered(project, "k", SHAPES)["contents"]["host.o"])
     table = subprocess.run(["nm", "-g", "--defined-only", path], capture_output=True, text=True, check=True).stdout
@@ -383,13 +380,10 @@ def test_an_output_that_is_only_read_is_an_error(project: Project, target: str, 
     assert caught.value.remedy == "list what it writes: y"
 
 
-def test_an_unknown_cpu_arch_is_an_error_that_suggests_others(project: Project) -> None:
+def test_an_unknown_cpu_arch_and_a_failure_inside_tvm_are_errors_at_their_place(project: Project) -> None:
     with pytest.raises(LoweringError, match="'x86-64-v9'") as caught:
         lowered(project, "k", SHAPES, arch="x86-64-v9")
     assert "x86-64-v" in str(caught.value.remedy)
-
-
-def test_a_failure_inside_tvm_names_kernel_variant_target_and_line(project: Project) -> None:
     text = body("""
 n, k = tirx.Var("n", "int32"), tirx.Var("k", "int32")
 @T.prim_func(s_tir=True)

@@ -136,7 +136,7 @@ def test_the_signature_of_a_unit_differs_with_all_that_decides_what_it_is(tmp_pa
     assert on_cpu[0] == on_cpu[1], "nvcc has no part in it"
 
 
-def test_the_head_of_a_manifest_says_what_is_known() -> None:
+def test_the_head_of_a_manifest_says_what_is_known_and_it_can_be_sealed_again() -> None:
     bare = content_of(manifest_of(json.dumps({"doc": ""})))
     assert list(bare) == ["schema", "package", "kernelwright", "tools", "backends", "kernels", "files"]
     assert (bare["schema"], bare["package"], bare["kernelwright"]) == (SCHEMA, "demo", "1")
@@ -145,6 +145,9 @@ def test_the_head_of_a_manifest_says_what_is_known() -> None:
     known = {"compress": {"mode": "size", "cuda": "12.4"}, "device_code": {"folder": "x"}, "missing": [{"kernel": "k"}]}
     full = content_of(manifest_of(json.dumps({"doc": ""}), project="2.0", **known))
     assert {name: full[name] for name in known} == known and full["version"] == "2.0"
+    text = sealed_document({"schema": 3, "files": {}})
+    assert content_of(text) == {"schema": 3, "files": {}}
+    assert sealed_document(json.loads(text)) == text
 
 
 def test_every_file_of_a_package_is_listed_in_order_with_its_digest_and_size() -> None:
@@ -183,9 +186,3 @@ def test_a_wheel_says_where_its_sources_are_from_and_where_its_device_code_is() 
         assert content == content_of(built) | {"device_code": placed}
         bare = content_of(with_source(text, SOURCE))
         assert bare.pop("source") and bare == content_of(built)
-
-
-def test_a_sealed_document_can_be_sealed_again() -> None:
-    text = sealed_document({"schema": 3, "files": {}})
-    assert content_of(text) == {"schema": 3, "files": {}}
-    assert sealed_document(json.loads(text)) == text

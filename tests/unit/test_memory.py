@@ -98,7 +98,7 @@ def test_what_runs_together_never_needs_more_than_the_budget(measurements: Measu
         jobs.end(jobs.running[0])
 
 
-def test_a_run_larger_than_the_budget_runs_alone(measurements: Measurements) -> None:
+def test_a_run_larger_than_the_budget_runs_alone_and_no_small_one_overtakes_a_large_one(measurements):
     jobs = Jobs(measurements, 100, huge=500, small=1)
     huge, small = jobs.start("huge"), jobs.start("small")
     assert jobs.running == [huge]
@@ -109,9 +109,6 @@ def test_a_run_larger_than_the_budget_runs_alone(measurements: Measurements) -> 
     jobs.end(small)
     assert jobs.running == [second]
     jobs.end(second)
-
-
-def test_small_runs_do_not_overtake_a_large_one_that_waits(measurements: Measurements) -> None:
     jobs = Jobs(measurements, 100, large=90, small=20)
     first, large, second = jobs.start("small"), jobs.start("large"), jobs.start("small")
     assert jobs.running == [first], "the second small one would fit, but the large one was first"

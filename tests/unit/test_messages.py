@@ -17,7 +17,7 @@ from kernelwright.scons.progress import Progress
 # --- Paths of the machine
 
 
-def test_folders_of_the_project_of_python_and_of_the_user_are_private(tmp_path, monkeypatch):
+def test_folders_of_the_project_of_python_and_of_the_user_are_private_and_no_others(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", "/srv/people/ada")
     monkeypatch.setattr(sys, "prefix", "/opt/venvs/build")
     pattern = private_pattern(private_folders(Path("/data/project+1")))
@@ -25,9 +25,6 @@ def test_folders_of_the_project_of_python_and_of_the_user_are_private(tmp_path, 
         assert pattern.search(os.fsencode(f'#line 1 "{path}"')), path
     for text in ("/usr/include/a.h", "/data/projectt1", "kernels/a.h", "/data/project", "/home/", "a/tmp"):
         assert not pattern.search(os.fsencode(text)), text
-
-
-def test_the_root_folder_and_a_slash_at_the_end_make_nothing_else_private():
     assert not private_pattern(["/", ""]).search(b"/usr/lib")
     assert private_pattern(["/data/x/"]).search(b"/data/x")
 
@@ -40,7 +37,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_silent_build_shows_failures_only(capsys):
+def test_a_silent_build_shows_failures_and_one_without_a_terminal_a_line_for_each_action(capsys):
     stream = io.StringIO()
     progress = Progress(True, stream)
     progress.started("[ LINK ] gemm")
@@ -48,6 +45,13 @@ def test_a_silent_build_shows_failures_only(capsys):
     progress.summary({"built": 0, "cached": 0, "reused": 0, "failed": 1}, ["[ LINK ] gemm: no"])
     assert stream.getvalue() == ""
     assert capsys.readouterr().err == "kernelwright: 1 failed:\n  [ LINK ] gemm: no\n"
+    stream = io.StringIO()
+    progress = Progress(False, stream)
+    with progress.ahead("looking at the tools"):
+        progress.started("[ CUBIN ] a")
+    progress.finished("[ CUBIN ] a")
+    progress.note("a note")
+    assert stream.getvalue() == "[ CUBIN ] a\na note\n"
 
 
 def test_the_live_line_has_what_runs_longest_and_gives_way_to_notes():
@@ -64,13 +68,3 @@ def test_the_live_line_has_what_runs_longest_and_gives_way_to_notes():
     for _ in range(2):
         progress.note_once("a note")
     assert stream.getvalue().endswith("\r\x1b[Klooking at the tools\r\x1b[K\r\x1b[Ka note\n")
-
-
-def test_without_a_terminal_each_action_has_a_line_of_its_own():
-    stream = io.StringIO()
-    progress = Progress(False, stream)
-    with progress.ahead("looking at the tools"):
-        progress.started("[ CUBIN ] a")
-    progress.finished("[ CUBIN ] a")
-    progress.note("a note")
-    assert stream.getvalue() == "[ CUBIN ] a\na note\n"

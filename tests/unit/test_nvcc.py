@@ -27,7 +27,7 @@ ptxas info    : Used 6 registers, used 0 barriers, 360 bytes cmem[0]
 """
 
 
-def test_resource_usage_of_each_kernel_in_order_of_names():
+def test_resource_usage_of_each_kernel_and_a_script_that_names_no_path() -> None:
     usage = resource_usage(REPORT)
     assert list(usage) == ["a_kernel", "b_kernel"]
     assert usage["b_kernel"] == {
@@ -35,9 +35,6 @@ def test_resource_usage_of_each_kernel_in_order_of_names():
         "constant_bytes": 372,
     }
     assert usage["a_kernel"]["shared_bytes"] == 0
-
-
-def test_script_names_no_path_of_the_machine():
     job = NvccJob("sm_90a", ("--use_fast_math",), Path("/somewhere/build"), Where())
     text = script(job, Nvcc("/opt/secret/nvcc", "13.0.88", "id", ()))
     assert "/opt" not in text and "/somewhere" not in text
@@ -129,20 +126,14 @@ def test_options_files_count_with_what_they_include_and_name(bench, tmp_path_fac
     assert headers == (str(outside / "far.h"), *near)
 
 
-def test_flags_for_the_host_compiler_count(bench):
+def test_flags_for_the_host_compiler_count_and_errors_of_headers_are_nvccs_own(bench):
     (bench.folder / "mine.h").write_text("#define NOTHING\n")
     assert bench.plain("sm_80", "-Xcompiler", "-include,mine.h")[0].headers == ("build/kernel/mine.h",)
     (bench.folder / "args").write_text("-include mine.h")
     assert bench.plain("sm_80", "-Xcompiler=@args")[0].headers == ("build/kernel/args", "build/kernel/mine.h")
-
-
-def test_a_missing_header_is_nvccs_own_error(bench):
     with pytest.raises(ToolError, match=r"missing\.h") as caught:
         bench.plain("sm_80", "-include", "missing.h")
     assert caught.value.where == Where("k", "default", "nvcc")
-
-
-def test_an_error_in_a_source_of_the_project_has_the_place_that_its_author_knows(bench):
     (bench.folder.parents[1] / "kernels").mkdir()
     (bench.folder.parents[1] / "kernels/broken.h").write_text("\nint broken = ;\n")
     with pytest.raises(ToolError, match=r"\n    kernels/broken\.h\(2\): error") as caught:

@@ -35,7 +35,7 @@ CUBIN = (
 )
 
 
-def test_the_commands_of_a_dry_run_are_moved_to_another_source():
+def test_a_dry_run_says_what_is_run_for_any_source_and_names_of_temporary_files_decide_nothing() -> None:
     steps = read_steps(PTX, "ptx", "/t m").moved("/build/b", "/other")
     shell, option, script = steps.front_end()
     assert (shell, option) == ("/bin/sh", "-c")
@@ -43,14 +43,8 @@ def test_the_commands_of_a_dry_run_are_moved_to_another_source():
     assert '--orig_src_path_name "/build/b/device.cu"' in script and "/t m" not in script and "/build/a" not in script
     assert script.endswith('-o "/other/compute_80.ptx"') and script.count(" && ") == 1
     assert " -E -MD -x c++" in steps.reading("-MD")[2]
-
-
-def test_a_cubin_is_assembled_from_another_ptx_file():
     script = read_steps(CUBIN, "cubin", "/t m").assembling("compute_80.ptx")[2]
     assert script.endswith('ptxas -arch=sm_80 -m64 -v  "compute_80.ptx"  -o "/t m/sm_80.cubin"')
-
-
-def test_names_of_temporary_files_decide_nothing():
     ptx, cubin = read_steps(PTX, "ptx", "/t m"), read_steps(CUBIN, "cubin", "/t m")
     assert ptx.decisive == cubin.decisive
     stubs = CUBIN.replace("--module_id", '--stub_file_name "/t m/x.stub.c" --module_id')
@@ -196,24 +190,18 @@ def test_headers_that_flags_name_are_reported(bench):
     assert bench.stepwise("sm_80", "-include", "all.h")[0].headers == (), "the PTX has them"
 
 
-def test_an_error_in_the_source_is_nvccs_own(bench):
+def test_errors_of_the_source_of_ptxas_and_of_time_are_nvccs_own(bench):
     bench.source.write_text('extern "C" __global__ void k(float *x) {\n  x = nothing;\n}\n')
     with pytest.raises(ToolError, match=r"nvcc ended with exit status \d+") as caught:
         bench.stepwise("compute_80")
     assert 'device.cu(2): error: identifier "nothing" is undefined' in str(caught.value)
     assert caught.value.where == Where("k", "default", "nvcc")
-
-
-def test_an_error_of_ptxas_is_nvccs_own(bench):
     text = 'extern "C" __global__ void k(float *x) { __shared__ float s[99999]; s[threadIdx.x] = x[0]; x[1] = s[2]; }\n'
     bench.source.write_text(text)
     bench.stepwise("compute_80")
     with pytest.raises(ToolError, match="uses too much shared data") as caught:
         bench.stepwise("sm_80")
     assert "-cubin" in str(caught.value) and str(bench.folder / "device.cu") in str(caught.value)
-
-
-def test_a_step_that_takes_too_long_is_named_as_nvcc(bench):
     bench.runner.timeout_s = 0.01
     with pytest.raises(KernelwrightError, match=r"nvcc took longer than 0\.01 s"):
         bench.stepwise("compute_80")
@@ -246,8 +234,12 @@ def test_a_path_that_a_shell_would_act_on_is_given_to_none(bench):
     assert not [*bench.project.rglob("sprung*")]
 
 
-def test_the_probe_lets_the_real_nvcc_be_run_step_by_step(bench):
+def test_the_probe_lets_the_real_nvcc_be_run_step_by_step(bench, tmp_path):
     assert compile_probe(bench.nvcc.path, "13.0.88", bench.compiler.path, "sm_90", "") == ""
+    wrapper = script(tmp_path / "nvcc", f'exec {bench.nvcc.path} "$@"')
+    assert compile_probe(str(wrapper), "13.0.88", bench.compiler.path, "sm_80", "") == f"{wrapper} is a script"
+    obstacle = compile_probe(bench.nvcc.path, "13.5.1", bench.compiler.path, "sm_80", "")
+    assert obstacle == "it is of CUDA 13.5.1, and what it runs is known of 13.0 only"
 
 
 def test_the_probe_sees_whether_trimming_changes_ptx(bench, monkeypatch):
@@ -255,13 +247,6 @@ def test_the_probe_sees_whether_trimming_changes_ptx(bench, monkeypatch):
     monkeypatch.setattr(trimmed_source, "trimmed", lambda *given: trimmed(*given).replace("0.3f", "0.4f"))
     obstacle = "it makes other PTX without declarations that are not used"
     assert compile_probe(bench.nvcc.path, "13.0.88", bench.compiler.path, "sm_80", "") == obstacle
-
-
-def test_a_script_and_another_release_are_run_as_a_whole(bench, tmp_path):
-    wrapper = script(tmp_path / "nvcc", f'exec {bench.nvcc.path} "$@"')
-    assert compile_probe(str(wrapper), "13.0.88", bench.compiler.path, "sm_80", "") == f"{wrapper} is a script"
-    obstacle = compile_probe(bench.nvcc.path, "13.5.1", bench.compiler.path, "sm_80", "")
-    assert obstacle == "it is of CUDA 13.5.1, and what it runs is known of 13.0 only"
 
 
 @pytest.mark.parametrize(

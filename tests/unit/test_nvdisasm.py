@@ -37,29 +37,20 @@ def test_the_wheel_wins_over_what_is_beside_nvcc(tmp_path: Path) -> None:
     assert find_nvdisasm(str(script(tmp_path / "bin/nvcc", ANSWER)), {"PATH": ""}) == str(wheels[0])
 
 
-def test_one_beside_nvcc_wins_over_cuda_home_and_that_over_path(tmp_path: Path, no_wheels: None) -> None:
+def test_one_beside_nvcc_wins_over_cuda_home_and_that_over_path_and_none_says_how_to_install_it(tmp_path, no_wheels):
     beside, home, on_path = (script(tmp_path / name / "bin/nvdisasm", ANSWER) for name in ("cuda", "home", "path"))
     environment = {"CUDA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}
     assert find_nvdisasm(str(script(tmp_path / "cuda/bin/nvcc", ANSWER)), environment) == str(beside)
     assert find_nvdisasm("", environment) == str(home)
     assert find_nvdisasm("", {"PATH": str(on_path.parent)}) == str(on_path)
-
-
-def test_one_is_found_beside_the_nvcc_that_a_wrapper_script_runs(tmp_path: Path, no_wheels: None) -> None:
     real = script(tmp_path / "cuda/bin/nvcc", f"echo '#$ TOP={tmp_path / 'cuda'}'")
     script(tmp_path / "cuda/bin/ptxas", ANSWER)
     beside = script(tmp_path / "cuda/bin/nvdisasm", ANSWER)
     wrapper = script(tmp_path / "local/bin/nvcc", f'exec {real} "$@"')
     assert find_nvdisasm(str(wrapper), {"PATH": ""}) == str(beside)
-
-
-def test_a_file_that_cannot_be_executed_is_passed_over(tmp_path: Path, no_wheels: None) -> None:
     script(tmp_path / "home/bin/nvdisasm", ANSWER).chmod(0o644)
     other = script(tmp_path / "path/nvdisasm", ANSWER)
     assert find_nvdisasm("", {"CUDA_HOME": str(tmp_path / "home"), "PATH": str(other.parent)}) == str(other)
-
-
-def test_none_says_how_to_install_it(tmp_path: Path, no_wheels: None) -> None:
     with pytest.raises(ToolchainError, match="no nvdisasm") as caught:
         find_nvdisasm(str(script(tmp_path / "nvcc", ANSWER)), {"PATH": str(tmp_path)})
     assert "pip install 'kernelwright[sass]'" in str(caught.value)
@@ -116,12 +107,9 @@ def test_each_cubin_of_each_variant_has_the_texts_that_are_asked_for(tmp_path, m
     assert listed(tmp_path, monkeypatch, replace(WHOLE, listings=listings)) == expected
 
 
-def test_code_for_the_cpu_and_ptx_have_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_for_the_cpu_and_ptx_have_none_and_cubins_of_a_front_end_have_no_ptx(tmp_path, monkeypatch):
     for settings in (Settings(package="demo", targets=("llvm",)), Settings(package="demo", archs=("compute_80",))):
         assert listed(tmp_path, monkeypatch, replace(BOTH, settings=settings)) == set()
-
-
-def test_a_kernel_whose_front_end_compiles_device_code_has_no_ptx_of_its_cubins(tmp_path, monkeypatch):
     inputs = replace(BOTH, kernel=GEMM.with_options(frontend="cutedsl"))
     assert {name.split()[0] for name in listed(tmp_path, monkeypatch, inputs)} == {"SASS"}
 

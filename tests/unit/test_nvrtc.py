@@ -402,10 +402,13 @@ def test_flags_that_nvcc_and_nvrtc_share_are_taken(bench: Bench, flags: str) -> 
     assert bench.compile(*flags.split())[1].startswith(b"\x7fELF")
 
 
-def test_flags_have_their_effect(bench: Bench) -> None:
+def test_flags_have_their_effect_and_one_without_its_value_is_nvrtcs_own_error(bench: Bench) -> None:
     plain, fast, few = (bench.compile(*f)[1] for f in ((), ("-use_fast_math",), ("-Xptxas", "-O0")))
     assert len({plain, fast, few}) == 3
     assert bench.compile("-O2")[1] == plain, "it is for the host's code"
+    require_flags(("-maxrregcount",), WHERE)
+    with pytest.raises(ToolError, match="NVRTC ended with exit status 1"):
+        bench.compile("-maxrregcount")
 
 
 @pytest.mark.parametrize(
@@ -426,12 +429,6 @@ def test_a_flag_that_nvrtc_lacks_is_named_with_its_kernel(bench: Bench, flags: t
         bench.compile(*flags)
     assert repr(shown) in caught.value.message and caught.value.where == WHERE
     assert "cuda_compiler" in str(caught.value.remedy)
-
-
-def test_a_flag_without_its_value_is_nvrtcs_own_error(bench: Bench) -> None:
-    require_flags(("-maxrregcount",), WHERE)
-    with pytest.raises(ToolError, match="NVRTC ended with exit status 1"):
-        bench.compile("-maxrregcount")
 
 
 # Errors.

@@ -78,7 +78,7 @@ def test_variables_become_options_and_empty_ones_say_nothing(monkeypatch: pytest
     assert Options().given == Options(targets=("auto",)).given == frozenset()
 
 
-def test_arguments_are_checked_and_a_misspelt_one_is_pointed_at() -> None:
+def test_arguments_are_checked_and_win_over_using_over_variables_and_misspelt_ones_get_hints() -> None:
     read = Options.read("compile()", target="cuda", archs=["sm_90a"], flags="-G -O3", backend=None)
     assert read == Options(targets=("cuda",), archs=("sm_90a",), flags=("-G", "-O3"))
     with pytest.raises(SettingsError, match=r"compile\(\) has no option 'arch'") as caught:
@@ -88,26 +88,20 @@ def test_arguments_are_checked_and_a_misspelt_one_is_pointed_at() -> None:
     for wrong in others:
         with pytest.raises(KernelwrightError, match=r"compile\(\)"):
             Options.read("compile()", **wrong)
-
-
-def test_an_unknown_variable_gets_a_hint() -> None:
     assert list(OPTIONS) == list(Options.__dataclass_fields__) and set(WRONG) == set(VARIABLES)
     known = dict.fromkeys((*VARIABLES, *OTHERS, "KERNELWRIGHT_TEST_GPU", "PATH"), "1")
     assert unknown_variables(known) == []
     (line,) = unknown_variables({**known, "KERNELWRIGHT_ARCH": "sm_90a"})
     assert line.startswith("kernelwright: KERNELWRIGHT_ARCH has no effect")
     assert line.endswith("did you mean KERNELWRIGHT_ARCHS?")
-
-
-# What wins.
-
-
-def test_arguments_win_over_using_over_variables() -> None:
     environment = {"KERNELWRIGHT_NUM_WORKERS": "1", "KERNELWRIGHT_BACKEND": "jax", "KERNELWRIGHT_ARCHS": "sm_80"}
     using = Options(num_workers=2, backend="torch", pass_configs={"a": 1, "b": 1})
     arguments = Options(num_workers=3, pass_configs={"b": 2})
     expected = Options(num_workers=3, backend="torch", archs=("sm_80",), pass_configs={"a": 1, "b": 2})
     assert effective(environment, arguments, using) == expected
+
+
+# What wins.
 
 
 def test_settings_come_from_defaults_the_project_variables_and_arguments_in_this_order(project: Path) -> None:

@@ -139,7 +139,7 @@ for launched, taken in {[*TAKEN]}:
     }
 
 
-def test_another_threads_default_stream_has_no_handle_so_the_device_is_waited_for(process: Process) -> None:
+def test_another_threads_default_stream_waits_for_the_device_and_what_is_no_stream_takes_nothing(process):
     code = """
 for taken in (2, 0x70, None, -1):
     y = in_another_thread(lambda: output(2))
@@ -153,9 +153,6 @@ print(refusal(lambda: in_another_thread(lambda: output(2)).__dlpack__(stream=1))
     assert waits == ["wait", "wait", "wait", ""]
     message = "RuntimeError: kernel 'scale': waiting for cuda:0 failed with CUDA_ERROR_ILLEGAL_ADDRESS"
     assert failed.startswith(message)
-
-
-def test_what_is_no_stream_takes_no_output_and_none_is_copied(process: Process) -> None:
     code = """
 y = output(0x50)
 for options in (*({"stream": stream} for stream in (0, -2, True, "x", 1.5)), {"copy": True}, {"dl_device": (1, 0)}):
@@ -169,7 +166,7 @@ print(events())
     assert process.run(ORDER + code).splitlines() == [*asked, *copied, "launch 0x50"]
 
 
-def test_a_captured_stream_sees_no_event_and_is_not_waited_for(process: Process) -> None:
+def test_a_captured_stream_sees_no_event_and_an_error_is_raised_where_an_output_is_taken(process: Process) -> None:
     code = """
 y = output(0x50)
 os.environ["STANDIN_CAPTURE"] = "0x50"
@@ -182,9 +179,6 @@ print(refusal(y.__dlpack__), events())
     assert first == "launch 0x50 launch 0x50"
     assert "RuntimeError: kernel 'scale': " in refused and "wait for stream 0x50 of cuda:0, which is being" in refused
     assert remedy.startswith("  remedy: ") and remedy.endswith(" ")
-
-
-def test_an_error_of_the_driver_is_raised_where_an_output_is_taken(process: Process) -> None:
     code = """
 y = output(0x50)
 for fail, stream in (("cuEventRecord=700", 0x70), ("cuStreamSynchronize=700", None)):
@@ -195,9 +189,6 @@ for fail, stream in (("cuEventRecord=700", 0x70), ("cuStreamSynchronize=700", No
         "RuntimeError: kernel 'scale': making stream 0x70 of cuda:0 wait for stream 0x50",
         "RuntimeError: kernel 'scale': waiting for stream 0x50 of cuda:0",
     ]
-
-
-def test_a_kernel_that_gets_an_output_waits_if_it_is_on_another_stream(process: Process) -> None:
     code = """
 y = output(0x50)
 call(scale, y, y, 1.0, stream=0x50)
@@ -205,6 +196,10 @@ call(scale, y, on_cuda((8,)), 1.0, stream=0x60)
 print(events())
 """
     assert process.run(ORDER + code) == "launch 0x50 launch 0x50 record 0x50 wait 0x60 launch 0x60\n"
+    code = "print(refusal(lambda: call(scale, of_jax(), on_cuda((8,)), 1.0, stream=0x50)), events())"
+    refused, remedy = process.run(ORDER + code, capture="0x50").splitlines()
+    assert refused.startswith("RuntimeError: kernel 'scale': the call would have to wait for stream 0x50 of cuda:0,")
+    assert "an array of JAX" in refused and "remedy: " in remedy and remedy.endswith(" ")
 
 
 def test_a_call_with_inputs_of_jax_waits_before_they_may_be_freed_also_if_it_fails(process: Process) -> None:
@@ -221,13 +216,6 @@ print(events())
     assert refused == "RuntimeError: kernel 'scale':"
     waits = ["launch 0x50 synchronize 0x50", "launch 0x50", "launch 0x0 synchronize 0x0", "synchronize 0x50"]
     assert ordered == " ".join(waits)
-
-
-def test_inputs_of_jax_are_refused_while_a_graph_is_captured(process: Process) -> None:
-    code = "print(refusal(lambda: call(scale, of_jax(), on_cuda((8,)), 1.0, stream=0x50)), events())"
-    refused, remedy = process.run(ORDER + code, capture="0x50").splitlines()
-    assert refused.startswith("RuntimeError: kernel 'scale': the call would have to wait for stream 0x50 of cuda:0,")
-    assert "an array of JAX" in refused and "remedy: " in remedy and remedy.endswith(" ")
 
 
 def test_an_output_keeps_the_stream_of_its_launch_as_far_as_it_was_passed(process: Process) -> None:
@@ -590,11 +578,14 @@ def test_outputs_are_allocated_for_the_stream_that_is_given(machine, library, st
     assert library.allocations == [current, 0x300] and library.stream == 0x300
 
 
-def test_pytorchs_stream_is_restored_after_a_failed_call(machine, library, monkeypatch):
+def test_pytorchs_stream_is_restored_after_a_failed_call_whose_error_stays_its_own(machine, library, monkeypatch):
     monkeypatch.setenv("STANDIN_FAIL", "cuLaunchKernelEx=700")
     with pytest.raises(RuntimeError, match="launching device function"):
         machine.kernels["cython"](library.array(), 1.0, stream=0x50)
     assert library.allocations == [0x50] and library.stream == 0x300
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: FailingInside(machine.kernels["tvm_ffi"].function))
+    with pytest.raises(RuntimeError, match="kernel 'scale': launching device function"):
+        machine.kernels["cython"](library.array(), 1.0, stream=0x50)
 
 
 class FailingInside:
@@ -611,14 +602,7 @@ class FailingInside:
             self.function(1, 2, 3, 4, 5)
 
 
-def test_the_error_of_a_call_is_not_that_of_what_runs_after_it(machine, library, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: FailingInside(machine.kernels["tvm_ffi"].function))
-    monkeypatch.setenv("STANDIN_FAIL", "cuLaunchKernelEx=700")
-    with pytest.raises(RuntimeError, match="kernel 'scale': launching device function"):
-        machine.kernels["cython"](library.array(), 1.0, stream=0x50)
-
-
-def test_a_library_whose_stream_cannot_be_set_allocates_no_output_for_a_given_one(machine: Machine) -> None:
+def test_a_library_whose_stream_cannot_be_set_or_that_allocates_nothing_keeps_the_order(machine: Machine) -> None:
     library = Allocating("paddle")
     kernel = machine.kernels["cython"]
     with pytest.raises(ValueError, match=r"kernel 'scale': a stream was given, and outputs were left out(.|\n)*remedy"):
@@ -627,9 +611,6 @@ def test_a_library_whose_stream_cannot_be_set_allocates_no_output_for_a_given_on
     assert kernel(library.array(), library.array(), 1.0, stream=0x50) is None
     kernel(library.array(), 1.0, stream=0x300)
     assert machine.events() == ["launch 0x50", "launch 0x300"]
-
-
-def test_a_library_that_allocates_nothing_takes_outputs_of_a_given_stream_in_order(machine: Machine) -> None:
     x = tvm_ffi.core.DLTensorTestWrapper(tvm_ffi.from_dlpack(OnCuda()))
     with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda:0"), 0x70):  # which is that library's current stream
         machine.kernels["cython"](x, 1.0, stream=0x50)

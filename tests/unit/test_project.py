@@ -90,13 +90,10 @@ def test_fields_that_installers_refuse_are_named(tmp_path: Path, fields: dict[st
     assert caught.value.where == WHERE and caught.value.remedy
 
 
-def test_another_table_is_named_as_it_is(tmp_path: Path) -> None:
+def test_another_table_is_named_as_it_is_and_what_is_only_outdated_is_no_error(tmp_path: Path) -> None:
     own = {"name": "demo", "version": "1.0", "optional-dependencies": {"a b": []}}
     with pytest.raises(SettingsError, match=r"tool\.kernelwright\.project\.optional-dependencies"):
         read_project(tmp_path, {"tool": {"kernelwright": {"project": own}}})
-
-
-def test_what_is_only_outdated_is_no_error_and_no_warning(tmp_path: Path) -> None:
     assert b"License: MIT" in read(tmp_path, license={"text": "MIT"}).metadata
     assert b"License ::" in read(tmp_path, classifiers=["License :: OSI Approved :: MIT License"]).metadata
 

@@ -41,9 +41,23 @@ def test_a_value_of_its_kind_is_given(kind: str, value: Any) -> None:
     assert READERS[kind](Record({"x": value}, "")) == value
 
 
-def test_numbers_are_given_as_floats_and_members_with_their_names() -> None:
+def test_numbers_are_floats_members_have_names_and_places_and_what_may_be_absent_is_of_its_kind() -> None:
     assert isinstance(Record({"x": 1}, "").number("x"), float)
     assert READERS["members"](Record({"x": {"a": {"b": 1}, "c": {}}}, "")) == [("a", {"b": 1}), ("c", {})]
+    record = Record({"a": {"b": 1}, "c": {}}, "")
+    assert [(name, item.raw, item.place) for name, item in record.members()] == [("a", {"b": 1}, "a"), ("c", {}, "c")]
+    with pytest.raises(ValueError, match=r"^a\.b is 1, expected an object"):
+        list(record.record("a").members())
+    record = Record({"a": "text", "b": None, "c": 1}, "")
+    assert [record.optional(record.text, name) for name in "abd"] == ["text", None, None]
+    with pytest.raises(ValueError, match=r"^c is 1, expected a string"):
+        record.optional(record.text, "c")
+    Record({"a": 1}, "k").require_names("a", "b")
+    with pytest.raises(ValueError, match=r"^k\.b is not expected"):
+        Record({"c": 1, "a": 1, "b": 1}, "k").require_names("a")
+    assert decoded(b'{"gr\xc3\xb6\xc3\x9fe": "\\udcff"}') == decoded('{"größe": "\\udcff"}') == {"größe": "\udcff"}
+    record = Record({"a": None, "b": 0, "c": ""}, "")
+    assert [record.has(name) for name in "abcd"] == [False, True, True, False]
 
 
 BAD: dict[tuple[str, str | None], list[Any]] = {
@@ -83,41 +97,12 @@ def test_an_absent_value_is_called_missing(kind: str) -> None:
         READERS[kind](Record({}, ""))
 
 
-def test_objects_are_given_with_their_names_and_their_places() -> None:
-    record = Record({"a": {"b": 1}, "c": {}}, "")
-    assert [(name, item.raw, item.place) for name, item in record.members()] == [("a", {"b": 1}, "a"), ("c", {}, "c")]
-    with pytest.raises(ValueError, match=r"^a\.b is 1, expected an object"):
-        list(record.record("a").members())
-
-
-def test_what_may_be_absent_is_of_its_kind_if_it_is_there() -> None:
-    record = Record({"a": "text", "b": None, "c": 1}, "")
-    assert [record.optional(record.text, name) for name in "abd"] == ["text", None, None]
-    with pytest.raises(ValueError, match=r"^c is 1, expected a string"):
-        record.optional(record.text, "c")
-
-
-def test_other_names_than_the_expected_ones_are_an_error_that_names_one() -> None:
-    Record({"a": 1}, "k").require_names("a", "b")
-    with pytest.raises(ValueError, match=r"^k\.b is not expected"):
-        Record({"c": 1, "a": 1, "b": 1}, "k").require_names("a")
-
-
 @pytest.mark.parametrize(
     "text", ["", "{", "[1", "NaN", '{"a": -Infinity}', "9" * 5000, "[" * 200_000, "[] []", b"\xff"]
 )
 def test_what_is_no_json_is_a_value_error(text: str | bytes) -> None:
     with pytest.raises(ValueError):
         decoded(text)
-
-
-def test_json_is_decoded_from_text_and_bytes() -> None:
-    assert decoded(b'{"gr\xc3\xb6\xc3\x9fe": "\\udcff"}') == decoded('{"größe": "\\udcff"}') == {"größe": "\udcff"}
-
-
-def test_null_is_no_value() -> None:
-    record = Record({"a": None, "b": 0, "c": ""}, "")
-    assert [record.has(name) for name in "abcd"] == [False, True, True, False]
 
 
 @pytest.mark.parametrize(

@@ -140,10 +140,12 @@ def page_of(folder: Path) -> str:
 # The command.
 
 
-def test_command_writes_the_page_into_the_build_folder(project: Path, capsys: pytest.CaptureFixture[str]):
+def test_command_writes_the_same_page_each_time_that_names_no_folder_of_the_machine(project, capsys):
     assert main(["report", str(project)]) == 0
     assert capsys.readouterr().out == f"{project}/build/report.html: 9 steps, 2 kernels\n"
     assert (project / "build" / "report.html").read_text().startswith("<!doctype html>")
+    assert page_of(project) == page_of(project)
+    assert str(project) not in page_of(project)
 
 
 def test_folder_defaults_to_the_current_one_and_packages_may_be_in_several(project, monkeypatch, capsys):
@@ -154,11 +156,6 @@ def test_folder_defaults_to_the_current_one_and_packages_may_be_in_several(proje
     assert "9 steps, 4 kernels" in capsys.readouterr().out
     assert (project / "pages" / "index.html").is_file()
     assert not (project / "build" / "report.html").exists()
-
-
-def test_same_build_gives_the_same_page_that_names_no_folder_of_the_machine(project: Path):
-    assert page_of(project) == page_of(project)
-    assert str(project) not in page_of(project)
 
 
 def fail(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -191,12 +188,16 @@ def test_what_cannot_be_read_or_written_is_named(project, capsys, change, more, 
     assert said.format(**names) in fail(capsys, str(project), *(word.format(**names) for word in more))
 
 
-def test_folder_whose_name_is_not_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_folders_and_steps_whose_names_are_not_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "caf\udce9"
     add_trace(folder / "build")
     assert main(["report", str(folder)]) == 0
     assert "caf\\udce9" in capsys.readouterr().out
     assert "caf&#56553;" in (folder / "build" / "report.html").read_text()
+    trace = Trace(start=0.0)
+    trace.span("DISCOVER", "kernels/\udcff.py", 0.0, 1.0)
+    trace.write(tmp_path / "build" / "trace.json", SUMMARY)
+    assert "kernels/&#56575;.py" in page_of(tmp_path)
 
 
 def rewrite(manifest: Path, old: str, new: str) -> None:
@@ -259,7 +260,7 @@ def test_device_functions_with_their_resources(project: Path):
     assert rows_of(page, "CPU code")[1] == ["gemm", "block_m-128", "x86-64-v3", "5,001"]
 
 
-def test_kernels_with_their_descriptions(project: Path):
+def test_kernels_with_their_descriptions_in_tables_that_sort_by_exact_values(project: Path) -> None:
     page = page_of(project)
     rows = rows_of(page, "Kernels")
     assert rows[0] == [
@@ -267,9 +268,19 @@ def test_kernels_with_their_descriptions(project: Path):
     ]
     assert "<code>c = a @ b</code>" in page
     assert "Kernelwright 0.1.0, TVM 0.27.0, tvm-ffi 0.1.15, host compiler gcc 12.2.0, nvcc 13.0.88." in page
+    page = page_of(project)
+    device = page.split('aria-label="Device code"', 1)[1]
+    assert '<td class="number" data-value="10000">10,000</td>' in device
+    assert device.count('<td class="number zero" data-value="0">0</td>') == 6 * 4 - 4
+    assert '<td class="missing" title="compiled by the driver">PTX</td>' in device
+    assert '<td class="name arch">sm_90a</td>' in device
+    stages = page.split('aria-label="Stages and build cache"', 1)[1]
+    assert '<td class="number bad" data-value="1">1</td>' in stages
+    assert '<td class="number" data-value="0.3333333333333333">33%</td>' in stages
+    assert "2 steps of 9 came out of the build cache." in page
 
 
-def test_numbers_of_the_run_are_explained_and_a_failure_is_marked(project: Path):
+def test_numbers_of_the_run_its_slowest_steps_and_its_stages(project: Path) -> None:
     cards = re.findall(r'<div( class="bad")? title="(.+?)"><dt>(.*?)</dt><dd>(.*?)</dd>', page_of(project))
     # 4 s of processor time in 4 s on 2 cores, two steps not measured; 5.73 s of steps in 2 slots of 4 s.
     assert {title: value for _, _, title, value in cards} == {
@@ -278,6 +289,14 @@ def test_numbers_of_the_run_are_explained_and_a_failure_is_marked(project: Path)
     }
     assert [title for marked, _, title, _ in cards if marked] == ["Failed"]
     assert "4.00 s of processor time, measured for 5 of 7 steps" in [html.unescape(hint) for _, hint, _, _ in cards]
+    bars = re.findall(r'<rect class="c(\d+)" width="([\d.]+%)"', page_of(project))
+    cubin, lower, link = (str(LABELS.index(label)) for label in ("CUBIN", "LOWER", "LINK"))
+    assert bars[:4] == [(cubin, "100.0%"), (cubin, "55.0%"), (link, "45.0%"), (lower, "35.0%")]
+    rows = {row[0]: row[1:] for row in rows_of(page_of(project), "Stages and build cache")}
+    assert list(rows) == ["LOWER", "PTX", "CUBIN", "WRAP", "LINK", "TUNE"]
+    assert rows["CUBIN"] == ["3", "1", "2", "33%", "1", "3.10", "2.00", "2.75"]
+    assert rows["PTX"] == ["1", "1", "0", "100%", "0", "0.00", "0.00", "\u2013"]
+    assert rows["LOWER"] == ["2", "0", "2", "0%", "0", "1.20", "0.70", "1.00"]
 
 
 @pytest.mark.parametrize(
@@ -295,33 +314,6 @@ def test_use_of_the_processor_is_a_lower_bound_where_a_step_was_not_measured(tmp
     page = page_of(tmp_path)
     assert f"<dt>CPU use</dt><dd>{share}</dd>" in page
     assert '<div class="bad"' not in page, "nothing failed"
-
-
-def test_steps_have_a_bar_in_the_colour_of_their_stage_relative_to_the_slowest(project: Path):
-    bars = re.findall(r'<rect class="c(\d+)" width="([\d.]+%)"', page_of(project))
-    cubin, lower, link = (str(LABELS.index(label)) for label in ("CUBIN", "LOWER", "LINK"))
-    assert bars[:4] == [(cubin, "100.0%"), (cubin, "55.0%"), (link, "45.0%"), (lower, "35.0%")]
-
-
-def test_tables_sort_by_exact_values_and_zeros_are_faint(project: Path):
-    page = page_of(project)
-    device = page.split('aria-label="Device code"', 1)[1]
-    assert '<td class="number" data-value="10000">10,000</td>' in device
-    assert device.count('<td class="number zero" data-value="0">0</td>') == 6 * 4 - 4
-    assert '<td class="missing" title="compiled by the driver">PTX</td>' in device
-    assert '<td class="name arch">sm_90a</td>' in device
-    stages = page.split('aria-label="Stages and build cache"', 1)[1]
-    assert '<td class="number bad" data-value="1">1</td>' in stages
-    assert '<td class="number" data-value="0.3333333333333333">33%</td>' in stages
-    assert "2 steps of 9 came out of the build cache." in page
-
-
-def test_hits_and_misses_of_each_stage(project: Path):
-    rows = {row[0]: row[1:] for row in rows_of(page_of(project), "Stages and build cache")}
-    assert list(rows) == ["LOWER", "PTX", "CUBIN", "WRAP", "LINK", "TUNE"]
-    assert rows["CUBIN"] == ["3", "1", "2", "33%", "1", "3.10", "2.00", "2.75"]
-    assert rows["PTX"] == ["1", "1", "0", "100%", "0", "0.00", "0.00", "\u2013"]
-    assert rows["LOWER"] == ["2", "0", "2", "0%", "0", "1.20", "0.70", "1.00"]
 
 
 def test_trace_alone_has_a_note_in_place_of_the_tables(tmp_path: Path):
@@ -375,7 +367,7 @@ def test_package_without_code_of_a_kind_has_no_table_of_it(tmp_path: Path):
     assert 'aria-label="Device code"' not in page and 'aria-label="CPU code"' not in page
 
 
-def test_texts_of_the_user_are_escaped(project: Path):
+def test_texts_of_the_user_are_escaped_and_templates_trust_nothing_else(project: Path) -> None:
     rewrite(project / "build/demo/manifest.json", '"saxpy": {', '"<b>": {')
     page = page_of(project)
     assert "<script>alert" not in page and "<img" not in page and "<!--" not in page and "<b>" not in page
@@ -383,18 +375,8 @@ def test_texts_of_the_user_are_escaped(project: Path):
     # The data and the script, each in an element that only they close.
     assert page.count("</script>") == 2
     assert escaped(f"part_2{EVIL}") in page
-
-
-def test_templates_trust_nothing_but_the_style_and_the_script():
     templates = "".join(path.read_text() for path in FOLDER.glob("*.html"))
     assert re.findall(r"(\w+)\s*\|\s*safe", templates) == ["style", "script"] and "autoescape" not in templates
-
-
-def test_name_with_bytes_that_are_not_utf8_can_be_written(tmp_path: Path):
-    trace = Trace(start=0.0)
-    trace.span("DISCOVER", "kernels/\udcff.py", 0.0, 1.0)
-    trace.write(tmp_path / "build" / "trace.json", SUMMARY)
-    assert "kernels/&#56575;.py" in page_of(tmp_path)
 
 
 def test_page_refers_to_nothing_outside_and_its_policy_allows_only_its_own_style_and_script(project: Path):

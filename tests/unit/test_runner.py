@@ -72,9 +72,23 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench.runner.close()
 
 
-def test_signals_that_python_ignores_are_not_ignored_in_a_tool(bench: Bench) -> None:
+def test_a_tool_ignores_no_signals_a_failure_says_all_and_what_is_left_running_is_ended(bench: Bench) -> None:
     ignored = int(bench.sh("grep SigIgn /proc/self/status").output.split()[1], 16)
     assert not ignored & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1)
+    with pytest.raises(ToolError) as caught:
+        bench.sh("echo 'device.cu(3): error'; exit 3")
+    error = caught.value
+    assert (error.message, error.status, error.where) == ("sh ended with exit status 3", 3, WHERE)
+    assert error.detail == "$ /bin/sh -c 'echo '\"'\"'device.cu(3): error'\"'\"'; exit 3'\ndevice.cu(3): error"
+    assert error.remedy == "mend it"
+    assert bench.sh(family(bench.folder) + "echo done").output == "done\n"  # what is left would never end by itself
+    require_gone(bench.folder)
+    with pytest.raises(ToolchainError, match=r"nvcc cannot be run: .*No such file") as caught:
+        bench.run("/no/such/nvcc", "--version")
+    assert caught.value.where == WHERE
+    bench.folder = bench.folder / "missing"
+    with pytest.raises(ToolchainError, match="missing"):
+        bench.sh("true")
 
 
 def test_time_and_memory_are_those_of_the_whole_tree(bench: Bench) -> None:
@@ -103,15 +117,6 @@ def test_what_a_run_took_is_learnt_and_kept(bench: Bench) -> None:
     assert kept.find("nvcc", "broken sm_90a") is None, "a run that failed early says nothing"
 
 
-def test_a_failure_has_command_status_output_place_and_remedy(bench: Bench) -> None:
-    with pytest.raises(ToolError) as caught:
-        bench.sh("echo 'device.cu(3): error'; exit 3")
-    error = caught.value
-    assert (error.message, error.status, error.where) == ("sh ended with exit status 3", 3, WHERE)
-    assert error.detail == "$ /bin/sh -c 'echo '\"'\"'device.cu(3): error'\"'\"'; exit 3'\ndevice.cu(3): error"
-    assert error.remedy == "mend it"
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -127,15 +132,6 @@ def test_a_killed_compiler_points_at_memory(bench: Bench, text: str, message: st
     assert "memory" in str(caught.value.remedy) and "mend it" not in str(caught.value.remedy)
 
 
-def test_a_tool_that_is_missing_or_has_no_folder_is_an_error_with_its_place(bench: Bench) -> None:
-    with pytest.raises(ToolchainError, match=r"nvcc cannot be run: .*No such file") as caught:
-        bench.run("/no/such/nvcc", "--version")
-    assert caught.value.where == WHERE
-    bench.folder = bench.folder / "missing"
-    with pytest.raises(ToolchainError, match="missing"):
-        bench.sh("true")
-
-
 def test_a_longer_time_may_be_given_later(tmp_path: Path) -> None:
     bench = Bench(tmp_path, timeout_s=1e-9)
     bench.runner.timeout_s = HANGS_AFTER_S
@@ -146,11 +142,6 @@ def test_a_longer_time_may_be_given_later(tmp_path: Path) -> None:
         thread.join(HANGS_AFTER_S)
     assert errors == []
     bench.runner.close()
-
-
-def test_what_a_tool_leaves_running_is_ended_and_not_waited_for(bench: Bench) -> None:
-    assert bench.sh(family(bench.folder) + "echo done").output == "done\n"  # what is left would never end by itself
-    require_gone(bench.folder)
 
 
 BUILD = """

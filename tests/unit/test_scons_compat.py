@@ -25,11 +25,6 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "site_scons/kernelwright/scons"
 
 
-def test_the_release_is_the_pinned_one():
-    pinned = re.search(r'"scons==([\d.]+)"', (ROOT / "pyproject.toml").read_text())
-    assert pinned and compat.RELEASE == pinned[1] == SCons.__version__, "look through compat.py and journal.py"
-
-
 PRIVATE = re.compile(
     r"\._[a-z]\w*|default_ans|exit_status|OptionsParser|diskcheck|InterruptState|SConsign|default_fs|get_state"
 )
@@ -41,12 +36,14 @@ def names_of_scons(path: Path) -> list[str]:
     return [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
 
 
-def test_no_other_module_uses_what_is_private():
+def test_the_release_is_the_pinned_one_and_no_other_module_uses_what_is_private() -> None:
     for path in FOLDER.glob("*.py"):
         if path.stem not in ("compat", "journal"):
             used = [name for name in names_of_scons(path) if name.startswith("SCons.") and PRIVATE.search(name)]
             assert used == [], path
     assert any(PRIVATE.search(name) for name in names_of_scons(FOLDER / "compat.py")), "or this test finds nothing"
+    pinned = re.search(r'"scons==([\d.]+)"', (ROOT / "pyproject.toml").read_text())
+    assert pinned and compat.RELEASE == pinned[1] == SCons.__version__, "look through compat.py and journal.py"
 
 
 def test_our_nodes_need_no_default_environment_which_looks_for_compilers(tmp_path, monkeypatch):

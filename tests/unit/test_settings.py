@@ -137,19 +137,25 @@ def test_settings_that_nobody_gave_are_the_defaults():
     assert re.fullmatch(r"2\.[0-9]+", defaults.glibc) and not Path(defaults.cache_dir).is_absolute()
 
 
-def test_every_setting_is_declared_once():
+def test_every_setting_is_declared_once_with_its_type_and_what_is_built_depends_on_all_but_these() -> None:
     names = [field.name for field in fields(Settings)]
     assert list(SETTINGS) == names and all(declared.help for declared in SETTINGS.values())
     assert {name.upper(): name for name in names if name != "package"} == COMMAND_LINE
-
-
-def test_the_type_of_a_setting_and_of_its_default_is_that_of_its_kind():
     types = {TEXT: "str", SIZE: "str", WORDS: "tuple[str, ...]", FLAGS: "tuple[str, ...]"}
     types |= {SECONDS: "float", LIMIT: "int | None"}
     kinds = {"str": str, "float": float, "tuple[str, ...]": tuple, "int | None": (int, type(None))}
     for field in fields(Settings):
         assert field.type == types.get(SETTINGS[field.name].kind, "str"), field.name
         assert isinstance(getattr(Settings(), field.name), kinds[field.type]), field.name
+    declared = SETTINGS["compress"]
+    assert declared.kind.word == "`none`, `speed`, `balance` or `size`"
+    assert declared.help_line == "how cubins and PTX are compressed (one of none, speed, balance, size)"
+    without = {"worker_timeout", "tool_timeout", "memory_limit", "nvcc_memory"}
+    without |= {"pch_size", "cache_dir", "cache_size", "max_wheel_size", "dump_ir", "tilelang_python", "triton_python"}
+    without |= {"remote_cache", "remote_mode", "remote_layout", "remote_key", "remote_ca"}
+    without |= {"cluster", "cluster_certificates"}
+    chosen = settings({"package": "demo", "glibc": "2.31"})
+    assert affecting(chosen) == {name: value for name, value in asdict(chosen).items() if name not in without}
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -161,21 +167,6 @@ def test_what_is_shown_of_a_value_can_be_given_for_it(name):
         assert kind.read(name, kind.text(value), where) == value
     if name != "package":
         assert SETTINGS[name].read(name, kind.text(default), where) == default
-
-
-def test_a_choice_lists_its_words_wherever_it_is_shown():
-    declared = SETTINGS["compress"]
-    assert declared.kind.word == "`none`, `speed`, `balance` or `size`"
-    assert declared.help_line == "how cubins and PTX are compressed (one of none, speed, balance, size)"
-
-
-def test_what_is_built_depends_on_all_settings_but_these():
-    without = {"worker_timeout", "tool_timeout", "memory_limit", "nvcc_memory"}
-    without |= {"pch_size", "cache_dir", "cache_size", "max_wheel_size", "dump_ir", "tilelang_python", "triton_python"}
-    without |= {"remote_cache", "remote_mode", "remote_layout", "remote_key", "remote_ca"}
-    without |= {"cluster", "cluster_certificates"}
-    chosen = settings({"package": "demo", "glibc": "2.31"})
-    assert affecting(chosen) == {name: value for name, value in asdict(chosen).items() if name not in without}
 
 
 def test_all_follows_from_the_declaration_of_a_setting(monkeypatch):

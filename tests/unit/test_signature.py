@@ -15,15 +15,12 @@ from support.launcher_build import build, plan, signature, tensor
 from support.matching import described, entry_of, f32
 
 
-def test_first_variant_that_fits_is_chosen():
+def test_first_variant_that_fits_is_chosen_and_an_output_that_is_not_passed_is_made() -> None:
     kernel = Signatures("rms_norm", entry_of("rms_norm"))
     weights = [Described(dtype, (hidden,)) for hidden in (64, 128) for dtype in ("float16", "float32")]
     rows = [Described(weight.dtype, (7, *weight.shape)) for weight in weights]
     assert [kernel.choose(pair).index for pair in zip(rows, weights, strict=True)] == [0, 1, 2, 3]
     assert kernel.choose([rows[1], weights[1]]).symbols == {"tokens": 7}
-
-
-def test_an_output_that_is_not_passed_is_made() -> None:
     kernel, x = Signatures("saxpy", entry_of("saxpy")), Described("float32", (3,))
     assert kernel.choose([Described(value=1.0), x, x, x]).index == 0
     assert kernel.choose([Described(value=1.0), x, x, None]).outputs() == [("float32", (3,))]

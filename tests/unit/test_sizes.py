@@ -31,16 +31,13 @@ def test_anything_else_is_an_error(text: str) -> None:
         Size(text).value({"n": 10, "m": 3})
 
 
-def test_symbols_have_any_names_and_one_without_a_value_is_named() -> None:
+def test_symbols_have_any_names_and_a_size_is_translated_operation_by_operation() -> None:
     with pytest.raises(ValueError, match=r"cannot evaluate the size 'n \+ k' with the symbols \['m', 'n'\]"):
         Size("n + k").value({"n": 10, "m": 3})
     with pytest.raises(ZeroDivisionError):
         Size("n // m").value({"n": 10, "m": 0})
     assert Size("min(min, max)").value({"min": 5, "max": 3}) == 3, "symbols may have names of functions"
     assert Size("m * n + 2").names == ["m", "n"]
-
-
-def test_a_size_is_translated_operation_by_operation() -> None:
     said = translate("max(-n, 2, m) % 3 - 1", str, str.upper, lambda sign, operands: f"[{sign} {' '.join(operands)}]")
     assert said == "[- [% [max [- N] 2 M] 3] 1]"
 
@@ -56,7 +53,3 @@ def test_a_size_is_translated_operation_by_operation() -> None:
 )
 def test_what_is_computed_of_texts_takes_each_as_a_whole(size: Declared, value: int) -> None:
     assert Size(text_of(size)).value({"n": 10, "m": 3}) == value
-
-
-def test_symbols_are_listed_in_order() -> None:
-    assert Size("m * n + 2").names == ["m", "n"]

@@ -132,11 +132,13 @@ def test_without_git_the_files_are_those_that_pyproject_names_and_the_others_are
     assert status == 1 and "kernels/linked/more.py [sdist]: it leads to " in output
 
 
-def test_without_git_and_without_a_list_there_is_no_source_distribution(tmp_path: Path) -> None:
+def test_without_git_there_is_no_source_distribution_without_a_list_and_no_promise_without_digests(tmp_path):
     status, output, names = make_sdist(write(tmp_path / "tree", FILES))
     assert status == 1 and names == [] and "Traceback" not in output
     assert "pyproject.toml does not say which files are sources" in output
     assert '[tool.kernelwright.sdist] with include = ["kernels/**/*.py"]' in output
+    forge(write(tmp_path, FILES))
+    assert find_source(tmp_path) == Source(ONE, True, TIME)
 
 
 @pytest.mark.parametrize(
@@ -170,12 +172,6 @@ def test_what_a_build_may_use_and_git_does_not_track_is_refused(tree: Path, name
     assert name not in choose_files(tree, {}, []).files
 
 
-def test_a_readme_that_git_does_not_track_is_named(tree: Path) -> None:
-    git(tree, "rm", "-q", "--cached", "README.md")
-    status, output, _ = make_sdist(tree)
-    assert status == 1 and "it would have no README.md, and its wheel needs that" in output
-
-
 @pytest.mark.parametrize("target", ["/etc/passwd", "../../secret", "../notes.txt", "../kernels", "nowhere"])
 def test_a_link_to_what_is_not_packed_is_refused(tree: Path, target: str) -> None:
     (tree.parent / "secret").write_text("secret")
@@ -188,12 +184,19 @@ def test_a_link_to_what_is_not_packed_is_refused(tree: Path, target: str) -> Non
     assert "which is no file of the source distribution" in said
 
 
-def test_a_link_to_a_packed_file_is_packed_as_that_file(tree: Path) -> None:
+def test_a_link_is_packed_as_its_file_a_name_of_any_bytes_as_it_is_and_a_readme_has_to_be(tree: Path) -> None:
     (tree / "kernels/again.py").symlink_to("scale.py")
     git(tree, "add", "kernels/again.py")
     root = unpacked(tree)
     assert (root / "kernels/again.py").read_text() == FILES["kernels/scale.py"]
     assert not (root / "kernels/again.py").is_symlink()
+    name = os.fsdecode(b"kernels/\xff.txt")
+    (tree / name).write_text("x")
+    git(tree, "add", "-A")
+    assert name in read_files(tree, set(choose_files(tree, {}, []).files))
+    git(tree, "rm", "-q", "--cached", "README.md")
+    status, output, _ = make_sdist(tree)
+    assert status == 1 and "it would have no README.md, and its wheel needs that" in output
 
 
 def test_files_of_submodules_are_packed(tree: Path) -> None:
@@ -204,13 +207,6 @@ def test_files_of_submodules_are_packed(tree: Path) -> None:
     assert not find_source(tree).dirty
     write(tree, {"kernels/shared/helper.py": "x = 2\n"})
     assert find_source(tree).dirty
-
-
-def test_a_name_that_is_not_utf_8_is_packed(tree: Path) -> None:
-    name = os.fsdecode(b"kernels/\xff.txt")
-    (tree / name).write_text("x")
-    git(tree, "add", "-A")
-    assert name in read_files(tree, set(choose_files(tree, {}, []).files))
 
 
 # ---- what is said of the sources
@@ -286,11 +282,6 @@ def test_a_source_distribution_in_the_repository_of_something_else_keeps_its_rec
     assert find_source(root) == source
     assert set(choose_files(root, {}, ["README.md"]).files) == set(FILES)
     assert version_of(root, OF_TAG) == "1.0"
-
-
-def test_a_record_without_digests_promises_nothing(tmp_path: Path) -> None:
-    forge(write(tmp_path, FILES))
-    assert find_source(tmp_path) == Source(ONE, True, TIME)
 
 
 @pytest.mark.parametrize(
@@ -466,15 +457,12 @@ def test_no_program_of_a_submodule_is_started(tree: Path, place: str) -> None:
     assert sprung.exists(), "git itself starts it"
 
 
-def test_the_environment_cannot_point_git_elsewhere(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_cannot_point_git_elsewhere_and_a_git_that_minds_no_settings_is_not_asked(tree, monkeypatch):
     other = committed(tree.parent / "other", {"pyproject.toml": "x"})
     monkeypatch.setenv("GIT_DIR", str(other / ".git"))
     monkeypatch.setenv("GIT_WORK_TREE", str(other))
     monkeypatch.setenv("GIT_INDEX_FILE", str(other / ".git/index"))
     assert set(choose_files(tree, {}, []).files) == set(FILES)
-
-
-def test_a_git_that_does_not_mind_the_settings_is_not_asked(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert repository_of(tree) is not None
     # As versions before 2.31 do, which do not know the variable.
     monkeypatch.setattr(git_module, "_environment", lambda settings: {"PATH": os.environ["PATH"]})

@@ -46,6 +46,9 @@ def test_a_function_gives_the_points_of_each_target_and_config() -> None:
     made = declared(tune=lambda target: [{"block": 8}, {"block": 16 if target == "llvm" else 32}])
     of_one = [config["block"] for config in made.configs if config["n"] == 1024]
     assert of_one == [8, 16, 32], "one variant serves both targets where their points are equal"
+    made = declared(tune=lambda n, target: [{"block": 8}] if target == "cuda" or n == 1024 else [])
+    assert [sorted(choice.points) for choice in made.choices] == [["cuda", "llvm"], ["cuda"]]
+    assert [choice.declared("llvm") is None for choice in made.choices] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -54,12 +57,6 @@ def test_a_function_gives_the_points_of_each_target_and_config() -> None:
 )
 def test_a_space_has_points_for_the_targets_that_the_kernel_has(arguments: dict[str, Any], targets: set[str]) -> None:
     assert declared(tune=[{"block": 8}], **arguments).choices[0].points.keys() == targets
-
-
-def test_a_config_without_points_for_a_target_has_no_variant_for_it() -> None:
-    made = declared(tune=lambda n, target: [{"block": 8}] if target == "cuda" or n == 1024 else [])
-    assert [sorted(choice.points) for choice in made.choices] == [["cuda", "llvm"], ["cuda"]]
-    assert [choice.declared("llvm") is None for choice in made.choices] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -115,16 +112,13 @@ def test_a_preference_of_another_form_is_an_error_at_the_definition(preferred: A
     assert str(caught.value.where.location).startswith(f"{__file__}:") and caught.value.remedy
 
 
-def test_a_space_gives_what_has_no_default_and_a_preference_needs_one() -> None:
+def test_a_space_gives_what_has_no_default_a_preference_needs_one_and_it_has_a_limit(monkeypatch):
     def needs(n: int, block: int, stages: int) -> None: ...
 
     with pytest.raises(DefinitionError, match="preferred names points, and there is no tune"):
         kernel(configs=grid(n=[1]), preferred={"sm_90a": {"block": 8}})(gemm)
     with pytest.raises(DefinitionError, match="gives no value for parameter 'stages'"):
         kernel(configs=grid(n=[1]), tune=grid(block=[1, 2]))(needs)
-
-
-def test_a_space_with_too_many_candidates_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(declare, "MAX_CONFIGS", 4)
     assert len(declared(tune=grid(block=[1, 2])).configs) == 4
     with pytest.raises(DefinitionError, match="make 6 candidates, at most 4"):

@@ -184,11 +184,20 @@ def test_a_failed_compile_is_kept_with_its_log_and_replaces_the_one_before(tmp_p
 # Scratch folders and locks.
 
 
-def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
+def test_an_interrupt_leaves_nothing_and_a_wait_that_is_given_up_is_an_error(tmp_path: Path) -> None:
     store = a_store(tmp_path)
     with pytest.raises(KeyboardInterrupt), store.scratch("scale") as scratch, store.locked(KEY, 1, quiet):
         (scratch / "half").write_text("x")
         raise KeyboardInterrupt
+    assert rest(tmp_path / "cache") == []
+    answers = iter([False, False, True])
+    store = a_store(tmp_path)
+    with (
+        store.locked(KEY, 1, quiet),
+        pytest.raises(CacheError, match="the compile was ended before it began"),
+        a_store(tmp_path).locked(KEY, 60, quiet, lambda: next(answers)),
+    ):
+        raise AssertionError("the lock is not free")
     assert rest(tmp_path / "cache") == []
 
 
@@ -245,18 +254,6 @@ def test_after_the_timeout_the_error_names_the_holder(tmp_path: Path, holder: su
     assert "wait for it to end" in str(caught.value) and len(waits) == 1
     with a_store(tmp_path).locked(OTHER, 0, quiet):
         pass
-
-
-def test_a_wait_that_is_given_up_is_an_error(tmp_path: Path) -> None:
-    answers = iter([False, False, True])
-    store = a_store(tmp_path)
-    with (
-        store.locked(KEY, 1, quiet),
-        pytest.raises(CacheError, match="the compile was ended before it began"),
-        a_store(tmp_path).locked(KEY, 60, quiet, lambda: next(answers)),
-    ):
-        raise AssertionError("the lock is not free")
-    assert rest(tmp_path / "cache") == []
 
 
 def test_threads_exclude_one_another_and_leave_no_file(tmp_path: Path) -> None:

@@ -57,22 +57,16 @@ def test_a_range_goes_to_its_end_and_the_next_one_begins_there(m: int, variant: 
     assert RULES.range_text({"m": m}) == text
 
 
-def test_several_sizes_decide_by_their_product_and_none_has_one_range() -> None:
+def test_several_sizes_decide_by_their_product_and_a_table_survives_the_manifest() -> None:
     both = Rules(("m", "n"), ((64, 1), (None, 2)))
     assert [both.choose({"m": 8, "n": n}) for n in (8, 9)] == [1, 2]
     assert both.range_text({"m": 8, "n": 9}) == "m * n = 72, above 64"
     none = Rules((), ((None, 2),))
     assert none.choose({}) == 2 and none.range_text({}) == "any size"
     assert Rules(("m",), ((None, 2),)).range_text({"m": 5}) == "any m"
-
-
-def test_a_table_survives_the_manifest() -> None:
     entry = json.loads(json.dumps({"tables": [H100.to_json()]}))
     assert tables_of(entry) == (H100,)
     assert tables_of({"variants": []}) == ()
-
-
-def test_a_variant_without_code_for_the_arch_is_left_out_of_a_table() -> None:
     left = H100.with_code(lambda variant: variant != 2).rules[0]
     assert left == Rules(("m",), ((16, 1), (64, 0), (None, 3)))
 

@@ -52,7 +52,7 @@ def lowered(dtype: str = "float16", stores: bool = False) -> dict[str, bytes]:
     return dict(Tir().lower(doubled(dtype, stores), unit, lambda doing: None).files)
 
 
-def test_what_a_tensor_map_says_is_data() -> None:
+def test_what_a_tensor_map_says_is_data_and_an_array_is_written_only_if_boxes_are_stored() -> None:
     unit = LoweredUnit.from_json(json.loads(lowered()["signature.json"]), "host.c")
     assert unit.launches is not None
     assert unit.tensor_maps == (
@@ -61,9 +61,6 @@ def test_what_a_tensor_map_says_is_data() -> None:
     )
     assert ("tensor_map", 0) in unit.launches[0].passed
     assert unit.device_kernels[0].params.count("tensor_map") == 1, "the other one is not used"
-
-
-def test_an_array_is_written_only_if_boxes_are_stored() -> None:
     for stores in (False, True):
         arguments = json.loads(lowered(stores=stores)["signature.json"])["arguments"]
         assert {a["name"]: a["written"] for a in arguments} == {"x": stores, "w": stores, "y": True}

@@ -245,24 +245,11 @@ def host_compiler(tmp_path: Path, answers: str = "", status: int = 0) -> HostCom
     return Toolchain(tmp_path / "cache.json", {}).host_compiler(str(path))
 
 
-def test_identity_of_a_compiler_covers_what_it_does_not_say_of_itself(tmp_path):
+def test_a_compiler_is_told_by_its_content_and_one_that_fails_or_cannot_be_started_is_an_error(tmp_path):
     before = host_compiler(tmp_path, "patched")
     after = host_compiler(tmp_path, "patched in another way")
     assert (after.version, after.path) == (before.version, before.path)
     assert after.identity != before.identity
-
-
-def test_a_compiler_that_answers_and_fails_or_cannot_be_started_is_an_error(tmp_path):
-    with pytest.raises(ToolchainError, match="cc ended with exit status 3"):
-        host_compiler(tmp_path, status=3)
-    path = script(tmp_path / "cc", "")
-    path.write_text("#!/no/such/interpreter\n")
-    with pytest.raises(ToolchainError, match=f"{path} cannot be run: ") as caught:
-        Toolchain(tmp_path / "cache.json", {}).host_compiler(str(path))
-    assert caught.value.remedy == "install gcc and g++, or set host_compiler"
-
-
-def test_a_tool_that_another_of_its_size_and_time_replaces_is_probed_again(tmp_path):
     before = host_compiler(tmp_path, "one")
     path, status = tmp_path / "cc", (tmp_path / "cc").stat()
     other = shutil.copy(path, tmp_path / "new")
@@ -271,6 +258,13 @@ def test_a_tool_that_another_of_its_size_and_time_replaces_is_probed_again(tmp_p
     Path(other).replace(path)
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
     assert Toolchain(tmp_path / "cache.json", {}).host_compiler(str(path)).identity != before.identity
+    with pytest.raises(ToolchainError, match="cc ended with exit status 3"):
+        host_compiler(tmp_path, status=3)
+    path = script(tmp_path / "cc", "")
+    path.write_text("#!/no/such/interpreter\n")
+    with pytest.raises(ToolchainError, match=f"{path} cannot be run: ") as caught:
+        Toolchain(tmp_path / "cache.json", {}).host_compiler(str(path))
+    assert caught.value.remedy == "install gcc and g++, or set host_compiler"
 
 
 def test_cute_dsl_is_told_by_its_files_wherever_it_is_installed(tmp_path, monkeypatch):

@@ -39,16 +39,13 @@ def x_and_y(shape: str = "n", *, written: bool = False, alignment: int = 4) -> l
 FAILED = RuntimeError("the first try")
 
 
-def test_what_a_later_variant_writes_is_not_written_in_a_copy() -> None:
+def test_what_a_later_variant_writes_is_no_copy_and_data_is_aligned_as_any_needs_it() -> None:
     made = operators("written", (x_and_y(), "llvm"), (x_and_y(written=True), "llvm"))
     with pytest.raises(ValueError, match="argument 'x' is not contiguous, or not aligned to 4 bytes, and the kernel"):
         made.repeat(FAILED, torch.arange(6.0)[::2], torch.zeros(3))
     with pytest.raises(ValueError, match="argument 'y' is not contiguous"):
         made.repeat(FAILED, torch.zeros(3), torch.arange(6.0)[::2])
     assert made.kernel.called == []
-
-
-def test_data_is_aligned_as_the_variant_needs_that_asks_for_most() -> None:
     made = operators("aligned", (x_and_y(), "llvm"), (x_and_y(alignment=64), "llvm"))
     memory = torch.zeros(64)
     odd = next(memory[i : i + 4] for i in range(32) if memory[i:].data_ptr() % 64 == 32)

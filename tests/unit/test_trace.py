@@ -76,7 +76,7 @@ def test_what_is_written_is_read_again(written: Path):
     assert (run.spans[3].cpu_seconds, run.spans[3].peak_kib, run.spans[3].kernel) == (None, None, None)
 
 
-def test_format_is_that_of_chrome(written: Path):
+def test_the_file_is_what_chrome_reads_and_tells_nothing_about_who_built_where(written: Path) -> None:
     document = json.loads(written.read_text())
     assert set(document) == {"traceEvents", "displayTimeUnit", "otherData"}
     assert document["displayTimeUnit"] == "ms"
@@ -92,9 +92,6 @@ def test_format_is_that_of_chrome(written: Path):
         ("thread_name", 2): {"name": "slot 2"},
         ("thread_sort_index", 2): {"sort_index": 2},
     }
-
-
-def test_file_tells_nothing_about_who_built_where(written: Path):
     text = written.read_text()
     other = json.loads(text)["otherData"]
     known = {"schema", "kernelwright", "jobs", "cores", "built", "reused", "cached", "failed", "seconds", "caches"}

@@ -15,14 +15,45 @@ def kept(text: str, used: str) -> list[str]:
     return [one.text.strip() for one in needed if one.text.strip() != "}"]
 
 
-def test_a_declaration_is_kept_with_what_it_uses_and_no_other() -> None:
-    text = "int one(int);\nstatic int two(float x) { return one(3); }\nint three(int x) { return x; }\n"
-    assert kept(text, "two") == ["int one(int);", "static int two(float x) { return one(3); }"]
+ALWAYS = [
+    "#pragma nv_diag_suppress 20012",
+    'asm("comment");',
+    "static_assert(sizeof(int) == 4);",
+    "using namespace other;",
+]
+OF_DEVICE = [
+    *("static int helper(int *x) { return 1; }", "__attribute__((device)) int counter;"),
+    "__attribute__((global)) void other(int *x) { helper(x); }",
+]
+OVERLOADS = ["int f(int);", "float f(float);", "template <typename T> T f(T *x) { return *x; }"]
+PRAGMAS = "#pragma nv_exec_check_disable\nint f(int);\n#pragma diag_suppress 1\nint g(int);\n"
+OF_MEMBERS = "two::two(int x) : a{x}, b{x} { }\nint f(int);\nint f(float x) { return 1; }\nint g(int);\n"
+TWO = ["int one(int);", "static int two(float x) { return one(3); }"]
 
 
-def test_all_overloads_of_a_name_are_kept() -> None:
-    text = "int f(int);\nfloat f(float);\ntemplate <typename T> T f(T *x) { return *x; }\nint g(int);\n"
-    assert len(kept(text, "f")) == 3
+@pytest.mark.parametrize(
+    ("text", "used", "found"),
+    [
+        pytest.param("\n".join([*TWO, "int three(int x) { return x; }\n"]), "two", TWO, id="with what it uses"),
+        pytest.param("\n".join([*OVERLOADS, "int g(int);\n"]), "f", OVERLOADS, id="all overloads"),
+        pytest.param("\n".join([*ALWAYS, ""]), "nothing", ALWAYS, id="what has no name"),
+        pytest.param("\n".join([*OF_DEVICE, "int unused(int);\n"]), "nothing", OF_DEVICE, id="of the device"),
+        pytest.param(PRAGMAS, "f", [PRAGMAS[:41], "#pragma diag_suppress 1"], id="with its pragma"),
+        pytest.param(PRAGMAS, "g", ["#pragma diag_suppress 1", "int g(int);"], id="without that of another"),
+        pytest.param(
+            "void f() { asm(\"{ .reg .b32 x;\"); char c = '}'; }\nvoid g();\n", "g", ["void g();"], id="braces"
+        ),
+        pytest.param(
+            "constexpr int f = 1'000; int g(int x) { return x * 2'000; }\nint h(float);\n",
+            *("g", ["int g(int x) { return x * 2'000; }"]),
+            id="marks between digits",
+        ),
+        pytest.param(OF_MEMBERS, "f", ["int f(int);", "int f(float x) { return 1; }"], id="values of members"),
+        pytest.param(OF_MEMBERS, "two", ["two::two(int x) : a{x}, b{x} { }"], id="a constructor"),
+    ],
+)
+def test_what_is_needed_is_kept_and_no_other(text: str, used: str, found: list[str]) -> None:
+    assert kept(text, used) == found
 
 
 @pytest.mark.parametrize(
@@ -83,19 +114,6 @@ def test_an_operator_is_kept_with_the_type_that_it_is_for(operator: str) -> None
     assert kept(text, "other a b ignored T") == []
 
 
-def test_what_has_no_name_is_always_kept() -> None:
-    always = ["#pragma nv_diag_suppress 20012", 'asm("comment");', "static_assert(sizeof(int) == 4);"]
-    always.append("using namespace other;")
-    assert kept("".join(f"{text}\n" for text in always), "nothing") == always
-
-
-def test_what_the_device_has_without_being_used_is_kept() -> None:
-    variable = "__attribute__((device)) int counter;"
-    kernel = "__attribute__((global)) void other(int *x) { helper(x); }"
-    helper = "static int helper(int *x) { return 1; }"
-    assert kept(f"{helper}\n{variable}\n{kernel}\nint unused(int);\n", "nothing") == [helper, variable, kernel]
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -110,59 +128,24 @@ def test_what_is_in_the_output_though_nothing_names_it_is_kept(text: str) -> Non
     assert kept(f"{text}\n__attribute__((device)) int g(float x);\n", "nothing") == [text]
 
 
-def test_names_may_be_of_any_namespace() -> None:
-    """A call is also looked for where its arguments' types are, whatever these are called."""
+def test_names_may_be_of_any_namespace_types_without_names_have_numbers_and_blocks_stay_closed() -> None:
     text = "namespace std { struct pair; int big(pair); }\ntypedef std::pair two;\nfloat big(...);\n"
     assert {"int big(pair);", "float big(...);"} < {*kept(text, "big two")}
-
-
-def test_a_pragma_for_the_next_declaration_goes_with_it() -> None:
-    text = "#pragma nv_exec_check_disable\nint f(int);\n#pragma diag_suppress 1\nint g(int);\n"
-    assert kept(text, "f") == ["#pragma nv_exec_check_disable\nint f(int);", "#pragma diag_suppress 1"]
-    assert kept(text, "g") == ["#pragma diag_suppress 1", "int g(int);"]
-
-
-def test_blocks_stay_closed() -> None:
     text = 'extern "C++" { namespace a { int f(int); } inline namespace b { int g(int); } }\n'
     assert [one.text.strip() for one in Declarations(declared_in(text)).needed(["g"])].count("}") == 3
-
-
-def test_braces_in_texts_are_no_braces() -> None:
-    text = "void f() { asm(\"{ .reg .b32 x;\"); char c = '}'; }\nvoid g();\n"
-    assert kept(text, "g") == ["void g();"]
-
-
-def test_marks_between_digits_begin_no_character() -> None:
-    text = "constexpr int f = 1'000; int g(int x) { return x * 2'000; }\nint h(float);\n"
-    assert kept(text, "g") == ["int g(int x) { return x * 2'000; }"]
-
-
-def test_values_of_members_are_no_body() -> None:
-    constructor = "two::two(int x) : a{x}, b{x} { }"
-    text = f"{constructor}\nint f(int);\nint f(float x) {{ return 1; }}\nint g(int);\n"
-    assert kept(text, "f") == ["int f(int);", "int f(float x) { return 1; }"]
-    assert kept(text, "two") == [constructor]
-
-
-def test_a_number_with_letters_has_no_name() -> None:
     assert names_in("0x1f + 1.0f + 1e3 + f1") == {"f1"}
+    assert has_numbers(".func _Z1fIN8INTERNALUt4_EEiT_") and not has_numbers(".func _Z1fIUtx_EEiT_Ut4")
 
 
 # ---- sources
 
 
-def test_a_source_is_parted_behind_each_of_its_headers() -> None:
+def test_a_source_is_parted_behind_each_of_its_headers_but_not_within_braces() -> None:
     found = parted("#include <a.h>\nint x;\n#if X\n#include <b.h>\n#endif\nint y;\n")
     first, second = '# 1 "device.cu"\n#include <a.h>', '# 2 "device.cu"\nint x;\n#if X\n#include <b.h>\n#endif'
     assert found == ([first, second], '# 6 "device.cu"\nint y;\n')
-
-
-def test_headers_within_braces_are_in_one_part() -> None:
     found = parted("namespace a {\n#include <a.h>\n#include <b.h>\n}\n#include <c.h>\n")
     assert found and found[0] == ['# 1 "device.cu"\nnamespace a {\n#include <a.h>\n#include <b.h>\n}\n#include <c.h>']
-
-
-def test_a_source_without_headers_is_its_own_part() -> None:
     assert parted("int y;\n") == ([""], '# 1 "device.cu"\nint y;\n')
 
 
@@ -182,57 +165,41 @@ def test_some_sources_are_not_parted(source: str) -> None:
     assert parted(source) is None
 
 
-def test_macros_reach_the_source_with_those_that_they_use() -> None:
+def test_macros_reach_the_source_with_those_that_they_use_or_any_of_them_may_be_meant() -> None:
     headers = read_headers("#define A B(1)\n#define B(x) x\n#define C 3\n#undef C\n#define D 4\nint f(int);\n")
     assert own_part(headers, "int y = A;") == "#define A B(1)\n#define B(x) x\nint y = A;"
     assert own_part(headers, "int y = C;") == "#undef C\nint y = C;"
-
-
-def test_any_macro_may_be_meant_where_names_are_put_together() -> None:
     headers = read_headers("#define JOINED(a, b) a##b\n#define AB 3\n")
     assert own_part(headers, "int y = AB;") == "#define AB 3\nint y = AB;"
     for rest in ("int y = JOINED(A, B);", "#define J(a, b) a %:%: b\nint y = J(A, B);"):
         assert own_part(headers, rest) == f"#define JOINED(a, b) a##b\n#define AB 3\n{rest}"
-
-
-def test_a_macro_may_need_all_of_the_headers() -> None:
     headers = read_headers("#define A B\n#define B __COUNTER__\n")
     assert own_part(headers, "int y = A;") is None
     assert own_part(headers, "int y = C;") == "int y = C;"
 
 
-def test_a_part_of_headers_begins_with_the_macros_before_it_and_adds_its_declarations() -> None:
+def test_a_part_of_headers_begins_with_the_macros_before_it_and_adds_what_it_leaves() -> None:
     first = read_headers("#define A 1\n#define B 2\n#undef B\nint f(int);\n")
     assert next_part(first, "int g(int);") == "#define A 1\n#undef B\nint g(int);"
     second = read_headers("#define A 1\n#undef B\n#undef A\nint g(int);\nint f(float);\n", first)
     assert second.macros == {"A": "#undef A\n", "B": "#undef B\n"}
     assert [one.text.strip() for one in second.declarations.needed(["f"])] == ["int f(int);", "int f(float);"]
     assert [one.text.strip() for one in first.declarations.needed(["f", "g"])] == ["int f(int);"]
-
-
-def test_headers_may_change_macros_for_a_while() -> None:
     text = '#define A 1\n#pragma push_macro("A")\n#undef A\n#define A 2\n#pragma pop_macro("A")\n'
     assert read_headers(text).macros == {"A": "#define A 1\n"}
     assert read_headers('#pragma push_macro("A")\n#define A 2\n#pragma pop_macro("A")\n').macros == {"A": "#undef A\n"}
 
 
-def test_a_kernel_gets_what_it_needs_through_its_own_functions() -> None:
+def test_a_kernel_gets_what_it_needs_and_the_source_stays_as_it_is() -> None:
     headers = read_headers('# 1 "a.h" 1\nfloat sine(float);\nfloat cosine(float);\n')
     own = "static float mine(float x) { return sine(x); }\n"
     text = trimmed(headers, own + KERNEL % "mine(x[1])")
     assert text is not None and "float sine(float);" in text and "cosine" not in text
     assert text.count("__attribute__((global))") == 1
-
-
-def test_an_operator_of_the_source_is_kept_whatever_its_type_is_called() -> None:
     headers = read_headers("struct half { int x; };\n")
     own = "typedef half number;\nnumber operator%(number a, number b) { return a; }\n"
     text = trimmed(headers, own + KERNEL % "(half() % half()).x")
     assert text is not None and "operator%" in text
-
-
-def test_the_source_stays_as_it_is() -> None:
-    """So a mistake is one, also in a function that nothing calls, and lines keep their numbers."""
     own = '# 7 "device.cu"\nint unused(int x) { return mistake; }\n' + KERNEL % "1"
     text = trimmed(read_headers('# 1 "a.h" 1\nint other(int);\n'), own)
     assert text is not None and text.endswith(f"\n{own}") and "other" not in text
@@ -277,7 +244,3 @@ def test_some_sources_need_all_of_their_headers(text: str) -> None:
     assert trimmed(read_headers(text), own) is None
     assert trimmed(read_headers("template <typename T> __attribute__((device)) T line(T (&x)[3]);\n"), own) is not None
     assert trimmed(read_headers(""), text + own) is not None
-
-
-def test_types_without_names_are_numbered() -> None:
-    assert has_numbers(".func _Z1fIN8INTERNALUt4_EEiT_") and not has_numbers(".func _Z1fIUtx_EEiT_Ut4")

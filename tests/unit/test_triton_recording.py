@@ -79,12 +79,9 @@ def damaged(path: list[Any], value: Any) -> str:
     return json.dumps(document)
 
 
-def test_the_file_has_the_documented_form_and_gives_back_what_was_written():
+def test_the_file_has_the_documented_form_and_gives_back_what_was_written() -> None:
     assert text_of({"my_ops.norm:rms_norm_forward": NORM}) == TEXT
     assert parse(TEXT) == parse(TEXT.encode()) == {"my_ops.norm:rms_norm_forward": NORM}
-
-
-def test_a_recording_without_functions_is_one():
     assert parse(text_of({})) == {}
     assert parse(text_of({"m:f": function()})) == {"m:f": function()}
 
@@ -102,14 +99,11 @@ def test_each_kind_of_type_is_given_back_as_it_was(value: Any) -> None:
     assert parse(text_of({"m:f": function(one)})) == {"m:f": function(one)}
 
 
-def test_constants_that_python_holds_for_equal_ask_for_different_code():
+def test_all_of_a_specialization_but_its_archs_asks_for_different_code_by_type_too() -> None:
     texts = {text_of_specialization(of({"C": value})) for value in (1, 1.0, True, "1", [1], {"float": "inf"})}
     assert len(texts) == 6
     function_with_all = function(*(of({"C": value}) for value in (1, 1.0, True)))
     assert len(parse(text_of({"m:f": function_with_all}))["m:f"].specializations) == 3
-
-
-def test_the_text_of_a_specialization_has_all_of_it_but_its_archs():
     one = of({"C": 1}, num_warps=8)
     others = {"types": {"x": "*fp32"}, "constants": {"C": 2}, "options": {}, "archs": ("sm_80",)}
     assert {field.name for field in fields(Specialization)} == {*others}
@@ -131,21 +125,15 @@ def test_specializations_and_functions_are_sorted_and_equal_ones_are_one_line_wi
     assert list(parse(texts.pop()).items()) == [("a:f", function()), ("b:f", expected)]
 
 
-def test_merging_keeps_what_either_knows():
+def test_merging_keeps_what_either_knows_takes_the_newer_code_and_refuses_other_parameters() -> None:
     one: Recording = {"m:f": function(of({"C": 1})), "m:g": function()}
     other: Recording = {"m:f": function(of({"C": 1}, ("sm_80",)), of({"C": 3})), "m:h": function()}
     expected = {"m:f": function(of({"C": 1}, ("sm_80", "sm_90a")), of({"C": 3})), "m:g": function(), "m:h": function()}
     assert merged(one, other) == merged(other, one) == expected
     assert merged(one, {}) == merged({}, one) == one
-
-
-def test_merging_takes_the_newer_one_of_a_function_that_was_edited():
     old, new = function(of({"C": 1})), function(of({"C": 2}), source="1" * 16)
     assert merged({"m:f": old}, {"m:f": new}) == {"m:f": new}
     assert merged({"m:f": new}, {"m:f": old}) == {"m:f": old}
-
-
-def test_merging_refuses_other_parameters_and_names_both():
     other = RecordedFunction(("x", "D"), "1" * 16, ())
     with pytest.raises(ValueError, match=r"^m:f has the parameters \(x, C\) in one and \(x, D\) in the other$"):
         merged({"m:f": function()}, {"m:f": other})

@@ -77,11 +77,8 @@ def text_of(page: str) -> str:
 # The file.
 
 
-def test_what_is_written_is_what_is_read(project: Path):
+def test_what_is_written_is_what_is_read_also_by_other_programs(project: Path) -> None:
     assert read_result(project, "build/tune/gemm/sm_90a-132/result.json") == result("gemm", GEMM)
-
-
-def test_the_form_of_the_file_is_for_programs_too(project: Path):
     document = json.loads((project / "build/tune/gemm/sm_90a-132/result.json").read_text())
     assert list(document) == ["schema", "kernel", "device", "measured", "table", "configs"]
     assert document["device"] == {"target": "cuda", "arch": "sm_90a", "name": "NVIDIA H100 80GB HBM3", "count": 132}
@@ -157,16 +154,7 @@ def test_tuning_that_was_interrupted_is_noted(project: Path):
 # What is on the page.
 
 
-def test_overview(project: Path):
-    add_result(project, result("add", tuned_config({}, grid(rows=[1, 2]), [{}], cost), device=CPU), "cpu")
-    # The default takes twice as long as block_m=256 at m=4096.
-    assert rows_of(page_of(project), "Tuning") == [
-        ["add", "x86-64-v3", "\u2013", "1", "2", "0", "1", "0.0%"],
-        ["gemm", "sm_90a", "n=4096 dtype=float16", "3", "6", "1", "0", "100.0%"],
-    ]
-
-
-def test_choices_by_size(project: Path):
+def test_choices_by_size_and_what_was_measured_with_what(project: Path) -> None:
     page = page_of(project)
     rows = rows_of(page, "Choices of gemm n=4096 dtype=float16")
     # m, chosen, time, default, regret of default and choice, spread, warm, clocks, measured, to the end.
@@ -178,6 +166,12 @@ def test_choices_by_size(project: Path):
     assert rows[2][1:3] == ["block_m=256 stages=2", "3,917"]
     (row,) = rows_of(page, "Candidates of gemm n=4096 dtype=float16 that are out")
     assert row == ["block_m=256 stages=3", LARGE.splitlines()[0], "build/tune/gemm/failed/slug-5"]
+    text = text_of(page_of(project))
+    assert "NVIDIA H100 80GB HBM3, 132 multiprocessors. Measured with tvm 0.27.0, compiler nvcc 13.0.88" in text
+    assert "The table is tuning/gemm.json." in text
+    assert "6 candidates: 5 measured, 1 out." in text
+    rules = "m up to 8: block_m=16 stages=3; up to 512: block_m=64 stages=3; above: block_m=256 stages=2."
+    assert f"{rules} Every candidate has block_n=128." in text
 
 
 @pytest.mark.parametrize(
@@ -203,15 +197,6 @@ def test_the_regret_of_a_choice_is_that_beside_what_was_measured_to_the_end(tmp_
     assert rows_of(page, "Choices of k n=4096 dtype=float16")[0][1:6] == shown
 
 
-def test_what_was_measured_with_what_and_what_follows(project: Path):
-    text = text_of(page_of(project))
-    assert "NVIDIA H100 80GB HBM3, 132 multiprocessors. Measured with tvm 0.27.0, compiler nvcc 13.0.88" in text
-    assert "The table is tuning/gemm.json." in text
-    assert "6 candidates: 5 measured, 1 out." in text
-    rules = "m up to 8: block_m=16 stages=3; up to 512: block_m=64 stages=3; above: block_m=256 stages=2."
-    assert f"{rules} Every candidate has block_n=128." in text
-
-
 # Plots.
 
 
@@ -233,15 +218,12 @@ def test_each_candidate_is_a_line_and_the_chosen_one_is_marked_where_it_is_chose
     assert 'data-candidate="0"' in times and '<g class="one tdefault" data-candidate="0">' in times
 
 
-def test_axes_name_what_they_show(project: Path):
+def test_axes_and_tips_say_what_they_show(project: Path) -> None:
     times, ratios = plots(page_of(project))
     assert re.findall(r'text-anchor="middle">([^<]*)</text>', times) == ["1", "64", "4,096", "m"]
     assert {"300 \u00b5s", "1 ms"} <= set(re.findall(r'text-anchor="end">([^<]*)</text>', times))
     assert "1\u00d7" in re.findall(r'text-anchor="end">([^<]*)</text>', ratios)
     assert 'aria-label="Time of a call over m, gemm n=4096 dtype=float16"' in times
-
-
-def test_tip_says_what_a_mark_stands_for(project: Path):
     times, _ = plots(page_of(project))
     tips = re.findall(r"<title>(.*?)</title>", candidates(times)[3], re.S)
     assert html.unescape(tips[0]).split("\n") == [
@@ -257,7 +239,7 @@ def many_cost(point: Mapping[str, Any], sizes: Mapping[str, int]) -> float:
     return 100.0 + abs(point["a"] - sizes["m"] % 7) + point["b"] / 10
 
 
-def test_of_many_candidates_only_the_best_have_colours(tmp_path: Path):
+def test_of_many_candidates_only_the_best_have_colours_and_plots_are_at_most_six_pairs(tmp_path: Path) -> None:
     page = page_of(tmp_path, tuned_config({}, MANY, [{"m": m} for m in (1, 3, 5)], many_cost))
     times, _ = plots(page)
     colours = re.findall(r'<g class="one (\w+)" data-candidate="(\d+)"', times)
@@ -267,9 +249,13 @@ def test_of_many_candidates_only_the_best_have_colours(tmp_path: Path):
     assert {25, 75, 125} <= {int(number) for _, number in colours[-7:]}
     assert "493 other candidates, 200 of them drawn" in text_of(page)
     assert len(page) < 600_000
+    sizes = [{"m": m, "b": b} for b in range(1, 21) for m in (1, *range(50, 81))]
+    page = page_of(tmp_path / "pairs", tuned_config({}, POINTS[:2], sizes, cost))
+    assert len(plots(page)) == 12 and "6 of 20 plots; the table has all sizes." in page
+    assert re.findall(r"<h4>b=(\d+)</h4>", page)[::5] == ["1", "20"]
 
 
-def test_size_at_which_a_candidate_was_not_measured_is_a_gap(tmp_path: Path):
+def test_a_candidate_that_was_not_measured_is_a_gap_and_the_two_parameters_that_matter_are_shown(tmp_path):
     sizes = [{"m": m} for m in (1, 2, 4, 8)]
     config = tuned_config({}, grid(rows=[1, 2]), sizes, lambda point, at: 10.0 * point["rows"])
     gap = replace(config.sizes[1], candidates=config.sizes[1].candidates[:1])
@@ -277,31 +263,29 @@ def test_size_at_which_a_candidate_was_not_measured_is_a_gap(tmp_path: Path):
     line = re.search(r'<path class="line" d="(.*?)"', candidates(times)[1])
     assert line and re.fullmatch(r"M[\d. ]+h0M[\d. ]+L[\d. ]+", line[1])
     assert candidates(times)[1].count('class="dot"') == 3
+    points = grid(a=[1, 2], b=[1, 2, 3], c=[1, 2])
+
+    def price(point: Mapping[str, Any], sizes: Mapping[str, int]) -> float:
+        return float(10 * point["b"] * (1 + point["c"]) + 0.1 * point["a"])
+
+    page = page_of(tmp_path / "two", tuned_config({}, points, SIZES, price))
+    assert "The best time over b and c. These two change the time most. Each cell has the best over a." in page
+    assert cells_of(maps(page)[1])["b=3 c=2"][1] == "90.1 \u00b5s"
 
 
-def test_a_second_symbol_that_varies_makes_plots_of_its_own(tmp_path: Path):
+def test_symbols_that_vary_have_plots_of_their_own_unless_they_vary_together(tmp_path: Path) -> None:
     sizes = [{"b": b, "m": m} for m in (1, 64, 4096) for b in (1, 8)]
     page = page_of(tmp_path, tuned_config({}, POINTS, sizes, lambda point, at: cost(point, at) * at["b"]))
     assert re.findall(r"<h4>(b=\d)</h4>", page) == ["b=1", "b=8"]
     assert len(plots(page)) == 4
     assert [row[:2] for row in rows_of(page, "Choices of k")][:2] == [["1", "1"], ["8", "1"]]
-
-
-def test_symbols_that_vary_together_share_their_plots(tmp_path: Path):
     sizes = [{"m": 512 // b, "b": b} for b in (1, 8, 64)]
-    page = page_of(tmp_path, tuned_config({}, POINTS, sizes, cost))
+    page = page_of(tmp_path / "together", tuned_config({}, POINTS, sizes, cost))
     times, _ = plots(page)
     assert all(drawn.count("L") == 2 for drawn in candidates(times).values())
     line = candidates(times)[0].split('d="M')[1].partition('"')[0]
     across = [float(place.split()[0]) for place in line.split("L")]
     assert across == sorted(across)
-
-
-def test_plots_are_at_most_six_pairs(tmp_path: Path):
-    sizes = [{"m": m, "b": b} for b in range(1, 21) for m in (1, *range(50, 81))]
-    page = page_of(tmp_path, tuned_config({}, POINTS[:2], sizes, cost))
-    assert len(plots(page)) == 12 and "6 of 20 plots; the table has all sizes." in page
-    assert re.findall(r"<h4>b=(\d+)</h4>", page)[::5] == ["1", "20"]
 
 
 @pytest.mark.parametrize("at", [{}, {"m": 64}])
@@ -326,7 +310,7 @@ def cells_of(drawing: str) -> dict[str, tuple[str, str]]:
     return {html.unescape(tip).partition(" (")[0]: (kinds, text) for kinds, tip, text in found}
 
 
-def test_heat_map_has_the_best_time_of_each_pair_of_values(project: Path):
+def test_heat_map_has_the_best_time_of_each_pair_of_values_and_explains_only_what_occurs(project, tmp_path):
     together, *single = maps(page_of(project))
     assert len(single) == 3
     assert cells_of(single[0]) == {
@@ -341,9 +325,6 @@ def test_heat_map_has_the_best_time_of_each_pair_of_values(project: Path):
     found = cells_of(together)
     assert found["block_m=64 stages=2"] == ("h0 default", "1.00\u00d7")
     assert found["block_m=256 stages=2"][1] == "1.26\u00d7"
-
-
-def test_heat_map_explains_only_what_occurs(project: Path, tmp_path: Path):
     assert "\u2715 no candidate works" in page_of(project) and "not measured</li>" not in page_of(project)
     page = page_of(tmp_path / "other", tuned_config({}, POINTS, SIZES, cost, late=[5]))
     assert "\u2013 not measured</li>" in page and "no candidate works" not in page
@@ -365,17 +346,6 @@ def test_heat_map_explains_only_what_occurs(project: Path, tmp_path: Path):
 def test_a_heat_map_has_the_cells_of_the_space(tmp_path: Path, points: Any, cells: list[str] | None):
     found = maps(page_of(tmp_path, tuned_config({}, points, SIZES, cost)))
     assert (list(cells_of(found[0])) if found else None) == cells
-
-
-def test_of_several_parameters_the_two_that_matter_most_are_shown(tmp_path: Path):
-    points = grid(a=[1, 2], b=[1, 2, 3], c=[1, 2])
-
-    def price(point: Mapping[str, Any], sizes: Mapping[str, int]) -> float:
-        return float(10 * point["b"] * (1 + point["c"]) + 0.1 * point["a"])
-
-    page = page_of(tmp_path, tuned_config({}, points, SIZES, price))
-    assert "The best time over b and c. These two change the time most. Each cell has the best over a." in page
-    assert cells_of(maps(page)[1])["b=3 c=2"][1] == "90.1 \u00b5s"
 
 
 def test_maps_are_few_whatever_the_sizes(tmp_path: Path):
@@ -401,11 +371,17 @@ def test_texts_of_the_user_are_escaped(tmp_path: Path):
     assert page.count("</script>") == 2 and page.count(escaped(EVIL)) > 20
 
 
-def test_no_styles_in_attributes_and_nothing_from_outside(project: Path):
+def test_overview_and_no_styles_in_attributes_and_nothing_from_outside(project: Path) -> None:
     page = page_of(project).replace("http://www.w3.org/2000/svg", "")
     assert ' style="' not in page and " on" not in re.sub(r">[^<]*<", "><", page.partition("<style>")[0])
     for reference in ("http:", "https:", "url(", "@import", " src=", " href=", "<link"):
         assert reference not in page
+    add_result(project, result("add", tuned_config({}, grid(rows=[1, 2]), [{}], cost), device=CPU), "cpu")
+    # The default takes twice as long as block_m=256 at m=4096.
+    assert rows_of(page_of(project), "Tuning") == [
+        ["add", "x86-64-v3", "\u2013", "1", "2", "0", "1", "0.0%"],
+        ["gemm", "sm_90a", "n=4096 dtype=float16", "3", "6", "1", "0", "100.0%"],
+    ]
 
 
 # Numbers.

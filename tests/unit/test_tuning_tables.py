@@ -82,24 +82,18 @@ def parsed(text: str | bytes) -> TableFile:
     return parse_table(text.encode() if isinstance(text, str) else text, NAME)
 
 
-def test_a_table_is_read_as_it_was_written() -> None:
+def test_a_table_is_read_as_it_was_written_and_its_text_is_canonical() -> None:
     read = parsed(TEXT)
     assert read == replace(TABLE, configs=TABLE.configs[::-1])
     assert [rule.line for rule in read.configs[1].rules] == [13, 14]
     assert (read.configs[0].line, read.configs[1].line, read.path, read.line) == (5, 11, NAME, 2)
     assert str(read.where(12)) == f"{NAME}:12 gemm [tuning]"
-
-
-def test_the_text_of_a_table_is_canonical() -> None:
     as_floats = replace(TABLE.configs[0].evidence[1], us=20.0)
     config = replace(TABLE.configs[0], evidence=(as_floats, TABLE.configs[0].evidence[0]))
     assert table_text(replace(TABLE, configs=(config, TABLE.configs[1]))) == TEXT
     assert table_text(parsed(TEXT)) == TEXT
     assert json.loads(TEXT)["configs"][1]["rules"][0] == {"upto": 64, "tune": {"block_m": 32, "stages": 2}}
     assert table_text(replace(TABLE, configs=())).endswith(' "configs": []}\n')
-
-
-def test_evidence_and_sources_may_be_left_out_and_blanks_are_free() -> None:
     document = json.loads(TEXT)
     for config in document["configs"]:
         del config["evidence"], config["sources"]

@@ -75,18 +75,16 @@ def test_a_library_with_other_code_than_the_manifest_lists_is_named(archs: list[
     assert list(arch_problems("k", {*archs}, LIBRARY)) == found
 
 
-def test_only_compressed_code_tells_an_arch_from_its_family() -> None:
+def test_only_compressed_code_tells_an_arch_from_its_family_and_damage_is_named() -> None:
     packed = container(image(CUBIN, 90, cubin(90), flags=A))
     assert list(arch_problems("k", {"sm_90a"}, packed, exact=True)) == []
     said = list(arch_problems("k", {"sm_90"}, packed, exact=True))
     assert ["no device code for sm_90," in said[0], "device code for sm_90a," in said[1]] == [True, True]
     assert list(arch_problems("k", {"sm_90a"}, cubin(90))) == []
-
-
-def test_a_damaged_fatbin_in_a_library_is_named() -> None:
     damaged = container(image(CUBIN, 80, cubin(90)))
     (said,) = arch_problems("k", {"sm_80"}, damaged)
     assert said == "kernel k has damaged device code: a fatbin for sm_80 has code for sm_90 in it"
+    assert library_problem(cubin(80)) == "is for a GPU, and libraries are for x86-64"
 
 
 @pytest.mark.parametrize(
@@ -108,10 +106,6 @@ def test_a_damaged_fatbin_in_a_library_is_named() -> None:
 )
 def test_device_code_in_a_file_is_for_the_arch_that_the_manifest_says(file, arch, content, problem):
     assert image_problem(file, arch, content) == problem
-
-
-def test_device_code_is_no_library() -> None:
-    assert library_problem(cubin(80)) == "is for a GPU, and libraries are for x86-64"
 
 
 def test_a_split_package_has_an_extra_for_the_code_of_each_arch(tmp_path: Path) -> None:

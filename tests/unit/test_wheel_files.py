@@ -149,9 +149,6 @@ def test_a_file_that_was_altered_since_the_build_gets_into_no_wheel(tmp_path: Pa
     path.unlink()
     with pytest.raises(KernelwrightError, match="it cannot be read: No such file"):
         package_files(built, project_of(tmp_path), SOURCE)
-
-
-def test_device_code_that_was_altered_since_the_build_gets_into_no_wheel(tmp_path: Path) -> None:
     built = split_package(tmp_path)
     (tmp_path / "work/scale/default/cuda/sm_90.bin").write_bytes(b"CODE FOR SM_90")
     with pytest.raises(KernelwrightError, match="it is not the file that the manifest lists"):
