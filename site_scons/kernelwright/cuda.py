@@ -5,6 +5,7 @@ from .define.sizes import Size, ceildiv
 from .define.strides import Stride
 from .frontends.cuda.exported import Exported
 from .frontends.cuda.source import Source
+from .frontends.cuda.struct import Struct
 from .frontends.cuda.tensor_map import TensorMap
 
-__all__ = ["Exported", "Scalar", "Size", "Source", "Stride", "Tensor", "TensorMap", "Workspace", "ceildiv"]
+__all__ = ["Exported", "Scalar", "Size", "Source", "Stride", "Struct", "Tensor", "TensorMap", "Workspace", "ceildiv"]

@@ -240,6 +240,12 @@ class Emulation:
         if not all(grid):
             return
         given = [parameter(kind, what) for kind, what in launch.passed]
+        for structure in reversed(self.unit.structures_of(launch.kernel)):
+            end = structure.first + len(structure.places)
+            joined = (ctypes.c_char * structure.bytes)()
+            for (offset, size), value in zip(structure.places, given[structure.first : end], strict=True):
+                ctypes.memmove(ctypes.addressof(joined) + offset, ctypes.addressof(value), size)
+            given[structure.first : end] = [joined]
         addresses = (ctypes.c_void_p * len(given))(*map(ctypes.addressof, given))
         geometry = _Geometry(grid, block, self._number(launch.shared, names), backwards)
         function = self._library[f"emulated_{launch.kernel}"]

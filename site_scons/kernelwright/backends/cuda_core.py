@@ -126,10 +126,13 @@ def _launches_of(unit: LoweredUnit) -> tuple[Launch, ...]:
                 f"device function {launch.kernel} is launched with preferred clusters, which cuda.core does not offer"
             )
             raise KernelwrightError(text, unit.where, REMEDY)
+        has_structures = bool(unit.structures_of(launch.kernel))
+        by_address = has_structures or any(dtype == "tensor_map" for dtype, _ in launch.passed)
+        if by_address and (launch.cluster or launch.cooperative or launch.dependent):
+            what = "structures" if has_structures else "tensor maps"
+            text = f"device function {launch.kernel} is launched with {what} and with clusters or flags"
+            raise KernelwrightError(text, unit.where, REMEDY)
         for dtype, _ in launch.passed:
-            if dtype == "tensor_map" and (launch.cluster or launch.cooperative or launch.dependent):
-                text = f"device function {launch.kernel} is launched with tensor maps and with clusters or flags"
-                raise KernelwrightError(text, unit.where, REMEDY)
             if dtype not in (*CONVERSIONS, "tensor", "workspace", "tensor_map"):
                 text = f"device function {launch.kernel!r} has a parameter of dtype {dtype!r}, which cannot be passed"
                 raise KernelwrightError(text, unit.where, "pass it as float32, or in a tensor")
@@ -317,9 +320,20 @@ class _Writer:
             yield f"    cluster={self._dims(launch.cluster)},"
         if launch.shared != 0:
             yield f"    shared={self._text(launch.shared)},"
-        yield f"    parameters=({', '.join(map(self._param, launch.passed))}{',' if len(launch.params) == 1 else ''}),"
+        values = self._joined([*map(self._param, launch.passed)], launch.kernel)
+        yield f"    parameters=({', '.join(values)}{',' if len(values) == 1 else ''}),"
         yield from (f"    {flag}=True," for flag in ("cooperative", "dependent") if getattr(launch, flag))
         yield ")"
+
+    def _joined(self, values: list[str], function: str) -> list[str]:
+        """What a launch passes, with the members of each structure in one value."""
+        for structure in reversed(self._unit.structures_of(function)):
+            end = structure.first + len(structure.places)
+            members = ", ".join(
+                f"{offset}: {values[structure.first + i]}" for i, (offset, _) in enumerate(structure.places)
+            )
+            values[structure.first : end] = [f"call.structure({structure.bytes}, {{{members}}})"]
+        return values
 
     def _dims(self, sizes: tuple[int | str, ...]) -> str:
         return f"({', '.join(map(self._text, sizes))})"

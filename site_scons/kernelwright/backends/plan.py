@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from ..core.arch import CPU_LEVELS, TARGETS
 from ..core.converter import from_json
 from ..core.errors import KernelwrightError, Where, shown
-from ..core.signature import IDENTIFIER, SCHEMA, Argument, RecordedFunction, Signature, function_of
+from ..core.signature import IDENTIFIER, SCHEMA, Argument, RecordedFunction, Signature, Structure, function_of
 from ..runtime.rivals import Pair, Relations
 from ..runtime.size import argument_text
 from ..runtime.tables import DeviceTable, Rules
@@ -66,6 +66,11 @@ class LoweredUnit(Signature):
     def has_tensor_maps(self) -> bool:
         """Whether the host code makes tensor maps."""
         return bool(self.tensor_maps) or any("tensor_map" in device.params for device in self.device_kernels)
+
+    def structures_of(self, function: str) -> tuple[Structure, ...]:
+        """The structures among the parameters of a device function, which a launch names."""
+        named = {device.symbol or device.name: device.structures for device in self.device_kernels}
+        return named.get(function, ())
 
     @property
     def told_sizes(self) -> list[str]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ..core.arch import CPU_LEVELS, CudaArch
 from ..core.dtype import Dtype
 from ..core.errors import KernelwrightError, Where
-from ..core.signature import SPREAD_CLUSTERS, Argument, DeviceKernel
+from ..core.signature import SPREAD_CLUSTERS, Argument, DeviceKernel, Structure
 from ..runtime.dtype import integer_range
 from ..runtime.size import Requirement, are_int32, argument_text
 from ..runtime.tables import DeviceTable
@@ -567,8 +567,22 @@ def _function(device: DeviceKernel, number: str, index: int, where: Where) -> st
     fields += [f".num_slots = {len(_slots(device, where))}"]
     fields += [".clusters = true"] if any(tag.startswith("clusterCtaIdx") for tag in device.launch) else []
     fields += [f".{flag} = true" for flag in sorted({_FLAGS[tag] for tag in device.launch if tag in _FLAGS})]
+    fields += (
+        [
+            f".structures = (const kw_structure[]){{{', '.join(map(_structure, device.structures))}}}",
+            f".num_structures = {len(device.structures)}",
+        ]
+        if device.structures
+        else []
+    )
     fields += [f".alias = {c_string(device.name)}"] if device.symbol not in ("", device.name) else []
     return "{" + ", ".join(fields) + "}"
+
+
+def _structure(structure: Structure) -> str:
+    places = ", ".join(f"{{{offset}, {size}}}" for offset, size in structure.places)
+    first, count = structure.first, len(structure.places)
+    return f"{{{first}, {count}, {structure.bytes}, (const kw_member[]){{{places}}}}}"
 
 
 def _parameter(dtype: str, device: DeviceKernel, where: Where) -> str:

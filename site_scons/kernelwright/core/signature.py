@@ -93,20 +93,37 @@ SPREAD_CLUSTERS = "kernelwright.spread_clusters"
 
 
 @dataclass(frozen=True)
+class Structure:
+    """A parameter that is put together of several values of a launch.
+
+    Arguments:
+        first: the number of the first of them, which the others follow.
+        bytes: its size.
+        places: offset and bytes of each of them.
+    """
+
+    first: Count
+    bytes: Count
+    places: tuple[tuple[Count, Count], ...]
+
+
+@dataclass(frozen=True)
 class DeviceKernel:
     """A device function.
 
     Arguments:
         name: what the host code calls it.
-        params: the dtypes of its parameters.
+        params: the dtypes of its parameters; of a structure those of its members.
         launch: TVM's launch parameters, in order.
         symbol: its name in the images; empty: the same.
+        structures: the structures among the parameters, in order.
     """
 
     name: Name
     params: tuple[str, ...]
     launch: tuple[str, ...]
     symbol: str = ""
+    structures: tuple[Structure, ...] = ()
 
 
 @dataclass(frozen=True)

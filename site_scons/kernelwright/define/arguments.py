@@ -178,9 +178,8 @@ class Declared:
 
     @property
     def declared(self) -> dict[str, Tensor | Scalar]:
-        """The arguments of the kernel, by their names; the tensor of a map or descriptor is one."""
-        values = {name: getattr(value, "tensor", value) for name, value in self.arguments.items()}
-        return {name: value for name, value in values.items() if isinstance(value, (Tensor, Scalar))}
+        """The arguments of the kernel, by their names."""
+        return declared_in(self.arguments)
 
     @property
     def told_sizes(self) -> frozenset[str]:
@@ -217,6 +216,12 @@ class Declared:
         outputs = unit.named(list(self.declared))
         self.check(outputs, unit.where)
         return replace(unit, outputs=outputs)
+
+
+def declared_in(values: Mapping[str, Any]) -> dict[str, Tensor | Scalar]:
+    """The arguments among what a function gets; of what it gets by a map or descriptor, the tensor."""
+    told = {name: getattr(value, "tensor", value) for name, value in values.items()}
+    return {name: value for name, value in told.items() if isinstance(value, (Tensor, Scalar))}
 
 
 def declared_strides(declared: Mapping[str, Tensor | Scalar]) -> dict[str, tuple[int | str, ...]]:

@@ -12,6 +12,7 @@ from tvm import sym, tirx
 from tvm.script import tirx as T
 from tvm.tirx import op as operations
 
+from ..core.converter import to_json
 from ..core.dtype import Dtype, bytes_of
 from ..core.errors import DefinitionError, Where
 from ..core.signature import ZEROED
@@ -61,7 +62,11 @@ def lower_launches(
         _declared(argument, declared[argument.name], UNIT if argument.name in mapped else 1, unit.where)
         for argument in arguments_of(function, unit, absent)
     ]
-    kernels = [{"name": each.function, "params": host.parameters(each), "launch": each.names} for each in launches]
+    kernels = [
+        {"name": each.function, "params": host.parameters(each), "launch": each.names}
+        | ({"structures": to_json(each.structures)} if each.structures else {})
+        for each in launches
+    ]
     limited = host.limited(launches) if sizes == "int64" else None
     return lower_host(function, arguments, kernels, unit, limited)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..core.dtype import Dtype, bytes_of
 from ..core.errors import Where
+from ..core.signature import Structure
 from ..core.signature import TensorMap as EncodedMap
 from ..define.arguments import Scalar, Tensor, Workspace
 from ..define.sizes import Size, Sizes, text_of
@@ -39,6 +40,7 @@ class DeclaredLaunch:
         sizes: what is launched, by TVM's names: ``blockIdx.x``, ``threadIdx.x``, ``clusterCtaIdx.x`` and so on.
         shared: dynamic shared memory of a block, in bytes.
         cooperative, dependent: flags of the launch.
+        structures: those that the parameters are put together to.
     """
 
     function: str
@@ -47,6 +49,7 @@ class DeclaredLaunch:
     shared: Sizes = 0
     cooperative: bool = False
     dependent: bool = False
+    structures: Sequence[Structure] = ()
 
     @property
     def mapped(self) -> dict[str, EncodedMap]:

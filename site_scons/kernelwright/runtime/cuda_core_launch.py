@@ -238,6 +238,13 @@ class Call:
         """A tensor map, as launches pass it; see :func:`tensor_maps.encoded`."""
         return tensor_maps.encoded(self._cuda.checked, data, dtype, **described)
 
+    def structure(self, size: int, members: Mapping[int, Any]) -> tensor_maps.Structure:
+        """A structure of some bytes, with values at their offsets."""
+        made = tensor_maps.Structure(size)
+        for offset, value in members.items():
+            made.put(offset, value)
+        return made
+
     def free(self) -> None:
         """Free the temporary memory, after the launches of this call are done."""
         while self._workspaces:
@@ -259,7 +266,7 @@ class Call:
 
         Arguments:
             grid, block, cluster: in blocks, threads and blocks.
-            parameters: addresses, numbers of ctypes, and tensor maps; a launch with these takes no further options.
+            parameters: addresses, numbers of ctypes, and structures; a launch with these takes no further options.
             shared: bytes of dynamic shared memory of a block.
 
         Raises:
@@ -282,7 +289,7 @@ class Call:
 
         if shared > own.shared_limit:
             self._extend_shared(own, shared, what)
-        if any(isinstance(value, tensor_maps.TensorMap) for value in parameters):
+        if any(isinstance(value, tensor_maps.Structure) for value in parameters):
             dims: Any = {"grid": grid, "block": block, "shared": shared, "parameters": parameters}
             result = tensor_maps.start(own.kernel.handle, self._handle, **dims)
             self._cuda.checked(lambda: f"launching {what()}", result)

@@ -23,12 +23,33 @@ DTYPES = {
 and any type of one byte has that of uint8."""
 
 
-class TensorMap:
-    """Memory for one tensor map, which is zero at first."""
+class Structure:
+    """Memory for a parameter, which is zero at first.
 
-    def __init__(self) -> None:
-        self._memory = ctypes.create_string_buffer(BYTES + ALIGNMENT)
+    Arguments:
+        size: in bytes.
+    """
+
+    def __init__(self, size: int = BYTES) -> None:
+        self.size = size
+        self._memory = ctypes.create_string_buffer(size + ALIGNMENT)
         self.address = -(-ctypes.addressof(self._memory) // ALIGNMENT) * ALIGNMENT
+
+    def put(self, offset: int, value: Any) -> None:
+        """Copy an address, a number of ctypes or another structure to an offset."""
+        address, size = _place(ctypes.c_uint64(value) if isinstance(value, int) else value)
+        ctypes.memmove(self.address + offset, address, size)
+
+
+class TensorMap(Structure):
+    """Memory for one tensor map."""
+
+
+def _place(value: Any) -> tuple[int, int]:
+    """Where a structure or a number of ctypes is, and its size."""
+    if isinstance(value, Structure):
+        return value.address, value.size
+    return ctypes.addressof(value), ctypes.sizeof(value)
 
 
 def encoded(
@@ -86,11 +107,11 @@ def start(
     shared: int,
     parameters: Sequence[Any],
 ) -> tuple[Any, ...]:
-    """Launch a device function that takes tensor maps, and return what the driver returns.
+    """Launch a device function that takes tensor maps or structures, and return what the driver returns.
 
     Arguments:
         kernel: the CUkernel.
-        parameters: tensor maps, addresses of memory, and numbers of ctypes.
+        parameters: structures, addresses of memory, and numbers of ctypes.
     """
     from cuda.bindings import driver
 
@@ -99,7 +120,7 @@ def start(
     config.blockDimX, config.blockDimY, config.blockDimZ = block
     config.sharedMemBytes, config.hStream = shared, driver.CUstream(stream)
     values = [ctypes.c_uint64(value) if isinstance(value, int) else value for value in parameters]
-    places = [value.address if isinstance(value, TensorMap) else ctypes.addressof(value) for value in values]
+    places = [_place(value)[0] for value in values]
     given = (ctypes.c_void_p * len(places))(*places)
     function = driver.CUfunction(int(kernel))
     result: tuple[Any, ...] = driver.cuLaunchKernelEx(config, function, ctypes.addressof(given), 0)

@@ -72,6 +72,27 @@ static void kw_read_parameters(const kw_function *function, const TVMFFIAny *arg
   }
 }
 
+/* The bytes that the structures of a launch take. */
+KW_FUNCTION size_t kw_structure_bytes(const kw_function *function) {
+  size_t bytes = 0;
+  for (int i = 0; i < function->num_structures; ++i) bytes += function->structures[i].bytes;
+  return bytes;
+}
+
+/* Puts the structures together in some memory, which then are one parameter each. */
+KW_FUNCTION void kw_join_parameters(const kw_function *function, void **parameters, char *memory) {
+  uint32_t from = 0, to = 0;
+  for (int i = 0; i < function->num_structures; ++i) {
+    const kw_structure *structure = &function->structures[i];
+    while (from < structure->first) parameters[to++] = parameters[from++];
+    for (uint32_t j = 0; j < structure->count; ++j)
+      memcpy(memory + structure->members[j].offset, parameters[from++], structure->members[j].bytes);
+    parameters[to++] = memory;
+    memory += structure->bytes;
+  }
+  while (from < function->num_parameters) parameters[to++] = parameters[from++];
+}
+
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "integer parameters are passed by their low bytes");
 
 /* The function, loaded, with all the shared memory that the launch needs; null with an error raised. */
@@ -112,6 +133,9 @@ static int kw_launch_function(const kw_function *function, const TVMFFIAny *argu
   int status = kw_read_launch(&launch, arguments + function->num_parameters);
   if (status) return status < 0 ? -1 : kw_skip_launch(&launch);
   kw_read_parameters(function, arguments, converted, parameters);
+  char structures[kw_structure_bytes(function) + 1];
+  memset(structures, 0, sizeof structures);
+  if (function->num_structures) kw_join_parameters(function, parameters, structures);
   return kw_start(&launch, NULL, attributes, kw_write_attributes(attributes, &launch), parameters);
 }
 

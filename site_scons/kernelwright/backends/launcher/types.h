@@ -176,12 +176,25 @@ typedef struct kw_image {
 enum { KW_GRID = 0, KW_BLOCK = 3, KW_CLUSTER = 6, KW_PREFERRED_CLUSTER = 9, KW_DIMS = 12, KW_SHARED = 12, KW_SLOTS };
 
 /* A device function. */
+typedef struct kw_member {
+  uint32_t offset, bytes;
+} kw_member;
+
+/* A parameter that is put together of several values, from the first one on. */
+typedef struct kw_structure {
+  uint32_t first, count;
+  uint32_t bytes;
+  const kw_member *members;
+} kw_structure;
+
 typedef struct kw_function {
   const char *name;
   const char *alias; /* what the host code calls it; null: by its name */
   const struct kw_module *module;
   const char *parameters; /* one letter each: p pointer, i integer or bool, d float64, f float32, h float16,
                           * t tensor map */
+  const kw_structure *structures;
+  uint8_t num_structures;
   const uint8_t *slots;   /* one of KW_GRID + 0..2, ..., KW_SHARED for each launch argument */
   uint8_t num_parameters;
   uint8_t num_slots;

@@ -14,6 +14,7 @@ from ..sequence import Launches
 from ..unit import LoweredKernel, Unit
 from .parameters import TYPES, comparisons, entries
 from .source import Source
+from .struct import structures_in
 
 
 def lower(returned: Source | Launches[Source], unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
@@ -27,7 +28,10 @@ def lower(returned: Source | Launches[Source], unit: Unit, progress: Callable[[s
     sources = returned.items if isinstance(returned, Launches) else (returned,)
     progress("making host code")
     launches = [
-        DeclaredLaunch(entry, s.arguments, list(s.launch()), s.shared, s.cooperative, s.dependent)
+        replace(
+            DeclaredLaunch(entry, s.arguments, list(s.launch()), s.shared, s.cooperative, s.dependent),
+            structures=structures_in(s.parameters),
+        )
         for entry, s in zip(entries(sources), sources, strict=True)
     ]
     lowered = lower_launches(returned.declared, launches, unit)

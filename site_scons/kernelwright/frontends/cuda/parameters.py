@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from ...core.dtype import Dtype, bytes_of
 from ...core.entry_name import ALIGNMENTS, ENTRY
@@ -11,6 +13,7 @@ from ...define.arguments import DTYPES, Tensor, Workspace
 from ..launches import dtype_of
 from ..unit import Unit
 from .source import TENSOR_MAP, Source
+from .struct import Field, Struct, bytes_of_struct, fields_of
 from .tensor_map import TensorMap
 
 NUMBERS = {
@@ -81,8 +84,19 @@ template <class kw_T> struct kw_{0}<kw_T, typename kw_void<decltype(kw_T::{0})>:
 }};
 """
 
+_FIELD = """\
+template <class kw_T, class = void> struct kw_field_{0} {{
+  using kw_type = void;
+  static constexpr long kw_at = -(1L << 40);
+}};
+template <class kw_T> struct kw_field_{0}<kw_T, typename kw_void<decltype(kw_T::{0})>::kw_type> {{
+  using kw_type = decltype(kw_T::{0});
+  static constexpr long kw_at = kw_offset(kw_T, {0});
+}};
+"""
+
 _FITS = """\
-constexpr bool kw_fits(kw_dtype kw_found, kw_dtype kw_wanted) {
+__device__ constexpr bool kw_fits(kw_dtype kw_found, kw_dtype kw_wanted) {
   return kw_found == kw_wanted || kw_found == kw_dtype::kw_any ||
          (kw_found == kw_dtype::kw_byte && (kw_wanted == kw_dtype::kw_int8 || kw_wanted == kw_dtype::kw_uint8)) ||
          ((kw_found == kw_dtype::kw_byte || kw_found == kw_dtype::kw_uint8) && kw_wanted == kw_dtype::kw_bool) ||
@@ -107,8 +121,24 @@ template <class kw_T> constexpr bool kw_is_read_only = false;
 template <> constexpr bool kw_is_read_only<void> = true;
 template <class kw_T> constexpr bool kw_is_read_only<const kw_T *> = true;
 
-constexpr unsigned char kw_most(unsigned char kw_a, unsigned char kw_b) { return kw_a < kw_b ? kw_b : kw_a; }
-constexpr unsigned char kw_log2(decltype(sizeof(0)) kw_n) { return kw_n < 2 ? 0 : 1 + kw_log2(kw_n / 2); }
+template <long kw_found, long kw_declared> struct kw_agrees {
+  static constexpr bool kw_value = kw_found < 0 || kw_found == kw_declared;
+  static_assert(kw_value, "the source has kw_found bytes, and the definition has kw_declared");
+};
+
+#ifdef __CUDACC_RTC__  // NVRTC 13.0 has no __builtin_offsetof
+#define kw_offset(kw_T, kw_member) __INTADDR__(&((kw_T *)0)->kw_member)
+#else
+#define kw_offset __builtin_offsetof
+#endif
+
+struct kw_anything { template <class kw_T> __device__ operator kw_T() const; };
+template <class kw_V, class kw_T, class... kw_A> constexpr bool kw_has_more = false;
+template <class kw_T, class... kw_A>
+constexpr bool kw_has_more<typename kw_void<decltype(kw_T{kw_A{}...})>::kw_type, kw_T, kw_A...> = __is_aggregate(kw_T);
+
+__device__ constexpr unsigned char kw_most(unsigned char kw_a, unsigned char kw_b) { return kw_a < kw_b ? kw_b : kw_a; }
+__device__ constexpr unsigned char kw_log2(decltype(sizeof(0)) kw_n) { return kw_n < 2 ? 0 : 1 + kw_log2(kw_n / 2); }
 template <class kw_T, class = void> struct kw_alignment { static constexpr unsigned char kw_value = 0; };
 template <class kw_T> struct kw_alignment<kw_T *, typename kw_void<decltype(sizeof(kw_T))>::kw_type> {
   static constexpr unsigned char kw_value = kw_log2(alignof(kw_T));
@@ -153,14 +183,16 @@ def entries(sources: Sequence[Source]) -> list[str]:
 def comparisons(sources: Sequence[Source], unit: Unit) -> Iterator[str]:
     """Lines that compare the functions' parameters with the arguments, and that store the alignment of each type."""
     parameters: dict[str, list[tuple[str, str]]] = {name: [] for source in sources for name in source.declared}
+    structs = [value for source in sources for value in source.parameters.values() if isinstance(value, Struct)]
+    yield from map(_FIELD.format, dict.fromkeys(n for s in structs for f in fields_of(s) for n in f.path))
     yield from (_own(name, dtype) for name, dtype in dict.fromkeys(p for s in sources for p in s.types.items()))
     for number, source in enumerate(sources):
         function = f"kw_function_{number}" if number else "kw_function"
         yield f"using {function} = kw_function_of<decltype(&{source.function})>;"
         yield from _of_launch(source, function, unit)
-        for position, name in enumerate(source.arguments):
+        for name, _, parameter, place in _values(source, function):
             if name in parameters:
-                parameters[name].append((_parameter(function, position), _place(source, position)))
+                parameters[name].append((parameter, place))
     declared = {name: value for source in sources for name, value in source.declared.items()}
     for name, value in declared.items():
         if isinstance(value, Tensor) and _is_written(name, value, unit):
@@ -176,17 +208,66 @@ def _place(source: Source, position: int) -> str:
     return f"parameter {position + 1} of {function}"
 
 
+def _values(source: Source, function: str) -> Iterator[tuple[str, Any, str, str]]:
+    """The values that a function gets, also in structures: the name, the value, its type in C++, and its place."""
+    for number, (name, value) in enumerate(source.parameters.items()):
+        parameter, place = _parameter(function, number), _place(source, number)
+        if not isinstance(value, Struct):
+            yield name, value, parameter, place
+        else:
+            for field in fields_of(value):
+                yield field.path[-1], field.value, _member(parameter, field), f"{'.'.join(field.path)} of {place}"
+
+
+def _member(parameter: str, field: Field) -> str:
+    """The type of a member of a structure; that of none is void."""
+    return functools.reduce(lambda outer, name: f"kw_field_{name}<{outer}>::kw_type", field.path, _plain(parameter))
+
+
+def _plain(parameter: str) -> str:
+    return f"kw_plain<{parameter}>::kw_type"
+
+
+def _layout(name: str, value: Struct, parameter: str, place: str) -> Iterator[str]:
+    """Comparisons of the members of a structure with the places that the definition gives them."""
+    for field in fields_of(value):
+        outer, places = _plain(parameter), []
+        for part in field.path:
+            places.append(f"kw_field_{part}<{outer}>::kw_at")
+            outer = f"kw_field_{part}<{outer}>::kw_type"
+        path = ".".join(field.path)
+        present = " && ".join(f"{each} >= 0" for each in places)
+        yield _assertion(present, f"{name} has the member {path}, which {place} does not have")
+        message = f"{path} is at byte {field.offset} of {name}, and at another one of {place}"
+        yield _assertion(f"kw_agrees<{' + '.join(places)}, {field.offset}>::kw_value", message)
+    yield from _completeness(name, value, _plain(parameter), place)
+    message = f"{name} has {bytes_of_struct(value)} bytes, and {place} has more or fewer: give all members, in order"
+    yield _assertion(f"kw_agrees<sizeof({_plain(parameter)}), {bytes_of_struct(value)}>::kw_value", message)
+
+
+def _completeness(name: str, value: Struct, kind: str, place: str) -> Iterator[str]:
+    """Comparisons of how many members there are: one of them may be where a structure without it has a gap."""
+    for inner, member in value.fields.items():
+        if isinstance(member, Struct):
+            yield from _completeness(f"{name}.{inner}", member, f"kw_field_{inner}<{kind}>::kw_type", place)
+    more = ", ".join(["kw_anything"] * (len(value.fields) + 1))
+    message = f"{name} has {len(value.fields)} members, and {place} has more: give all members, in order"
+    yield _assertion(f"!kw_has_more<void, {kind}, {more}>", message)
+
+
 def _of_launch(source: Source, type_name: str, unit: Unit) -> Iterator[str]:
     """Comparisons for one launch, whose function has its parameters in a type."""
-    function, count = source.function.replace('"', "'"), len(source.arguments)
-    names = ", ".join(source.arguments)
+    function, count = source.function.replace('"', "'"), len(source.parameters)
+    names = ", ".join(source.parameters)
     yield _assertion(f"{type_name}::kw_count >= 0", f"{function} names no __global__ function")
     yield _assertion(
         f"{type_name}::kw_count < 0 || {type_name}::kw_count == {count}",
         f"{function} has another number of parameters than {count}: {names}",
     )
-    for number, (name, value) in enumerate(source.arguments.items()):
-        parameter, place = _parameter(type_name, number), _place(source, number)
+    for number, (name, value) in enumerate(source.parameters.items()):
+        if isinstance(value, Struct):
+            yield from _layout(name, value, _parameter(type_name, number), _place(source, number))
+    for name, value, parameter, place in _values(source, type_name):
         if isinstance(value, TensorMap):
             yield _assertion(f"kw_is_tensor_map<{parameter}>", f"{name} is a tensor map, which {place} does not take")
             continue

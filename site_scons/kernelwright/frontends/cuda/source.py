@@ -9,6 +9,7 @@ from os import PathLike
 from ...core.errors import DefinitionError, Where, shown
 from ...define.arguments import DTYPES, Declared, Scalar, Tensor, Workspace, check_launch_only
 from ...define.sizes import Size, Sizes, check_axes, check_size, on_axes
+from .struct import Struct, flat
 from .tensor_map import TensorMap
 
 TENSOR_MAP = "tensor_map"
@@ -37,8 +38,8 @@ class Source(Declared):
         launch: integers that callers pass and the function does not get, for sizes of the launch: name -> a
             :class:`Scalar`. They are the last arguments of the kernel.
         arguments: for each parameter of the function, in order: a :class:`Tensor` or a :class:`Scalar`, which becomes
-            an argument of the kernel; a :class:`TensorMap`, which makes its tensor one; or a :class:`Size` or an
-            integer, which callers do not pass.
+            an argument of the kernel; a :class:`TensorMap`, which makes its tensor one; a :class:`Struct` of such
+            values; or a :class:`Size` or an integer, which callers do not pass.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Source(Declared):
         defines: Mapping[str, bool | int | float | str] | None = None,
         types: Mapping[str, str] | None = None,
         launch: Mapping[str, Scalar] | None = None,
-        **arguments: Passed,
+        **arguments: Passed | Struct,
     ) -> None:
         self.source = source
         self.function = function
@@ -64,7 +65,8 @@ class Source(Declared):
         self.defines = dict(defines or {})
         self.types = types or {}
         self.launch_only = launch or {}
-        self.arguments = arguments
+        self.parameters = arguments
+        self.arguments = dict(flat(arguments))
 
     @property
     def declared(self) -> dict[str, Tensor | Scalar]:
@@ -87,6 +89,7 @@ class Source(Declared):
         if not isinstance(self.function, str) or not self.function.strip():
             message = f"function is {shown(self.function)}, expected the name of a device function"
             raise DefinitionError(message, where, 'write, for example, function="row_sum<float, 256>"')
+        self._check_structures(where)
         check_launch_only(self.launch_only, self.arguments, where)
         for name, value in self.arguments.items():
             if isinstance(value, TensorMap):
@@ -100,6 +103,18 @@ class Source(Declared):
                 check_axes(getattr(self, what), names, what, where)
         check_size(self.shared, names, "shared", where)
         self._check_words(where)
+
+    def _check_structures(self, where: Where) -> None:
+        """Raise a DefinitionError for a structure without members, and for two values of one name."""
+        names = [name for name, _ in flat(self.parameters)]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            message = f"{twice!r} is the name of two parameters or members"
+            raise DefinitionError(message, where, "one name is one argument: give each a name of its own")
+        for name, value in self.parameters.items():
+            if isinstance(value, Struct) and not value.fields:
+                message = f"the Struct of parameter {name!r} has no members"
+                raise DefinitionError(message, where, "give all members, in order: Struct(x=Tensor(...), n=Size('n'))")
 
     def _check_words(self, where: Where) -> None:
         """Raise a DefinitionError if a macro or a type is not valid C++."""

@@ -325,9 +325,9 @@ class _HostReader:
         shared = _number(sizes.pop("tirx.use_dyn_shared_memory", "0"))
         launched = [(CLUSTER.get(tag, tag), size) for tag, size in sizes.items()]
         names = ("use_cooperative_groups", "has_cuda_pdl_sync")
-        flags = (bool(int(attributes.get(name, 0))) for name in names)
+        cooperative, dependent = (bool(int(attributes.get(name, 0))) for name in names)
         parameters = {f"p{number}": value for number, value in enumerate(passed)}
-        self.launches.append(DeclaredLaunch(callee, parameters, launched, shared, *flags))
+        self.launches.append(DeclaredLaunch(callee, parameters, launched, shared, cooperative, dependent))
 
     def _passed(self, value: Any, dtype: str) -> Given | TensorMap | Size:
         """What a parameter gets: a tensor, a map, or a number."""
