@@ -137,6 +137,18 @@ for call in program.CALLS:
     for way in (recorded, library, python):
         ours = launches(way, call)
         assert ours == theirs and len(ours) == 1, f"{way} {ours}\\n{theirs}"
+
+def refused(x, blocks):
+    try:
+        with use(demo):
+            program.scaled_kernel[1, 1](x and program.TensorDescriptor(*x, blocks), 0.1, program.CALLS[0][1], 3, 16, 16)
+    except ValueError as error:
+        return str(error)
+
+x = torch.zeros(16, 16, dtype=torch.bfloat16)
+assert "its parameter 'x' is no tensor descriptor of 2 dimensions" in refused(None, [16, 16])
+assert "its parameter 'x' is no tensor descriptor of 2 dimensions" in refused((x, [256], [1]), [16])
+assert "its parameter 'y' is no tensor descriptor" in refused((x, [16, 16], [16, 1]), [16, 16])
 print(sum("sizes" in each for each in ours[0].parameters), "maps")
 """
 
