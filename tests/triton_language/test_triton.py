@@ -572,9 +572,9 @@ DESCRIPTORS = "\n\nfrom kernelwright.cuda import TensorMap\nfrom kernelwright.tr
 GRID = 'grid=ceildiv("n", 256)'
 
 MISTAKES = [
-    ("y=vector, z=vector", "z=vector, y=vector", "its function add_kernel the parameters x, y, z, n, BLOCK", "same"),
-    ("y=vector, z=vector", "z=vector", "the Program has the arguments x, z, n, BLOCK, its function add_kernel", ""),
-    ("BLOCK=256,", "BLOCK=256, MORE=3,", "the Program has the arguments x, y, z, n, BLOCK, MORE", "same names"),
+    ("y=vector, z=vector", "z=vector, y=vector", "of its function add_kernel: 'z' is given where it has 'y'", "same"),
+    ("y=vector, z=vector", "z=vector", "the parameters of its function add_kernel: its parameter 'y' gets nothing", ""),
+    ("BLOCK=256,", "BLOCK=256, MORE=3,", "it has no parameter 'MORE'", "same names"),
     ("z, n, BLOCK", "z, n: tl.int64, BLOCK", "the parameter 'n' is annotated as i64, and gets a Size of", "that dtype"),
     ("BLOCK=256,", "BLOCK=Size('n'),", "the parameter 'BLOCK' of add_kernel is a constexpr, and gets a Size", ""),
     ('outputs=["z"]', 'outputs=["w"]', "outputs names 'w', which is no tensor argument", "names of the tensors"),

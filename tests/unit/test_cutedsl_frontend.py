@@ -52,7 +52,10 @@ def test_without_cute_dsl_or_with_another_release_the_error_says_what_to_install
     ("program", "what"),
     [
         (Program(host, x=Tensor("float32", "n")), "outputs names 'y', which is no tensor argument"),
-        (Program(host, y=Tensor("float32", "n"), x=Tensor("float32", "n")), "its host function the parameters x, y"),
+        (
+            Program(host, y=Tensor("float32", "n"), x=Tensor("float32", "n")),
+            "parameters of its host function: 'y' is given where it has 'x'",
+        ),
         (Program(host, x=Scalar("float16"), y=Tensor("float32", "n")), "dtype 'float16', which no number"),
         (vectors(alignment=12), "argument 'y' has alignment=12, expected a power of two"),
         (vectors(alignment=True), "argument 'y' has alignment=True"),

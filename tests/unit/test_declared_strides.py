@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from array import array
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,14 +44,15 @@ def test_words_tuples_and_arrays_without_a_word_tell_each_stride() -> None:
     ("tensor", "message"),
     [
         ({"strides": (1,)}, "argument 'x' has strides=(1,), and 2 dimensions"),
-        ({"strides": 5}, "argument 'x' has strides=5, and 2 dimensions"),
+        ({"strides": 5}, "argument 'x' has strides='5', and 2 dimensions"),
+        ({"strides": array("b", [1, 2])}, "argument 'x' has strides=\"array('b', [1, 2])\", and 2 dimensions"),
         ({"strides": "packed"}, "argument 'x' has strides='packed', and 2 dimensions"),
         ({"strides": ("s", 1.5)}, "stride 1 of argument 'x' is 1.5, which is no stride"),
         ({"strides": ("s", True)}, "stride 1 of argument 'x' is True, which is no stride"),
         ({"strides": ("s +", 1)}, "stride 0 of argument 'x' is 's +', which is no stride: the size 's +' is not an"),
         ({"strides": ("m // n", 1)}, "stride 0 of argument 'x' is 'm // n', which is no stride: its divisor is no"),
         ({"strides": ("2 * q", 1)}, "stride 0 of argument 'x' is 2 * q, and nothing tells 'q'"),
-        ({"strides": (2**31, 1)}, "stride 0 of argument 'x' is 2147483648, which is no stride"),
+        ({"strides": (2**63, 1)}, "stride 0 of argument 'x' is 9223372036854775808, which is no stride"),
         ({"strides": (0, 1), "written": True}, "stride 0 of argument 'x' is 0, and the kernel writes it"),
         ({"strides": ("s", 1), "multiples": {"t": 4}}, "argument 'x' has multiples={'t': 4}"),
         ({"strides": ("2 * n", 1), "multiples": {"2 * n": 4}}, "argument 'x' has multiples={'2 * n': 4}"),
@@ -122,6 +125,11 @@ def test_one_name_is_one_number_and_a_stride_is_passed_in_its_type() -> None:
     assert any(passes.startswith("0 <= s") or "s >= 0" in passes for passes in checks), checks
 
 
+def test_constants_of_64_bits_are_sizes_and_strides() -> None:
+    (x,) = (signature := lowered(UNIT, x=Tensor("int8", 2**32, 8, strides=(2**33, 1))))["arguments"]
+    assert (x["shape"], x["strides"], signature["limited"]) == ([2**32, 8], [2**33, 1], {})
+
+
 def test_a_size_has_one_type_whether_it_is_computed_or_a_number_of_its_name() -> None:
     """With declared strides TVM compares all of them in one type; nothing wraps around in it."""
     signature = lowered(UNIT, x=Tensor("float32", "8 * m", "m - 1", strides=("s", 1)), m=Scalar("int32"))
@@ -133,9 +141,21 @@ def test_a_size_has_one_type_whether_it_is_computed_or_a_number_of_its_name() ->
         lowered(UNIT, x=Tensor("float32", "n"), n=Scalar("float32"))
 
 
-def test_an_output_has_the_strides_of_new_arrays_and_an_exported_function_sees_all() -> None:
-    from dataclasses import replace
+def test_no_launch_is_made_of_a_stride_that_calls_with_none_do_not_tell() -> None:
+    bias = Tensor("float32", "n", strides=("s",), optional=True)
+    arguments = {"x": Tensor("float32", "n"), "bias": bias, "s": Stride("bias", 0)}
+    Source("\n", "f", **arguments, grid="n", block=1).check((), WHERE)
+    for launch in ({"grid": "s"}, {"grid": 1, "shared": Stride("bias", 0)}, {"grid": 1, "w": Workspace("int8", "s")}):
+        with pytest.raises(
+            DefinitionError, match=r"is in no shape of a Tensor that is passed|Tensor that is given has"
+        ):
+            Source("\n", "f", **{"block": 1, **arguments, **launch}).check((), WHERE)
+    with pytest.raises(DefinitionError, match=r"divisible names 'q', which is no size, stride or integer") as error:
+        lowered(replace(UNIT, multiples={"q": 8}), x=Tensor("float32", "n"))
+    assert error.type is DefinitionError
 
+
+def test_an_output_has_the_strides_of_new_arrays_and_an_exported_function_sees_all() -> None:
     from kernelwright.frontends.declared_launch import lower_launches
 
     unit = replace(UNIT, outputs=("y",))

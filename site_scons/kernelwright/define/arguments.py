@@ -185,10 +185,12 @@ class Declared:
     def told_sizes(self) -> frozenset[str]:
         """The names of sizes that a call tells: those in shapes, of strides, and of integers among the arguments; and
         what its device tells."""
-        tensors = [value for value in self.declared.values() if isinstance(value, Tensor)]
-        named = {size for tensor in tensors for size in tensor.shape if isinstance(size, str) and size.isidentifier()}
-        strides = stride_symbols(self.declared) | told_strides(self.declared).keys()
-        return frozenset(named | integers_of(self.declared) | strides | {MULTIPROCESSORS})
+        return told_by(self.declared)
+
+    @property
+    def sure_sizes(self) -> frozenset[str]:
+        """Those of them that calls with None tell, too: not the strides of arrays that may be None."""
+        return told_by({n: v for n, v in self.declared.items() if isinstance(v, Scalar) or not _tells_optionally(v)})
 
     def check(self, outputs: Sequence[str], where: Where) -> None:
         """Raise a DefinitionError for what no kernel can be made of.
@@ -198,13 +200,14 @@ class Declared:
             where: the definition.
         """
         check_arguments(self.declared, outputs, where)
-        self.check_launch(self.told_sizes, where)
+        self.check_launch(self.told_sizes, self.sure_sizes, where)
 
-    def check_launch(self, names: frozenset[str], where: Where) -> None:
+    def check_launch(self, names: frozenset[str], sure: frozenset[str], where: Where) -> None:
         """Raise a DefinitionError for what no launch can be made of, though the arguments are right.
 
         Arguments:
-            names: the sizes that a call tells.
+            names: the sizes that a call tells, which a function can get.
+            sure: those that every call tells, of which a launch or a workspace can be.
         """
 
     def checked(self, unit: Unit) -> Unit:
@@ -222,6 +225,18 @@ def declared_in(values: Mapping[str, Any]) -> dict[str, Tensor | Scalar]:
     """The arguments among what a function gets; of what it gets by a map or descriptor, the tensor."""
     told = {name: getattr(value, "tensor", value) for name, value in values.items()}
     return {name: value for name, value in told.items() if isinstance(value, (Tensor, Scalar))}
+
+
+def _tells_optionally(tensor: Tensor) -> bool:
+    return tensor.optional and tensor.strides != COMPACT
+
+
+def told_by(declared: Mapping[str, Tensor | Scalar]) -> frozenset[str]:
+    """The names of sizes that some arguments tell, with that of what a device tells."""
+    tensors = [value for value in declared.values() if isinstance(value, Tensor)]
+    named = {size for tensor in tensors for size in tensor.shape if isinstance(size, str) and size.isidentifier()}
+    strides = stride_symbols(declared) | told_strides(declared).keys()
+    return frozenset(named | integers_of(declared) | strides | {MULTIPROCESSORS})
 
 
 def declared_strides(declared: Mapping[str, Tensor | Scalar]) -> dict[str, tuple[int | str, ...]]:
@@ -273,6 +288,23 @@ def check_launch_only(launch: Any, arguments: Collection[str], where: Where) -> 
             raise DefinitionError(f"launch has {shown(name)}: {shown(value)}, expected an integer", where, remedy)
         if not (isinstance(name, str) and name.isidentifier()) or name in arguments:
             raise DefinitionError(f"launch has {shown(name)}, which is no name, or that of a parameter", where, remedy)
+
+
+def first_difference(
+    given: Collection[str], parameters: Collection[str], passed: Sequence[str], order: Sequence[str]
+) -> str:
+    """The first place where the arguments of a definition are not the parameters of its function; empty: there is none.
+
+    Arguments:
+        given, parameters: their names.
+        passed, order: those whose order counts, as the definition and as the function has them.
+    """
+    unknown = (f"it has no parameter {name!r}" for name in given if name not in parameters)
+    missing = (f"its parameter {name!r} gets nothing" for name in parameters if name not in given)
+    moved = (
+        f"{one!r} is given where it has {other!r}" for one, other in zip(passed, order, strict=False) if one != other
+    )
+    return next(itertools.chain(unknown, missing, moved), "")
 
 
 def integers_of(declared: Mapping[str, Tensor | Scalar]) -> set[str]:
@@ -400,7 +432,7 @@ def _names(size: str) -> list[str]:
 
 def _check_tensor(name: str, value: Tensor, where: Where) -> None:
     for size in value.shape:
-        if (type(size) is not int or not 0 < size < 1 << 31) and not (isinstance(size, str) and _names(size)):
+        if (type(size) is not int or not 0 < size < 1 << 63) and not (isinstance(size, str) and _names(size)):
             message = (
                 f"a size of argument {name!r} is {shown(size)}, expected a positive integer, a name or an expression"
             )

@@ -38,9 +38,9 @@ def Stride(argument: str, dimension: int, dtype: str = "int32") -> Size:
 
 
 def as_given(strides: Any) -> Strides:
-    """Strides as a tensor keeps them: sizes become their text."""
+    """Strides as a tensor keeps them: sizes become their text, and what are no strides what Python writes for it."""
     if not isinstance(strides, (list, tuple)):
-        return strides  # type: ignore[no-any-return]
+        return strides if isinstance(strides, str) else repr(strides)
     return tuple(text_of(stride) if isinstance(stride, Size) else stride for stride in strides)
 
 
@@ -94,7 +94,7 @@ def check_strides(name: str, shape: Sequence[int | str], strides: Any, is_writte
 
 
 def _check_stride(what: str, stride: Any, where: Where) -> None:
-    if stride is None or (type(stride) is int and abs(stride) < 1 << 31):
+    if stride is None or (type(stride) is int and abs(stride) < 1 << 63):
         return
     if not isinstance(stride, str):
         raise DefinitionError(f"{what} is {shown(stride)}, which is no stride", where, WRITE)

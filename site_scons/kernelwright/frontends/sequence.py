@@ -45,14 +45,14 @@ class Launches(Declared, Generic[Item]):
                 named[name] = first.with_demands_of(value)
         return named
 
-    def check_launch(self, names: frozenset[str], where: Where) -> None:
+    def check_launch(self, names: frozenset[str], sure: frozenset[str], where: Where) -> None:
         """See :meth:`Declared.check_launch`."""
         for name, first, other in self._repeated():
             if first != other:
                 message = f"two launches name {name!r}: to one it is {first}, to the other {other}"
                 raise DefinitionError(message, where, "declare it alike in both, or give one of them another name")
         for item in self.items:
-            item.check_launch(names, where)
+            item.check_launch(names, sure, where)
 
     def _repeated(self) -> Iterator[tuple[str, Any, Any]]:
         """The arguments and workspaces that two launches name: the name, and what it is for each of them."""

@@ -84,7 +84,7 @@ class Source(Declared):
         yield from on_axes("threadIdx", self.block)
         yield from on_axes("clusterCtaIdx", self.cluster)
 
-    def check_launch(self, names: frozenset[str], where: Where) -> None:
+    def check_launch(self, names: frozenset[str], sure: frozenset[str], where: Where) -> None:
         """See :meth:`Declared.check_launch`."""
         if not isinstance(self.function, str) or not self.function.strip():
             message = f"function is {shown(self.function)}, expected the name of a device function"
@@ -95,13 +95,13 @@ class Source(Declared):
             if isinstance(value, TensorMap):
                 value.check(name, where)
             elif isinstance(value, Workspace):
-                value.check(name, names, where)
+                value.check(name, sure, where)
             elif name not in self.declared:
                 check_size(value, names, f"argument {name!r}", where)
         for what in ("grid", "block", "cluster"):
             if what != "cluster" or self.cluster is not None:
-                check_axes(getattr(self, what), names, what, where)
-        check_size(self.shared, names, "shared", where)
+                check_axes(getattr(self, what), sure, what, where)
+        check_size(self.shared, sure, "shared", where)
         self._check_words(where)
 
     def _check_structures(self, where: Where) -> None:

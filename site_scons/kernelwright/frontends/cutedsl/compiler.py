@@ -18,7 +18,7 @@ from typing import Any
 from ...core.arch import CudaArch, arch_order, real_arch
 from ...core.errors import DefinitionError, KernelwrightError, LoweringError, ToolchainError, Where
 from ...core.files import pretty_json
-from ...define.arguments import Scalar, Tensor, multiples_of
+from ...define.arguments import Scalar, Tensor, first_difference, multiples_of
 from ..cubin import device_files, functions_of, undefined_symbols, usage_of, with_spills
 from ..raised import MAX_MESSAGE, first_line, line_of
 from ..unit import LoweredKernel, Unit, returned_in
@@ -176,10 +176,9 @@ def _require_names(program: Program, unit: Unit) -> None:
         raise DefinitionError("the Program's host function is no function", unit.where, remedy) from error
     if parameters and parameters[-1] == STREAM and STREAM not in program.arguments:
         parameters.pop()
-    if parameters != list(program.arguments):
+    if different := first_difference(program.arguments, parameters, list(program.arguments), parameters):
         raise DefinitionError(
-            f"the Program has the arguments {', '.join(program.arguments) or '(none)'}, its host function the "
-            f"parameters {', '.join(parameters) or '(none)'}",
+            f"the arguments of the Program are not the parameters of its host function: {different}",
             unit.where,
             "give both the same names in the same order; only a last parameter named stream gets no argument",
         )

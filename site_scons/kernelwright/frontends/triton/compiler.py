@@ -15,7 +15,7 @@ from typing import Any
 
 from ...core.arch import SHARED_MEMORY, arch_order, real_arch
 from ...core.errors import DefinitionError, KernelwrightError, LoweringError, ToolchainError, Where
-from ...define.arguments import Scalar, Tensor, Workspace
+from ...define.arguments import Scalar, Tensor, Workspace, first_difference
 from ...define.divisible import SPECIALIZED as DIVISIBILITY
 from ...define.sizes import Size, divisor_of
 from ..raised import MAX_MESSAGE, first_line, line_of
@@ -364,10 +364,9 @@ def _arguments_of(program: Program, function: Any, where: Where) -> list[tuple[s
     given, parameters = program.arguments, [parameter.name for parameter in function.params]
     left_out = {p.name: p.default for p in function.params if p.name not in given and p.has_default}
     passed = [name for name in parameters if name in program.passed]
-    if set(given) | set(left_out) != set(parameters) or passed != list(program.passed):
+    if different := first_difference({**given, **left_out}, parameters, list(program.passed), passed):
         raise DefinitionError(
-            f"the Program has the arguments {', '.join(given) or '(none)'}, its function {function.__name__} the "
-            f"parameters {', '.join(parameters) or '(none)'}",
+            f"the arguments of the Program are not the parameters of its function {function.__name__}: {different}",
             where,
             "give both the same names in the same order; only parameters with a default can be left out. "
             "What @triton.autotune would choose is given, too: make it points with tune=configs_of(function)",

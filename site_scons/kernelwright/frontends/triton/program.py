@@ -224,15 +224,15 @@ class Program(Declared):
         if self.num_ctas != 1:
             yield "clusterCtaIdx.x", self.num_ctas
 
-    def check_launch(self, names: frozenset[str], where: Where) -> None:
+    def check_launch(self, names: frozenset[str], sure: frozenset[str], where: Where) -> None:
         """See :meth:`Declared.check_launch`."""
         self._check_function(where)
         refuse_optional(self.declared, "Triton", where)
         check_launch_only(self.launch_only, self.arguments, where)
-        check_axes(self.grid, names, "grid", where)
+        check_axes(self.grid, sure, "grid", where)
         for name, value in self.arguments.items():
             if isinstance(value, Workspace):
-                value.check(name, names, where)
+                value.check(name, sure, where)
             elif isinstance(value, TensorDescriptor):
                 value.check(name, multiples_of(self.declared.values()), where)
             elif isinstance(value, Size):
