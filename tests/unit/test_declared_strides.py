@@ -126,8 +126,20 @@ def test_one_name_is_one_number_and_a_stride_is_passed_in_its_type() -> None:
 
 
 def test_constants_of_64_bits_are_sizes_and_strides() -> None:
-    (x,) = (signature := lowered(UNIT, x=Tensor("int8", 2**32, 8, strides=(2**33, 1))))["arguments"]
-    assert (x["shape"], x["strides"], signature["limited"]) == ([2**32, 8], [2**33, 1], {})
+    x = Tensor("int8", 4, 2**32, strides=(8, 2**33))
+    (x,) = (signature := lowered(UNIT, x=x))["arguments"]
+    assert (x["shape"], x["strides"], signature["limited"]) == ([4, 2**32], [8, 2**33], {})
+
+
+def test_a_function_gets_constants_and_null_pointers() -> None:
+    signature = lowered(UNIT, x=Tensor("int8", 4, 8), mask=None, causal=True, fast=False)
+    (launch,) = signature["launches"]
+    assert signature["device_kernels"][0]["params"] == ["handle", "uint64", "bool", "bool"]
+    assert launch["params"][1:] == [
+        {"dtype": "uint64", "scalar": 0},
+        {"dtype": "bool", "scalar": "True"},
+        {"dtype": "bool", "scalar": "False"},
+    ]
 
 
 def test_a_size_has_one_type_whether_it_is_computed_or_a_number_of_its_name() -> None:

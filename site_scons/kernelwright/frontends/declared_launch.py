@@ -221,7 +221,9 @@ class _Host:
         return self._sizes[size]
 
     def _passed(self, name: str, value: Passed) -> Any:
-        value = NULL if _is_absent(value) else value
+        value = NULL if value is None or _is_absent(value) else value
+        if isinstance(value, bool):
+            return tirx.IntImm("bool", value)
         if isinstance(value, (Size, int)):
             return self._parameter_number(name, value, dtype_of(value))
         if isinstance(value, Workspace):

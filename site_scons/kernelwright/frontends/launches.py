@@ -25,8 +25,8 @@ class Given:
 NULL = Size(0, "uint64")
 """A pointer to no memory."""
 
-Passed = Tensor | Scalar | TensorMap | Size | int | Workspace | Given | EncodedMap
-"""What a parameter of a device function gets."""
+Passed = Tensor | Scalar | TensorMap | Size | int | None | Workspace | Given | EncodedMap
+"""What a parameter of a device function gets; None is a null pointer."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,10 @@ def encoded(name: str, value: TensorMap) -> EncodedMap:
     return EncodedMap(name, value.tensor.dtype, *lists, *modes)
 
 
-def dtype_of(value: Tensor | Scalar | TensorMap | Workspace | Size | int) -> str:
-    """The dtype of what is passed; a plain integer is an int32."""
+def dtype_of(value: Tensor | Scalar | TensorMap | Workspace | Size | int | None) -> str:
+    """The dtype of what is passed; a plain integer is an int32, and None a pointer to no memory."""
+    if value is None or isinstance(value, bool):
+        return "bool" if isinstance(value, bool) else NULL.dtype
     if isinstance(value, TensorMap):
         return value.tensor.dtype
     return "int32" if isinstance(value, int) else value.dtype

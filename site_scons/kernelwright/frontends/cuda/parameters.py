@@ -271,6 +271,10 @@ def _of_launch(source: Source, type_name: str, unit: Unit) -> Iterator[str]:
         if isinstance(value, TensorMap):
             yield _assertion(f"kw_is_tensor_map<{parameter}>", f"{name} is a tensor map, which {place} does not take")
             continue
+        if value is None:
+            condition = f"kw_number<{parameter}>::kw_is == kw_dtype::kw_address"
+            yield _assertion(condition, f"{name} is None, and {place} is no pointer")
+            continue
         is_memory, dtype = isinstance(value, (Tensor, Workspace)), dtype_of(value)
         what = "tensor" if is_memory else "number"
         own = "; if its type is your own, say in types what it holds" if is_memory else ""

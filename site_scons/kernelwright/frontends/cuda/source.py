@@ -17,7 +17,7 @@ TENSOR_MAP = "tensor_map"
 
 MACRO = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
-Passed = Tensor | Scalar | TensorMap | Workspace | Size | int
+Passed = Tensor | Scalar | TensorMap | Workspace | Size | int | None
 """What a parameter of a function can get."""
 
 
@@ -39,7 +39,7 @@ class Source(Declared):
             :class:`Scalar`. They are the last arguments of the kernel.
         arguments: for each parameter of the function, in order: a :class:`Tensor` or a :class:`Scalar`, which becomes
             an argument of the kernel; a :class:`TensorMap`, which makes its tensor one; a :class:`Struct` of such
-            values; or a :class:`Size` or an integer, which callers do not pass.
+            values; or a :class:`Size`, an integer, True or False, or None for a null pointer, which callers do not pass.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Source(Declared):
                 value.check(name, where)
             elif isinstance(value, Workspace):
                 value.check(name, sure, where)
-            elif name not in self.declared:
+            elif name not in self.declared and value is not None and not isinstance(value, bool):
                 check_size(value, names, f"argument {name!r}", where)
         for what in ("grid", "block", "cluster"):
             if what != "cluster" or self.cluster is not None:
