@@ -148,7 +148,7 @@ def kernels(contracted: Any, request: pytest.FixtureRequest) -> Any:
     return getattr(contracted.backends, request.param)
 
 
-def test_arrays_of_all_libraries_meet_in_one_call(kernels: Any) -> None:
+def test_arrays_of_all_libraries_meet_in_one_call_also_in_a_program_of_jax(kernels: Any) -> None:
     for x in (X, FROZEN, T, J, torch.ones(4, requires_grad=True), torch.nn.Parameter(T)):
         for y in (Y, 2 * T, 2 * J):
             made = kernels.saxpy(2.0, x, y)
@@ -157,6 +157,9 @@ def test_arrays_of_all_libraries_meet_in_one_call(kernels: Any) -> None:
             assert kernels.saxpy(2.0, x, y, z) is None and kernels.saxpy(2.0, x, y, of_torch) is None
             assert z.tolist() == of_torch.tolist() == [4] * 4
     assert torch.is_tensor(kernels.saxpy(1.0, T, X)) and not kernels.saxpy(1.0, T, T).requires_grad
+    shape = jax.ShapeDtypeStruct((4,), "float32")
+    callback = lambda *arrays: np.from_dlpack(kernels.saxpy(2.0, *arrays))  # noqa: E731
+    assert jax.jit(lambda x, y: jax.pure_callback(callback, shape, x, y))(J, J).tolist() == [3] * 4
 
 
 def test_read_only_arrays_are_inputs_that_are_not_written(kernels: Any, tmp_path: Path) -> None:
@@ -180,9 +183,3 @@ def test_the_function_of_a_kernel_leaves_read_only_arrays_to_numpy(contracted: A
     assert np.from_dlpack(function(2.0, X, Y)).tolist() == [4] * 4
     with pytest.raises(BufferError, match="readonly"):
         function(2.0, FROZEN, Y)
-
-
-def test_a_kernel_can_be_called_back_from_a_program_of_jax(kernels: Any) -> None:
-    shape = jax.ShapeDtypeStruct((4,), "float32")
-    callback = lambda *arrays: np.from_dlpack(kernels.saxpy(2.0, *arrays))  # noqa: E731
-    assert jax.jit(lambda x, y: jax.pure_callback(callback, shape, x, y))(J, J).tolist() == [3] * 4

@@ -146,7 +146,7 @@ def test_on_demand_numbers_names_and_several_outputs_are_the_same(tmp_path: Path
 # ---- calls
 
 
-def test_outputs_are_made_or_written_and_their_arrays_are_of_the_library(kernels: Any, backend: Backend) -> None:
+def test_outputs_are_made_or_written_and_several_are_a_tuple_in_the_order_of_the_definition(kernels, backend):
     for count in (3, 0):
         x, y = floats(1, 2, 3)[:count], floats(5, 5, 5)[:count]
         expected = 2 * x + y
@@ -157,16 +157,10 @@ def test_outputs_are_made_or_written_and_their_arrays_are_of_the_library(kernels
             z = np.zeros_like(x)
             assert kernels.saxpy(2.0, backend.array(x), backend.array(y), backend.array(z)) is None
             np.testing.assert_array_equal(z, expected)
-
-
-def test_an_input_is_written_in_place_or_returned(kernels: Any, backend: Backend) -> None:
     total, x = floats(1, 2, 3), backend.array(floats(1, 1, 1))
     made = kernels.update(backend.array(total), x)
     assert (made is None) == backend.writes
     assert (total if backend.writes else backend.numpy(made)).tolist() == [2, 3, 4]
-
-
-def test_several_outputs_are_a_tuple_in_the_order_of_the_definition(kernels: Any, backend: Backend) -> None:
     made = kernels.pair(backend.array(floats(1, 1)))
     assert type(made) is tuple
     assert [backend.numpy(one).tolist() for one in made] == [[2, 2, 0], [2, 2]]

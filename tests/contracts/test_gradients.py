@@ -74,18 +74,7 @@ def vectors(framework: Any) -> tuple[Any, Any]:
     return framework.array(np.ones(4, "float32")), framework.array(np.full(4, 3, "float32"))
 
 
-def test_the_outputs_of_a_traced_call_have_the_order_of_the_definition(kernels: Any, framework: Any) -> None:
-    x = framework.array(np.zeros(2, "float32"))
-
-    def loss(x: Any) -> Any:
-        y, z = framework.compiled(lambda x: kernels.pair(x))(x)
-        return (10 * y).sum() + z.sum()
-
-    assert framework.shapes(kernels.pair, x) == [[3], [2]]
-    assert framework.gradient(loss, x).tolist() == [12, 12]
-
-
-def test_a_gradient_is_that_of_the_backward_kernel_also_in_a_program(kernels: Any, framework: Any) -> None:
+def test_a_gradient_is_that_of_the_backward_kernel_also_in_a_program_and_of_several_outputs(kernels, framework):
     numbers = np.random.default_rng(0).uniform(1, 2, (2, 5, 4)).astype("float32")
     x, w = framework.array(numbers[0]), framework.array(numbers[1][0])
 
@@ -95,32 +84,31 @@ def test_a_gradient_is_that_of_the_backward_kernel_also_in_a_program(kernels: An
     for function in (loss, framework.compiled(loss)):
         made = np.asarray(framework.gradient(function, x))
         np.testing.assert_allclose(made, 36 * numbers[0] ** 2 * numbers[1][0], rtol=1e-5)
+    x = framework.array(np.zeros(2, "float32"))
 
+    def loss(x: Any) -> Any:
+        y, z = framework.compiled(lambda x: kernels.pair(x))(x)
+        return (10 * y).sum() + z.sum()
 
-def test_a_mapped_call_runs_for_each_element(kernels: Any, framework: Any) -> None:
+    assert framework.shapes(kernels.pair, x) == [[3], [2]]
+    assert framework.gradient(loss, x).tolist() == [12, 12]
     x = np.arange(60, dtype="float32").reshape(3, 5, 4)
     w = framework.array(np.ones(4, "float32"))
     made = framework.vmap(lambda x: kernels.cube(x, w, 2.0))(framework.array(x))
     np.testing.assert_allclose(np.asarray(made), 2 * x**3, rtol=1e-5)
 
 
-def test_a_gradient_that_the_backward_kernel_does_not_compute_is_an_error(kernels, framework, vectors):
+def test_a_gradient_that_nothing_computes_is_an_error_and_a_named_variant_has_its_own(kernels, framework, vectors):
     x, w = vectors
     product = kernels.product.variant(factor=1)
     assert framework.gradient(lambda x: product(x, w).sum(), x).tolist() == [3] * 4
     with pytest.raises((RuntimeError, TypeError), match=r"no gradient of argument 'w'.*\n  remedy: add the output gra"):
         framework.gradient(lambda w: product(x, w).sum(), w)
-
-
-def test_a_variant_that_is_named_has_the_gradient_of_its_config(kernels: Any, framework: Any, vectors: Any) -> None:
     x, w = vectors
     for variant in (kernels.product.variant(factor=3), kernels.product.variant(factor=1).variant(factor=3)):
         assert framework.gradient(lambda x, named=variant: named(x, w).sum(), x).tolist() == [9] * 4
     with pytest.raises(ValueError, match=r"fit several variants.*\n(.*\n)*.*name one: product.variant"):
         kernels.product(x, w)
-
-
-def test_a_gradient_of_a_kernel_without_a_backward_kernel_is_an_error_that_names_it(kernels, framework, vectors):
     x, w = vectors
     text = (
         r"kernel 'saxpy': it has no backward kernel.*\n  remedy: .*@saxpy.backward"

@@ -40,7 +40,7 @@ def test_programs_take_several_shapes_and_dtypes(kernels: Any, wide: None) -> No
             np.testing.assert_allclose(np.asarray(made), (8 * np.asarray(x) ** 3 + 1)[::-1], rtol=1e-5)
 
 
-def test_numbers_are_part_of_the_program(kernels: Any) -> None:
+def test_numbers_are_part_of_the_program_and_inputs_that_are_written_are_returned(kernels: Any) -> None:
     x = jnp.arange(4.0)
     assert kernels.saxpy(jnp.float32(3), x, x).tolist() == [0, 4, 8, 12]
     zero, one = jnp.zeros(1), jnp.ones(1)
@@ -50,9 +50,6 @@ def test_numbers_are_part_of_the_program(kernels: Any) -> None:
         jax.jit(lambda alpha: kernels.saxpy(alpha, x, x))(2.0)
     static = jax.jit(lambda alpha: kernels.saxpy(alpha, x, x), static_argnames="alpha")
     assert static(alpha=2.0).tolist() == [0, 3, 6, 9]
-
-
-def test_inputs_that_a_kernel_writes_are_returned_and_stay_as_they_are(kernels: Any) -> None:
     total, x = jnp.ones(3), jnp.arange(3.0)
     for function in (kernels.accumulate, jax.jit(lambda *arrays: kernels.accumulate(*arrays))):
         y, changed = function(total, x)
@@ -109,13 +106,10 @@ def test_a_wrong_call_says_what_is_expected(kernels: Any, arguments: Any, error:
         kernels.saxpy(*(x if type(one) is int and not one else one for one in arguments))
 
 
-def test_wide_dtypes_need_the_switch_of_jax(kernels: Any) -> None:
-    with pytest.raises(ValueError, match=r"kernel 'cube': argument 'x' is float64.*\n  remedy: jax.config.update"):
-        kernels.cube(np.ones((2, 4)), np.ones(4), 2.0)
-
-
-def test_a_variant_is_a_custom_call_of_its_own(kernels: Any) -> None:
+def test_a_variant_is_a_custom_call_of_its_own_and_wide_dtypes_need_the_switch_of_jax(kernels: Any) -> None:
     number = [config["dtype"] for config in kernels.whole.variants].index("int16")
     assert kernels.whole.variant(dtype="int16").target == f"contracted_1_2_0.whole__{number}"
     assert kernels.whole.__name__ == "whole"
     assert repr(kernels.whole) == f"<JAX kernel whole with {len(kernels.whole.variants)} variants>"
+    with pytest.raises(ValueError, match=r"kernel 'cube': argument 'x' is float64.*\n  remedy: jax.config.update"):
+        kernels.cube(np.ones((2, 4)), np.ones(4), 2.0)

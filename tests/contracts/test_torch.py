@@ -287,12 +287,6 @@ def test_gradients_are_those_of_finite_differences_and_only_of_what_needs_one(ke
     assert not kernels.whole.variant(dtype="int8")(torch.ones(3, requires_grad=True), 1).requires_grad
 
 
-def test_gradient_of_a_transformed_function_is_a_clear_error(kernels: Any) -> None:
-    text = r"kernel 'cube': torch.func cannot differentiate.*\n  remedy: use torch.autog"
-    with pytest.raises(RuntimeError, match=text):
-        torch.func.grad(lambda x: kernels.cube(x, torch.ones(4), 1.5).sum())(torch.ones(5, 4))
-
-
 @pytest.mark.parametrize("compiled", [False, True])
 def test_writing_arguments_while_gradients_are_recorded_is_a_clear_error(kernels: Any, compiled: bool) -> None:
     function = torch.compile(kernels.saxpy, backend="aot_eager", fullgraph=True) if compiled else kernels.saxpy
@@ -331,9 +325,12 @@ def test_operators_are_registered_once_by_many_threads(contracted: Any, tmp_path
         assert len(set(threads.map(use, range(8)))) == 1
 
 
-def test_a_variant_that_is_traced_has_operators_of_its_own(kernels: Any) -> None:
+def test_a_variant_has_operators_of_its_own_and_torch_func_cannot_differentiate(kernels: Any) -> None:
     variant = kernels.whole.variant(dtype="int16")
     assert str(variant.op).startswith("contracted_1_2_0.whole__") and str(kernels.whole.op).endswith(".whole")
     x = torch.ones(2)
     assert torch.compile(variant, backend="aot_eager", fullgraph=True)(x, 300).tolist() == [300, 300]
     assert str(np.int16(300)) in str(variant(x, 300).tolist())
+    text = r"kernel 'cube': torch.func cannot differentiate.*\n  remedy: use torch.autog"
+    with pytest.raises(RuntimeError, match=text):
+        torch.func.grad(lambda x: kernels.cube(x, torch.ones(4), 1.5).sum())(torch.ones(5, 4))

@@ -90,15 +90,12 @@ def count(found: list[str], prefix: str) -> int:
 # ---- decode_attention
 
 
-def test_decode_attention_of_one_sequence_has_blocks_for_all_multiprocessors() -> None:
+def test_decode_attention_has_blocks_for_all_multiprocessors_and_splits_no_more_than_it_needs() -> None:
     code = code_of("decode_attention")
     attend, merge = blocks(code, batch=1, max_seq=32768)
     assert MULTIPROCESSORS <= attend <= 2 * MULTIPROCESSORS
     assert merge == 16, "one for each head"
     assert blocks(code, batch=1, max_seq=4096)[0] >= MULTIPROCESSORS
-
-
-def test_decode_attention_of_many_sequences_or_of_short_ones_splits_none() -> None:
     code = code_of("decode_attention")
     assert blocks(code, batch=66, max_seq=4096)[0] == 66 * 4
     assert blocks(code, batch=1, max_seq=64)[0] == 4
@@ -120,15 +117,12 @@ def test_decode_attention_loads_16_bytes_at_a_time_and_keeps_sums_in_registers(t
 # ---- cumsum
 
 
-def test_cumsum_of_long_rows_has_blocks_for_all_multiprocessors() -> None:
+def test_cumsum_of_long_rows_has_blocks_for_all_multiprocessors_and_else_nothing_for_totals() -> None:
     code = code_of("cumsum")
     for rows in (1, 3, 100):
         totals, scan = blocks(code, rows=rows, columns=1 << 22)
         assert totals + rows == scan, "the total of a row's last part is not needed"
         assert MULTIPROCESSORS <= scan <= 3 * MULTIPROCESSORS
-
-
-def test_cumsum_of_many_or_short_rows_launches_nothing_for_totals() -> None:
     code = code_of("cumsum")
     assert blocks(code, rows=1, columns=1000) == [0, 1]
     assert blocks(code, rows=4096, columns=8192) == [0, 4096]

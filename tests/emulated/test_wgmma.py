@@ -165,14 +165,11 @@ def test_products_run_while_the_next_ones_are_started(code: str) -> None:
 # ---- how it enters the library
 
 
-def test_it_is_preferred_for_sm_90a_alone_and_for_float16() -> None:
+def test_it_is_preferred_for_sm_90a_and_float16_and_has_the_arguments_of_the_declared_variant() -> None:
     (kernel,) = kernels_in("gemm")
     preferred = {choice.config["dtype"]: choice.preferred for choice in kernel.choices}
     assert preferred == {"float16": {"sm_90a": {"block_m": 128, "wgmma": True}}, "float32": {}}
     assert all("wgmma" not in (choice.declared("cuda") or {}) for choice in kernel.choices)
-
-
-def test_its_arguments_are_those_of_the_declared_variant() -> None:
     (kernel,) = kernels_in("gemm")
     declared = lowered(kernel, next(v for v in kernel.variants if v.config == kernel.choices[0].declared("cuda")))
     preferred = code_of(128)
