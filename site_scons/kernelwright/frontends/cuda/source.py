@@ -39,7 +39,7 @@ class Source(Declared):
             :class:`Scalar`. They are the last arguments of the kernel.
         arguments: for each parameter of the function, in order: a :class:`Tensor` or a :class:`Scalar`, which becomes
             an argument of the kernel; a :class:`TensorMap`, which makes its tensor one; a :class:`Struct` of such
-            values; or a :class:`Size`, an integer, True or False, or None for a null pointer, which callers do not pass.
+            values; or what callers do not pass: a :class:`Size`, an integer, True, False, or None for a null pointer.
     """
 
     def __init__(
