@@ -319,6 +319,13 @@ def test_the_driver_makes_a_map_for_each_call_and_launches_pass_it(process: Proc
     assert [re.sub("^0x[0-9a-f]+ ", "", parameters) for _, parameters in launches] == ["map 1 20 40", "map 2 7 14"]
 
 
+def test_a_bit_that_drivers_set_wrongly_in_small_maps_is_cleared(process: Process) -> None:
+    for version, expected in ((13010, ["", " as made"]), (13020, [" as made", " as made"])):
+        process.run(MAPPED + "run(1024); run(1025)", capability=90, parameters="ptil", version=version)
+        shown = [re.search(r"map \d+(.*?) \d", line)[1] for line in process.calls("launch")]
+        assert shown == expected
+
+
 def test_an_empty_array_has_no_map_and_no_launch(process: Process) -> None:
     process.run(MAPPED + "run(0)", capability=90)
     assert process.calls("encode") == process.calls("launch") == []

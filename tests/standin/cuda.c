@@ -20,7 +20,8 @@
  *   STANDIN_BLOCKING    1: that stream is not non-blocking, so any use of the legacy default stream fails with 906
  *   STANDIN_DESTROYED   handle of a stream that has been destroyed: any use of it fails with 400, and is logged
  *   STANDIN_PARAMETERS  types of the parameters to log at a launch: p pointer, b int8, i int32, l int64, f float32,
- *                       d float64, h float16, t tensor map: the number of the call that made it, w an address and, behind it, two int32 and an int64: a matrix of CuTe DSL;
+ *                       d float64, h float16, t tensor map: the number of the call that made it, and "as made" if no
+ *                       bit of it was cleared; w an address and, behind it, two int32 and an int64: a matrix of CuTe DSL;
  *                       of several functions with their names: "first:pi second:ppi"
  *   STANDIN_BYTES       1: a launch logs the bytes of all parameters, as many as the cubin says that they have
  *   STANDIN_FAIL        "cuLaunchKernelEx=700": that function fails with that code
@@ -38,6 +39,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+/* A bit of the second word of a map that drivers up to CUDA 13.1 set wrongly in maps of less than 128 KiB. */
+#define WRONG_IN_SMALL_MAPS (1ull << 21)
 
 typedef struct {
   unsigned int grid[3], block[3], shared;
@@ -374,7 +378,11 @@ static void say_parameter(FILE *line, char type, const void *value) {
     case 'l': fprintf(line, " %lld", *(long long *)value); break;
     case 'f': fprintf(line, " %g", *(float *)value); break;
     case 'd': fprintf(line, " %g", *(double *)value); break;
-    case 't': fprintf(line, " map %llu", *(unsigned long long *)value); break;
+    case 't': {
+      const unsigned long long *map = value;
+      fprintf(line, " map %llu%s", map[0], map[1] & WRONG_IN_SMALL_MAPS ? " as made" : "");
+      break;
+    }
     case 'w':
       fprintf(line, " %llu/%d/%d/%lld", *(unsigned long long *)value, ((int32_t *)value)[2], ((int32_t *)value)[3],
               ((long long *)value)[2]);
@@ -449,7 +457,7 @@ static void say_numbers(FILE *line, const char *name, const void *numbers, unsig
   }
 }
 
-/* A map has 128 bytes; here they are all the number of the call that made it. */
+/* A map has 128 bytes; here all words are the number of the call that made it, but for a bit. */
 int cuTensorMapEncodeTiled(uint64_t *map, int dtype, uint32_t rank, void *data, const uint64_t *sizes,
                            const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,
                            int swizzle, int promotion, int fill) {
@@ -459,6 +467,7 @@ int cuTensorMapEncodeTiled(uint64_t *map, int dtype, uint32_t rank, void *data, 
   if ((uintptr_t)map % 64 || (uintptr_t)data % 16 || !rank || rank > 5) return 1;
   uint64_t number = ++made;
   for (int i = 0; i < 16; ++i) map[i] = number;
+  map[1] |= WRONG_IN_SMALL_MAPS;
   char text[1024];
   FILE *line = fmemopen(text, sizeof text, "w");
   fprintf(line, "encode map %llu of dtype %d at %#llx", (unsigned long long)number, dtype,

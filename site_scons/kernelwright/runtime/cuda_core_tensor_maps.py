@@ -22,6 +22,13 @@ DTYPES = {
 """dtype -> CUtensorMapDataType. Copies do not look at values, so a signed type may have the number of an unsigned one,
 and any type of one byte has that of uint8."""
 
+ELEMENT = (1, 2, 4, 4, 8, 8, 2, 4, 8, 2)
+"""CUtensorMapDataType -> bytes of an element."""
+
+LAST_WRONG, SMALL = 13010, 128 << 10
+"""The last CUDA version whose driver sets a bit in maps of fewer bytes that has to be 0; so CUTLASS 4 and Triton 3.9
+clear it."""
+
 
 class Structure:
     """Memory for a parameter, which is zero at first.
@@ -95,6 +102,10 @@ def encoded(
         *modes,
     )
     checked(making, (driver.CUresult(status),))
+    version = checked(lambda: "asking for the version of the driver", driver.cuDriverGetVersion())
+    last = sum((size - 1) * step for size, step in zip(sizes, (ELEMENT[DTYPES[dtype]], *strides), strict=True))
+    if version <= LAST_WRONG and last + 1 < SMALL:
+        ctypes.c_uint64.from_address(made.address + 8).value &= ~(1 << 21)
     return made
 
 

@@ -77,6 +77,20 @@ KW_FUNCTION bool kw_maps_nothing(const kw_tensor_map *map) {
   return false;
 }
 
+/* Drivers up to CUDA 13.1 set a bit in maps of less than 128 KiB that has to be 0, and so CUTLASS 4 and Triton 3.9 clear
+ * it. */
+#define KW_LAST_WRONG_MAPS 13010
+#define KW_SMALL_MAP (128 << 10)
+
+KW_FUNCTION void kw_correct_tensor_map(const kw_tensor_map *map, int dtype) {
+  static const uint8_t bytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4}; /* by CUtensorMapDataType */
+  int version = 0;
+  uint64_t last = (map->sizes[0] - 1) * bytes[dtype];
+  for (uint32_t i = 1; i < map->rank; ++i) last += (map->sizes[i] - 1) * map->strides[i - 1];
+  kw_cuda.version(&version);
+  if (version <= KW_LAST_WRONG_MAPS && last + 1 < KW_SMALL_MAP) ((uint64_t *)map->to)[1] &= ~(1ull << 21);
+}
+
 KW_FUNCTION int kw_make_tensor_map(const kw_tensor_map *map) {
   bool pushed;
   memset(map->to, 0, KW_TENSOR_MAP_BYTES);
@@ -89,7 +103,9 @@ KW_FUNCTION int kw_make_tensor_map(const kw_tensor_map *map) {
       kw_cuda.encode_tiled(map->to, dtype, map->rank, map->data, map->sizes, map->strides, map->box, map->steps,
                            map->interleave, map->swizzle, map->promotion, map->fill);
   kw_leave(pushed);
-  return status ? kw_raise_tensor_map(status, map) : 0;
+  if (status) return kw_raise_tensor_map(status, map);
+  kw_correct_tensor_map(map, dtype);
+  return 0;
 }
 
 KW_FUNCTION int kw_encode_tensor_map(const TVMFFIAny *arguments, int32_t count) {
