@@ -11,7 +11,8 @@ KW_COLD bool kw_may_be_none(const kw_kernel *kernel, int32_t argument) {
   return false;
 }
 
-/* Adds None for each of the last inputs that were left out, which is the default of a number; returns how many values there are then, or -1. */
+/* Adds None for each of the last inputs that were left out, in whose place a number has its default; returns how many
+ * values there are then, or -1. */
 KW_COLD int32_t kw_complete_inputs(kw_call *call, const kw_kernel *kernel, const TVMFFIAny *passed, int32_t count) {
   int32_t inputs = kernel->num_arguments - kernel->num_outputs;
   if (count > inputs || count < inputs - kernel->num_optional) return kw_raise_count(kernel, count);
