@@ -269,7 +269,7 @@ def kernels() -> dict[str, Kernel]:
     made |= {name: Kernel([Variant.of(name, function, outputs=["y"])]) for name, function in of_tir.items()}
     made["strided"] = Kernel([Variant.of("strided", strided())])
     memory = {"x": x, "memory": Workspace("float32", "n - 5", "k"), "k": Scalar("int32")}
-    sms = {"sms": Size("multiprocessors"), "memory": Workspace("float32", "multiprocessors", 16)}
+    sms = {"sms": Size("multiprocessors"), "memory": Workspace("float32", "min(n, multiprocessors)", 16)}
     made["persistent"] = Kernel([Variant.of("persistent", declared("persistent_kernel", GRID, {"x": x, **sms}))])
     made["memory"] = Kernel([Variant.of("memory", declared("memory_kernel", "n", memory))])
     made |= {"head": head("head", ()), "knows": head("knows", ("k",))}

@@ -153,11 +153,14 @@ def test_a_size_has_one_type_whether_it_is_computed_or_a_number_of_its_name() ->
         lowered(UNIT, x=Tensor("float32", "n"), n=Scalar("float32"))
 
 
-def test_no_launch_is_made_of_a_stride_that_calls_with_none_do_not_tell() -> None:
-    bias = Tensor("float32", "n", strides=("s",), optional=True)
-    arguments = {"x": Tensor("float32", "n"), "bias": bias, "s": Stride("bias", 0)}
+@pytest.mark.parametrize("name", ["s", "multiprocessors"])
+def test_no_launch_is_made_of_a_stride_that_calls_with_none_do_not_tell(name: str) -> None:
+    bias = Tensor("float32", "n", strides=(name,), optional=True)
+    arguments = {"x": Tensor("float32", "n"), "bias": bias, "step": Stride("bias", 0)}
     Source("\n", "f", **arguments, grid="n", block=1).check((), WHERE)
-    for launch in ({"grid": "s"}, {"grid": 1, "shared": Stride("bias", 0)}, {"grid": 1, "w": Workspace("int8", "s")}):
+    of_float = {"grid": name, "bias": Scalar("float32"), name: Scalar("float32"), "step": 1}
+    stride = {"grid": 1, "shared": Stride("bias", 0)}
+    for launch in ({"grid": name}, of_float, stride, {"grid": 1, "w": Workspace("int8", name)}):
         with pytest.raises(
             DefinitionError, match=r"is in no shape of a Tensor that is passed|Tensor that is given has"
         ):

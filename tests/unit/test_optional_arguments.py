@@ -165,7 +165,10 @@ def test_a_number_with_a_default_may_be_left_out_of_calls_through_any_backend(tm
     )
 
 
-@pytest.mark.parametrize(("dtype", "default"), [("int8", 128), ("int32", 1.0), ("bool", 1), ("float32", float("inf"))])
+@pytest.mark.parametrize(
+    ("dtype", "default"),
+    [("int8", 128), ("int32", 1.0), ("bool", 1), ("float64", float("inf")), ("float32", 10**39), ("float64", 10**309)],
+)
 def test_a_default_that_is_none_of_its_type_is_refused(dtype: str, default: Any) -> None:
     with pytest.raises(DefinitionError, match=f"argument 'k' has default={default}, which is no {dtype}"):
         source(x=X, k=Scalar(dtype, default=default)).check((), WHERE)

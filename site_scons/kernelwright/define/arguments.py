@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import keyword
 import math
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -185,12 +186,18 @@ class Declared:
     def told_sizes(self) -> frozenset[str]:
         """The names of sizes that a call tells: those in shapes, of strides, and of integers among the arguments; and
         what its device tells."""
-        return told_by(self.declared)
+        return told_by(self.declared) | self._of_device
 
     @property
     def sure_sizes(self) -> frozenset[str]:
         """Those of them that calls with None tell, too: not the strides of arrays that may be None."""
-        return told_by({n: v for n, v in self.declared.items() if isinstance(v, Scalar) or not _tells_optionally(v)})
+        sure = {n: v for n, v in self.declared.items() if isinstance(v, Scalar) or not _tells_optionally(v)}
+        return told_by(sure) | self._of_device
+
+    @property
+    def _of_device(self) -> frozenset[str]:
+        """What the device of a call tells, unless an argument has that name, or tells something by it."""
+        return frozenset({MULTIPROCESSORS} - self.declared.keys() - told_by(self.declared))
 
     def check(self, outputs: Sequence[str], where: Where) -> None:
         """Raise a DefinitionError for what no kernel can be made of.
@@ -232,11 +239,11 @@ def _tells_optionally(tensor: Tensor) -> bool:
 
 
 def told_by(declared: Mapping[str, Tensor | Scalar]) -> frozenset[str]:
-    """The names of sizes that some arguments tell, with that of what a device tells."""
+    """The names of sizes that some arguments tell."""
     tensors = [value for value in declared.values() if isinstance(value, Tensor)]
     named = {size for tensor in tensors for size in tensor.shape if isinstance(size, str) and size.isidentifier()}
     strides = stride_symbols(declared) | told_strides(declared).keys()
-    return frozenset(named | integers_of(declared) | strides | {MULTIPROCESSORS})
+    return frozenset(named | integers_of(declared) | strides)
 
 
 def declared_strides(declared: Mapping[str, Tensor | Scalar]) -> dict[str, tuple[int | str, ...]]:
@@ -347,10 +354,9 @@ def check_arguments(declared: Mapping[str, Tensor | Scalar], outputs: Sequence[s
 def _check_default(name: str, value: Scalar, where: Where) -> None:
     """Raise a DefinitionError for a default that is no number of the argument's type."""
     kinds = {"bool": (bool,), "float": (int, float)}.get(number_kind(value.dtype), (int,))
-    fits = type(value.default) in kinds and math.isfinite(value.default or 0)
-    if fits and kinds == (int,):
-        low, high = integer_range(value.dtype)
-        fits = low <= (value.default or 0) <= high
+    most = {"bool": 1, "float32": (2 - 2**-23) * 2**127, "float64": sys.float_info.max}.get(value.dtype)
+    low, high = (-most, most) if most else integer_range(value.dtype)
+    fits = type(value.default) in kinds and low <= (value.default or 0) <= high
     if value.default is not None and not fits:
         message = f"argument {name!r} has default={shown(value.default)}, which is no {value.dtype}"
         raise DefinitionError(message, where, "write a number of that type, or leave it out")

@@ -263,6 +263,8 @@ def _with_symbol(host: tvm.IRModule, symbol: str) -> tvm.IRModule:
     """The host module with its packed function renamed."""
     functions = {}
     for var, function in host.functions_items():
+        body = tvm_ffi.structural_map(function.body, [(tirx.DeclBuffer, _with_size_before)])
+        function = tirx.PrimFunc(function.params, body, function.ret_type, function.attrs, function.span)
         if int(function.attrs.get("calling_conv", 0)) == PACKED_CALL:
             function = function.with_attr("global_symbol", symbol)
             # For a module's only function LLVM would emit __tvm_ffi_main as well, in each of a kernel's objects.
@@ -270,6 +272,20 @@ def _with_symbol(host: tvm.IRModule, symbol: str) -> tvm.IRModule:
                 function = function.without_attr("tirx.is_entry_func")
         functions[var] = function
     return tvm.IRModule(functions, attrs=host.attrs)
+
+
+def _with_size_before(declared: Any) -> Any:
+    """A buffer whose size, if it is allocated, is a variable: TVM 0.27's C has parts of a minimum within that line."""
+    sizes: list[Any] = []
+
+    def named(call: Any) -> Any:
+        if str(getattr(call.op, "name", "")) != "tirx.TVMBackendAllocWorkspace":
+            return call
+        sizes.append(tirx.Bind(tirx.Var("bytes", "uint64"), call.args[2]))
+        return tvm.ir.Call(call.op, [*call.args[:2], sizes[0].var, *call.args[3:]], ret_ty=call.ty)
+
+    data = tvm_ffi.structural_map(declared.data, [(tvm.ir.Call, named)])
+    return tirx.SeqStmt([*sizes, tirx.DeclBuffer(declared.buffer, data=data)]) if sizes else declared
 
 
 def _object_code(compiled: Any) -> bytes:

@@ -192,7 +192,7 @@ def _function_of(program: Program, where: Where) -> InterpretedFunction[Any]:
 
 def _symbols(declared: Mapping[str, Tensor | Scalar], given: Mapping[str, Any]) -> dict[str, int]:
     """The sizes that the arguments of a call tell, and those of a device that is not there."""
-    symbols = {MULTIPROCESSORS: 4}
+    symbols = dict[str, int]()
     strides = declared_strides(declared)
     for name, value in declared.items():
         if isinstance(value, Tensor) and value.given:
@@ -206,7 +206,7 @@ def _symbols(declared: Mapping[str, Tensor | Scalar], given: Mapping[str, Any]) 
                     symbols.setdefault(named, stride)
         elif isinstance(value, Scalar) and "int" in value.dtype:
             symbols[name] = int(given[name])
-    return symbols
+    return {MULTIPROCESSORS: 4} | symbols
 
 
 def _value(size: Any, symbols: Mapping[str, int]) -> int:
