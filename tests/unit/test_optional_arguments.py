@@ -100,6 +100,8 @@ def test_operators_of_pytorch_take_none(built: Built) -> None:
         biased(bias, None, 2, None)
     with pytest.raises(TypeError, match="argument 'scale' is a list, expected a tensor of PyTorch"):
         biased(bias, x, 2, [1.0])
+    with pytest.raises(TypeError, match="argument 'factor' is None, expected a number"):
+        biased(bias, x, None, None)
     with pytest.raises(RuntimeError, match="it has no backward kernel, and a gradient goes through it"):
         biased(None, x.clone().requires_grad_(), 2, None).sum().backward()
 
@@ -153,7 +155,7 @@ def test_a_number_with_a_default_may_be_left_out_of_calls_through_any_backend(tm
         (of_torch, torch.ones(3)),
         (JaxKernel(loader, dict(made.entry), made.tvm_ffi(), None), x),
     ):
-        for result in (kernel(array), kernel(x=array)):
+        for result in (kernel(array), kernel(array, None), kernel(x=array), kernel(x=array, factor=None)):
             np.testing.assert_array_equal(np.from_dlpack(result), x * np.float32(1e-06))
         np.testing.assert_array_equal(np.from_dlpack(kernel(array, factor=2.0)), 2 * x)
     for kernel in (made.cython(), made.tvm_ffi()):

@@ -305,7 +305,8 @@ def _numbers(parameters: Sequence[Parameter]) -> str:
             return name
         if parameter.unsigned:
             return f'kernel.encoded("{parameter.unsigned}", {name})'
-        return f"number({name})"
+        absent = f'kernel.refuse_none("{name}")' if parameter.default is None else str(parameter.default)
+        return f"number({absent} if {name} is None else {name})"  # PyTorch would take None for False
 
     return ", ".join(map(taken, parameters))
 

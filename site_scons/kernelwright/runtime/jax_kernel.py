@@ -287,6 +287,7 @@ class JaxKernel(Interface):
                 f"argument '{name}' is traced by JAX, and has to be a number when the program is compiled\n  remedy: "
                 f"make it static, as in jax.jit(f, static_argnames='{name}')",
             )
+        value = self._optional.get(name) if value is None else value
         number = plain_number(value) if getattr(value, "shape", ()) == () else value
         if not isinstance(number, (int, float)):
             text = f"argument '{name}' is a {kind_of(value)}, expected a number"

@@ -202,6 +202,10 @@ class Operators:
 
     # ---- numbers
 
+    def refuse_none(self, name: str) -> NoReturn:
+        """Raise the error for None in place of a number that has no default."""
+        self._refuse(TypeError, f"argument '{name}' is None, expected a number")
+
     def encoded(self, name: str, value: Any) -> Any:
         """A uint64 in the form that operators of PyTorch take, which have signed integers only.
 
