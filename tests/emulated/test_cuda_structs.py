@@ -29,9 +29,11 @@ cuda_compiler = "nvrtc"
 
 SOURCE = """
 namespace ns {
-struct Shape { int m; short k; };
+struct Empty {};
+struct Shape { int m; short k; Empty empty; };
 template <class T> struct Params {
-  const T *x; bool flag; Shape shape; double scale; long stride; signed char level; T *y; float last;
+  const T *__restrict__ x; bool flag; const Shape shape; const double scale; long stride; signed char level;
+  T *const __restrict__ y; float last;
 };
 }
 __global__ void scaled(int first, const __grid_constant__ ns::Params<float> params, float *z) {
@@ -45,7 +47,7 @@ PARAMS = """\
     params = Struct(
         x=Tensor("float32", "m", strides=("s",)),
         flag=Scalar("bool"),
-        shape=Struct(m=Size("m"), k=Scalar("int16")),
+        shape=Struct(m=Size("m"), k=Scalar("int16"), empty=Struct()),
         scale=Scalar("float64"),
         stride=Stride("x", 0, "int64"),
         level=Scalar("int8"),
@@ -117,11 +119,15 @@ MISTAKES = [
         "signed char level; short hidden;",
         "params has 8 members, and parameter 2",
     ),
-    ("short k; };", "short k; char end; };", "params.shape has 2 members, and parameter 2 of scaled has more"),
-    ("bool flag; Shape shape;", "Shape shape; bool flag;", f"flag is at byte 8 {AT}"),
-    ("T *y;", "const T *y;", "y is written, and y of parameter 2 of scaled points to constants"),
+    ("Empty empty; };", "Empty empty; char end; };", "params.shape has 3 members, and parameter 2 of scaled has more"),
+    ("bool flag; const Shape shape;", "const Shape shape; bool flag;", f"flag is at byte 8 {AT}"),
+    ("T *const __restrict__ y;", "const T *y;", "y is written, and y of parameter 2 of scaled points to constants"),
     ('x=Tensor("float32"', 'x=Tensor("int32"', "x is a tensor of int32, which x of parameter 2 of scaled does not"),
-    ("const T *x;", "const double *x;", "x is a tensor of float32, which x of parameter 2 of scaled does not"),
+    (
+        "const T *__restrict__ x;",
+        "const double *x;",
+        "x is a tensor of float32, which x of parameter 2 of scaled does not",
+    ),
     (
         "ns::Params<float> params,",
         "float params,",

@@ -55,6 +55,10 @@ template <class kw_T> struct kw_plain<const volatile kw_T> : kw_plain<kw_T> {};
 template <class kw_T, decltype(sizeof(0)) kw_N> struct kw_plain<kw_T[kw_N]> : kw_plain<kw_T> {};
 template <class kw_T, decltype(sizeof(0)) kw_N> struct kw_plain<const kw_T[kw_N]> : kw_plain<kw_T> {};
 
+template <class kw_T> struct kw_bare { using kw_type = kw_T; };
+template <class kw_T> struct kw_bare<const kw_T> : kw_bare<kw_T> {};
+template <class kw_T> struct kw_bare<kw_T *__restrict__> { using kw_type = kw_T *; };
+
 template <class kw_T, bool kw_E = __is_enum(kw_T)> struct kw_scalar : kw_number<kw_T> {};
 template <class kw_T> struct kw_scalar<kw_T, true> : kw_number<__underlying_type(kw_T)> {};
 
@@ -90,7 +94,7 @@ template <class kw_T, class = void> struct kw_field_{0} {{
   static constexpr long kw_at = -(1L << 40);
 }};
 template <class kw_T> struct kw_field_{0}<kw_T, typename kw_void<decltype(kw_T::{0})>::kw_type> {{
-  using kw_type = decltype(kw_T::{0});
+  using kw_type = typename kw_bare<decltype(kw_T::{0})>::kw_type;
   static constexpr long kw_at = kw_offset(kw_T, {0});
 }};
 """
@@ -184,7 +188,7 @@ def comparisons(sources: Sequence[Source], unit: Unit) -> Iterator[str]:
     """Lines that compare the functions' parameters with the arguments, and that store the alignment of each type."""
     parameters: dict[str, list[tuple[str, str]]] = {name: [] for source in sources for name in source.declared}
     structs = [value for source in sources for value in source.parameters.values() if isinstance(value, Struct)]
-    yield from map(_FIELD.format, dict.fromkeys(n for s in structs for f in fields_of(s) for n in f.path))
+    yield from map(_FIELD.format, dict.fromkeys(name for struct in structs for name in struct.names))
     yield from (_own(name, dtype) for name, dtype in dict.fromkeys(p for s in sources for p in s.types.items()))
     for number, source in enumerate(sources):
         function = f"kw_function_{number}" if number else "kw_function"

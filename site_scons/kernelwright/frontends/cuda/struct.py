@@ -28,6 +28,12 @@ class Struct:
     def __init__(self, **fields: Any) -> None:
         object.__setattr__(self, "fields", fields)
 
+    @property
+    def names(self) -> Iterator[str]:
+        """Those of its members, and of what these have."""
+        for name, value in self.fields.items():
+            yield from (name, *(value.names if isinstance(value, Struct) else ()))
+
 
 @dataclass(frozen=True)
 class Field:
