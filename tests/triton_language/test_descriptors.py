@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import pytest
 from kernelwright.core.errors import DefinitionError, Where
+from kernelwright.frontends.sequence import Launches
 from kernelwright.frontends.triton.program import INTERPRETER
 from kernelwright.triton import Program, Tensor, TensorDescriptor
 from support.project import SITE_SCONS, Project
@@ -57,7 +58,7 @@ def scaled(dtype, M):
 
 @scaled.inputs
 def _(rng, m, k):
-    return {} if 0 < m < 500 and 0 < k < 500 and k % 8 == 0 else None
+    return {} if m < 500 and k < 500 and k % 8 == 0 else None
 
 
 @scaled.reference
@@ -179,6 +180,17 @@ def test_calls_that_no_descriptor_is_of_are_refused(project, cuda_core):
     assert "Stride('x', 0) is not a multiple of 8" in stride
     assert "'x'" in last and "stride" in last
     assert "k (a multiple of 8)" in size
+
+
+@pytest.mark.parametrize("strides", ["compact", "dense"])
+def test_another_launch_gets_the_same_tensor_by_its_pointer(strides):
+    x, y = Tensor("float16", "m", "k", strides=strides), Tensor("float16", "m")
+    programs = [Program("f.py", "f", x=each, y=y, grid=1) for each in (TensorDescriptor(x, [8, 8]), x)]
+    for launches in (Launches(programs), Launches(programs[::-1])):
+        launches.check((), Where("k"))
+        assert launches.declared["x"] == programs[0].declared["x"] != x
+    with pytest.raises(DefinitionError, match="two launches name 'x'"):
+        Launches([programs[0], Program("f.py", "f", x=Tensor("float16", "m", 8), y=y, grid=1)]).check((), Where("k"))
 
 
 def test_a_descriptor_that_no_launch_can_pass_is_an_error():

@@ -109,7 +109,17 @@ class Tensor:
         """The same tensor, which has to be as aligned as another one, and to have sizes that are multiples as there."""
         multiples = multiples_of([self, other])
         alignment = max(self.alignment or 0, other.alignment or 0) or None
-        return self.of_fields(**{**vars(self), "alignment": alignment, "multiples": multiples})
+        strides = other.strides if isinstance(self.strides, str) else self.strides  # multiples may name them
+        return self.of_fields(**{**vars(self), "alignment": alignment, "multiples": multiples, "strides": strides})
+
+    def without_demands(self, name: str) -> Tensor:
+        """The same tensor, of any alignment and with any sizes, whose strides stand one by one.
+
+        Arguments:
+            name: of the argument.
+        """
+        strides = strides_of(name, self.shape, self.strides)
+        return self.of_fields(**{**vars(self), "alignment": None, "multiples": {}, "strides": strides})
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,8 @@ class Launches(Declared, Generic[Item]):
     def check_launch(self, names: frozenset[str], sure: frozenset[str], where: Where) -> None:
         """See :meth:`Declared.check_launch`."""
         for name, first, other in self._repeated():
-            if first != other:
+            both = [value.without_demands(name) if isinstance(value, Tensor) else value for value in (first, other)]
+            if both[0] != both[1]:
                 message = f"two launches name {name!r}: to one it is {first}, to the other {other}"
                 raise DefinitionError(message, where, "declare it alike in both, or give one of them another name")
         for item in self.items:

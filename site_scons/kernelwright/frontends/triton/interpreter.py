@@ -86,8 +86,10 @@ def _memories(program: Program, symbols: Mapping[str, int]) -> dict[str, torch.T
 
 
 def _execute(program: Program, function: Any, given: Mapping[str, Any], symbols: Mapping[str, int]) -> None:
-    passed = {name: _passed(value, given.get(name), symbols) for name, value in program.arguments.items()}
     grid = tuple(int(_value(size, symbols)) for _, size in program.blocks)
+    if not all(grid):
+        return  # Triton has no descriptor of an empty array
+    passed = {name: _passed(value, given.get(name), symbols) for name, value in program.arguments.items()}
     executor = GridExecutor(function.rewrite(), function.arg_names, grid)
     # All others are as the function shall see them: it would take integers for int32, and constants for numbers.
     of_memory = {name for name, value in passed.items() if isinstance(value, (torch.Tensor, TensorDescriptor))}
