@@ -266,4 +266,4 @@ def test_an_edit_checks_again_what_it_changes_and_says_what_is_wrong_where(check
     output = project.scons(DOUBLED, "-k", ok=False).output
     line = 1 + (project.folder / "kernels/checked.py").read_text().splitlines().index("    assert n < 100")
     place = f"kernels/checked.py:{line} doubled/default [check]: the interpreted function of doubled raised Assert"
-    assert place in output, output
+    assert place in output and "AssertionError (at n=" in output, output

@@ -14,7 +14,7 @@ import tvm_ffi
 from numpy.typing import NDArray
 
 from ..core.dtype import Dtype, bytes_of, numpy_dtype
-from ..core.errors import CheckError, DefinitionError, Where, shown
+from ..core.errors import CheckError, DefinitionError, UnimplementedError, Where, shown
 from ..core.signature import Argument
 from ..define.configs import Variant
 from ..define.kernel import Kernel
@@ -248,7 +248,8 @@ class Check:
         try:
             expected = self.expected(inputs)
         except DefinitionError as error:
-            raise self._reference_failed(error, sizes, inputs) from error
+            advice = "have the reference take empty arrays, as with np.max(..., initial=-np.inf); "
+            raise self._failed_at(error, sizes, inputs, advice) from error
         return self.compared(expected, self._got(function, sizes, inputs, leave_out), sizes, inputs)
 
     def compared(self, reference: Values, got: Values, sizes: Mapping[str, int], inputs: Values) -> float:
@@ -272,16 +273,13 @@ class Check:
             worst = max(worst, self._compared(argument, expected[name], got[name], sizes, inputs))
         return worst
 
-    def _reference_failed(self, error: DefinitionError, sizes: Mapping[str, int], inputs: Values) -> DefinitionError:
-        """The error of a reference, with the sizes that it was called for, and a remedy if one of them is 0."""
-        message = f"{error.message} (at {_listed(sizes, inputs)})"
-        remedy = None
-        if 0 in sizes.values():
-            remedy = (
-                "have the reference take empty arrays, as with np.max(..., initial=-np.inf); if the kernel is never "
-                f"called with these sizes, have @{self._kernel.name}.inputs return None for them"
-            )
-        return type(error)(message, error.where, error.remedy or remedy, error.detail)
+    def _failed_at(
+        self, error: DefinitionError, sizes: Mapping[str, int], inputs: Values, advice: str = ""
+    ) -> DefinitionError:
+        """The error of a function of the definition, with the sizes of the call, and a remedy if one of them is 0."""
+        never = f"if the kernel is never called with these sizes, have @{self._kernel.name}.inputs return None for them"
+        remedy = error.remedy or (advice + never if 0 in sizes.values() else None)
+        return type(error)(f"{error.message} (at {_listed(sizes, inputs)})", error.where, remedy, error.detail)
 
     def expected(self, inputs: Values) -> Values:
         """The reference's arrays by argument name."""
@@ -328,8 +326,10 @@ class Check:
                 name: tensor.content(name) if isinstance(tensor, Strided) else from_device(tensor)
                 for name, tensor in tensors.items()
             }
-        except (CheckError, DefinitionError):
-            raise  # the interpreter was at that line, or the kernel wrote beside an array
+        except (CheckError, UnimplementedError):
+            raise  # the kernel wrote beside an array, or is not checked
+        except DefinitionError as error:
+            raise self._failed_at(error, sizes, inputs) from error
         except Exception as error:  # the library raises errors of any type
             how = "without its outputs" if leave_out else "with all arguments"
             raise CheckError(
