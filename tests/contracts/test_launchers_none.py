@@ -53,6 +53,7 @@ def test_None_for_an_optional_array_is_a_null_pointer(process: Process) -> None:
             "TypeError",
             "takes 4 arguments (bias, x, scale, [y]), or 2 to 3 with the outputs left out; 0 were",
         ),
+        ("biased(None, x, y)", "TypeError", "to the definition; if inputs are left out, pass outputs by name"),
         ("biased(None, x, None, y, y)", "TypeError", "or 2 to 3 with the outputs left out; 5 were given"),
         ("biased(on_cuda((7,)), x)", "ValueError", "Mismatched x.shape[1] on argument #1 when calling:"),
         ("biased(None, x, None, on_cuda((3, 9)))", "ValueError", "Mismatched y.shape[1] on argument #3 when calling:"),

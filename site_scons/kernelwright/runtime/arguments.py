@@ -270,6 +270,8 @@ class Signatures:
         text += self._expected_text(call, numbers)
         only_sizes = any(self.variants[number].matches(call, sizes=False) for number in numbers)
         text += f"\n  remedy: {self._words.remedy}"
+        if None in call and passed_in(self._items, self.optional, len(call) - len(self.outputs) - 1) is not None:
+            text += "; if inputs are left out, pass outputs by name"
         self.refuse(ValueError if only_sizes else TypeError, text, NO_VARIANT)
 
     def _raise_several(self, call: Sequence[Described | None], numbers: Sequence[int]) -> NoReturn:

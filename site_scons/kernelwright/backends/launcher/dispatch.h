@@ -180,6 +180,7 @@ KW_COLD int kw_raise_no_match(const kw_call *call, const kw_variant *variants, i
     if (number >= 0) kw_append_unfulfilled(&text, call, variants[i].slug, &signature->requirements[number]);
   }
   kw_append(&text, "\n  remedy: convert the arguments, or add a config for them to the definition");
+  if (!call->complete && call->kernel->num_optional) kw_append(&text, "; if inputs are left out, pass outputs by name");
   return kw_raise_because(kind, KW_NO_VARIANT, &text);
 }
 
