@@ -368,6 +368,8 @@ def test_gradients_know_nothing_of_the_space_of_their_kernel(demand: Demand, has
 
 
 WORDS = """
+import traceback
+
 import numpy as np
 import kernelwright as kw
 from tvm import te
@@ -386,6 +388,7 @@ def said(line):
     try:
         return str(eval(line))
     except Exception as error:
+        assert not any("eager" in frame.filename for frame in traceback.extract_tb(error.__traceback__))
         return f"{type(error).__name__}: {error}"
 """
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core.errors import DefinitionError, EditedError, KernelwrightError, Where, shown
 from ..core.project import OWN_PACKAGE
+from ..runtime.refusal import refusal_of
 from .options import Options
 from .origin import job_of
 
@@ -146,7 +147,9 @@ class Compilable:
             self._eager = Eager(self, self._bound)
         try:
             return self._eager(*arguments) if not named else self._eager.call_named(arguments, named)
-        except KernelwrightError as error:
+        except Exception as error:
+            if not isinstance(error, KernelwrightError) and refusal_of(error) is None:
+                raise
             raise shortened(error)  # noqa: B904
 
     def __deepcopy__(self: Self, memo: Any) -> Self:
@@ -267,7 +270,7 @@ class Compilable:
             say(f"  remedy: {REMEDY.format(name=self.name)}")
 
 
-def shortened(error: KernelwrightError) -> KernelwrightError:
+def shortened(error: Exception) -> Exception:
     """The error without our own frames between the user's call and the user's code: its message says it all."""
     cause = error.__cause__
     trace = None if cause is None else cause.__traceback__
