@@ -161,12 +161,13 @@ def test_structures_that_no_launch_can_pass_are_errors():
     for struct_of, expected in (
         (Struct(), "the Struct of parameter 'p' has no members"),
         (Struct(y=x), "'y' is the name of two parameters or members"),
+        (Struct(y=Scalar("float32")), "'y' is the name of two parameters or members"),
         (Struct(a=Struct(y=x)), "'y' is the name of two parameters or members"),
         (Struct(a=Scalar("bfloat16")), "argument 'a' has the dtype 'bfloat16', which no number can have here"),
         (Struct(a=Size("k")), "argument 'a' has the name 'k', which is in no shape"),
         (Struct(a=1.5), "argument 'a' is 1.5, which is no size"),
         (Struct(a=TensorMap(x, box=[3])), "the TensorMap of 'a' has a box with rows of 12 bytes"),
     ):
-        source = Source("void f();\n", "f", p=struct_of, y=x, grid=1, block=1)
+        source = Source("void f();\n", "f", y=x, p=struct_of, grid=1, block=1)
         with pytest.raises(DefinitionError, match=re.escape(expected)):
             source.check(("y",), Where("k"))

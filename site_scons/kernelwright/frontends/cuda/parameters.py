@@ -285,7 +285,7 @@ def _of_launch(source: Source, type_name: str, unit: Unit) -> Iterator[str]:
         message = f"{name} is a {what} of {dtype}, which {place} does not take{own}"
         yield _assertion(f"kw_is_{what}<{parameter}, kw_dtype::kw_{dtype}>", message)
         if isinstance(value, Tensor) and value.written is None and not _is_written(name, value, unit):
-            remedy = "write written=True or written=False, or const in the source"
+            remedy = "name it in outputs, write written=True or written=False, or const in the source"
             yield _assertion(f"kw_is_read_only<{parameter}>", f"{place} may write to {name}: {remedy}")
 
 

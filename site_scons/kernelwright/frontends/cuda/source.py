@@ -84,6 +84,11 @@ class Source(Declared):
         yield from on_axes("threadIdx", self.block)
         yield from on_axes("clusterCtaIdx", self.cluster)
 
+    def check(self, outputs: Sequence[str], where: Where) -> None:
+        """See :meth:`Declared.check`."""
+        self._check_structures(where)  # before one of two values with the same name is compared with outputs
+        super().check(outputs, where)
+
     def check_launch(self, names: frozenset[str], sure: frozenset[str], where: Where) -> None:
         """See :meth:`Declared.check_launch`."""
         if not isinstance(self.function, str) or not self.function.strip():
