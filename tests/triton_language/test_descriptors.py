@@ -149,7 +149,7 @@ def refused(x, blocks):
 x = torch.zeros(16, 16, dtype=torch.bfloat16)
 assert "its parameter 'x' is no tensor descriptor of 2 dimensions" in refused(None, [16, 16])
 assert "its parameter 'x' is no tensor descriptor of 2 dimensions" in refused((x, [256], [1]), [16])
-assert "its parameter 'y' is no tensor descriptor" in refused((x, [16, 16], [16, 1]), [16, 16])
+assert "'y' is no tensor descriptor of 2 dimensions, which has base, shape, st" in refused((x, [16, 16], [16, 1]), [16, 16])
 print(sum("sizes" in each for each in ours[0].parameters), "maps")
 """
 

@@ -184,7 +184,8 @@ class RecordedFunction(Kernel):
             form: for each element None, or the form of a tuple; the number of dimensions of a descriptor.
         """
         if isinstance(form, int):
-            what = f"tensor descriptor of {form} dimensions"
+            attributes = "base, shape, strides, block_shape, padding and round_f32_to_tf32"
+            what = f"tensor descriptor of {form} dimensions, which has {attributes}"
             is_right = hasattr(value, "block_shape") and len(value.shape) == form
             value, form = (_parts(value), [None] * (2 * form + 4)) if is_right else (None, [])
         else:
