@@ -415,7 +415,7 @@ def test_mistakes_are_told_with_what_to_do(tuned: Tuned) -> None:
     assert f"{tuned.lock}: Is a directory" in said and "make room" in said and "Traceback" not in said
     tuned.project.replace("kernels/double.py", ", tune=POINTS", "")
     tuned.project.replace("kernels/double.py", "way: str", 'way: str = "slow"')
-    assert "no kernel has a space" in tuned.tune(ok=False).stderr
+    assert "no kernel for cpu has a space" in tuned.tune(ok=False).stderr
     assert "double has no space: nothing about it can be tuned" in tuned.tune("double", ok=False).stderr
 
 

@@ -262,8 +262,9 @@ class _Command:
             (n, path, device) for n, path in kernels.items() if n in named for device in self._for(path, n, devices)
         ]
         if not tasks:
-            remedy = "write @kernel(..., tune=grid(...)) in a definition file"
-            raise SettingsError("no kernel has a space", _WHERE, remedy)
+            message = f"no kernel for {' or '.join(device.spec for device in devices)} has a space"
+            remedy = "write @kernel(..., tune=grid(...)) in a definition file; kernels for CUDA need a GPU"
+            raise SettingsError(message, _WHERE, remedy)
         return tasks
 
     def _for(self, path: Path, name: str, devices: Sequence[Device]) -> Sequence[Device]:

@@ -428,9 +428,11 @@ def asserted(function: tirx.PrimFunc, multiples: Mapping[str, int], unit: Unit) 
 
 
 def _check(symbol: Any, name: str, number: int, unit: Unit) -> tirx.AssertStmt:
-    what = stride_of(name).replace('"', "'")
-    remedy = f"pass arrays of such sizes, or list 1 for {what} in divisible"
-    message = f"kernel '{unit.kernel}': the size {what} is not a multiple of {number}\n  remedy: {remedy}"
+    what, remedy = f"size {name}", f"pass arrays of such sizes, or list 1 for {name} in divisible"
+    if (stride := stride_of(name)) != name:
+        what = re.sub(r'Stride."(.*)", (\d+).', r"stride of \1 in dimension \2", stride)
+        remedy = "pass an array of such a stride"
+    message = f"kernel '{unit.kernel}': the {what} is not a multiple of {number}\n  remedy: {remedy}"
     passes = tirx.EQ(tirx.FloorMod(symbol, _number(symbol, number)), _number(symbol, 0))
     # TVM 0.27 documents another order of these arguments.
     return tirx.AssertStmt(passes, tvm.ir.StringImm("ValueError"), [tvm.ir.StringImm(message)])
