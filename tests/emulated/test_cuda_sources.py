@@ -497,7 +497,7 @@ MISTAKES = [
     (
         "an input that is written",
         [('outputs=["y"]', "outputs=[]")],
-        r"parameter 2 of rows::sum<float, 128, TILE> may write to y: name it in outputs, write written=True or written=False",
+        r"parameter 2 of rows::sum<float, 128, TILE> may write to y: name it in outputs, write written=True",
     ),
     (
         "an output that cannot be written",
