@@ -89,6 +89,9 @@ def test_a_launch_passes_the_bytes_of_the_structure(built, cuda_core):
     """
     _, log = call(built, re.sub("^    ", "", code, flags=re.M), cuda_core=cuda_core, capability=90, bytes=1)
     (launch,) = [line for line in log if line.startswith("launch ")]
+    assert (
+        f"stream {'0x1' if cuda_core else '0'} on cuda:0" in launch
+    )  # the one in which functions without structures are
     passed = bytes.fromhex(launch.split()[-2])
     assert passed == struct.pack("<q?3xih6xdqb7xqf4x", 0x1000, True, 5, -2, 0.5, 3, -3, 0x2000, 1.25)
     assert launch.split()[-3] == "07000000" and launch.split()[-1] == "0030000000000000"

@@ -205,7 +205,7 @@ class Call:
         self._cuda = code.cuda
         self._device = device
         self._stream = self._cuda.stream(stream, device)
-        self._handle = stream
+        self._handle = stream or 1  # as cuda.core's: to cuda.bindings 0 may be the default stream of the thread
         self._allocate = allocate
         self._workspaces: list[Callable[[], None]] = []
 
