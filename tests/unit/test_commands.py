@@ -121,6 +121,12 @@ def test_wrong_usage_ends_with_2(arguments, capsys):
     assert caught.value.code == 2
 
 
+def test_the_help_of_a_command_says_what_it_does(capsys):
+    with pytest.raises(SystemExit):
+        main(["diff", "--help"])
+    assert "Say what differs between two wheels" in capsys.readouterr().out
+
+
 @pytest.fixture
 def wheels(tmp_path, monkeypatch):
     """Wheels by name, with the problems of each; ``together`` has those of all."""

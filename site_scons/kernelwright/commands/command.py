@@ -57,7 +57,8 @@ class Command:
     def add_to(self, commands: Any) -> None:
         """Add its parser to those of argparse, which has no public name for their type."""
         ends = [f"Exit status {status}: {when}." for status, when in self.exits.items()]
-        parser = commands.add_parser(self.name, help=self.help, epilog=" ".join([*ends, self.rest]).strip())
+        about = {"help": self.help, "description": f"{self.help[0].upper()}{self.help[1:]}."}
+        parser = commands.add_parser(self.name, **about, epilog=" ".join([*ends, self.rest]).strip())
         self.add_arguments(parser)
         if self.actions:
             actions = parser.add_subparsers(dest="action", required=True)
