@@ -279,13 +279,19 @@ def _with_size_before(declared: Any) -> Any:
     sizes: list[Any] = []
 
     def named(call: Any) -> Any:
-        if str(getattr(call.op, "name", "")) != "tirx.TVMBackendAllocWorkspace":
+        if str(getattr(call.op, "name", "")) != "tirx.TVMBackendAllocWorkspace" or not _has_minimum(call.args[2]):
             return call
         sizes.append(tirx.Bind(tirx.Var("bytes", "uint64"), call.args[2]))
         return tvm.ir.Call(call.op, [*call.args[:2], sizes[0].var, *call.args[3:]], ret_ty=call.ty)
 
     data = tvm_ffi.structural_map(declared.data, [(tvm.ir.Call, named)])
     return tirx.SeqStmt([*sizes, tirx.DeclBuffer(declared.buffer, data=data)]) if sizes else declared
+
+
+def _has_minimum(size: Any) -> bool:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(size, [(kind, found.append) for kind in (tirx.Min, tirx.Max)])
+    return bool(found)
 
 
 def _object_code(compiled: Any) -> bytes:
