@@ -131,6 +131,12 @@ def test_the_manifest_has_a_unit_for_each_source(built):
 
 
 def test_sources_with_other_arguments_are_refused(built):
+    wide = SCALE.replace('n=Size("n")', 'n=Size("n", "int64" if threads > 128 else "int32")')
+    of_type = 'str(threads)).replace("int n", "long long n" if threads > 128 else "int n")'
+    built.write("kernels/scale.py", wide.replace("str(threads))", of_type))
+    run = built.scons("build/kernels/demo/scale/wrapper.c", ok=False)
+    assert "n: int64; for sm_80, with x: float32[n], y: float32[n] (output)" in run.output
+    assert "n: int64, n passed as int32" in run.output
     built.write("kernels/scale.py", SCALE.replace("SIZES = {}", 'SIZES = {"sm_90a": [1]}'))
     run = built.scons("build/kernels/demo/scale/wrapper.c", ok=False)
     built.write("kernels/scale.py", SCALE)

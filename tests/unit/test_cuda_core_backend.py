@@ -6,6 +6,7 @@ What its launcher has in common with the one in C is in tests/contracts, and the
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +17,8 @@ import pytest
 from kernelwright import backends
 from kernelwright.backends import launcher
 from kernelwright.backends.plan import KernelPlan, LoweredUnit
-from kernelwright.core.errors import KernelwrightError
+from kernelwright.core.dtype import Dtype
+from kernelwright.core.errors import KernelwrightError, Where
 from kernelwright.core.signature import HostCheck, Parameter
 from kernelwright.define.arguments import DTYPES
 from kernelwright.runtime import cuda_core_tensor_maps
@@ -122,6 +124,10 @@ def test_tensors_of_every_dtype_have_maps_with_and_without_a_library() -> None:
     in_libraries = {name: int(number) for name, number in re.findall(r'\{"(\w+)", (\d+)\}', header)}
     assert in_libraries == cuda_core_tensor_maps.DTYPES
     assert set(DTYPES) == set(in_libraries)
+    bytes_of_elements = json.loads(re.search(r"bytes\[\] = \{(.*?)\};", header).expand(r"[\1]"))
+    assert bytes_of_elements[: len(cuda_core_tensor_maps.ELEMENT)] == [*cuda_core_tensor_maps.ELEMENT]
+    sizes = {name: Dtype.parse(name, Where()).bits // 8 or 1 for name in DTYPES}
+    assert {name: cuda_core_tensor_maps.ELEMENT[number] for name, number in in_libraries.items()} == sizes
 
 
 def changed(unit: LoweredUnit, **launch: Any) -> KernelPlan:

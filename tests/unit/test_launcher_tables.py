@@ -307,6 +307,9 @@ def test_a_table_that_cannot_be_looked_up_is_refused(kernel: KernelPlan, rules: 
 def test_a_variant_with_other_outputs_cannot_take_the_place_of_a_declared_one(place: Path, kernel: KernelPlan) -> None:
     items = [*arguments()[:3], tensor("out", "float32", [2], output=True)]
     other = plan("which", unit(place, 5, "longer", items), outputs=["out"]).variants
-    rules = {0: Rules((), ((None, 5),))}
-    with pytest.raises(KernelwrightError, match="names longer, which makes other outputs"):
-        emit(replace(kernel, variants=(*kernel.variants, *other), tables=of_devices(rules)))
+    (narrow,) = plan("which", unit(place, 6, "narrow", arguments()), outputs=["out"]).variants
+    narrow = replace(narrow, units=tuple(replace(each, limited={"m": "int32"}) for each in narrow.units))
+    for variant in (*other, narrow):
+        rules = {0: Rules((), ((None, len(kernel.variants)),))}
+        with pytest.raises(KernelwrightError, match=f"names {variant.slug}, which makes other outputs or"):
+            emit(replace(kernel, variants=(*kernel.variants, variant), tables=of_devices(rules)))

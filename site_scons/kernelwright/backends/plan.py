@@ -307,7 +307,7 @@ class KernelPlan:
 def _made(unit: LoweredUnit) -> tuple[object, ...]:
     """What callers see of the variant that runs: the outputs that it makes, and how large sizes may be."""
     outputs = [(argument.dtype, argument.shape) for argument in unit.arguments if argument.output]
-    return outputs, "int64" in unit.symbols.values()
+    return outputs, "int64" in unit.symbols.values(), unit.limited
 
 
 def with_strictest_alignment(units: tuple[LoweredUnit, ...]) -> tuple[LoweredUnit, ...]:
@@ -339,8 +339,9 @@ def _call_text(unit: LoweredUnit) -> str:
         return f"{argument.name}: {kind}" + " (output)" * argument.output + " (written)" * argument.written
 
     sizes = [f"{name}: {dtype}" for name, dtype in sorted(unit.symbols.items())]
+    limited = [f"{name} passed as {dtype}" for name, dtype in sorted((unit.limited or {}).items())]
     required = [f"required: {requirement}" for requirement in unit.requires]
-    return ", ".join([*map(text, unit.arguments), *(["and the sizes"] if sizes else []), *sizes, *required])
+    return ", ".join([*map(text, unit.arguments), *(["and the sizes"] if sizes else []), *sizes, *limited, *required])
 
 
 def _outline(unit: LoweredUnit) -> str:

@@ -567,14 +567,9 @@ def _function(device: DeviceKernel, number: str, index: int, where: Where) -> st
     fields += [f".num_slots = {len(_slots(device, where))}"]
     fields += [".clusters = true"] if any(tag.startswith("clusterCtaIdx") for tag in device.launch) else []
     fields += [f".{flag} = true" for flag in sorted({_FLAGS[tag] for tag in device.launch if tag in _FLAGS})]
-    fields += (
-        [
-            f".structures = (const kw_structure[]){{{', '.join(map(_structure, device.structures))}}}",
-            f".num_structures = {len(device.structures)}",
-        ]
-        if device.structures
-        else []
-    )
+    if device.structures:
+        listed = ", ".join(map(_structure, device.structures))
+        fields += [f".structures = (const kw_structure[]){{{listed}}}", f".num_structures = {len(device.structures)}"]
     fields += [f".alias = {c_string(device.name)}"] if device.symbol not in ("", device.name) else []
     return "{" + ", ".join(fields) + "}"
 

@@ -28,8 +28,8 @@ def lower(returned: Source | Launches[Source], unit: Unit, progress: Callable[[s
     sources = returned.items if isinstance(returned, Launches) else (returned,)
     progress("making host code")
     launches = [
-        replace(
-            DeclaredLaunch(entry, s.arguments, list(s.launch()), s.shared, s.cooperative, s.dependent),
+        DeclaredLaunch(
+            *(entry, s.arguments, list(s.launch()), s.shared, s.cooperative, s.dependent),
             structures=structures_in(s.parameters),
         )
         for entry, s in zip(entries(sources), sources, strict=True)
