@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.dependencies import IN_PACKAGE, is_portable, present_digest
 from ..core.errors import DefinitionError, EditedError, ToolchainError, Where
 from ..core.surroundings import OUTSIDE, interpreter
-from .runs import Run, lacks
+from .runs import Run, Services, lacks
 
 if TYPE_CHECKING:
     from ..backends.files import UnitFiles, VariantFiles
@@ -261,7 +261,7 @@ def _require_unedited(definition: DefinitionRecord, dependencies: Mapping[str, s
             raise EditedError(f"{name} was edited meanwhile", where, "try again")
 
 
-def whole(run: Run, variants: tuple[VariantFiles, ...]) -> tuple[VariantFiles, ...]:
+def whole(run: Services, variants: tuple[VariantFiles, ...]) -> tuple[VariantFiles, ...]:
     """The variants with what was made of them; all, but for a run that goes on without what fails."""
     if run.partial is None:
         return variants
@@ -269,7 +269,7 @@ def whole(run: Run, variants: tuple[VariantFiles, ...]) -> tuple[VariantFiles, .
     return tuple(variant for variant in left if variant.units)
 
 
-def made(run: Run, unit: UnitFiles) -> UnitFiles | None:
+def made(run: Services, unit: UnitFiles) -> UnitFiles | None:
     """The lowering with those archs whose images were made; None if there is no such arch."""
     if any(lacks(run, path) for path in (unit.signature, unit.module, unit.host, *unit.objects, *unit.own)):
         return None

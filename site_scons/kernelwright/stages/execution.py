@@ -17,10 +17,10 @@ from .stage import Stage
 from .stage_run import StageRun
 
 if TYPE_CHECKING:
-    from .runs import Run
+    from .runs import Engine
 
 
-def attempt(stage: Stage, run: Run) -> KernelwrightError | None:
+def attempt(stage: Stage, run: Engine) -> KernelwrightError | None:
     """Publish a stage; what went wrong, as an error that a user can read."""
     try:
         publish(stage, run)
@@ -41,7 +41,7 @@ def attempt(stage: Stage, run: Run) -> KernelwrightError | None:
     return problem
 
 
-def publish(stage: Stage, run: Run) -> None:
+def publish(stage: Stage, run: Engine) -> None:
     """Fetch a stage's outputs from the cache or run it, in a scratch folder; then move all of them into place.
 
     Raises:
@@ -69,7 +69,7 @@ def publish(stage: Stage, run: Run) -> None:
     stage.published = True
 
 
-def _fetch(stage: Stage, run: Run, key: str, scratch: Path) -> bool:
+def _fetch(stage: Stage, run: Engine, key: str, scratch: Path) -> bool:
     """Whether the stage's outputs were in the cache, and are in the scratch folder now."""
     if run.cache is None:
         return False

@@ -17,7 +17,7 @@ from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.nvcc_run import shell_script
 from .context import Context
 from .places import SYMBOLIC_PLACES, real_places
-from .runs import Run
+from .runs import Services
 from .stage import Stage, files_in
 from .stage_run import StageRun
 
@@ -112,7 +112,7 @@ def make(context: Context, glibc: Stage | None, begun: Future[CompiledLauncher] 
     return Stage("LAUNCHER", "launcher", WHERE, request, outputs, glibc.paths if glibc else [])
 
 
-def _compile(compiler: HostCompiler, run: Run) -> CompiledLauncher:
+def _compile(compiler: HostCompiler, run: Services) -> CompiledLauncher:
     with scratch_folder(run.state / "scratch") as scratch:
         command = launcher_commands(real_places(compiler), "", str(scratch))[0]
         call = ToolCall(command, scratch, scratch, WHERE, REMEDY, kind="launcher", subject="launcher")

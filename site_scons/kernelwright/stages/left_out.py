@@ -14,12 +14,12 @@ from ..backends.files import UnitFiles, VariantFiles
 from ..core.errors import LoweringError, Where
 from ..core.records import read_json
 from ..define.recorded import CALL
-from .runs import Run
+from .runs import Services
 
 REMEDY = "mend that line, or give the function a config that runs on that arch, and record the program again"
 
 
-def without_left_out(variants: tuple[VariantFiles, ...], where: Where, run: Run) -> tuple[VariantFiles, ...]:
+def without_left_out(variants: tuple[VariantFiles, ...], where: Where, run: Services) -> tuple[VariantFiles, ...]:
     """The variants without those that were left out.
 
     Arguments:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from .partial import Partial
 
 
-class Run(Protocol):
-    """What stages are made, looked up and run with. It is called from several threads."""
+class Services(Protocol):
+    """What the function of a stage works with. It is called from several threads."""
 
     top: Path
     """The project's folder."""
@@ -23,8 +23,6 @@ class Run(Protocol):
     """The folder of what the build keeps for the next one."""
     partial: Partial | None
     """What failed, if the run goes on without it."""
-    strict: bool
-    """Whether it is an error that a definition reads what it does not declare."""
 
     @property
     def compilers(self) -> RunsTools:
@@ -39,6 +37,10 @@ class Run(Protocol):
     def require_folders(self, folders: Iterable[str]) -> None:
         """Raise a KernelwrightError if a folder of outputs is a link."""
 
+
+class Engine(Services, Protocol):
+    """What a stage is looked up, run and noted with; see :mod:`.execution`."""
+
     @property
     def journal(self) -> Journal:
         """What is known of the outputs of stages."""
@@ -50,6 +52,13 @@ class Run(Protocol):
     def started(self, line: str) -> None:
         """Show that a stage begins."""
 
+
+class Run(Engine, Protocol):
+    """What the stages of a package and of a kernel are made with."""
+
+    strict: bool
+    """Whether it is an error that a definition reads what it does not declare."""
+
     @property
     def discovery(self) -> Path:
         """The folder of the records of definition files."""
@@ -59,6 +68,6 @@ class Run(Protocol):
         """The workers."""
 
 
-def lacks(run: Run, path: str | None) -> bool:
+def lacks(run: Services, path: str | None) -> bool:
     """Whether a file was not made, and the run went on without it."""
     return run.partial is not None and path is not None and run.partial.lacks(path)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import KernelwrightError, Where
 from .context import whole
-from .runs import Run, lacks
+from .runs import Services, lacks
 
 if TYPE_CHECKING:
     from ..backends.files import VariantFiles
@@ -26,7 +26,7 @@ class StageRun:
         stage: the stage; its sources are read, and what it took is noted in it.
     """
 
-    run: Run
+    run: Services
     stage: Stage
 
     @property
