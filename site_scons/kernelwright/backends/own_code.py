@@ -22,6 +22,9 @@ RUNTIME = "libcudart_static.a"
 OF_DRIVER = re.compile(r"cu[A-Z]\w*")
 """The names of functions of the CUDA driver; those of its runtime and of libraries go on with a small letter."""
 
+CALLED = re.compile(r"\tcall\t(\w+)@PLT")
+"""What assembler text calls of other files."""
+
 DRIVER_HEAD = """\
 /* What sources call of the CUDA driver. Written by Kernelwright. */
 .section .note.GNU-stack, "", @progbits
@@ -118,9 +121,15 @@ def _symbols(path: Path, *, defined: bool) -> list[str]:
     return [symbol.name for symbol in shared if (symbol["st_shndx"] != "SHN_UNDEF") == defined]
 
 
-def driver_functions(objects: Iterable[Path]) -> list[str]:
-    """The functions of the CUDA driver that some objects call, sorted."""
-    return sorted({name for path in objects for name in _symbols(path, defined=False) if OF_DRIVER.fullmatch(name)})
+def driver_functions(objects: Iterable[Path], text: str = "") -> list[str]:
+    """The functions of the CUDA driver that some objects call, sorted; and those that assembler text calls."""
+    needed = {name for path in objects for name in needed_symbols(path)} | set(CALLED.findall(text))
+    return sorted(filter(OF_DRIVER.fullmatch, needed))
+
+
+def needed_symbols(path: Path) -> list[str]:
+    """The names of the symbols that an object needs from elsewhere."""
+    return _symbols(path, defined=False)
 
 
 def driver_text(functions: Iterable[str]) -> str:

@@ -8,9 +8,10 @@ from pathlib import Path
 from ..backends.commands import LIBRARIES, ToolPaths, link_command
 from ..backends.files import VariantFiles, images_of, objects_of
 from ..backends.launcher import LINKER_MAP
-from ..backends.own_code import cuda_runtime, driver_functions, driver_text, exported_functions, undefined_functions
+from ..backends.operators import OPERATORS
+from ..backends.own_code import cuda_runtime, driver_functions, driver_text, undefined_functions
 from ..core.dependencies import installed_name
-from ..core.errors import DefinitionError, LoweringError, Where
+from ..core.errors import LoweringError
 from ..core.files import digest_of, sha256_of
 from ..core.request import ASIDE
 from ..toolchain.host_compiler import HostCompiler
@@ -22,6 +23,7 @@ from .context import KernelContext, whole
 from .entry import Entry
 from .left_out import without_left_out
 from .places import SYMBOLIC_PLACES, real_places
+from .registered import operators_text
 from .stage import Stage, files_in
 from .stage_run import StageRun
 
@@ -38,7 +40,9 @@ class Linking:
     Arguments:
         launcher: the name of the launcher's library.
         exported: digest of the list of what is exported.
-        runtime: digest of CUDA's runtime, if host code that is not ours needs it.
+        runtime: digest of CUDA's runtime, if host code that is not ours needs it; then also these two:
+        linked: the kernels that share its sources.
+        operators: digest of what runs operators of PyTorch, and the version of tvm-ffi.
         top: the folder of the package's kernels, in which the linker runs.
     """
 
@@ -47,6 +51,8 @@ class Linking:
     launcher: str
     exported: str
     runtime: str
+    linked: tuple[str, ...]
+    operators: tuple[str, ...]
     places: ToolPaths
     top: Path = field(metadata=ASIDE)
 
@@ -65,10 +71,10 @@ class Linking:
         name, top = self.described.kernel, self.top
         linked = without_left_out(stage.whole(self.described.source.variants), stage.where, stage.run)
         self.described.check_limits(linked, stage.where)
-        _require_exported(linked, stage.where)
         if self.runtime:
-            called = driver_functions(map(Path, objects_of(linked)))
-            (scratch / DRIVER).write_text(driver_text(called), encoding="utf-8")
+            added = operators_text(linked, self.linked, self.compiler, self.operators, scratch, stage)
+            called = driver_functions(map(Path, objects_of(linked)), added)
+            (scratch / DRIVER).write_text(driver_text(called) + added, encoding="utf-8")
         command = self.command(linked, self.places, str(scratch / f"{name}.so"), str(scratch))
         stage.tool(command, top, scratch, f"the sources are below {top}", kind="link")
         if self.runtime and (lacking := undefined_functions(scratch / f"{name}.so", tvm_ffi_library())):
@@ -102,7 +108,13 @@ def make(
     places = replace(real_places(compiler), glibc=kernel.package.glibc if glibc else "", cuda_runtime=runtime)
     content = sha256_of(Path(runtime)) if runtime else ""
     described, exported = entry.entry_of(kernel, variants), digest_of([LINKER_MAP])
-    request = Linking(*(described, compiler, Path(shared).name, exported, content), places=places, top=top)
+    request = Linking(
+        *(described, compiler, Path(shared).name, exported, content),
+        linked=kernel.linked_names if runtime else (),
+        operators=(digest_of([OPERATORS]), kernel.tools.lowerer.tvm_ffi) if runtime else (),
+        places=places,
+        top=top,
+    )
     outputs = files_in(kernel.folder, (f"{name}.so", "compile.sh", "entry.json", *([DRIVER] if runtime else [])))
     made = [compiled.paths[0], *wrapped.paths[1:], *objects_of(variants), *images_of(variants)]
     # What takes longest and waits for least comes first: a build makes sources in this order.
@@ -120,14 +132,3 @@ def _runtime(kernel: KernelContext) -> str:
     """CUDA's runtime, for sources with host code of their own; empty: nothing of the kernel's needs it."""
     nvcc = kernel.tools.nvcc
     return str(cuda_runtime(nvcc.path, kernel.where("link"))) if kernel.record.options.sources and nvcc else ""
-
-
-def _require_exported(variants: tuple[VariantFiles, ...], where: Where) -> None:
-    """Raise a DefinitionError if the sources of a kernel do not export what a variant calls."""
-    for variant in variants:
-        for unit in (unit for unit in variant.units if unit.own):
-            name, exported = unit.read_signature()["exported"], exported_functions(map(Path, unit.own))
-            if name not in exported:
-                message = f"its sources do not export {name!r}; they export {', '.join(exported) or 'nothing'}"
-                remedy = f"write TVM_FFI_DLL_EXPORT_TYPED_FUNC({name}, ...) in a source, or another name in Exported"
-                raise DefinitionError(message, replace(where, variant=variant.slug), remedy)

@@ -1,0 +1,95 @@
+"""Sources that register operators through PyTorch's stable ABI: what they register, and what stands in for PyTorch.
+
+``launcher/operators/operators.cc`` has the functions of that ABI which such sources call. ``LINK`` compiles it, as
+assembler text, and adds a function for each operator that a kernel calls.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import DefinitionError, Where
+from .launcher import LAUNCHER
+from .own_code import needed_symbols
+
+OPERATORS = LAUNCHER / "operators" / "operators.cc"
+"""The functions of the ABI, over arrays of TVM-FFI."""
+
+REGISTERS = re.compile(r"aoti_torch_library_init_(def|fragment|impl)")
+"""What a source calls to register operators."""
+
+SCHEMA = re.compile(rb"(?<=\0)([A-Za-z_]\w*)(\([^\0]*\)\s*->\s*[^\s\0][^\0]*)\0")
+"""The schema of an operator, as a text in an object."""
+
+CALLER = """
+.text
+.globl {symbol}
+.hidden {symbol}
+.type {symbol}, @function
+{symbol}:
+  leaq kw_operator_{name}(%rip), %r8
+  jmp kw_call_operator@PLT
+.section .rodata
+kw_operator_{name}: .asciz "{name}"
+"""
+"""A function that calls an operator: it hands on its four arguments, and the name as the fifth."""
+
+
+def registers_operators(objects: Iterable[Path]) -> bool:
+    """Whether some objects register operators of PyTorch."""
+    return any(REGISTERS.fullmatch(name) for path in objects for name in needed_symbols(path))
+
+
+def registered_operators(objects: Iterable[Path]) -> dict[str, str]:
+    """The operators whose schemas some objects have -> their parameters and results, as the schema writes them."""
+    found = [match.groups() for path in objects for match in SCHEMA.finditer(path.read_bytes())]
+    return {name.decode(): " ".join(schema.decode(errors="replace").split()) for name, schema in sorted(found)}
+
+
+def assembler_command(compiler: str, includes: Iterable[str | Path], output: str) -> list[str]:
+    """The command that compiles the functions of the ABI to assembler text.
+
+    Arguments:
+        compiler: the C compiler, which compiles C++ as well.
+        includes: the include folders of tvm-ffi.
+    """
+    flags = ["-Os", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-S", "-x", "c++"]
+    return [compiler, *flags, *(f"-I{folder}" for folder in includes), str(OPERATORS), "-o", output]
+
+
+def callers_text(symbols: Mapping[str, str]) -> str:
+    """Assembler text of functions that call operators.
+
+    Arguments:
+        symbols: the name of an operator -> the C name of its function.
+    """
+    return "".join(CALLER.format(name=name, symbol=symbol) for name, symbol in sorted(symbols.items()))
+
+
+def require_schema(name: str, schema: str, arguments: Iterable[Mapping[str, Any]], where: Where) -> None:
+    """Raise a DefinitionError if the declared arguments of a call are not those of an operator's schema.
+
+    Arguments:
+        schema: its parameters and results.
+        arguments: those of ``signature.json``.
+    """
+    remedy = f"declare what its schema says: {name}{schema}"
+    text = schema[1 : schema.rindex(")", 0, schema.rindex("->"))]
+    parameters = [part.strip() for part in re.split(r",(?![^(\[]*[)\]])", text) if part.strip() not in ("", "*")]
+    declared = list(arguments)
+    required = [part for part in parameters if "=" not in part]
+    if not len(required) <= len(declared) <= len(parameters):
+        raise DefinitionError(
+            f"{len(declared)} arguments are declared, and {name} has {len(parameters)}", where, remedy
+        )
+    for argument, parameter in zip(declared, parameters, strict=False):
+        kind, is_tensor = parameter.split()[0], "shape" in argument
+        if kind.startswith("Tensor") != is_tensor or "[" in kind:
+            message = f"argument {argument['name']!r} is {'a tensor' if is_tensor else 'a number'}"
+            raise DefinitionError(f"{message}, and the schema of {name} has {parameter!r} there", where, remedy)
+        if argument.get("optional") and "?" not in kind:
+            message = f"argument {argument['name']!r} may be None, and the schema of {name} has {parameter!r} there"
+            raise DefinitionError(message, where, remedy)
