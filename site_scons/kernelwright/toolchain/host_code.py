@@ -76,7 +76,9 @@ class ObjectJob:
         """The command, with the given executables and output file."""
         codes = [f"arch={virtual_arch(arch)},code={arch}" for arch in self.archs]
         targets = [word for code in codes for word in ("-gencode", code)]
-        fixed = ["-ccbin", host_compiler, "-std=c++17", "-O3", "-Xcompiler", "-fPIC", "-Xptxas", "-v"]
+        # Each function has a section, so that the linker drops those that nobody calls, with what these call.
+        of_host = "-fPIC,-ffunction-sections,-fdata-sections"
+        fixed = ["-ccbin", host_compiler, "-std=c++17", "-O3", "-Xcompiler", of_host, "-Xptxas", "-v"]
         return [nvcc, "-c", *fixed, *targets, *self.flags, "-o", output, self.source]
 
 
@@ -110,7 +112,7 @@ def compile_object(
     except (ValueError, ToolError) as error:
         listing = place_for_shell(scratch / LISTING.format(0), job.folder)
         result = run([*command, "-MD", "-MF", listing, "-MT", "object"])
-        what = str(error) if isinstance(error, ValueError) else "the programs that it runs failed by themselves"
+        what = str(error) if isinstance(error, ValueError) else f"the programs that it runs failed: {error}"
         note = f"nvcc is run as a whole for {job.source}, and what it makes differs from run to run: {what}"
     report = {"schema": 1, "archs": usage_by_arch(result.output, job.archs)}
     (scratch / f"{job.name}.json").write_text(pretty_json(report), encoding="utf-8")
