@@ -9,6 +9,7 @@ import hashlib
 import importlib
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ import pytest
 from kernelwright.core.files import pretty_json
 from kernelwright.package.assemble import RUNTIME_FOLDER
 from kernelwright.package.manifest import sealed_document
-from kernelwright.runtime.loader import SCHEMA, read_manifest
+from kernelwright.runtime.loader import SCHEMA, load_needed, read_manifest
 
 NAME = "made_by_hand"
 
@@ -284,3 +285,22 @@ def test_what_a_partial_package_lacks_is_said_of_the_kernel_that_it_is_about(pac
     with pytest.raises(AttributeError) as caught:
         loader.kernel("unknown")
     assert "kernels/broken.py [discover]: SyntaxError" in str(caught.value) and "no schedule" not in str(caught.value)
+
+
+def test_a_library_of_another_package_is_one_of_the_process_or_where_it_is_installed(tmp_path, monkeypatch) -> None:
+    folder = tmp_path / "acme/lib"
+    folder.mkdir(parents=True)
+    needed = ("scale", "libacme_needed.so.1", "acme/lib", "acme-lib>=1,<2")
+    with pytest.raises(ImportError) as caught:
+        load_needed(*needed)
+    assert "kernel 'scale' needs libacme_needed.so.1: " in str(caught.value)
+    assert "cannot open shared object file" in str(caught.value) and "pip install 'acme-lib>=1,<2'" in str(caught.value)
+    monkeypatch.syspath_prepend(tmp_path)
+    (folder / needed[1]).write_text("no library")
+    with pytest.raises(ImportError, match=r"acme/lib/libacme_needed\.so\.1: file too short"):
+        load_needed(*needed)
+    options = ["-shared", "-nostdlib", "-Wl,-soname,libacme_needed.so.1", "-x", "c", "-"]
+    subprocess.run(["gcc", *options, "-o", folder / needed[1]], input=b"int acme = 1;", check=True)
+    load_needed(*needed)
+    shutil.rmtree(folder)
+    load_needed(*needed)  # the process has it

@@ -153,15 +153,15 @@ def cuda_runtime(nvcc: str, where: Where) -> Path:
     raise ToolchainError(f"there is no {RUNTIME} beside nvcc in {top}", where, INSTALL_CUDA)
 
 
-def undefined_functions(library: Path, known: Path) -> list[str]:
-    """The symbols that a library needs and no known library has; sorted.
+def undefined_functions(library: Path, known: Iterable[Path]) -> list[str]:
+    """The symbols that a library needs and none of the known libraries has; sorted.
 
     Symbols with a version were found when it was linked: in the C library, or the launcher's.
 
     Arguments:
-        known: a library that is loaded before it.
+        known: libraries that are loaded before it.
     """
-    theirs = {name for name, is_defined, _ in _dynamic(known) if is_defined}
+    theirs = {name for other in known for name, is_defined, _ in _dynamic(other) if is_defined}
     return sorted(
         name for name, is_defined, is_bound in _dynamic(library) if not (is_defined or is_bound or name in theirs)
     )

@@ -7,6 +7,7 @@ in ``docs/reference.md`` follow from that. A new option is one field here, and t
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -56,6 +57,22 @@ def check_includes(includes: Sequence[str], where: Where) -> None:
             raise DefinitionError(
                 message, where, f'{BESIDE}, or in an installed package: "{IN_PACKAGE}cutlass/include"'
             )
+
+
+LIBRARY = re.compile(r"[A-Za-z0-9][\w+.-]*")
+"""The name of a library of CUDA's packages, as linkers have it: without ``lib`` in front, and without an ending."""
+
+
+def check_libraries(libraries: Sequence[str], where: Where) -> None:
+    """Raise a DefinitionError for a name that is not one of a library."""
+    for name in libraries:
+        inside = name.removeprefix(IN_PACKAGE)
+        if not (LIBRARY.fullmatch(name) if inside == name else is_relative(inside) and "/" in inside):
+            message = f"libraries contains {name!r}, which is no name of a library"
+            remedy = (
+                f'write "cublasLt" for one of CUDA\'s, or a path in an installed package: "{IN_PACKAGE}acme/libacme.so"'
+            )
+            raise DefinitionError(message, where, remedy)
 
 
 def is_relative(path: str) -> bool:
@@ -224,7 +241,7 @@ def _tolerance(name: str, value: Any, where: Where) -> float | None:
 
 def _sources(name: str, value: Any, where: Where) -> tuple[str, ...]:
     paths = _names(name, value, where) or ()
-    (check_sources if name == "sources" else check_includes)(paths, where)
+    {"sources": check_sources, "includes": check_includes, "libraries": check_libraries}[name](paths, where)
     return paths
 
 
@@ -306,6 +323,13 @@ class KernelOptions(OwnOptions):
         "list",
         'With `frontend="cuda"`, [folders of headers](cuda-cpp.md#folders-of-headers): paths relative to the '
         "folder of the definition file, or `package:` and a path in an installed package.",
+        _sources,
+    )
+    libraries: Sequence[str] = _option(
+        (),
+        "list",
+        "With `sources`, [libraries](cuda-cpp.md#libraries) that these call: names of CUDA's, such as `cublasLt`, or "
+        "`package:` and a path in an installed package.",
         _sources,
     )
 

@@ -164,6 +164,9 @@ class FrontEnd:
             if getattr(kernel.options, name) and not (self.includes_sources or self.has_host_code):
                 message = f"{name} are files in CUDA C++, and this definition is written in {self.name}"
                 raise DefinitionError(message, where, f'leave {name} out, or use frontend="cuda"')
+        if kernel.options.libraries and not kernel.options.sources:
+            message = "libraries are called by sources with host code of their own, and there are none"
+            raise DefinitionError(message, where, "name the sources, or leave libraries out")
         if kernel.options.sources and kernel.options.per_arch:
             message = "sources are compiled for all archs together, and per_arch asks for a definition of each"
             raise DefinitionError(message, where, "leave per_arch out; a source can ask for __CUDA_ARCH__")

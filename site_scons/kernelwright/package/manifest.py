@@ -44,6 +44,7 @@ class EntrySource:
         own_tools: those tools that not all kernels of a package are made with, which its units name.
         declared, tables, tabled, meaning: as of a plan; see :class:`backends.plan.KernelPlan`.
         frontend: what its definition is written in.
+        libraries: those of other packages that it needs: name, folder below one of ``sys.path``, what pip installs.
     """
 
     doc: str
@@ -61,6 +62,7 @@ class EntrySource:
     tabled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     frontend: str = "tir"
     meaning: tuple[str, ...] = ()
+    libraries: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ def make_entry(kernel: EntrySource) -> str:
         "doc": kernel.doc,
         **({"frontend": kernel.frontend} if kernel.frontend != "tir" else {}),
         **({"library": kernel.library, "launcher": kernel.launcher} if kernel.library else {}),
+        **({"libraries": [list(library) for library in kernel.libraries]} if kernel.libraries else {}),
         **({"opaque": True} if first.get("opaque") else {}),
         **({"recorded": _recorded(described)} if "recorded" in first else {}),
         "outputs": outputs_of(first),
@@ -172,6 +175,12 @@ def make_manifest(package: BuiltPackage, texts: Mapping[str, str]) -> str:
     return sealed_manifest(
         ",".join([*parts, f'\n "files": {_indented(pretty_json(dict(sorted(files.items()))).rstrip(), 1)}'])
     )
+
+
+def linked_libraries(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """The libraries of other packages that kernels of a manifest are linked with -> what pip installs."""
+    linked = [library for kernel in manifest["kernels"].values() for library in kernel.get("libraries", ())]
+    return {name: requirement for name, _, requirement in linked}
 
 
 def sealed_manifest(content: str) -> str:

@@ -24,6 +24,7 @@ from ..core.files import pretty_json
 from ..core.records import Record, decoded
 from ..core.signature import Argument
 from ..core.version import VERSION
+from ..define.kernel_options import is_relative
 from ..define.names import is_name
 from ..define.package_name import TAKEN, is_importable
 from ..runtime.loader import DamageError, is_backend, is_entry, manifest_in
@@ -51,7 +52,19 @@ OF_PACKAGE = (
     *("missing", "kernels", "files", "digest"),
 )
 OF_KERNEL = (
-    *("backends", "doc", "frontend", "library", "launcher", "opaque", "recorded", "outputs", "backward", "meaning"),
+    *(
+        "backends",
+        "doc",
+        "frontend",
+        "library",
+        "launcher",
+        "libraries",
+        "opaque",
+        "recorded",
+        "outputs",
+        "backward",
+        "meaning",
+    ),
     *("declared", "tables", "variants"),
 )
 OF_VARIANT = ("slug", "config", "archs", "tabled", "exported", "arguments", "symbols", *OF_SIZES, "units")
@@ -247,6 +260,7 @@ def _library_problems(name: str, kernel: Record, content: Content) -> Iterator[s
         if path != library_of(name):
             yield f"kernel {name} has the library {shown(path)}, and a build calls it {library_of(name)}"
         launcher = kernel.text("launcher") if kernel.has("launcher") else ""
+        yield from _needed_problems(name, kernel, library, requirements(content.files))
         if not LAUNCHER.fullmatch(launcher) or PurePosixPath(launcher).name.encode() not in library:
             yield f"kernel {name} was not linked with {shown(launcher)}, which the manifest lists"
     elif not telling:
@@ -254,6 +268,19 @@ def _library_problems(name: str, kernel: Record, content: Content) -> Iterator[s
     for path, data in telling.items():
         if said not in data:
             yield f"{path} is not what the manifest says of kernel {name}, its variants, arguments and sizes"
+
+
+def _needed_problems(name: str, kernel: Record, library: bytes, installed: set[str]) -> Iterator[str]:
+    """A library that a kernel needs of another package is one that it is linked with, and is installed with it."""
+    linked = kernel.typed(tuple[tuple[str, str, str], ...], "libraries") if kernel.has("libraries") else ()
+    for needed, folder, requirement in linked:
+        if "/" in needed or not is_relative(folder) or ".." in folder.split("/"):
+            yield f"kernel {name} needs {shown(needed)} of {shown(folder)}, which is no folder of a package"
+        if needed.encode() not in library:
+            yield f"kernel {name} was not linked with {shown(needed)}, which the manifest lists"
+        if _distribution(requirement) not in installed:
+            remedy = f'add "{requirement}" to project.dependencies'
+            yield f"it does not depend on {shown(requirement)}, which has {needed} for kernel {name}: {remedy}"
 
 
 def _code_problems(name: str, kernel: Record, content: Content) -> Iterator[str]:

@@ -6,6 +6,7 @@ import logging
 import platform
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,12 @@ def require_platform() -> None:
     raise KernelwrightError(f"{message} on linux on x86_64 with glibc only", Where(stage="wheel"), remedy)
 
 
-def platform_tag(wheel: Path) -> str:
+def platform_tag(wheel: Path, others: Iterable[str] = ()) -> str:
     """The tag of the oldest system that a wheel runs on.
 
     Arguments:
         wheel: one with any Linux tag.
+        others: names of the libraries that it needs of other packages.
 
     Returns:
         Such as ``manylinux_2_17_x86_64``.
@@ -42,15 +44,15 @@ def platform_tag(wheel: Path) -> str:
     Raises:
         KernelwrightError: its libraries need something that not every such system has, or cannot be read.
     """
-    analysis = _analyse(wheel)
+    analysis = _analyse(wheel, frozenset(others))
     policy = analysis.overall_policy.name
     if not policy.startswith("manylinux"):
-        remedy = 'do not link with further libraries; with glibc = "2.28" only those of glibc are needed'
+        remedy = 'name libraries of other packages in libraries; with glibc = "2.28" only those of glibc are needed'
         raise KernelwrightError(f"it runs on no manylinux system: {_reasons(analysis)}", Where(stage="wheel"), remedy)
     return str(re.sub(r"^manylinux(1|2010|2014)_", _numbered, policy))
 
 
-def _analyse(wheel: Path) -> Any:
+def _analyse(wheel: Path, others: frozenset[str]) -> Any:
     from auditwheel.architecture import Architecture
     from auditwheel.error import AuditwheelError
     from auditwheel.libc import Libc
@@ -66,7 +68,7 @@ def _analyse(wheel: Path) -> Any:
             Libc.GLIBC,
             Architecture.x86_64,
             wheel,
-            frozenset(),
+            others,
             # CPU levels are chosen at run time, by the launcher.
             disable_isa_ext_check=True,
             allow_graft=False,

@@ -19,6 +19,7 @@ from .archive import ANY
 from .content import listed_images
 from .described import fields, is_info, name_problems, platform_of, point_problems, record_problems
 from .device_code import CUDA, ELF
+from .manifest import linked_libraries
 from .members import Member, list_members, member_problems, open_regular, read_member
 from .package_files import MANIFEST, content_of, file_problems, package_problems
 from .platform import platform_tag
@@ -208,7 +209,7 @@ def _tag_problems(wheel: Path, files: Mapping[str, bytes]) -> Iterator[str]:
         yield f"it has no code for a CPU, and its name says {tag}"
         return
     try:
-        needed = platform_tag(wheel)
+        needed = platform_tag(wheel, linked_libraries(decoded(files[_manifests(files)[0]])))
     except KernelwrightError as error:
         yield error.message
         return

@@ -126,6 +126,8 @@ class Contents:
             raise ImportError(f"{self.folder / 'manifest.json'}: lists no library of kernel {name!r}")
         if "launcher" in entry:
             self.verified(entry["launcher"])
+        for needed in entry.get("libraries", ()):
+            load_needed(name, *needed)
         return self.verified(library)
 
     def verified(self, relative: str) -> Path:
@@ -404,7 +406,36 @@ def is_entry(entry: Any) -> bool:
     texts = isinstance(entry.get("doc"), str) and all(
         isinstance(entry.get(key, ""), str) for key in ("library", "launcher", "backward")
     )
+    needed = entry.get("libraries", [])
+    texts &= isinstance(needed, list) and all(isinstance(n, list) and list(map(type, n)) == [str] * 3 for n in needed)
     return listed and texts and bool(entry["variants"]) and all(_is_variant(variant) for variant in entry["variants"])
+
+
+def load_needed(kernel: str, name: str, folder: str, requirement: str) -> None:
+    """Load a library of another package that a kernel is linked with by name, unless the process has it.
+
+    Arguments:
+        kernel: the kernel, for messages.
+        name: what the dynamic linker calls it.
+        folder: where it is below a folder of ``sys.path``.
+        requirement: what pip installs.
+
+    Raises:
+        ImportError: it is not there, or cannot be loaded.
+    """
+    import ctypes
+
+    # One that PyTorch or another package has loaded serves, wherever it comes from; so does the system's.
+    installed = [path for path in (f"{top or '.'}/{folder}/{name}" for top in sys.path) if os.path.exists(path)]  # noqa: PTH110
+    problems = []
+    for path, mode in ((name, os.RTLD_NOLOAD), *((path, 0) for path in installed[:1]), (name, 0)):
+        try:
+            ctypes.CDLL(path, mode=os.RTLD_NOW | mode)
+            return
+        except OSError as error:
+            problems.append(str(error))
+    message = f"kernel {kernel!r} needs {name}: {problems[1]}"
+    raise ImportError(f"{message}\n  remedy: pip install '{requirement}'")
 
 
 def is_backend(described: Any) -> bool:

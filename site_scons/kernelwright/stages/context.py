@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..processes.protocol import CheckRequest, LowerRequest
     from ..toolchain.distribution import Distribution
     from ..toolchain.elsewhere import Elsewhere
+    from ..toolchain.libraries import Library
     from .selection import KernelSelection
     from .stage import Stage
     from .tools import Tools
@@ -155,6 +156,20 @@ class KernelContext:
 
         names = [name for name in self.record.options.includes if name.startswith(IN_PACKAGE)]
         return {name: package_folder(name, self.where("settings")) for name in names}
+
+    @cached_property
+    def libraries(self) -> tuple[Library, ...]:
+        """The libraries of installed packages that its sources call.
+
+        Raises:
+            DefinitionError: no package has one.
+        """
+        if not self.record.options.libraries or self.tools.nvcc is None:
+            return ()
+        from ..toolchain.libraries import find_library
+
+        toolkit = Path(self.tools.nvcc.path).resolve().parent.parent
+        return tuple(find_library(name, toolkit, self.where("link")) for name in self.record.options.libraries)
 
     @property
     def listed_slugs(self) -> list[str]:

@@ -10,11 +10,12 @@ from ..backends.files import VariantFiles, images_of, objects_of
 from ..backends.launcher import LINKER_MAP
 from ..backends.operators import OPERATORS
 from ..backends.own_code import cuda_runtime, driver_functions, driver_text, undefined_functions
-from ..core.dependencies import installed_name
+from ..core.dependencies import IN_PACKAGE, installed_name
 from ..core.errors import LoweringError
 from ..core.files import digest_of, sha256_of
 from ..core.request import ASIDE
 from ..toolchain.host_compiler import HostCompiler
+from ..toolchain.libraries import Library
 from ..toolchain.nvcc_run import shell_script, stand_in
 from ..toolchain.tvm import tvm_ffi_library
 from . import entry
@@ -30,7 +31,9 @@ from .stage_run import StageRun
 DRIVER = "driver.s"
 """What sources with host code of their own call of the CUDA driver."""
 
-UNDEFINED = "list the source that has it in sources; of CUDA, its runtime and the driver can be called"
+UNDEFINED = (
+    "list the source that has it in sources, or the library in libraries; CUDA's runtime and driver need not be named"
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Linking:
         runtime: digest of CUDA's runtime, if host code that is not ours needs it; then also these two:
         linked: the kernels that share its sources.
         operators: digest of what runs operators of PyTorch, and the version of tvm-ffi.
+        libraries: those of installed packages that it is linked with by name.
         top: the folder of the package's kernels, in which the linker runs.
     """
 
@@ -53,6 +57,7 @@ class Linking:
     runtime: str
     linked: tuple[str, ...]
     operators: tuple[str, ...]
+    libraries: tuple[Library, ...]
     places: ToolPaths
     top: Path = field(metadata=ASIDE)
 
@@ -63,8 +68,10 @@ class Linking:
             folder: that of what sources with host code of their own call of the driver.
         """
         objects = [Path(path).relative_to(self.top).as_posix() for path in objects_of(variants)]
+        real = places.compiler == self.places.compiler
+        named = [str(one.path) if real else _by_hand(one) for one in self.libraries]
         driver, shared = [f"{folder}/{DRIVER}"] if self.runtime else [], f"{LIBRARIES}/{self.launcher}"
-        return link_command(self.described.kernel, shared, [*objects, *driver], places, output)
+        return link_command(self.described.kernel, shared, [*objects, *driver, *named], places, output)
 
     def make(self, scratch: Path, stage: StageRun) -> None:
         """Link the library, write the script that does it again, and the kernel's part of the manifest."""
@@ -77,9 +84,10 @@ class Linking:
             (scratch / DRIVER).write_text(driver_text(called) + added, encoding="utf-8")
         command = self.command(linked, self.places, str(scratch / f"{name}.so"), str(scratch))
         stage.tool(command, top, scratch, f"the sources are below {top}", kind="link")
-        if self.runtime and (lacking := undefined_functions(scratch / f"{name}.so", tvm_ffi_library())):
+        known = [tvm_ffi_library(), *(library.path for library in self.libraries)]
+        if self.runtime and (lacking := undefined_functions(scratch / f"{name}.so", known)):
             # The linker says where they are called.
-            stage.tool([*command, "-Wl,-z,defs", str(tvm_ffi_library())], top, scratch, UNDEFINED, kind="link")
+            stage.tool([*command, "-Wl,-z,defs", *map(str, known)], top, scratch, UNDEFINED, kind="link")
             raise LoweringError(f"nothing has {', '.join(lacking)}", stage.where, UNDEFINED)
         runtime = stand_in("CUDA_RUNTIME") if self.runtime else ""
         symbolic = replace(SYMBOLIC_PLACES, glibc=self.places.glibc, cuda_runtime=runtime)
@@ -112,6 +120,7 @@ def make(
         *(described, compiler, Path(shared).name, exported, content),
         linked=kernel.linked_names if runtime else (),
         operators=(digest_of([OPERATORS]), kernel.tools.lowerer.tvm_ffi) if runtime else (),
+        libraries=kernel.libraries,
         places=places,
         top=top,
     )
@@ -126,6 +135,10 @@ def make(
     output = f"{name}/{name}.so"
     stage.command = command_of(top, f"{name}/wrapper.o", request.command(variants, places, output, name), output)
     return stage
+
+
+def _by_hand(library: Library) -> str:
+    return f"{stand_in(f'{IN_PACKAGE}{library.folder}')}/{library.path.name}"
 
 
 def _runtime(kernel: KernelContext) -> str:

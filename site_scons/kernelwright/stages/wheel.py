@@ -17,7 +17,7 @@ from ..core.errors import KernelwrightError, Where
 from ..core.files import SCRATCH, make_way, pretty_json, remove_stale_scratch, sha256_of
 from ..core.private import private_folders
 from ..core.quantity import parse_size
-from ..core.records import Record, read_json
+from ..core.records import Record, decoded, read_json
 from ..core.request import ASIDE
 from ..core.version import VERSION
 from ..package import WHEEL_LIST
@@ -234,6 +234,7 @@ def _written(request: Wheels, scratch: Path) -> dict[str, Path]:
     """
     from ..package.archive import ANY, wheel_name, write_wheel
     from ..package.content import package_files, provider_files, read_built
+    from ..package.manifest import linked_libraries
     from ..package.platform import UNTAGGED, platform_tag
 
     def write(project: Project, files: Mapping[str, bytes], platform: str) -> Path:
@@ -244,7 +245,9 @@ def _written(request: Wheels, scratch: Path) -> dict[str, Path]:
     built, project, source = read_built(request.folder, request.package), request.project, request.source
     files = package_files(built, project, source)
     has_libraries = any(name.endswith(".so") for name in files)
-    wheels = {MAIN: write(project, files, platform_tag(write(project, files, UNTAGGED)) if has_libraries else ANY)}
+    others = linked_libraries(decoded(built.manifest))
+    platform = platform_tag(write(project, files, UNTAGGED), others) if has_libraries else ANY
+    wheels = {MAIN: write(project, files, platform)}
     for arch, provider in request.providers.items():
         wheels[arch] = write(provider, provider_files(built, project, source, arch), ANY)
     return wheels
