@@ -68,6 +68,7 @@ struct Array {
   DLTensor view = {};
   std::vector<int64_t> sizes, strides;
   TVMFFIObjectHandle owner = nullptr;  // keeps the memory; null: the caller does
+  bool defined = true;
 
   Array(const DLTensor &of, TVMFFIObjectHandle kept) : view(of), sizes(of.shape, of.shape + of.ndim), owner(kept) {
     if (of.strides) strides.assign(of.strides, of.strides + of.ndim);
@@ -112,8 +113,14 @@ struct Operator {
   std::string space, name;
   Boxed function;
 };
+
+struct Parameter {
+  std::string type, name, preset;
+  bool optional = false, list = false;
+};
 struct Schema {
-  std::string space, name, text;
+  std::string space, name;
+  std::vector<Parameter> parameters, results;
 };
 struct Library {
   std::string space;
@@ -154,7 +161,10 @@ int guarded(Work work) {
   }
 }
 
-int device_type(int32_t type) { return type == 1 ? kDLCUDA : kDLCPU; }
+DLDevice device_of(int32_t type, int32_t index) {
+  if (type != 0 && type != 1) throw std::invalid_argument("arrays are on the CPU or on a CUDA device");
+  return {type ? kDLCUDA : kDLCPU, index};
+}
 
 Array *allocated(const std::vector<int64_t> &sizes, DLDataType type, DLDevice device) {
   DLTensor like = {};
@@ -170,11 +180,6 @@ Array *allocated(const std::vector<int64_t> &sizes, DLDataType type, DLDevice de
 }
 
 // ---- schemas
-
-struct Parameter {
-  std::string type, name, preset;
-  bool optional = false, list = false;
-};
 
 std::string stripped(const std::string &text) {
   size_t begin = text.find_first_not_of(" \n\t"), end = text.find_last_not_of(" \n\t");
@@ -216,17 +221,18 @@ Parameter parameter_of(const std::string &text) {
   return parameter;
 }
 
-// The parameters and results of a schema: name(parameters) -> results.
-void read_schema(const std::string &text, std::vector<Parameter> *parameters, std::vector<Parameter> *results) {
+// name(parameters) -> results. A text without brackets or arrow has none; LINK takes no operator with such a schema.
+Schema schema_of(const std::string &space, const std::string &text) {
   size_t open = text.find('('), arrow = text.rfind("->");
-  size_t close = arrow == std::string::npos ? text.rfind(')') : text.rfind(')', arrow);
-  if (open == std::string::npos || close == std::string::npos || close < open)
-    throw Refused("this is no schema: " + text);
+  size_t close = arrow == std::string::npos ? arrow : text.rfind(')', arrow);
+  Schema schema = {space, stripped(text.substr(0, open)), {}, {}};
+  if (open == std::string::npos || close == std::string::npos || close < open) return schema;
   for (const std::string &part : parts(text.substr(open + 1, close - open - 1)))
-    if (part != "*") parameters->push_back(parameter_of(part));
-  std::string given = arrow == std::string::npos ? "" : stripped(text.substr(arrow + 2));
+    if (part != "*") schema.parameters.push_back(parameter_of(part));
+  std::string given = stripped(text.substr(arrow + 2));
   if (!given.empty() && given[0] == '(') given = given.substr(1, given.size() - 2);
-  for (const std::string &part : parts(given)) results->push_back(parameter_of(part));
+  for (const std::string &part : parts(given)) schema.results.push_back(parameter_of(part));
+  return schema;
 }
 
 // ---- from TVM-FFI's values to those of the ABI, and back
@@ -386,10 +392,12 @@ const Operator &operator_of(const char *name) {
 }
 
 void call(const char *name, const TVMFFIAny *given, int32_t count, TVMFFIAny *result) {
+  static const Schema unknown;
   const Operator &called = operator_of(name);
-  std::vector<Parameter> parameters, results;
-  for (const Schema &schema : schemas())
-    if (schema.name == name && schema.space == called.space) read_schema(schema.text, &parameters, &results);
+  const Schema *schema = &unknown;
+  for (const Schema &one : schemas())
+    if (one.name == name && one.space == called.space) schema = &one;
+  const std::vector<Parameter> &parameters = schema->parameters, &results = schema->results;
   if (parameters.size() < static_cast<size_t>(count))
     throw Refused("it takes " + std::to_string(parameters.size()) + " arguments by its schema, and got " +
                                 std::to_string(count));
@@ -443,10 +451,7 @@ KW_ABI int aoti_torch_delete_library_object(Library *library) {
   return 0;
 }
 KW_ABI int aoti_torch_library_def(Library *library, const char *schema) {
-  return guarded([&] {
-    std::string text = schema, name = stripped(text.substr(0, text.find('(')));
-    schemas().push_back({library->space, name, text});
-  });
+  return guarded([&] { schemas().push_back(schema_of(library->space, schema)); });
 }
 KW_ABI int torch_library_def_with_tags(Library *library, const char *schema, const int32_t *, int32_t) {
   return aoti_torch_library_def(library, schema);
@@ -530,7 +535,7 @@ KW_GET(aoti_torch_get_strides, int64_t *, array->strides.data())
 KW_GET(aoti_torch_get_device_type, int32_t, array->view.device.device_type == kDLCPU ? 0 : 1)
 KW_GET(aoti_torch_get_device_index, int32_t, array->view.device.device_id)
 KW_GET(aoti_torch_is_contiguous, bool, array->is_compact())
-KW_GET(aoti_torch_is_defined, bool, array->references > 0)
+KW_GET(aoti_torch_is_defined, bool, array->defined)
 
 KW_ABI int aoti_torch_get_layout(Array *, int32_t *result) {
   *result = 0;
@@ -555,6 +560,12 @@ KW_ABI int aoti_torch_new_tensor_handle(Array *array, Array **made) {
   *made = array;
   return 0;
 }
+KW_ABI int aoti_torch_new_uninitialized_tensor(Array **made) {
+  return guarded([&] {
+    *made = new Array(DLTensor{}, nullptr);
+    (*made)->defined = false;
+  });
+}
 KW_ABI int aoti_torch_delete_tensor_object(Array *array) {
   release(array);
   return 0;
@@ -567,7 +578,7 @@ KW_ABI int aoti_torch_create_tensor_from_blob_v2(void *data, int64_t count, cons
     DLTensor view = {};
     view.dtype = type_of(dtype);
     view.data = static_cast<char *>(data) + offset * bytes_of(view.dtype);
-    view.device = {static_cast<DLDeviceType>(device_type(device)), index};
+    view.device = device_of(device, index);
     view.ndim = static_cast<int32_t>(count);
     view.shape = const_cast<int64_t *>(sizes);
     view.strides = const_cast<int64_t *>(strides);
@@ -577,8 +588,7 @@ KW_ABI int aoti_torch_create_tensor_from_blob_v2(void *data, int64_t count, cons
 
 static Array *new_empty(Array *like, const int64_t *sizes, int64_t count, int32_t *dtype, int32_t *device,
                         int32_t index) {
-  DLDevice place = like->view.device;
-  if (device) place = {static_cast<DLDeviceType>(device_type(*device)), index};
+  DLDevice place = device ? device_of(*device, index) : like->view.device;
   return allocated({sizes, sizes + count}, dtype ? type_of(*dtype) : like->view.dtype, place);
 }
 
@@ -608,7 +618,7 @@ static Array *empty(const Value *stack, int options, DLDataType type, DLDevice p
   List *sizes = reinterpret_cast<List *>(stack[0]);
   const Value *dtype = reinterpret_cast<Value *>(stack[1]), *device = reinterpret_cast<Value *>(stack[3]);
   std::vector<int64_t> numbers(sizes->begin(), sizes->end());
-  if (device) place = {static_cast<DLDeviceType>(device_type(*device >> 32)), static_cast<int32_t>(*device)};
+  if (device) place = device_of(static_cast<int32_t>(*device >> 32), static_cast<int32_t>(*device));
   if (dtype) type = type_of(static_cast<int32_t>(*dtype));
   delete sizes;
   for (int i = 1; i < options; ++i) delete reinterpret_cast<Value *>(stack[i]);
