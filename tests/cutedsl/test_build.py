@@ -210,10 +210,8 @@ def test_tensor_memory_descriptors_clusters_and_streams_reach_the_driver(built):
     assert "stream 0x55 on cuda:0" in launch
     assert "attribute 4: 2" in launch, "the cluster"
     assert launch.endswith(" 0x7700")
-    indivisible, unaligned = printed.splitlines()[0], printed.splitlines()[1]
-    assert "kernel 'copy_rows': Invalid x.shape[0]" in indivisible
-    assert "expected to be divisible by 64" in indivisible
-    assert "argument 'x' has data that is not aligned to 16 bytes" in unaligned
+    assert "x = float16[m (a multiple of 64), 64]" in printed
+    assert "argument 'x' has data that is not aligned to 16 bytes" in printed
 
 
 def test_variants_are_chosen_by_dtype_and_images_by_device(built):
@@ -421,7 +419,7 @@ def test_a_launch_with_too_much_or_too_little_shared_memory_is_an_error_of_the_b
 SCALE_ADD = (KERNELS / "scale_add.py").read_text()
 
 MISTAKES = [
-    ("y=vector, z=vector)", "z=vector, y=vector)", "its host function the parameters alpha, x, y, z", "same names"),
+    ("y=vector, z=vector)", "z=vector, y=vector)", "'z' is given where it has 'y'", "same names"),
     ('outputs=["z"]', 'outputs=["w"]', "outputs names 'w', which is no tensor argument", "names of the tensors"),
     ("Tensor(dtype,", 'Tensor("float7",', "argument 'x' has the dtype 'float7'", "use one of float64"),
     ('"n")', '"n m")', "a size of argument 'x' is 'n m'", "write, for example"),
@@ -536,3 +534,71 @@ def test_a_variant_for_None_gets_None(tmp_path):
     assert "argument 'x' is None, expected a tensor" in printed
     parameters = [line.partition(" parameters ")[2] for line in launches(log)]
     assert parameters == ["0x10000 0x20000", *["0x10000 0x30000"] * 2]
+
+
+VIEWED = """\
+from cutlass import cute
+from kernelwright import grid, kernel
+from kernelwright.cutedsl import Program, Tensor
+
+
+@cute.kernel
+def device(x: cute.Tensor, y: cute.Tensor, z: cute.Tensor):
+    j, _, _ = cute.arch.thread_idx()
+    i, _, _ = cute.arch.block_idx()
+    if j < cute.size(x, mode=[1]):
+        z[i, j] = x[i, j] + y[i, j]
+
+
+@cute.jit
+def host(x: cute.Tensor, y: cute.Tensor, z: cute.Tensor):
+    device(x, y, z).launch(grid=[cute.size(x, mode=[0]), 1, 1], block=[32, 1, 1])
+
+
+@kernel(frontend="cutedsl", configs=grid(x_strides=["compact", "free"]))
+def viewed(x_strides):
+    x = Tensor("float32", "m", "n", strides=x_strides)
+    y = Tensor("float32", "m", "n", strides=("4 * s", 2))
+    z = Tensor("float32", "m", "n", strides=["s", None], multiples={"s": 8}, written=True)
+    return Program(host, x=x, y=y, z=z)
+
+
+@kernel(frontend="cutedsl", outputs=["y"])
+def returned():
+    y = Tensor("float32", 1, "n", strides=("s", 2))
+    return Program(host, x=Tensor("float32", 1, "n"), y=y, z=Tensor("float32", 1, "n"))
+"""
+
+
+def test_views_are_read_and_written_by_their_strides(tmp_path):
+    settings = '[tool.kernelwright]\ntargets = ["cuda"]\narchs = ["sm_90a", "compute_90"]\n'
+    project = Project.of(tmp_path, settings, viewed=VIEWED)
+    run = project.scons("-k", "--partial", ok=False)
+    assert "output 'y' has the strides [s, 2], and new arrays are compact" in run.output
+    make_standin(project)
+    memory = np.arange(4096, dtype="float32")
+
+    def called(*arrays):
+        places = [(a, a.__array_interface__["data"][0] - memory.ctypes.data) for a in arrays]
+        given = [f"on_cuda(*{a.shape}, strides={tuple(s // 4 for s in a.strides)}, data={at})" for a, at in places]
+        return call(project, f"demo.viewed({', '.join(given)})", capability=90, bytes=1)
+
+    def passed(*arrays):
+        (launch,) = launches(called(*arrays)[1])
+        return [bytes.fromhex(text) for text in launch.partition(" bytes ")[2].split()]
+
+    x, y = memory[:640].reshape(40, 16).T[2:5, 20:3:-4], memory[640:1344:2].reshape(11, 32)[:6:2, :5]
+    z = memory[2048:2144].reshape(6, 16)[::2, 13:3:-2]
+    packed, expected, before = passed(x, y, z), x + y, memory.copy()
+    ptx = (project.folder / "build/kernels/demo/viewed/x_strides-free/cuda/compute_90.ptx").read_text()
+    Kernel(ptx).run((3, 1, 1), packed, memory.view(np.uint8), 0)
+    assert np.array_equal(z, expected)
+    z[:] = before[2048:2144].reshape(6, 16)[::2, 13:3:-2]
+    assert np.array_equal(memory, before), "it has written between the elements"
+    compact, one = memory[:15].reshape(3, 5), memory[7:12].reshape(1, 5)
+    assert [*map(len, passed(compact, y, z))] == [24, *map(len, packed[1:])], "the variant for compact arrays"
+    assert passed(one, y[:1], one), "nothing strides over one row"
+    with pytest.raises(AssertionError, match="has the stride 64 in dimension 0, expected 128"):
+        called(x, memory[:192].reshape(3, 64)[:, :10:2], z)
+    with pytest.raises(AssertionError, match="has the stride 0 in dimension 1, and the kernel writes it"):
+        called(x, y, np.lib.stride_tricks.as_strided(z, z.shape, (z.strides[0], 0)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -57,11 +57,7 @@ def lower_launches(
     host = _Host(declared, sizes, unit.where)
     function = host.function(launches)
     mapped = {value.tensor for launch in launches for value in launch.mapped.values()}
-    absent = {name: value.dtype for name, value in declared.items() if _is_absent(value)}
-    arguments = [
-        _declared(argument, declared[argument.name], UNIT if argument.name in mapped else 1, unit.where)
-        for argument in arguments_of(function, unit, absent)
-    ]
+    arguments = _arguments(function, declared, mapped, unit)
     kernels = [
         {"name": each.function, "params": host.parameters(each), "launch": each.names}
         | ({"structures": to_json(each.structures)} if each.structures else {})
@@ -69,6 +65,25 @@ def lower_launches(
     ]
     limited = host.limited(launches) if sizes == "int64" else None
     return lower_host(function, arguments, kernels, unit, limited)
+
+
+def declared_arguments(declared: Mapping[str, Tensor | Scalar], unit: Unit, sizes: str) -> list[Argument]:
+    """The arguments of a kernel whose host code another compiler makes; what they are is as above.
+
+    Raises:
+        DefinitionError: the arguments cannot be those of a kernel.
+    """
+    return _arguments(_Host(declared, sizes, unit.where).function(()), declared, (), unit)
+
+
+def _arguments(
+    function: tirx.PrimFunc, declared: Mapping[str, Tensor | Scalar], mapped: Collection[str], unit: Unit
+) -> list[Argument]:
+    absent = {name: value.dtype for name, value in declared.items() if _is_absent(value)}
+    return [
+        _declared(argument, declared[argument.name], UNIT if argument.name in mapped else 1, unit.where)
+        for argument in arguments_of(function, unit, absent)
+    ]
 
 
 def _declared(argument: Argument, value: Tensor | Scalar, least: int, where: Where) -> Argument:

@@ -19,8 +19,12 @@ from ...core.arch import CudaArch, arch_order, real_arch
 from ...core.errors import DefinitionError, KernelwrightError, LoweringError, ToolchainError, Where
 from ...core.files import pretty_json
 from ...define.arguments import Scalar, Tensor, first_difference, multiples_of
+from ...define.sizes import divisor_of
+from ...define.strides import all_strides
 from ..cubin import device_files, functions_of, undefined_symbols, usage_of, with_spills
+from ..declared_launch import declared_arguments
 from ..raised import MAX_MESSAGE, first_line, line_of
+from ..tir.signature import Argument, stride_symbols_of, symbols_of
 from ..unit import LoweredKernel, Unit, returned_in
 from .program import DTYPES, NEED, VERSION, Program
 
@@ -104,20 +108,23 @@ def lower(program: Program, unit: Unit, progress: Callable[[str], None]) -> Lowe
     """
     unit = program.checked(unit)
     _require_names(program, unit)
+    arguments = declared_arguments(program.declared, unit, "int32")
     compiler = _Compiler(program, unit)
     results: dict[str, _Compiled] = {}
     for arch in sorted({real_arch(arch) for arch in unit.archs}):
         progress(f"compiling for {arch} (CuTe DSL)")
         results[arch] = compiler.compile(arch, with_object=arch == unit.arch)
     _require_one_host(results, unit)
-    return LoweredKernel(_files(program, unit, results, compiler), "as written")
+    return LoweredKernel(_files(program, unit, results, compiler, arguments), "as written")
 
 
-def _files(program: Program, unit: Unit, results: Mapping[str, _Compiled], compiler: _Compiler) -> dict[str, bytes]:
+def _files(
+    program: Program, unit: Unit, results: Mapping[str, _Compiled], compiler: _Compiler, arguments: list[Argument]
+) -> dict[str, bytes]:
     main = results[unit.arch]
     files = {
         "module.mlir": _source(results).encode(),
-        "signature.json": pretty_json(_signature(program, unit, functions_of(main.cubin))).encode(),
+        "signature.json": pretty_json(_signature(program, unit, functions_of(main.cubin), arguments)).encode(),
         "host.c": HOST.format(
             kernel=unit.kernel, slug=unit.slug, version=VERSION.rpartition(".")[0], entry=unit.symbol
         ).encode(),
@@ -134,11 +141,11 @@ def _source(results: Mapping[str, _Compiled]) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _signature(program: Program, unit: Unit, functions: list[str]) -> dict[str, Any]:
-    sizes = (s for v in program.declared.values() if isinstance(v, Tensor) for s in v.shape if isinstance(s, str))
+def _signature(program: Program, unit: Unit, functions: list[str], arguments: list[Argument]) -> dict[str, Any]:
+    strides, multiples = stride_symbols_of(arguments), multiples_of(program.declared.values())
     return {
         "arch": unit.arch,
-        "arguments": [_argument(name, value, unit) for name, value in program.declared.items()],
+        "arguments": [argument.to_json() for argument in arguments],
         "config": dict(unit.config),
         # The exported code computes the launch by itself, and passes the parameters on as they are.
         "device_kernels": [{"name": name, "params": [], "launch": []} for name in functions],
@@ -146,25 +153,15 @@ def _signature(program: Program, unit: Unit, functions: list[str]) -> dict[str, 
         "host_logic": "the host code computes launches in code that CuTe DSL has compiled",
         "kernel": unit.kernel,
         "launches": None,
+        **({"multiples": multiples} if multiples else {}),
         **returned_in(unit, list(program.declared)),
         "schedule": "as written",
         "schema": 1,
         "slug": unit.slug,
-        "symbols": dict.fromkeys(sizes, "int32"),
+        **({"stride_symbols": strides} if strides else {}),
+        "symbols": symbols_of(arguments, unit),
         "target": unit.target,
     }
-
-
-def _argument(name: str, value: Tensor | Scalar, unit: Unit) -> dict[str, Any]:
-    plain = {"dtype": value.dtype, "name": name, "output": name in unit.outputs}
-    if isinstance(value, Scalar):
-        default = {} if value.default is None else {"default": value.default}
-        return {**plain, "kind": "scalar", "written": False, **default}
-    alignment = {} if value.alignment is None else {"alignment": value.alignment}
-    written = bool(value.written) or name in unit.outputs
-    if not value.given:
-        return {**plain, "kind": "tensor", "shape": [], "written": False, "given": False}
-    return {**alignment, **plain, "kind": "tensor", "shape": list(value.shape), "written": written}
 
 
 def _require_names(program: Program, unit: Unit) -> None:
@@ -246,29 +243,29 @@ class _Compiler:
 
     def _arguments(self) -> Iterator[Any]:
         """Stand-ins for the arguments: tensors without data, and numbers of the right type."""
-        runtime, sizes = self._cute.runtime, self._sizes()
-        for value in self._program.arguments.values():
+        runtime, multiples = self._cute.runtime, multiples_of(self._program.declared.values())
+        shapes = (value.shape for value in self._program.declared.values() if isinstance(value, Tensor))
+        names = dict.fromkeys(size for shape in shapes for size in shape if isinstance(size, str))
+        sizes = {name: self._cute.sym_int32(divisibility=multiples.get(name, 1), symbol=name) for name in names}
+        for name, value in self._program.arguments.items():
             if isinstance(value, Tensor) and not value.given:
                 yield None
             elif isinstance(value, Tensor):
                 kind = getattr(self._cutlass, DTYPES[value.dtype])
                 shape = tuple(sizes[size] if isinstance(size, str) else size for size in value.shape)
-                order = tuple(reversed(range(len(shape))))
+                # The launcher has compared those that are not constants, so CuTe DSL need not know which are equal.
+                strides = tuple(
+                    stride if isinstance(stride, int) else self._cute.sym_int64(divisor_of(stride, multiples) or 1)
+                    for stride in all_strides(name, value.shape, value.strides)
+                )
                 alignment = value.alignment or max(1, kind.width // 8)
-                yield runtime.make_fake_compact_tensor(kind, shape, stride_order=order, assumed_align=alignment)
+                yield runtime.make_fake_tensor(kind, shape, strides, assumed_align=alignment)
             elif isinstance(value, Scalar):
                 yield getattr(self._cutlass, DTYPES[value.dtype])(0)
             else:
                 yield value
         if STREAM in inspect.signature(self._program.function).parameters and STREAM not in self._program.arguments:
             yield runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
-
-    def _sizes(self) -> dict[str, Any]:
-        """A symbol of CuTe DSL for each named size."""
-        tensors = [value for value in self._program.arguments.values() if isinstance(value, Tensor)]
-        factors = multiples_of(tensors)
-        names = dict.fromkeys(size for tensor in tensors for size in tensor.shape if isinstance(size, str))
-        return {name: self._cute.sym_int32(divisibility=factors.get(name, 1), symbol=name) for name in names}
 
     def _require_arch(self, arch: str) -> None:
         if arch not in self._known:

@@ -11,7 +11,7 @@ from typing import Any
 from ...core.errors import DefinitionError, Where
 from ...core.need import Need
 from ...define import arguments
-from ...define.arguments import Declared, Scalar, Tensor, declared_strides, refuse_optional
+from ...define.arguments import Declared, Scalar, Tensor, refuse_optional
 
 VERSION = "4.8.1"
 """The release of nvidia-cutlass-dsl whose exported code the launcher knows (``launcher/cutedsl.h``)."""
@@ -39,13 +39,9 @@ class Program(Declared):
         self.arguments = arguments
 
     def check(self, outputs: Sequence[str], where: Where) -> None:
-        """See :meth:`Declared.check`; CuTe DSL compares no strides, and no sizes that are computed of others."""
+        """See :meth:`Declared.check`; CuTe DSL compares no sizes that are computed of others."""
         super().check(outputs, where)
         refuse_optional(self.declared, "CuTe DSL", where)
-        for name, strides in declared_strides(self.declared).items():
-            if strides:
-                message = f"argument {name!r} declares strides, and kernels in CuTe DSL take compact arrays"
-                raise DefinitionError(message, where, "leave strides out; or write the kernel in CUDA C++ or Triton")
         for name, value in self.declared.items():
             computed = [size for size in getattr(value, "shape", ()) if not str(size).isidentifier()]
             if text := next((size for size in computed if isinstance(size, str)), None):
