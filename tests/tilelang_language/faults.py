@@ -66,12 +66,31 @@ def kept(n):
 
 
 @tilelang.jit(out_idx=[-1])
-def strided(n):
+def deciding(n):
+    factor = 2.0 if n % 128 == 0 else 3.0
+
     @T.prim_func
-    def copied(x: T.StridedTensor((n, n), (2 * n, 1), "float32"), y: T.Tensor((n, n), "float32")):
-        with T.Kernel(n, threads=128) as row:
+    def scaled(x: T.Tensor((n,), "float32"), y: T.Tensor((n,), "float32")):
+        with T.Kernel(1, threads=128):
             for i in T.Parallel(n):
-                y[row, i] = x[row, i] * 2.0
+                y[i] = x[i] * factor
+
+    return scaled
+
+
+@tilelang.jit(out_idx=[-1])
+def counting(n):
+    return [deciding(size) for size in range(n)]
+
+
+@tilelang.jit(out_idx=[-1])
+def holding(n):
+    @T.prim_func
+    def copied(x: T.Tensor((n,), "float32"), y: T.Tensor((n,), "float32")):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_fragment((n,), "float32")
+            T.copy(x, a)
+            T.copy(a, y)
 
     return copied
 

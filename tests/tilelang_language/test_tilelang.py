@@ -210,3 +210,91 @@ def test_an_edit_of_a_flag_of_a_function_compiles_it_again(project):
     run = project.scons("-j2")
     assert run.labels == {"LOWER": 3, "PTX": 2, "CUBIN": 2}
     assert "PTX gemm/default compute_90a" not in run.stages
+
+
+# ---- what a call decides: views, None, sizes, and memory between launches
+
+DECIDED_BY_CALLS = """\
+import tilelang
+import tilelang.language as T
+
+
+@tilelang.jit(out_idx=[-1])
+def added(n, has_bias):
+    m, s, t = T.dynamic("m, s, t")
+
+    @T.prim_func
+    def launched(
+        x: T.StridedTensor((m, n), (s, t), "float32"), bias: T.Tensor((n,), "float32"), y: T.Tensor((m, n), "float32")
+    ):
+        with T.Kernel(m, threads=32) as row:
+            for i in T.Parallel(n):
+                y[row, i] = x[row, i] + bias[i] if has_bias else x[row, i]
+
+    return launched
+
+
+@tilelang.jit
+def through(x, y, shape):
+    x: T.Tensor(shape, T.float16)
+    y: T.Tensor(shape, T.float16)
+    first, second = T.alloc_global(shape, "float16"), T.alloc_global(shape, "float16")
+    with T.Kernel(shape[0] // 64, threads=128) as row:
+        a = T.alloc_shared((64, shape[1]), "float16")
+        T.copy(x[row * 64, 0], a)
+        T.copy(a, first[row * 64, 0])
+        T.copy(a, second[row * 64, 0])
+    with T.Kernel(shape[0] // 32, threads=128) as row:
+        b = T.alloc_shared((32, shape[1]), "float16")
+        T.copy(first[row * 32, 0], b)
+        T.copy(b, y[row * 32, 0])
+    with T.Kernel(shape[0] // 64, threads=128) as row:
+        a = T.alloc_shared((64, shape[1]), "float16")
+        T.copy(second[row * 64, 0], a)
+        T.copy(a, y[row * 64, 0])
+"""
+
+DEFINED = """\
+from kernelwright import grid, kernel
+from kernelwright.tilelang import Program, Size
+
+
+@kernel(frontend="tilelang", configs=grid(has_bias=[True, False]), outputs=["y"])
+def added(has_bias):
+    return Program("tile/decided.py", "added", n=Size("n"), has_bias=has_bias)
+
+
+@kernel(frontend="tilelang")
+def through():
+    return Program("tile/decided.py", "through", shape=(Size("rows"), 64))
+"""
+
+
+def test_calls_decide_strides_sizes_what_is_None_and_how_much_memory_launches_share(tmp_path):
+    project = Project.of(tmp_path, SETTINGS.replace('["sm_90a"]', '["sm_90a", "compute_90a"]'), decided=DEFINED)
+    project.write("kernels/tile/decided.py", DECIDED_BY_CALLS)
+    project.scons("-j2")
+    make_standin(project)
+    memory = np.arange(4096, dtype="float32")
+    x, bias, y = memory[:640].reshape(16, 40).T[36:30:-2, :5], memory[640:645], memory[1024:1039].reshape(3, 5)
+    expected = x + bias
+    strides = tuple(stride // 4 for stride in x.strides)
+    view = f"on_cuda(3, 5, strides={strides}, data={x.ctypes.data - memory.ctypes.data})"
+    code = f"x, y = {view}, on_cuda(3, 5, data=4096)\ndemo.added(x, on_cuda(5, data=2560), y)\ndemo.added(x, None, y)"
+    _, log = call(project, code, capability=90, bytes=1)
+    packed = [[bytes.fromhex(t) for t in one.partition(" bytes ")[2].split()] for one in launches(log)]
+    ptx = (project.folder / "build/kernels/demo/added/has_bias-True/cuda/compute_90a.ptx").read_text()
+    ptx = ptx.replace(".maxntid", ".reqntid").replace(".minnctapersm 1", "")
+    Kernel(ptx).run((3, 1, 1), packed[0], memory.view(np.uint8), 0)
+    assert np.array_equal(y, expected)
+    assert len(packed[1]) == len(packed[0]) - 1, "a variant without bias"
+    _, log = call(project, "demo.through(*[on_cuda(128, 64, dtype=half)] * 2)", capability=90, bytes=1)
+    maps = [
+        re.search(r"at (\S+) sizes 64,128 .* box (\S+)", line).groups() for line in log if line.startswith("encode")
+    ]
+    assert [box for _, box in maps] == ["64,64", "64,64", "64,32", "64,64"], "each launch has its own map of y"
+    assert sum(line.startswith("allocate 16384 in stream 0") for line in log) == 2
+    memories = [int(place, 16).to_bytes(8, "little").hex() for place, _ in maps[:2]]
+    assert memories[0] != memories[1]
+    passed = [one.partition(" bytes ")[2].split() for one in launches(log)[1:]]
+    assert [memory in own for memory, own in zip(memories, passed, strict=True)] == [True, True]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from kernelwright.core.errors import DefinitionError, KernelwrightError, LoweringError, ToolchainError
+from kernelwright.define.sizes import Size
 from kernelwright.define.unit import Unit
 from kernelwright.frontends.tilelang.lowering import lower
 from kernelwright.frontends.tilelang.program import NEED, Program
@@ -51,6 +52,12 @@ def message_of(
         (Program(len, "large"), "python", "DefinitionError", ('Program("matmul.py", "matmul", M=1024)',)),
         (Program("faults.py", "a b"), "python", "DefinitionError", ("'a b'", "name of a function")),
         (Program("faults.py", "large", n=len), "python", "DefinitionError", ("argument 'n'", "numbers, texts")),
+        (
+            Program("faults.py", "large", n=(Size("4 * n"), 1)),
+            "python",
+            "DefinitionError",
+            ("argument 'n'", "a size of the call is a name"),
+        ),
     ],
 )
 def test_what_is_wrong_without_tilelang(tmp_path, monkeypatch, program, python, kind, words):
@@ -82,7 +89,6 @@ CASES = {
         "the launch of copied_kernel has 262144 bytes of shared memory in a block, and sm_90a has 232448",
     ),
     "kept": ("LoweringError", "kept cannot be a kernel of a package: it uses a policy of the level 2 cache"),
-    "strided": ("LoweringError", "argument 'x' has strides of its own"),
     "pointing": ("LoweringError", "argument 'x' is a plain pointer"),
     "convolved": ("LoweringError", "a tensor map for convolutions"),
     "ending": ("LoweringError", "TileLang cannot lower ending for sm_90a: the process was ended by SIGABRT"),
@@ -113,3 +119,20 @@ def test_what_is_wrong_with_a_function(tmp_path, monkeypatch, name):
 def test_what_does_not_fit_a_function(tmp_path, monkeypatch, values, fields, words):
     _, text = message_of(tmp_path, Program("faults.py", "fine", **values), monkeypatch, **fields)
     assert words in text
+
+
+@needs_tilelang
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "deciding",
+            f":{line_of('n % 128 == 0')} k/default [lower]: deciding decides by whether n % 128 is 0, which only",
+        ),
+        ("counting", f":{line_of('range(n)')} k/default [lower]: counting raised TypeError"),
+        ("holding", "TileLang cannot lower holding for sm_90a"),
+    ],
+)
+def test_a_function_that_has_to_know_a_size_names_it(tmp_path, monkeypatch, name, words):
+    _, text = message_of(tmp_path, Program("faults.py", name, n=Size("n")), monkeypatch)
+    assert words in text and "if it needs to know n, give the Program a number for it" in text, text

@@ -136,7 +136,7 @@ class _Host:
 
     def function(self, launches: Sequence[DeclaredLaunch]) -> tirx.PrimFunc:
         """The function."""
-        passed = [(name, value) for launch in launches for name, value in launch.passed.items()]
+        passed = [pair for launch in launches for pair in (*launch.passed.items(), *launch.memories.items())]
         self._memories = {name: self._memory(value) for name, value in passed if isinstance(value, Workspace)}
         launched = [statement for launch in launches for statement in self._launch(launch)]
         allocated = map(tirx.AllocBuffer, self._memories.values())
@@ -161,7 +161,7 @@ class _Host:
 
     def _kind(self, value: Passed) -> str:
         if isinstance(value, Given):
-            return self._kind(self._declared[value.name])
+            return "handle" if value.name in self._memories else self._kind(self._declared[value.name])
         if isinstance(value, (TensorMap, EncodedMap)):
             return "tensor_map"
         if _is_absent(value):
@@ -241,16 +241,14 @@ class _Host:
             return tirx.IntImm("bool", value)
         if isinstance(value, (Size, int)):
             return self._parameter_number(name, value, dtype_of(value))
-        if isinstance(value, Workspace):
-            return self._memories[name].data
-        parameter = self._parameters[value.name if isinstance(value, Given) else name]
+        parameter = {**self._parameters, **self._memories}[value.name if isinstance(value, Given) else name]
         return parameter.data if tirx.buffer.is_buffer_var(parameter) else parameter
 
     def _map(self, variable: Any, value: EncodedMap) -> list[Any]:
         """What makes a tensor map, before the launch."""
         numbers = [self._number(size, "int64") for size in (*value.sizes, *value.strides)]
         call = operations.tensormap_encode_tiled(
-            *(variable, self._parameters[value.tensor].data, *numbers, *value.box, *value.steps),
+            *(variable, self._passed("", Given(value.tensor)), *numbers, *value.box, *value.steps),
             descriptor_dtype=value.dtype,
             rank=len(value.sizes),
             interleave=value.interleave,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..core.dtype import Dtype, bytes_of
 from ..core.errors import Where
@@ -17,7 +17,7 @@ from .cuda.tensor_map import FILLS, PROMOTIONS, SWIZZLES, TensorMap
 
 @dataclass(frozen=True)
 class Given:
-    """An argument of the kernel, which a launch passes on, whatever its parameter is called."""
+    """An argument of the kernel, or a workspace, which a launch passes on, whatever its parameter is called."""
 
     name: str
 
@@ -41,6 +41,7 @@ class DeclaredLaunch:
         shared: dynamic shared memory of a block, in bytes.
         cooperative, dependent: flags of the launch.
         structures: those that the parameters are put together to.
+        memories: workspaces by the names that ``Given`` and tensor maps have for them.
     """
 
     function: str
@@ -50,6 +51,7 @@ class DeclaredLaunch:
     cooperative: bool = False
     dependent: bool = False
     structures: Sequence[Structure] = ()
+    memories: Mapping[str, Workspace] = field(default_factory=dict)
 
     @property
     def mapped(self) -> dict[str, EncodedMap]:

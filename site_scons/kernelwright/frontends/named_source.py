@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar
@@ -27,6 +27,7 @@ class SourceRequest:
     definition: ClassVar[None] = None
     if_late: ClassVar[str] = ""
     remedy: ClassVar[str | None] = None
+    otherwise: ClassVar[str] = ""
     unit: Unit
     root: str
     file: str
@@ -44,7 +45,8 @@ class SourceRequest:
 
     @property
     def cannot(self) -> str:
-        """The beginning of a message for an error of the compiler: what it cannot do. ``remedy`` ends the message."""
+        """The beginning of a message for an error of the compiler: what it cannot do. ``remedy`` ends the message, and
+        ``otherwise`` the remedy for an error in the author's code."""
         raise NotImplementedError
 
 
@@ -88,12 +90,3 @@ def require_function(
     message = f"{os.path.relpath(request.file, request.root)} {what}; such functions are {known or 'none'}"
     remedy = f"name a function of the file that is decorated with {decorator}"
     raise DefinitionError(message, Where(location=f"{request.file}:{line}"), remedy)
-
-
-def is_plain(value: Any) -> bool:
-    """Whether JSON gives a value back as it is; tuples become lists, which is the same to a shape."""
-    if isinstance(value, Mapping):
-        return all(isinstance(key, str) and is_plain(item) for key, item in value.items())
-    if isinstance(value, (list, tuple)):
-        return all(map(is_plain, value))
-    return value is None or isinstance(value, (bool, int, float, str))

@@ -98,7 +98,7 @@ def _error(error: BaseException, request: SourceRequest, watch: Watch) -> Kernel
     if isinstance(error, ModuleNotFoundError):
         of_source.remedy = f"install it in the environment of {request.unit.python}, or leave it out of the source"
     if watch.frames(error) or isinstance(error, SyntaxError):
-        of_source.remedy = of_source.remedy or "mend that line"
+        of_source.remedy = of_source.remedy or f"mend that line{request.otherwise}"
         return of_source
     message = f"{type(error).__name__}: {next(iter(text_of(error).strip().splitlines()), '')}".removesuffix(": ")
     return LoweringError(f"{request.cannot}: {message}", request.where, request.remedy, of_source.detail)

@@ -11,7 +11,7 @@ from ...define.arguments import Tensor, check_arguments
 from ..declared_launch import lower_launches
 from ..other_process import asked, source_of
 from ..unit import LoweredKernel, Unit
-from .program import ENVIRONMENT, Program
+from .program import ENVIRONMENT, Program, sent
 from .worker import Lowered, TileLangRequest
 
 
@@ -25,7 +25,8 @@ def lowered_by_tilelang(program: Program, unit: Unit) -> Lowered:
     """
     program.check(unit.where)
     source = source_of(program.source, unit)
-    request = TileLangRequest(**source, function=program.function, arguments=program.arguments)
+    arguments = {name: sent(value) for name, value in program.arguments.items()}
+    request = TileLangRequest(**source, function=program.function, arguments=arguments)
     return asked(ENVIRONMENT, "tilelang.worker", request, unit)
 
 

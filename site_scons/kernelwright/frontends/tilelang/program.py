@@ -6,12 +6,14 @@ the definition only names the source, and a process of that environment imports 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from os import PathLike
 from typing import Any
 
 from ...core.errors import DefinitionError, Where, shown
 from ...core.need import Need, OwnEnvironment
-from ..named_source import check_source, is_plain
+from ...define.sizes import Size, text_of
+from ..named_source import check_source
 
 VERSION = "0.1.15"
 """The release of TileLang that the front end is written for: what its lowering returns is not documented."""
@@ -20,6 +22,11 @@ NEED = Need("tilelang", f"tilelang=={VERSION}")
 
 ENVIRONMENT = OwnEnvironment("TileLang", NEED, VERSION, "tilelang_python")
 """Where it is installed."""
+
+REMEDY = (
+    "use numbers, texts, None, sizes that have names, and lists, tuples and dictionaries of these; a dtype is a text: "
+    "'float16'"
+)
 
 
 class Program:
@@ -31,7 +38,8 @@ class Program:
     Arguments:
         source: the path of a Python file, relative to that of the definition.
         function: the name of a function in it that is decorated with ``@tilelang.jit``.
-        arguments: the values, by the names of the function's parameters, and of its ``T.const`` sizes.
+        arguments: the values, by the names of the function's parameters, and of its ``T.const`` sizes. For a
+            :class:`Size`, the function gets what ``T.dynamic`` makes of its name.
     """
 
     def __init__(self, source: str | PathLike[str], function: str, /, **arguments: Any) -> None:
@@ -43,7 +51,27 @@ class Program:
         """Raise a DefinitionError for what cannot be."""
         check_source(self.source, self.function, 'Program("matmul.py", "matmul", M=1024)', where)
         for name, value in self.arguments.items():
-            if not is_plain(value):
-                message = f"argument {name!r} of the Program is {shown(value)}, which cannot be passed to a process"
-                remedy = "use numbers, texts, None, and lists and dictionaries of these; a dtype is a text: 'float16'"
-                raise DefinitionError(message, where, remedy)
+            try:
+                sent(value)
+            except TypeError as error:
+                message = f"argument {name!r} of the Program is {shown(value)}, and {error}"
+                raise DefinitionError(message, where, REMEDY) from error
+
+
+def sent(value: Any) -> Any:
+    """A value as JSON data that tells tuples, lists and sizes apart: ``["tuple", 64, ["size", "m"]]``.
+
+    Raises:
+        TypeError: it cannot be passed to the function.
+    """
+    if isinstance(value, Size):
+        if not text_of(value).isidentifier() or value.dtype != "int32":
+            raise TypeError("a size of the call is a name, which is int32")
+        return ["size", value.text]
+    if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
+        return {name: sent(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return ["tuple" if isinstance(value, tuple) else "list", *map(sent, value)]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError("it cannot be passed to a process")

@@ -6,18 +6,22 @@ Written for TileLang 0.1.15.
 from __future__ import annotations
 
 import itertools
+import json
+import os
 import re
 import shlex
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any, ClassVar, cast
 
-from ...core.errors import DefinitionError, LoweringError
+from ...core.errors import DefinitionError, LoweringError, Where
 from ...core.signature import TensorMap
-from ...define.arguments import Scalar, Tensor
-from ...define.sizes import Size
+from ...define.arguments import Scalar, Tensor, Workspace
+from ...define.sizes import Size, names_in
+from ...define.strides import COMPACT, all_strides
 from ..launches import DeclaredLaunch, Given
 from ..named_source import SourceRequest, require_function
 
@@ -78,7 +82,7 @@ class Lowered:
 
 @dataclass(frozen=True)
 class TileLangRequest(SourceRequest):
-    """Lower a function, which is called with these values."""
+    """Lower a function, which is called with these values, in the form of ``sent`` in ``program.py``."""
 
     op: ClassVar[str] = "tilelang"
     result: ClassVar[type[Lowered]] = Lowered
@@ -88,6 +92,17 @@ class TileLangRequest(SourceRequest):
     def cannot(self) -> str:
         """What TileLang cannot do if it raises an error itself, for messages."""
         return f"TileLang cannot lower {self.function} for {self.unit.arch}"
+
+    @property
+    def otherwise(self) -> str:  # type: ignore[override]
+        """What may help besides, for messages: a number in place of a size that callers choose."""
+        names = dict.fromkeys(re.findall(r'\["size", "(\w+)"\]', json.dumps(self.arguments)))
+        return f"; or, if it needs to know {' or '.join(names)}, give the Program a number for it" if names else ""
+
+    @property
+    def remedy(self) -> str | None:  # type: ignore[override]
+        """The same where nothing else is known to help."""
+        return self.otherwise.removeprefix("; or, ") or None
 
 
 class UnsupportedError(Exception):
@@ -197,8 +212,11 @@ class _Function:
 
 def _called(jit: Any, request: TileLangRequest) -> Any:
     """The TIR that a function makes of its values."""
+    sizes: dict[str, Any] = {}
+    values = {name: _value(value, sizes) for name, value in request.arguments.items()}
+    _refuse_decisions(tuple(sizes.values()), request)
     try:
-        return jit.get_tir(**request.arguments)
+        return jit.get_tir(**values)
     except (TypeError, ValueError) as error:
         # Where no line of the author's has run, it is the call that is wrong.
         if any(
@@ -208,6 +226,52 @@ def _called(jit: Any, request: TileLangRequest) -> Any:
             raise
         message = f"{request.function} cannot be called with the values of the Program: {str(error).strip()}"
         raise DefinitionError(message, None, "give a value to each of its parameters that is no tensor") from error
+
+
+def _value(sent: Any, sizes: dict[str, Any]) -> Any:
+    """A value that was sent; ``sizes`` gets the variable of each size in it."""
+    if isinstance(sent, Mapping):
+        return {name: _value(item, sizes) for name, item in sent.items()}
+    if not isinstance(sent, list):
+        return sent
+    kind, *items = sent
+    if kind == "size":
+        import tilelang.language as T
+
+        return sizes.setdefault(items[0], T.dynamic(items[0]))
+    return (tuple if kind == "tuple" else list)(_value(item, sizes) for item in items)
+
+
+def _refuse_decisions(sizes: Sequence[Any], request: TileLangRequest) -> None:
+    """Have the author's Python code not decide by whether a size is equal to something. TVM answers that expressions
+    differ unless they are one object, which is wrong for some calls.
+
+    Arguments:
+        sizes: the variables of sizes that callers choose.
+    """
+    import tilelang
+    from tvm.tirx.expr import EqualOp, NotEqualOp
+    from tvm.tirx.stmt_functor import post_order_visit
+
+    folder = os.path.dirname(tilelang.__file__)  # noqa: PTH120
+
+    def answer(compared: Any) -> Callable[[Any], bool]:
+        usual = compared.__bool__
+
+        def decide(self: Any) -> bool:
+            caller, used = sys._getframe(1), list[Any]()
+            if not self.a.same_as(self.b) and not caller.f_code.co_filename.startswith(folder):
+                post_order_visit(self.asobject(), used.append)
+            if any(node.same_as(size) for node in used for size in sizes):
+                message = f"{request.function} decides by whether {self.a} is {self.b}, which only a call knows"
+                where = Where(location=f"{caller.f_code.co_filename}:{caller.f_lineno}")
+                raise DefinitionError(message, where, f"mend that line{request.otherwise}")
+            return bool(usual(self))
+
+        return decide
+
+    for kind in (EqualOp, NotEqualOp):
+        kind.__bool__ = answer(kind)
 
 
 def _target(arch: str) -> Any:
@@ -232,8 +296,9 @@ class _HostReader:
         self._function = function
         self._device = {str(f.attrs["global_symbol"]): f for _, f in device.functions.items()}
         self._started = False
-        self._sizes: dict[str, str] = {}
-        self._maps: dict[str, TensorMap] = {}
+        # By the variables themselves: several may have one name, such as two maps of one tensor.
+        self._values: list[tuple[Any, str | TensorMap | Given]] = []
+        self._memories: dict[str, Workspace] = {}
         self._written: set[str] = set()
         self.launches: list[DeclaredLaunch] = []
         self._tensors = {str(buffer.data.name): str(buffer.name) for _, buffer in function.buffer_map.items()}
@@ -245,12 +310,23 @@ class _HostReader:
             raise UnsupportedError("its host code launches no device function")
 
     def arguments(self, alignment: int) -> dict[str, Tensor | Scalar]:
-        """The arguments, in the order of a call.
+        """The arguments, in the order of a call. A tensor that no launch gets may be None, as with TileLang itself, if
+        others tell its sizes.
 
         Arguments:
             alignment: bytes that tensors are aligned to.
         """
-        return dict(self._argument(parameter, alignment) for parameter in self._function.params)
+        arguments = dict(self._argument(parameter, alignment) for parameter in self._function.params)
+        values = [value for launch in self.launches for value in launch.passed.values()]
+        used = {value.name for value in values if isinstance(value, Given)}
+        used |= {value.tensor for value in values if isinstance(value, TensorMap)}
+        shapes = {name: value.shape for name, value in arguments.items() if isinstance(value, Tensor)}
+        names = {name: {each for size in shape for each in names_in(size)} for name, shape in shapes.items()}
+        told = set[str]().union(*(names[name] for name in used & names.keys()))
+        for name, value in arguments.items():
+            if isinstance(value, Tensor) and name not in used and value.strides == COMPACT and names[name] <= told:
+                arguments[name] = Tensor.of_fields(**{**vars(value), "optional": True})
+        return arguments
 
     def _argument(self, parameter: Any, alignment: int) -> tuple[str, Tensor | Scalar]:
         buffer = self._function.buffer_map.get(parameter)
@@ -260,9 +336,10 @@ class _HostReader:
                 raise UnsupportedError(message)
             return str(parameter.name), Scalar(str(parameter.dtype))
         name = str(buffer.name)
-        _require_compact(buffer)
-        shape = (_number(_size(size, _plain)) for size in buffer.shape)
-        return name, Tensor(str(buffer.dtype), *shape, alignment=alignment, written=name in self._written)
+        shape, strides = ([_number(_size(size, _plain)) for size in sizes] for sizes in (buffer.shape, buffer.strides))
+        told = COMPACT if _is_compact(shape, strides) else strides
+        tensor = Tensor(str(buffer.dtype), *shape, alignment=alignment, written=name in self._written, strides=told)
+        return name, tensor
 
     def _visit(self, node: Any) -> None:
         kind = type(node).__name__
@@ -276,6 +353,9 @@ class _HostReader:
             self._evaluate(node.value)
         elif kind in ("AttrStmt", "DeclBuffer", "AssertStmt"):
             self._visit_body(node)
+        elif kind == "AllocBuffer" and str(node.buffer.scope()) == "global":
+            self._allocate(node.buffer)
+            self._visit_body(node)
         elif self._started and kind != "Return":
             raise UnsupportedError(f"its host code has a {kind}: {_first_line(node)}")
 
@@ -286,7 +366,13 @@ class _HostReader:
 
     def _bind(self, variable: Any, value: Any) -> None:
         if self._started and _name_of(value) != "tirx.tvm_stack_alloca":  # that is memory for a tensor map
-            self._sizes[str(variable.name)] = self._text(value)
+            self._values.append((variable, self._text(value)))
+
+    def _allocate(self, buffer: Any) -> None:
+        """Note memory of a call, which ``T.alloc_global`` asks for."""
+        name = f"memory {len(self._memories)}"
+        self._memories[name] = Workspace(str(buffer.dtype), *(_number(self._text(size)) for size in buffer.shape))
+        self._values.append((buffer.data, Given(name)))
 
     def _evaluate(self, call: Any) -> None:
         if _name_of(call) not in ("tirx.tvm_call_packed", "tirx.call_packed"):
@@ -313,7 +399,7 @@ class _HostReader:
         # It gives the stride of the innermost dimension, too, which is that of an element.
         sizes, strides, box, steps = (tuple(itertools.islice(values, rank)) for _ in range(4))
         lists = sizes, strides[1:], tuple(map(int, box)), tuple(map(int, steps))
-        self._maps[str(arguments[0].name)] = TensorMap(tensor, DATA_TYPES[dtype], *lists, *map(int, values))
+        self._values.append((arguments[0], TensorMap(tensor, DATA_TYPES[dtype], *lists, *map(int, values))))
 
     def _launch(self, callee: str, arguments: list[Any]) -> None:
         function = self._device[callee]
@@ -327,12 +413,13 @@ class _HostReader:
         names = ("use_cooperative_groups", "has_cuda_pdl_sync")
         cooperative, dependent = (bool(int(attributes.get(name, 0))) for name in names)
         parameters = {f"p{number}": value for number, value in enumerate(passed)}
-        self.launches.append(DeclaredLaunch(callee, parameters, launched, shared, cooperative, dependent))
+        launch = DeclaredLaunch(callee, parameters, launched, shared, cooperative, dependent)
+        self.launches.append(replace(launch, memories=self._memories))
 
     def _passed(self, value: Any, dtype: str) -> Given | TensorMap | Size:
-        """What a parameter gets: a tensor, a map, or a number."""
-        known, tensor = self._maps.get(str(getattr(value, "name", ""))), self._tensor(value)
-        if known is not None:
+        """What a parameter gets: a tensor or other memory, a map, or a number."""
+        known, tensor = self._value_of(value), self._tensor(value)
+        if isinstance(known, TensorMap):
             return known
         if tensor is not None:
             return Given(tensor)
@@ -340,8 +427,15 @@ class _HostReader:
             raise UnsupportedError(f"its host code passes the pointer {_first_line(value)}")
         return Size(_number(self._text(value)), dtype)
 
+    def _value_of(self, variable: Any) -> str | TensorMap | Given | None:
+        """What the host code has computed, encoded or allocated under a variable."""
+        return next((value for known, value in self._values if known.same_as(variable)), None)
+
     def _tensor(self, value: Any) -> str | None:
-        """The tensor whose data a pointer is to."""
+        """The tensor, or the memory of the call, whose data a pointer is to."""
+        known = self._value_of(value)
+        if isinstance(known, Given):
+            return known.name
         return self._tensors.get(str(value.name)) if type(value).__name__ == "Var" else None
 
     def _note_written(self, function: Any, passed: Sequence[Given | TensorMap | Size]) -> None:
@@ -363,18 +457,17 @@ class _HostReader:
                 self._written.add(value.tensor)
 
     def _text(self, node: Any) -> str:
-        return _size(node, lambda variable: self._sizes.get(str(variable.name), _plain(variable)))
+        def name_of(variable: Any) -> str:
+            known = self._value_of(variable)
+            return known if isinstance(known, str) else _plain(variable)
+
+        return _size(node, name_of)
 
 
-def _require_compact(buffer: Any) -> None:
-    """Raise an UnsupportedError for a tensor with gaps or another order of its dimensions."""
-    expected = "1"
-    texts = [_size(size, _plain) for size in buffer.shape]
-    for size, stride in zip(reversed(texts), reversed([_size(s, _plain) for s in buffer.strides]), strict=False):
-        if _product(stride) != _product(expected):
-            message = f"argument {buffer.name!r} has strides of its own ({', '.join(map(str, buffer.strides))})"
-            raise UnsupportedError(f"{message}: launches pass tensors in row-major order without gaps")
-        expected = f"({expected} * {size})"
+def _is_compact(shape: Sequence[int | str], strides: Sequence[int | str]) -> bool:
+    """Whether a tensor has its elements in row-major order, without gaps."""
+    compact = all_strides("", shape, COMPACT)
+    return all(_product(str(one)) == _product(str(other)) for one, other in zip(strides, compact, strict=False))
 
 
 def _product(text: str) -> list[str]:
