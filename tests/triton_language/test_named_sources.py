@@ -69,6 +69,46 @@ def _(x, alpha):
 '''
 
 
+STEPS = """\
+import triton
+import triton.language as tl
+from kernelwright import kernel
+from kernelwright.triton import Program, Size, Tensor, Workspace, ceildiv
+
+
+@triton.jit
+def scaled(value):
+    return value * 2
+
+
+@triton.jit
+def first_kernel(x, between, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(between + at, scaled(tl.load(x + at, mask=at < n)), mask=at < n)
+
+
+@triton.jit
+def second_kernel(between, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, scaled(tl.load(between + at, mask=at < n)), mask=at < n)
+
+
+@kernel(frontend="triton", outputs=["y"])
+def steps():
+    vector, between = Tensor("float32", "n"), Workspace("float32", "n")
+    sizes = {"n": Size("n"), "BLOCK": 64, "grid": ceildiv("n", 64)}
+    return [
+        Program(first_kernel, x=vector, between=between, **sizes),
+        Program(second_kernel, between=between, y=vector, **sizes),
+    ]
+
+
+@steps.reference
+def _(x):
+    return 4 * x
+"""
+
+
 def named(text: str, name: str) -> tuple[str, str]:
     """A definition file that has its function: the source alone, and the definition that names it."""
     head, definition = text.split("@kernel", 1)
@@ -88,7 +128,7 @@ def new_project(folder: Path, python: str | None) -> Project:
     project = Project.of(folder, SETTINGS + (f'triton_python = "{python}"\n' if python else ""))
     project.write("tiles.py", (KERNELS / "tiles.py").read_text())
     project.write("spaces.py", 'POINTS = [{"BLOCK": 16, "num_warps": 1}, {"BLOCK": 128, "num_warps": 4}]\n')
-    texts = {name: (KERNELS / f"{name}.py").read_text() for name in ("add", "gemm")} | {"scaled": MORE}
+    texts = {name: (KERNELS / f"{name}.py").read_text() for name in ("add", "gemm")} | {"scaled": MORE, "steps": STEPS}
     texts["add"] = texts["add"].replace('"triton", configs=grid(dtype=["float32", "float16"])', SPECIALIZED)
     for name, text in texts.items():
         source, definition = named(text, name) if python is not None else ("", text)
@@ -102,7 +142,7 @@ def new_project(folder: Path, python: str | None) -> Project:
 def built(request, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A built project, which tests do not change."""
     project = new_project(tmp_path_factory.mktemp("named"), request.param)
-    assert project.scons("-j2").labels["LOWER"] == 5
+    assert project.scons("-j2").labels["LOWER"] == 6
     return project
 
 
@@ -128,7 +168,7 @@ def test_the_code_is_the_same_byte_for_byte(built, tmp_path):
         pytest.skip("the other way needs Triton in this environment")
     other = new_project(tmp_path, None)
     other.scons("-j2")
-    assert len(made(built)) == 5 * 6
+    assert len(made(built)) == 6 * 6
     assert made(built) == made(other)
 
 
@@ -157,7 +197,7 @@ def test_references_are_compared_in_the_interpreter_of_that_environment(project)
     if subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("that environment has no PyTorch and NumPy")
     run = project.scons("check", "-j2")
-    assert run.labels == {"CHECK": 5}
+    assert run.labels == {"CHECK": 6}
     assert re.search(r"\[ CHECK \] add/\S*all_multiple_of-16\S* interpreted\n", run.output)
     assert project.scons("check").stages == []
     project.replace("tiles.py", "a + b", "a + b + (a > 1)")

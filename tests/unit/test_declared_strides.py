@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from kernelwright.core.errors import DefinitionError, Where
 from kernelwright.cuda import Exported, Scalar, Size, Source, Stride, Tensor, TensorMap, Workspace
-from kernelwright.cutedsl import Program as CuteDslProgram
 from kernelwright.define.arguments import check_arguments, told_strides
 from kernelwright.frontends.unit import Unit
 from kernelwright.runtime.arguments import Described, Signatures
@@ -89,8 +88,6 @@ def test_what_has_no_such_dimension_and_what_would_be_two_things_is_refused() ->
     for argument, dimension in (("x", -1), ("x", "0"), (0, 0)):
         with pytest.raises(DefinitionError, match="a Stride is of"):
             Stride(argument, dimension)  # type: ignore[arg-type]
-    with pytest.raises(DefinitionError, match="kernels in CuTe DSL take compact arrays"):
-        CuteDslProgram(print, x=x).check((), WHERE)
 
 
 def lowered(unit: Unit, **arguments: Any) -> dict[str, Any]:

@@ -28,6 +28,19 @@ class Made:
 
 
 @dataclass(frozen=True)
+class Joined:
+    """What Triton made of several functions, with device code that all of them have in common.
+
+    Arguments:
+        parts: for each function and each arch.
+        files: as ``LoweredKernel.read``.
+    """
+
+    parts: tuple[tuple[Compiled, ...], ...]
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Interpreted:
     """The result of a run in the interpreter.
 
@@ -74,10 +87,21 @@ class CompileRequest(SourceRequest):
 
 
 @dataclass(frozen=True)
+class JoinRequest(CompileRequest):
+    """Make one module of what several requests have made; the others are the options of each."""
+
+    op: ClassVar[str] = "join"
+    result: ClassVar[type[Joined]] = Joined  # type: ignore[assignment]
+    parts: tuple[tuple[Compiled, ...], ...]
+    compiled_with: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True)
 class InterpretRequest(CompileRequest):
-    """Run a program in the interpreter.
+    """Run a program in the interpreter, and others of the same source after it.
 
     Arguments:
+        others: those that compile the others.
         shapes: argument -> its shape; None: it is a number.
         strides: tensor -> its strides.
         numbers: argument -> its value.
@@ -87,6 +111,7 @@ class InterpretRequest(CompileRequest):
     op: ClassVar[str] = "interpret"
     result: ClassVar[type[Interpreted]] = Interpreted  # type: ignore[assignment]
     remedy: ClassVar[str | None] = "look whether it reads or writes beyond the end of a tensor"
+    others: tuple[CompileRequest, ...]
     shapes: Mapping[str, tuple[int, ...] | None]
     strides: Mapping[str, tuple[int, ...]]
     numbers: Mapping[str, Any]

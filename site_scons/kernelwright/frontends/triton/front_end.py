@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...core.errors import DefinitionError
 from ..base import FrontEnd, LoweredFiles
-from ..sequence import Launches
+from ..sequence import Launches, each_of
 from .program import ENVIRONMENT, INTERPRETER, NEED, Program
 from .recorded import RecordedVariant
 
@@ -55,7 +55,7 @@ class TritonProgram(FrontEnd):
         """See :meth:`FrontEnd.interpreted`."""
         if isinstance(returned, RecordedVariant):
             raise DefinitionError("a recorded function has no reference", unit.where, "compare it in the program")
-        if isinstance(returned, Program) and returned.source is not None:
+        if any(program.source is not None for program, _ in each_of(returned, unit)):
             from .elsewhere import interpreted_elsewhere
 
             return interpreted_elsewhere(returned, unit)

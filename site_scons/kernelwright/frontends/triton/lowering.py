@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from ...core.arch import SHARED_MEMORY
-from ...core.errors import DefinitionError, LoweringError
+from ...core.errors import LoweringError
 from ...core.files import canonical_json
 from ...define.arguments import Workspace
 from ...define.sizes import Size, Sizes, text_of
@@ -21,7 +21,7 @@ from ..unit import LoweredKernel, Unit
 from .compiler import Compiled, compiled, source_text
 from .data import Made
 from .descriptor import TensorDescriptor
-from .elsewhere import compiled_elsewhere
+from .elsewhere import compiled_elsewhere, joined_elsewhere
 from .heuristics import each_specialized
 from .joined import joined
 from .program import Program
@@ -51,14 +51,12 @@ def lower(
         return lower_recorded(returned, unit, progress)
     unit = returned.checked(unit)
     programs = each_specialized(returned, unit)
-    if len(programs) > 1 and any(program.source for program, _ in programs):
-        message = "it has several launches, and a process of its own compiles a Program that names its source"
-        remedy = "install Triton beside Kernelwright and pass functions, or make a kernel of each launch"
-        raise DefinitionError(message, unit.where, remedy)
     made = [_made(program, own, progress) for program, own in programs]
     results: list[Sequence[Compiled]] = [one.results for one in made]
+    named = next((program for program, _ in programs if program.source), None)
     if len(made) > 1:
-        results[:] = joined(results, [one.options for one in made], unit)
+        options = [one.options for one in made]
+        results[:] = joined_elsewhere(named, made, unit) if named else joined(results, options, unit)
     programs = [(p.with_options(one.options), own) for (p, own), one in zip(programs, made, strict=True)]
     whole = Launches([program for program, _ in programs])
     progress("making host code")

@@ -7,8 +7,10 @@ from types import ModuleType
 from typing import Any, cast
 
 from ..named_source import require_function
+from ..sequence import Launches
 from .compiler import compiled
-from .data import CompileRequest, Interpreted, InterpretRequest, Made
+from .data import CompileRequest, Interpreted, InterpretRequest, Joined, JoinRequest, Made
+from .joined import joined
 from .program import INTERPRETER, Program
 
 
@@ -35,22 +37,27 @@ def _compile(request: CompileRequest, module: ModuleType) -> Made:
     return Made(*compiled(_program_of(request, module), request.unit, lambda doing: None))
 
 
+def _join(request: JoinRequest, module: ModuleType) -> Joined:
+    return Joined(tuple(map(tuple, joined(request.parts, request.compiled_with, request.unit))))
+
+
 def _interpret(request: InterpretRequest, module: ModuleType) -> Interpreted:
-    """Run a program with arrays, and answer with what is in them afterwards."""
+    """Run programs with arrays, and answer with what is in them afterwards."""
     from .interpreter import interpreted, view_of
 
-    program = _program_of(request, module)
+    programs = Launches([_program_of(one, module) for one in (request, *request.others)])
+    declared = programs.declared
     memories = [bytearray(content) for content in request.contents]
     parts = iter(memories)
     arguments = [
         request.numbers[name]
         if shape is None
-        else view_of(next(parts), program.declared[name].dtype, shape, request.strides[name])
+        else view_of(next(parts), declared[name].dtype, shape, request.strides[name])
         for name, shape in request.shapes.items()
     ]
-    interpreted(program, request.unit)(*arguments)
+    interpreted(programs, request.unit)(*arguments)
     return Interpreted(tuple(map(bytes, memories)))
 
 
-OPERATIONS = {CompileRequest: _compile, InterpretRequest: _interpret}
+OPERATIONS = {CompileRequest: _compile, JoinRequest: _join, InterpretRequest: _interpret}
 """Request -> what does it, for ``worker/elsewhere.py``."""
