@@ -1,4 +1,4 @@
-"""Kernels with headers of installed packages: what is compared where, so that no other header's code is taken."""
+"""Kernels with headers of packages and of the system: what is compared where, so that no other one's code is taken."""
 
 from __future__ import annotations
 
@@ -181,3 +181,47 @@ def test_on_demand_the_same_is_compared(built: Project, site: Path, tmp_path: Pa
     with (own / "acme_headers/runtime.a").open("ab") as archive:
         archive.write(b"\n")
     assert [run(), run()] == ["False 8", "True 8"]
+
+
+def test_a_folder_of_the_system_is_one_by_its_path_and_its_contents(built: Project, site: Path, tmp_path: Path) -> None:
+    header, listed = tmp_path / "opt/include/acme/factor.h", "package:acme_more/include"
+    write(header, "#define FACTOR 3\n#define ADDED COMPLETE\n")
+
+    def project(name: str, folder: Path | str = tmp_path / "opt/include") -> Project:
+        made = new_project(tmp_path / name, site, site / "acme_headers/runtime.a")
+        for file, text in (("device", DEVICE), ("own", OWN.replace("package:acme_headers/csrc/", ""))):
+            includes = f'"{folder}", "/usr/include/arpa'
+            made.write(f"kernels/{file}.py", text.replace(f'"{listed}", "package:acme_headers/include', includes))
+        made.write("kernels/packaged.cc", "#include <ftp.h>\n" + HOST)
+        made.replace("kernels/device.py", "#include", "#include <ftp.h>\n#include")
+        made.replace("pyproject.toml", str(site.parent), str(tmp_path))
+        return made
+
+    first, second = project("first"), project("second")
+    first.scons()
+    assert first.python(VALUE) == "5\n" and labels_of(second) == {"CACHED"}
+    for script in ("times/default/cuda/compile_sm_80.sh", "packaged/objects/compile_packaged.cc.sh"):
+        assert (
+            f" -I {header.parents[1]} -I /usr/include/arpa "
+            in (first.folder / "build/kernels/demo" / script).read_text()
+        )
+    records = b"".join(
+        path.read_bytes() for path in (first.folder / "build/.kernelwright").rglob("*") if path.is_file()
+    )
+    assert records.count(b"/usr/include/arpa/ftp.h") >= 2, "the host compiler's identity does not stand for it"
+    write(header, "#define FACTOR 4\n#define ADDED 0\n")
+    assert labels_of(first) == {"PTX", "CUBIN", "OBJECT"} and labels_of(second) == {"CACHED"}
+    assert first.python(VALUE) == second.python(VALUE) == "4\n"
+    found = (first.folder / "SConstruct").read_text().removesuffix(SCONSTRUCT)
+    program = found + 'kernel = kw.load("kernels/own.py").packaged.using(archs=["sm_80"]).compile()\n'
+    demand = Demand(first)
+    for value in (4, 6):
+        write(header, f"#define FACTOR {value}\n#define ADDED 0\n")
+        assert demand.run(program + "print(kernel())").stdout.strip() == str(value)
+    errors = project("third", tmp_path / "nowhere").scons("-k", ok=False).output
+    assert f"includes names '{tmp_path}/nowhere', which is no folder on this machine" in errors
+    inside = tmp_path / "third/include"
+    inside.mkdir()
+    errors = project("third", inside).scons("-k", ok=False).output
+    assert f"includes names '{inside}', which other checkouts of the project do not have" in errors
+    assert "write '../include'" in errors

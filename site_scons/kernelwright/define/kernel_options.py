@@ -52,11 +52,10 @@ def check_sources(sources: Sequence[str], where: Where) -> None:
 def check_includes(includes: Sequence[str], where: Where) -> None:
     """Raise a DefinitionError for a name that is not one of a folder of headers."""
     for folder in includes:
-        if not is_relative(folder.removeprefix(IN_PACKAGE)):
+        if not is_relative(folder.removeprefix(IN_PACKAGE if folder.startswith(IN_PACKAGE) else "/")):
             message = f"includes contains {folder!r}, which is no path of a folder"
-            raise DefinitionError(
-                message, where, f'{BESIDE}, or in an installed package: "{IN_PACKAGE}cutlass/include"'
-            )
+            remedy = f'{BESIDE}, absolute ones, or in an installed package: "{IN_PACKAGE}cutlass/include"'
+            raise DefinitionError(message, where, remedy)
 
 
 LIBRARY = re.compile(r"[A-Za-z0-9][\w+.-]*")

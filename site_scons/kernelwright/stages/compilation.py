@@ -25,7 +25,7 @@ class Compilation(Generic[AnyJob]):
     Arguments:
         job: what is compiled, with stand-ins for paths of this machine.
         real: the same with those paths.
-        folders: folders of headers in the project by their names; they have to be there.
+        folders: folders of headers by their names among ``includes``, but for those in packages.
     """
 
     job: AnyJob
@@ -37,9 +37,13 @@ class Compilation(Generic[AnyJob]):
         """The arch that code is made for, if that is one."""
         return getattr(self.job, "arch", "")
 
-    def require_sound(self) -> None:
-        """Raise a DefinitionError if a folder of headers is not there, or a flag asks for a device linker."""
-        require_folders(self.folders, self.real.where)
+    def require_sound(self, top: Path) -> None:
+        """Raise a DefinitionError if a folder of headers cannot be taken, or a flag asks for a device linker.
+
+        Arguments:
+            top: the project's folder.
+        """
+        require_folders(self.folders, top, self.real.where)
         require_no_device_linker(self.real.flags, self.real.where)
 
     def note(self, done: CompiledCode, begun: int, stage: StageRun, *sources: Path) -> None:

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.dependencies import IN_PACKAGE, is_portable, present_digest
+from ..core.dependencies import IN_PACKAGE, dependency_name, is_portable, present_digest
 from ..core.errors import DefinitionError, EditedError, ToolchainError, Where
 from ..core.surroundings import OUTSIDE, interpreter
 from .runs import Run, Services, lacks
@@ -132,9 +132,10 @@ class KernelContext:
         """The flags of a compiler that runs in a folder; the author's files are beside the definition."""
         if not (self.front_end.includes_sources or self.front_end.has_host_code):
             return self.flags
-        own = [os.path.relpath(path, folder) for path in (self._beside, *self.own_folders.values())]
-        installed = map(str, self.package_folders.values())
-        return (*(word for path in (*own, *installed) for word in ("-I", path)), *self.flags)
+        own = {"": self._beside, **self.own_folders}
+        named = (str(path) if name[:1] == "/" else os.path.relpath(path, folder) for name, path in own.items())
+        paths = (*named, *map(str, self.package_folders.values()))
+        return (*(word for path in paths for word in ("-I", path)), *self.flags)
 
     @property
     def _beside(self) -> Path:
@@ -142,7 +143,7 @@ class KernelContext:
 
     @property
     def own_folders(self) -> dict[str, Path]:
-        """The folders of headers in the project, by their names among ``includes``."""
+        """The folders of headers in the project or with an absolute path, by their names among ``includes``."""
         return {name: self._beside / name for name in self.record.options.includes if not name.startswith(IN_PACKAGE)}
 
     @cached_property
@@ -309,19 +310,26 @@ def require_no_device_linker(flags: Iterable[str], where: Where) -> None:
         raise DefinitionError(f"its flags have {match[0]}, and there is no device linker", where, remedy)
 
 
-def require_folders(folders: Mapping[str, Path], where: Where) -> None:
+def require_folders(folders: Mapping[str, Path], top: Path, where: Where) -> None:
     """Raise a DefinitionError if a folder of headers is not there; compilers take no notice of that.
+
+    So it does for an absolute path into the project or its repository, which would mean nothing in another checkout.
 
     It is called when something is compiled, so that only its kernel fails.
 
     Arguments:
         folders: those of :attr:`KernelContext.own_folders`.
+        top: the project's folder.
     """
+    beside = Path((where.location or "").rpartition(":")[0]).parent
     for name, path in folders.items():
         if not path.is_dir():
-            beside = Path((where.location or "").rpartition(":")[0]).parent.as_posix()
-            message = f"includes names {name!r}, which is no folder beside the definition"
-            raise DefinitionError(message, where, f"give paths relative to {beside}, or make the folder")
+            place = "on this machine" if name[0] == "/" else "beside the definition"
+            remedy = f"give paths relative to {beside.as_posix()}, or make the folder"
+            raise DefinitionError(f"includes names {name!r}, which is no folder {place}", where, remedy)
+        if name[0] == "/" and (ours := dependency_name(path, top, {}))[0] != "/":
+            message = f"includes names {name!r}, which other checkouts of the project do not have"
+            raise DefinitionError(message, where, f"write {os.path.relpath(ours, beside)!r}")
 
 
 def told(file: str, untracked: Iterable[str], unnamed: Iterable[str]) -> list[str]:

@@ -143,7 +143,7 @@ class NvccCompilation(Compilation[NvccJob]):
     def make(self, scratch: Path, stage: StageRun) -> None:
         """Have nvcc, or the programs that it would run, compile the source."""
         nvcc, host_compiler, begun = self.nvcc, self.host_compiler, time.time_ns()
-        self.require_sound()
+        self.require_sound(stage.run.top)
         job = replace(self.real, flags=(*self.own_flags(), *self.real.flags))
         run = NvccRun(job, nvcc, host_compiler, scratch, stage.tools, stage.stage.subject)
         if self.parted:
@@ -184,7 +184,7 @@ class NvrtcCompilation(Compilation["NvrtcJob"]):
         from ..toolchain.nvrtc_run import compile_with_nvrtc
 
         job, begun = self.real, time.time_ns()
-        self.require_sound()
+        self.require_sound(stage.run.top)
         done = compile_with_nvrtc(job, self.nvrtc, scratch, stage.tools, stage.stage.subject, self.store)
         self.note(done, begun, stage, job.folder / "device.cu")
 

@@ -47,7 +47,7 @@ class ObjectCompilation(Compilation[ObjectJob]):
     def make(self, scratch: Path, stage: StageRun) -> None:
         """Compile the source."""
         self._require_source(stage.where)
-        self.require_sound()
+        self.require_sound(stage.run.top)
         begun = time.time_ns()
         self.note(
             compile_object(self.real, self.nvcc, self.host_compiler, scratch, stage.tools, self.job), begun, stage

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,6 +107,10 @@ class Search:
 
         given = tuple(value for name, value in named if name in GIVEN)
         return cls(working, given, folders(QUOTED), tuple(itertools.chain(*map(folders, FOLDERS))))
+
+    def named(self, packages: Iterable[str]) -> list[str]:
+        """The folders in :func:`headers_in` whose files count: those in packages, and those that flags name."""
+        return [*packages, *map(str, (*self.quoted, *self.folders))]
 
     def places(self, first: Path | None) -> list[Path]:
         """The folders in which a name is looked for; ``first`` is that of the file, if the name is in quotes."""
@@ -258,7 +262,7 @@ def _expanded(flags: Sequence[str], folder: Path, seen: frozenset[Path] = frozen
 
 
 def headers_in(
-    listing: Path, folder: Path, nvcc: str, host_compiler: str, where: Where, packages: Collection[str] = ()
+    listing: Path, folder: Path, nvcc: str, host_compiler: str, where: Where, named: Iterable[str] = ()
 ) -> list[Path]:
     """The files in a dependency list of nvcc that are neither CUDA's nor the system's; absolute paths.
 
@@ -269,7 +273,8 @@ def headers_in(
         folder: the folder that nvcc ran in.
         nvcc, host_compiler: paths of the compilers, whose own headers do not count.
         where: the place for an error.
-        packages: folders whose files count wherever they are: a system has Python packages among its own files.
+        named: folders whose files count wherever they are, because a definition or a flag names them: the identity
+            of the tools does not stand for ``/usr/include/eigen3``, nor for Python packages of the system.
 
     Raises:
         ToolchainError: there is no list, or a name in it is not one of a file.
@@ -280,7 +285,7 @@ def headers_in(
         raise ToolchainError("nvcc left no list of the headers that it read", where) from error
     paths = [_absolute(name, folder) for name in parse_dependencies(text)]
     foreign = (*SYSTEM, *_below(host_compiler, COMPILERS), *_cuda_folders(paths, nvcc))
-    tops, own = (tuple(f"{top}/" for top in folders) for folders in (foreign, packages))
+    tops, own = (tuple(f"{top}/" for top in folders) for folders in (foreign, named))
     counting = (path for path in dict.fromkeys(paths) if str(path).startswith(own) or not str(path).startswith(tops))
     return [_existing(path, where) for path in counting]
 

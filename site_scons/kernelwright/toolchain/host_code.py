@@ -19,7 +19,7 @@ from ..core.files import pretty_json
 from ..core.request import ASIDE
 from ..processes.environment import place_for_shell
 from ..processes.tools import RunsTools, ToolCall, ToolResult
-from .headers import headers_in, options_files
+from .headers import Search, headers_in, options_files
 from .host_compiler import HostCompiler
 from .nvcc import Nvcc
 from .nvcc_run import HERE, CompiledCode, as_dependencies, resource_usage, shell_script, stand_in
@@ -187,5 +187,6 @@ def _headers(
 
 
 def _listed(job: ObjectJob, nvcc: Nvcc, host_compiler: HostCompiler, scratch: Path) -> Iterator[Path]:
+    named = Search.of(job.flags, job.folder).named(job.packages)
     for listing in sorted(scratch.glob(LISTING.format("*"))):
-        yield from headers_in(listing, job.folder, nvcc.path, host_compiler.path, job.where, job.packages)
+        yield from headers_in(listing, job.folder, nvcc.path, host_compiler.path, job.where, named)

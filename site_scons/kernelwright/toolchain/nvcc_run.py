@@ -17,7 +17,7 @@ from ..core.files import pretty_json
 from ..core.request import ASIDE
 from ..processes.environment import place_for_shell
 from ..processes.tools import Elsewhere, RunsTools, ToolCall, ToolResult
-from .headers import can_include, headers_in, options_files
+from .headers import Search, can_include, headers_in, options_files
 from .host_compiler import HostCompiler
 from .nvcc import Nvcc
 
@@ -179,7 +179,8 @@ class NvccRun:
     def headers(self) -> tuple[str, ...]:
         """The headers in the list that the run has left, as :class:`CompiledCode` has them."""
         job, places = self.job, (self.nvcc.path, self.host_compiler.path)
-        paths = headers_in(self.scratch / LISTING, job.folder, *places, job.where, job.packages)
+        named = Search.of(job.flags, job.folder).named(job.packages)
+        paths = headers_in(self.scratch / LISTING, job.folder, *places, job.where, named)
         if job.headers:
             paths = [path for path in paths if not path.is_relative_to(job.headers.path)]
         read = {*paths, *options_files(job.flags, job.folder)} - {job.folder / "device.cu"}
