@@ -66,6 +66,10 @@ FITTING = [
     *(("large", (x, x)) for x in (Large(INT32_LIMIT, 1), Large(INT32_LIMIT, 0), Large(65536, 32767))),
     ("strided", (Large(INT32_LIMIT, 1),)),
     *(("limits", (gaps(n, 3), 2)) for n in (2, 16, 18, 64)),
+    *(("leading", (None, f32(*lead, 6), f32(3))) for lead in ((), (5,), (2, 1, 3), (2, 0), (9, 9, 9))),
+    ("leading", (f32(2, 3), f32(2, 3, 4), f32(2, 3, 8), f32(4), f32(2, 3, 4))),
+    *(("leading", (None, f32(*shape)[..., :6], f32(3))) for shape in ((2, 3, 9), (9,), (1, 1, 9), (5, 0, 9))),
+    ("leading", (None, f32(3, 2, 6)[:, :1], f32(3))),
     *(("limits", (gaps(16, 3), k)) for k in (True, -(2**63) + 1)),
 ]
 
@@ -124,6 +128,14 @@ WRONG = [
     ("longer", (Large(32767, 65536),)),
     *(("limits", (gaps(*shape), k)) for shape, k in (((66, 3), 2), ((17, 3), 4), ((4, 3), 3), ((4, 3), False))),
     *(("limits", (gaps(4, 3), k)) for k in (0, 2**63 - 4)),
+    *(
+        ("leading", (None, x, f32(3)))
+        for x in (f32(3, 2, 6)[:, ::-1], f32(3, 4, 6)[:, :2], f32(2, 3, 6).transpose(1, 0, 2))
+    ),
+    *(("leading", (None, f32(*shape), f32(3))) for shape in ((), (50, 30, 6))),
+    *(("leading", (f32(*shape), f32(2, 3, 6), f32(3))) for shape in ((3, 2, 3), (6, 3), (3,), (), (1, 2, 3, 3))),
+    *(("leading", (f32(*sums), None, f32(2, 3, 6), f32(3), f32(2, 3, 3))) for sums in ((6,), (), (3, 2))),
+    ("leading", (None, f16(2, 3, 6), f32(3))),
     ("limits", (np.zeros((4, 6), np.bool_), 2)),
     ("limits", (gaps(66, 3), 2, np.zeros(66, np.bool_))),
     ("limits", (gaps(66, 3), 2.5)),

@@ -564,3 +564,74 @@ def test_outputs_that_are_left_out_are_device_memory(process: Process) -> None:
     assert printed == "(1000,) float16 1 <output of kernel scale: float16[1000] on cuda:1>\n"
     assert process.calls("allocate") == ["2000 in stream 0 from pool 1 of cuda:1"]
     assert "on cuda:1" in process.calls("launch")[0]
+
+
+# ---- leading dimensions
+
+
+def test_leading_dimensions_are_one_to_functions_and_outputs_have_those_of_an_input(process: Process) -> None:
+    process.run(
+        """
+        leading, w = made.kernel("leading"), on_cuda((8,), data=0x30000)
+        def launched(*lead, y=None, bias=None, sums=None, **more):
+            x = on_cuda((*lead, 16), data=0x20000, **more)
+            made_ = leading(x=x, w=w, bias=bias, y=y, sums=sums)
+            assert (made_ is None) == (y is not None)
+            assert made_ is None or [each.shape for each in made_] == [(*lead, 8), lead], made_
+        launched(2, 3), launched(), launched(1, 2, 1, 4), launched(2, 3, strides=(60, 20, 1))
+        launched(2, 3, bias=on_cuda((2, 3, 8), data=0x40000))
+        launched(2, 3, y=on_cuda((2, 3, 8), data=0x50000), sums=on_cuda((2, 3), data=0x60000))
+        launched(0, 7)
+        """,
+        parameters="pppppii",
+    )
+    launched = [line.split() for line in process.parameters()]
+    assert [[*line[1:4], *line[5:]] for line in launched] == [
+        ["0", "0x20000", "0x30000", "6", "16"],
+        ["0", "0x20000", "0x30000", "1", "16"],
+        ["0", "0x20000", "0x30000", "8", "16"],
+        ["0", "0x20000", "0x30000", "6", "20"],
+        ["0x40000", "0x20000", "0x30000", "6", "16"],
+        ["0", "0x20000", "0x30000", "6", "16"],
+    ]
+    assert (launched[5][0], launched[5][4]) == ("0x50000", "0x60000")
+    assert [line.split()[3] for line in process.calls("launch")] == ["6", "1", "8", "6", "6", "6"]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            "bias=on_cuda((3, 2, 8))",
+            "ValueError: kernel 'leading': arguments 'bias' of shape [3, 2, 8] and 'x' of shape [2, 3, 16] differ in "
+            "their leading dimensions, which fold into m\n  remedy: pass arrays with equal ones",
+        ),
+        (
+            "y=on_cuda((6, 8)), sums=on_cuda((2, 3))",
+            "ValueError: kernel 'leading': arguments 'x' of shape [2, 3, 16] and 'y' of shape [6, 8] differ in their ",
+        ),
+        (
+            "x=on_cuda((2, 3, 16), strides=(61, 20, 1))",
+            "ValueError: kernel 'leading': argument 'x' has leading dimensions that are not compact, and do not fold "
+            "into m\n  remedy: pass a contiguous copy, such as",
+        ),
+        (
+            "bias=on_cuda((2, 3, 8), strides=(8, 16, 1))",
+            "ValueError: kernel 'leading': argument 'bias' has leading dimensions that are not compact, and do not",
+        ),
+        (
+            "x=on_cuda(())",
+            "TypeError: kernel 'leading': argument 'x' has 0 dimensions, expected 1 or more: leading ones",
+        ),
+        (
+            'x=on_cuda((2, 3, 16), "int8")',
+            "passed: bias = None, x = int8[2, 3, 16] on cuda:0, w = float32[8] on cuda:0\n  float32 expects: bias = "
+            "float32[(..., m), d] or None, x = float32[(..., m), d * 2] with strides [any, 1], w = float32[d]\n",
+        ),
+        ("x=on_cuda((50, 30, 16))", "\n  float32 requires m < 1000, and m is 1500\n"),
+    ],
+)
+def test_leading_dimensions_that_do_not_fold_are_refused(process: Process, call: str, said: str) -> None:
+    named = f'{{"x": on_cuda((2, 3, 16)), "w": on_cuda((8,)), **dict({call})}}'
+    assert said in process.refusal(f'made.kernel("leading")(**{named})')
+    assert process.calls("launch") == []

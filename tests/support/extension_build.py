@@ -126,6 +126,7 @@ def entry_of(plan: KernelPlan) -> dict[str, Any]:
                 {"name": a.name, "kind": a.kind, "dtype": a.dtype, "shape": list(a.shape)}
                 | {"output": a.output, "written": a.written}
                 | ({} if a.given is True else {"given": a.given})
+                | ({"folds": True} if a.folds else {})
                 | ({} if a.default is None else {"default": a.default})
                 for a in variant.units[0].arguments
             ],

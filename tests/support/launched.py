@@ -246,6 +246,26 @@ def rules() -> Kernel:
     return Kernel(variants)
 
 
+def leading() -> Kernel:
+    """Two variants whose arrays have any leading dimensions; the rows of two are any number of elements apart."""
+    from kernelwright.cuda import Size, Stride, Tensor
+
+    variants = []
+    for dtype in ("float32", "float16"):
+        passed = {
+            "y": Tensor(dtype, (..., "m"), "d"),
+            "bias": Tensor(dtype, (..., "m"), "d", optional=True),
+            "x": Tensor(dtype, (..., "m"), "2 * d", strides="dense"),
+            "w": Tensor(dtype, "d"),
+            "sums": Tensor("float32", (..., "m")),
+            "rows": Size("m"),
+            "step": Stride("x", 0),
+        }
+        lowered = Variant.of("leading", declared(f"leading_{dtype}", "m", passed), slug=dtype, outputs=["y", "sums"])
+        variants.append(replace(lowered, signature={**lowered.signature, "requires": ["m < 1000"]}))
+    return Kernel(variants)
+
+
 def kernels() -> dict[str, Kernel]:
     """All of them, by name."""
     from kernelwright.cuda import Scalar, Size, Tensor, Workspace
@@ -274,7 +294,7 @@ def kernels() -> dict[str, Kernel]:
     made["memory"] = Kernel([Variant.of("memory", declared("memory_kernel", "n", memory))])
     made |= {"head": head("head", ()), "knows": head("knows", ("k",))}
     made |= {"biased": biased(), "masked": masked(), "rules": rules(), "told": told()}
-    made |= {"apart": apart(), "large": large()}
+    made |= {"apart": apart(), "large": large(), "leading": leading()}
     return made | {"scale": scale(), "norm": norm(), "product": product()}
 
 

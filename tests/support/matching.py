@@ -94,6 +94,20 @@ KERNELS: dict[str, list[dict[str, Any]]] = {
         )
         for most in (16, 64)
     ],
+    "leading": [
+        _variant(
+            _x("float32", "m", name="sums", output=True) | {"folds": True},
+            _x("float32", *(["m", "d"] if given is None else []), name="bias")
+            | {"given": given}
+            | ({} if given is False else {"folds": True}),
+            {**_x("float32", "m", "2 * d"), "folds": True, "strides": ["s", 1]},
+            *(_x("float32", "d", name="w"), _x("float32", "m", "d", name="y", output=True) | {"folds": True}),
+            slug=slug,
+            stride_symbols={"s": "int32"},
+            requires=requires,
+        )
+        for slug, given, requires in (("small", None, ["m < 100", "s <= 2 * d"]), ("apart", False, ["m < 1000"]))
+    ],
     "longer": [_variant(_x("bool", "n", "m"), _x("bool", "n + 1", "m", name="y", output=True))],
 }
 """Kernel -> what signature.json says of its variants."""

@@ -223,7 +223,7 @@ def _prose(lines: list[str]) -> str:
 
 
 def _outline(argument: Argument) -> str:
-    return argument_text(argument.kind, argument.dtype, argument.shape, {}, (), argument.given)
+    return argument_text(argument.kind, argument.dtype, argument.shape, {}, (), argument.given, folds=argument.folds)
 
 
 def _type(argument: Argument) -> str:

@@ -221,7 +221,7 @@ def _described(kernel: KernelPlan, argument: Argument) -> str:
     """The dtypes and shapes of an argument in all variants."""
     texts: dict[str, None] = {}
     for other in _everywhere(kernel, argument):
-        texts.setdefault(argument_text(other.kind, other.dtype, other.shape, {}, (), other.given))
+        texts.setdefault(argument_text(other.kind, other.dtype, other.shape, {}, (), other.given, folds=other.folds))
     return " or ".join(texts).replace("\n", " ")
 
 

@@ -98,7 +98,8 @@ def _arguments(arguments: Iterable[Argument]) -> Iterator[list[Any]]:
         kind = [argument.name, argument.kind, argument.dtype, argument.output, argument.written]
         given = [] if argument.given is True else [argument.given]
         default = [] if argument.default is None else [{"default": argument.default}]
-        yield [*kind, list(argument.shape), list(argument.strides), *given, *default]
+        folds = ["folds"] if argument.folds else []
+        yield [*kind, list(argument.shape), list(argument.strides), *given, *default, *folds]
 
 
 def _text(name: str, described: Mapping[str, Any]) -> str:

@@ -171,6 +171,11 @@ class KernelPlan:
         return frozenset(a.name for a in arguments if a.given is not True or a.default is not None)
 
     @property
+    def folds(self) -> dict[str, tuple[str, int]]:
+        """Argument -> the size that its leading dimensions fold into, and how many dimensions follow that."""
+        return {a.name: _fold(a) for unit in reversed(self.units) for a in unit.arguments if a.folds}
+
+    @property
     def usable_tables(self) -> tuple[DeviceTable, ...]:
         """The tables, without variants that have no code for the table's arch."""
         return tuple(
@@ -284,6 +289,11 @@ class KernelPlan:
                 "give all variants of a kernel the same arguments; only dtypes, shapes and strides may differ",
             )
         for argument in unit.arguments:
+            if argument.given is not False and (_fold(argument) if argument.folds else None) != self.folds.get(
+                argument.name
+            ):
+                message = f"the leading dimensions of argument {argument.name!r} fold otherwise than in another variant"
+                raise KernelwrightError(message, unit.where, "give it as many dimensions in all variants, and one name")
             if argument.alignment is not None and argument.alignment.bit_count() != 1:
                 message = f"argument {argument.name!r} has the alignment {argument.alignment}, expected a power of two"
                 raise KernelwrightError(message, unit.where)
@@ -335,13 +345,18 @@ def _call_text(unit: LoweredUnit) -> str:
 
     def text(argument: Argument) -> str:
         sizes = argument.shape, unit.multiples, argument.strides
-        kind = argument_text(argument.kind, argument.dtype, *sizes, argument.given)
+        kind = argument_text(argument.kind, argument.dtype, *sizes, argument.given, folds=argument.folds)
         return f"{argument.name}: {kind}" + " (output)" * argument.output + " (written)" * argument.written
 
     sizes = [f"{name}: {dtype}" for name, dtype in sorted(unit.symbols.items())]
     limited = [f"{name} passed as {dtype}" for name, dtype in sorted((unit.limited or {}).items())]
     required = [f"required: {requirement}" for requirement in unit.requires]
     return ", ".join([*map(text, unit.arguments), *(["and the sizes"] if sizes else []), *sizes, *limited, *required])
+
+
+def _fold(argument: Argument) -> tuple[str, int]:
+    """See :attr:`KernelPlan.folds`."""
+    return str(argument.shape[0]), len(argument.shape) - 1
 
 
 def _outline(unit: LoweredUnit) -> str:

@@ -101,8 +101,9 @@ def documentation(kernel: str, entry: Mapping[str, Any]) -> str:
 
 
 def _describe(variant: Mapping[str, Any]) -> str:
-    arguments = ", ".join(
-        f"{a['name']}: {argument_text(a['kind'], a['dtype'], a.get('shape', ()), {}, (), a.get('given', True))}"
-        for a in variant["arguments"]
-    )
+    def text(a: Mapping[str, Any]) -> str:
+        shape, folds = a.get("shape", ()), a.get("folds", False)
+        return argument_text(a["kind"], a["dtype"], shape, {}, (), a.get("given", True), folds=folds)
+
+    arguments = ", ".join(f"{a['name']}: {text(a)}" for a in variant["arguments"])
     return f"{variant['slug']}: ({arguments}) for {', '.join(variant['archs'])}"

@@ -113,6 +113,8 @@ class _Wrapper:
         positions = [next(i for i, a in enumerate(first.arguments) if a.name == name) for name in kernel.outputs]
         returned = positions if positions != sorted(positions) else []
         dims = [sum(len(a.shape) for a in unit.arguments if a.output) for unit in kernel.units]
+        folds = [kernel.folds.get(a.name) for a in first.arguments]
+        rows = (f"{{{c_string(fold[0])}, {fold[1]}}}" if fold else "{0}" for fold in folds)
         has_strides = any(argument.strides for unit in kernel.units for argument in unit.arguments)
         kind = "_GRIDDED" if kernel.recorded else "_OPAQUE" if kernel.opaque else ""
         toolkit = kernel.toolkit if any(unit.images for unit in kernel.units) else 0
@@ -121,6 +123,7 @@ class _Wrapper:
             *(["static _Atomic(TVMFFIObjectHandle) kw_provider;"] if self._split else []),
             *(["static _Atomic(int32_t) kw_last;"] if kernel.recorded else []),
             *([f"static const int32_t kw_returned[] = {{{', '.join(map(str, returned))}}};"] if returned else []),
+            *([f"static const kw_fold kw_folds[] = {{{', '.join(rows)}}};"] if any(folds) else []),
             "static const kw_kernel kw_this = {",
             f"  .name = {c_string(kernel.name)},",
             f"  .outline = {c_string(outline)},",
@@ -140,6 +143,8 @@ class _Wrapper:
             *(["  .provider = &kw_provider,"] if self._split else []),
             *(["  .last = &kw_last,"] if kernel.recorded else []),
             *(["  .by_strides = true,"] if has_strides and kernel.num_declared > 1 else []),
+            *(["  .folds = kw_folds,"] if any(folds) else []),
+            *([f"  .num_folded = {sum(fold[1] + 1 for fold in folds if fold)},"] if any(folds) else []),
             *([f"  .gaps = {c_string(kernel.gaps)},"] if kernel.gaps else []),
             "};",
             f"static const char kw_description[] __attribute__((used)) = {c_string(description_of(kernel))};",
@@ -475,7 +480,7 @@ def _table(number: int, table: DeviceTable) -> str:
 def _argument(argument: Argument, unit: LoweredUnit) -> str:
     dtype = Dtype.parse(argument.dtype, unit.where)
     sizes = argument.shape, unit.multiples, argument.strides
-    text = argument_text(argument.kind, argument.dtype, *sizes, argument.given)
+    text = argument_text(argument.kind, argument.dtype, *sizes, argument.given, folds=argument.folds)
     fields = [f".name = {c_string(argument.name)}", f".kind = {argument.launcher_kind}"]
     if argument.kind == "tensor":
         shape = ", ".join(_size(size, unit.multiples) for size in argument.shape)

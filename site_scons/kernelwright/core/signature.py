@@ -54,6 +54,7 @@ class Argument:
         alignment: of a tensor's data, in bytes; None for that of its elements.
         strides: in elements, expressions as those of sizes; empty: it has to be compact.
         given: whether callers pass a tensor; False: they pass None; None: either.
+        folds: whether callers pass any number of leading dimensions, of which the first size is the product.
         default: what a number is in calls that leave it out; None: none may.
     """
 
@@ -66,6 +67,7 @@ class Argument:
     alignment: Count | None = None
     strides: tuple[Size, ...] = ()
     given: bool | None = True
+    folds: bool = False
     default: bool | int | float | None = None
 
     def __post_init__(self) -> None:
@@ -74,6 +76,8 @@ class Argument:
             raise ValueError(f"argument {shown(self.name)} has {len(self.strides)} strides, and not one for each size")
         if self.given is not True and (self.output or not self.is_tensor):
             raise ValueError(f"argument {shown(self.name)} is no input that is a tensor, and cannot be None")
+        if self.folds and not (self.shape and isinstance(self.shape[0], str) and self.shape[0].isidentifier()):
+            raise ValueError(f"argument {shown(self.name)} folds dimensions into one whose size has no name")
         if self.default is not None and self.is_tensor:
             raise ValueError(f"argument {shown(self.name)} is a tensor, and has a default")
 

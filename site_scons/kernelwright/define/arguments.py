@@ -8,6 +8,7 @@ import math
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from types import EllipsisType
 from typing import Any
 
 from ..core.errors import DefinitionError, Where, shown
@@ -32,6 +33,9 @@ MOST_ALIGNED = 1 << 16
 
 EXAMPLE = 'write, for example, Tensor({!r}, "m", 128, ceildiv("m", 64)); divisors are numbers'
 
+ROWS = "rows"
+"""The name of the product of leading dimensions for which a shape has just ``...``."""
+
 
 @dataclass(frozen=True, init=False)
 class Tensor:
@@ -40,7 +44,9 @@ class Tensor:
     Arguments:
         dtype: its type, such as ``float16``.
         shape: its sizes: integers, and names of sizes that callers choose. Equal names are equal sizes. A size
-            can also follow from sizes that other arguments have: ``"8 * m8"``, or ``ceildiv("t", 64)``.
+            can also follow from sizes that other arguments have: ``"8 * m8"``, or ``ceildiv("t", 64)``. ``(..., "n")``
+            as the first one stands for any number of leading dimensions, which fold into one of the size ``n``, their
+            product; ``...`` is short for ``(..., "rows")``. Arrays that fold to one name have equal leading dimensions.
         alignment: bytes that its data is aligned to; default: those of an element, so that slices can be passed. More
             lets the code load several elements at once.
         multiples: name of a size or stride -> what it is a multiple of, which callers are held to.
@@ -50,6 +56,7 @@ class Tensor:
             dimension and anything in the others; ``free``, which is anything; or one for each dimension: an integer, a
             name, an expression over names, or None for anything. The name of a size stands for that size. Anything may
             be negative, and 0 unless the kernel writes to it.
+        folds: whether leading dimensions fold into the first one of the shape.
         optional: whether callers may pass None for it, or leave it out; the function gets a null pointer then.
         given: whether this variant is for calls that pass a tensor; False: it is for those that pass None or leave it
             out, and nothing else is known of the tensor.
@@ -57,6 +64,7 @@ class Tensor:
 
     dtype: str
     shape: tuple[int | str, ...]
+    folds: bool
     alignment: int | None
     multiples: Mapping[str, int]
     written: bool | None
@@ -67,7 +75,7 @@ class Tensor:
     def __init__(
         self,
         dtype: str,
-        *shape: int | str | Size,
+        *shape: int | str | Size | EllipsisType | tuple[EllipsisType, str],
         alignment: int | None = None,
         multiples: Mapping[str, int] | None = None,
         written: bool | None = None,
@@ -77,9 +85,13 @@ class Tensor:
     ) -> None:
         if given is False:
             shape, alignment, multiples, strides = (), None, None, COMPACT
-        texts = (text_of(size) if isinstance(size, Size) else size for size in shape)
-        sizes = tuple(unbracketed(size) if isinstance(size, str) else size for size in texts)
-        values = (dtype, sizes, alignment, dict(multiples or {}), written, as_given(strides), optional, given)
+        first: Any = (..., ROWS) if shape[:1] == (...,) else next(iter(shape), None)
+        folds = isinstance(first, tuple) and len(first) == 2 and first[0] is ...
+        texts = (
+            text_of(size) if isinstance(size, Size) else size for size in (first[1:] + shape[1:] if folds else shape)
+        )
+        sizes: Any = tuple(unbracketed(size) if isinstance(size, str) else size for size in texts)
+        values = (dtype, sizes, folds, alignment, dict(multiples or {}), written, as_given(strides), optional, given)
         for each, value in zip(fields(self), values, strict=True):
             object.__setattr__(self, each.name, value)
 
@@ -89,9 +101,9 @@ class Tensor:
         return None if self.optional else self.given
 
     @classmethod
-    def of_fields(cls, dtype: str, shape: Sequence[int | str], **others: Any) -> Tensor:
+    def of_fields(cls, dtype: str, shape: Sequence[int | str], folds: bool = False, **others: Any) -> Tensor:
         """The tensor with these fields; see ``core/converter.py``."""
-        return cls(dtype, *shape, **others)
+        return cls(dtype, *([(..., *shape[:1]), *shape[1:]] if folds else shape), **others)
 
     def specialized(self, step: int, sizes: Collection[int | str]) -> Tensor:
         """The same tensor, with data that is aligned to a number of bytes, and sizes that are multiples of it.
@@ -389,6 +401,14 @@ def _check_passed(declared: Mapping[str, Tensor | Scalar], outputs: Sequence[str
         raise DefinitionError(message, where, "have at least one Tensor that is neither optional nor given=False")
     told = {size for name, tensor in tensors.items() if tensor.passed and name not in outputs for size in tensor.shape}
     told |= {name for name, value in declared.items() if isinstance(value, Scalar) and "int" in value.dtype}
+    leading = {each.shape[0] for n, each in tensors.items() if each.folds and each.passed and n not in outputs}
+    for name in outputs:
+        if name in tensors and tensors[name].folds and tensors[name].shape[0] not in leading:
+            message = (
+                f"output {name!r} has leading dimensions that fold into {tensors[name].shape[0]!r}, and no input has"
+            )
+            remedy = "fold those of an input into that name: one that calls cannot leave out; or take it out of outputs"
+            raise DefinitionError(message, where, remedy)
     for name, tensor in tensors.items():
         used = [one for size in tensor.shape for one in _names(str(size))] if tensor.optional else []
         if unknown := [one for one in used if one not in told]:
@@ -447,6 +467,11 @@ def _names(size: str) -> list[str]:
 
 
 def _check_tensor(name: str, value: Tensor, where: Where) -> None:
+    folded = next((size for size in value.shape if isinstance(size, (EllipsisType, tuple))), None)
+    if folded is not None or (value.folds and not str(value.shape[0]).isidentifier()):
+        message = f"argument {name!r} has {shown(folded or (..., value.shape[0]))} among its sizes"
+        remedy = f'write ..., or (..., "n") with a name, and only as the first size: Tensor({value.dtype!r}, ..., "h")'
+        raise DefinitionError(message, where, remedy)
     for size in value.shape:
         if (type(size) is not int or not 0 < size < 1 << 63) and not (isinstance(size, str) and _names(size)):
             message = (

@@ -100,7 +100,7 @@ def _declared(argument: Argument, value: Tensor | Scalar, least: int, where: Whe
     alignment = max(value.alignment or 1, least)
     written = bool(value.written) or argument.output
     aligned = alignment if alignment > element else None
-    return replace(argument, written=written, alignment=aligned, given=value.passed)
+    return replace(argument, written=written, alignment=aligned, given=value.passed, folds=value.folds)
 
 
 def _is_absent(value: object) -> bool:

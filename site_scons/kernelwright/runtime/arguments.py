@@ -24,11 +24,12 @@ from .passed import optional_in, passed_in
 from .refusal import AMBIGUOUS, BY_KERNEL, NO_TARGET, NO_VARIANT, refuse
 from .rivals import Pair, Relations
 from .size import INT32_LIMIT, Requirement, Size, are_int32, argument_text, value_or_none
-from .strides import DeclaredStrides, stride_of
+from .strides import DeclaredStrides, fold, stride_of
 
 SPLIT = "\n  remedy: split the call, or build the kernel with int64 sizes"
 WIDER = '\n  remedy: pass a smaller array, or give the function a parameter of 64 bits: Size(..., dtype="int64")'
 FIT = "\n  remedy: pass arrays whose sizes fit each other"
+CONTIGUOUS = "\n  remedy: pass a contiguous copy, such as numpy.ascontiguousarray(x) or x.contiguous()"
 
 Symbols = Mapping[str, Any]
 
@@ -43,6 +44,7 @@ class Described:
         value: of a scalar.
         device: of a tensor, for messages, such as ``cuda:0``; None where it is not known.
         strides: of a tensor, in elements; None: it is compact, or they are not known.
+        whole: of a tensor whose leading dimensions have been folded, the shape that was passed.
     """
 
     dtype: str | None = None
@@ -50,6 +52,7 @@ class Described:
     value: Any = None
     device: str | None = None
     strides: Sequence[Any] | None = None
+    whole: tuple[Any, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,8 @@ class Signatures:
         self.optional = optional_in(entry["variants"])
         self._declared: int = entry.get("declared", len(self.variants))
         self._meaning: Sequence[str] = entry.get("meaning", ())
+        folded = (a for variant in reversed(self.variants) for a in variant.arguments if a.folds)
+        self.folds = {a.name: (a.shape[0].text, len(a.shape) - 1) for a in folded if isinstance(a.shape[0], Size)}
         self._by_strides = len(self.variants) > 1 and any(variant.strides for variant in self.variants)
         self._gaps = gaps_text(entry.get("missing", []))
 
@@ -121,7 +126,7 @@ class Signatures:
             ValueError: sizes do not fit, or a number is out of the range of its type; or the arguments fit several
                 variants which differ in meaning.
         """
-        call = self._bound(passed)
+        call = self.folded(self._bound(passed))
         numbers = self._numbers(index, target)
         number = self._first((n for n in numbers if self._matches(n, call, index is None)), call)
         if number is None:
@@ -131,7 +136,7 @@ class Signatures:
         if rivals := [n for n in others if n in numbers and self._is_rival(n, call)]:
             self._raise_several(call, [number, *rivals])
         self._check_ranges(variant, call)
-        chosen = Chosen(self, number, variant.solve(call))
+        chosen = Chosen(self, number, variant.solve(call), self._leading(call))
         self._check_sizes(chosen, call)
         return chosen
 
@@ -211,6 +216,47 @@ class Signatures:
                 text = f"argument '{argument.name}' is {value_text(described.value)}, {TENSOR}"
                 self.refuse(TypeError, text, refusal)
         return call
+
+    def folded(self, call: Sequence[Described | None]) -> list[Described | None]:
+        """A call in which leading dimensions are one; those of a call for which that was done are compared again."""
+        leading, result = self._leading(call), list(call)
+        for position, name, array, whole in self._wholes(call):
+            symbol, trailing = self.folds[name]
+            other, its_shape, its_leading = leading[symbol]
+            if whole[: len(whole) - trailing] != its_leading:
+                both = f"'{other}' of shape {_shape_text(its_shape)} and '{name}' of shape {_shape_text(whole)}"
+                text = f"arguments {both} differ in their leading dimensions, which fold into {symbol}"
+                self.refuse(ValueError, f"{text}\n  remedy: pass arrays with equal ones")
+            if array.whole is None:
+                view = fold(whole, array.strides, trailing)
+                if view is None:
+                    text = (
+                        f"argument '{name}' has leading dimensions that are not compact, and do not fold into {symbol}"
+                    )
+                    self.refuse(ValueError, text + CONTIGUOUS)
+                result[position] = replace(array, shape=view[0], strides=view[1], whole=whole)
+        return result
+
+    def _wholes(self, call: Sequence[Described | None]) -> list[tuple[int, str, Described, tuple[Any, ...]]]:
+        """The arrays that fold, with their positions, names and shapes, in order."""
+        pairs = [(at, n, d) for at, (n, d) in enumerate(zip(self.names, call, strict=True)) if n in self.folds and d]
+        wholes = [(at, n, d, d.shape if d.whole is None else d.whole) for at, n, d in pairs]
+        return [(at, n, d, whole) for at, n, d, whole in wholes if whole is not None]
+
+    def _leading(self, call: Sequence[Described | None]) -> dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]]:
+        """The size that leading dimensions fold into -> the first array, an input if possible, its shape, and these."""
+        leading: dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]] = {}
+        wholes = self._wholes(call)
+        for _, name, _, whole in wholes:
+            symbol, trailing = self.folds[name]
+            if len(whole) < trailing:
+                text = f"argument '{name}' has {len(whole)} dimensions, expected {trailing} or more: leading ones fold "
+                remedy = "pass an array with the dimensions that the definition declares"
+                self.refuse(TypeError, f"{text}into {symbol}\n  remedy: {remedy}")
+        for _, name, _, whole in sorted(wholes, key=lambda one: self._arguments[one[0]].output):
+            symbol, trailing = self.folds[name]
+            leading.setdefault(symbol, (name, whole, whole[: len(whole) - trailing]))
+        return leading
 
     def _check_ranges(self, variant: _Variant, call: Sequence[Described | None]) -> None:
         """Raise an error for an integer or a size out of the kernel's range. Symbolic sizes are not checked."""
@@ -319,11 +365,13 @@ class Chosen:
         signatures: what the kernel's variants expect.
         index: its number.
         symbols: the value of each symbol that the arguments give.
+        leading: the size that leading dimensions fold into -> an array, its shape, and these dimensions.
     """
 
     signatures: Signatures
     index: int
     symbols: dict[str, Any]
+    leading: Mapping[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]]
 
     def outputs(self) -> list[tuple[str, tuple[Any, ...]]]:
         """dtype and shape of each output, in the order in which new ones are returned.
@@ -351,6 +399,8 @@ class Chosen:
             expected = f"expected sizes from 0, with a product up to the {limit} that int{_bits(limit)} sizes allow"
             text = f"output '{argument.name}' would have the shape {_shape_text(shape)}, {expected}"
             self.signatures.refuse(ValueError, text)
+        if argument.folds:
+            shape[:1] = self.leading[self.signatures.folds[argument.name][0]][2]
         return tuple(shape)
 
 
@@ -372,7 +422,9 @@ class Expected:
         self._steps = [multiples.get(size, 1) for size in sizes]
         self.strides: Sequence[int | str] = item.get("strides", ())
         self.given: bool | None = item.get("given", True)
-        self.text = argument_text(self.kind, self.dtype, sizes, multiples, self.strides, self.given)
+        self.folds: bool = item.get("folds", False)
+        shown = sizes, multiples, self.strides, self.given
+        self.text = argument_text(self.kind, self.dtype, *shown, folds=self.folds)
         self.host_text = passed_as(self.dtype)
         if self.kind == "tensor":
             self.host_text = f"Tensor([{', '.join(map(str, sizes))}], {self.dtype})"
@@ -503,7 +555,7 @@ def _passed_text(described: Described) -> str:
     if described.shape is None:
         return value_text(described.value)
     place = f" on {described.device}" if described.device else ""
-    return f"{described.dtype}{_shape_text(described.shape)}{place}"
+    return f"{described.dtype}{_shape_text(described.shape if described.whole is None else described.whole)}{place}"
 
 
 def value_text(value: Any) -> str:

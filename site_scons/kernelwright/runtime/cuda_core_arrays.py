@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from .dlpack import Tensor, VersionedTensor, is_valid, pointer_in
 from .dtype import dtype_name, name_of_torch
 from .interface import DEVICE_TYPES, IMMUTABLE, VIEW, first_line, library_of
-from .strides import stride_of
+from .strides import fold, stride_of
 
 CPU, CUDA, MANAGED = *DEVICE_TYPES.values(), 13
 """DLPack's device types. Every device can address managed memory."""
@@ -76,6 +76,11 @@ class Array(NamedTuple):
                 return False
             expected *= size
         return True
+
+    def folded(self, trailing: int) -> Array:
+        """The same array with leading dimensions that are one; they can be."""
+        view: Any = fold(self.shape, self.strides, trailing)
+        return self._replace(shape=view[0], strides=view[1])
 
 
 class Absent:

@@ -306,7 +306,7 @@ def load(loader: Any, name: str, entry: dict[str, Any]) -> CudaCoreKernel:
 def _number(argument: Expected, value: Any) -> Any:
     """An argument as the generated function takes it: an array, or a plain number of the kind that is declared."""
     if argument.kind == "tensor":
-        return value
+        return value.folded(len(argument.shape) - 1) if argument.folds and isinstance(value, Array) else value
     if argument.kind == "bool":
         return bool(value)
     if argument.kind == "int":

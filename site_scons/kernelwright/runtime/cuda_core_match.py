@@ -170,8 +170,8 @@ class Matcher:
 
     def choose(self, passed: Passed) -> Found:
         """The variant for a call."""
-        described = [described_as(value) for value in passed]
         signatures = self.shared.signatures
+        described = signatures.folded([described_as(value) for value in passed])
         first = declared = signatures.choose(described, self._index, "cuda")
         if self._index is not None:
             return Found(first.index, first, True)
@@ -245,8 +245,9 @@ class Matcher:
 
     def _check_strides(self, index: int, position: int, passed: Passed) -> None:
         """Compare an array's strides with the declared ones. Any stride fits an axis of size 1, or an empty array."""
-        variant, array = self.shared.signatures.variants[index], passed[position]
-        call, item = [described_as(value) for value in passed], self._entry["variants"][index]["arguments"][position]
+        signatures, item = self.shared.signatures, self._entry["variants"][index]["arguments"][position]
+        call, variant = signatures.folded([described_as(value) for value in passed]), signatures.variants[index]
+        array = passed[position].folded(len(item["shape"]) - 1) if item.get("folds") else passed[position]
         other = variant.strides.other(position, call, variant.strides.told(call, variant.solve(call)))
         if other is not None:
             axis, expected = other

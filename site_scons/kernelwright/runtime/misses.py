@@ -6,6 +6,7 @@ Nothing here runs for a call that succeeds. Only the standard library is importe
 from __future__ import annotations
 
 import json
+import math
 import operator
 import os
 import threading
@@ -175,10 +176,14 @@ def _suits(item: dict[str, Any], argument: dict[str, Any], multiples: dict[str, 
         return True  # it is no array, and another message says so
     if given is False:
         return False
-    sizes = item["shape"]
-    if argument["dtype"] != item["dtype"] or len(argument["shape"]) != len(sizes):
+    sizes, found = item["shape"], argument["shape"]
+    leading = len(found) - len(sizes) + 1
+    if item.get("folds") and leading >= 0:
+        is_known = all(isinstance(size, int) for size in found)
+        found = [math.prod(found[:leading]) if is_known else "", *found[leading:]]
+    if argument["dtype"] != item["dtype"] or len(found) != len(sizes):
         return False
-    return all(_size_suits(*pair, multiples) for pair in zip(sizes, argument["shape"], strict=True))
+    return all(_size_suits(*pair, multiples) for pair in zip(sizes, found, strict=True))
 
 
 def _size_suits(size: int | str, found: int | str, multiples: dict[str, int]) -> bool:

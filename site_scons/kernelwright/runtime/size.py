@@ -124,6 +124,8 @@ def argument_text(
     multiples: Mapping[str, int],
     strides: Sizes = (),
     given: bool | None = True,
+    *,
+    folds: bool = False,
 ) -> str:
     """What an argument has to be, such as ``float16[n, 64]``, as messages show it.
 
@@ -132,10 +134,13 @@ def argument_text(
         shape, strides: of a tensor, without strides if none are declared.
         multiples: see :func:`size_text`.
         given: False for None, and None for either.
+        folds: whether leading dimensions fold into the first size.
     """
     if given is False:
         return "None"
-    sizes = f"[{', '.join(size_text(size, multiples) for size in shape)}]" if kind == "tensor" else ""
+    listed = [size_text(size, multiples) for size in shape]
+    listed[:1] = [f"(..., {listed[0]})"] if folds else listed[:1]
+    sizes = f"[{', '.join(listed)}]" if kind == "tensor" else ""
     texts = ("any" if _is_unnamed(stride) else size_text(stride, multiples) for stride in strides)
     declared = f" with strides [{', '.join(texts)}]" if strides else ""
     return dtype + sizes + declared + ("" if given else " or None")

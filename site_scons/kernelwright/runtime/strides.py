@@ -29,6 +29,28 @@ def stride_of(array: Strided, axis: int) -> Any:
     return prod((array.shape or ())[axis + 1 :]) if array.strides is None else array.strides[axis]
 
 
+def fold(shape: Sequence[Any], strides: Strides, trailing: int) -> tuple[tuple[Any, ...], Strides] | None:
+    """Shape and strides of an array whose leading dimensions are one; None: its rows are not equally far apart.
+
+    Arguments:
+        trailing: how many dimensions stay as they are.
+    """
+    leading = len(shape) - trailing
+    rows, rest = prod(shape[:leading]), tuple(shape[leading:])
+    if strides is None:
+        return (rows, *rest), None
+    count, step = 1, prod(rest)
+    for size, stride in reversed([*zip(shape[:leading], strides[:leading], strict=True)]):
+        if size == 1:
+            continue
+        if count == 1:
+            step = stride
+        elif stride != step * count and 0 not in shape:
+            return None
+        count *= size
+    return (rows, *rest), (step, *strides[leading:])
+
+
 def told_stride(places: Iterable[tuple[Strided | None, int]], step: int = 1) -> Any:
     """What arrays tell of a symbol that only strides have.
 

@@ -188,8 +188,10 @@ class Operators:
             self.refuse_gradient(*arguments)
         target = DEVICES.get(tensors[0].device.type) if tensors else None
         try:
-            values = map(self.decoded, self._passed(len(arguments)), arguments)
-            chosen = self.signatures.choose([_described(argument) for argument in values], self.index, target)
+            names = self._passed(len(arguments))
+            values = zip(names, map(self.decoded, names, arguments), strict=True)
+            passed = [_described(value, name in self.strided) for name, value in values]
+            chosen = self.signatures.choose(passed, self.index, target)
         except (TypeError, ValueError) as error:
             self.kernel._note_miss(arguments, error)
             raise
@@ -460,8 +462,9 @@ def _increment_version() -> Callable[[Any], None]:
     return inner
 
 
-def _described(argument: Any) -> Described:
+def _described(argument: Any, has_strides: bool) -> Described:
     if not isinstance(argument, torch.Tensor):
         return Described(value=argument)
-    strides = tuple(argument.stride()) if argument.layout is torch.strided else None
+    # Of a tensor that has to be compact the kernel gets a compact copy.
+    strides = tuple(argument.stride()) if has_strides and argument.layout is torch.strided else None
     return Described(name_of_torch(argument.dtype), tuple(argument.shape), device=str(argument.device), strides=strides)

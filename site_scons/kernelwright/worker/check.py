@@ -142,8 +142,7 @@ class Check:
         self._strides = strides
         for argument in self._inputs:
             if argument.strides and inputs[argument.name] is not None:  # elements that share a place have one value
-                value = Strided(inputs[argument.name], argument, tvm.cpu(), strides[argument.name])
-                inputs[argument.name] = value.given
+                inputs[argument.name] = self._strided(inputs[argument.name], argument, tvm.cpu()).given
         return inputs
 
     def _fulfils(self, told: Mapping[str, int]) -> bool:
@@ -184,7 +183,7 @@ class Check:
             if name in given or argument.given is False:
                 values[name] = given.get(name)
             elif argument.is_tensor:
-                values[name] = random_array(self._rng, shapes[name], dtype)
+                values[name] = random_array(self._rng, self._whole(argument, shapes[name]), dtype)
             else:
                 drawn = plain_number(random_array(self._rng, (), dtype)[()])
                 usual = drawn if argument.default is None or self._rng.integers(2) else argument.default
@@ -200,6 +199,7 @@ class Check:
         given = self._call("inputs", lambda: hook(self._rng, **keywords))
         if given is None:
             return None
+        inputs = {argument.name: argument for argument in self._inputs}
         dtypes = {argument.name: argument.dtype for argument in self._inputs}
         passed = {argument.name: argument.given for argument in self._inputs}
         if not isinstance(given, Mapping) or not set(given) <= set(dtypes):
@@ -214,7 +214,7 @@ class Check:
                 if array.shape != shapes[name]:
                     message = f"the inputs function gives {name} the shape {array.shape}, expected {shapes[name]}"
                     raise CheckError(message, line_of(hook))
-                result[name] = array
+                result[name] = array.reshape(self._whole(inputs[name], array.shape))
             else:
                 result[name] = plain_number(value)
         return result
@@ -340,13 +340,31 @@ class Check:
         """An array where a kernel gets it."""
         if not argument.strides:
             return to_device(value, argument, self._device)
-        return Strided(value, argument, self._device, self._strides[argument.name])
+        return self._strided(value, argument, self._device)
+
+    def _strided(self, value: Array, argument: Argument, device: Any) -> Strided:
+        """An array with the strides of the current sizes, of which the first one is that of rows that fold."""
+        first, *others = self._strides[argument.name]
+        leading = value.shape[: value.ndim - len(others)]
+        rows = [first * math.prod(leading[axis + 1 :]) for axis in range(len(leading))]
+        return Strided(value, argument, device, [*rows, *others])
+
+    def _whole(self, argument: Argument, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape that callers pass: leading dimensions that fold are from none to three, in turn.
+
+        An interpreter gets what a function gets.
+        """
+        if not argument.folds or self._interpreted is not None:
+            return shape
+        rows, factor = shape[0], next((factor for factor in (2, 3, 5, 7) if shape[0] % factor == 0), 1)
+        shapes = [(factor, rows // factor), (rows,), (1, factor, rows // factor)]
+        return (*(() if rows == 1 else shapes[len(self._checked) % 3]), *shape[1:])
 
     def garbage(self, argument: Argument, sizes: Mapping[str, int]) -> Array:
         """An output before the call, full of values that show where the kernel writes nothing."""
         dtype = numpy_dtype(argument.dtype)
         fill: Any = np.nan if is_float(dtype) else 1 if dtype == np.bool_ else 113
-        return np.full(shape_of(argument, sizes), fill, dtype)
+        return np.full(self._whole(argument, shape_of(argument, sizes)), fill, dtype)
 
     def _compared(
         self, argument: Argument, expected: Array, got: Array, sizes: Mapping[str, int], inputs: Values

@@ -21,8 +21,9 @@ KW_COLD int32_t kw_complete_inputs(kw_call *call, const kw_kernel *kernel, const
   return count;
 }
 
-/* Lays the caller's values out by argument position. The device is that of the first tensor, the CPU without any. */
-KW_HOT int kw_bind(kw_call *call, const kw_kernel *kernel, const TVMFFIAny *passed, int32_t count) {
+/* Lays the caller's values out by argument position. The device is that of the first tensor, the CPU without any.
+ * `room` has KW_ROOM elements. */
+KW_HOT int kw_bind(kw_call *call, const kw_kernel *kernel, const TVMFFIAny *passed, int32_t count, int64_t *room) {
   if (count != kernel->num_arguments && count != kernel->num_arguments - kernel->num_outputs) {
     if ((count = kw_complete_inputs(call, kernel, passed, count)) < 0) return -1;
     passed = call->completed;
@@ -50,7 +51,7 @@ KW_HOT int kw_bind(kw_call *call, const kw_kernel *kernel, const TVMFFIAny *pass
     if (!located) call->device = tensor->device;
     located = true;
   }
-  return 0;
+  return __builtin_expect(kernel->folds != NULL, 0) ? kw_fold_tensors(call, room) : 0;
 }
 
 /* ---- which lowering fits ---- */
@@ -65,12 +66,6 @@ typedef enum { KW_KINDS, KW_SIZES, KW_DATA } kw_depth;
 
 KW_FUNCTION bool kw_is_aligned(const kw_argument *argument, const DLTensor *tensor) {
   return !(((uintptr_t)tensor->data + tensor->byte_offset) & (argument->alignment - 1));
-}
-
-KW_FUNCTION bool kw_is_empty(const DLTensor *tensor) {
-  for (int32_t i = 0; i < tensor->ndim; ++i)
-    if (!tensor->shape[i]) return true;
-  return false;
 }
 
 KW_FUNCTION bool kw_same_dtype(DLDataType a, DLDataType b) {

@@ -98,18 +98,20 @@ KW_COLD int kw_run_adapted(const kw_call *call, const kw_variant *variant, kw_en
   bool ranks = kw_ranks_match(signature, call);
   for (int32_t i = 0; i < call->kernel->num_arguments; ++i)
     if (signature->arguments[i].ndim > 0) dims += signature->arguments[i].ndim;
-  int64_t room[2 * dims], *strides = room, *shapes = room + dims;
+  int64_t room[4 * dims], *strides = room, *shapes = room + dims, *folded = room + 2 * dims;
   if (signature->nullable_shapes) signature->nullable_shapes(call, shapes);
   for (int32_t i = 0; i < call->kernel->num_arguments; ++i) {
     const kw_argument *argument = &signature->arguments[i];
-    const DLTensor *tensor = kw_tensor_of(&arguments[i]);
+    const DLTensor *tensor = call->tensors[i] ? call->tensors[i] : kw_tensor_of(&arguments[i]);
+    const kw_fold *fold = call->values[i] ? NULL : kw_fold_of(call->kernel, i);
     const DLTensor none = {KW_NULL, call->device, argument->ndim, argument->dtype, shapes, NULL, 0};
     values[i] = call->tensors[i] || !call->values[i] ? arguments[i] : *call->values[i];
     bool strided = ranks && call->values[i] && argument->strided;
     if (argument->nullable && argument->ndim != KW_NO_TENSOR) shapes += argument->ndim, tensor = tensor ? tensor : &none;
     if (!tensor) continue;
     shown[i] = *tensor;
-    if (strided || kw_is_empty(tensor)) shown[i].strides = NULL;
+    if (fold) kw_view(&shown[i], tensor, fold->trailing, folded, folded + argument->ndim), folded += 2 * argument->ndim;
+    if (strided || fold || kw_is_empty(tensor)) shown[i].strides = NULL;
     if (strided) kw_declared_strides(call, signature, i, shown[i].strides = strides), strides += tensor->ndim;
     if (!variant->own) shown[i].data = (char *)tensor->data + tensor->byte_offset, shown[i].byte_offset = 0;
     values[i] = (TVMFFIAny){.type_index = kTVMFFIDLTensorPtr, .v_ptr = &shown[i]};
@@ -337,8 +339,9 @@ KW_COLD int kw_tell_first(const kw_kernel *kernel, const kw_variant *variants, i
                           int32_t num_passed, TVMFFIAny *result, const kw_before *before) {
   kw_call call;
   kw_text text = {0};
+  int64_t room[KW_ROOM(kernel)];
   call.before = before;
-  if (kw_bind(&call, kernel, passed, num_passed)) return -1;
+  if (kw_bind(&call, kernel, passed, num_passed, room)) return -1;
   int32_t first = kw_first_fitting(kernel, &call, variants, count);
   if (first < 0) return kw_handle_no_match(&call, variants, count, result);
   if (kw_require_one(&call, variants, count, first)) return -1;
@@ -352,8 +355,9 @@ KW_COLD int kw_tell_first(const kw_kernel *kernel, const kw_variant *variants, i
 KW_HOT int kw_dispatch_first(const kw_kernel *kernel, const kw_variant *variants, int32_t count,
                              const TVMFFIAny *passed, int32_t num_passed, TVMFFIAny *result, const kw_before *before) {
   kw_call call;
+  int64_t room[KW_ROOM(kernel)];
   call.before = before;
-  if (kw_bind(&call, kernel, passed, num_passed)) return -1;
+  if (kw_bind(&call, kernel, passed, num_passed, room)) return -1;
   kw_sought ahead = kw_look_ahead(&call, count);
   int32_t first = kw_first_fitting(kernel, &call, variants, count);
   if (__builtin_expect(first < 0, 0)) return kw_handle_no_match(&call, variants, count, result);

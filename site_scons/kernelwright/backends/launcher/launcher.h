@@ -28,6 +28,7 @@
 #include "threads.h"
 #include "numbers.h"
 #include "mismatch.h"
+#include "fold.h"
 #include "call.h"
 #include "xla.h"
 #include "output.h"

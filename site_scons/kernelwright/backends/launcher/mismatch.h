@@ -63,7 +63,7 @@ KW_COLD void kw_append_passed(kw_text *text, const kw_call *call) {
   for (int32_t i = 0, first = 1; i < call->kernel->num_arguments; ++i) {
     if (!call->values[i]) continue;
     kw_append(text, "%s%s = ", first ? " " : ", ", call->kernel->arguments[i].name);
-    if (call->tensors[i]) kw_append_tensor(text, call->tensors[i]);
+    if (call->tensors[i]) kw_append_tensor(text, kw_tensor_of(call->values[i]));
     else kw_append_value(text, call->values[i]);
     first = 0;
   }

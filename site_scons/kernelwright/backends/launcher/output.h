@@ -88,6 +88,9 @@ KW_FUNCTION int kw_allocate_output(kw_call *call, const kw_signature *signature,
   int64_t count = kw_count_within(&prototype, limit);
   if (count < 0) return kw_raise_output(argument, dims, limit);
   if (!count) call->adapted = true;
+  int64_t shape[kw_unfold(call, position, argument->ndim, dims, NULL) + 1];
+  prototype.ndim = kw_unfold(call, position, argument->ndim, dims, prototype.shape = shape);
+  if (kw_fold_of(call->kernel, position)) call->adapted = true;
   if (TVMFFIEnvGetDLPackManagedTensorAllocator()) return TVMFFIEnvTensorAlloc(&prototype, result);
   return kw_allocate_own(&prototype, count, result);
 }

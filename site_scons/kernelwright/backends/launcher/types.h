@@ -281,6 +281,12 @@ typedef struct kw_tuning {
   const kw_table *_Atomic *found; /* by place and declared variant; null: not looked for yet */
 } kw_tuning;
 
+/* How the leading dimensions of an argument fold: into a size of that name, in front of so many dimensions. */
+typedef struct kw_fold {
+  const char *name; /* null: it does not fold */
+  int32_t trailing;
+} kw_fold;
+
 typedef struct kw_kernel {
   const char *name;    /* every error message starts with it */
   const char *outline; /* "a, b, [c]": the arguments, outputs in brackets */
@@ -301,7 +307,12 @@ typedef struct kw_kernel {
   _Atomic(int32_t) *last; /* of a kernel that is called with a grid: the number of the variant that ran last */
   bool by_strides; /* some of several variants declare strides, so a variant is chosen by strides, too */
   const char *gaps; /* of a partial package: what failed and is not there; otherwise null */
+  const kw_fold *folds; /* of each argument; null: none folds */
+  int32_t num_folded;   /* dimensions of all that fold, once they have */
 } kw_kernel;
+
+/* Numbers that the views of tensors that fold take in a call. */
+#define KW_ROOM(kernel) (2 * (kernel)->num_folded + 1)
 
 /* A call in progress: the caller's arguments, laid out by argument position. An output that the caller left out has
  * null in both arrays, and None no tensor. */
@@ -317,6 +328,7 @@ typedef struct kw_call {
   const TVMFFIAny *values[KW_CALL_ARGUMENTS];
   TVMFFIAny numbers[KW_CALL_ARGUMENTS]; /* in place of numbers that host code cannot take as they are; see numbers.h */
   const DLTensor *tensors[KW_CALL_ARGUMENTS];
+  DLTensor views[KW_CALL_ARGUMENTS]; /* of tensors that fold, which are their tensors from then on */
   TVMFFIAny completed[KW_CALL_ARGUMENTS]; /* what was passed, with None for each input that was left out */
 } kw_call;
 
@@ -363,6 +375,12 @@ static inline int64_t kw_told_value(const kw_call *call, kw_told told) {
   if (told.num_strides) return kw_told_stride(call, told.strides, told.num_strides, told.step);
   if (told.axis >= 0) return call->tensors[told.argument]->shape[told.axis];
   return value->type_index > kTVMFFIBool || value->zero_padding ? INT64_MIN : value->v_int64;
+}
+
+KW_FUNCTION bool kw_is_empty(const DLTensor *tensor) {
+  for (int32_t i = 0; i < tensor->ndim; ++i)
+    if (!tensor->shape[i]) return true;
+  return false;
 }
 
 /* Names an image of device code, which images.s embeds. */

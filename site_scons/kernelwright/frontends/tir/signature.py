@@ -67,6 +67,7 @@ class Argument:
     strides: tuple[Any, ...] = ()
     stride_text: tuple[int | str, ...] = ()
     given: bool | None = True
+    folds: bool = False
     default: bool | int | float | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -78,6 +79,8 @@ class Argument:
             tensor["strides"] = list(self.stride_text)
         if self.given is not True:
             tensor["given"] = self.given
+        if self.folds:
+            tensor["folds"] = True
         if self.default is not None:
             tensor["default"] = self.default
         kind = "scalar" if self.shape is None else "tensor"
