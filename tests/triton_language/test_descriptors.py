@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from importlib.metadata import PackageNotFoundError, version
 
 import pytest
@@ -12,7 +9,8 @@ from kernelwright.core.errors import DefinitionError, Where
 from kernelwright.frontends.sequence import Launches
 from kernelwright.frontends.triton.program import INTERPRETER
 from kernelwright.triton import Program, Tensor, TensorDescriptor
-from support.project import SITE_SCONS, Project
+from support.project import Project
+from support.recorded import recorded
 from support.standin_calls import beside, call, make_standin
 
 try:
@@ -74,9 +72,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     made.write("functions.py", FUNCTIONS)
     made.write("program.py", PROGRAM)
     for arch in ("sm_80", "sm_90a"):
-        words = ("record", "--output", "kernels/calls.json", "--arch", arch, "program.py")
-        command = [sys.executable, "-m", "kernelwright", *words]
-        subprocess.run(command, cwd=made.folder, env={**os.environ, "PYTHONPATH": str(SITE_SCONS)}, check=True)
+        recorded(made.folder, "program.py", "--output", "kernels/calls.json", "--arch", arch)
     assert "CHECK" in made.scons("-j2", ".", "check").output
     make_standin(made)
     return made

@@ -7,16 +7,14 @@ ask for is compared byte by byte: the code, the grid, the block, the attributes 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
 from kernelwright.frontends.triton.program import NEED
-from support.project import SITE_SCONS, Project
+from support.project import Project
+from support.recorded import recorded
 from support.standin_calls import beside, make_standin
 
 for name in ("triton", "torch"):
@@ -40,9 +38,7 @@ def packaged(folder: Path, program: str) -> Project:
     """A package of what a program was recorded with."""
     project = Project.of(folder, SETTINGS, recorded=DEFINITION)
     shutil.copy(PROGRAMS / f"{program}.py", project.folder)
-    words = ("record", "--output", "kernels/calls.json", "--arch", "sm_90a", f"{program}.py")
-    command = [sys.executable, "-m", "kernelwright", *words]
-    subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(SITE_SCONS)}, check=True)
+    recorded(folder, f"{program}.py", "--output", "kernels/calls.json", "--arch", "sm_90a")
     project.scons("-j2")
     make_standin(project)
     return project

@@ -10,7 +10,7 @@ import random
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from kernelwright.frontends.triton.recorded_function import found as found_funct
 from kernelwright.frontends.triton.recording import Recording, Specialization, parse, text_of
 from kernelwright.triton import record
 from support.project import SITE_SCONS
+from support.recorded import recorded
 
 for needed in ("triton", "torch"):
     if importlib.util.find_spec(needed) is None:
@@ -126,18 +127,6 @@ EXPECTED = [
 ]
 HEAD = "import sys, torch, triton, triton.language as tl\nx = torch.zeros(64)\n"
 ADD = "@triton.jit\ndef add(x, N: tl.constexpr):\n    pass\n"
-
-
-def recorded(
-    folder: Path, run: str, *options: str, arguments: Sequence[str] = (), status: int = 0
-) -> subprocess.CompletedProcess[str]:
-    """Run the command in a folder; ``run`` is the program, or what names a module."""
-    environment = {**os.environ, "PYTHONPATH": str(SITE_SCONS), "TRITON_DEFAULT_FP_FUSION": "1"}
-    environment.pop("TRITON_INTERPRET", None)
-    command = [sys.executable, "-m", "kernelwright", "record", *options, *run.split(), *arguments]
-    found = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert found.returncode == status, found.stdout + found.stderr
-    return found
 
 
 def program(folder: Path, body: str, name: str = "ops.py") -> str:

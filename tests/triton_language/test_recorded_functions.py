@@ -17,6 +17,7 @@ import pytest
 from kernelwright.frontends.triton.program import NEED
 from kernelwright.frontends.triton.source_digest import digest_of_text
 from support.project import SITE_SCONS, Project
+from support.recorded import recorded
 from support.standin_calls import call, launches, make_standin
 
 try:
@@ -547,9 +548,8 @@ def deciding(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project.write("deciding.py", DECIDING)
     project.write("program.py", PROGRAM)
     project.write("kernels/recorded.py", declaration())
-    words = ["record", "--output", "kernels/calls.json", "--arch", "sm_80", "--arch", "sm_90a", "program.py"]
-    command = [sys.executable, "-m", "kernelwright", *words]
-    subprocess.run(command, cwd=project.folder, env=os.environ | {"PYTHONPATH": str(SITE_SCONS)}, check=True)
+    words = ["--output", "kernels/calls.json", "--arch", "sm_80", "--arch", "sm_90a"]
+    recorded(project.folder, "program.py", *words)
     project.scons("-j2")
     make_standin(project)
     return project

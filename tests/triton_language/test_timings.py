@@ -15,6 +15,7 @@ from kernelwright.frontends.triton import stand_in
 from kernelwright.frontends.triton.recording import parse
 from kernelwright.triton import record
 from support.project import SITE_SCONS, Project
+from support.recorded import recorded
 from support.standin_calls import call, make_standin
 
 pytest.importorskip("triton")
@@ -143,9 +144,8 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, list[str]]
 def test_a_package_takes_the_configs_that_triton_took_with_the_same_times(tuned):
     project, configs = tuned
     before = sorted(project.folder.glob("times/**/*"))
-    words = "--output", "kernels/calls.json", "--arch", "sm_90a", "--timings", "times", "kernels/program.py"
-    done = run(project.folder, "-m", "kernelwright", "record", *words)
-    assert not done.returncode and not done.stderr, done.stderr
+    words = "--output", "kernels/calls.json", "--arch", "sm_90a", "--timings", "times"
+    assert not recorded(project.folder, "kernels/program.py", *words).stderr
     assert sorted(project.folder.glob("times/**/*")) == before
     project.write("kernels/recorded.py", 'from kernelwright.triton import recorded\n\nkernels = recorded("calls.json")')
     text = project.folder.joinpath("SConstruct").read_text()
@@ -161,8 +161,7 @@ def test_a_package_takes_the_configs_that_triton_took_with_the_same_times(tuned)
 def test_with_first_config_the_config_that_times_choose_is_recorded_alone(tuned, tmp_path):
     project, configs = tuned
     words = "--output", str(tmp_path / "calls.json"), "--arch", "sm_90a", "--first-config", "--timings", "times"
-    done = run(project.folder, "-m", "kernelwright", "record", *words, "kernels/program.py")
-    assert not done.returncode, done.stderr
+    recorded(project.folder, "kernels/program.py", *words)
     known = parse((tmp_path / "calls.json").read_bytes())["tuned_ops:modelled"]
     found = {(one.constants["BLOCK"], one.options.get("num_warps", 4), one.options.get("maxnreg"))
              for one in known.specializations}  # fmt: skip

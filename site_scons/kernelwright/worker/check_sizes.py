@@ -27,7 +27,8 @@ MOST_BEYOND = 16 * 2**20
 """The same of one with a size at a limit, or beyond a constant of the code."""
 
 MOST_BLOCKS = 2**11
-"""Blocks that an interpreter runs for sizes beyond a constant. What takes a block for each element fits no block."""
+"""Blocks that an interpreter runs for a LARGE size or one beyond a constant. What takes a block for each element has no
+loop over it and fits no block."""
 
 HUGE = 2**40
 """Beyond any limit that is not there because of memory."""
@@ -66,7 +67,7 @@ class SizeSets:
     def sets(self) -> list[Sizes]:
         """The sizes, each combination once. They fulfil what the variant requires of sizes."""
         base = (self._allowed(sizes) for sizes in size_sets(self._names, self._steps))
-        found = [sizes for sizes in base if sizes is not None and not (self._is_large(sizes) and self._takes(sizes))]
+        found = [sizes for sizes in base if sizes is not None and (not self._is_large(sizes) or self._fits(sizes))]
         for name in self._names:
             found += [*self._at_limit(name), *self._beyond(name, max((sizes[name] for sizes in found), default=0))]
         return [sizes for at, sizes in enumerate(found) if sizes not in found[:at]]
@@ -80,9 +81,13 @@ class SizeSets:
     def _is_large(self, sizes: Sizes) -> bool:
         return any(size >= rounded_up(LARGE, self._steps.get(name, 1)) for name, size in sizes.items())
 
-    def _takes(self, sizes: Sizes, most: int = MAX_BYTES) -> bool:
+    def _takes(self, sizes: Sizes, most: int) -> bool:
         """Whether tensors of these sizes take more than so many bytes."""
         return (self._bytes_of(sizes) or 0) > most
+
+    def _fits(self, sizes: Sizes, most: int = MAX_BYTES) -> bool:
+        """Whether they do not, and an interpreter runs not too many blocks."""
+        return not self._takes(sizes, most) and self._blocks(sizes) <= MOST_BLOCKS
 
     def _with(self, name: str, size: int, others: int) -> Sizes:
         sizes = {**dict.fromkeys(self._names, others), name: size}
@@ -101,7 +106,7 @@ class SizeSets:
         for constant in self._constants:
             for others in (MIDDLE, 1) if constant >= tried else ():
                 sizes = self._allowed(self._with(name, constant + 1, others))
-                if sizes is not None and not self._takes(sizes, MOST_BEYOND) and self._blocks(sizes) <= MOST_BLOCKS:
+                if sizes is not None and self._fits(sizes, MOST_BEYOND):
                     yield sizes
                     break
 
