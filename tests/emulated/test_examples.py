@@ -29,6 +29,8 @@ def example(name: str, top: Path, *settings: str) -> tuple[Project, dict[str, in
     """A copy of an example, built with some settings, with its wheel; and how often each stage ran."""
     shutil.copytree(EXAMPLES / name, top / name, ignore=shutil.ignore_patterns("build", "dist", ".scons*"))
     project = Project(top / name)
+    if name == "triton":
+        project.imported = ("support.torch_ready", *Project.imported)
     return project, project.scons("-j2", "wheel", *settings).labels
 
 

@@ -230,6 +230,7 @@ def test_a_number_that_only_the_launch_needs_is_passed_and_the_function_does_not
 def test_programs_of_triton_become_one_kernel(tmp_path: Path) -> None:
     """Its code is compiled as one module, checked in Triton's interpreter, and launched as that of any kernel."""
     project = Project.of(tmp_path, SETTINGS, sums=TRITON_SUM)
+    project.imported = ("support.torch_ready", *Project.imported)
     project.scons("-j2")
     assert project.scons("check").labels == {"CHECK": 4}
     make_standin(project)

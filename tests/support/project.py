@@ -407,17 +407,21 @@ class Project:
     def python(self, code: str, *, env: dict[str, str] | None = None) -> str:
         """Run Python with the build folder as the only addition to its path; its output.
 
-        It is a fork of a process that has imported NumPy, tvm-ffi and, if the program uses it, PyTorch, unless its
-        start or what is imported matters. tvm-ffi imports PyTorch where that is installed, which takes two seconds:
-        only for those who use it.
+        It is a fork of a process that has imported NumPy, tvm-ffi and, if the program uses them, PyTorch and Triton,
+        unless its start or what is imported matters. tvm-ffi imports PyTorch where that is installed, which takes two
+        seconds: only for those who use it.
         """
-        variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"PYTHONPATH": "build"} | (env or {})
+        given = {"PYTHONPATH": "build"} | (env or {})
+        variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | given
         program = textwrap.dedent(code)
-        first = ("torch",) if "torch" in program else ()
-        if not read_at_start(env or ()) and not re.search(r"jax|sys\.m|subprocess|fork", program):
-            done = starter(*first, *CALLING).run(
-                program, env=variables, path=["", "build"], cwd=self.folder, merged=True
-            )
+        # Triton's interpreter is chosen when it is imported.
+        names = ("torch",) if "TRITON_INTERPRET" in given else ("torch", "triton")
+        first = tuple(name for name in names if name in program)
+        at_start = read_at_start(given.keys() - {"PYTHONPATH", "LD_LIBRARY_PATH"})
+        if not at_start and not re.search(r"jax|sys\.m|subprocess|fork", program):
+            path = ["", *given["PYTHONPATH"].split(os.pathsep)]
+            ready = starter(*first, *CALLING, library_path=given.get("LD_LIBRARY_PATH", ""))
+            done = ready.run(program, env=variables, path=path, cwd=self.folder, merged=True)
         else:
             done = subprocess.run(
                 [sys.executable, "-c", program if first else WITHOUT_TORCH + program],

@@ -6,8 +6,9 @@ import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
-from support.project import ROOT, SITE_SCONS, Project
+from support.project import ROOT, SITE_SCONS, Project, once_in
 
 SETUP = """
 import tvm_ffi
@@ -26,11 +27,18 @@ half = (2, 16, 1)
 
 
 def make_standin(project: Project) -> None:
-    """Compile the library into the folder of a project."""
-    command = ["gcc", "-shared", "-fPIC", str(ROOT / "tests/standin/cuda.c"), "-o", str(project.folder / "standin.so")]
+    """Put the library into the folder of a project."""
+    shutil.copy(driver_folder() / "libcuda.so.1", project.folder / "standin.so")
+
+
+def driver_folder() -> Path:
+    """The folder of that library under the driver's name. It is compiled once, and one process is forked with it."""
+    return once_in(Project.shared, "driver", _compile)
+
+
+def _compile(folder: Path) -> None:
+    command = ["gcc", "-shared", "-fPIC", str(ROOT / "tests/standin/cuda.c"), "-o", str(folder / "libcuda.so.1")]
     subprocess.run(command, check=True)
-    (project.folder / "driver").mkdir(exist_ok=True)
-    shutil.copy(project.folder / "standin.so", project.folder / "driver/libcuda.so.1")
 
 
 def call(
@@ -47,7 +55,7 @@ def call(
     env = {"PYTHONPATH": path, "KERNELWRIGHT_CUDA_DRIVER": "./standin.so", "STANDIN_LOG": "log"}
     env |= {f"STANDIN_{name.upper()}": str(value) for name, value in machine.items()}
     if cuda_core:
-        env["LD_LIBRARY_PATH"] = str(project.folder / "driver")
+        env["LD_LIBRARY_PATH"] = str(driver_folder())
         code = "from demo.backends import cuda_core as demo\n" + code
     printed = project.python(SETUP + code, env=env | ({"STANDIN_PARAMETERS": parameters} if parameters else {}))
     return printed.strip(), log.read_text().splitlines() if log.exists() else []
@@ -55,7 +63,7 @@ def call(
 
 def beside(project: Project, code: str, capability: int = 90) -> str:
     """What a program prints that launches through Triton and through the package."""
-    driver = project.folder / "driver"
+    driver = driver_folder()
     env = {
         "PYTHONPATH": os.pathsep.join(["build", ".", str(ROOT / "tests"), str(SITE_SCONS)]),
         "LD_LIBRARY_PATH": str(driver),

@@ -17,7 +17,7 @@ from elftools.elf.elffile import ELFFile
 from kernelwright.frontends.triton.program import NEED
 from support.project import ROOT, SITE_SCONS, Project
 from support.ptx import Kernel
-from support.standin_calls import call, launches, make_standin, started
+from support.standin_calls import call, driver_folder, launches, make_standin, started
 
 try:
     version("triton")
@@ -195,7 +195,7 @@ def test_the_driver_is_asked_for_what_tritons_own_launcher_asks_it_for(built, th
 
     One launch serves all archs of this package, so its shared memory is what the code of one of them needs at most.
     """
-    driver = {"LD_LIBRARY_PATH": str(built.folder / "driver"), "TRITON_LIBCUDA_PATH": str(built.folder / "driver")}
+    driver = dict.fromkeys(("LD_LIBRARY_PATH", "TRITON_LIBCUDA_PATH"), str(driver_folder()))
     given = {"STANDIN_CAPABILITY": "80", "STANDIN_PARAMETERS": parameters, "STANDIN_SHARED": "166912"}
     places = {"PYTHONPATH": f"{built.folder}:{SITE_SCONS}", "TRITON_CACHE_DIR": str(built.folder / "triton-cache")}
     log = built.folder / "their_log"
