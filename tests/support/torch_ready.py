@@ -16,7 +16,7 @@ del sys.modules["torch"]  # `forked.serve` keeps tvm-ffi from importing it
 import torch  # noqa: E402, F401
 
 with contextlib.suppress(ModuleNotFoundError):
-    pass
+    import triton.language  # noqa: F401
 
 _interpreter_variables = frontends.interpreter_variables
 
