@@ -321,7 +321,7 @@ class KernelOptions(OwnOptions):
         (),
         "list",
         'With `frontend="cuda"`, [folders of headers](cuda-cpp.md#folders-of-headers): paths relative to the '
-        "folder of the definition file, or `package:` and a path in an installed package.",
+        "folder of the definition file, `package:` and a path in an installed package, or absolute paths.",
         _sources,
     )
     libraries: Sequence[str] = _option(
