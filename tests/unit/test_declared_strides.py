@@ -11,6 +11,7 @@ import pytest
 from kernelwright.core.errors import DefinitionError, Where
 from kernelwright.cuda import Exported, Scalar, Size, Source, Stride, Tensor, TensorMap, Workspace
 from kernelwright.define.arguments import check_arguments, told_strides
+from kernelwright.frontends.declared_launch import declared_arguments
 from kernelwright.frontends.unit import Unit
 from kernelwright.runtime.arguments import Described, Signatures
 from kernelwright.runtime.strides import DeclaredStrides, told_stride
@@ -88,6 +89,11 @@ def test_what_has_no_such_dimension_and_what_would_be_two_things_is_refused() ->
     for argument, dimension in (("x", -1), ("x", "0"), (0, 0)):
         with pytest.raises(DefinitionError, match="a Stride is of"):
             Stride(argument, dimension)  # type: ignore[arg-type]
+    for shape, strides in (((1 << 33,), "compact"), ((4, "n"), (-1 << 33, 1))):
+        with pytest.raises(
+            DefinitionError, match="8589934592 is a size or a stride of an argument, and these are int32"
+        ):
+            declared_arguments({"x": Tensor("float32", *shape, strides=strides)}, UNIT, "int32")
 
 
 def lowered(unit: Unit, **arguments: Any) -> dict[str, Any]:

@@ -190,16 +190,20 @@ class _Host:
     def _stride(self, stride: int | str) -> Any:
         """A declared stride, in the type of sizes. One that stands alone may be negative, so nothing bounds it."""
 
-        def literal(number: int) -> Any:
-            return tirx.IntImm(self._size_dtype, number)
-
         def symbol(name: str) -> Any:
             if name in self._sizes or name not in self._parameters:
                 return self._sizes.setdefault(name, tirx.Var(name, self._size_dtype))
             number = self._parameters[name]
             return number if str(number.ty.dtype) == self._size_dtype else tirx.Cast(self._size_dtype, number)
 
-        return translate(str(stride), literal, symbol, _operation)
+        return translate(str(stride), self._constant, symbol, _operation)
+
+    def _constant(self, number: int) -> Any:
+        """A size or stride that is a number. TVM 0.27 takes sizes and strides of one type only."""
+        if number > integer_range(self._size_dtype)[1]:
+            message = f"{number} is a size or a stride of an argument, and these are {self._size_dtype}"
+            raise DefinitionError(message, self._where, "pass smaller arrays, or parts of the array")
+        return tirx.IntImm(self._size_dtype, number)
 
     def _memory(self, workspace: Workspace) -> Any:
         """A workspace as bytes; one that is zeroed as words, which the launcher tells it by."""
@@ -216,8 +220,8 @@ class _Host:
         return tirx.decl_buffer([words], ZEROED, "workspace")
 
     def _size(self, size: int | str) -> Any:
-        if isinstance(size, int):  # TVM 0.27 takes sizes and strides of one type only
-            return tirx.IntImm(self._size_dtype, size)
+        if isinstance(size, int):
+            return self._constant(size)
         if not size.isidentifier():
             for name in names_in(size):
                 if name not in self._parameters:
