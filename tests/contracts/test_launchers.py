@@ -450,6 +450,35 @@ def test_launches_know_how_many_multiprocessors_the_device_has(process: Process)
     assert refused.startswith("ValueError: kernel 'persistent': the device does not say how many multiprocessors it")
 
 
+def test_launches_know_how_many_of_their_blocks_a_multiprocessor_has_at_once(process: Process) -> None:
+    calls = """
+        resident = made.kernel("resident")
+        for threads, shared in ((64, 0), (64, 0), (128, 60000), (64, 0)):
+            resident(on_cuda((5,)), threads, shared)
+        """
+    process.run(calls, parameters="first_kernel:ppii second_kernel:pl", count=7, resident=1100)
+    asked = [f"first_kernel {threads} threads {shared} bytes" for threads, shared in ((128, 0), (256, 60000), (128, 0))]
+    assert process.calls("occupancy") == asked, "an answer is remembered"
+    grids = [line.split()[3] for line in process.calls("launch") if line.startswith("first")]
+    assert grids == [str(7 * blocks) for blocks in (8, 8, 4, 8)]
+    assert [line.split()[1] for line in process.parameters()[1::2]] == grids
+    assert [line.split()[0] for line in process.calls("allocate")] == [str(4 * int(grid)) for grid in grids]
+    what = "RuntimeError: kernel 'resident': {}device function first_kernel, grid (1, 1, 1), block ({}, 2, 1), {} bytes"
+    for threads, shared, doing, problem in (
+        (64, 8, "", ": no multiprocessor has room for a block\n  remedy: call a variant with smaller tiles"),
+        (64, 10**6, "", "more than the 101376 bytes of a block"),
+        (600, 0, "launching ", " failed with "),
+    ):
+        text = process.refusal(f'made.kernel("resident")(on_cuda((5,)), {threads}, {shared})', resident=100)
+        assert text.startswith(what.format(doing, threads, shared)) and problem in text
+    text = process.refusal(
+        'made.kernel("resident")(on_cuda((5,)), 2**20, 0)', resident=2**30, fail="cuLaunchKernelEx=1"
+    )
+    assert "grid (100, 1, 1), block (1048576, 2, 1)" in text and process.calls("occupancy") == [], (
+        "no device has such blocks"
+    )
+
+
 def test_strides_are_those_that_are_declared_with_what_only_strides_tell(process: Process) -> None:
     said = process.run(
         """

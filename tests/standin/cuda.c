@@ -7,6 +7,7 @@
  *   STANDIN_VERSION     CUDA version that the driver is for; default 13000
  *   STANDIN_NAME        name of all devices; default: "stand-in" and the number of the device
  *   STANDIN_COUNT       how many multiprocessors they have; default 100; -1: the driver does not say
+ *   STANDIN_RESIDENT    how many threads a multiprocessor can have at once; default: one block
  *   STANDIN_DEVICES     how many devices there are; default 2
  *   STANDIN_SHARED      shared memory that a block can opt in to, in bytes; default 101376
  *   STANDIN_STATIC      static shared memory of each function; default 0
@@ -732,9 +733,12 @@ int cuStreamSynchronize(void *stream) {
   return 0;
 }
 
-int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, kernel *own, int block, size_t shared) {
-  (void)own, (void)block, (void)shared;
-  *blocks = 1;
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, kernel *own, int threads, size_t shared) {
+  ENTER("cuOccupancyMaxActiveBlocksPerMultiprocessor");
+  int resident = number("STANDIN_RESIDENT", -1);
+  if (threads > 1024 || !depth) return threads > 1024 ? 1 : 201;
+  *blocks = resident < 0 ? 1 : resident / threads;
+  if (resident >= 0) say("occupancy %s %d threads %zu bytes\n", own->name, threads, shared);
   return 0;
 }
 

@@ -59,6 +59,22 @@ def two_steps() -> Any:
     return main
 
 
+def resident() -> list[Any]:
+    """Two launches: the first one has as many blocks as the device can run at once, and the second knows how many."""
+    from kernelwright.cuda import Scalar, Size, Tensor, Workspace
+    from kernelwright.frontends.launches import DeclaredLaunch
+
+    count = Size("multiprocessors * occupancy", "int64")
+    memory = Workspace("float32", "multiprocessors * occupancy")
+    arguments = {"x": Tensor("float32", "n"), "memory": memory, "threads": Scalar("int32"), "bytes": Scalar("int32")}
+    first = [("blockIdx.x", "multiprocessors * occupancy"), ("threadIdx.x", "threads"), ("threadIdx.y", 2)]
+    launches = (
+        ("first", arguments, first, "bytes"),
+        ("second", {"memory": memory, "count": count}, [("threadIdx.x", 32)], 0),
+    )
+    return [DeclaredLaunch(f"{name}_kernel", passed, sizes, shared=shared) for name, passed, sizes, shared in launches]
+
+
 def parts() -> Any:
     """A launch for whole parts of 64 elements, and one for the rest: one of them has no block in some calls."""
     from tvm.script import tirx as T
@@ -291,6 +307,7 @@ def kernels() -> dict[str, Kernel]:
     memory = {"x": x, "memory": Workspace("float32", "n - 5", "k"), "k": Scalar("int32")}
     sms = {"sms": Size("multiprocessors"), "memory": Workspace("float32", "min(n, multiprocessors)", 16)}
     made["persistent"] = Kernel([Variant.of("persistent", declared("persistent_kernel", GRID, {"x": x, **sms}))])
+    made["resident"] = Kernel([Variant.of("resident", resident())])
     made["memory"] = Kernel([Variant.of("memory", declared("memory_kernel", "n", memory))])
     made |= {"head": head("head", ()), "knows": head("knows", ("k",))}
     made |= {"biased": biased(), "masked": masked(), "rules": rules(), "told": told()}

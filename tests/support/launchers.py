@@ -51,7 +51,7 @@ class Variant:
     def of(
         cls, kernel: str, defined: Any, *, slug: str = "default", config: Any = None, outputs: Any = (), **more: Any
     ) -> Variant:
-        """That of a PrimFunc or a DeclaredLaunch."""
+        """That of a PrimFunc, a DeclaredLaunch or several of these."""
         from kernelwright.define.arguments import declared_in
         from kernelwright.frontends.declared_launch import lower_launches
         from kernelwright.frontends.launches import DeclaredLaunch
@@ -59,10 +59,10 @@ class Variant:
 
         symbol = f"kw_{kernel}__{slug}__cuda"
         unit = Unit(kernel, slug, symbol, config or {}, tuple(outputs), "cuda", "sm_90", f"{kernel}.py:1")
-        is_declared = isinstance(defined, DeclaredLaunch)
+        launches = [defined] if isinstance(defined, DeclaredLaunch) else defined
         lowered = (
-            lower_launches(declared_in(defined.passed), [defined], unit)
-            if is_declared
+            lower_launches(declared_in({n: v for each in launches for n, v in each.passed.items()}), launches, unit)
+            if isinstance(launches, list)
             else Tir().lower(defined, unit, lambda doing: None)
         )
         return cls(json.loads(lowered.files["signature.json"]), lowered.files["host.c"].decode(), **more)

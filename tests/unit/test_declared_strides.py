@@ -173,6 +173,30 @@ def test_no_launch_is_made_of_a_stride_that_calls_with_none_do_not_tell(name: st
     assert error.type is DefinitionError
 
 
+def test_the_occupancy_is_that_of_one_launch_whose_block_does_not_depend_on_it() -> None:
+    from kernelwright.frontends.declared_launch import lower_launches
+    from kernelwright.frontends.launches import DeclaredLaunch
+
+    x, once = Tensor("float32", "n"), {"blockIdx.x": "2 * occupancy", "threadIdx.x": 64}
+
+    def logic(*launches: dict[str, Any], passed: Any = None) -> dict[str, Any]:
+        made = [DeclaredLaunch(f"f{n}", passed or {"x": x}, list(each.items())) for n, each in enumerate(launches)]
+        return json.loads(lower_launches({"x": x}, made, UNIT).files["signature.json"])  # type: ignore[no-any-return]
+
+    number = {"x": x, "number": Size("occupancy % 4")}
+    assert logic(once, passed=number)["launches"][0]["params"][1]["scalar"] == "occupancy % 4"
+    assert logic({"blockIdx.x": "multiprocessors % 4"})["launches"][0]["grid"][0] == "multiprocessors % 4"
+    assert logic(once, {"blockIdx.x": 4, "threadIdx.x": "occupancy"})["launches"][1]["block"][0] == "occupancy"
+    for launches, problem in (
+        ([once, once], "is in the grids of 2 launches"),
+        ([{**once, "clusterCtaIdx.x": 2}], "of a launch with clusters"),
+        ([{**once, "threadIdx.x": "32 * occupancy"}], "with a block or shared memory that depends on it"),
+        ([{"threadIdx.x": "occupancy"}], "is in the grids of 0 launches"),
+    ):
+        with pytest.raises(DefinitionError, match=problem):
+            logic(*launches)
+
+
 def test_an_output_has_the_strides_of_new_arrays_and_an_exported_function_sees_all() -> None:
     from kernelwright.frontends.declared_launch import lower_launches
 

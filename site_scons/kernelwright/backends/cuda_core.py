@@ -18,7 +18,7 @@ from ..core.errors import KernelwrightError, Where, shown
 from ..core.need import Need
 from ..core.signature import IDENTIFIER, Argument, Launch, TensorMap
 from ..runtime.cuda_core_tensor_maps import DTYPES
-from ..runtime.size import FUNCTIONS, MULTIPROCESSORS, OPERATORS, argument_text
+from ..runtime.size import FUNCTIONS, MULTIPROCESSORS, OCCUPANCY, OPERATORS, argument_text
 from .base import Backend
 from .plan import REBUILD, KernelPlan, LoweredUnit, VariantPlan
 
@@ -251,6 +251,13 @@ class _Writer:
         what = "the name of an argument or a size"
         self.names = {MULTIPROCESSORS: f"call.{MULTIPROCESSORS}"}
         self.names |= _renamed([_identifier(name, what, unit.where) for name in names], taken)
+        for launch in self._launches:
+            named = {
+                node.id for size in launch.grid for node in ast.walk(_parsed(size, unit)) if isinstance(node, ast.Name)
+            }
+            if OCCUPANCY in named - self.names.keys():
+                asked = f"{launch.kernel!r}, {self._dims(launch.block)}, {self._text(launch.shared)}"
+                self.names[OCCUPANCY] = f"call.{OCCUPANCY}({asked})"
 
     def lines(self) -> Iterator[str]:
         """The lines of the body, without indentation."""

@@ -323,11 +323,14 @@ class _Wrapper:
             "__tvm_ffi__library_ctx": f"kw_context_{number}",
             "__tvm_ffi_main": f"kw_main_{number}",
             "__tvm_set_device_packed": f"kw_set_device_{number}",
+            "kw_count_blocks_packed": f"kw_count_blocks_{number}",
+            "kw_occupancy": f"kw_occupancy_{number}",
         }
         for index, device in enumerate(unit.device_kernels):
             macros[f"{device.name}_packed"] = f"kw_packed_{number}_{index}"
         if unit.has_tensor_maps:
             macros["runtime_cuTensorMapEncodeTiled_packed"] = f"kw_encode_{number}"
+        self._line(f"KW_OCCUPANCY(kw_occupancy_{number}, {module})")
         self._line(*(f"#define {name} {value}" for name, value in macros.items()), "KW_HOST_BEGIN")
         self._line(f"#include {c_string(unit.host)}", "KW_HOST_END")
         self._line(*(f"#undef {name.partition('(')[0]}" for name in macros))

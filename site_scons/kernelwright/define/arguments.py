@@ -13,7 +13,7 @@ from typing import Any
 
 from ..core.errors import DefinitionError, Where, shown
 from ..runtime.dtype import integer_range, number_kind
-from ..runtime.size import MULTIPROCESSORS, stride_name, translate
+from ..runtime.size import MULTIPROCESSORS, OCCUPANCY, stride_name, translate
 from .sizes import Size, Sizes, check_size, text_of, unbracketed
 from .strides import COMPACT, Strides, all_strides, as_given, check_strides, check_told, require_divisor, strides_of
 from .unit import Unit
@@ -219,7 +219,7 @@ class Declared:
     @property
     def _of_device(self) -> frozenset[str]:
         """What the device of a call tells, unless an argument has that name, or tells something by it."""
-        return frozenset({MULTIPROCESSORS} - self.declared.keys() - told_by(self.declared))
+        return frozenset({MULTIPROCESSORS, OCCUPANCY} - self.declared.keys() - told_by(self.declared))
 
     def check(self, outputs: Sequence[str], where: Where) -> None:
         """Raise a DefinitionError for what no kernel can be made of.

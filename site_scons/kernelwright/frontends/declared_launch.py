@@ -20,9 +20,10 @@ from ..core.signature import TensorMap as EncodedMap
 from ..define.arguments import Scalar, Tensor, Workspace, declared_strides, multiples_of, told_strides
 from ..define.sizes import Size, Sizes, names_in, text_of, unbracketed
 from ..runtime.dtype import integer_range
-from ..runtime.size import MULTIPROCESSORS, translate
+from ..runtime.size import MULTIPROCESSORS, OCCUPANCY, translate
 from .cuda.tensor_map import UNIT, TensorMap
 from .launches import NULL, DeclaredLaunch, Given, Passed, dtype_of
+from .tir.launch import COUNT_BLOCKS, TOLD_BELOW
 from .tir.lowering import lower_host
 from .tir.signature import Argument, arguments_of
 from .unit import LoweredKernel, Unit
@@ -36,6 +37,8 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "min": tirx.Min,
     "max": tirx.Max,
 }
+
+GRID = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 
 WORD = bytes_of(Dtype.parse(ZEROED, Where()).bits)
 
@@ -121,6 +124,7 @@ class _Host:
         self._declared = declared
         self._where = where
         self._size_dtype = sizes
+        self._launches: Sequence[DeclaredLaunch] = ()
         self._memories: dict[str, Any] = {}
         self._checks: list[Any] = []
         self._analyzer = sym.Analyzer()
@@ -136,6 +140,7 @@ class _Host:
 
     def function(self, launches: Sequence[DeclaredLaunch]) -> tirx.PrimFunc:
         """The function."""
+        self._launches = launches
         passed = [pair for launch in launches for pair in (*launch.passed.items(), *launch.memories.items())]
         self._memories = {name: self._memory(value) for name, value in passed if isinstance(value, Workspace)}
         launched = [statement for launch in launches for statement in self._launch(launch)]
@@ -213,6 +218,11 @@ class _Host:
             if self._analyzer.const_int_bound(number).min_value < 0:
                 problem = f"the size {unbracketed(text_of(size))} of a workspace is negative in this call"
                 self._require(tirx.GE(number, _int64(0)), problem)
+        # TVM 0.27 has to know a greatest size, and knows none of a product of two that the device tells.
+        shape = [
+            tirx.Min(n, _int64(2**48)) if OCCUPANCY in names_in(s) else n
+            for s, n in zip(workspace.shape, shape, strict=True)
+        ]
         if not workspace.zeroed:
             return tirx.decl_buffer([*shape, *([_int64(element)] if element > 1 else [])], "uint8", "workspace")
         size = functools.reduce(tirx.Mul, shape, _int64(element))
@@ -290,8 +300,8 @@ class _Host:
         def symbol(name: str) -> Any:
             if name in self._told and name not in self._sizes:
                 return translate(str(self._told[name]), literal, symbol, operation)
-            if name == MULTIPROCESSORS and name not in {*self._sizes, *self._parameters}:
-                return self._multiprocessors
+            if name in (MULTIPROCESSORS, OCCUPANCY) and name not in {*self._sizes, *self._parameters}:
+                return self._multiprocessors if name == MULTIPROCESSORS else self._occupancy
             variable = self._sizes[name] if name in self._sizes else self._parameters[name]
             return variable if str(variable.ty.dtype) == computed else tirx.Cast(computed, variable)
 
@@ -311,10 +321,27 @@ class _Host:
 
     @functools.cached_property
     def _multiprocessors(self) -> Any:
-        # The remainder changes nothing: by it TVM knows from what to what the number can be.
-        number = tirx.FloorMod(operations.call_extern("int64", f"kw_{MULTIPROCESSORS}"), _int64(1 << 16))
+        number = _told(MULTIPROCESSORS)
         self._require(tirx.GE(number, _int64(1)), "the device does not say how many multiprocessors it has", "")
         return number
+
+    @functools.cached_property
+    def _occupancy(self) -> Any:
+        grids = [[OCCUPANCY in names_in(s) for tag, s in each.sizes if tag in GRID] for each in self._launches]
+        counted = [number for number, has in enumerate(grids) if any(has)]
+        if len(counted) != 1:
+            remedy = "name it in the grid of the launch whose blocks are meant, and of no other one"
+            message = f"{OCCUPANCY!r} is in the grids of {len(counted)} launches"
+            raise DefinitionError(message, self._where, remedy)
+        launch, sizes = self._launches[counted[0]], dict(self._launches[counted[0]].sizes)
+        decides = [launch.shared, *(size for tag, size in sizes.items() if tag not in GRID)]
+        if any("cluster" in tag for tag in sizes) or any(OCCUPANCY in names_in(size) for size in decides):
+            message = f"{OCCUPANCY!r} is of a launch with clusters, or with a block or shared memory that depends on it"
+            raise DefinitionError(message, self._where, "give the grid another size, or the launch no clusters")
+        block = [self._number(sizes.get(f"threadIdx.{axis}", 1)) for axis in "xyz"]
+        asked = (_int64(counted[0]), *block, self._number(launch.shared))
+        self._checks.append(tirx.Evaluate(operations.call_packed(COUNT_BLOCKS, *asked)))
+        return _told(OCCUPANCY, *asked)
 
     def _require_divisor(self, divisor: Any, size: Sizes) -> None:
         """Add a check that refuses calls with a divisor of 0. Such a division ends a process that computes in C."""
@@ -338,6 +365,11 @@ def _range(dtype: str) -> tuple[int, int]:
     """The least and the greatest number of a dtype that int64 has as well."""
     low, high = integer_range(dtype)
     return low, min(high, integer_range("int64")[1])
+
+
+def _told(name: str, *asked: Any) -> Any:
+    """A number that the launcher tells generated host code."""
+    return tirx.FloorMod(operations.call_extern("int64", f"kw_{name}", *asked), _int64(TOLD_BELOW))
 
 
 def _int64(number: int) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,8 @@ from .strides import told_stride
 
 SHARED_LIMIT = 48 * 1024
 """A function that needs more bytes of static and dynamic shared memory than this must opt in to more."""
+
+SMALLER = "call a variant with smaller tiles"
 
 Allocate = Callable[[int], tuple[int, Callable[[], None]]]
 """Bytes -> the address of memory, and a function that frees it."""
@@ -83,6 +86,8 @@ class Function:
     kernel: Any
     static_shared: int
     shared_limit: int
+    occupancy: tuple[tuple[int, int], int] = (0, 0), 0
+    """Threads of a block and its dynamic shared memory, and how many such blocks a multiprocessor can have at once."""
 
 
 @dataclass
@@ -219,6 +224,33 @@ class Call:
         """How many the device has; 0: it does not say."""
         return self._device.count
 
+    def occupancy(self, function: str, block: tuple[int, int, int], shared: int) -> int:
+        """How many blocks of a launch a multiprocessor can have at once, one at least."""
+        threads = math.prod(block)
+        if not all(0 < size < 2**15 for size in (*block, threads)) or not 0 <= shared < 2**31:
+            return 1  # for a launch that is left out, or refused
+        own = self._code.on(self._device)[function]
+        asked, blocks = own.occupancy
+        if asked != (threads, shared):
+            blocks = self._count_blocks(own, function, block, shared)
+            own.occupancy = (threads, shared), blocks
+        return blocks
+
+    def _count_blocks(self, own: Function, function: str, block: tuple[int, int, int], shared: int) -> int:
+        from cuda.bindings import driver
+
+        def what() -> str:
+            return self._described(function, (1, 1, 1), block, shared, None)
+
+        if shared > own.shared_limit:
+            self._extend_shared(own, shared, what)
+        handle, threads = driver.CUfunction(int(own.kernel.handle)), math.prod(block)
+        result = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(handle, threads, shared)
+        blocks = int(self._cuda.checked(lambda: f"launching {what()}", result))
+        if not blocks:
+            self._cuda.refuse(RuntimeError, f"{what()}: no multiprocessor has room for a block\n  remedy: {SMALLER}")
+        return blocks
+
     def stride(self, places: Sequence[tuple[Any, int]], step: int) -> int:
         """What arrays tell of a symbol that only strides have; see :func:`told_stride`."""
         return int(told_stride(places, step))
@@ -328,7 +360,7 @@ class Call:
                     RuntimeError,
                     f"{what()}: with {own.static_shared} bytes of static shared memory that is more than the "
                     f"{self._device.shared_limit} bytes of a block on this device\n"
-                    "  remedy: call a variant with smaller tiles",
+                    f"  remedy: {SMALLER}",
                 )
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             result = driver.cuKernelSetAttribute(attribute, shared, own.kernel.handle, self._device.number)

@@ -42,6 +42,9 @@ INT32_LIMIT = 2**31 - 1 - 65535
 MULTIPROCESSORS = "multiprocessors"
 """What a size of a launch calls the number of multiprocessors of the device that a call runs on."""
 
+OCCUPANCY = "occupancy"
+"""What a size of a launch calls the number of its blocks that a multiprocessor can run at once."""
+
 LONGEST = 200
 """The most characters of a size that an error shows."""
 

@@ -120,6 +120,7 @@ _Static_assert(sizeof(kw_launch_config) == 56, "CUlaunchConfig has 56 bytes");
   X(kernel_function, "cuKernelGetFunction", (CUfunction *, CUkernel))                                          \
   X(kernel_get, "cuKernelGetAttribute", (int *, int, CUkernel, CUdevice))                                      \
   X(kernel_set, "cuKernelSetAttribute", (int, int, CUkernel, CUdevice))                                        \
+  X(occupancy, "cuOccupancyMaxActiveBlocksPerMultiprocessor", (int *, CUfunction, int, size_t))                \
   X(launch, "cuLaunchKernelEx", (const kw_launch_config *, CUfunction, void **, void **))                      \
   X(memory_allocate, "cuMemAlloc_v2", (CUdeviceptr *, size_t))                                                 \
   X(memory_free, "cuMemFree_v2", (CUdeviceptr))                                                                \

@@ -20,6 +20,52 @@ int64_t kw_count_multiprocessors(void) {
   return identity ? identity->count : 0;
 }
 
+/* How many blocks of a launch a multiprocessor can have at once, one at least. */
+KW_COLD int kw_ask_occupancy(const kw_launch *launch, struct kw_loaded_function *own, int threads, int *blocks) {
+  bool pushed;
+  kw_text text;
+  if (kw_enter(launch->device, NULL, &pushed)) return -1;
+  CUresult status = kw_cuda.occupancy(blocks, (CUfunction)own->kernel, threads, launch->dims[KW_SHARED]);
+  kw_leave(pushed);
+  if (!status && *blocks > 0) return 0;
+  if (status) return kw_raise_launch(status, launch);
+  kw_begin(&text);
+  kw_append_launch(&text, launch);
+  kw_append(&text, ": no multiprocessor has room for a block\n  remedy: call a variant with smaller tiles");
+  return kw_raise_text("RuntimeError", &text);
+}
+
+/* The same, remembered. What is asked are the number of a function, a block of three dimensions, and dynamic shared memory.
+ * The last answer stays with the function: 16 bits for the threads, 16 for the answer, 32 for the memory. */
+static int kw_count_blocks(const kw_module *module, const int64_t *asked, int *blocks) {
+  kw_launch launch = kw_launch_of(&module->functions[asked[0]]);
+  int64_t threads = 1, shared = asked[4];
+  *blocks = 1; /* for a launch that is left out, or refused */
+  for (int i = 0; i < 3; ++i) {
+    int64_t size = asked[1 + i];
+    if (size < 1 || size > INT16_MAX || (threads *= size) > INT16_MAX || shared < 0 || shared > INT32_MAX) return 0;
+    launch.dims[KW_BLOCK + i] = (unsigned int)size;
+  }
+  launch.dims[KW_SHARED] = (unsigned int)shared;
+  struct kw_loaded_function *own = kw_find_launched(&launch);
+  if (!own) return -1;
+  uint64_t key = (uint64_t)threads << 48 | (uint64_t)shared, mask = (uint64_t)UINT16_MAX << 32;
+  uint64_t known = atomic_load_explicit(&own->occupancy, memory_order_relaxed);
+  *blocks = (int)(known >> 32 & UINT16_MAX);
+  if ((known & ~mask) == key) return 0;
+  if (kw_ask_occupancy(&launch, own, (int)threads, blocks)) return -1;
+  atomic_store_explicit(&own->occupancy, key | (uint64_t)*blocks << 32, memory_order_relaxed);
+  return 0;
+}
+
+/* Host code asks this wherever it needs the number, and has kw_count_blocks raise the error if there is one. */
+int64_t kw_occupancy_of(const kw_module *module, const int64_t *asked) {
+  int blocks;
+  return kw_count_blocks(module, asked, &blocks) ? 1 : blocks;
+}
+
+static const char kw_count_handle __attribute__((unused)) = 0;
+
 static const char kw_set_device_handle __attribute__((unused)) = 0;
 
 /* Finds a packed function that generated code calls by name, among TVM-FFI's global functions. */
@@ -43,6 +89,10 @@ __attribute__((cold)) int kw_cuda_lookup(const kw_module *module, const char *na
     *result = (void *)&kw_encode_handle;
     return 0;
   }
+  if (!strcmp(name, "kw_count_blocks")) {
+    *result = (void *)&kw_count_handle;
+    return 0;
+  }
   for (int i = 0; i < module->num_functions; ++i) {
     const kw_function *function = &module->functions[i];
     if (!strcmp(name, function->alias ? function->alias : function->name)) {
@@ -58,6 +108,12 @@ int kw_cuda_call(const kw_module *module, void *handle, TVMFFIAny *arguments, in
   uintptr_t offset = (uintptr_t)handle - (uintptr_t)module->functions;
   bool own = offset < (uintptr_t)module->num_functions * sizeof(kw_function);
   if (own) return kw_launch_function(handle, arguments, count);
+  if (handle == &kw_count_handle) {
+    int64_t asked[5];
+    int blocks;
+    for (int i = 0; i < 5; ++i) asked[i] = arguments[i].v_int64;
+    return kw_count_blocks(module, asked, &blocks);
+  }
   if (handle == &kw_encode_handle) return kw_encode_tensor_map(arguments, count);
   if (handle != &kw_set_device_handle) return TVMFFIFunctionCall(handle, arguments, count, result);
   kw_now.device = (int)arguments[1].v_int64;

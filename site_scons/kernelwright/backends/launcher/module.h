@@ -15,6 +15,7 @@ typedef struct kw_loaded {
     CUkernel kernel;
     int static_shared;
     _Atomic uint32_t shared_limit; /* dynamic shared memory that the function may use so far */
+    _Atomic uint64_t occupancy;    /* see kw_count_blocks */
   } functions[];
 } kw_loaded;
 

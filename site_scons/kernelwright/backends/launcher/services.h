@@ -45,6 +45,7 @@ KW_EXPORT int kw_parallel_barrier(int task, TVMParallelGroupEnv *env);
 KW_EXPORT void *kw_allocate_workspace(int device_type, int device_id, uint64_t bytes, int code, int bits);
 KW_EXPORT int kw_free_workspace(int device_type, int device_id, void *data);
 KW_EXPORT int64_t kw_count_multiprocessors(void);
+KW_EXPORT int64_t kw_occupancy_of(const kw_module *module, const int64_t *asked);
 
 /* ---- for cutedsl.h ---- */
 

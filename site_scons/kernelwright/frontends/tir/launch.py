@@ -20,7 +20,7 @@ from tvm import tirx
 from ...core.dtype import bytes_of
 from ...core.signature import ZEROED
 from ...define.sizes import unbracketed
-from ...runtime.size import MULTIPROCESSORS
+from ...runtime.size import MULTIPROCESSORS, OCCUPANCY
 from .signature import ARITHMETIC, FUNCTIONS, Argument, variables_of
 from .tensor_maps import ENCODE, encoded, is_tensor_map
 
@@ -54,6 +54,14 @@ _FLAGS = {
 
 # What tvm_struct_get reads (TVM's TVMStructFieldKind).
 _DATA, _SHAPE, _VALUE, _ELEMENT = 1, 2, 15, 17
+
+
+TOLD_BELOW = 1 << 16
+"""No device tells a number that is so large. What it tells is divided by that, and the remainder counts, which is the
+same: by it TVM knows from what to what the number can be."""
+
+COUNT_BLOCKS = "kw_count_blocks"
+"""What host code calls so that the launcher raises an error if it cannot tell the occupancy of a launch."""
 
 
 class _Inexpressible(Exception):
@@ -125,7 +133,11 @@ def _require_plain(function: tirx.PrimFunc, arguments: list[Argument]) -> None:
 
 
 def _is_zero(offset: Any) -> bool:
-    return offset is None or (isinstance(offset, tirx.IntImm) and not int(offset.value))
+    return offset is None or _is_number(offset, 0)
+
+
+def _is_number(node: Any, number: int) -> bool:
+    return isinstance(node, tirx.IntImm) and int(node.value) == number
 
 
 @dataclass
@@ -210,7 +222,10 @@ class _Reader:
         name = str(getattr(getattr(value, "op", None), "name", ""))
         if isinstance(value, tirx.IntImm):
             return
-        if name == "tirx.tvm_call_packed" and str(getattr(value.args[0], "value", "")) == "__tvm_set_device":
+        packed = str(getattr(value.args[0], "value", "")) if name == "tirx.tvm_call_packed" else ""
+        if packed == COUNT_BLOCKS:
+            return
+        if packed == "__tvm_set_device":
             self._started = True
         elif name == "tirx.call_ffi_kernel":
             self._launch(value, when)
@@ -323,8 +338,8 @@ class _Reader:
             known = self._value_of(node)
             if isinstance(known, _Text):
                 return known.text
-        if isinstance(node, tirx.FloorMod) and _is_multiprocessors(node.a):
-            return MULTIPROCESSORS
+        if isinstance(node, tirx.FloorMod) and _is_number(node.b, TOLD_BELOW) and (told := _told_by_device(node.a)):
+            return told
         for kind, operator in _INFIX.items():
             if isinstance(node, kind):
                 return self._operation(node, node.a, operator, node.b)
@@ -346,6 +361,8 @@ class _Reader:
             return self._size(node)
         if name == "prim.if_then_else":
             return self._choice(*node.args)
+        if told := _told_by_device(node):
+            return told
         if name == "prim.likely":
             return self._text(node.args[0])
         raise _Inexpressible(f"computes {_first_line(node)}")
@@ -394,9 +411,11 @@ def _is_struct_get(node: Any, kind: int) -> bool:
     return named and int(node.args[2].value) == kind
 
 
-def _is_multiprocessors(node: Any) -> bool:
-    named = str(getattr(getattr(node, "op", None), "name", "")) == "tirx.call_extern"
-    return named and str(node.args[0].value) == f"kw_{MULTIPROCESSORS}"
+def _told_by_device(node: Any) -> str | None:
+    """The name of what the launcher is asked for; None: the device is not asked."""
+    is_call = str(getattr(getattr(node, "op", None), "name", "")) == "tirx.call_extern"
+    asked = str(node.args[0].value) if is_call else ""
+    return next((name for name in (MULTIPROCESSORS, OCCUPANCY) if asked == f"kw_{name}"), None)
 
 
 def _dims(tags: list[str]) -> dict[str, Any]:

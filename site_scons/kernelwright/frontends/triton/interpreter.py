@@ -30,7 +30,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from ...core.errors import DefinitionError, Where
 from ...define.arguments import Scalar, Tensor, Workspace, declared_strides
 from ...define.sizes import Size, text_of
-from ...runtime.size import MULTIPROCESSORS, stride_name
+from ...runtime.size import MULTIPROCESSORS, OCCUPANCY, stride_name
 from ...runtime.size import Size as Computed
 from ..sequence import Launches
 from ..unit import Unit
@@ -208,7 +208,7 @@ def _symbols(declared: Mapping[str, Tensor | Scalar], given: Mapping[str, Any]) 
                     symbols.setdefault(named, stride)
         elif isinstance(value, Scalar) and "int" in value.dtype:
             symbols[name] = int(given[name])
-    return {MULTIPROCESSORS: 4} | symbols
+    return {MULTIPROCESSORS: 4, OCCUPANCY: 2} | symbols
 
 
 def _value(size: Any, symbols: Mapping[str, int]) -> int:
