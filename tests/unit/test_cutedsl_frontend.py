@@ -108,11 +108,11 @@ def test_host_code_may_differ_between_archs_in_a_message_only() -> None:
 
 
 def test_the_signature_says_what_the_code_expects_of_each_argument() -> None:
-    x = Tensor("float16", "m", 64, alignment=16, multiples={"m": 8})
+    x = Tensor("float16", (..., "m"), 64, alignment=16, multiples={"m": 8})
     program = Program(host, x=x, s=Scalar("int32"), y=Tensor("float32", "n"), z=Tensor("int8", 4, written=True), t=1)
     signature = cutedsl_compiler._signature(program, UNIT, ["f"])
     assert signature["arguments"] == [
-        tensor("x", "float16", ["m", 64]) | {"alignment": 16},
+        tensor("x", "float16", ["m", 64]) | {"alignment": 16, "folds": True},
         scalar("s", "int32"),
         tensor("y", "float32", ["n"], output=True),
         tensor("z", "int8", [4]) | {"written": True},

@@ -21,6 +21,7 @@ from kernelwright.core.errors import CheckError, DefinitionError, Where, WorkerE
 from kernelwright.core.signature import UNKNOWN, Argument, Launch, Signature
 from kernelwright.processes import worker as worker_module
 from kernelwright.processes.protocol import CheckRequest, CheckResult
+from kernelwright.runtime.strides import fold
 from kernelwright.worker import check as check_module
 from kernelwright.worker.check import Check, from_device, random_array, to_device
 from kernelwright.worker.check_sizes import SizeSets, size_sets
@@ -390,6 +391,24 @@ def test_each_optional_argument_is_none_once_and_then_all_of_them() -> None:
     wrong = 1
     with pytest.raises(CheckError, match=r"y differs from the reference at n=\d+, b=None, never=None on cpu: y\[0\]"):
         check.run()
+
+
+def test_leading_dimensions_are_none_to_three_and_have_the_strides_of_rows() -> None:
+    def kernel(x: Any, y: Any, a: Any) -> None:
+        view = np.from_dlpack(a)
+        (rows, columns), (step, _) = fold(view.shape, [stride // 4 for stride in view.strides], 1)
+        assert step > columns or rows * columns <= columns, "rows have gaps, all the same"
+        seen.add(view.ndim - 1)
+        y[:] = x
+        np.lib.stride_tricks.as_strided(view, writeable=True)[...] += 1
+
+    a = Argument("a", "tensor", "float32", output=False, written=True, shape=("m", "n"), strides=("s", 1), folds=True)
+    check = prepared(["m", "n"], ["m", "n"], lambda x, a: {"y": x, "a": a + 1}, more=[a])
+    check._kernel.inputs(lambda rng, m, n: {"a": np.zeros((m, n), "f")})
+    seen = set[int]()
+    check.function = lambda: kernel  # type: ignore[method-assign]
+    check._outputs.clear()
+    assert check.run().cases == len(size_sets(["m", "n"])) and seen == {0, 1, 2, 3}
 
 
 def test_the_tolerance_decides() -> None:
