@@ -33,6 +33,9 @@ CONTIGUOUS = "\n  remedy: pass a contiguous copy, such as numpy.ascontiguousarra
 
 Symbols = Mapping[str, Any]
 
+Leading = Mapping[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]]
+"""The size that leading dimensions fold into -> the first array, an input if possible, its shape, and these."""
+
 
 @dataclass(frozen=True)
 class Described:
@@ -243,8 +246,8 @@ class Signatures:
         wholes = [(at, n, d, d.shape if d.whole is None else d.whole) for at, n, d in pairs]
         return [(at, n, d, whole) for at, n, d, whole in wholes if whole is not None]
 
-    def _leading(self, call: Sequence[Described | None]) -> dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]]:
-        """The size that leading dimensions fold into -> the first array, an input if possible, its shape, and these."""
+    def _leading(self, call: Sequence[Described | None]) -> Leading:
+        """The leading dimensions of a call, which they are compared with."""
         leading: dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]] = {}
         wholes = self._wholes(call)
         for _, name, _, whole in wholes:
@@ -365,13 +368,13 @@ class Chosen:
         signatures: what the kernel's variants expect.
         index: its number.
         symbols: the value of each symbol that the arguments give.
-        leading: the size that leading dimensions fold into -> an array, its shape, and these dimensions.
+        leading: the leading dimensions of the call.
     """
 
     signatures: Signatures
     index: int
     symbols: dict[str, Any]
-    leading: Mapping[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]]
+    leading: Leading
 
     def outputs(self) -> list[tuple[str, tuple[Any, ...]]]:
         """dtype and shape of each output, in the order in which new ones are returned.

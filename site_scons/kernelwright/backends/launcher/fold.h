@@ -42,12 +42,6 @@ KW_COLD int32_t kw_first_of_fold(const kw_call *call, const kw_fold *fold) {
   return -1;
 }
 
-/* Whether tensors have the same leading dimensions. */
-KW_COLD bool kw_lead_alike(const DLTensor *one, const kw_fold *fold, const DLTensor *other, const kw_fold *its) {
-  int32_t leading = one->ndim - fold->trailing;
-  return leading == other->ndim - its->trailing && !memcmp(one->shape, other->shape, (size_t)leading * sizeof *one->shape);
-}
-
 KW_COLD int kw_raise_leading(const kw_call *call, int32_t position, int32_t first, const kw_fold *fold) {
   kw_text text;
   kw_begin(&text);
@@ -75,9 +69,11 @@ KW_COLD int kw_fold_tensors(kw_call *call, int64_t *room) {
   for (int32_t i = 0; i < kernel->num_arguments; ++i) {
     const kw_fold *fold = kw_fold_of(kernel, i);
     if (!fold || !call->tensors[i]) continue;
-    const DLTensor *tensor = kw_tensor_of(call->values[i]);
     int32_t first = kw_first_of_fold(call, fold);
-    if (!kw_lead_alike(tensor, fold, kw_tensor_of(call->values[first]), &kernel->folds[first]))
+    const DLTensor *tensor = kw_tensor_of(call->values[i]), *leader = kw_tensor_of(call->values[first]);
+    int32_t leading = tensor->ndim - fold->trailing;
+    if (leading != leader->ndim - kernel->folds[first].trailing ||
+        memcmp(tensor->shape, leader->shape, (size_t)leading * sizeof *tensor->shape))
       return kw_raise_leading(call, i, first, fold);
     if (!kw_view(&call->views[i], tensor, fold->trailing, room, room + fold->trailing + 1))
       return kw_raise("ValueError",
@@ -91,16 +87,13 @@ KW_COLD int kw_fold_tensors(kw_call *call, int64_t *room) {
   return 0;
 }
 
-/* The number of dimensions of a new output, and its sizes: those of a signature, with the leading dimensions of an
- * input in the place of the first one if that is their product. */
-KW_FUNCTION int32_t kw_unfold(const kw_call *call, int32_t position, int32_t ndim, const int64_t *dims, int64_t *shape) {
+/* The first input whose leading dimensions a new output gets; null: it has the sizes that a signature says. */
+KW_FUNCTION const DLTensor *kw_leader(const kw_call *call, int32_t position, int32_t *leading) {
   const kw_fold *fold = kw_fold_of(call->kernel, position);
-  int32_t first = fold ? kw_first_of_fold(call, fold) : -1;
-  const DLTensor *leader = fold ? kw_tensor_of(call->values[first]) : NULL;
-  int32_t leading = fold ? leader->ndim - call->kernel->folds[first].trailing : 0;
-  if (shape && fold) memcpy(shape, leader->shape, (size_t)leading * sizeof *shape);
-  if (shape) memcpy(shape + leading, dims + (fold != NULL), (size_t)(ndim - (fold != NULL)) * sizeof *shape);
-  return leading + ndim - (fold != NULL);
+  int32_t first = __builtin_expect(fold != NULL, 0) ? kw_first_of_fold(call, fold) : -1;
+  const DLTensor *leader = first < 0 ? NULL : kw_tensor_of(call->values[first]);
+  *leading = leader ? leader->ndim - call->kernel->folds[first].trailing : 0;
+  return leader;
 }
 
 #endif

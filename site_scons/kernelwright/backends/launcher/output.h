@@ -88,9 +88,14 @@ KW_FUNCTION int kw_allocate_output(kw_call *call, const kw_signature *signature,
   int64_t count = kw_count_within(&prototype, limit);
   if (count < 0) return kw_raise_output(argument, dims, limit);
   if (!count) call->adapted = true;
-  int64_t shape[kw_unfold(call, position, argument->ndim, dims, NULL) + 1];
-  prototype.ndim = kw_unfold(call, position, argument->ndim, dims, prototype.shape = shape);
-  if (kw_fold_of(call->kernel, position)) call->adapted = true;
+  int32_t leading;
+  const DLTensor *leader = kw_leader(call, position, &leading);
+  int64_t shape[leading + argument->ndim + 1];
+  if (__builtin_expect(leader != NULL, 0)) {
+    memcpy(shape, leader->shape, (size_t)leading * sizeof *shape);
+    memcpy(shape + leading, dims + 1, (size_t)(argument->ndim - 1) * sizeof *shape);
+    prototype.shape = shape, prototype.ndim += leading - 1, call->adapted = true;
+  }
   if (TVMFFIEnvGetDLPackManagedTensorAllocator()) return TVMFFIEnvTensorAlloc(&prototype, result);
   return kw_allocate_own(&prototype, count, result);
 }
