@@ -11,7 +11,7 @@ from ...define.arguments import Tensor, check_arguments
 from ..declared_launch import lower_launches
 from ..other_process import asked, source_of
 from ..unit import LoweredKernel, Unit
-from .program import ENVIRONMENT, Program, sent
+from .program import ENVIRONMENT, Program
 from .worker import Lowered, TileLangRequest
 
 
@@ -23,9 +23,8 @@ def lowered_by_tilelang(program: Program, unit: Unit) -> Lowered:
         LoweringError: TileLang cannot lower it, or it has what launches here do not have.
         ToolchainError: there is no environment with TileLang.
     """
-    program.check(unit.where)
+    arguments = program.checked(unit.where)
     source = source_of(program.source, unit)
-    arguments = {name: sent(value) for name, value in program.arguments.items()}
     request = TileLangRequest(**source, function=program.function, arguments=arguments)
     return asked(ENVIRONMENT, "tilelang.worker", request, unit)
 

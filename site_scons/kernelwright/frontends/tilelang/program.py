@@ -47,15 +47,21 @@ class Program:
         self.function = function
         self.arguments = arguments
 
-    def check(self, where: Where) -> None:
-        """Raise a DefinitionError for what cannot be."""
+    def checked(self, where: Where) -> dict[str, Any]:
+        """The values as :func:`sent` has them.
+
+        Raises:
+            DefinitionError: something cannot be.
+        """
         check_source(self.source, self.function, 'Program("matmul.py", "matmul", M=1024)', where)
+        values: dict[str, Any] = {}
         for name, value in self.arguments.items():
             try:
-                sent(value)
+                values[name] = sent(value)
             except TypeError as error:
                 message = f"argument {name!r} of the Program is {shown(value)}, and {error}"
                 raise DefinitionError(message, where, REMEDY) from error
+        return values
 
 
 def sent(value: Any) -> Any:
