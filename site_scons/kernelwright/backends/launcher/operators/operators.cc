@@ -534,6 +534,8 @@ KW_GET(aoti_torch_get_sizes, int64_t *, array->sizes.data())
 KW_GET(aoti_torch_get_strides, int64_t *, array->strides.data())
 KW_GET(aoti_torch_get_device_type, int32_t, array->view.device.device_type == kDLCPU ? 0 : 1)
 KW_GET(aoti_torch_get_device_index, int32_t, array->view.device.device_id)
+// Of memory that others have, only what the array spans is known.
+KW_GET(aoti_torch_get_storage_size, int64_t, array->elements() * bytes_of(array->view.dtype))
 KW_GET(aoti_torch_is_contiguous, bool, array->is_compact())
 KW_GET(aoti_torch_is_defined, bool, array->defined)
 
@@ -655,6 +657,21 @@ static Array *reshaped(Value *stack) {
   return viewed(array, sizes, {}, 0);
 }
 
+static Array *flattened(Value *stack) {
+  Array *array = reinterpret_cast<Array *>(stack[0]);
+  if (!array->is_compact()) throw std::runtime_error("flatten is for contiguous arrays here");
+  if (array->sizes.empty()) return viewed(array, {1}, {}, 0);
+  size_t first = array->dimension(static_cast<int64_t>(stack[1]));
+  size_t last = array->dimension(static_cast<int64_t>(stack[2]));
+  std::vector<int64_t> sizes(array->sizes.begin(), array->sizes.begin() + first);
+  sizes.push_back(1);
+  for (size_t i = first; i < array->sizes.size(); ++i) {
+    if (i <= last) sizes[first] *= array->sizes[i];
+    else sizes.push_back(array->sizes[i]);
+  }
+  return viewed(array, sizes, {}, 0);
+}
+
 static Array *transposed(Value *stack) {
   Array *array = reinterpret_cast<Array *>(stack[0]);
   std::vector<int64_t> sizes = array->sizes, strides = array->strides;
@@ -690,6 +707,7 @@ static Array *called(const std::string &name, Value *stack) {
   Array *array = reinterpret_cast<Array *>(stack[0]);
   if (name == "aten::empty") return empty(stack, 6, {kDLFloat, 32, 1}, {kDLCPU, 0});
   if (name == "aten::view" || name == "aten::reshape") return reshaped(stack);
+  if (name == "aten::flatten") return flattened(stack);
   if (name == "aten::transpose") return transposed(stack);
   if (name == "aten::zero_") return zeroed(array);
   if (name == "aten::contiguous" && array->is_compact()) return array;
