@@ -80,6 +80,46 @@ def _(x):
     return x * 2
 '''
 
+VIEWS = '''
+from kernelwright import kernel
+from tvm.script import tirx as T
+
+
+@kernel(configs=[{}], tune=[{"steps": 64}, {"steps": 1}], requires=["s == 3 * n"])
+def doubled(steps: int):
+    """x[i, j] = 2 x[i, j], in views only"""
+
+    @T.prim_func(s_tir=True)
+    def main(x_handle: T.handle):
+        m, n, s = T.int32(), T.int32(), T.int32()
+        x = T.match_buffer(x_handle, (m, n), "float32", strides=(s, 1))
+        for i, j in T.grid(m, n):
+            with T.sblock("x"):
+                a, b = T.axis.remap("SS", [i, j])
+                x[a, b] = x[a, b] * T.float32(2)
+        for i, j, k in T.grid(m, n, steps):
+            with T.sblock("again"):
+                a, b, c = T.axis.remap("SSS", [i, j, k])
+                x[a, b] = x[a, b] + T.float32(1e-30)
+
+    return main
+
+
+@doubled.sizes
+def _():
+    return {"m": [64], "n": [32]}
+
+
+@doubled.inputs
+def _(rng, m, n):
+    return {"x": rng.standard_normal((m, 3 * n))[:, n : 2 * n]}
+
+
+@doubled.reference
+def _(x):
+    return {"x": x * 2}
+'''
+
 COMMAND = "import sys; from kernelwright.cli import main; sys.exit(main({arguments!r}))"
 
 SHORT = {"rounds": 3, "confirm": 0, "batches": 8, "batch_us": 300, "limit_s": 60, "waiting": 1.0}
@@ -596,3 +636,12 @@ def test_what_a_source_includes_is_a_part_of_what_was_measured(gpu: Gpu) -> None
     gpu.tune()
     after = gpu.table()["configs"][0]["sources"]
     assert after and all(new["digest"] != old["digest"] for new, old in zip(after, before, strict=True))
+
+
+def test_inputs_may_be_views_and_are_measured_as_such(tuned: Tuned) -> None:
+    """Compact arrays are refused, so nothing else was measured, or checked."""
+    tuned.file.write_text(VIEWS)
+    assert "steps=1" in tuned.tune("doubled").stdout
+    (path,) = (tuned.folder / "tuning").glob("doubled.*.json")
+    (config,) = json.loads(path.read_text())["configs"]
+    assert [rule["tune"] for rule in config["rules"]] == [{"steps": 1}]

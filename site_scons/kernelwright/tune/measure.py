@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.errors import CheckError, KernelwrightError
-from ..core.signature import Signature
+from ..core.signature import Argument, Signature
 from ..processes.protocol import CostRequest, CostResult, MeasureRequest, MeasureResult
 from ..processes.serving import Progress, Send
 from ..worker.definitions import Definitions
@@ -54,10 +54,10 @@ class Turn:
         clock: what times it.
         call: calls it once.
         calls: how many calls a batch has.
-        renewed: tensors that it changes, with what they had in them.
+        renewed: arrays that it changes.
     """
 
-    def __init__(self, clock: CpuClock | CudaClock, call: Callable[[], Any], renewed: list[tuple[Any, Any]]) -> None:
+    def __init__(self, clock: CpuClock | CudaClock, call: Callable[[], Any], renewed: list[Placed]) -> None:
         self._clock = clock
         self._call = call
         self._calls = 1
@@ -90,8 +90,40 @@ class Turn:
         return quiet or disturbed, len(disturbed) / (len(quiet) + len(disturbed))
 
     def _renew(self) -> None:
-        for tensor, values in self._renewed:
-            self._clock.write(tensor, values)
+        for array in self._renewed:
+            array.renew()
+
+
+class Placed:
+    """An array where a kernel gets it. If the argument declares strides, a view has those that it has.
+
+    Attributes:
+        tensor: what a kernel is called with; this object has to live as long.
+    """
+
+    def __init__(self, clock: CpuClock | CudaClock, array: Any, argument: Argument) -> None:
+        import tvm_ffi
+
+        from ..worker.strided import Exported, Spread
+
+        self._clock = clock
+        self._spread = Spread.of(array, array.dtype) if argument.strides and not array.flags.c_contiguous else None
+        self._content = self._spread.memory if self._spread else array
+        self._memory = self.tensor = clock.tensor(self._content, argument)
+        if self._spread:
+            begin = self._spread.first * array.itemsize
+            self._exported = Exported(self._memory, begin, argument.dtype, array.shape, self._spread.steps)
+            self.tensor = tvm_ffi.from_dlpack(self._exported)
+
+    @property
+    def values(self) -> Any:
+        """What it has in it now."""
+        content = self._clock.values(self._memory)
+        return self._spread.view(content) if self._spread else content
+
+    def renew(self) -> None:
+        """Give it again what it had at first."""
+        self._clock.write(self._memory, self._content)
 
 
 class Bench:
@@ -127,19 +159,20 @@ class Bench:
     def _prepared(self, request: MeasureRequest, check: Check, has_reference: bool) -> Turn:
         """A variant that was called, compared and warmed up."""
         function, inputs = check.function(), self._inputs_of(request, check)
-        tensors: Values = {}
+        placed: dict[str, Placed] = {}
         values: list[Any] = []
         for argument in request.signature.arguments:
             value = check.garbage(argument, request.sizes) if argument.output else inputs[argument.name]
             if isinstance(value, np.ndarray):
-                tensors[argument.name] = value = self._clock.tensor(value, argument)
+                placed[argument.name] = Placed(self._clock, value, argument)
+                value = placed[argument.name].tensor
             values.append(value)
         self._first(function, values, request)
-        got = {name: self._clock.values(tensor) for name, tensor in tensors.items()}
+        got = {name: array.values for name, array in placed.items()}
         if has_reference:
             check.compared(self._expected_of(check, inputs), got, request.sizes, inputs)
-        written = [a.name for a in request.signature.arguments if a.written and not a.output]
-        changed = [(tensors[name], inputs[name]) for name in written]
+        arguments = request.signature.arguments
+        changed = [placed[a.name] for a in arguments if a.written and not a.output and a.name in placed]
         turn = Turn(self._clock, lambda: function(*values), changed)
         turn.warm_up(request.batch_us / 1e6)
         return turn
@@ -173,7 +206,7 @@ class Bench:
 
 def _layout(signature: Signature) -> str:
     """The arguments as far as they decide what the inputs are."""
-    return repr([(a.name, a.kind, a.dtype, a.shape) for a in signature.arguments])
+    return repr([(a.name, a.kind, a.dtype, a.shape, a.strides) for a in signature.arguments])
 
 
 class MeasuringServer(Server):

@@ -25,7 +25,7 @@ from ..runtime.size import Requirement, Size
 from .check_sizes import MIDDLE, SIZES, SizeSets, constants_of
 from .compare import TOLERANCES, Mismatch, compare, is_float
 from .cuda_runtime import capability, load_cuda_runtime
-from .strided import GAPS, LAYOUTS, REPEATED, Strided, Strides, barely_aligned, strides_for, symbols_in
+from .strided import GAPS, LAYOUTS, REPEATED, Spread, Strided, Strides, barely_aligned, strides_for, told_by_strides
 
 Array = NDArray[Any]
 Values = dict[str, Any]
@@ -135,7 +135,7 @@ class Check:
             return inputs if self._fulfils(told) else None
         for gap in GAPS:
             strides = strides_for(self._tensors, shapes, told, self._signature.multiples, layout, gap)
-            if strides is not None and self._fulfils({**symbols_in(self._tensors, strides), **told}):
+            if strides is not None and self._fulfils({**told_by_strides(self._signature, shapes, strides), **told}):
                 break
         else:
             return None
@@ -201,6 +201,7 @@ class Check:
             return None
         inputs = {argument.name: argument for argument in self._inputs}
         dtypes = {argument.name: argument.dtype for argument in self._inputs}
+        strided = {argument.name for argument in self._inputs if argument.strides}
         passed = {argument.name: argument.given for argument in self._inputs}
         if not isinstance(given, Mapping) or not set(given) <= set(dtypes):
             expected = f"expected a dict with some of the keys {sorted(dtypes)}"
@@ -210,7 +211,9 @@ class Check:
             if passed[name] is False or (passed[name] is None and value is None):
                 result[name] = None
             elif name in shapes:
-                array = np.asarray(value, numpy_dtype(dtypes[name]), order="C")
+                array, dtype = np.asarray(value), numpy_dtype(dtypes[name])
+                is_view = name in strided and not array.flags.c_contiguous
+                array = Spread.of(array, dtype).view() if is_view else np.asarray(array, dtype, order="C")
                 if array.shape != shapes[name]:
                     message = f"the inputs function gives {name} the shape {array.shape}, expected {shapes[name]}"
                     raise CheckError(message, line_of(hook))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tvm
@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from ..core.dtype import Dtype
 from ..core.errors import CheckError, Where
-from ..core.signature import Argument
+from ..core.signature import Argument, Signature
 from ..define.divisible import rounded_up
 from ..runtime.dlpack import Tensor
 from ..runtime.size import Size
+from ..runtime.strides import told_stride
 
 Array = NDArray[Any]
 Strides = dict[str, tuple[int, ...]]
@@ -75,10 +76,45 @@ def strides_for(
     return made if is_apart else None
 
 
-def symbols_in(arguments: Sequence[Argument], strides: Strides) -> dict[str, int]:
-    """The values of the symbols that only strides tell."""
-    pairs = [pair for a in arguments if a.strides for pair in zip(a.strides, strides[a.name], strict=True)]
-    return {symbol: value for symbol, value in pairs if isinstance(symbol, str) and symbol.isidentifier()}
+class Spread(NamedTuple):
+    """A view of an array, and the memory that it is of: from which element on, and with which steps, in elements."""
+
+    memory: Array
+    first: int
+    steps: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, array: Array, dtype: np.dtype[Any]) -> Spread:
+        """Elements of a dtype that lie as those of an array do, which has some."""
+        steps = tuple(step // array.itemsize for step in array.strides)
+        ends = [(size - 1) * step for size, step in zip(array.shape, steps, strict=True)]
+        first = -sum(min(end, 0) for end in ends)
+        spread = cls(np.zeros(first + 1 + sum(max(end, 0) for end in ends), dtype), first, steps, array.shape)
+        spread.view()[...] = array
+        return spread
+
+    def view(self, memory: Array | None = None) -> Array:
+        """The elements in the memory, or in another one that is as large."""
+        of = self.memory if memory is None else memory
+        steps = [step * of.itemsize for step in self.steps]
+        return np.lib.stride_tricks.as_strided(of[self.first :], self.shape, steps)
+
+
+class Layout(NamedTuple):
+    """An array of a call that is not made yet."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+
+
+def told_by_strides(signature: Signature, shapes: Mapping[str, tuple[int, ...]], strides: Strides) -> dict[str, int]:
+    """What a call with such arrays tells of the symbols that only strides have."""
+    arrays = [Layout(shapes[a.name], strides.get(a.name)) if a.is_tensor else None for a in signature.arguments]
+    return {
+        symbol: int(told_stride([(arrays[at], axis) for at, axis in places], signature.multiples.get(symbol, 1)))
+        for symbol, places in signature.stride_places().items()
+    }
 
 
 def _widen(
@@ -150,7 +186,7 @@ class Strided:
         on_cpu = device.dlpack_device_type() == tvm_ffi.DLDeviceType.kDLCPU
         copy: Any = barely_aligned(self._before, alignment) if on_cpu else None
         self._memory: Any = tvm_ffi.from_dlpack(copy) if on_cpu else _copied(self._before, device)
-        self._exported = _Exported(self._memory, self._first * item, argument.dtype, array.shape, strides)
+        self._exported = Exported(self._memory, self._first * item, argument.dtype, array.shape, strides)
         self.tensor = tvm_ffi.from_dlpack(self._exported)
 
     def _view(self, memory: Array) -> Array:
@@ -185,7 +221,7 @@ class Strided:
         return content
 
 
-class _Exported(ctypes.Structure):
+class Exported(ctypes.Structure):
     """DLManagedTensor of dlpack.h: a view of a tensor, which has to live as long."""
 
     _fields_ = (("tensor", Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
