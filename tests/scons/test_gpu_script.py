@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from support.project import ROOT, Project
+from support.recorded import recorded
 
 GPU = ROOT / "tests" / "gpu"
 KERNELS = "rope,saxpy"
@@ -253,10 +254,9 @@ def test_the_recorded_program_computes_what_is_expected_of_it() -> None:
 
 @pytest.mark.skipif("recorded" not in LANGUAGES, reason="Triton is not installed")
 def test_the_recording_is_that_of_the_program(tmp_path: Path) -> None:
-    program, output = GPU / "triton_program", tmp_path / "calls.json"
-    words = ("record", "--arch", "sm_90a", "--output", output, program / "record_calls.py")
-    child(sys.executable, "-m", "kernelwright", *words, PYTHONPATH=str(ROOT / "site_scons"))
-    assert output.read_text() == (program / "calls.json").read_text()
+    program = GPU / "triton_program"
+    recorded(tmp_path, str(program / "record_calls.py"), "--arch", "sm_90a")
+    assert (tmp_path / "calls.json").read_text() == (program / "calls.json").read_text()
 
 
 def test_the_benchmark_has_rows_of_every_kernel_and_of_launches(dry: tuple[str, dict[str, Any], Path]) -> None:

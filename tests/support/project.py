@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import importlib.util
 import json
 import os
 import re
@@ -416,7 +417,7 @@ class Project:
         program = textwrap.dedent(code)
         # Triton's interpreter is chosen when it is imported.
         names = ("torch",) if "TRITON_INTERPRET" in given else ("torch", "triton")
-        first = tuple(name for name in names if name in program)
+        first = tuple(name for name in names if name in program and importlib.util.find_spec(name))
         at_start = read_at_start(given.keys() - {"PYTHONPATH", "LD_LIBRARY_PATH"})
         if not at_start and not re.search(r"jax|sys\.m|subprocess|fork", program):
             path = ["", *given["PYTHONPATH"].split(os.pathsep)]

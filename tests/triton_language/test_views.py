@@ -318,4 +318,4 @@ def test_checks_try_strides_and_see_what_is_written_beside_an_array(built: Proje
     assert "elements that are none of y have changed, whose strides are [" in run.output
     for dtype in ("bfloat16", "float16"):
         result = json.loads((project.folder / f"build/check/demo/twice/dtype-{dtype}.interpreted.json").read_text())
-        assert result["cases"] == 3 + 4  # three layouts at the first sizes, and then one of them
+        assert result["cases"] == 3 + 5  # three layouts at the first sizes, and then one of them

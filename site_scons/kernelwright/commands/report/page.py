@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,9 @@ def render(report: Report) -> bytes:
     return page.encode("utf-8", "xmlcharrefreplace")
 
 
+@cache
 def _environment() -> Environment:
-    """The environment of the templates: it escapes all texts, and an unknown name is an error."""
+    """The environment of the templates, which it reads once. It escapes all texts; an unknown name is an error."""
     jinja = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined)
     jinja.trim_blocks = jinja.lstrip_blocks = True
     jinja.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
