@@ -16,7 +16,7 @@ import pytest
 from kernelwright.core.converter import from_json
 from kernelwright.core.errors import DefinitionError, Where
 from kernelwright.core.files import sha256_of
-from kernelwright.define.record import DefinitionRecord, KernelRecord, definition_record
+from kernelwright.define.record import DefinitionRecord, KernelRecord
 from kernelwright.processes.pool import WorkerPool
 from kernelwright.processes.protocol import DiscoverRequest, result_of
 from kernelwright.stages import discovery
@@ -297,8 +297,8 @@ MALFORMED: dict[str, list[object]] = {
 @pytest.mark.parametrize(("field", "wrong"), [(name, value) for name, values in MALFORMED.items() for value in values])
 def test_a_malformed_record_is_refused(field: str, wrong: object) -> None:
     good = {"file": "k.py", "dependencies": {"k.py": "0", "a.py": "1"}, "kernels": [GOOD_KERNEL]}
-    assert definition_record(good).kernels[0].options.outputs == ("y",)
+    assert from_json(DefinitionRecord, good).kernels[0].options.outputs == ("y",)
     kernel = {**GOOD_KERNEL, field: wrong} if field in FIELDS else {**GOOD_KERNEL, "options": {field: wrong}}
     bad = {**good, field: wrong} if field in good else {**good, "kernels": [kernel]}
     with pytest.raises(ValueError):
-        definition_record(bad)
+        from_json(DefinitionRecord, bad)

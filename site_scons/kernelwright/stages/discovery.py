@@ -18,13 +18,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core.converter import to_json
+from ..core.converter import from_json, to_json
 from ..core.dependencies import present_digest
 from ..core.errors import DefinitionError, KernelwrightError, Where
 from ..core.files import open_lock
 from ..core.sealed import form_of, read_sealed, write_sealed
 from ..core.surroundings import interpreter
-from ..define.record import DefinitionRecord, definition_record, require_whole
+from ..define.record import DefinitionRecord
 
 if TYPE_CHECKING:
     from ..core.answers import Answers
@@ -217,10 +217,6 @@ class DefinitionRecords:
             record = workers.call(DiscoverRequest(self._records.name(path), strict=strict))
         except KernelwrightError as error:
             return error
-        try:
-            require_whole(record)
-        except ValueError as error:
-            return DefinitionError(f"a worker's record has a wrong form: {error}", Where(location=str(path)))
         return self._write(path, record)
 
     def _read(self, path: Path) -> DefinitionRecord | None:
@@ -265,7 +261,7 @@ class DefinitionRecords:
 
         answer = self._answers.recall(question, compare)
         try:
-            record = None if answer is None else definition_record(answer)
+            record = None if answer is None else from_json(DefinitionRecord, answer)
         except ValueError:
             return None
         if record is None or record.file != self._records.name(path):
