@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import kernelwright.commands.report.page  # noqa: F401 (a first import writes its bytecode, which no reader does)
 import pytest
 import SCons.Script  # noqa: F401 (the journal needs SCons's globals)
 from hypothesis import strategies as st
