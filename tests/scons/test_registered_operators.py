@@ -66,6 +66,18 @@ void corner(Tensor& out, const Tensor& x) {
   *to = *static_cast<const float*>(seen.const_data_ptr());
 }
 
+// Results of several kinds, errors, and a list with None.
+Tensor odd(const Tensor& x, std::vector<std::optional<Tensor>> list, int64_t what) {
+  if (what == 0) throw list.size();
+  if (what == 1) return torch::stable::from_blob(x.mutable_data_ptr(), {1}, {1}, x.device(), ScalarType::Float);
+  if (what == 2) return torch::stable::view(x, {-3, -4});
+  if (what == 3) return torch::stable::contiguous(x, torch::headeronly::MemoryFormat::ChannelsLast);
+  Tensor turned = torch::stable::transpose(list[1].value(), 0, 1);
+  return what == 4 ? torch::stable::empty_like(turned) : turned;
+}
+
+std::string text(int64_t number) { return message(number); }
+
 Tensor summed(const Tensor& x) { return torch::stable::sum(x); }
 
 STABLE_TORCH_LIBRARY(acme, m) {
@@ -73,6 +85,8 @@ STABLE_TORCH_LIBRARY(acme, m) {
   m.def("count(Tensor x, int[] sizes, str name, int? more=None) -> int");
   m.def("doubled(Tensor x) -> Tensor");
   m.def("corner(Tensor! out, Tensor x) -> ()");
+  m.def("odd(Tensor x, Tensor?[] list, int what) -> Tensor");
+  m.def("text(int number) -> str");
   m.def("summed(Tensor x) -> Tensor");
 }
 STABLE_TORCH_LIBRARY_IMPL(acme, CUDA, m) {
@@ -80,6 +94,8 @@ STABLE_TORCH_LIBRARY_IMPL(acme, CUDA, m) {
   m.impl("count", TORCH_BOX(&count));
   m.impl("doubled", TORCH_BOX(&doubled));
   m.impl("corner", TORCH_BOX(&corner));
+  m.impl("odd", TORCH_BOX(&odd));
+  m.impl("text", TORCH_BOX(&text));
   m.impl("summed", TORCH_BOX(&summed));
 }
 STABLE_TORCH_LIBRARY_IMPL(acme, CPU, m) { m.impl("mix", TORCH_BOX(&mix)); }
@@ -125,6 +141,16 @@ def corner():
 
 
 @kernel(**OPTIONS, backends=["tvm_ffi"])
+def odd():
+    return Exported("odd")
+
+
+@kernel(**OPTIONS, backends=["tvm_ffi"])
+def text():
+    return Exported("text")
+
+
+@kernel(**OPTIONS, backends=["tvm_ffi"])
 def summed():
     return Exported("summed")
 """
@@ -136,7 +162,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project = Project.of(tmp_path_factory.mktemp("registered"), SETTINGS, own=DEFINITIONS)
     project.write("kernels/operators.cpp", SOURCE)
     run = project.scons("-j2")
-    assert run.labels["LINK"] == 5 and run.labels["OBJECT"] + run.labels["CACHED"] == 5, run.labels
+    assert run.labels["LINK"] == 7 and run.labels["OBJECT"] + run.labels["CACHED"] == 7, run.labels
     make_standin(project)
     return project
 
@@ -160,6 +186,10 @@ seen = np.zeros(5, np.float32)
 demo.corner(there(seen, 5), there(x, 12))
 print(seen.tolist())
 print(message_of(demo.summed, there(x, 3, 4)))
+there = there(x, 3, 4)
+for what in range(5): print(message_of(demo.odd, there, [None, there], what).split("\\n")[0])
+turned = demo.odd(there, (None, there), 5)
+print(turned.shape, turned.strides, turned.data_ptr() == x.ctypes.data, message_of(demo.text, 1))
 """
 
 
@@ -179,6 +209,14 @@ def test_operators_get_what_their_schemas_say_and_errors_come_back(built):
     assert "ValueError: kernel 'mix': Mismatched" in lines[8]
     assert "[2.0, 3.0, 1.0, 4.0, 1.0]" in lines
     assert "RuntimeError: operator summed: its sources call aten::sum, which needs PyTorch" in printed
+    assert lines[-6:] == [
+        "RuntimeError: operator odd: its sources threw what is no std::exception",
+        "TypeError: operator odd: it returns an array whose memory nothing keeps, as that of from_blob",
+        "RuntimeError: operator odd: a view has sizes from 0, and one -1",
+        "RuntimeError: operator odd: memory is contiguous here, in no other format",
+        "RuntimeError: operator odd: empty_like is for arrays in row-major order here",
+        "(4, 3) (1, 4) True TypeError: operator text: it returns neither an array nor a number, but str",
+    ]
 
 
 ALLOCATING = """
@@ -226,7 +264,7 @@ WRONG = (
     (
         '"mix",',
         '"mixed",',
-        "do not export 'mixed'; they export nothing; they register corner, count, doubled, mix, summed",
+        "do not export 'mixed'; they export nothing; they register corner, count, doubled, mix, odd, summed, text",
     ),
     ('Scalar("int64")', 'Tensor("int64", 1)', "argument 'shift' is a tensor, and the schema of mix has 'int shift'"),
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
-from kernelwright.backends.operators import registered_operators, require_schema
+from kernelwright.backends.operators import registered_operators, require_one_result, require_schema
 from kernelwright.core.errors import DefinitionError, Where
 
 X = {"name": "x", "shape": ["n"]}
@@ -35,9 +37,19 @@ def test_declared_arguments_are_those_of_the_schema(schema, arguments, problem):
 
 
 def test_schemas_are_found_in_the_texts_of_an_object(tmp_path):
-    texts = [b"mix(Tensor! out, Tensor x) -> ()", b"no schema", b"f()", b"one(int i) -> Tensor", b"a(b) -> "]
-    (tmp_path / "object.o").write_bytes(b"\x7fELF\0" + b"\0".join(texts) + b"\0tail")
+    texts = ["mix(Tensor! out, Tensor x) -> ()", "no schema", "f()", "one(int i) -> Tensor", "a(b) -> "]
+    # The first one follows code, without a zero in between.
+    lines = [".text", ".quad -1", '.section .rodata.str1.8,"aMS",@progbits,1', *(f'.string "{text}"' for text in texts)]
+    command = ["gcc", "-c", "-x", "assembler", "-", "-o", str(tmp_path / "object.o")]
+    subprocess.run(command, input="\n".join([*lines, ""]), text=True, check=True)
     assert registered_operators([tmp_path / "object.o"]) == {
         "mix": "(Tensor! out, Tensor x) -> ()",
         "one": "(int i) -> Tensor",
     }
+
+
+def test_one_value_is_returned_to_a_call_without_declared_arguments():
+    for schema in ("(Tensor x) -> Tensor(a!)", "() -> ()", "() -> (int)"):
+        require_one_result("op", schema, Where())
+    with pytest.raises(DefinitionError, match=r"op returns \(Tensor, int\), and a call without declared arguments"):
+        require_one_result("op", "(Tensor x, int y) -> (Tensor, int)", Where())

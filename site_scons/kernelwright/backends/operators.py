@@ -13,7 +13,7 @@ from typing import Any
 
 from ..core.errors import DefinitionError, Where
 from .launcher import LAUNCHER
-from .own_code import needed_symbols
+from .own_code import contents, needed_symbols
 
 OPERATORS = LAUNCHER / "operators" / "operators.cc"
 """The functions of the ABI, over arrays of TVM-FFI."""
@@ -45,7 +45,7 @@ def registers_operators(objects: Iterable[Path]) -> bool:
 
 def registered_operators(objects: Iterable[Path]) -> dict[str, str]:
     """The operators whose schemas some objects have -> their parameters and results, as the schema writes them."""
-    found = [match.groups() for path in objects for match in SCHEMA.finditer(path.read_bytes())]
+    found = [match.groups() for path in objects for match in SCHEMA.finditer(contents(path))]
     return {name.decode(): " ".join(schema.decode(errors="replace").split()) for name, schema in sorted(found)}
 
 
@@ -67,6 +67,14 @@ def callers_text(symbols: Mapping[str, str]) -> str:
         symbols: the name of an operator -> the C name of its function.
     """
     return "".join(CALLER.format(name=name, symbol=symbol) for name, symbol in sorted(symbols.items()))
+
+
+def require_one_result(name: str, schema: str, where: Where) -> None:
+    """Raise a DefinitionError if an operator, whose arguments are not declared, returns several values."""
+    returned = schema[schema.rindex("->") + 2 :].strip()
+    if "," in returned:
+        message = f"{name} returns {returned}, and a call without declared arguments gets one value"
+        raise DefinitionError(message, where, "declare its arguments, and write results to some of them")
 
 
 def require_schema(name: str, schema: str, arguments: Iterable[Mapping[str, Any]], where: Where) -> None:

@@ -127,6 +127,14 @@ def driver_functions(objects: Iterable[Path], text: str = "") -> list[str]:
     return sorted(filter(OF_DRIVER.fullmatch, needed))
 
 
+def contents(path: Path) -> bytes:
+    """The contents of an object's sections, with a zero in front of each."""
+    from elftools.elf.elffile import ELFFile
+
+    with path.open("rb") as stream:
+        return b"".join(b"\0" + part.data() for part in ELFFile(stream).iter_sections("SHT_PROGBITS"))
+
+
 def needed_symbols(path: Path) -> list[str]:
     """The names of the symbols that an object needs from elsewhere."""
     return _symbols(path, defined=False)

@@ -12,6 +12,7 @@ from ..backends.operators import (
     callers_text,
     registered_operators,
     registers_operators,
+    require_one_result,
     require_schema,
 )
 from ..backends.own_code import exported_functions, own_symbol
@@ -86,7 +87,9 @@ def called_operators(variants: Sequence[VariantFiles], where: Where) -> list[str
                 )
                 remedy = f"write TVM_FFI_DLL_EXPORT_TYPED_FUNC({name}, ...) in a source, or another name in Exported"
                 raise DefinitionError(message, place, remedy)
-            if not signature.get("opaque"):
+            if signature.get("opaque"):
+                require_one_result(name, schemas[name], place)
+            else:
                 require_schema(name, schemas[name], signature["arguments"], place)
             called.add(name)
     return sorted(called)

@@ -10,6 +10,7 @@
 #include <tvm/ffi/c_api.h>
 #include <tvm/ffi/extra/c_env_api.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cstdint>
 #include <cstdlib>
@@ -68,7 +69,7 @@ struct Array {
   DLTensor view = {};
   std::vector<int64_t> sizes, strides;
   TVMFFIObjectHandle owner = nullptr;  // keeps the memory; null: the caller does
-  bool defined = true;
+  bool defined = true, lent = false;  // lent: in memory that a source passed to from_blob
 
   Array(const DLTensor &of, TVMFFIObjectHandle kept) : view(of), sizes(of.shape, of.shape + of.ndim), owner(kept) {
     if (of.strides) strides.assign(of.strides, of.strides + of.ndim);
@@ -116,7 +117,7 @@ struct Operator {
 
 struct Parameter {
   std::string type, name, preset;
-  bool optional = false, list = false;
+  bool optional = false, list = false, holey = false;  // holey: items of the list may be None
 };
 struct Schema {
   std::string space, name;
@@ -211,8 +212,8 @@ Parameter parameter_of(const std::string &text) {
   while (i < text.size() && (std::isalnum(text[i]) || text[i] == '_')) parameter.type += text[i++];
   for (; i < text.size() && text[i] != ' '; ++i) {
     if (text[i] == '?') parameter.optional = true;
-    if (text[i] == '[') parameter.list = true;
-    if (text[i] == '(') i = text.find(')', i);
+    if (text[i] == '[') parameter.list = true, std::swap(parameter.holey, parameter.optional);
+    if (text[i] == '(') i = std::min(text.find(')', i), text.size() - 1);
   }
   std::string rest = stripped(text.substr(i < text.size() ? i : text.size()));
   size_t equal = rest.find('=');
@@ -283,7 +284,8 @@ struct Arguments {
   }
 
   [[noreturn]] static void refuse(const Parameter &parameter, const std::string &given) {
-    std::string expected = parameter.type + (parameter.list ? "[]" : "") + (parameter.optional ? "?" : "");
+    std::string expected = parameter.type + (parameter.holey ? "?" : "") + (parameter.list ? "[]" : "") +
+                           (parameter.optional ? "?" : "");
     throw Refused("argument " + parameter.name + " is " + given + ", and its schema says " + expected);
   }
 
@@ -300,10 +302,11 @@ struct Arguments {
     if (given.type_index != kTVMFFIArray && given.type_index != kTVMFFIList) refuse(parameter, kind_of(given));
     auto *cell = reinterpret_cast<TVMFFISeqCell *>(reinterpret_cast<char *>(given.v_obj) + sizeof(TVMFFIObject));
     Parameter item = parameter;
-    item.list = item.optional = false;
+    item.list = item.holey = false;
+    item.optional = parameter.holey;
     auto *made = new std::vector<Value>();
     lists.push_back(made);
-    for (int64_t i = 0; i < cell->size; ++i) made->push_back(single(item, static_cast<TVMFFIAny *>(cell->data)[i]));
+    for (int64_t i = 0; i < cell->size; ++i) made->push_back(boxed(item, static_cast<TVMFFIAny *>(cell->data)[i]));
     return as_value(made);
   }
 
@@ -328,15 +331,14 @@ struct Arguments {
     refuse(parameter, kind_of(given));
   }
 
-  void add(const Parameter &parameter, const TVMFFIAny &given) {
-    if (given.type_index == kTVMFFINone && parameter.optional) return values.push_back(0);
+  Value boxed(const Parameter &parameter, const TVMFFIAny &given) {
+    if (given.type_index == kTVMFFINone && parameter.optional) return 0;
     Value value = parameter.list ? list(parameter, given) : single(parameter, given);
-    if (parameter.optional) {
-      boxes.push_back(new Value(value));
-      value = as_value(boxes.back());
-    }
-    values.push_back(value);
+    if (!parameter.optional) return value;
+    boxes.push_back(new Value(value));
+    return as_value(boxes.back());
   }
+  void add(const Parameter &parameter, const TVMFFIAny &given) { values.push_back(boxed(parameter, given)); }
 
   void add_preset(const Parameter &parameter) {
     TVMFFIAny given = {};
@@ -360,17 +362,30 @@ struct Arguments {
   }
 };
 
-// Takes what a boxed function gave, and puts it into the result of the call if there is one place for it.
+// Raises an error if take() has no place for a result.
+void require_result(const Parameter &parameter) {
+  bool known = false;
+  for (const char *type : {"Tensor", "int", "SymInt", "float", "bool"}) known |= parameter.type == type;
+  if (!known || parameter.list || parameter.optional)
+    throw Refused("it returns neither an array nor a number, but " + parameter.type + (parameter.list ? "[]" : "") +
+                  (parameter.optional ? "?" : ""));
+}
+
+// Takes what a boxed function gave, and puts it into the result of the call if there is one place for it. An array is
+// returned as a view of the one that keeps its memory.
 void take(const Parameter &parameter, Value value, TVMFFIAny *result) {
-  if (parameter.list || parameter.optional) throw Refused("it returns " + parameter.type + "[] or None");
   if (parameter.type == "Tensor") {
     Array *array = reinterpret_cast<Array *>(value);
-    if (array->owner && result) {
-      TVMFFIObjectIncRef(array->owner);
-      result->type_index = kTVMFFITensor;
-      result->v_obj = static_cast<TVMFFIObject *>(array->owner);
-    }
+    TVMFFIObjectHandle made = nullptr;
+    bool failed = array->lent || (array->owner && TVMFFITensorCreateUnsafeView(array->owner, &array->view, &made));
     release(array);
+    if (failed) throw Refused("it returns an array whose memory nothing keeps, as that of from_blob");
+    if (made && result) {
+      result->type_index = kTVMFFITensor;
+      result->v_obj = static_cast<TVMFFIObject *>(made);
+    } else if (made) {
+      TVMFFIObjectDecRef(made);
+    }
   } else if (result && parameter.type == "float") {
     result->type_index = kTVMFFIFloat;
     std::memcpy(&result->v_float64, &value, sizeof value);
@@ -401,6 +416,7 @@ void call(const char *name, const TVMFFIAny *given, int32_t count, TVMFFIAny *re
   if (parameters.size() < static_cast<size_t>(count))
     throw Refused("it takes " + std::to_string(parameters.size()) + " arguments by its schema, and got " +
                                 std::to_string(count));
+  for (const Parameter &one : results) require_result(one);
   Arguments arguments;
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (i < static_cast<size_t>(count)) arguments.add(parameters[i], given[i]);
@@ -427,6 +443,9 @@ KW_ABI int kw_call_operator(void *, const TVMFFIAny *arguments, int32_t count, T
     // What a source throws does not say why one of our functions failed.
     std::string text = failed.empty() ? "" : "operator " + std::string(name) + ": " + failed + "\n  ";
     TVMFFIErrorSetRaisedFromCStr("RuntimeError", (text + error.what()).c_str());
+  } catch (...) {
+    std::string text = "operator " + std::string(name) + ": its sources threw what is no std::exception";
+    TVMFFIErrorSetRaisedFromCStr("RuntimeError", text.c_str());
   }
   return -1;
 }
@@ -585,6 +604,7 @@ KW_ABI int aoti_torch_create_tensor_from_blob_v2(void *data, int64_t count, cons
     view.shape = const_cast<int64_t *>(sizes);
     view.strides = const_cast<int64_t *>(strides);
     *made = new Array(view, nullptr);
+    (*made)->lent = true;
   });
 }
 
@@ -614,11 +634,28 @@ static Array *zeroed(Array *array) {
   return array;
 }
 
+// Channels of images are last in PyTorch's formats from 2 on.
+static void require_row_major(Value format) {
+  if (static_cast<int32_t>(format) > 1) throw std::runtime_error("memory is contiguous here, in no other format");
+}
+
+// Strides of a like array are those of PyTorch if its own strides do not grow; PyTorch keeps the order of dimensions.
+static Array *empty_like(const Array *like) {
+  int64_t last = INT64_MAX;
+  for (size_t i = 0; i < like->sizes.size(); ++i) {
+    if (like->sizes[i] == 1 || !like->strides[i]) continue;
+    if (like->strides[i] > last) throw std::runtime_error("empty_like is for arrays in row-major order here");
+    last = like->strides[i];
+  }
+  return allocated(like->sizes, like->view.dtype, like->view.device);
+}
+
 // A new array, of whose size, dtype, layout, device and two more options the stack has the first at a place. What it
 // does not say of dtype and device is that of another array.
 static Array *empty(const Value *stack, int options, DLDataType type, DLDevice place) {
   List *sizes = reinterpret_cast<List *>(stack[0]);
   const Value *dtype = reinterpret_cast<Value *>(stack[1]), *device = reinterpret_cast<Value *>(stack[3]);
+  if (options > 5 && stack[5]) require_row_major(*reinterpret_cast<Value *>(stack[5]));
   std::vector<int64_t> numbers(sizes->begin(), sizes->end());
   if (device) place = device_of(static_cast<int32_t>(*device >> 32), static_cast<int32_t>(*device));
   if (dtype) type = type_of(static_cast<int32_t>(*dtype));
@@ -633,6 +670,7 @@ static Array *viewed(Array *array, std::vector<int64_t> sizes, std::vector<int64
   made->view.data = static_cast<char *>(array->view.data) + offset * bytes_of(array->view.dtype);
   made->sizes = sizes;
   made->strides = strides;
+  made->lent = array->lent;
   if (strides.empty()) made->compact();
   made->view.ndim = static_cast<int32_t>(made->sizes.size());
   made->view.shape = made->sizes.data();
@@ -647,6 +685,7 @@ static Array *reshaped(Value *stack) {
   std::vector<int64_t> sizes(list->begin(), list->end());
   int64_t known = 1, open = -1;
   for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] < -1 || (sizes[i] < 0 && open >= 0)) throw std::runtime_error("a view has sizes from 0, and one -1");
     if (sizes[i] == -1) open = static_cast<int64_t>(i);
     else known *= sizes[i];
   }
@@ -710,11 +749,12 @@ static Array *called(const std::string &name, Value *stack) {
   if (name == "aten::flatten") return flattened(stack);
   if (name == "aten::transpose") return transposed(stack);
   if (name == "aten::zero_") return zeroed(array);
+  if (name == "aten::contiguous") require_row_major(stack[1]);
   if (name == "aten::contiguous" && array->is_compact()) return array;
   Array *made = nullptr;
   if (name == "aten::new_empty") made = empty(stack + 1, 5, array->view.dtype, array->view.device);
   if (name == "aten::new_zeros") made = zeroed(empty(stack + 1, 5, array->view.dtype, array->view.device));
-  if (name == "aten::empty_like") made = allocated(array->sizes, array->view.dtype, array->view.device);
+  if (name == "aten::empty_like") made = empty_like(array);
   if (!made) throw std::runtime_error("its sources call " + name + ", which needs PyTorch");
   release(array);
   return made;
