@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
+from pathlib import Path
 
-from support.project import Project
+from support.project import SCONSTRUCT, Project
 
 SETTINGS = """\
 [project]
@@ -79,3 +81,34 @@ def test_a_library_is_linked_by_name_found_where_it_is_installed_and_asked_of_pi
         project.replace("kernels/own.py", old, new)
         assert words in project.scons(ok=False).output
         project.write("kernels/own.py", DEFINITION)
+
+
+def install(site: Path, version: str, value: int) -> None:
+    """Install a package with a library, which has no versions of symbols, as C code without a C library has none."""
+    shutil.rmtree(site, ignore_errors=True)
+    (site / "acme/lib").mkdir(parents=True)
+    (site / f"acme-{version}.dist-info").mkdir()
+    (site / f"acme-{version}.dist-info/RECORD").write_text("acme/lib/libacme.so,,\n")
+    command = ["gcc", "-shared", "-fPIC", "-Wl,-soname,libacme.so", "-x", "c", "-", "-o", "acme/lib/libacme.so"]
+    subprocess.run(command, input=f"int acme(void) {{ return {value}; }}", text=True, check=True, cwd=site)
+
+
+def test_another_version_of_a_package_is_linked_with_and_a_damaged_library_is_an_error(tmp_path):
+    site = tmp_path / "site"
+    install(site, "1.4", 1)
+    own = DEFINITION.replace('"nvrtc"', '"package:acme/lib/libacme.so"')
+    project = Project.of(tmp_path / "project", SETTINGS, own=own)
+    project.write("SConstruct", f"import sys\nsys.path.insert(0, {str(site)!r})\n{SCONSTRUCT}")
+    project.write("kernels/version.cc", SOURCE.replace("nvrtcVersion(&major, &minor)", "major = acme()"))
+    project.replace("kernels/version.cc", "#include <nvrtc.h>", 'extern "C" int acme(void);')
+    env = {"KERNELWRIGHT_CUDA_DRIVER": "/nowhere", "PYTHONPATH": f"build:{site}"}
+    for version, value, requirement in (("1.4", 1, "acme>=1,<2"), ("2.0", 2, "acme>=2,<3")):
+        install(site, version, value)
+        assert "LINK compiler" in project.scons().stages
+        entry = json.loads((project.folder / "build/demo/manifest.json").read_text())["kernels"]["compiler"]
+        assert entry["libraries"] == [["libacme.so", "acme/lib", requirement]]
+        assert project.python("import demo; print(demo.compiler())", env=env) == f"{value}00\n"
+    assert project.scons().stages == []
+    (site / "acme/lib/libacme.so").write_text("INPUT(libm.so)")
+    project.replace("kernels/version.cc", "acme()", "acme() + 2")
+    assert "libraries names libacme.so, which cannot be read as a shared library" in project.scons(ok=False).output

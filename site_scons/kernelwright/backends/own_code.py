@@ -186,9 +186,10 @@ def _dynamic(library: Path) -> list[tuple[str, bool, bool]]:
     with library.open("rb") as stream:
         elf = ELFFile(stream)
         table, versions = elf.get_section_by_name(".dynsym"), elf.get_section_by_name(".gnu.version")
-        if not isinstance(table, SymbolTableSection) or versions is None:
+        if not isinstance(table, SymbolTableSection):
             return []
-        numbers = memoryview(versions.data()).cast("H")
+        # A library that neither has versions nor needs any has no list of them.
+        numbers = memoryview(versions.data()).cast("H") if versions else [UNVERSIONED] * table.num_symbols()
         return [_named(symbol, number) for symbol, number in zip(table.iter_symbols(), numbers, strict=True)][1:]
 
 

@@ -14,6 +14,7 @@ from ..core.dependencies import IN_PACKAGE, installed_name
 from ..core.errors import LoweringError
 from ..core.files import digest_of, sha256_of
 from ..core.request import ASIDE
+from ..core.surroundings import INSTALLED
 from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.libraries import Library
 from ..toolchain.nvcc_run import shell_script, stand_in
@@ -131,7 +132,8 @@ def make(
     sources = [*given, *made, *entry.sources_of(variants)]
     stage = Stage("LINK", name, kernel.where("link"), request, outputs, sources)
     stage.rest = lambda: bool(whole(kernel.run, variants))
-    stage.outside = {installed_name(Path(runtime)): content} if runtime else {}
+    recorded = {INSTALLED + library.distribution: library.recorded for library in kernel.libraries}
+    stage.outside = {**recorded, **({installed_name(Path(runtime)): content} if runtime else {})}
     output = f"{name}/{name}.so"
     stage.command = command_of(top, f"{name}/wrapper.o", request.command(variants, places, output, name), output)
     return stage
