@@ -71,6 +71,11 @@ def test_what_cannot_be_compiled_is_an_error_at_the_definition(program: Any, wha
     assert caught.value.where == WHERE
 
 
+def signature_of(program: Program, unit: Unit) -> dict[str, Any]:
+    arguments = cutedsl_compiler.declared_arguments(program.declared, unit, "int32")
+    return cutedsl_compiler._signature(program, unit, ["f"], arguments)
+
+
 def test_outputs_by_position_get_names_and_plain_values_are_not_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     units: list[Unit] = []
 
@@ -84,7 +89,7 @@ def test_outputs_by_position_get_names_and_plain_values_are_not_arguments(monkey
     monkeypatch.setattr(cutedsl_compiler, "_Compiler", compiler)
     with pytest.raises(Stop):
         cutedsl_compiler.lower(vectors(), replace(UNIT, outputs=(-1,)), lambda doing: None)
-    assert [a["output"] for a in cutedsl_compiler._signature(vectors(), units[0], [])["arguments"]] == [False, True]
+    assert [argument["output"] for argument in signature_of(vectors(), units[0])["arguments"]] == [False, True]
     program = Program(host, x=Tensor("int8", 4, "n"), tile=64)
     assert list(program.declared) == ["x"]
     assert list(program.arguments) == ["x", "tile"]
@@ -110,7 +115,7 @@ def test_host_code_may_differ_between_archs_in_a_message_only() -> None:
 def test_the_signature_says_what_the_code_expects_of_each_argument() -> None:
     x = Tensor("float16", (..., "m"), 64, alignment=16, multiples={"m": 8})
     program = Program(host, x=x, s=Scalar("int32"), y=Tensor("float32", "n"), z=Tensor("int8", 4, written=True), t=1)
-    signature = cutedsl_compiler._signature(program, UNIT, ["f"])
+    signature = signature_of(program, UNIT)
     assert signature["arguments"] == [
         tensor("x", "float16", ["m", 64]) | {"alignment": 16, "folds": True},
         scalar("s", "int32"),
