@@ -49,5 +49,5 @@ __global__ void announced(int *x);
 void launch(float *x) { plain<<<1, THREADS>>>(x, x, 1); }
 """
 
-KERNELS = ["plain", "scaled", "halves", "moved", "kernel_2", "kernel_3", "filled"]
+KERNELS = ["plain", "scaled", "halves", "structured", "moved", "kernel_2", "kernel_3", "filled"]
 """The kernels that it becomes. The two functions called ``kernel`` cannot be called so in the file."""

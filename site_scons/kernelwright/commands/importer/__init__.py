@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...core.errors import DefinitionError, SettingsError, Where, printable
 from ..command import Command, argument
-from .definition import TABLE, Definition, LeftOut, comment, definition_of, in_docstring, quoted
+from .definition import NAMED, TABLE, Definition, LeftOut, comment, definition_of, in_docstring, quoted
 from .function import Found
 from .parser import functions_in
 from .types import NAMES
@@ -126,7 +126,7 @@ def _text(source: str, definitions: Sequence[Definition], notes: Sequence[str]) 
 
 def _imports(code: str) -> list[str]:
     """The imports that the code needs, in the order that formatters give them."""
-    names = [name for name in ("Scalar", "Size", "Source", "Tensor", "ceildiv") if re.search(rf"\b{name}\(", code)]
+    names = [name for name in NAMED if re.search(rf"\b{name}\(", code)]
     ours = [name for name in ("grid", "kernel") if re.search(rf"\b{name}\(", code)]
     return [f"from kernelwright import {', '.join(ours)}", f"from kernelwright.cuda import {', '.join(names)}"]
 

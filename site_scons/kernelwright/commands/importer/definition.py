@@ -25,7 +25,10 @@ OPTIONS = frozenset(inspect.signature(Source.__init__).parameters) - {"arguments
 TABLE = "TYPES"
 """What the file calls its table of types."""
 
-TAKEN = frozenset({"Scalar", "Size", "Source", "Tensor", "ceildiv", "grid", "kernel", TABLE})
+NAMED = ("Scalar", "Size", "Source", "Struct", "Tensor", "ceildiv")
+"""What definitions name of ``kernelwright.cuda``."""
+
+TAKEN = frozenset({*NAMED, "grid", "kernel", TABLE})
 """Names that the file uses already."""
 
 CONFIG_TAKEN = TAKEN | {"target", "where"}
@@ -285,21 +288,20 @@ class _Body:
     def __init__(self, function: Function, axes: Sequence[Axis]) -> None:
         self._function = function
         self._axes = axes
-        self._names: list[str] = []
-        for number, parameter in enumerate(function.parameters):
-            self._names.append(free_name(parameter.name, {*OPTIONS, *self._names}, f"arg{number}"))
+        self._names: dict[int, str] = {}
+        named = [each for parameter in function.parameters for each in parameter.parts]
+        for number, parameter in enumerate(named):
+            taken = {*OPTIONS, *self._names.values()}
+            self._names[id(parameter)] = free_name(parameter.name, taken, f"arg{number}")
+        pointers = [each for each in named if each.kind == "pointer"]
+        names = self._names.values()
         self._sizes = {
-            name: free_name(f"{name.rstrip('_')}_size", self._names, "size")
-            for name, parameter in zip(self._names, function.parameters, strict=True)
-            if parameter.kind == "pointer"
+            name: free_name(f"{name.rstrip('_')}_size", names, "size")
+            for name in (self._names[id(each)] for each in pointers)
         }
         self._hinted: set[str] = set()
         self._types: dict[str, str] = {}
-        self.written = [
-            name
-            for name, parameter in zip(self._names, function.parameters, strict=True)
-            if parameter.kind == "pointer" and not parameter.is_constant
-        ]
+        self.written = [self._names[id(each)] for each in pointers if not each.is_constant]
 
     def arguments(self) -> list[str]:
         """The lines of the arguments.
@@ -307,13 +309,13 @@ class _Body:
         Raises:
             LeftOut: a parameter cannot be one.
         """
-        pairs = list(zip(self._names, self._function.parameters, strict=True))
-        for name, parameter in pairs:
+        parameters = self._function.parameters
+        for parameter in parameters:
             if parameter.kind == "other":
-                raise self._no_argument(name, parameter)
+                raise self._no_argument(self._names[id(parameter)], parameter)
         if not self._sizes:
             raise LeftOut("none of its parameters is a pointer, so nothing tells the device that it runs on")
-        return [line for name, parameter in pairs for line in self._argument(name, parameter)]
+        return [line for parameter in parameters for line in self._argument(self._names[id(parameter)], parameter)]
 
     def _no_argument(self, name: str, parameter: Parameter) -> LeftOut:
         return LeftOut(f"its parameter {name} is {shown_type(parameter, self._function)}, which can be no argument")
@@ -351,6 +353,12 @@ class _Body:
     def _argument(self, name: str, parameter: Parameter) -> list[str]:
         if parameter.kind == "pointer":
             return self._tensor(name, parameter)
+        if parameter.kind == "structure":
+            for each in parameter.members:
+                if self._names[id(each)] != each.name:
+                    raise LeftOut(f"its parameter {name} has the member {each.name}, and that name is taken")
+            inner = [line for each in parameter.members for line in self._argument(each.name, each)]
+            return [f"{name}=Struct(", *(f"    {line}" for line in inner), "),"]
         dtype = self._dtype(parameter)
         if parameter.kind == "number" and dtype == "uint64":
             hint = "a count that callers do not pass; as a number, uint64 can be no argument"

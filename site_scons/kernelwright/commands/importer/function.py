@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,22 +14,31 @@ class Parameter:
     Arguments:
         name: empty if it has none.
         type: as C++ writes it, without aliases.
-        kind: a pointer to something whose size is known, a number, or neither.
+        kind: a pointer to something whose size is known, a number, a structure of such parameters, or none of them.
         element: the type of the number, or what the pointer points to, without ``const``; ``type-parameter-0-1`` is the
             second parameter of the template.
         bytes, alignment: of a class that it points to; otherwise 0.
         is_constant: whether a pointer points to constants.
         inner: the sizes of the arrays that a pointer points to.
+        members: those of a structure.
     """
 
     name: str
     type: str
-    kind: Literal["pointer", "number", "other"]
+    kind: Literal["pointer", "number", "structure", "other"]
     element: str
     bytes: int = 0
     alignment: int = 0
     is_constant: bool = False
     inner: tuple[int, ...] = ()
+    members: tuple[Parameter, ...] = ()
+
+    @property
+    def parts(self) -> Iterator[Parameter]:
+        """Itself, and all that is in a structure."""
+        yield self
+        for member in self.members:
+            yield from member.parts
 
 
 @dataclass(frozen=True)

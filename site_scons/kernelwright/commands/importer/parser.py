@@ -351,8 +351,20 @@ def _parameter(name: str, given: Any) -> Parameter:
         return _pointer(name, declared.spelling, declared.element_type, declared.is_const_qualified())
     if kind == "POINTER":
         return _pointer(name, declared.spelling, declared.get_pointee())
+    if members := _members(declared) if kind == "RECORD" else ():
+        return Parameter(name, declared.spelling, "structure", _element(declared), members=members)
     is_number = kind not in ("RECORD", "LVALUEREFERENCE", "RVALUEREFERENCE", "MEMBERPOINTER")
     return Parameter(name, declared.spelling, "number" if is_number else "other", _element(declared))
+
+
+def _members(declared: Any) -> tuple[Parameter, ...]:
+    """The members of a structure that can be passed; none: it has bases, bits or arrays, or others that cannot be."""
+    fields = list(declared.get_fields())
+    odd = any(child.kind.name == "CXX_BASE_SPECIFIER" for child in declared.get_declaration().get_children())
+    if odd or any(field.is_bitfield() or field.type.get_canonical().kind.name == "CONSTANTARRAY" for field in fields):
+        return ()
+    members = tuple(_parameter(field.spelling, field.type) for field in fields)
+    return () if any(member.kind == "other" for member in members) else members
 
 
 def _handle(given: Any) -> str:
