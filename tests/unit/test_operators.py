@@ -24,6 +24,7 @@ F = {"name": "f"}
         ("(Tensor x, float f, int i=1) -> ()", [X], "1 arguments are declared, and op has 3"),
         ("(float f, Tensor x) -> ()", [X, F], "argument 'x' is a tensor, and the schema of op has 'float f' there"),
         ("(Tensor f) -> ()", [F], "argument 'f' is a number, and the schema of op has 'Tensor f' there"),
+        ("(str? f) -> ()", [F], "argument 'f' is a number, and the schema of op has 'str? f' there"),
         ("(Tensor[] x) -> ()", [X], "argument 'x' is a tensor, and the schema of op has 'Tensor[] x' there"),
         ("(Tensor x) -> ()", [MAYBE], "argument 'x' may be None, and the schema of op has 'Tensor x' there"),
     ],

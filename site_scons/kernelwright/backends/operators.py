@@ -24,6 +24,9 @@ REGISTERS = re.compile(r"aoti_torch_library_init_(def|fragment|impl)")
 SCHEMA = re.compile(rb"(?<=\0)([A-Za-z_]\w*)(\([^\0]*\)\s*->\s*[^\s\0][^\0]*)\0")
 """The schema of an operator, as a text in an object."""
 
+NUMBERS = ("int", "SymInt", "float", "bool")
+"""Types in schemas that declared numbers are passed for."""
+
 CALLER = """
 .text
 .globl {symbol}
@@ -95,7 +98,7 @@ def require_schema(name: str, schema: str, arguments: Iterable[Mapping[str, Any]
         )
     for argument, parameter in zip(declared, parameters, strict=False):
         kind, is_tensor = parameter.split()[0], "shape" in argument
-        if kind.startswith("Tensor") != is_tensor or "[" in kind:
+        if kind.startswith("Tensor") != is_tensor or "[" in kind or not kind.startswith(("Tensor", *NUMBERS)):
             message = f"argument {argument['name']!r} is {'a tensor' if is_tensor else 'a number'}"
             raise DefinitionError(f"{message}, and the schema of {name} has {parameter!r} there", where, remedy)
         if argument.get("optional") and "?" not in kind:

@@ -399,7 +399,7 @@ const Operator &operator_of(const char *name) {
   const Operator *found = nullptr;
   for (const Operator &one : operators()) {
     if (one.name != name) continue;
-    if (found) throw Refused(std::string("its sources register two operators ") + name);
+    if (found) throw Refused("its sources register two operators of that name; leave the sources of one out");
     found = &one;
   }
   if (!found) throw Refused(std::string("its sources register no operator ") + name + " for CUDA");
