@@ -85,7 +85,8 @@ def _do(operations: Operations, request: SourceRequest, progress: Progress) -> A
             path = Path(request.file)
             result = operations[type(request)](request, watch.execute(str(path), str(path.parent), path.stem))
     except KernelwrightError as error:
-        error.where = replace(request.where, location=error.where.location or request.where.location)
+        location = (error.where.location or "").removeprefix(f"{request.root}/")
+        error.where = replace(request.where, location=location or request.where.location)
         raise
     except BaseException as error:  # it runs the author's code, and errors of compilers have many types
         raise _error(error, request, watch) from error
