@@ -173,8 +173,7 @@ def _settings(config: Mapping[str, Any]) -> Settings:
     """The settings as far as they are known without the build file."""
     given = {name: value for name, value in config.items() if name in COMMAND_LINE.values()}
     table = read_pyproject(Path.cwd() / "pyproject.toml")
-    layers = [("defaults", {"archs": Settings().archs}), ("pyproject.toml", table), ("--config-settings", given)]
-    return merge(layers, backends.choices())
+    return merge([("pyproject.toml", table), ("--config-settings", given)], backends.choices())
 
 
 def _provider(config: Mapping[str, Any]) -> str:

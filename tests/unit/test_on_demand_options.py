@@ -108,6 +108,9 @@ def test_settings_come_from_defaults_the_project_variables_and_arguments_in_this
     of_project = settings_for(project, Options(), {})
     assert of_project.archs == ("x86-64-v2", "sm_80") and of_project.backends == ("torch",)
     assert settings_for(None, Options(), {}) == Settings()
+    (project / "cuda").mkdir()
+    (project / "cuda/pyproject.toml").write_text('[tool.kernelwright]\narchs = ["sm_90a"]\n')
+    assert settings_for(project / "cuda", Options(), {}).archs == ("x86-64-v3", "sm_90a"), "as a build has it"
     environment = {"KERNELWRIGHT_ARCHS": "sm_90a", "KERNELWRIGHT_BACKEND": "jax"}
     named = settings_for(project, Options(), environment)
     assert named.archs_of("cuda") == ("sm_90a",) and named.backends == ("jax",) and named.nvcc_flags == ("-G",)

@@ -252,7 +252,7 @@ def run_shared(options: argparse.Namespace) -> int:
     top = next((place for place in (here, *here.parents) if (place / "pyproject.toml").is_file()), here)
     table = read_pyproject(top / "pyproject.toml")
     layers = [("pyproject.toml", table), ("environment", environment_layer(os.environ))]
-    settings = merge([("defaults", {"archs": Settings().archs}), *layers], backends.choices())
+    settings = merge(layers, backends.choices())
     if action == "stats":
         return _stats(top, settings)
     if not settings.remote_cache or not settings.cache_dir:

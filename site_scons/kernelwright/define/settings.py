@@ -290,8 +290,8 @@ def reject_unknown(names: Iterable[str], where: Where, place: str) -> None:
 def merge(layers: Iterable[tuple[str, Mapping[str, Any]]], known_backends: Iterable[str]) -> Settings:
     """Settings from layers of raw values, later ones winning.
 
-    ``archs`` of a later layer replaces only the archs of the targets that it names, so that ``ARCHS=sm_90a`` chooses
-    the GPU code and leaves the CPU's alone.
+    ``archs`` of a layer replaces only the archs of the targets that it names, so that ``ARCHS=sm_90a`` chooses the GPU
+    code and leaves the CPU's alone: what an earlier layer says, or the default.
 
     Arguments:
         layers: pairs of the place, for messages, and setting -> value. Lists may be strings with commas or blanks.
@@ -300,13 +300,13 @@ def merge(layers: Iterable[tuple[str, Mapping[str, Any]]], known_backends: Itera
     Raises:
         SettingsError: a value is of the wrong kind or unknown.
     """
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {"archs": Settings().archs}
     for place, layer in layers:
         where = Where(stage="settings", location=place)
         reject_unknown(layer, where, place)
         for name, raw in layer.items():
             value = SETTINGS[name].read(name, raw, where)
-            if name == "archs" and "archs" in values:
+            if name == "archs":
                 named = {target_of(arch) for arch in value}
                 value = (*(a for a in values["archs"] if target_of(a) not in named), *value)
             if name == "backends":
@@ -314,18 +314,7 @@ def merge(layers: Iterable[tuple[str, Mapping[str, Any]]], known_backends: Itera
                 require_known("backend", value, tuple(known_backends), where)
             values[name] = value
     settings = Settings(**values)
-    _require_archs(settings)
     if settings.split != "none" and "cuda" not in settings.targets:
         remedy = "add the target cuda, or write split = none; on the command line: SPLIT=none"
         raise SettingsError(f"split = {settings.split!r} without the target cuda", Where(stage="settings"), remedy)
     return settings
-
-
-def _require_archs(settings: Settings) -> None:
-    for target in settings.targets:
-        if not settings.archs_of(target):
-            raise SettingsError(
-                f"target {target!r} has no arch in archs = {list(settings.archs)}",
-                Where(stage="settings"),
-                "add one (x86-64-v3 for llvm, sm_80 for cuda), or remove the target",
-            )

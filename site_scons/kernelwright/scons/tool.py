@@ -36,7 +36,7 @@ def generate(env: Any, **keywords: Any) -> None:
     """Set an environment up: construction variables, the help text, and the method ``KernelPackage``."""
     try:
         table = read_pyproject(Path(env.Dir("#").get_abspath()) / "pyproject.toml")
-        defaults = merge(_base_layers(table), backends.choices())
+        defaults = merge([("pyproject.toml", table)], backends.choices())
     except KernelwrightError as error:
         stop(error)
     env["KERNELWRIGHT_TABLE"] = table
@@ -171,7 +171,7 @@ def _settings(env: Any, package: str | None, keywords: dict[str, Any]) -> Settin
     if command_line.is_given("cluster"):
         given["cluster"] = command_line.given("cluster")  # an empty address means no cluster
     layers = [
-        *_base_layers(env["KERNELWRIGHT_TABLE"]),
+        ("pyproject.toml", env["KERNELWRIGHT_TABLE"]),
         (place, ({} if package is None else {"package": package}) | keywords),
         ("environment", environment_layer(os.environ)),
         ("command line", given),
@@ -181,11 +181,6 @@ def _settings(env: Any, package: str | None, keywords: dict[str, Any]) -> Settin
         remedy = 'write env.KernelPackage("name", ...), or package = "name" in [tool.kernelwright]'
         raise SettingsError("the package has no name", Where(stage="settings", location="KernelPackage()"), remedy)
     return merged
-
-
-def _base_layers(table: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """The defaults and pyproject.toml. The archs are a default, since a table may name those of one target only."""
-    return [("defaults", {"archs": Settings().archs}), ("pyproject.toml", table)]
 
 
 class _Variables(SCons.Variables.Variables):  # type: ignore[misc]
