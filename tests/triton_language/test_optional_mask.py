@@ -245,7 +245,7 @@ def test_the_manifest_and_the_stub_say_what_may_be_none(built: Project) -> None:
         "told": [{"bias": None}],
     }
     stub = (built.folder / "build/demo/__init__.pyi").read_text()
-    assert "(self, q: _Tensor, k: _Tensor, v: _Tensor, mask: _Tensor | None = None, /) -> _Any: ..." in stub
+    assert "(self, /, q: _Tensor, k: _Tensor, v: _Tensor, mask: _Tensor | None = None) -> _Any: ..." in stub
     assert "has_mask-False: (q: float32[m, 16], k: float32[n, 16], v: float32[n, 16], mask: None, out:" in stub
 
 

@@ -78,7 +78,7 @@ def test_the_stub_has_a_stream_and_a_module_knows_a_size_that_is_only_in_a_map()
     entry = {**entry_of(Kernel([Variant(scale())])), "doc": "Use it as f(x, /) -> y."}
     text = BACKEND.stub("scale", entry)
     assert "Use it as f(x, /) -> y." in text
-    assert "x: _Tensor, y: _Tensor, alpha: _b.float, /, *, stream: _Any = None)" in text
+    assert "self, /, x: _Tensor, y: _Tensor, alpha: _b.float, *, stream: _Any = None)" in text
     assert text.count("stream: _Any = None") == 2
     (module,) = BACKEND.emit(plan_of([boxes({}, grid=1)])).values()
     assert "n = x.shape[0]" in module

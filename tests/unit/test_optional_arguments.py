@@ -162,7 +162,7 @@ def test_a_number_with_a_default_may_be_left_out_of_calls_through_any_backend(tm
         assert kernel(x=x, y=y) is None and y.tolist() == (x * np.float32(1e-06)).tolist()
     assert str(inspect.signature(made.cython())) == "(x, factor=1e-06, y=None, *, stream=None)"
     types = StubTypes("Kernel", "Array", "Array")
-    assert "def __call__(self, x: Array, factor: _b.float = 1e-06, /) -> Array" in kernel_stub(
+    assert "def __call__(self, /, x: Array, factor: _b.float | None = 1e-06) -> Array" in kernel_stub(
         "scaled", made.entry, types
     )
 

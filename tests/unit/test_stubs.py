@@ -19,7 +19,7 @@ def calls_of(text: str) -> list[tuple[str, str]]:
     """Parameters and result of each call in a stub."""
     (class_,) = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
     functions = [node for node in class_.body if isinstance(node, ast.FunctionDef)]
-    return [(ast.unparse(node.args).removeprefix("self, "), ast.unparse(node.returns)) for node in functions]
+    return [(ast.unparse(node.args).removeprefix("self, /, "), ast.unparse(node.returns)) for node in functions]
 
 
 @pytest.mark.parametrize(
@@ -37,12 +37,21 @@ def test_a_number_has_the_type_that_python_has_for_it(dtype: str, type_: str) ->
 def test_a_kernel_is_called_with_its_outputs_or_without_them() -> None:
     x, y, z = tensor("x", "float32", ["n"]), tensor("y", "float32", ["n"], output=True), scalar("z", "bool")
     one = kernel_stub("f", entry_of(x, y, z))
-    assert calls_of(one) == [("x: _Tensor, y: _Tensor, z: _b.bool, /", "None"), ("x: _Tensor, z: _b.bool, /", "_Any")]
+    assert calls_of(one) == [("x: _Tensor, y: _Tensor, z: _b.bool", "None"), ("x: _Tensor, z: _b.bool", "_Any")]
     two = kernel_stub("f", entry_of(y, x, {**y, "name": "w"}))
-    assert calls_of(two)[1] == ("x: _Tensor, /", "_b.tuple[_Any, _Any]")
-    assert calls_of(kernel_stub("f", entry_of(x))) == [("x: _Tensor, /", "None")]
+    assert calls_of(two)[1] == ("x: _Tensor", "_b.tuple[_Any, _Any]")
+    assert calls_of(kernel_stub("f", entry_of(x))) == [("x: _Tensor", "None")]
     types = StubTypes(writes=False, result="_T", keywords=("stream: _Any = None",))
-    assert calls_of(kernel_stub("f", entry_of(x, y), types)) == [("x: _Tensor, /, *, stream: _Any=None", "_T")]
+    assert calls_of(kernel_stub("f", entry_of(x, y), types)) == [("x: _Tensor, *, stream: _Any=None", "_T")]
+    # A call that leaves something out and passes outputs names them, and names what is behind it.
+    bias, eps = {**x, "name": "bias", "given": None}, {**scalar("eps", "float32"), "default": 1e-06}
+    preset = "bias: _Tensor | None=None"
+    assert calls_of(kernel_stub("f", entry_of(bias, x, y, eps))) == [
+        ("bias: _Tensor | None, x: _Tensor, y: _Tensor, eps: _b.float | None", "None"),
+        (f"{preset}, *, x: _Tensor, eps: _b.float | None=1e-06, y: _Tensor", "None"),
+        ("bias: _Tensor | None, x: _Tensor, eps: _b.float | None=1e-06", "_Any"),
+        (f"{preset}, *, x: _Tensor, eps: _b.float | None=1e-06", "_Any"),
+    ]
 
 
 @pytest.mark.parametrize("doc", ['"""\nimport os\n"""', "a\\", 'ends with "', "bell \x07 \x1b[0m", "\\N{BULLET}", ""])

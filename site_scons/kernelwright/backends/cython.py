@@ -11,7 +11,6 @@ import keyword
 import platform
 import re
 import sysconfig
-import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -129,18 +128,9 @@ class Cython(Backend):
 
     def stub(self, kernel: str, entry: Mapping[str, Any]) -> str:
         """The kernel's part of the ``.pyi``; calls take names and a stream."""
-        from .stubs import call_arguments, documentation
+        from .stubs import StubTypes, kernel_stub
 
-        arguments = call_arguments(entry)
-        inputs = [argument for argument in arguments if not argument["output"]]
-        outputs = len(arguments) - len(inputs)
-        calls = [(arguments, "None")]
-        if outputs:
-            calls.append((inputs, "_Any" if outputs == 1 else f"_b.tuple[{', '.join(['_Any'] * outputs)}]"))
-        decorator = "    @_overload\n" if len(calls) > 1 else ""
-        methods = "".join(f"{decorator}    def __call__({_typed(listed)}) -> {made}: ...\n" for listed, made in calls)
-        doc = textwrap.indent(documentation(kernel, entry), "    ").strip()
-        return f'\nclass _kernel_{kernel}(_Kernel):\n    """{doc}\n    """\n\n{methods}\n{kernel}: _kernel_{kernel}\n'
+        return kernel_stub(kernel, entry, StubTypes(keywords=("stream: _Any = None",)))
 
 
 def compile_flags() -> list[str]:
@@ -223,18 +213,6 @@ def _described(kernel: KernelPlan, argument: Argument) -> str:
     for other in _everywhere(kernel, argument):
         texts.setdefault(argument_text(other.kind, other.dtype, other.shape, {}, (), other.given, folds=other.folds))
     return " or ".join(texts).replace("\n", " ")
-
-
-def _typed(arguments: list[Mapping[str, Any]]) -> str:
-    """Parameters of a stub."""
-    from .stubs import StubTypes, annotation, default
-
-    types = StubTypes()
-
-    names = [a["name"] if _can_be_named(a["name"]) else f"_{i}" for i, a in enumerate(arguments)]
-    typed = [f"{annotation(argument, types)}{default(arguments[i:])}" for i, argument in enumerate(arguments)]
-    parameters = [f"{name}: {text}" for name, text in zip(names, typed, strict=True)]
-    return ", ".join(["self", *parameters, "*", "stream: _Any = None"])
 
 
 BACKEND = Cython()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from typing import Any
 from ..core.dtype import number_kind
 from ..runtime.passed import optional_in
 from ..runtime.size import argument_text
+
+_Arguments = list[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -47,14 +50,21 @@ def kernel_stub(kernel: str, entry: Mapping[str, Any], types: StubTypes | None =
     arguments = call_arguments(entry)
     outputs = [argument for argument in arguments if argument["output"]]
     inputs = [argument for argument in arguments if not argument["output"]]
-    calls = [(arguments, "None")] if types.writes or not outputs else []
-    if outputs:
-        several = f"_b.tuple[{', '.join([types.result] * len(outputs))}]"
-        calls.append((inputs, types.result if len(outputs) == 1 else several))
+    several = f"_b.tuple[{', '.join([types.result] * len(outputs))}]"
+    result = (several if outputs[1:] else types.result) if outputs else "None"
+    # What comes behind an argument that a call leaves out is named.
+    left_out = next((i for i, argument in enumerate(inputs) if argument["optional"]), len(inputs))
+    split = next((i for i in range(left_out, len(inputs)) if not inputs[i]["optional"]), len(inputs))
+    first, behind = inputs[:split], inputs[split:]
+    calls: list[tuple[_Arguments, _Arguments, str]] = [(inputs, [], result)]
+    calls += [(first, behind, result)] if behind else []
+    if outputs and types.writes:
+        named = [(first, behind + outputs, "None")] if left_out < len(inputs) else []
+        calls = [(arguments, [], "None"), *named, *calls]
     decorator = "    @_overload\n" if len(calls) > 1 else ""
     methods = "".join(
-        f"{decorator}    def __call__(self, {_parameters(listed, types)}) -> {result}: ...\n"
-        for listed, result in calls
+        f"{decorator}    def __call__({_parameters(listed, named, types)}) -> {made}: ...\n"
+        for listed, named, made in calls
     )
     return _class_stub(kernel, entry, types, methods)
 
@@ -65,12 +75,20 @@ def _class_stub(kernel: str, entry: Mapping[str, Any], types: StubTypes, methods
     return f'\nclass {name}({types.base}):\n    """{doc}\n    """\n\n{methods}\n{kernel}: {name}\n'
 
 
-def _parameters(arguments: list[Mapping[str, Any]], types: StubTypes) -> str:
-    listed = [f"{a['name']}: {annotation(a, types)}{default(arguments[i:])}" for i, a in enumerate(arguments)]
-    return ", ".join([*listed, *(["/"] if listed else []), *(["*", *types.keywords] if types.keywords else [])])
+def _parameters(listed: _Arguments, named: _Arguments, types: StubTypes) -> str:
+    """Parameters that are passed by position or by name, and then those that are passed by name only."""
+    taken = {"self", *keyword.kwlist, *(text.partition(":")[0] for text in types.keywords)}
+    complete = any(argument["output"] for argument in listed)  # then a call leaves nothing out
+    texts = []
+    for i, argument in enumerate([*listed, *named]):
+        name = f"_{i}" if argument["name"] in taken else argument["name"]
+        preset = "" if complete else default(listed[i:] or [argument])
+        texts.append(f"{name}: {annotation(argument, types)}{preset}")
+    only = [*texts[len(listed) :], *types.keywords]
+    return ", ".join(["self", *(["/"] if texts else []), *texts[: len(listed)], *(["*", *only] if only else [])])
 
 
-def call_arguments(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def call_arguments(entry: Mapping[str, Any]) -> _Arguments:
     """What the manifest says of a kernel's arguments, with ``optional``: whether a call may leave it out."""
     optional = optional_in(entry["variants"])
     return [{**item, "optional": item["name"] in optional} for item in entry["variants"][0]["arguments"]]
@@ -83,10 +101,9 @@ def default(arguments: Sequence[Mapping[str, Any]]) -> str:
 
 def annotation(argument: Mapping[str, Any], types: StubTypes) -> str:
     """The type of an argument in a ``.pyi``, by a name that the file imports."""
-    if argument["kind"] == "tensor":
-        return f"{types.tensor} | None" if argument.get("optional") else types.tensor
-    kind = number_kind(argument["dtype"])
-    return f"_b.{kind}" if kind in ("bool", "float") else "_b.int"
+    kind = "" if argument["kind"] == "tensor" else number_kind(argument["dtype"])
+    text = f"_b.{kind if kind in ('bool', 'float') else 'int'}" if kind else types.tensor
+    return f"{text} | None" if argument.get("optional") else text
 
 
 def documentation(kernel: str, entry: Mapping[str, Any]) -> str:
