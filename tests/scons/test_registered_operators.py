@@ -186,6 +186,7 @@ seen = np.zeros(5, np.float32)
 demo.corner(there(seen, 5), there(x, 12))
 print(seen.tolist())
 print(message_of(demo.summed, there(x, 3, 4)))
+print(message_of(demo.twice, x))
 there = there(x, 3, 4)
 for what in range(5): print(message_of(demo.odd, there, [None, there], what).split("\\n")[0])
 turned = demo.odd(there, (None, there), 5)
@@ -217,6 +218,7 @@ def test_operators_get_what_their_schemas_say_and_errors_come_back(built):
         "RuntimeError: operator odd: empty_like is for arrays in row-major order here",
         "(4, 3) (1, 4) True TypeError: operator text: it returns neither an array nor a number, but str",
     ]
+    assert "TypeError: operator doubled: it is registered for CUDA, and its arrays are on the CPU" in lines
 
 
 ALLOCATING = """

@@ -113,6 +113,7 @@ void release(Array *array) {
 struct Operator {
   std::string space, name;
   Boxed function;
+  bool cuda;  // whether it is for arrays on a CUDA device only
 };
 
 struct Parameter {
@@ -125,7 +126,7 @@ struct Schema {
 };
 struct Library {
   std::string space;
-  bool counts;  // whether it is for a device that calls have
+  bool counts, cuda;  // whether it is for a device that calls have; and for none but CUDA
 };
 struct Stream {
   void *handle;
@@ -174,7 +175,9 @@ Array *allocated(const std::vector<int64_t> &sizes, DLDataType type, DLDevice de
   like.ndim = static_cast<int32_t>(sizes.size());
   like.shape = const_cast<int64_t *>(sizes.data());
   TVMFFIObjectHandle made = nullptr;
-  if (TVMFFIEnvTensorAlloc(&like, &made)) throw std::runtime_error("the caller's framework gives no memory");
+  if (TVMFFIEnvTensorAlloc(&like, &made)) throw std::runtime_error(
+        "the caller's framework gives no memory: pass arrays of one that does, such as PyTorch, or have the operator "
+        "write to an output of the call");
   Array *array = new Array(*TVMFFITensorGetDLTensorPtr(made), made);
   TVMFFIObjectDecRef(made);
   return array;
@@ -422,6 +425,9 @@ void call(const char *name, const TVMFFIAny *given, int32_t count, TVMFFIAny *re
     if (i < static_cast<size_t>(count)) arguments.add(parameters[i], given[i]);
     else arguments.add_preset(parameters[i]);
   }
+  bool reached = !called.cuda || arguments.arrays.empty();
+  for (const Array *array : arguments.arrays) reached |= array->view.device.device_type == kDLCUDA;
+  if (!reached) throw Refused("it is registered for CUDA, and its arrays are on the CPU");
   std::vector<Value> stack = arguments.values;
   stack.resize(stack.size() > results.size() ? stack.size() : results.size());
   arguments.hand_over();
@@ -453,16 +459,17 @@ KW_ABI int kw_call_operator(void *, const TVMFFIAny *arguments, int32_t count, T
 // ---- the registration of operators
 
 KW_ABI int aoti_torch_library_init_def(const char *space, const char *, uint32_t, Library **made) {
-  *made = new Library{space, true};
+  *made = new Library{space, true, false};
   return 0;
 }
 KW_ABI int aoti_torch_library_init_fragment(const char *space, const char *, uint32_t, Library **made) {
-  *made = new Library{space, true};
+  *made = new Library{space, true, false};
   return 0;
 }
 KW_ABI int aoti_torch_library_init_impl(const char *space, const char *key, const char *, uint32_t, Library **made) {
-  bool counts = !std::strcmp(key, "CUDA") || !std::strncmp(key, "Composite", 9) || !std::strcmp(key, "CatchAll");
-  *made = new Library{space, counts};
+  bool cuda = !std::strcmp(key, "CUDA");
+  bool counts = cuda || !std::strncmp(key, "Composite", 9) || !std::strcmp(key, "CatchAll");
+  *made = new Library{space, counts, cuda};
   return 0;
 }
 KW_ABI int aoti_torch_delete_library_object(Library *library) {
@@ -477,7 +484,7 @@ KW_ABI int torch_library_def_with_tags(Library *library, const char *schema, con
 }
 KW_ABI int aoti_torch_library_impl(Library *library, const char *name, Boxed function) {
   return guarded([&] {
-    if (library->counts) operators().push_back({library->space, name, function});
+    if (library->counts) operators().push_back({library->space, name, function, library->cuda});
   });
 }
 KW_ABI int torch_library_impl(Library *library, const char *name, Boxed function, uint64_t) {
