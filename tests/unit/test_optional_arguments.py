@@ -16,6 +16,7 @@ from kernelwright.core.errors import DefinitionError, KernelwrightError, Where
 from kernelwright.cuda import Exported, Scalar, Size, Source, Tensor, TensorMap
 from kernelwright.cutedsl import Program as CuteProgram
 from kernelwright.define.arguments import Declared
+from kernelwright.runtime.interface import in_order
 from kernelwright.triton import Program as TritonProgram
 from support.extension_build import Built, build_both
 from support.launcher_build import c_unit, plan, scalar, signature, tensor
@@ -165,6 +166,15 @@ def test_a_number_with_a_default_may_be_left_out_of_calls_through_any_backend(tm
     assert "def __call__(self, /, x: Array, factor: _b.float | None = 1e-06) -> Array" in kernel_stub(
         "scaled", made.entry, types
     )
+
+
+def test_a_call_that_names_one_output_of_two_is_told_of_the_other() -> None:
+    items = [*(tensor(name, "float32", ["n"], output=name != "x") for name in "xyz"), scalar("eps", "float32")]
+    assert in_order("f", items, (1,), {"y": 2, "z": 3}, {"eps": 4.0}) == (1, 2, 3, 4.0)
+    with pytest.raises(TypeError, match="argument 'z' is missing"):
+        in_order("f", items, (1,), {"y": 2}, {"eps": 4.0})
+    with pytest.raises(TypeError, match="its arguments are not declared: pass them by position"):
+        in_order("f", [], (), {"x": 1}, {})
 
 
 @pytest.mark.parametrize(

@@ -145,9 +145,10 @@ def in_order(
     given = {name: value for name, value in named.items() if value is not None or name not in outputs}
     names = [item["name"] for item in items]
     if unknown := [name for name in given if name not in names]:
-        refuse(kernel, TypeError, f"it has no argument {unknown[0]!r}\n  remedy: its arguments are {', '.join(names)}")
+        known = ", ".join(names) or "not declared: pass them by position"
+        refuse(kernel, TypeError, f"it has no argument {unknown[0]!r}\n  remedy: its arguments are {known}")
     if len(positional) + len(given) < len(names):
-        names = [name for name in names if name not in outputs or name in given]
+        names = [name for name in names if name not in outputs or outputs & given.keys()]
     values = dict(zip(names, positional, strict=False))
     if twice := [name for name in values if name in given]:
         problem = f"argument {twice[0]!r} was given by its position and by its name"
