@@ -470,7 +470,8 @@ found = jax.saxpy(2.0, x, x)
 print(of_torch.saxpy.op, jax.saxpy.target, cython.saxpy.devices, tvm_ffi.saxpy.variants)
 tvm_ffi.saxpy(2.0, x, x, x).nothing  # wrong: None has no attributes
 tvm_ffi.saxpy()  # wrong: too few
-tvm_ffi.saxpy(alpha=2.0, x=x, y=x)  # wrong: by position
+tvm_ffi.saxpy(alpha=2.0, x=x, y=x).nothing
+tvm_ffi.saxpy(alpha=2.0, x=x)  # wrong: too few
 tvm_ffi.scael(2.0, x, x)  # wrong: misspelt
 contracted.set_num_threads("2")  # wrong: no integer
 configs: tuple[dict[str, object], ...] = tvm_ffi.saxpy.variants
