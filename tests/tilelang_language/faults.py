@@ -67,7 +67,7 @@ def kept(n):
 
 @tilelang.jit(out_idx=[-1])
 def deciding(n):
-    factor = 2.0 if n == "auto" or n != None and n % 128 == 0 else 3.0  # noqa: E711
+    factor = 2.0 if n == "auto" or (n != None and n % 128 == 0) else 3.0  # noqa: E711
 
     @T.prim_func
     def scaled(x: T.Tensor((n,), "float32"), y: T.Tensor((n,), "float32")):
