@@ -7,7 +7,7 @@ import os
 import re
 import threading
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +16,8 @@ import pytest
 from kernelwright.core.converter import from_json
 from kernelwright.core.errors import DefinitionError, Where
 from kernelwright.core.files import sha256_of
-from kernelwright.define.record import DefinitionRecord, KernelRecord
+from kernelwright.core.sealed import read_sealed, write_sealed
+from kernelwright.define.record import DefinitionRecord, KernelRecord, definition_record
 from kernelwright.processes.pool import WorkerPool
 from kernelwright.processes.protocol import DiscoverRequest, result_of
 from kernelwright.stages import discovery
@@ -116,6 +117,10 @@ def test_a_damaged_record_and_one_of_another_file_are_misses_and_no_failure(tmp_
         assert ask(tmp_path, pool, "one.py", "two.py") == expected and pool.asked == ["one.py"]
     other.write_bytes(path.read_bytes())
     assert ask(tmp_path, pool, "one.py", "two.py") == expected and pool.asked == ["two.py"]
+    kept = read_sealed(path, discovery._Kept)
+    assert kept is not None
+    write_sealed(path, replace(kept, record=replace(kept.record, dependencies={})))  # whole, and it does not fit
+    assert ask(tmp_path, pool, "one.py", "two.py") == expected and pool.asked == ["one.py"]
 
 
 def test_errors_of_all_files_are_reported_in_their_order_beside_the_good_records(tmp_path: Path) -> None:
@@ -297,8 +302,8 @@ MALFORMED: dict[str, list[object]] = {
 @pytest.mark.parametrize(("field", "wrong"), [(name, value) for name, values in MALFORMED.items() for value in values])
 def test_a_malformed_record_is_refused(field: str, wrong: object) -> None:
     good = {"file": "k.py", "dependencies": {"k.py": "0", "a.py": "1"}, "kernels": [GOOD_KERNEL]}
-    assert from_json(DefinitionRecord, good).kernels[0].options.outputs == ("y",)
+    assert definition_record(good).kernels[0].options.outputs == ("y",)
     kernel = {**GOOD_KERNEL, field: wrong} if field in FIELDS else {**GOOD_KERNEL, "options": {field: wrong}}
     bad = {**good, field: wrong} if field in good else {**good, "kernels": [kernel]}
     with pytest.raises(ValueError):
-        from_json(DefinitionRecord, bad)
+        definition_record(bad)

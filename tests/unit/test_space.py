@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 from kernelwright import grid, kernel
-from kernelwright.core.converter import from_json
 from kernelwright.core.errors import DefinitionError
 from kernelwright.define import configs as declare
 from kernelwright.define.kernel import Kernel
-from kernelwright.define.record import DefinitionRecord
+from kernelwright.define.record import definition_record
 from kernelwright.define.space import Choice
 from test_discovery import GOOD_KERNEL
 
@@ -186,7 +185,7 @@ RECORD: dict[str, Any] = {
 
 def read(record: dict[str, Any]) -> None:
     """Read the record of a kernel, as a build does."""
-    from_json(DefinitionRecord, {"file": "k.py", "dependencies": {"k.py": "0"}, "kernels": [record]})
+    definition_record({"file": "k.py", "dependencies": {"k.py": "0"}, "kernels": [record]})
 
 
 @pytest.mark.parametrize(

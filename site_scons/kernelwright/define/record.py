@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from ..core.converter import that
+from ..core.converter import from_json, that
 from ..core.dependencies import is_portable
 from ..core.errors import shown
 from ..core.records import is_file_name
@@ -111,17 +111,6 @@ class DefinitionRecord:
     shared: bool = field(default=False, metadata=ASIDE)
     untracked: tuple[str, ...] = field(default=(), metadata=ASIDE)
 
-    def __post_init__(self) -> None:
-        """Raise a ValueError if parts of a record do not fit together: it may have been read from a file."""
-        if self.file not in self.dependencies:
-            raise ValueError("a definition that does not depend on its own file")
-        for kernel in self.kernels:
-            slugs = set(kernel.slugs)
-            if not kernel.configs or len(kernel.configs) != len(kernel.slugs) or len(slugs) < len(kernel.slugs):
-                raise ValueError(f"the configs of {shown(kernel.name)} have not one slug each")
-            if kernel.choices and variants_of(kernel.choices) != list(kernel.configs):
-                raise ValueError(f"the configs of {shown(kernel.name)} are not those of its choices")
-
     @property
     def unnamed(self) -> list[str]:
         """The files that it depends on and that have no name on other machines."""
@@ -164,3 +153,24 @@ def record_of(
         has_cost=kernel.cost_function is not None,
         remark=kernel.remark,
     )
+
+
+def definition_record(value: Any) -> DefinitionRecord:
+    """The record in JSON data. Raises ValueError for data of another form."""
+    record = from_json(DefinitionRecord, value)
+    if problem := misfit(record):
+        raise ValueError(problem)
+    return record
+
+
+def misfit(record: DefinitionRecord) -> str:
+    """Which parts of a record of a file do not fit together; empty: none."""
+    if record.file not in record.dependencies:
+        return "a definition that does not depend on its own file"
+    for kernel in record.kernels:
+        slugs = set(kernel.slugs)
+        if not kernel.configs or len(kernel.configs) != len(kernel.slugs) or len(slugs) < len(kernel.slugs):
+            return f"the configs of {shown(kernel.name)} have not one slug each"
+        if kernel.choices and variants_of(kernel.choices) != list(kernel.configs):
+            return f"the configs of {shown(kernel.name)} are not those of its choices"
+    return ""

@@ -18,13 +18,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core.converter import from_json, to_json
+from ..core.converter import to_json
 from ..core.dependencies import present_digest
 from ..core.errors import DefinitionError, KernelwrightError, Where
 from ..core.files import open_lock
 from ..core.sealed import form_of, read_sealed, write_sealed
 from ..core.surroundings import interpreter
-from ..define.record import DefinitionRecord
+from ..define.record import DefinitionRecord, definition_record, misfit
 
 if TYPE_CHECKING:
     from ..core.answers import Answers
@@ -96,7 +96,7 @@ class KeptRecords:
         """What is kept for a definition file; None: nothing, it is damaged, or it is of another file."""
         kept = read_sealed(self.place(path), _Kept)
         # The file may have been copied from another one's place.
-        return kept if kept and kept.record.file == self.name(path) else None
+        return kept if kept and kept.record.file == self.name(path) and not misfit(kept.record) else None
 
     def keep(self, path: Path, identity: str, record: DefinitionRecord) -> _Kept:
         """Replace the record of a definition file, and leave the names that its requests read as they are."""
@@ -217,6 +217,8 @@ class DefinitionRecords:
             record = workers.call(DiscoverRequest(self._records.name(path), strict=strict))
         except KernelwrightError as error:
             return error
+        if problem := misfit(record):
+            return DefinitionError(f"a worker's record has a wrong form: {problem}", Where(location=str(path)))
         return self._write(path, record)
 
     def _read(self, path: Path) -> DefinitionRecord | None:
@@ -261,7 +263,7 @@ class DefinitionRecords:
 
         answer = self._answers.recall(question, compare)
         try:
-            record = None if answer is None else from_json(DefinitionRecord, answer)
+            record = None if answer is None else definition_record(answer)
         except ValueError:
             return None
         if record is None or record.file != self._records.name(path):
