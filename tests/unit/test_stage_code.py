@@ -196,7 +196,8 @@ def test_an_edit_of_any_module_that_decides_what_a_stage_makes_changes_its_diges
 
 @pytest.mark.parametrize(
     "name",
-    ["backends/launcher/" + file for file in ("launch.h", "exports.map", "python/kernel.pxi")] + ["scons/graph.py"],
+    ["backends/launcher/" + file for file in ("launch.h", "exports.map", "operators/operators.cc", "python/kernel.pxi")]
+    + ["scons/graph.py"],
 )
 def test_an_edit_of_the_launcher_or_of_any_module_has_every_kernel_looked_at(own_code, name):
     before = code_module.own_code()

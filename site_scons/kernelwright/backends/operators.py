@@ -59,8 +59,8 @@ def assembler_command(compiler: str, includes: Iterable[str | Path], output: str
         compiler: the C compiler, which compiles C++ as well.
         includes: the include folders of tvm-ffi.
     """
-    flags = ["-Os", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-S", "-x", "c++"]
-    return [compiler, *flags, *(f"-I{folder}" for folder in includes), str(OPERATORS), "-o", output]
+    flags = ["-Os", "-std=c++17", "-fPIC", "-fvisibility=hidden", *(f"-I{folder}" for folder in includes)]
+    return [compiler, *flags, "-S", "-x", "c++", str(OPERATORS), "-o", output]
 
 
 def callers_text(symbols: Mapping[str, str]) -> str:

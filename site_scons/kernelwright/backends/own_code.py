@@ -22,9 +22,6 @@ RUNTIME = "libcudart_static.a"
 OF_DRIVER = re.compile(r"cu[A-Z]\w*")
 """The names of functions of the CUDA driver; those of its runtime and of libraries go on with a small letter."""
 
-CALLED = re.compile(r"\tcall\t(\w+)@PLT")
-"""What assembler text calls of other files."""
-
 DRIVER_HEAD = """\
 /* What sources call of the CUDA driver. Written by Kernelwright. */
 .section .note.GNU-stack, "", @progbits
@@ -122,8 +119,8 @@ def _symbols(path: Path, *, defined: bool) -> list[str]:
 
 
 def driver_functions(objects: Iterable[Path], text: str = "") -> list[str]:
-    """The functions of the CUDA driver that some objects call, sorted; and those that assembler text calls."""
-    needed = {name for path in objects for name in needed_symbols(path)} | set(CALLED.findall(text))
+    """The functions of the CUDA driver that some objects call, sorted; and those that assembler text names."""
+    needed = {name for path in objects for name in needed_symbols(path)} | set(re.findall(r"\w+", text))
     return sorted(filter(OF_DRIVER.fullmatch, needed))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NoReturn
 
 from ..core.arch import CPU_LEVELS, TARGETS
@@ -170,7 +171,7 @@ class KernelPlan:
         arguments = (argument for unit in self.units for argument in unit.arguments)
         return frozenset(a.name for a in arguments if a.given is not True or a.default is not None)
 
-    @property
+    @cached_property
     def folds(self) -> dict[str, tuple[str, int]]:
         """Argument -> the size that its leading dimensions fold into, and how many dimensions follow that."""
         return {a.name: _fold(a) for unit in reversed(self.units) for a in unit.arguments if a.folds}
@@ -289,9 +290,8 @@ class KernelPlan:
                 "give all variants of a kernel the same arguments; only dtypes, shapes and strides may differ",
             )
         for argument in unit.arguments:
-            if argument.given is not False and (_fold(argument) if argument.folds else None) != self.folds.get(
-                argument.name
-            ):
+            fold = _fold(argument) if argument.folds else None
+            if argument.given is not False and fold != self.folds.get(argument.name):
                 message = f"the leading dimensions of argument {argument.name!r} fold otherwise than in another variant"
                 raise KernelwrightError(message, unit.where, "give it as many dimensions in all variants, and one name")
             if argument.alignment is not None and argument.alignment.bit_count() != 1:

@@ -238,10 +238,13 @@ def _tolerance(name: str, value: Any, where: Where) -> float | None:
     return float(value)
 
 
-def _sources(name: str, value: Any, where: Where) -> tuple[str, ...]:
-    paths = _names(name, value, where) or ()
-    {"sources": check_sources, "includes": check_includes, "libraries": check_libraries}[name](paths, where)
-    return paths
+def _named_by(check: Callable[[Sequence[str], Where], None]) -> Callable[[str, Any, Where], tuple[str, ...]]:
+    def checked(name: str, value: Any, where: Where) -> tuple[str, ...]:
+        names = _names(name, value, where) or ()
+        check(names, where)
+        return names
+
+    return checked
 
 
 # ---- the options ----
@@ -315,21 +318,21 @@ class KernelOptions(OwnOptions):
         'With `frontend="cuda"`, sources with '
         "[host code of their own](cuda-cpp.md#sources-with-their-own-host-code): paths relative to the folder of "
         "the definition file, or `package:` and a path in an installed package.",
-        _sources,
+        _named_by(check_sources),
     )
     includes: Sequence[str] = _option(
         (),
         "list",
         'With `frontend="cuda"`, [folders of headers](cuda-cpp.md#folders-of-headers): paths relative to the '
         "folder of the definition file, `package:` and a path in an installed package, or absolute paths.",
-        _sources,
+        _named_by(check_includes),
     )
     libraries: Sequence[str] = _option(
         (),
         "list",
         "With `sources`, [libraries](cuda-cpp.md#libraries) that these call: names of CUDA's, such as `cublasLt`, or "
         "`package:` and a path in an installed package.",
-        _sources,
+        _named_by(check_libraries),
     )
 
 

@@ -255,7 +255,9 @@ class _Host:
             return tirx.IntImm("bool", value)
         if isinstance(value, (Size, int)):
             return self._parameter_number(name, value, dtype_of(value))
-        parameter = {**self._parameters, **self._memories}[value.name if isinstance(value, Given) else name]
+        source = value.name if isinstance(value, Given) else name
+        is_memory = isinstance(value, Workspace) or (isinstance(value, Given) and source in self._memories)
+        parameter = self._memories[source] if is_memory else self._parameters[source]
         return parameter.data if tirx.buffer.is_buffer_var(parameter) else parameter
 
     def _map(self, variable: Any, value: EncodedMap) -> list[Any]:

@@ -62,7 +62,7 @@ class EntrySource:
     tabled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     frontend: str = "tir"
     meaning: tuple[str, ...] = ()
-    libraries: tuple[tuple[str, ...], ...] = ()
+    libraries: tuple[tuple[str, str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def make_entry(kernel: EntrySource) -> str:
         "doc": kernel.doc,
         **({"frontend": kernel.frontend} if kernel.frontend != "tir" else {}),
         **({"library": kernel.library, "launcher": kernel.launcher} if kernel.library else {}),
-        **({"libraries": [list(library) for library in kernel.libraries]} if kernel.libraries else {}),
+        **({"libraries": kernel.libraries} if kernel.libraries else {}),
         **({"opaque": True} if first.get("opaque") else {}),
         **({"recorded": _recorded(described)} if "recorded" in first else {}),
         "outputs": outputs_of(first),

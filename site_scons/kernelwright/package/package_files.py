@@ -52,20 +52,8 @@ OF_PACKAGE = (
     *("missing", "kernels", "files", "digest"),
 )
 OF_KERNEL = (
-    *(
-        "backends",
-        "doc",
-        "frontend",
-        "library",
-        "launcher",
-        "libraries",
-        "opaque",
-        "recorded",
-        "outputs",
-        "backward",
-        "meaning",
-    ),
-    *("declared", "tables", "variants"),
+    *("backends", "doc", "frontend", "library", "launcher", "libraries", "opaque", "recorded", "outputs"),
+    *("backward", "meaning", "declared", "tables", "variants"),
 )
 OF_VARIANT = ("slug", "config", "archs", "tabled", "exported", "arguments", "symbols", *OF_SIZES, "units")
 OF_UNIT = ("target", "archs", "source_arch", "schedule", "source_digest", "signature", "resources", "images", "tools")

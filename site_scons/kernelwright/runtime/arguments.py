@@ -222,6 +222,8 @@ class Signatures:
 
     def folded(self, call: Sequence[Described | None]) -> list[Described | None]:
         """A call in which leading dimensions are one; those of a call for which that was done are compared again."""
+        if not self.folds:
+            return list(call)
         leading, result = self._leading(call), list(call)
         for position, name, array, whole in self._wholes(call):
             symbol, trailing = self.folds[name]
@@ -249,7 +251,7 @@ class Signatures:
     def _leading(self, call: Sequence[Described | None]) -> Leading:
         """The leading dimensions of a call, which they are compared with."""
         leading: dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]] = {}
-        wholes = self._wholes(call)
+        wholes = self._wholes(call) if self.folds else ()
         for _, name, _, whole in wholes:
             symbol, trailing = self.folds[name]
             if len(whole) < trailing:

@@ -20,8 +20,8 @@ NO_CODE = ("__init__.py", "core/version.py", "core/pipeline.py")
 """Modules whose text makes nothing: names for definition files, our version, which is in the options of the stages
 that write it, and the table of the stages."""
 
-SOURCES = (".py", ".pxi", ".c", ".h", ".map")
-"""Endings of our code, Python and C."""
+SOURCES = (".py", ".pxi", ".c", ".cc", ".h", ".map")
+"""Endings of our code, Python, C and C++."""
 
 TYPES_ONLY = re.compile(r"\nif TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)+")
 """What is imported for annotations only. It does not run."""

@@ -97,7 +97,7 @@ def entry_of(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Entry
         own_tools=kernel.own_tools,
         frontend=kernel.front_end.name,
         meaning=record.reference or (),
-        libraries=tuple(tuple(library.needed) for library in kernel.libraries),
+        libraries=tuple(library.needed for library in kernel.libraries),
     )
     limits, compiler = (settings.max_registers, settings.max_spills), "nvrtc" if kernel.tools.nvrtc else "nvcc"
     return Entry(kernel.name, source, tuning_of(kernel.selection), limits, images_in, compiler)

@@ -52,9 +52,9 @@ def operators_text(
         KernelwrightError: the C++ compiler fails.
     """
     called = called_operators(variants, stage.where)
-    if not any(registers_operators(map(Path, unit.own)) for variant in variants for unit in variant.units):
+    if not registers_operators({Path(path) for variant in variants for unit in variant.units for path in unit.own}):
         return ""
-    kept = stage.run.state / "operators" / f"{digest([compiler, *made_of])}.json"
+    kept = stage.run.state / "operators" / f"{digest([compiler, *made_of, *assembler_command('', (), '')])}.json"
     assembled = read_sealed(kept, Assembled)
     if assembled is None:
         command = assembler_command(compiler.path, tvm_ffi_includes(), str(scratch / "operators.s"))
@@ -74,9 +74,12 @@ def called_operators(variants: Sequence[VariantFiles], where: Where) -> list[str
     called = set()
     for variant in variants:
         for unit in (unit for unit in variant.units if unit.own):
-            signature, objects, place = unit.read_signature(), list(map(Path, unit.own)), where
-            name, exported = signature["exported"], exported_functions(objects)
-            place = replace(where, variant=variant.slug)
+            signature, objects = unit.read_signature(), list(map(Path, unit.own))
+            name, exported, place = (
+                signature["exported"],
+                exported_functions(objects),
+                replace(where, variant=variant.slug),
+            )
             if name in exported:
                 continue
             schemas = registered_operators(objects) if registers_operators(objects) else {}

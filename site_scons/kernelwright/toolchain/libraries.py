@@ -38,9 +38,9 @@ class Library:
     path: Path = field(metadata=ASIDE)
 
     @property
-    def needed(self) -> list[str]:
+    def needed(self) -> tuple[str, str, str]:
         """What loaders have to know of it."""
-        return [self.name, self.folder, self.requirement]
+        return self.name, self.folder, self.requirement
 
 
 def find_library(named: str, toolkit: Path, where: Where) -> Library:

@@ -200,24 +200,22 @@ class Check:
         if given is None:
             return None
         inputs = {argument.name: argument for argument in self._inputs}
-        dtypes = {argument.name: argument.dtype for argument in self._inputs}
-        strided = {argument.name for argument in self._inputs if argument.strides}
-        passed = {argument.name: argument.given for argument in self._inputs}
-        if not isinstance(given, Mapping) or not set(given) <= set(dtypes):
-            expected = f"expected a dict with some of the keys {sorted(dtypes)}"
+        if not isinstance(given, Mapping) or not set(given) <= set(inputs):
+            expected = f"expected a dict with some of the keys {sorted(inputs)}"
             raise CheckError(f"the inputs function returned {shown(given)}, {expected}", line_of(hook))
         result: Values = {}
         for name, value in given.items():
-            if passed[name] is False or (passed[name] is None and value is None):
+            argument = inputs[name]
+            if argument.given is False or (argument.given is None and value is None):
                 result[name] = None
             elif name in shapes:
-                array, dtype = np.asarray(value), numpy_dtype(dtypes[name])
-                is_view = name in strided and not array.flags.c_contiguous
+                array, dtype = np.asarray(value), numpy_dtype(argument.dtype)
+                is_view = bool(argument.strides) and not array.flags.c_contiguous
                 array = Spread.of(array, dtype).view() if is_view else np.asarray(array, dtype, order="C")
                 if array.shape != shapes[name]:
                     message = f"the inputs function gives {name} the shape {array.shape}, expected {shapes[name]}"
                     raise CheckError(message, line_of(hook))
-                result[name] = array.reshape(self._whole(inputs[name], array.shape))
+                result[name] = array.reshape(self._whole(argument, array.shape))
             else:
                 result[name] = plain_number(value)
         return result

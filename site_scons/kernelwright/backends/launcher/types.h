@@ -393,7 +393,7 @@ KW_FUNCTION bool kw_is_empty(const DLTensor *tensor) {
           _Pragma("GCC diagnostic ignored \"-Wsign-compare\"") _Pragma("GCC diagnostic ignored \"-Wparentheses\"")
 /* What host code declares and calls for the occupancy of a launch of its module. */
 #define KW_OCCUPANCY(function, module)                                                                            \
-  KW_HIDDEN int64_t function(int64_t index, int64_t x, int64_t y, int64_t z, int64_t shared) {                     \
+  KW_FUNCTION int64_t function(int64_t index, int64_t x, int64_t y, int64_t z, int64_t shared) {                     \
     return kw_occupancy_of(module, (const int64_t[]){index, x, y, z, shared});                                    \
   }
 #define KW_HOST_END _Pragma("GCC diagnostic pop")

@@ -33,21 +33,26 @@ struct Refused : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// A dtype: what functions of the ABI call it, PyTorch's number, and DLPack's code, bits and lanes. The numbers are no
+// part of the ABI: sources ask for them.
+#define KW_DTYPES(each)                                                                                          \
+  each(uint8, 0, kDLUInt, 8, 1) each(int8, 1, kDLInt, 8, 1) each(int16, 2, kDLInt, 16, 1)                        \
+  each(int32, 3, kDLInt, 32, 1) each(int64, 4, kDLInt, 64, 1) each(float16, 5, kDLFloat, 16, 1)                  \
+  each(float32, 6, kDLFloat, 32, 1) each(float64, 7, kDLFloat, 64, 1) each(complex32, 8, kDLComplex, 32, 1)      \
+  each(complex64, 9, kDLComplex, 64, 1) each(complex128, 10, kDLComplex, 128, 1) each(bool, 11, kDLBool, 8, 1)   \
+  each(bfloat16, 15, kDLBfloat, 16, 1) each(float8_e5m2, 23, kDLFloat8_e5m2, 8, 1)                               \
+  each(float8_e4m3fn, 24, kDLFloat8_e4m3fn, 8, 1) each(float8_e5m2fnuz, 25, kDLFloat8_e5m2fnuz, 8, 1)            \
+  each(float8_e4m3fnuz, 26, kDLFloat8_e4m3fnuz, 8, 1) each(uint16, 27, kDLUInt, 16, 1)                           \
+  each(uint32, 28, kDLUInt, 32, 1) each(uint64, 29, kDLUInt, 64, 1)                                              \
+  each(float8_e8m0fnu, 44, kDLFloat8_e8m0fnu, 8, 1) each(float4_e2m1fn_x2, 45, kDLFloat4_e2m1fn, 4, 2)
+
 struct Dtype {
   int32_t number;
   DLDataType type;
 };
 
-// PyTorch's numbers of dtypes. They are no part of its ABI: sources ask for them.
-const Dtype DTYPES[] = {
-    {0, {kDLUInt, 8, 1}},      {1, {kDLInt, 8, 1}},      {2, {kDLInt, 16, 1}},     {3, {kDLInt, 32, 1}},
-    {4, {kDLInt, 64, 1}},      {5, {kDLFloat, 16, 1}},   {6, {kDLFloat, 32, 1}},   {7, {kDLFloat, 64, 1}},
-    {8, {kDLComplex, 32, 1}},  {9, {kDLComplex, 64, 1}}, {10, {kDLComplex, 128, 1}}, {11, {kDLBool, 8, 1}},
-    {15, {kDLBfloat, 16, 1}},  {23, {kDLFloat8_e5m2, 8, 1}}, {24, {kDLFloat8_e4m3fn, 8, 1}},
-    {25, {kDLFloat8_e5m2fnuz, 8, 1}}, {26, {kDLFloat8_e4m3fnuz, 8, 1}}, {27, {kDLUInt, 16, 1}},
-    {28, {kDLUInt, 32, 1}},    {29, {kDLUInt, 64, 1}},   {44, {kDLFloat8_e8m0fnu, 8, 1}},
-    {45, {kDLFloat4_e2m1fn, 4, 2}},
-};
+#define KW_DTYPE(name, number, code, bits, lanes) {number, {code, bits, lanes}},
+const Dtype DTYPES[] = {KW_DTYPES(KW_DTYPE)};
 
 int32_t number_of(DLDataType type) {
   for (const Dtype &dtype : DTYPES)
@@ -76,12 +81,16 @@ struct Array {
     else compact();
     view.data = static_cast<char *>(of.data) + of.byte_offset;
     view.byte_offset = 0;
-    view.shape = sizes.data();
-    view.strides = strides.data();
+    point();
     if (owner) TVMFFIObjectIncRef(owner);
   }
   ~Array() {
     if (owner) TVMFFIObjectDecRef(owner);
+  }
+  void point() {
+    view.ndim = static_cast<int32_t>(sizes.size());
+    view.shape = sizes.data();
+    view.strides = strides.data();
   }
   void compact() {
     strides.assign(sizes.size(), 1);
@@ -175,7 +184,8 @@ Array *allocated(const std::vector<int64_t> &sizes, DLDataType type, DLDevice de
   like.ndim = static_cast<int32_t>(sizes.size());
   like.shape = const_cast<int64_t *>(sizes.data());
   TVMFFIObjectHandle made = nullptr;
-  if (TVMFFIEnvTensorAlloc(&like, &made)) throw std::runtime_error(
+  if (TVMFFIEnvTensorAlloc(&like, &made))
+    throw std::runtime_error(
         "the caller's framework gives no memory: pass arrays of one that does, such as PyTorch, or have the operator "
         "write to an output of the call");
   Array *array = new Array(*TVMFFITensorGetDLTensorPtr(made), made);
@@ -502,28 +512,8 @@ KW_CONSTANT(aoti_torch_device_type_xpu, 12)
 KW_CONSTANT(aoti_torch_device_type_mps, 13)
 KW_CONSTANT(aoti_torch_device_type_meta, 14)
 KW_CONSTANT(aoti_torch_device_type_privateuse1, 20)
-KW_CONSTANT(aoti_torch_dtype_uint8, 0)
-KW_CONSTANT(aoti_torch_dtype_int8, 1)
-KW_CONSTANT(aoti_torch_dtype_int16, 2)
-KW_CONSTANT(aoti_torch_dtype_int32, 3)
-KW_CONSTANT(aoti_torch_dtype_int64, 4)
-KW_CONSTANT(aoti_torch_dtype_float16, 5)
-KW_CONSTANT(aoti_torch_dtype_float32, 6)
-KW_CONSTANT(aoti_torch_dtype_float64, 7)
-KW_CONSTANT(aoti_torch_dtype_complex32, 8)
-KW_CONSTANT(aoti_torch_dtype_complex64, 9)
-KW_CONSTANT(aoti_torch_dtype_complex128, 10)
-KW_CONSTANT(aoti_torch_dtype_bool, 11)
-KW_CONSTANT(aoti_torch_dtype_bfloat16, 15)
-KW_CONSTANT(aoti_torch_dtype_float8_e5m2, 23)
-KW_CONSTANT(aoti_torch_dtype_float8_e4m3fn, 24)
-KW_CONSTANT(aoti_torch_dtype_float8_e5m2fnuz, 25)
-KW_CONSTANT(aoti_torch_dtype_float8_e4m3fnuz, 26)
-KW_CONSTANT(aoti_torch_dtype_uint16, 27)
-KW_CONSTANT(aoti_torch_dtype_uint32, 28)
-KW_CONSTANT(aoti_torch_dtype_uint64, 29)
-KW_CONSTANT(aoti_torch_dtype_float8_e8m0fnu, 44)
-KW_CONSTANT(aoti_torch_dtype_float4_e2m1fn_x2, 45)
+#define KW_DTYPE_CONSTANT(name, number, ...) KW_CONSTANT(aoti_torch_dtype_##name, number)
+KW_DTYPES(KW_DTYPE_CONSTANT)
 KW_CONSTANT(torch_dtype_float8_e8m0fnu, 44)
 KW_CONSTANT(torch_dtype_float4_e2m1fn_x2, 45)
 KW_CONSTANT(aoti_torch_layout_strided, 0)
@@ -600,8 +590,9 @@ KW_ABI int aoti_torch_delete_tensor_object(Array *array) {
 }
 
 KW_ABI int aoti_torch_create_tensor_from_blob_v2(void *data, int64_t count, const int64_t *sizes,
-                                                 const int64_t *strides, int64_t offset, int32_t dtype, int32_t device, int32_t index,
-                                                 Array **made, int32_t, const uint8_t *, int64_t) {
+                                                 const int64_t *strides, int64_t offset, int32_t dtype,
+                                                 int32_t device, int32_t index, Array **made, int32_t,
+                                                 const uint8_t *, int64_t) {
   return guarded([&] {
     DLTensor view = {};
     view.dtype = type_of(dtype);
@@ -679,9 +670,7 @@ static Array *viewed(Array *array, std::vector<int64_t> sizes, std::vector<int64
   made->strides = strides;
   made->lent = array->lent;
   if (strides.empty()) made->compact();
-  made->view.ndim = static_cast<int32_t>(made->sizes.size());
-  made->view.shape = made->sizes.data();
-  made->view.strides = made->strides.data();
+  made->point();
   release(array);
   return made;
 }
