@@ -303,7 +303,7 @@ PLANTED = (
     Planted(
         "Kernels stay settled after a change of the launcher.",
         "SOURCES",
-        'SOURCES = (".py", ".pxi", ".c", ".h", ".map")',
+        'SOURCES = (".py", ".pxi", ".c", ".cc", ".h", ".map")',
         'SOURCES = (".py",)',
         ("test_an_edit_of_the_launcher_or_of_any_module_has_every_kernel_looked_at",),
     ),

@@ -28,8 +28,8 @@ def double(dtype: str, way: str):
     """y[i] = 2 x[i], with as much work as a way does; what is larger than 3000 goes wrong in some of them."""
     if way == "raises":
         raise ValueError("there is no such way")
-    steps = {"slow": 64, "wide": 1}.get(way, 32)
-    before = 1000 if way == "wide" else 1
+    steps = {"slow": 256, "wide": 1}.get(way, 32)
+    before = 4000 if way == "wide" else 1
     added = {"wrong": 1.0}.get(way, 0.0)
     late = {"late": 1.0}.get(way, 0.0)
     number = {"crashes": 11}.get(way, 0)
