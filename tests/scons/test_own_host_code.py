@@ -265,6 +265,15 @@ def test_an_edit_compiles_what_has_it_and_a_comment_links_nothing(edited):
     ]
 
 
+def test_a_header_that_the_definition_reads_counts_for_the_compiler_too(edited):
+    project = edited.copied(edited.folder.parent / "reads a header")
+    text = 'from pathlib import Path\nFACTOR = (Path(__file__).parent / "include/factor.h").read_text()\n' + DEFINITIONS
+    project.write("kernels/own.py", text)
+    project.scons("scale")
+    project.write("kernels/include/factor.h", "#define FACTOR 5\n")
+    assert "OBJECT scale csrc/scale.cu" in project.scons("scale").stages
+
+
 def test_a_script_repeats_the_step_in_the_folder_of_the_project(built):
     script = built.folder / "build/kernels/demo/scale/objects/compile_csrc-scale.cu.sh"
     tools = os.environ | {"NVCC": "/bin/echo", "CC": "cc", "TVM_FFI": "ffi", "DLPACK": "dlpack"}

@@ -170,6 +170,16 @@ def test_files_that_only_a_request_reads_are_known_from_then_on(tmp_path: Path) 
     assert later() == {"two": {"a.txt": ""}}
 
 
+def test_a_request_without_the_definition_compares_what_the_definition_reads_too(tmp_path: Path) -> None:
+    pool = Answers(tmp_path)
+    (tmp_path / "one.py").write_text("one")
+    (record,) = ask(tmp_path, pool, "one.py").records
+    records = DefinitionRecords(tmp_path, tmp_path / "cache")
+    assert records.remember(record, "object", dict(record.dependencies), whole=True) == record.dependencies
+    (record,) = ask(tmp_path, pool, "one.py").records
+    assert record.later["object"] == record.dependencies
+
+
 def record_of(folder: Path) -> DefinitionRecord:
     """A definition file with a kept record, which no worker has made."""
     (folder / "k.py").write_text("")

@@ -219,18 +219,21 @@ class KernelContext:
             seen["declared"] = sorted(self.package.settings.environment)
         return {"file": self.definition.file, "contents": contents, **seen}
 
-    def remembering(self, stage: Stage, request: str) -> Stage:
+    def remembering(self, stage: Stage, request: str, *, whole: bool = False) -> Stage:
         """A stage that finds out what it reads: it knows what it read in earlier runs, and whom it may ask.
 
         Arguments:
             request: its name in the record of the definition.
+            whole: whether its request does not have the definition's own dependencies, so that it has to compare those
+                that it reads, too: a definition may look into a header that a compiler reads.
         """
         # Imported here, because most runs discover nothing.
         from .discovery import DefinitionRecords
 
-        stage.later = dict(self.definition.later.get(request, {}))
+        later, covers = self.definition.later.get(request, {}), self.definition.covers
+        stage.later = {name: digest for name, digest in later.items() if whole or not covers(name)}
         records = DefinitionRecords(self.run.top, self.run.discovery)
-        stage.note = partial(records.remember, self.definition, request)
+        stage.note = partial(records.remember, self.definition, request, whole=whole)
         stage.ask = self.call
         return stage
 

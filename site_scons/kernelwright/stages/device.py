@@ -108,7 +108,7 @@ def _image(
     label, outputs, where = "PTX" if is_ptx(arch) else "CUBIN", files_in(folder, request.job.outputs), request.job.where
     stage = Stage(label, subject, where, request, outputs, sources, archs=archs)
     if source in sources and can_include(request.job.flags):  # other flags need no list of headers
-        kernel.remembering(stage, f"{where.stage} {subject}")
+        kernel.remembering(stage, f"{where.stage} {subject}", whole=True)
     if arch in archs:
         stage.command = command_of(folder, "device.cu", request.command, request.job.output)
     return stage

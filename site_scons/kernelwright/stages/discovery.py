@@ -170,7 +170,9 @@ class DefinitionRecords:
         """Whether :meth:`discover` would tell the kernels of some definition files without a worker."""
         return all(self._read(path) is not None for path in files)
 
-    def remember(self, record: DefinitionRecord, request: str, dependencies: Mapping[str, str]) -> dict[str, str]:
+    def remember(
+        self, record: DefinitionRecord, request: str, dependencies: Mapping[str, str], *, whole: bool = False
+    ) -> dict[str, str]:
         """Note the files that a request turned out to depend on when it was done, such as a function's own imports.
 
         A compiler's header dependencies work in the same way: the first build needs none, and later ones have them in
@@ -180,11 +182,12 @@ class DefinitionRecords:
             record: that of the definition file.
             request: a name for the request.
             dependencies: the ``dependencies`` of the request's result: name (see ``core.dependencies``) -> digest.
+            whole: whether the request does not depend on the definition file itself, so that it needs all of them.
 
         Returns:
-            Those that are not among the record's own dependencies.
+            Those that are not among the record's own dependencies; all, if ``whole``.
         """
-        later = {name: digest for name, digest in sorted(dependencies.items()) if not record.covers(name)}
+        later = {name: digest for name, digest in sorted(dependencies.items()) if whole or not record.covers(name)}
         if set(later) != set(record.later.get(request, ())):
             self._records.set_later(self._root / record.file, request, later)
         return later
@@ -291,10 +294,7 @@ class DefinitionRecords:
         record = kept.record
         return replace(
             record,
-            later={
-                request: {n: self._digest(n) for n in sorted(names) if not record.covers(n)}
-                for request, names in kept.later.items()
-            },
+            later={request: {n: self._digest(n) for n in sorted(names)} for request, names in kept.later.items()},
         )
 
     def _digest(self, name: str) -> str:

@@ -97,7 +97,7 @@ def _make(kernel: KernelContext, source: str, name: str, archs: tuple[str, ...])
     stage = Stage("OBJECT", subject, where, request, files_in(folder, job.outputs), sources, archs=archs)
     output = os.path.relpath(folder / job.outputs[0], top)
     stage.command = command_of(top, real.source, real.arguments(nvcc.path, host_compiler.path, output), output)
-    return kernel.remembering(stage, f"object {subject}")
+    return kernel.remembering(stage, f"object {subject}", whole=True)
 
 
 def _jobs(kernel: KernelContext, source: str, name: str, archs: tuple[str, ...]) -> tuple[ObjectJob, ObjectJob]:
