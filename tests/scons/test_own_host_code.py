@@ -17,6 +17,8 @@ from support.standin_calls import call, make_standin
 
 SETTINGS = '[tool.kernelwright]\ntargets = ["llvm", "cuda"]\narchs = ["x86-64-v3", "sm_80", "sm_90a"]\n'
 
+OBJECTS = "build/kernels/demo/_objects"
+
 DEVICE = """\
 #include "factor.h"
 namespace {
@@ -135,7 +137,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project = new_project(tmp_path_factory.mktemp("own_host_code"))
     run = project.scons("-j2")
     assert run.labels == {
-        "CACHED": 1,  # the object of halved, or that of again
         "CC": 3,
         "EXT": 1,
         "GLIBC": 1,
@@ -144,6 +145,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
         "LOWER": 3,
         "OBJECT": 3,
         "PACKAGE": 1,
+        "SOURCES": 2,  # halved and again have one
         "WRAP": 5,
     }
     assert "as a whole" not in run.output
@@ -167,7 +169,9 @@ def test_the_manifest_says_what_is_called_and_the_library_has_all_that_it_needs(
     for arch in variant["archs"]:
         ((name, used),) = unit["resources"][arch].items()
         assert "scaled" in name and used["registers"] > 0
-    library = (built.folder / "build/demo/_lib/scale.so").read_bytes()
+    assert scale["source_library"].startswith("_lib/csrc-scale.cu-")
+    assert halved["source_library"] == manifest["kernels"]["again"]["source_library"] != scale["source_library"]
+    library = (built.folder / "build/demo" / scale["source_library"]).read_bytes()
     assert set(device_archs(library)) == {"sm_80", "sm_90a"}
     assert not re.search(rb"libcudart|libstdc\+\+|libcuda\.so\.1\0.*NEEDED", library.partition(b".dynstr")[0][:4096])
     for private in (built.folder, SITE_SCONS.parent):
@@ -257,11 +261,11 @@ def test_an_edit_compiles_what_has_it_and_a_comment_links_nothing(edited):
     assert edited.scons().stages == []
     with (edited.folder / "kernels/include/factor.h").open("a") as file:
         file.write("// a comment\n")
-    assert edited.scons().stages == ["OBJECT scale csrc/scale.cu"]
+    assert edited.scons().stages == ["OBJECT kernels/csrc/scale.cu"]
     edited.replace("kernels/csrc/packaged.cc", "it is odd", "it is not even")
     assert edited.scons().stages == [
-        *("CACHED OBJECT halved csrc/packaged.cc", "LINK again", "LINK halved"),
-        *("OBJECT again csrc/packaged.cc", "PACKAGE demo"),
+        *("LINK again", "LINK halved", "OBJECT kernels/csrc/packaged.cc", "PACKAGE demo"),
+        "SOURCES kernels/csrc/packaged.cc",
     ]
 
 
@@ -271,23 +275,25 @@ def test_a_header_that_the_definition_reads_counts_for_the_compiler_too(edited):
     project.write("kernels/own.py", text)
     project.scons("scale")
     project.write("kernels/include/factor.h", "#define FACTOR 5\n")
-    assert "OBJECT scale csrc/scale.cu" in project.scons("scale").stages
+    assert "OBJECT kernels/csrc/scale.cu" in project.scons("scale").stages
 
 
 def test_a_script_repeats_the_step_in_the_folder_of_the_project(built):
-    script = built.folder / "build/kernels/demo/scale/objects/compile_csrc-scale.cu.sh"
+    (script,) = (built.folder / OBJECTS).glob("compile_csrc-scale.cu-*.sh")
     tools = os.environ | {"NVCC": "/bin/echo", "CC": "cc", "TVM_FFI": "ffi", "DLPACK": "dlpack"}
     text = script.read_text().replace('exec "$NVCC"', 'pwd\nexec "$NVCC"')
     printed = subprocess.check_output(["sh", "-s"], input=text, cwd=script.parent, env=tools, text=True)
     place, command = printed.splitlines()
     assert place == str(built.folder)
-    assert f"-I ffi -I dlpack -o {script.parent}/csrc-scale.cu.o kernels/csrc/scale.cu" in command
+    assert (
+        f"-I ffi -I dlpack -o {script.parent / script.stem.removeprefix('compile_')}.o kernels/csrc/scale.cu" in command
+    )
     assert str(built.folder) not in text
 
 
 def test_a_script_finds_the_headers_of_an_installed_package(edited):
-    script = edited.folder / "build/kernels/demo/halved/objects/compile_csrc-packaged.cc.sh"
-    made = script.parent / "csrc-packaged.cc.o"
+    (script,) = (edited.folder / OBJECTS).glob("compile_csrc-packaged.cc-*.sh")
+    made = script.parent / f"{script.stem.removeprefix('compile_')}.o"
     before, text = made.read_bytes(), script.read_text()
     assert "tool package:numpy/_core/include)}\n" in text and '-I "$PACKAGE_1"' in text
     made.unlink()
@@ -297,10 +303,10 @@ def test_a_script_finds_the_headers_of_an_installed_package(edited):
 
 
 def test_another_folder_gives_the_same_objects(built, edited):
-    shutil.rmtree(edited.folder / "build/kernels/demo/scale/objects")
-    edited.scons("--cache-disable", "build/kernels/demo/scale/objects")
-    made = edited.files("build/kernels/demo/scale/objects")
-    assert made == built.files("build/kernels/demo/scale/objects")
+    edited.replace("kernels/csrc/packaged.cc", "it is not even", "it is odd")
+    shutil.rmtree(edited.folder / OBJECTS)
+    edited.scons("--cache-disable", OBJECTS)
+    assert edited.files(OBJECTS) == built.files(OBJECTS)
 
 
 BROKEN = {

@@ -46,7 +46,7 @@ from kernelwright.processes.tools import ToolResult
 from kernelwright.runtime.tables import DeviceTable, Rules
 from kernelwright.scons.ahead import Ahead
 from kernelwright.scons.graph import PackageGraph
-from kernelwright.stages import cc, commands, context, discover, ext, launcher, link, package, wheel
+from kernelwright.stages import cc, commands, context, discover, ext, launcher, link, package, sources, wheel
 from kernelwright.stages import stage as stage_module
 from kernelwright.stages.check import not_checked
 from kernelwright.stages.code import code_digest
@@ -152,7 +152,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
 
     def make(tree: str, identity: str = "a tool") -> list[Stage]:
         inputs = TREES[tree]
-        monkeypatch.setattr(link, "cuda_runtime", lambda *given: __file__)
+        monkeypatch.setattr(sources, "cuda_runtime", lambda *given: __file__)
         graph = new_graph(tmp_path, monkeypatch, inputs)
         tool = Elsewhere("1.0", identity, "/opt/python", "/opt/site-packages/tool")
         graph.package.tools.__dict__.update(of_front_ends=dict.fromkeys(FRONT_ENDS, tool))
@@ -316,7 +316,7 @@ def labels(names: set[str]) -> set[str]:
 
 
 LABELS = [label for label, kind in KINDS.items() if kind.module]
-USUAL = {*LABELS, "WRAP of a backend"} - {"DISCOVER", "IR", "ENTRY", "OBJECT", "WHEEL", "COMMANDS"}
+USUAL = {*LABELS, "WRAP of a backend"} - {"DISCOVER", "IR", "ENTRY", "OBJECT", "SOURCES", "WHEEL", "COMMANDS"}
 WRAPS = {"WRAP", "WRAP of a backend"}
 MADE_BY_TVM = {"LOWER", "LINK", "PACKAGE"}
 OF_C = {"LAUNCHER", "EXT", "LINK", "PACKAGE"}

@@ -25,7 +25,7 @@ DECIDING = {
     "LOWER": f"frontends/cutedsl/program core/dtype frontends {EXECUTION} stages/lower",
     "CUBIN": DEVICE_COMPILERS,
     "PTX": DEVICE_COMPILERS,
-    "OBJECT": "toolchain/host_code toolchain/headers toolchain/nvcc_run backends/own_code stages/context stages/object "
+    "OBJECT": "toolchain/host_code toolchain/headers toolchain/nvcc_run stages/context stages/object "
     "toolchain/nvcc_steps",
     "FATBIN": "toolchain/fatbin toolchain/nvcc_run stages/fatbin",
     "SASS": "stages/sass",
@@ -35,6 +35,8 @@ DECIDING = {
     "CC": "backends/commands backends/launcher toolchain/nvcc_run stages/cc stages/places",
     "EXT": "backends toolchain/nvcc_run stages/ext stages/places",
     "ENTRY": "core/files toolchain/limits package/manifest stages/entry",
+    "SOURCES": "backends/commands backends/launcher backends/operators backends/own_code toolchain/nvcc_run "
+    "stages/sources stages/registered stages/object stages/places",
     "LINK": "core/files toolchain/limits toolchain/nvcc_run backends/commands backends/own_code package/manifest "
     "stages/link stages/entry",
     "PACKAGE": "backends toolchain/fatbin core/files package/assemble package/manifest package/stubs stages/package",
@@ -47,7 +49,7 @@ DECIDING = {
 """Modules that decide what each stage makes, written by hand: the digest has to have these. A folder stands for all
 modules in it."""
 
-for label in ("PTX", "CUBIN", "OBJECT", "FATBIN", "CC", "LAUNCHER", "GLIBC", "EXT", "LINK", "SASS"):
+for label in ("PTX", "CUBIN", "OBJECT", "FATBIN", "CC", "LAUNCHER", "GLIBC", "EXT", "SOURCES", "LINK", "SASS"):
     DECIDING[label] += " processes/runner processes/environment"
 
 WHEEL_MODULES = "archive content described device_code diff git members package_files platform project sdist size_table"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..core.request import ASIDE
-from .launcher import LAUNCHER
+from .launcher import LAUNCHER, OLDER
 from .own_code import CXX
 
 
@@ -120,21 +121,53 @@ def launcher_commands(paths: ToolPaths, library: str, folder: str = LIBRARIES) -
     return compiling, [paths.compiler, made, "-o", f"{folder}/{library}", *named]
 
 
-def link_command(kernel: str, launcher: str, objects: Iterable[str], paths: ToolPaths, library: str) -> list[str]:
+def link_command(kernel: str, others: Iterable[str], paths: ToolPaths, library: str) -> list[str]:
     """The command that makes the library of the compiled wrapper, the device code and the host code of llvm lowerings.
 
     Arguments:
         kernel: the kernel's name.
-        launcher: the launcher's library, relative to the folder in which the command runs.
-        objects: the host code, likewise.
+        others: the host code, the library of its sources if there is one, and that of the launcher, relative to the
+            folder in which the command runs.
         paths: the compiler and the folders.
         library: the file that is made.
     """
-    parts = [f"{kernel}/wrapper.o", f"{kernel}/images.s", *objects, launcher]
+    parts = [f"{kernel}/wrapper.o", f"{kernel}/images.s", *others]
     linker = [f"--version-script={paths.launcher}/exports.map", f"-rpath,{BESIDE}", "--enable-new-dtags"]
     flags = [*(f"-Wl,{option}" for option in linker), *link_flags(paths.glibc)]
-    own = own_link_flags(paths.cuda_runtime) if paths.cuda_runtime else []
-    return [paths.compiler, *parts, "-o", library, *flags, *own, "-lm"]
+    return [paths.compiler, *parts, "-o", library, *flags, "-lm"]
+
+
+BESIDE_BY_PATH = f"$ORIGIN/../{LIBRARIES}"
+"""What libraries of sources are called for the dynamic linker begins with: it looks for such a name at that path.
+
+It takes any library of a name that the process has loaded, and these have equal names in packages that were built with
+other headers. So their names are paths, which are the package's own. (A launcher's name has a digest of its content.)
+The symbols in them have no versions: glibc compares the names of libraries with those in lists of versions, but it does
+not replace ``$ORIGIN`` there (2.36).
+"""
+
+
+SOURCE_LIBRARY = re.compile(rf"{LIBRARIES}/(?!libkernelwright-)[A-Za-z0-9_.-]+-[0-9a-f]{{16}}\.so")
+"""The path of a library of sources in a package; no kernel's name has a dash."""
+
+
+def source_library_command(name: str, linked: Iterable[str], paths: ToolPaths, library: str) -> list[str]:
+    """The command that makes the library of sources with host code of their own.
+
+    Arguments:
+        name: of the library, without its ending.
+        linked: objects and libraries, relative to the folder in which the command runs.
+        paths: the compiler and the folders.
+        library: the file that is made.
+    """
+    linker = [
+        f"-soname={BESIDE_BY_PATH}/{name}.so",
+        f"--version-script={paths.launcher}/sources.map",
+        f"-rpath,{BESIDE}",
+    ]
+    flags = [*(f"-Wl,{option}" for option in (*linker, "--enable-new-dtags")), *link_flags(paths.glibc)]
+    older = [*compile_flags(), "-x", "c", f"{paths.launcher}/{OLDER.name}", "-x", "none"]
+    return [paths.compiler, *older, *linked, "-o", library, *flags, *own_link_flags(paths.cuda_runtime), "-lm"]
 
 
 def own_link_flags(cuda_runtime: str) -> list[str]:

@@ -90,8 +90,13 @@ def usages_of(unit: UnitFiles) -> dict[str, dict[str, Any]]:
 
 
 def objects_of(variants: tuple[VariantFiles, ...]) -> list[str]:
-    """Paths of the host objects of some variants, each once: all variants have those of the kernel's own sources."""
-    return list(dict.fromkeys(path for unit in units_of(variants) for path in (*unit.objects, *unit.own)))
+    """Paths of the host objects of some variants."""
+    return [path for unit in units_of(variants) for path in unit.objects]
+
+
+def own_of(variants: tuple[VariantFiles, ...]) -> list[str]:
+    """Paths of the objects of sources with host code of their own, each once: all variants have them in common."""
+    return list(dict.fromkeys(path for unit in units_of(variants) for path in unit.own))
 
 
 def images_of(variants: tuple[VariantFiles, ...]) -> list[str]:

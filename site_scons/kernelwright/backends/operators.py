@@ -1,7 +1,7 @@
 """Sources that register operators through PyTorch's stable ABI: what they register, and what stands in for PyTorch.
 
-``launcher/operators/operators.cc`` has the functions of that ABI which such sources call. ``LINK`` compiles it, as
-assembler text, and adds a function for each operator that a kernel calls.
+``launcher/operators/operators.cc`` has the functions of that ABI which such sources call. ``SOURCES`` compiles it, as
+assembler text, and adds a function for each operator.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ NUMBERS = ("int", "SymInt", "float", "bool")
 CALLER = """
 .text
 .globl {symbol}
-.hidden {symbol}
 .type {symbol}, @function
 {symbol}:
   leaq kw_operator_{name}(%rip), %r8

@@ -1,9 +1,9 @@
-"""Host code of the author's own in a kernel's library: what its functions are called, and what it is linked with."""
+"""Sources with host code of their own: what kernels call their functions, and what their library is linked with."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,27 +83,32 @@ machine that builds. The last one unwinds stacks, of which a process needs one; 
 
 
 OWN = "kw_own_"
-"""The prefix of the C name of an exported function that has the name of a kernel."""
+"""The prefix of the C name by which kernels call a function of sources: ``EXPORT`` is that of dispatchers."""
+
+FUNCTION = """
+.section .text.{symbol}, "ax", @progbits
+.globl {symbol}
+.type {symbol}, @function
+{symbol}:
+  jmp {exported}@PLT
+"""
+"""A function of a source library, which kernels call, and which goes on in one that sources export."""
 
 
-def own_symbol(kernels: Collection[str], function: str) -> str:
-    """The C name of an exported function. One with a kernel's name begins with ``OWN``: the dispatcher has its name.
-
-    Arguments:
-        kernels: the kernels that share the sources. They share the objects, so this holds for all of their names.
-    """
-    return f"{OWN if function in kernels else EXPORT}{function}"
+def own_symbol(function: str) -> str:
+    """The C name by which kernels call a function of sources."""
+    return f"{OWN}{function}"
 
 
-def renaming(kernels: Collection[str]) -> list[str]:
-    """The compiler's options that give functions of sources the names of :func:`own_symbol`."""
-    return [f"-D{EXPORT}{name}={own_symbol(kernels, name)}" for name in kernels]
+def functions_text(functions: Iterable[str]) -> str:
+    """Assembler text of what kernels call, for functions that sources export."""
+    return "".join(FUNCTION.format(symbol=own_symbol(name), exported=f"{EXPORT}{name}") for name in functions)
 
 
 def exported_functions(objects: Iterable[Path]) -> list[str]:
     """The functions that some objects export for TVM-FFI, sorted."""
     symbols = {name for path in objects for name in _symbols(path, defined=True)}
-    return sorted({name.removeprefix(start) for name in symbols for start in (EXPORT, OWN) if name.startswith(start)})
+    return sorted(name.removeprefix(EXPORT) for name in symbols if name.startswith(EXPORT))
 
 
 def _symbols(path: Path, *, defined: bool) -> list[str]:

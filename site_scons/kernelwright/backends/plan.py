@@ -145,7 +145,6 @@ class KernelPlan:
         tables: the tuning tables.
         meaning: the names in the configs that the reference takes. Variants with equal inputs compute different things
             if they differ in one of these.
-        linked: the kernels that have sources with host code in common with it, itself among them.
     """
 
     name: str
@@ -158,7 +157,6 @@ class KernelPlan:
     declared: int | None = None
     tables: tuple[DeviceTable, ...] = ()
     meaning: tuple[str, ...] = ()
-    linked: tuple[str, ...] = ()
 
     @property
     def num_declared(self) -> int:

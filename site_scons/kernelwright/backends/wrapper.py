@@ -98,7 +98,6 @@ class _Wrapper:
             " * Written by Kernelwright. The launcher's headers have the mechanism. */",
             *(["#define KW_LLVM"] if any(unit.target == "llvm" for unit in units) else []),
             '#include "kernelwright.h"',
-            *(['#include "older.h"'] if any(unit.exported for unit in units) else []),
         )
 
     def _tail(self) -> None:
@@ -166,7 +165,7 @@ class _Wrapper:
             fields += [f".cuda_entry = {cuda[0].entry}"] if has_entry else []
             fields += [f".form = &kw_form_{number}"] if cuda[0].recorded else []
             fields += [f".module = &kw_module_{number}"]
-            fields += [f".own = {own_symbol(self._kernel.linked, cuda[0].exported)}"] if cuda[0].exported else []
+            fields += [f".own = {own_symbol(cuda[0].exported)}"] if cuda[0].exported else []
         if rivals := self._relations.rivals[number]:
             fields += [f".rivals = (const int32_t[]){{{', '.join(map(str, [*rivals, -1]))}}}"]
         if variant.tabled:
@@ -302,9 +301,7 @@ class _Wrapper:
         )
         self._host_code(number, unit)
         if unit.exported:
-            self._line(
-                f"KW_HIDDEN int32_t {own_symbol(self._kernel.linked, unit.exported)}(void *, void *, int32_t, void *);"
-            )
+            self._line(f"int32_t {own_symbol(unit.exported)}(void *, void *, int32_t, void *);")
 
     def _images(self, number: int, unit: LoweredUnit) -> Iterator[str]:
         """The rows of the images of a lowering."""

@@ -102,9 +102,20 @@ STAGES = (
         ("#4a5d9e", "#9fb0ea"),
         "a source with host code of its own",
         "ObjectCompilation",
-        "`objects/<source>.o`, `<source>.json`, `compile_<source>.sh`",
+        "`_objects/<source>-<digest>.o`, `.json`, `compile_<source>-<digest>.sh`; for all kernels that list the source",
         module="stages.object",
         also=(RUNNER,),
+        of_kernel=True,
+    ),
+    StageKind(
+        "SOURCES",
+        ("#2f7a8a", "#8fd0dd"),
+        "the objects of sources with host code of their own, the launcher, what `GLIBC` makes",
+        "SourceLibrary",
+        "`_lib/<source>-<digest>.so`; in `_objects` its `.json`, `.s` and `link_<source>-<digest>.sh`",
+        module="stages.sources",
+        also=("backends", RUNNER),
+        memory={"link": 256 * MIB},
         of_kernel=True,
     ),
     StageKind(
@@ -183,10 +194,10 @@ STAGES = (
     StageKind(
         "LINK",
         ("#766314", "#dcb35c"),
-        "`wrapper.o`, `images.s`, the launcher, what `GLIBC` makes, every `host.o`, image, `signature.json`, "
-        "`module.tir` and `sm_*.json`",
+        "`wrapper.o`, `images.s`, the launcher, what `GLIBC` and `SOURCES` make, every `host.o`, image, "
+        "`signature.json`, `module.tir` and `sm_*.json`",
         "Linking",
-        "`<kernel>.so`, `compile.sh`, `entry.json`; with `OBJECT` `driver.s`",
+        "`<kernel>.so`, `compile.sh`, `entry.json`",
         module="stages.link",
         also=("backends", RUNNER),
         memory={"link": 256 * MIB},

@@ -270,7 +270,9 @@ def _make(job: Job, scratch: Path, note: Callable[[str], None]) -> tuple[str, di
     contexts = [kernel_context(job, run, scratch, selection) for selection in job.selections]
     own = launcher.make(contexts[0].package, None)
     builds = [kernel.make(context, None, own) for context in contexts]
-    stages = [stage for build in builds for stage in build.stages]
+    # Each once: the kernels may have made stages of their own for what they have in common.
+    common = {stage.paths[0]: stage for build in builds for stage in build.common}
+    stages = [*common.values(), *(stage for build in builds for stage in build.stages)]
     if any(own.paths[0] in stage.sources for stage in stages):
         stages.insert(0, own)
     problem = run_stages(stages, partial(attempt_stage, run), job.session.jobs, job.session.end_children)

@@ -45,6 +45,7 @@ class EntrySource:
         declared, tables, tabled, meaning: as of a plan; see :class:`backends.plan.KernelPlan`.
         frontend: what its definition is written in.
         libraries: those of other packages that it needs: name, folder below one of ``sys.path``, what pip installs.
+        source_library: path of the library of its sources with host code of their own, relative to the package.
     """
 
     doc: str
@@ -63,6 +64,7 @@ class EntrySource:
     frontend: str = "tir"
     meaning: tuple[str, ...] = ()
     libraries: tuple[tuple[str, str, str], ...] = ()
+    source_library: str = ""
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,7 @@ def make_entry(kernel: EntrySource) -> str:
         "doc": kernel.doc,
         **({"frontend": kernel.frontend} if kernel.frontend != "tir" else {}),
         **({"library": kernel.library, "launcher": kernel.launcher} if kernel.library else {}),
+        **({"source_library": kernel.source_library} if kernel.source_library else {}),
         **({"libraries": kernel.libraries} if kernel.libraries else {}),
         **({"opaque": True} if first.get("opaque") else {}),
         **({"recorded": _recorded(described)} if "recorded" in first else {}),

@@ -15,7 +15,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from .. import backends
-from ..backends.commands import LIBRARIES
+from ..backends.commands import LIBRARIES, SOURCE_LIBRARY
 from ..backends.description import description_in
 from ..core.arch import CPU_LEVELS, TARGETS, CudaArch
 from ..core.dtype import Dtype
@@ -52,8 +52,8 @@ OF_PACKAGE = (
     *("missing", "kernels", "files", "digest"),
 )
 OF_KERNEL = (
-    *("backends", "doc", "frontend", "library", "launcher", "libraries", "opaque", "recorded", "outputs"),
-    *("backward", "meaning", "declared", "tables", "variants"),
+    *("backends", "doc", "frontend", "library", "launcher", "source_library", "libraries", "opaque"),
+    *("recorded", "outputs", "backward", "meaning", "declared", "tables", "variants"),
 )
 OF_VARIANT = ("slug", "config", "archs", "tabled", "exported", "arguments", "symbols", *OF_SIZES, "units")
 OF_UNIT = ("target", "archs", "source_arch", "schedule", "source_digest", "signature", "resources", "images", "tools")
@@ -248,9 +248,12 @@ def _library_problems(name: str, kernel: Record, content: Content) -> Iterator[s
         if path != library_of(name):
             yield f"kernel {name} has the library {shown(path)}, and a build calls it {library_of(name)}"
         launcher = kernel.text("launcher") if kernel.has("launcher") else ""
-        yield from _needed_problems(name, kernel, library, requirements(content.files))
+        yield from _needed_problems(name, kernel, _own_code(kernel, content), requirements(content.files))
         if not LAUNCHER.fullmatch(launcher) or PurePosixPath(launcher).name.encode() not in library:
             yield f"kernel {name} was not linked with {shown(launcher)}, which the manifest lists"
+        own = kernel.text("source_library") if kernel.has("source_library") else ""
+        if own and not (SOURCE_LIBRARY.fullmatch(own) and PurePosixPath(own).name.encode() in library):
+            yield f"kernel {name} was not linked with {shown(own)}, which the manifest lists"
     elif not telling:
         yield f"kernel {name} has neither a library nor code in Python"
     for path, data in telling.items():
@@ -271,9 +274,14 @@ def _needed_problems(name: str, kernel: Record, library: bytes, installed: set[s
             yield f"it does not depend on {shown(requirement)}, which has {needed} for kernel {name}: {remedy}"
 
 
+def _own_code(kernel: Record, content: Content) -> bytes:
+    """The library that a kernel's device code is in, and that is linked with libraries of other packages."""
+    return content.file(kernel.text("source_library" if kernel.has("source_library") else "library"))
+
+
 def _code_problems(name: str, kernel: Record, content: Content) -> Iterator[str]:
     """The code in the library of a kernel is for the archs that the manifest says."""
-    library = content.file(kernel.text("library")) if kernel.has("library") else b""
+    library = _own_code(kernel, content) if kernel.has("library") else b""
     variants = kernel.records("variants")
     claimed = {arch for variant in variants for arch in variant.texts("archs")}
     if any(variant.has("exported") for variant in variants):
@@ -318,7 +326,7 @@ def _expected(content: Content) -> set[str]:
     chosen = [backends.get(name) for name in document.record("backends").raw if name in backends.names()]
     expected = {path for path in outputs(chosen, content.in_files) if not RUNTIME_MODULE.fullmatch(path)}
     for name, kernel in document.members("kernels"):
-        expected |= {kernel.text(key) for key in ("library", "launcher") if kernel.has(key)}
+        expected |= {kernel.text(key) for key in ("library", "launcher", "source_library") if kernel.has(key)}
         called = kernel.texts("backends")
         expected |= {product_of(b.name, file) for b in chosen if b.name in called for file in b.products(name)}
     if content.in_files and not content.split:

@@ -59,6 +59,8 @@ def _analyse(wheel: Path, others: frozenset[str]) -> Any:
     from auditwheel.wheel_abi import analyze_wheel_abi
     from elftools.common.exceptions import ELFError
 
+    from ..backends.commands import BESIDE_BY_PATH
+
     # It warns of each cubin that it is an ELF file for a machine that it does not know.
     logger = logging.getLogger("auditwheel")
     level = logger.level
@@ -68,7 +70,8 @@ def _analyse(wheel: Path, others: frozenset[str]) -> Any:
             Libc.GLIBC,
             Architecture.x86_64,
             wheel,
-            others,
+            # What is in the wheel itself; it looks into all of that.
+            others | {f"{BESIDE_BY_PATH}/*"},
             # CPU levels are chosen at run time, by the launcher.
             disable_isa_ext_check=True,
             allow_graft=False,

@@ -119,15 +119,16 @@ class Contents:
         return found
 
     def library(self, name: str) -> Path:
-        """The path of a kernel's library, after that and the launcher's library that it needs are verified."""
+        """The path of a kernel's library, after that and the libraries of the package that it needs are verified."""
         entry = self.entry(name)
         library = entry.get("library")
         if library is None:
             raise ImportError(f"{self.folder / 'manifest.json'}: lists no library of kernel {name!r}")
-        if "launcher" in entry:
-            self.verified(entry["launcher"])
-        for needed in entry.get("libraries", ()):
-            load_needed(name, *needed)
+        for needed in ("launcher", "source_library"):
+            if needed in entry:
+                self.verified(entry[needed])
+        for described in entry.get("libraries", ()):
+            load_needed(name, *described)
         return self.verified(library)
 
     def verified(self, relative: str) -> Path:
@@ -404,7 +405,7 @@ def is_entry(entry: Any) -> bool:
     backends = entry.get("backends")
     listed = isinstance(backends, list) and bool(backends) and all(isinstance(name, str) for name in backends)
     texts = isinstance(entry.get("doc"), str) and all(
-        isinstance(entry.get(key, ""), str) for key in ("library", "launcher", "backward")
+        isinstance(entry.get(key, ""), str) for key in ("library", "launcher", "source_library", "backward")
     )
     needed = entry.get("libraries", [])
     texts &= isinstance(needed, list) and all(isinstance(n, list) and list(map(type, n)) == [str] * 3 for n in needed)

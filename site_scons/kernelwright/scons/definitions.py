@@ -47,7 +47,7 @@ class Unsettled:
         """All that decides what its kernels are, with digests."""
         digests = {**dict(self.definition.known), **self.tables}
         for build in self.kernels.values():
-            for stage in (*build.stages, *build.checks):
+            for stage in (*build.stages, *build.common, *build.checks):
                 digests |= {**stage.later, **stage.outside}
         return digests
 
@@ -200,7 +200,9 @@ class Definitions:
         context = KernelContext(package.context, definition, selection, frontends.of(selection.record))
         build = kernel.make(context, package.glibc_stage, package.launcher_stage, package.asked.listings)
         written = ir.make_all(context) if package.asked.ir else []
-        for stage in (*build.stages, *build.checks, *build.listings, *written):
+        added = set(package.stages)
+        new = [stage for stage in build.common if stage not in added]
+        for stage in (*new, *build.stages, *build.checks, *build.listings, *written):
             package.add_stage(stage)
         self.kernels[name], self.ir[name] = build, written
         return build

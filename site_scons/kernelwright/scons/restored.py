@@ -207,7 +207,7 @@ class RestoredKernels:
             entry,
             stage.label,
             stage.subject,
-            kernel=where.kernel or "",
+            kernel="" if stage.users else where.kernel or "",
             variant=where.variant or "",
             arch=stage.arch,
             outputs={name: os.path.relpath(path, self.work) for name, path in stage.outputs.items()},

@@ -124,7 +124,8 @@ class Settling:
         Arguments:
             file: its definition file.
         """
-        if not all(map(self._is_done, build.stages)):
+        stages = (*build.stages, *build.common)
+        if not all(map(self._is_done, stages)):
             return None
         top, journal = self.package.top, self.package.run.journal
         checks = list(filter(self._is_done, build.checks))
@@ -136,9 +137,7 @@ class Settling:
         return SettledKernel(
             file,
             stages=len(build.stages),
-            outputs=stamps_of(
-                top, [*(path for stage in build.stages for path in stage.paths), *build.products.values()]
-            ),
+            outputs=stamps_of(top, [*(path for stage in stages for path in stage.paths), *build.products.values()]),
             checks=len(checks) if len(checks) == len(build.checks) else 0,
             check_outputs=stamps_of(top, (path for stage in checks for path in stage.paths)),
             backends=list(build.backends),
@@ -164,6 +163,7 @@ class Settling:
             return
         if all(map(is_portable, file.digests)):
             common = [stage for stage in (package.glibc_stage, package.launcher_stage) if stage is not None]
+            common += dict.fromkeys(stage for build in file.kernels.values() for stage in build.common)
             stages = [*common, *(stage for build in file.kernels.values() for stage in build.stages)]
             self.restored.keep(file.definition.file, done, file.notes, stages, file.digests)
 
@@ -189,9 +189,10 @@ def new_restored(package: Package) -> RestoredKernels:
     """An object that takes whole kernels out of the build cache; it has none yet."""
     # Imported here, because a run with nothing to do does not need it.
     from ..backends.commands import LIBRARIES
+    from ..stages.object import FOLDER
     from .restored import RestoredKernels
 
-    shared = (package.context.glibc, LIBRARIES)
+    shared = (package.context.glibc, LIBRARIES, FOLDER)
     return RestoredKernels(package.run, package.key, package.work.get_abspath(), shared)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +44,7 @@ class Context:
         images_in: where the device images are, if libraries do not hold them: ``wheels`` of their own, or the
             ``package``.
         has_gpu: whether CUDA code can be checked on this machine.
+        common: path of its first output -> a stage that kernels have in common, as far as there are kernels yet.
     """
 
     run: Run
@@ -55,6 +56,7 @@ class Context:
     wheels: Path
     images_in: str = ""
     has_gpu: bool = False
+    common: dict[str, Stage] = field(default_factory=dict)
 
     @cached_property
     def interpreter(self) -> list[Any]:
@@ -177,18 +179,6 @@ class KernelContext:
         """The slugs that the definition lists; the selection may have others, whose configs somebody asked for."""
         return [slug for found in self.definition.kernels if found.name == self.name for slug in found.slugs]
 
-    @cached_property
-    def linked_names(self) -> tuple[str, ...]:
-        """The kernels of its file that have sources with host code in common with it, directly or not; itself, too."""
-        names, sources = {self.name}, set(self.record.options.sources)
-        others = [found for found in self.definition.kernels if found.options.sources]
-        while more := [
-            found for found in others if found.name not in names and not sources.isdisjoint(found.options.sources)
-        ]:
-            names |= {found.name for found in more}
-            sources |= {source for found in more for source in found.options.sources}
-        return tuple(sorted(names)) if sources else ()
-
     def where(self, stage: str, slug: str | None = None) -> Where:
         """The place for error messages."""
         return Where(self.name, slug, stage, self.record.location)
@@ -235,6 +225,24 @@ class KernelContext:
         records = DefinitionRecords(self.run.top, self.run.discovery)
         stage.note = partial(records.remember, self.definition, request, whole=whole)
         stage.ask = self.call
+        return stage
+
+    def in_common(self, stage: Stage, request: str = "") -> Stage:
+        """A stage that other kernels of the package may have, too: that which one of them has made, or this one.
+
+        Arguments:
+            stage: it makes the same as any other one whose first output has the same path.
+            request: its name in the records of the definitions, if it finds out what it reads.
+        """
+        from .common import Readers
+        from .discovery import DefinitionRecords
+
+        stage = self.package.common.setdefault(stage.paths[0], stage)
+        stage.users[self.name] = self.record.location
+        if request:
+            stage.note = stage.note or Readers(DefinitionRecords(self.run.top, self.run.discovery), request)
+            if isinstance(stage.note, Readers):
+                stage.note.join(stage, self.definition)
         return stage
 
     def call(self, request: LowerRequest | CheckRequest, where: Where) -> Any:

@@ -81,8 +81,12 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Stage:
     return stage
 
 
-def entry_of(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Entry:
-    """What a kernel's part of the manifest says."""
+def entry_of(kernel: KernelContext, variants: tuple[VariantFiles, ...], source_library: str = "") -> Entry:
+    """What a kernel's part of the manifest says.
+
+    Arguments:
+        source_library: path of the library of its sources, relative to the package; empty: there is none.
+    """
     settings, record, images_in = kernel.package.settings, kernel.record, kernel.package.images_in
     source = EntrySource(
         doc=record.doc,
@@ -98,6 +102,7 @@ def entry_of(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Entry
         frontend=kernel.front_end.name,
         meaning=record.reference or (),
         libraries=tuple(library.needed for library in kernel.libraries),
+        source_library=source_library,
     )
     limits, compiler = (settings.max_registers, settings.max_spills), "nvrtc" if kernel.tools.nvrtc else "nvcc"
     return Entry(kernel.name, source, tuning_of(kernel.selection), limits, images_in, compiler)

@@ -15,7 +15,7 @@ from ..backends.files import UnitFiles, VariantFiles, images_of
 from ..core.arch import image_file, is_ptx, virtual_arch
 from ..define.record import KernelRecord
 from ..package.assemble import IMAGES, library_of, product_of
-from . import cc, check, device, entry, ext, fatbin, link, lower, sass, wrap
+from . import cc, check, device, entry, ext, fatbin, link, lower, sass, sources, wrap
 from . import object as object_files
 from .context import KernelContext
 from .places import SYMBOLIC_PLACES
@@ -39,6 +39,7 @@ class KernelBuild:
         entry: path of its part of the manifest.
         checks: the stages of its checks.
         listings: the stages that make texts of its device code.
+        common: the stages that other kernels have in common with it.
     """
 
     record: KernelRecord
@@ -48,6 +49,7 @@ class KernelBuild:
     entry: str
     checks: tuple[Stage, ...]
     listings: tuple[Stage, ...] = ()
+    common: tuple[Stage, ...] = ()
 
 
 def make(kernel: KernelContext, glibc: Stage | None, launcher: Stage, listings: Collection[str] = ()) -> KernelBuild:
@@ -72,6 +74,7 @@ class _Kernel:
         self._glibc = glibc
         self._launcher = launcher
         self._stages: list[Stage] = []
+        self._common: list[Stage] = []
 
     def make(self, listings: Collection[str]) -> KernelBuild:
         kernel, record = self._kernel, self._kernel.record
@@ -81,7 +84,8 @@ class _Kernel:
         library = self._library(variants) if any(backend.library for backend in chosen) else None
         if library:
             products[library_of(record.name)] = library.paths[0]
-            products[f"{LIBRARIES}/{Path(self._launcher.paths[0]).name}"] = self._launcher.paths[0]
+            for shared in [self._launcher, *filter(None, [self._source_library])]:
+                products[f"{LIBRARIES}/{Path(shared.paths[0]).name}"] = shared.paths[0]
         if kernel.package.images_in == "package":
             products |= self._images(variants)
         for backend in chosen:
@@ -92,7 +96,7 @@ class _Kernel:
         texts = tuple(stage for variant in variants for stage in self._listed(variant, listings))
         stages = tuple(self._stages)
         described = (record, kernel.selection.backends, stages, products, entry_path)
-        return KernelBuild(*described, checks=tuple(checks), listings=texts)
+        return KernelBuild(*described, checks=tuple(checks), listings=texts, common=tuple(self._common))
 
     def _add(self, stage: Stage) -> Stage:
         self._stages.append(stage)
@@ -131,7 +135,18 @@ class _Kernel:
     @cached_property
     def _own_objects(self) -> list[Stage]:
         """The stages of sources with host code of their own, which all variants have in common."""
-        return [self._add(stage) for stage in object_files.make_all(self._kernel, self._kernel.selection.archs["cuda"])]
+        made = object_files.make_all(self._kernel, self._kernel.selection.archs["cuda"])
+        self._common += made
+        return made
+
+    @cached_property
+    def _source_library(self) -> Stage | None:
+        """The stage that makes the library of these objects; None: there are none."""
+        if not self._kernel.front_end.has_host_code:
+            return None
+        made = sources.make(self._kernel, self._own_objects, self._glibc, self._launcher)
+        self._common.append(made)
+        return made
 
     def _packed(self, slug: str, images: dict[str, str]) -> dict[str, str]:
         """The images as they are loaded: compressed, if the settings say so."""
@@ -156,7 +171,9 @@ class _Kernel:
     def _library(self, variants: tuple[VariantFiles, ...]) -> Stage:
         wrapped = self._add(wrap.make(self._kernel, variants))
         compiled = self._add(cc.make(self._kernel, variants, wrapped))
-        linked = link.make(self._kernel, variants, wrapped, compiled, self._glibc, self._launcher)
+        linked = link.make(
+            self._kernel, variants, wrapped, compiled, self._glibc, self._launcher, own=self._source_library
+        )
         return self._add(linked)
 
     def _images(self, variants: tuple[VariantFiles, ...]) -> dict[str, str]:

@@ -8,11 +8,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from ..backends.own_code import renaming
 from ..core.dependencies import IN_PACKAGE
 from ..core.errors import DefinitionError, SettingsError, Where
-from ..core.request import ASIDE
+from ..core.request import ASIDE, digest
 from ..toolchain.host_code import ObjectJob, compile_object
 from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.nvcc import Nvcc
@@ -25,8 +25,8 @@ from .context import KernelContext
 from .stage import Stage, files_in
 from .stage_run import StageRun
 
-FOLDER = "objects"
-"""The folder of the objects, in that of the kernel; no variant can have this name, because its own has a dash."""
+FOLDER = "_objects"
+"""The folder of the objects, in that of the package's kernels; no kernel can have this name."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class ObjectCompilation(Compilation[ObjectJob]):
 
 
 def make_all(kernel: KernelContext, archs: Sequence[str]) -> list[Stage]:
-    """The stages of a kernel's sources.
+    """The stages of a kernel's sources. Kernels that list a source with equal options have its stage in common.
 
     Arguments:
         archs: what device code is made for.
@@ -73,34 +73,32 @@ def make_all(kernel: KernelContext, archs: Sequence[str]) -> list[Stage]:
         DefinitionError: there is no such package.
         SettingsError: there is no nvcc.
     """
-    names = [_name_of(source) for source in kernel.record.options.sources]
-    numbered = [f"{name}-{names[:n].count(name)}" if name in names[:n] else name for n, name in enumerate(names)]
-    return [_make(kernel, *both, tuple(archs)) for both in zip(kernel.record.options.sources, numbered, strict=True)]
+    return list(dict.fromkeys(_make(kernel, source, tuple(archs)) for source in kernel.record.options.sources))
 
 
-def _name_of(source: str) -> str:
-    """The name of a source's files: its path, as one name."""
-    return re.sub(r"[^A-Za-z0-9_.]+", "-", source).strip("-.")
+def name_of(source: str, decides: Any) -> str:
+    """The name of files that are made of a source: its path as one name, and a digest of what else decides them."""
+    return f"{re.sub(r'[^A-Za-z0-9_.]+', '-', source).strip('-.')}-{digest(decides)[:16]}"
 
 
-def _make(kernel: KernelContext, source: str, name: str, archs: tuple[str, ...]) -> Stage:
-    top, folder, where = kernel.run.top, kernel.folder / FOLDER, kernel.where("nvcc")
+def _make(kernel: KernelContext, source: str, archs: tuple[str, ...]) -> Stage:
+    top, folder, where = kernel.run.top, kernel.package.work / FOLDER, kernel.where("nvcc")
     nvcc, host_compiler = kernel.tools.nvcc, kernel.tools.host_compiler
     if nvcc is None or kernel.tools.nvrtc:
         message = "its sources have host code of their own, which NVRTC cannot compile"
         raise SettingsError(message, where, 'write cuda_compiler = "nvcc"')
-    job, real = _jobs(kernel, source, name, archs)
+    job, real = _jobs(kernel, source, archs)
     tvm_ffi, folders = kernel.tools.lowerer.tvm_ffi, kernel.own_folders
     request = ObjectCompilation(*(job, real, folders, nvcc, tvm_ffi), host_compiler=host_compiler, source=source)
     path = top / real.source
-    sources, subject = [str(path)] if path.is_file() else [], f"{kernel.name} {source}"
+    sources, subject = [str(path)] if path.is_file() else [], real.shown
     stage = Stage("OBJECT", subject, where, request, files_in(folder, job.outputs), sources, archs=archs)
     output = os.path.relpath(folder / job.outputs[0], top)
     stage.command = command_of(top, real.source, real.arguments(nvcc.path, host_compiler.path, output), output)
-    return kernel.remembering(stage, f"object {subject}", whole=True)
+    return kernel.in_common(stage, f"object {job.name}")
 
 
-def _jobs(kernel: KernelContext, source: str, name: str, archs: tuple[str, ...]) -> tuple[ObjectJob, ObjectJob]:
+def _jobs(kernel: KernelContext, source: str, archs: tuple[str, ...]) -> tuple[ObjectJob, ObjectJob]:
     """What is compiled, with stand-ins for paths of this machine, and with these paths.
 
     Raises:
@@ -119,13 +117,16 @@ def _jobs(kernel: KernelContext, source: str, name: str, archs: tuple[str, ...])
     compressed = [] if mode == "none" else [f"--compress-mode={mode}"]
     given = (word for folder in known for word in ("-I", folder))
     real = ObjectJob(
-        *(path, name, archs, (*renaming(kernel.linked_names), *compressed, *kernel.flags_in(top), *given)),
+        *(path, "", archs, (*compressed, *kernel.flags_in(top), *given)),
         folder=top,
         where=where,
         known=known,
         packages=packages,
-        up=os.path.relpath(top, kernel.folder / FOLDER),
+        up=os.path.relpath(top, kernel.package.work / FOLDER),
+        shown=source if source.startswith(IN_PACKAGE) else path,
     )
     stand_ins = dict(zip(known, map(stand_in, ("TVM_FFI", "DLPACK")), strict=True))
     stand_ins |= {folder: stand_in(label) for folder, label in packages.items()}
-    return replace(real, source=named, flags=tuple(stand_ins.get(word, word) for word in real.flags)), real
+    job = replace(real, source=named, flags=tuple(stand_ins.get(word, word) for word in real.flags))
+    name = name_of(source, job)
+    return replace(job, name=name), replace(real, name=name)

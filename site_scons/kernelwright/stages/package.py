@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import backends
 from ..backends.base import Backend
-from ..backends.commands import LIBRARIES
+from ..backends.commands import LIBRARIES, SOURCE_LIBRARY
 from ..core.errors import KernelwrightError, Where
 from ..core.files import Stamp, digest_of, file_stamp, lasting_stamp, sha256_of
 from ..core.request import ASIDE
@@ -22,6 +22,7 @@ from ..define.settings import Settings
 from ..package.assemble import IMAGES, outputs, provider_package, runtime_sources
 from .context import Context
 from .execution import move, remove, tell_of_alteration
+from .object import FOLDER as OBJECTS
 from .runs import lacks
 from .stage import Stage, files_in
 from .stage_run import StageRun
@@ -278,11 +279,15 @@ class Assembly:
             remove_unknown(Path(self._folder, inside), known)
         for alias in (f"{name}{suffix}" for name in backends.names() for suffix in (".py", ".pyi")):
             remove_unknown(Path(self._folder, alias), known)
+        # Settled kernels need what they have in common with others, of which nothing names the objects.
+        settled = [product.source for part in self._parts for product in part.products.values() if not product.path]
+        known |= {f"{self._work}/{source}" for source in settled}
         # If all kernels are settled, nothing has named the launcher.
         made_launcher = any(stage.label == "LAUNCHER" for stage in self._stages)
         for top in (Path(self._work), Path(self._checks)):
             kept = {part.name for part in self._parts if part.entry.path is None}
             kept |= {self._context.glibc} if made_launcher else {self._context.glibc, LIBRARIES}
+            kept |= {OBJECTS} if any(map(SOURCE_LIBRARY.fullmatch, settled)) else set()
             for folder in [path for path in top.glob("*") if path.name not in kept]:
                 remove_unknown(folder, known)
 

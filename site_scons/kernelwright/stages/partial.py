@@ -95,19 +95,25 @@ class Partial:
 
     def gaps(self, stages: Iterable[Stage]) -> list[dict[str, Any]]:
         """What is missing because some of these stages failed, as the manifest lists it."""
-        return [self._gap(stage) for stage in stages if stage in self._errors]
+        failed = [stage for stage in stages if stage in self._errors]
+        return [self._gap(stage, *user) for stage in failed for user in _users(stage)]
 
-    def _gap(self, stage: Stage) -> dict[str, Any]:
+    def _gap(self, stage: Stage, kernel: str | None, location: str | None) -> dict[str, Any]:
         error = self._errors[stage]
         gap = {
-            "kernel": stage.where.kernel or error.where.kernel,
+            "kernel": kernel or error.where.kernel,
             "variant": stage.where.variant,
             "archs": list(stage.archs),
             "stage": error.where.stage or stage.label.lower(),
-            "location": self._public(printable(error.where.location or stage.where.location or "")),
+            "location": self._public(printable((location if stage.users else error.where.location) or location or "")),
             "error": self._first_line(error),
         }
         return {name: value for name, value in gap.items() if value}
+
+
+def _users(stage: Stage) -> Iterable[tuple[str | None, str | None]]:
+    """The kernels that cannot be made without a stage, and where they are declared."""
+    return stage.users.items() or [(stage.where.kernel, stage.where.location)]
 
 
 def log_of(stage: Stage, folder: Path) -> Path:

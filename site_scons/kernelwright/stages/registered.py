@@ -1,27 +1,31 @@
-"""What LINK adds to sources that register operators of PyTorch: see :mod:`.backends.operators`."""
+"""What SOURCES adds to sources that register operators of PyTorch, and what LINK asks of the functions of sources."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..backends.files import VariantFiles
 from ..backends.operators import (
     assembler_command,
-    callers_text,
     registered_operators,
     registers_operators,
     require_one_result,
     require_schema,
 )
-from ..backends.own_code import exported_functions, own_symbol
-from ..core.errors import DefinitionError, Where
+from ..backends.own_code import exported_functions
+from ..core.errors import DefinitionError, LoweringError, Where
 from ..core.request import digest
 from ..core.sealed import read_sealed, write_sealed
 from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.tvm import tvm_ffi_includes
 from .stage_run import StageRun
+
+UNDEFINED = (
+    "list the source that has it in sources, or the library in libraries; CUDA's runtime and driver need not be named"
+)
+"""What to do if a source calls what nothing has."""
 
 BROKEN = "it is a part of Kernelwright: see whether the C++ compiler and tvm-ffi are intact"
 
@@ -34,8 +38,7 @@ class Assembled:
 
 
 def operators_text(
-    variants: Sequence[VariantFiles],
-    linked: Sequence[str],
+    objects: Sequence[Path],
     compiler: HostCompiler,
     made_of: tuple[str, ...],
     scratch: Path,
@@ -44,15 +47,13 @@ def operators_text(
     """Assembler text of what sources need to run without PyTorch; empty: they register no operators.
 
     Arguments:
-        linked: the kernels that share the sources.
+        objects: those of the sources.
         made_of: what identifies the functions of the ABI besides the compiler.
 
     Raises:
-        DefinitionError: as :func:`called_operators`.
         KernelwrightError: the C++ compiler fails.
     """
-    called = called_operators(variants, stage.where)
-    if not registers_operators({Path(path) for variant in variants for unit in variant.units for path in unit.own}):
+    if not registers_operators(objects):
         return ""
     kept = stage.run.state / "operators" / f"{digest([compiler, *made_of, *assembler_command('', (), '')])}.json"
     assembled = read_sealed(kept, Assembled)
@@ -62,16 +63,19 @@ def operators_text(
         assembled = Assembled((scratch / "operators.s").read_text(encoding="utf-8"))
         (scratch / "operators.s").unlink()
         write_sealed(kept, assembled)
-    return assembled.text + callers_text({name: own_symbol(linked, name) for name in called})
+    return assembled.text
 
 
-def called_operators(variants: Sequence[VariantFiles], where: Where) -> list[str]:
-    """The operators that variants call.
+def require_called(variants: Sequence[VariantFiles], lacking: Mapping[str, Sequence[str]], where: Where) -> None:
+    """Compare what variants call with what their sources have.
+
+    Arguments:
+        lacking: functions that the sources have and their library does not: name -> what nothing has that they call.
 
     Raises:
         DefinitionError: the sources neither export nor register what a variant calls, or its arguments are others.
+        LoweringError: what a variant calls is lacking.
     """
-    called = set()
     for variant in variants:
         for unit in (unit for unit in variant.units if unit.own):
             signature, objects = unit.read_signature(), list(map(Path, unit.own))
@@ -80,6 +84,8 @@ def called_operators(variants: Sequence[VariantFiles], where: Where) -> list[str
                 exported_functions(objects),
                 replace(where, variant=variant.slug),
             )
+            if name in lacking:
+                raise LoweringError(f"nothing has {', '.join(lacking[name])}, which {name!r} calls", place, UNDEFINED)
             if name in exported:
                 continue
             schemas = registered_operators(objects) if registers_operators(objects) else {}
@@ -94,5 +100,3 @@ def called_operators(variants: Sequence[VariantFiles], where: Where) -> list[str
                 require_one_result(name, schemas[name], place)
             else:
                 require_schema(name, schemas[name], signature["arguments"], place)
-            called.add(name)
-    return sorted(called)

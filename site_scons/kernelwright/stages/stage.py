@@ -72,6 +72,7 @@ class Stage:
         keeps: a folder of files that are no outputs; what is in it stays as long as there is this stage.
         outside: files outside of the project whose digests are in its request: name -> digest. Whoever takes what it
             made without it has to compare them.
+        users: the kernels that have it in common -> where they are declared; empty: it belongs to one, or to none.
     """
 
     label: str
@@ -98,6 +99,7 @@ class Stage:
     key: str | None = None
     keeps: Path | None = None
     outside: Mapping[str, str] = field(default_factory=dict)
+    users: dict[str, str] = field(default_factory=dict)
 
     def make(self, scratch: Path, running: Any) -> None:
         """Leave a file for each output in the scratch folder; ``running`` is a :class:`.stage_run.StageRun`."""

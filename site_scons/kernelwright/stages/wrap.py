@@ -39,7 +39,7 @@ class Wrapping:
         split: whether the device images are somewhere else than in the library.
         compress: the mode of the compression of device code.
         toolkit: the CUDA version of the compiler that makes the images.
-        linked, meaning: see :class:`backends.plan.KernelPlan`.
+        meaning: see :class:`backends.plan.KernelPlan`.
         backend: what is written for; empty: the library.
         backends: those that call the library, if its arguments may not be declared.
         headers: digest of the backend's headers: some of its files are copies of those that all kernels have in common.
@@ -53,7 +53,6 @@ class Wrapping:
     split: bool
     compress: str
     toolkit: int
-    linked: tuple[str, ...]
     meaning: tuple[str, ...]
     backend: str
     backends: tuple[str, ...]
@@ -105,7 +104,6 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], backend: Bac
         split=bool(kernel.package.images_in),
         compress=kernel.package.settings.compress,
         toolkit=_toolkit(kernel),
-        linked=kernel.linked_names,
         meaning=record.reference or (),
         backend=backend.name if backend else "",
         backends=kernel.selection.backends if kernel.front_end.may_be_opaque and not backend else (),
@@ -198,7 +196,6 @@ def plan_of(request: Wrapping, stage: StageRun) -> KernelPlan:
         declared=tuned.declared,
         tables=tuned.tables,
         meaning=request.meaning,
-        linked=request.linked,
     )
     check_symbols(plan, tuned, stage.where)
     return plan

@@ -53,8 +53,8 @@ class ObjectJob:
         where: the place for error messages.
         known: folders of headers that something else stands for, which are no dependencies, and their names.
         packages: folders in installed packages, and their names. ``__FILE__`` has the names of both kinds of folders.
-        up: the folder of the project, relative to that of the outputs. Kernels of a package that have a source in
-            common have it in common, too.
+        up: the folder of the project, relative to that of the outputs.
+        shown: the source, as progress lines have it.
     """
 
     source: str
@@ -66,6 +66,7 @@ class ObjectJob:
     known: Mapping[str, str] = field(default_factory=dict, metadata=ASIDE)
     packages: Mapping[str, str] = field(default_factory=dict, metadata=ASIDE)
     up: str = "."
+    shown: str = field(default="", metadata=ASIDE)
 
     @property
     def outputs(self) -> tuple[str, str, str]:
@@ -100,7 +101,7 @@ def compile_object(
     """
     place = place_for_shell(scratch, job.folder)
     command = job.arguments(nvcc.path, host_compiler.path, f"{place}/{job.name}.o")
-    subject, note = f"{job.where.kernel} {job.source}", ""
+    subject, note = job.shown, ""
 
     def run(command: Sequence[str]) -> ToolResult:
         remedy = f"mend {job.source}, or the flags"

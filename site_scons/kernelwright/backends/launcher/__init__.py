@@ -16,10 +16,16 @@ LAUNCHER = Path(__file__).resolve().parent
 """Folder of the headers."""
 
 
+SOURCES_MAP = LAUNCHER / "sources.map"
+"""Linker version script of every library of sources."""
+
 LINKER_MAP = LAUNCHER / "exports.map"
 """What a kernel's library exports."""
 
-INTERFACE = ("kernelwright.h", "types.h", "services.h", "sizes.h", "runtime.h", "exports.h", "cutedsl.h", "older.h")
+OLDER = LAUNCHER / "older.h"
+"""What every library of sources is compiled with."""
+
+INTERFACE = ("kernelwright.h", "types.h", "services.h", "sizes.h", "runtime.h", "exports.h", "cutedsl.h")
 """The headers that wrappers include."""
 
 

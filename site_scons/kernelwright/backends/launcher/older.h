@@ -1,6 +1,5 @@
-/* Functions that C++ and CUDA's runtime call, and that the C library of a kernel lacks: they are in newer versions
- * only, or in the part of the C library that is linked and not loaded. wrapper.c of a kernel with host code of the
- * author's includes this.
+/* Functions that C++ and CUDA's runtime call, and that the C library of a package lacks: they are in newer versions
+ * only, or in the part of the C library that is linked and not loaded. It is compiled into libraries of sources.
  *
  * Headers and archives of the machine that builds are for its own glibc. The library is linked with an older one, where
  * these functions have other names or do not exist. Here they are defined by functions that the older one has. */
@@ -8,6 +7,8 @@
 #define KW_OLDER_H
 
 #include <stdlib.h>
+
+#define KW_HIDDEN __attribute__((visibility("hidden")))
 
 /* glibc 2.32: whether the process has one thread only, which nobody has to know. libstdc++ counts references faster
  * then. */
