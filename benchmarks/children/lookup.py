@@ -81,7 +81,7 @@ def build(folder: Path) -> None:
             (folder / plan.name / file).write_text(text)
         run(folder, *compile_command(plan.name, places, f"{plan.name}/wrapper.o"))
         objects = [unit.host for unit in plan.units]
-        run(folder, *link_command(plan.name, launcher, objects, places, f"{name}.so"))
+        run(folder, *link_command(plan.name, [*objects, launcher], places, f"{name}.so"))
     folders = include_flags(places.includes, places.launcher)
     run(folder, "cc", *compile_flags(), *folders, str(SOURCE), "-o", "lookup", "-ldl")
 

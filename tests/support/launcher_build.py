@@ -148,7 +148,7 @@ def compile_and_link(folder: Path, kernel: str, objects: Sequence[str], library:
     _compile_once(folder, [*compile_command(kernel, places, wrapper), *flags], (folder / kernel).rglob("*.c"), wrapper)
     compiled = [places.compiler, *compile_flags(), *include_flags(places.includes), *flags, "-c", SOURCE]
     _compile_once(folder, [*compiled, "-o", launcher], launcher_sources(), launcher)
-    _run(folder, [*link_command(kernel, launcher, objects, places, library), *extra])
+    _run(folder, [*link_command(kernel, [*objects, launcher], places, library), *extra])
 
 
 def link_apart(folder: Path, kernel: str, objects: Sequence[str], library: str, digest: str) -> Path:
@@ -157,7 +157,7 @@ def link_apart(folder: Path, kernel: str, objects: Sequence[str], library: str, 
     launcher = launcher_library(digest)
     (folder / "launcher.map").write_text(launcher_map(launcher))
     _run(folder, launcher_commands(places, launcher, ".")[1])
-    _run(folder, link_command(kernel, launcher, objects, places, library))
+    _run(folder, link_command(kernel, [*objects, launcher], places, library))
     return folder / launcher
 
 
