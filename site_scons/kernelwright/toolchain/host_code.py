@@ -3,13 +3,19 @@
 What nvcc itself makes differs from run to run and from folder to folder: it numbers temporary files by its process,
 and makes names of the folder's path. So the programs that it would run are run with fixed names and no folder.
 Whatever goes wrong on the way, nvcc is run, and its error is the one that counts.
+
+What the host's compiler gets and the device code of each arch are made at the same time, as far as there are cores for
+it. nvcc makes one after the other, because cudafe++ chooses the name of the module, which all of them need; here it is
+chosen before.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +24,7 @@ from ..core.errors import ToolError, Where
 from ..core.files import pretty_json
 from ..core.request import ASIDE
 from ..processes.environment import place_for_shell
-from ..processes.tools import RunsTools, ToolCall, ToolResult
+from ..processes.tools import RunsTools, ToolCall, ToolResult, together
 from .headers import Search, headers_in, options_files
 from .host_compiler import HostCompiler
 from .nvcc import Nvcc
@@ -35,6 +41,9 @@ SOURCE = re.compile(
     r'(?<= --orig_src_path_name ")(?:\\.|[^"\\])*(?=")|(?<= --orig_src_file_name ")/(?:\\.|[^"\\])*(?=")'
 )
 """The path of the source, of which cudafe++ and cicc make names of what is in this file only."""
+
+MODULE = re.compile(r'--gen_module_id_file (?=--module_id_file_name "(?:[^"]*/)?([^"/]+)")')
+"""How cudafe++ is told to write the name of the module into a file; without it, it reads the file."""
 
 PER_ARCH = re.compile(r"(?=Compiling entry function '[^']*' for '(sm_\w+)')")
 """What ptxas begins its report of a function with."""
@@ -103,13 +112,21 @@ def compile_object(
     command = job.arguments(nvcc.path, host_compiler.path, f"{place}/{job.name}.o")
     subject, note = job.shown, ""
 
-    def run(command: Sequence[str]) -> ToolResult:
-        remedy = f"mend {job.source}, or the flags"
-        return tools.run(ToolCall(command, job.folder, scratch, job.where, remedy, kind="nvcc", subject=subject))
+    def run(command: Sequence[str], part: str = "") -> ToolResult:
+        remedy, named = f"mend {job.source}, or the flags", f"{subject}{part}"
+        return tools.run(ToolCall(command, job.folder, scratch, job.where, remedy, kind="nvcc", subject=named))
+
+    def run_part(part: tuple[str, str]) -> ToolResult:
+        return run(["/bin/sh", "-c", part[1]], f" {part[0]}")
 
     try:
         dry = run([command[0], "--dryrun", *command[1:]])
-        result = run(["/bin/sh", "-c", shell_text(dry.output, job, place)])
+        programs = programs_of(dry.output, job, place)
+        if programs.module_file:
+            (scratch / programs.module_file).write_text(module_name(job), encoding="utf-8")
+        with ThreadPoolExecutor(max(1, len(programs.first))) as threads:
+            results = list(threads.map(run_part, programs.first))
+        result = together([*results, run_part(("object", programs.last))])
     except (ValueError, ToolError) as error:
         listing = place_for_shell(scratch / LISTING.format(0), job.folder)
         result = run([*command, "-MD", "-MF", listing, "-MT", "object"])
@@ -123,15 +140,36 @@ def compile_object(
     return CompiledCode(result, headers, (note,) if note else ())
 
 
-def shell_text(dry_run: str, job: ObjectJob, scratch: str) -> str:
-    """The commands that a shell runs in place of nvcc, in the folder of the project.
+@dataclass(frozen=True)
+class Programs:
+    """What a shell runs in place of nvcc, in the folder of the project.
+
+    Arguments:
+        first: commands that do not need each other, and what each makes.
+        last: those that need what the first ones make.
+        module_file: name of the file with the name of the module; empty: none is needed.
+    """
+
+    first: tuple[tuple[str, str], ...]
+    last: str
+    module_file: str = ""
+
+
+def module_name(job: ObjectJob) -> str:
+    """The name of a module, of which the compilers make names of what is only in it, in the form of cudafe++'s own."""
+    name, digest = re.sub(r"\W", "_", job.name), hashlib.sha256(job.name.encode()).hexdigest()
+    return f"_{digest[:8]}_{len(name)}_{name}_{digest[8:16]}"
+
+
+def programs_of(dry_run: str, job: ObjectJob, scratch: str) -> Programs:
+    """The programs that nvcc would run.
 
     Arguments:
         dry_run: what ``nvcc --dryrun`` printed.
         scratch: the folder for temporary files, as nvcc was given it.
 
     Raises:
-        ValueError: nvcc would run other programs than are known.
+        ValueError: nvcc would run other programs than are known, or in another order.
     """
     variables, commands = [], []
     for line in LINE.findall(dry_run):
@@ -145,8 +183,22 @@ def shell_text(dry_run: str, job: ObjectJob, scratch: str) -> str:
     unknown = {program_of(line) for line in commands} - PROGRAMS - {host}
     if unknown:
         raise ValueError(f"it would run {', '.join(sorted(unknown))}")
-    fixed = (_fixed(line, number, job, scratch, host) for number, line in enumerate(commands))
-    return "".join(variables) + " && ".join(fixed)
+    fixed = [_fixed(line, number, job, scratch, host) for number, line in enumerate(commands)]
+    names = [program_of(command) for command in commands]
+
+    def joined(parts: Sequence[str]) -> str:
+        return "".join(variables) + " && ".join(parts)
+
+    if len(commands) == 1:
+        return Programs((), joined(fixed))
+    module = MODULE.search(fixed[1])
+    starts = [number for number, name in enumerate(names[:-2]) if name == host]
+    if names[:2] != [host, "cudafe++"] or names[-2:] != ["fatbinary", host] or starts[:2] != [0, 2] or not module:
+        raise ValueError(f"it would run {', '.join(names)} in this order")
+    fixed[1] = MODULE.sub("", fixed[1])
+    parts = [joined(fixed[begin:end]) for begin, end in zip(starts, [*starts[1:], len(fixed) - 2], strict=True)]
+    labels = ["host", *(f"device {number}" for number in range(1, len(parts)))]
+    return Programs(tuple(zip(labels, parts, strict=True)), joined(fixed[-2:]), module[1])
 
 
 def _fixed(command: str, number: int, job: ObjectJob, scratch: str, host: str) -> str:

@@ -1,0 +1,76 @@
+"""What is run in place of nvcc for a source with host code of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kernelwright.core.errors import Where
+from kernelwright.toolchain.host_code import ObjectJob, module_name, programs_of
+
+JOB = ObjectJob("csrc/scale.cu", "csrc-scale.cu-0123", ("sm_80", "sm_90a"), (), folder=Path("/p"), where=Where("scale"))
+
+HEAD = """\
+#$ _NVVM_BRANCH_=nvvm
+#$ CICC_PATH=/cuda/nvvm/bin
+#$ PATH=/cuda/bin:/usr/bin
+"""
+
+HOST = """\
+#$ "/usr/bin"/cc -D__CUDACC__ -E -x c++ "csrc/scale.cu" -o "/s/tmpxft_0000aa_00000000-5_scale.cpp4.ii"
+#$ cudafe++ --orig_src_file_name "csrc/scale.cu" --orig_src_path_name "/p/csrc/scale.cu" --gen_module_id_file \
+--module_id_file_name "/s/tmpxft_0000aa_00000000-4_scale.module_id" "/s/tmpxft_0000aa_00000000-5_scale.cpp4.ii"
+"""
+
+DEVICE = """\
+#$ "/usr/bin"/cc -D__CUDA_ARCH__={0}0 -E -x c++ "csrc/scale.cu" -o "/s/tmpxft_0000aa_00000000-{0}_scale.cpp1.ii"
+#$ "$CICC_PATH/cicc" --orig_src_path_name "/p/csrc/scale.cu" -arch compute_{0} --module_id_file_name \
+"/s/tmpxft_0000aa_00000000-4_scale.module_id" "/s/tmpxft_0000aa_00000000-{0}_scale.cpp1.ii" -o "/s/{0}.ptx"
+#$ ptxas -arch=sm_{0} "/s/{0}.ptx" -o "/s/{0}.cubin"
+"""
+
+LAST = """\
+#$ fatbinary "--image3=kind=elf,sm=80,file=/s/80.cubin" --embedded-fatbin="/s/tmpxft_0000aa_00000000-3_scale.fatbin.c"
+#$ rm /s/tmpxft_0000aa_00000000-3_scale.fatbin
+#$ "/usr/bin"/cc -c -x c++ "/s/tmpxft_0000aa_00000000-6_scale.cudafe1.cpp" -o "/s/csrc-scale.cu-0123.o"
+"""
+
+
+def test_the_host_s_code_and_that_of_each_arch_need_each_other_only_at_the_end():
+    programs = programs_of(HEAD + HOST + DEVICE.format(80) + DEVICE.format(90) + LAST, JOB, "/s")
+    assert [name for name, _ in programs.first] == ["host", "device 1", "device 2"]
+    host, *device = (text for _, text in programs.first)
+    assert "cudafe++" in host and "cicc" not in host and "--gen_module_id_file" not in host
+    for arch, text in zip((80, 90), device, strict=True):
+        assert f"compute_{arch}" in text and f"sm_{arch}" in text and text.startswith("export CICC_PATH=")
+        assert text.count(" && ") == 2 and f"headers-{2 if arch == 80 else 5}.d" in text
+    assert "fatbinary" in programs.last and "(cd /s && " in programs.last and "rm /s" not in programs.last
+    every = "".join([*(text for _, text in programs.first), programs.last])
+    assert "tmpxft" not in every and "/p/csrc" not in every
+    assert programs.module_file == "kw_4_scale.module_id" and f"/s/{programs.module_file}" in host
+
+
+def test_the_name_of_a_module_is_that_of_its_object_in_the_form_of_the_compiler_s_own():
+    begin, length, *rest = module_name(JOB).removeprefix("_").split("_", 2)
+    name, end = rest[0].rsplit("_", 1)
+    assert (int(length), name) == (len("csrc_scale_cu_0123"), "csrc_scale_cu_0123")
+    assert len(begin) == len(end) == 8 and int(begin + end, 16)
+
+
+def test_a_source_without_device_code_is_one_command():
+    programs = programs_of(HEAD + '#$ "/usr/bin"/cc -c -x c++ "csrc/scale.cc" -o "/s/scale.o"\n', JOB, "/s")
+    assert (programs.first, programs.module_file) == ((), "") and "-frandom-seed=csrc-scale.cu-0123" in programs.last
+
+
+@pytest.mark.parametrize(
+    ("dry_run", "expected"),
+    [
+        (HEAD, "its dry run shows no programs"),
+        (HEAD + HOST + DEVICE.format(80) + "#$ nvlink x\n" + LAST, "it would run nvlink"),
+        (HEAD + DEVICE.format(80) + HOST + LAST, "in this order"),
+        (HEAD + HOST.replace("--gen_module_id_file ", "") + DEVICE.format(80) + LAST, "in this order"),
+    ],
+)
+def test_what_is_not_known_is_left_to_nvcc(dry_run: str, expected: str):
+    with pytest.raises(ValueError, match=expected):
+        programs_of(dry_run, JOB, "/s")
