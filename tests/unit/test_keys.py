@@ -496,6 +496,13 @@ def test_headers_and_runtime_modules_are_in_the_signatures_of_what_is_made_with_
     assert file in names and (module is launcher or "dispatch.h" not in names)
 
 
+def test_a_kernel_whose_sources_are_compiled_anew_is_checked_although_its_own_library_stays(made: Made) -> None:
+    stages = made("host code of its own")
+    objects = [stage.paths[0] for stage in stages if stage.label == "OBJECT"]
+    (check,) = (stage for stage in stages if stage.label == "CHECK")
+    assert len(objects) == 2 and set(objects) <= set(check.sources)
+
+
 def test_an_edit_of_what_all_extension_modules_include_writes_it_and_compiles_them_again(tmp_path, monkeypatch):
     before = signatures(tmp_path, monkeypatch, BASE)
     shared = tmp_path / "python"

@@ -136,7 +136,8 @@ def make(
     )
     request = Checking(asked, kernel.definition_identity, None if library else kernel.own_tool, unit, variants)
     outputs = files_in(kernel.package.checks / record.name, (output,))
-    described = [unit.signature, *dict.fromkeys(unit.named_in.values())]
+    # The library of a kernel stays as it is if only its sources' own library, which has these objects, is another one.
+    described = [*unit.own, unit.signature, *dict.fromkeys(unit.named_in.values())]
     sources = [*filter(None, [path]), *described, *kernel.definition_files]
     stage = Stage("CHECK", subject, where, request, outputs, sources, cacheable=False)
     stage.rest = lambda: made(kernel.run, unit) is not None
