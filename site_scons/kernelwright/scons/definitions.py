@@ -67,6 +67,7 @@ class Definitions:
         """The kernels that the files declare, be they built or not."""
         self._package = package
         self._required: set[str] = set()
+        self._common: set[Stage] = set()
 
     def begin(self) -> None:
         """Start workers in the first build of a tree, unless it is known what the files declare.
@@ -200,8 +201,8 @@ class Definitions:
         context = KernelContext(package.context, definition, selection, frontends.of(selection.record))
         build = kernel.make(context, package.glibc_stage, package.launcher_stage, package.asked.listings)
         written = ir.make_all(context) if package.asked.ir else []
-        added = set(package.stages)
-        new = [stage for stage in build.common if stage not in added]
+        new = [stage for stage in build.common if stage not in self._common]
+        self._common.update(new)
         for stage in (*new, *build.stages, *build.checks, *build.listings, *written):
             package.add_stage(stage)
         self.kernels[name], self.ir[name] = build, written
