@@ -7,5 +7,18 @@ from .frontends.cuda.exported import Exported
 from .frontends.cuda.source import Source
 from .frontends.cuda.struct import Struct
 from .frontends.cuda.tensor_map import TensorMap
+from .frontends.torch.operators import Operators
 
-__all__ = ["Exported", "Scalar", "Size", "Source", "Stride", "Struct", "Tensor", "TensorMap", "Workspace", "ceildiv"]
+__all__ = [
+    "Exported",
+    "Operators",
+    "Scalar",
+    "Size",
+    "Source",
+    "Stride",
+    "Struct",
+    "Tensor",
+    "TensorMap",
+    "Workspace",
+    "ceildiv",
+]

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 MODULES = ("tvm_ffi", "cython", "cuda_core", "torch", "jax")
 """The names of the backends, which are those of their modules here; the default comes first."""
 
+OF_FRONT_ENDS = ("torch_ops",)
+"""Those of kernels whose front end leaves no choice (``FrontEnd.backends``). No setting names them."""
+
 AUTO = "auto"
 """In settings: for each target of a kernel the first backend that can call it."""
 
@@ -26,13 +29,18 @@ def names() -> tuple[str, ...]:
     return MODULES
 
 
+def all_names() -> tuple[str, ...]:
+    """The names of all backends that a package may have, those of front ends last."""
+    return (*MODULES, *OF_FRONT_ENDS)
+
+
 def get(name: str) -> Backend:
     """The backend of that name.
 
     Raises:
         SettingsError: no backend has this name; the message lists the names.
     """
-    if name not in MODULES:
+    if name not in all_names():
         raise SettingsError(f"unknown backend {name!r}", remedy=f"the backends are: {', '.join(names())}")
     backend: Backend = importlib.import_module(f".{name}", __name__).BACKEND
     return backend
@@ -57,4 +65,4 @@ def resolve(listed: Iterable[str], targets: Collection[str]) -> tuple[str, ...]:
     return tuple(chosen)
 
 
-__all__ = ["AUTO", "choices", "get", "names", "resolve"]
+__all__ = ["AUTO", "all_names", "choices", "get", "names", "resolve"]

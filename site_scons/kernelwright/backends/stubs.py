@@ -70,9 +70,20 @@ def kernel_stub(kernel: str, entry: Mapping[str, Any], types: StubTypes | None =
 
 
 def _class_stub(kernel: str, entry: Mapping[str, Any], types: StubTypes, methods: str) -> str:
+    return class_stub(kernel, entry, types.base, methods)
+
+
+def class_stub(kernel: str, entry: Mapping[str, Any], base: str, methods: str) -> str:
+    """A class with some methods, and a variable of the kernel's name.
+
+    Arguments:
+        kernel, entry: as of :func:`kernel_stub`.
+        base: the base class.
+        methods: their text, indented.
+    """
     name = f"_kernel_{kernel}"
     doc = textwrap.indent(documentation(kernel, entry), "    ").strip()
-    return f'\nclass {name}({types.base}):\n    """{doc}\n    """\n\n{methods}\n{kernel}: {name}\n'
+    return f'\nclass {name}({base}):\n    """{doc}\n    """\n\n{methods}\n{kernel}: {name}\n'
 
 
 def _parameters(listed: _Arguments, named: _Arguments, types: StubTypes) -> str:

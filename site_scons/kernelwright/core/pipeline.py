@@ -204,6 +204,17 @@ STAGES = (
         of_kernel=True,
     ),
     StageKind(
+        "TORCH",
+        ("#9c4a1f", "#e8a27c"),
+        "the objects of sources [for PyTorch](cuda-cpp.md#operators-for-pytorch), `signature.json`, what `GLIBC` makes",
+        "Registering",
+        "`<kernel>.so`, `compile.sh`, `entry.json`",
+        module="stages.torch_library",
+        also=("backends", RUNNER),
+        memory={"torch": 512 * MIB},
+        of_kernel=True,
+    ),
+    StageKind(
         "PACKAGE",
         ("#8e6047", "#ccb2aa"),
         "none; it waits for the kernels",

@@ -403,6 +403,7 @@ class Signature:
         opaque: whether its arguments are not known, so that a call is handed through: of such a function, or if it is
             recorded.
         recorded: what calls it is for, if a program calls it with a grid of its own.
+        operators: the operators that it registers with PyTorch -> what their schemas have to be; empty: anything.
     """
 
     schema: Revision = SCHEMA
@@ -430,6 +431,7 @@ class Signature:
     exported: Text = ""
     opaque: bool = False
     recorded: RecordedCall | None = None
+    operators: Mapping[str, Text] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raises ValueError if the outputs are others than the arguments say, or no input tells what is required."""

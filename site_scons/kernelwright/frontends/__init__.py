@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .base import FrontEnd
     from .unit import LoweredKernel, Unit
 
-FOLDERS = ("tir", "cuda", "cutedsl", "triton", "tilelang")
+FOLDERS = ("tir", "cuda", "cutedsl", "triton", "tilelang", "torch")
 """The folders here, which have the names of the front ends; the default comes first."""
 
 

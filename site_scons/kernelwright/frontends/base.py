@@ -99,6 +99,18 @@ class FrontEnd:
     own_environment: ClassVar[OwnEnvironment | None] = None
     """The environment of its compiler, if that has, or can have, one of its own."""
 
+    backends: ClassVar[tuple[str, ...]] = ()
+    """The only backends of its kernels, if it does not leave that to settings."""
+
+    on_demand: ClassVar[bool] = True
+    """Whether its kernels can be compiled on demand, for a call."""
+
+    includes: ClassVar[tuple[str, ...]] = ()
+    """Folders of headers that its sources include, as in ``@kernel(includes=[...])``; ``needs`` bring them."""
+
+    flags: ClassVar[tuple[str, ...]] = ()
+    """Flags of nvcc for its sources, before those of the package and of the kernel."""
+
     has_host_code: ClassVar[bool] = False
     """Whether the kernel's sources have host code of their own: a compiler makes objects of them, which are linked."""
 

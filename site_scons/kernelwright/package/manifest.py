@@ -46,6 +46,7 @@ class EntrySource:
         frontend: what its definition is written in.
         libraries: those of other packages that it needs: name, folder below one of ``sys.path``, what pip installs.
         source_library: path of the library of its sources with host code of their own, relative to the package.
+        operators: what its library registers with PyTorch, and which PyTorch it needs; empty: it has no operators.
     """
 
     doc: str
@@ -65,6 +66,7 @@ class EntrySource:
     meaning: tuple[str, ...] = ()
     libraries: tuple[tuple[str, str, str], ...] = ()
     source_library: str = ""
+    operators: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -125,8 +127,10 @@ def make_entry(kernel: EntrySource) -> str:
     entry = {
         "doc": kernel.doc,
         **({"frontend": kernel.frontend} if kernel.frontend != "tir" else {}),
-        **({"library": kernel.library, "launcher": kernel.launcher} if kernel.library else {}),
+        **({"library": kernel.library} if kernel.library else {}),
+        **({"launcher": kernel.launcher} if kernel.launcher else {}),
         **({"source_library": kernel.source_library} if kernel.source_library else {}),
+        **({"operators": kernel.operators} if kernel.operators else {}),
         **({"libraries": kernel.libraries} if kernel.libraries else {}),
         **({"opaque": True} if first.get("opaque") else {}),
         **({"recorded": _recorded(described)} if "recorded" in first else {}),

@@ -301,7 +301,7 @@ def _backend_problems(content: Content) -> Iterator[str]:
     if not described_by.raw:
         yield "its manifest describes no backend"
     for name in described_by.raw:
-        if name not in backends.names() or not is_backend(described_by.raw[name]):
+        if name not in backends.all_names() or not is_backend(described_by.raw[name]):
             yield f"its manifest describes the backend {shown(name)} in a form that loaders refuse"
             continue
         for module in described_by.record(name).texts("modules"):
@@ -323,7 +323,7 @@ def _distribution(requirement: str) -> str:
 def _expected(content: Content) -> set[str]:
     """The files that a build has in a package, but for modules of ``_runtime``."""
     document = content.document
-    chosen = [backends.get(name) for name in document.record("backends").raw if name in backends.names()]
+    chosen = [backends.get(name) for name in document.record("backends").raw if name in backends.all_names()]
     expected = {path for path in outputs(chosen, content.in_files) if not RUNTIME_MODULE.fullmatch(path)}
     for name, kernel in document.members("kernels"):
         expected |= {kernel.text(key) for key in ("library", "launcher", "source_library") if kernel.has(key)}

@@ -128,7 +128,7 @@ class KernelContext:
         """Flags of the CUDA compiler, if that compiles the kernel."""
         if self.front_end.compiles_device_code:
             return ()
-        return (*self.package.settings.nvcc_flags, *self.record.options.flags)
+        return (*self.front_end.flags, *self.package.settings.nvcc_flags, *self.record.options.flags)
 
     def flags_in(self, folder: Path) -> tuple[str, ...]:
         """The flags of a compiler that runs in a folder; the author's files are beside the definition."""
@@ -154,10 +154,16 @@ class KernelContext:
 
         Raises:
             DefinitionError: there is no such folder.
+            ToolchainError: what brings the headers of its front end is not installed.
         """
         from ..toolchain.package_folder import package_folder
 
-        names = [name for name in self.record.options.includes if name.startswith(IN_PACKAGE)]
+        for need in self.front_end.needs if self.front_end.includes else ():
+            if not need.is_installed:
+                message = f"definitions in {self.front_end.name} need {need.name} where kernels are built"
+                raise ToolchainError(message, self.where("settings"), need.install)
+        own = (name for name in self.record.options.includes if name.startswith(IN_PACKAGE))
+        names = dict.fromkeys([*own, *self.front_end.includes])
         return {name: package_folder(name, self.where("settings")) for name in names}
 
     @cached_property

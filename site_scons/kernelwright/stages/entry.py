@@ -62,7 +62,7 @@ class Entry:
         tuned = self.tuning.of(variants)
         source = replace(
             self.source,
-            library=library_of(self.kernel) if launcher else "",
+            library=library_of(self.kernel) if launcher or self.source.operators else "",
             launcher=f"{LIBRARIES}/{launcher}" if launcher else "",
             variants=variants,
             declared=tuned.declared,

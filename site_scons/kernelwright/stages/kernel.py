@@ -15,7 +15,7 @@ from ..backends.files import UnitFiles, VariantFiles, images_of
 from ..core.arch import image_file, is_ptx, virtual_arch
 from ..define.record import KernelRecord
 from ..package.assemble import IMAGES, library_of, product_of
-from . import cc, check, device, entry, ext, fatbin, link, lower, sass, sources, wrap
+from . import cc, check, device, entry, ext, fatbin, link, lower, sass, sources, torch_library, wrap
 from . import object as object_files
 from .context import KernelContext
 from .places import SYMBOLIC_PLACES
@@ -83,9 +83,12 @@ class _Kernel:
         products: dict[str, str] = {}
         library = self._library(variants) if any(backend.library for backend in chosen) else None
         if library:
-            products[library_of(record.name)] = library.paths[0]
             for shared in [self._launcher, *filter(None, [self._source_library])]:
                 products[f"{LIBRARIES}/{Path(shared.paths[0]).name}"] = shared.paths[0]
+        elif kernel.front_end.backends:
+            library = self._add(torch_library.make(kernel, variants, self._glibc))
+        if library:
+            products[library_of(record.name)] = library.paths[0]
         if kernel.package.images_in == "package":
             products |= self._images(variants)
         for backend in chosen:
@@ -119,7 +122,8 @@ class _Kernel:
             images[arch], usage, _ = compiled[arch].paths
             if not is_ptx(arch):
                 usages[arch] = usage
-        texts = files["signature.json"], files[lowered.module], files[lowered.host[0]]
+        host = files[lowered.host[0]] if lowered.host else ""
+        texts = files["signature.json"], files[lowered.module], host
         objects = tuple(files[name] for name in lowered.host if name.endswith(".o"))
         own = [stage.paths for stage in self._own_objects] if front_end.has_host_code else []
         return UnitFiles(

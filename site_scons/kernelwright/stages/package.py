@@ -277,7 +277,7 @@ class Assembly:
         self.copies = {path: copy for path, copy in self.copies.items() if self._place(path) in known}
         for inside in SWEPT:
             remove_unknown(Path(self._folder, inside), known)
-        for alias in (f"{name}{suffix}" for name in backends.names() for suffix in (".py", ".pyi")):
+        for alias in (f"{name}{suffix}" for name in backends.all_names() for suffix in (".py", ".pyi")):
             remove_unknown(Path(self._folder, alias), known)
         # Settled kernels need what they have in common with others, of which nothing names the objects.
         settled = [product.source for part in self._parts for product in part.products.values() if not product.path]
@@ -317,7 +317,7 @@ def compression(settings: Settings, tools: Tools) -> dict[str, Any]:
 def backends_of(context: Context, parts: Iterable[Part]) -> tuple[Backend, ...]:
     """All backends of some kernels: first those of the settings, in that order."""
     used = {name for part in parts for name in part.backends}
-    ordered = dict.fromkeys((*context.settings.backends, *backends.names()))
+    ordered = dict.fromkeys((*context.settings.backends, *backends.all_names()))
     return tuple(backends.get(name) for name in ordered if name in used)
 
 

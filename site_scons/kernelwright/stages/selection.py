@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .. import backends
+from .. import backends, frontends
 from ..core.arch import TARGETS, source_groups, target_of
 from ..core.errors import DefinitionError, SettingsError, Where
 from ..core.request import ASIDE
@@ -105,7 +105,8 @@ def select(record: KernelRecord, settings: Settings) -> KernelSelection:
             archs[target] = tuple(allowed)
     left_out = tuple(target for target, listed in archs.items() if not listed)
     built = {target: listed for target, listed in archs.items() if listed}
-    allowed_backends = _allowed(record, settings, tuple(built), where)
+    own_backends = frontends.of(record, where).backends
+    allowed_backends = own_backends or _allowed(record, settings, tuple(built), where)
     chosen = backends.resolve(allowed_backends, built)
     for target in built:
         if not any(target in backends.get(name).targets for name in chosen):

@@ -88,7 +88,8 @@ class ObjectJob:
         targets = [word for code in codes for word in ("-gencode", code)]
         # Each function has a section, so that the linker drops those that nobody calls, with what these call.
         of_host = "-fPIC,-ffunction-sections,-fdata-sections"
-        fixed = ["-ccbin", host_compiler, "-std=c++17", "-O3", "-Xcompiler", of_host, "-Xptxas", "-v"]
+        standard = [] if any(flag.startswith("-std=") for flag in self.flags) else ["-std=c++17"]
+        fixed = ["-ccbin", host_compiler, *standard, "-O3", "-Xcompiler", of_host, "-Xptxas", "-v"]
         return [nvcc, "-c", *fixed, *targets, *self.flags, "-o", output, self.source]
 
 

@@ -1,0 +1,1 @@
+"""CUDA C++ and C++ for PyTorch: sources that register operators."""

@@ -1,0 +1,264 @@
+"""TORCH: the linker makes the library of sources that register operators with PyTorch, and PyTorch tells which."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ..backends.commands import ToolPaths, link_flags
+from ..backends.files import VariantFiles, objects_of
+from ..backends.own_code import OF_DRIVER, cuda_runtime, undefined_functions
+from ..core.dependencies import installed_name
+from ..core.errors import DefinitionError, LoweringError, ToolError, Where
+from ..core.files import sha256_of
+from ..core.request import ASIDE
+from ..core.surroundings import INSTALLED
+from ..toolchain import torch_registry
+from ..toolchain.host_compiler import HostCompiler
+from ..toolchain.libraries import Library
+from ..toolchain.nvcc_run import shell_script, stand_in
+from ..toolchain.pytorch import Torch, Undefined, find_torch, sorted_out, stand_in_text
+from . import entry
+from .commands import command_of
+from .context import KernelContext
+from .entry import Entry
+from .places import SYMBOLIC_PLACES, real_places
+from .stage import Stage, files_in
+from .stage_run import StageRun
+
+OF_MODULE = re.compile(r"PyModule_Create2|PyModuleDef_Init")
+"""What an empty module of Python calls, whose only purpose is to be imported. Any Python has these functions."""
+
+OF_PYTHON = re.compile(r"_?Py[A-Z]\w*|THP\w*|\w*8pybind11\w*")
+"""Names of what sources call of Python, and of what PyTorch has for Python."""
+
+TWICE = re.compile(
+    r"an operator \(([\w:.]+).*?Duplicate registration: registered at (\S+?)\. Original.*? at (\S+)", re.S
+)
+NAMESPACE = re.compile(
+    r"register the namespace (\w+);.*? at ([\w./+-]+:\d+); latest registration was registered at ([\w./+-]+:\d+)", re.S
+)
+"""What PyTorch says of an operator, and of a namespace, that two sources register."""
+
+WHAT = re.compile(r"what\(\):\s*(.*)|^(\w+Error: .*)", re.M)
+"""What PyTorch says of another problem."""
+
+THREADS = "threads.s"
+"""What headers of the C++ library ask of glibc from 2.32 on (``sys/single_threaded.h``)."""
+
+THREADS_TEXT = """\
+/* Whether the process has one thread only, in which case C++ counts references faster. It may have more. */
+.section .note.GNU-stack, "", @progbits
+.bss
+.globl __libc_single_threaded
+.hidden __libc_single_threaded
+.type __libc_single_threaded, @object
+.size __libc_single_threaded, 1
+__libc_single_threaded: .zero 1
+"""
+"""So that a library does not need such a glibc. What is always false is always right."""
+
+IN_SOURCES = "list the source that has it in sources, or the library in libraries"
+WITH_CUDA_RUNTIME = "get the function with cudaGetDriverEntryPoint, which needs no driver where it is built"
+WITH_LIBRARY = (
+    "register functions with TORCH_LIBRARY(acme, m) { m.def(...); } and TORCH_LIBRARY_IMPL, not in a module of Python: "
+    "then the library suits every Python"
+)
+
+
+@dataclass(frozen=True)
+class Registering:
+    """What a library for PyTorch is linked of, and how; what its part of the manifest says.
+
+    Arguments:
+        runtime: digest of CUDA's runtime, which becomes a part of it.
+        libraries: those of installed packages that it is linked with by name.
+        python: the interpreter that loads the library beside PyTorch.
+        top: the folder of the package's kernels, in which the linker runs.
+    """
+
+    described: Entry
+    compiler: HostCompiler
+    torch: Torch
+    runtime: str
+    libraries: tuple[Library, ...]
+    places: ToolPaths
+    python: str = field(metadata=ASIDE)
+    top: Path = field(metadata=ASIDE)
+
+    def command(self, objects: list[str], torch: list[str], places: ToolPaths, output: str) -> list[str]:
+        """The command that links the library. PyTorch's libraries are named in it, and nothing says where they are."""
+        named = [str(one.path) for one in self.libraries]
+        flags = [*link_flags(places.glibc), "-Wl,--exclude-libs,ALL", "-Wl,--gc-sections", "-Wl,--as-needed"]
+        rest = [places.cuda_runtime, "-lstdc++", "-lm", "-ldl", "-lpthread", "-lrt"]
+        return [places.compiler, *objects, "-o", output, *flags, *torch, *named, *rest]
+
+    def make(self, scratch: Path, stage: StageRun) -> None:
+        """Link the library, ask PyTorch what it registers, and write the script and the part of the manifest."""
+        name, variants = self.described.kernel, stage.whole(self.described.source.variants)
+        self.described.check_limits(variants, stage.where)
+        library, objects = scratch / f"{name}.so", [*self._objects(variants), str(scratch / THREADS)]
+        (scratch / THREADS).write_text(THREADS_TEXT, encoding="utf-8")
+        known = self.torch.libraries
+        stage.tool(
+            self.command(objects, [*map(str, known)], self.places, str(library)),
+            self.top,
+            scratch,
+            IN_SOURCES,
+            kind="link",
+        )
+        undefined = sorted_out(undefined_functions(library, [one.path for one in self.libraries]), known)
+        self._require_defined(undefined, objects, scratch, stage)
+        absent = list(self._absent(undefined, scratch, stage))
+        if absent:
+            again = self.command(objects, [*map(str, known), *absent], self.places, str(library))
+            stage.tool(again, self.top, scratch, IN_SOURCES, kind="link")
+        signature = variants[0].units[0].read_signature()
+        registered = self._registered(library, absent, signature["operators"], scratch, stage)
+        for path in absent:
+            Path(path).unlink()
+        described = self._described(undefined, registered, signature["operators"], stage.where)
+        places = replace(SYMBOLIC_PLACES, glibc=self.places.glibc, cuda_runtime=stand_in("CUDA_RUNTIME"))
+        torch = [f"{stand_in('TORCH')}/{path.name}" for path in (*known, *map(Path, absent))]
+        by_hand = self.command([*objects[:-1], f"{name}/{THREADS}"], torch, places, f"{name}/{name}.so")
+        (scratch / "compile.sh").write_text(shell_script(self.compiler.version, "..", by_hand))
+        source = replace(self.described.source, operators=described)
+        replace(self.described, source=source).write(variants, scratch)
+
+    def _objects(self, variants: tuple[VariantFiles, ...]) -> list[str]:
+        return [Path(path).relative_to(self.top).as_posix() for path in objects_of(variants)]
+
+    def _require_defined(self, undefined: Undefined, objects: list[str], scratch: Path, stage: StageRun) -> None:
+        """Raise an error for symbols that nobody defines where the library runs; the linker says who calls them."""
+        rest = [name for name in undefined.rest if not OF_MODULE.fullmatch(name)]
+        if not rest:
+            return
+        if any(map(OF_PYTHON.fullmatch, rest)):
+            message = "its sources are a module of Python, as PYBIND11_MODULE makes it, and call Python"
+            raise DefinitionError(message, stage.where, WITH_LIBRARY)
+        driver = all(map(OF_DRIVER.fullmatch, rest))
+        remedy = WITH_CUDA_RUNTIME if driver else IN_SOURCES
+        known = map(str, self.torch.libraries)
+        command = [*self.command(objects, [*known], self.places, str(scratch / "undefined.so")), "-Wl,-z,defs"]
+        stage.tool(command, self.top, scratch, remedy, kind="link")
+        raise LoweringError(f"nothing has {', '.join(rest)}", stage.where, remedy)
+
+    def _absent(self, undefined: Undefined, scratch: Path, stage: StageRun) -> Iterator[str]:
+        """Paths of libraries that stand in for those of PyTorch for CUDA, where that is not installed."""
+        for name, symbols in undefined.cuda.items():
+            text, library = scratch / f"{name}.s", scratch / name
+            text.write_text(stand_in_text(symbols), encoding="utf-8")
+            command = [self.places.compiler, "-shared", "-nostdlib", f"-Wl,-soname,{name}", text.name, "-o", name]
+            stage.tool(command, scratch, scratch, IN_SOURCES, kind="link")
+            text.unlink()
+            yield str(library)
+
+    def _registered(
+        self, library: Path, absent: list[str], declared: Mapping[str, str], scratch: Path, stage: StageRun
+    ) -> dict[str, Any]:
+        """What the library registers, by what PyTorch says when it has loaded it.
+
+        Raises:
+            DefinitionError: PyTorch refuses the library.
+        """
+        output, asked = scratch / "registered.json", json.dumps({name: text for name, text in declared.items() if text})
+        before = [*(str(one.path) for one in self.libraries), *absent]
+        command = [self.python, "-I", torch_registry.__file__, str(library), str(output), asked, *before]
+        try:
+            stage.tool(command, scratch, scratch, "mend the sources", kind="torch", called="PyTorch")
+        except ToolError as error:
+            raise _refused(error, stage.where) from error
+        registered: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
+        output.unlink()
+        return registered
+
+    def _described(
+        self, undefined: Undefined, registered: Mapping[str, Any], declared: Mapping[str, str], where: Where
+    ) -> dict[str, Any]:
+        """What the manifest says of the operators.
+
+        Raises:
+            DefinitionError: the sources do not register one, or with another schema.
+        """
+        found = {name: one for name, one in registered["operators"].items() if one["schema"]}
+        for name in declared:
+            if name not in found:
+                raise _unregistered(name, registered["operators"], undefined, where)
+            if name in registered["declared"] and registered["declared"][name] != found[name]["schema"]:
+                message = f"the schema of {name} is {found[name]['schema']}, and schemas says {declared[name]}"
+                raise DefinitionError(message, where, "mend the one that is wrong")
+        return {
+            "torch": self.torch.requirement(undefined.is_stable, self.described.source.flags),
+            "built_with": self.torch.version,
+            "needs_cuda": bool(undefined.cuda) or _names_cuda(undefined, self.torch),
+            "names": list(declared),
+            "registered": found,
+        }
+
+
+def _names_cuda(undefined: Undefined, torch: Torch) -> bool:
+    """Whether a library needs those of PyTorch for CUDA, which is installed."""
+    here = [path for path in torch.libraries if "cuda" in path.name]
+    return bool(here and sorted_out(undefined.torch, here).torch)
+
+
+def _unregistered(name: str, found: Mapping[str, Any], undefined: Undefined, where: Where) -> DefinitionError:
+    """The error for an operator that no source registers."""
+    with_schemas = sorted(other for other, one in found.items() if one["schema"])
+    if name in found:
+        message = f"its sources register a function for {name}, and no schema of it"
+        return DefinitionError(message, where, f'write m.def("{name.partition("::")[2]}(...) -> ...") in TORCH_LIBRARY')
+    message = f"its sources do not register {name}; they register {', '.join(with_schemas) or 'no operators'}"
+    remedy = "name one of these in Operators, or register it with TORCH_LIBRARY" if with_schemas else WITH_LIBRARY
+    return DefinitionError(message, where, remedy)
+
+
+def _refused(error: ToolError, where: Where) -> DefinitionError:
+    """The error for a library that PyTorch refuses."""
+    said = error.detail or ""
+    if found := TWICE.search(said):
+        message = f"two sources register the operator {found[1]}: {found[3]} and {found[2]}"
+        return DefinitionError(message, where, "call m.def for it once; m.impl may follow for each device")
+    if found := NAMESPACE.search(said):
+        message = f"two sources have TORCH_LIBRARY({found[1]}, m): {found[2]} and {found[3]}"
+        return DefinitionError(message, where, f"write TORCH_LIBRARY_FRAGMENT({found[1]}, m) in one of them")
+    found = WHAT.search(said)
+    message = f"PyTorch refuses its library: {(found[1] or found[2]) if found else error.message}"
+    return DefinitionError(message, where, "mend what the sources register", error.detail)
+
+
+def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], glibc: Stage | None) -> Stage:
+    """The stage that links a library for PyTorch.
+
+    Arguments:
+        glibc: what makes the libraries that stand in for the machine's C library, if any does.
+
+    Raises:
+        DefinitionError: two kernels have a source in common.
+        ToolchainError: PyTorch is not installed, or CUDA's runtime is not.
+    """
+    name, compiler, where = kernel.name, kernel.tools.host_compiler, kernel.where("link")
+    if len(kernel.linked_names) > 1:
+        message = f"the kernels {', '.join(kernel.linked_names)} have a source in common, which PyTorch loads once only"
+        raise DefinitionError(message, where, "name all operators in the Operators of one kernel")
+    runtime = str(cuda_runtime(kernel.tools.nvcc.path if kernel.tools.nvcc else "", where))
+    torch, content = find_torch(where), sha256_of(Path(runtime))
+    places = replace(real_places(compiler), glibc=kernel.package.glibc if glibc else "", cuda_runtime=runtime)
+    described, top = entry.entry_of(kernel, variants), kernel.package.work
+    request = Registering(
+        *(described, compiler, torch, content, kernel.libraries, places), python=sys.executable, top=top
+    )
+    outputs = files_in(kernel.folder, (f"{name}.so", "compile.sh", "entry.json", THREADS))
+    sources = [*(glibc.paths if glibc else []), *objects_of(variants), *entry.sources_of(variants)]
+    stage = Stage("TORCH", name, where, request, outputs, sources)
+    recorded = {INSTALLED + library.distribution: library.recorded for library in kernel.libraries}
+    stage.outside = {**recorded, INSTALLED + "torch": torch.recorded, installed_name(Path(runtime)): content}
+    output, objects = f"{name}/{name}.so", request._objects(variants)
+    command = request.command([*objects, f"{name}/{THREADS}"], [*map(str, torch.libraries)], places, output)
+    stage.command = command_of(top, objects[0], command, output)
+    return stage
