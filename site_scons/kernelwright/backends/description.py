@@ -72,6 +72,16 @@ def description_in(name: str, entry: Record) -> str:
     return _text(name, {**described, "meaning": meaning, "tables": tables, "variants": variants})
 
 
+def description_of_operators(name: str, operators: Mapping[str, Any]) -> str:
+    """The text that is in a library which registers operators with PyTorch.
+
+    Arguments:
+        name: the kernel's.
+        operators: what the manifest says of them.
+    """
+    return _text(name, {"operators": dict(operators)})
+
+
 def _strides(symbols: Mapping[str, str]) -> dict[str, Any]:
     """The symbols that only strides have. Kernels without any get no entry, so their digests are what they were."""
     return {"stride_symbols": dict(symbols)} if symbols else {}

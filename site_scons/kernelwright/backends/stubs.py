@@ -124,6 +124,10 @@ def documentation(kernel: str, entry: Mapping[str, Any]) -> str:
     if "recorded" in entry:
         parameters = ", ".join(entry["recorded"]["parameters"])
         return f"{doc}\n\nIt is called as {kernel}[grid]({parameters})."
+    if "operators" in entry:
+        registered = entry["operators"]["registered"]
+        listed = "\n".join(f"    {name}{registered[name]['schema']}" for name in entry["operators"]["names"])
+        return f"{doc}\n\nOperators of PyTorch:\n{listed}"
     variants = "\n".join(f"    {_describe(variant)}" for variant in entry["variants"])
     return f"{doc}\n\nVariants, the first being the default:\n{variants}"
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from .. import frontends
 from ..core.arch import CPU_LEVELS, TARGETS, arch_of_device
-from ..core.errors import SettingsError, Where
+from ..core.errors import DefinitionError, SettingsError, Where
 from ..define.configs import require_values, variant_of
 from ..define.divisible import is_class
 from ..define.pass_configs import checked_pass_configs
@@ -207,6 +208,8 @@ def select_for(record: KernelRecord, settings: Settings, machine: Machine, given
     """
     from ..stages.selection import select
 
+    if not frontends.of(record).on_demand:
+        raise _needs_a_build(record)
     if "archs" in given:
         selection = select(record, settings)
         if not any(selection.archs.values()):
@@ -251,6 +254,12 @@ def _no_arch(record: KernelRecord, settings: Settings) -> SettingsError:
         Where(record.name, stage="settings", location=record.location),
         f"it is compiled for {targets}{restricted}: name such archs, or none",
     )
+
+
+def _needs_a_build(record: KernelRecord) -> DefinitionError:
+    where = Where(record.name, stage="settings", location=record.location)
+    message = "its operators are registered with PyTorch once and for all, so it is not compiled for a call"
+    return DefinitionError(message, where, "build the package with scons, and import that")
 
 
 def _no_device(record: KernelRecord) -> SettingsError:

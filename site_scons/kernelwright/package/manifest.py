@@ -23,6 +23,7 @@ from ..core.signature import RecordedCall, function_of
 from ..runtime.arguments import outputs_of
 from ..runtime.loader import DIGEST_LINE, SCHEMA
 from ..runtime.tables import DeviceTable
+from ..toolchain.pytorch import LIBRARIES as TORCH
 
 REMEDY = "try again; if that does not help, remove the build folder"
 
@@ -186,8 +187,10 @@ def make_manifest(package: BuiltPackage, texts: Mapping[str, str]) -> str:
 
 def linked_libraries(manifest: Mapping[str, Any]) -> dict[str, str]:
     """The libraries of other packages that kernels of a manifest are linked with -> what pip installs."""
-    linked = [library for kernel in manifest["kernels"].values() for library in kernel.get("libraries", ())]
-    return {name: requirement for name, _, requirement in linked}
+    kernels = list(manifest["kernels"].values())
+    torch = {name: kernel["operators"]["torch"] for kernel in kernels if "operators" in kernel for name in TORCH}
+    linked = [library for kernel in kernels for library in kernel.get("libraries", ())]
+    return torch | {name: requirement for name, _, requirement in linked}
 
 
 def sealed_manifest(content: str) -> str:

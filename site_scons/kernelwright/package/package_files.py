@@ -35,6 +35,7 @@ from .described import described, fields, requirements
 from .device_code import arch_problems, image_problem, library_problem, own_code_problems
 from .manifest import OF_SIZES, BuiltPackage, PackagedKernel, described_backends, sealed_document
 from .project import extra_of
+from .torch_operators import operator_problems
 
 MANIFEST = "manifest.json"
 
@@ -52,7 +53,7 @@ OF_PACKAGE = (
     *("missing", "kernels", "files", "digest"),
 )
 OF_KERNEL = (
-    *("backends", "doc", "frontend", "library", "launcher", "source_library", "libraries", "opaque"),
+    *("backends", "doc", "frontend", "library", "launcher", "source_library", "libraries", "operators", "opaque"),
     *("recorded", "outputs", "backward", "meaning", "declared", "tables", "variants"),
 )
 OF_VARIANT = ("slug", "config", "archs", "tabled", "exported", "arguments", "symbols", *OF_SIZES, "units")
@@ -249,6 +250,10 @@ def _library_problems(name: str, kernel: Record, content: Content) -> Iterator[s
             yield f"kernel {name} has the library {shown(path)}, and a build calls it {library_of(name)}"
         launcher = kernel.text("launcher") if kernel.has("launcher") else ""
         yield from _needed_problems(name, kernel, _own_code(kernel, content), requirements(content.files))
+        if kernel.has("operators"):
+            needs = fields(content.files, "METADATA", "Requires-Dist")
+            yield from operator_problems(name, kernel, library, needs)
+            return
         if not LAUNCHER.fullmatch(launcher) or PurePosixPath(launcher).name.encode() not in library:
             yield f"kernel {name} was not linked with {shown(launcher)}, which the manifest lists"
         own = kernel.text("source_library") if kernel.has("source_library") else ""
@@ -284,7 +289,7 @@ def _code_problems(name: str, kernel: Record, content: Content) -> Iterator[str]
     library = _own_code(kernel, content) if kernel.has("library") else b""
     variants = kernel.records("variants")
     claimed = {arch for variant in variants for arch in variant.texts("archs")}
-    if any(variant.has("exported") for variant in variants):
+    if kernel.has("operators") or any(variant.has("exported") for variant in variants):
         yield from own_code_problems(name, claimed, library)
         return
     if content.in_files:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ..backends.commands import ToolPaths, link_flags
+from ..backends.description import description_of_operators
 from ..backends.files import VariantFiles, objects_of
 from ..backends.own_code import OF_DRIVER, cuda_runtime, undefined_functions
-from ..core.dependencies import installed_name
+from ..core.dependencies import IN_PACKAGE, installed_name
 from ..core.errors import DefinitionError, LoweringError, ToolError, Where
 from ..core.files import sha256_of
 from ..core.request import ASIDE
@@ -22,7 +23,7 @@ from ..toolchain import torch_registry
 from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.libraries import Library
 from ..toolchain.nvcc_run import shell_script, stand_in
-from ..toolchain.pytorch import Torch, Undefined, find_torch, sorted_out, stand_in_text
+from ..toolchain.pytorch import FOLDER, Torch, Undefined, find_torch, sorted_out, stand_in_text
 from . import entry
 from .commands import command_of
 from .context import KernelContext
@@ -48,10 +49,10 @@ NAMESPACE = re.compile(
 WHAT = re.compile(r"what\(\):\s*(.*)|^(\w+Error: .*)", re.M)
 """What PyTorch says of another problem."""
 
-THREADS = "threads.s"
-"""What headers of the C++ library ask of glibc from 2.32 on (``sys/single_threaded.h``)."""
+OWN = "own.s"
+"""What is put into the library besides the sources."""
 
-THREADS_TEXT = """\
+OWN_TEXT = """\
 /* Whether the process has one thread only, in which case C++ counts references faster. It may have more. */
 .section .note.GNU-stack, "", @progbits
 .bss
@@ -61,7 +62,14 @@ THREADS_TEXT = """\
 .size __libc_single_threaded, 1
 __libc_single_threaded: .zero 1
 """
-"""So that a library does not need such a glibc. What is always false is always right."""
+"""What headers of the C++ library ask of glibc from 2.32 on (sys/single_threaded.h); false is always right. So the
+library needs no such glibc."""
+
+DESCRIPTION = """
+.section .rodata
+/* What the manifest says of it, as a digest. */
+.asciz "{text}"
+"""
 
 IN_SOURCES = "list the source that has it in sources, or the library in libraries"
 WITH_CUDA_RUNTIME = "get the function with cudaGetDriverEntryPoint, which needs no driver where it is built"
@@ -91,46 +99,66 @@ class Registering:
     python: str = field(metadata=ASIDE)
     top: Path = field(metadata=ASIDE)
 
-    def command(self, objects: list[str], torch: list[str], places: ToolPaths, output: str) -> list[str]:
-        """The command that links the library. PyTorch's libraries are named in it, and nothing says where they are."""
-        named = [str(one.path) for one in self.libraries]
-        flags = [*link_flags(places.glibc), "-Wl,--exclude-libs,ALL", "-Wl,--gc-sections", "-Wl,--as-needed"]
+    def command(self, objects: list[str], libraries: list[str], places: ToolPaths, output: str) -> list[str]:
+        """The command that links the library.
+
+        Arguments:
+            libraries: those of PyTorch and of other packages. The library has their names, and nothing says where they
+                are: PyTorch has loaded its own before.
+        """
+        flags = [*link_flags(places.glibc), "-Wl,--exclude-libs,ALL", "-Wl,--as-needed"]
         rest = [places.cuda_runtime, "-lstdc++", "-lm", "-ldl", "-lpthread", "-lrt"]
-        return [places.compiler, *objects, "-o", output, *flags, *torch, *named, *rest]
+        return [places.compiler, *objects, "-o", output, *flags, *libraries, *rest]
 
     def make(self, scratch: Path, stage: StageRun) -> None:
         """Link the library, ask PyTorch what it registers, and write the script and the part of the manifest."""
         name, variants = self.described.kernel, stage.whole(self.described.source.variants)
         self.described.check_limits(variants, stage.where)
-        library, objects = scratch / f"{name}.so", [*self._objects(variants), str(scratch / THREADS)]
-        (scratch / THREADS).write_text(THREADS_TEXT, encoding="utf-8")
-        known = self.torch.libraries
-        stage.tool(
-            self.command(objects, [*map(str, known)], self.places, str(library)),
-            self.top,
-            scratch,
-            IN_SOURCES,
-            kind="link",
-        )
-        undefined = sorted_out(undefined_functions(library, [one.path for one in self.libraries]), known)
+        library, objects = scratch / f"{name}.so", [*self.objects(variants), str(scratch / OWN)]
+        (scratch / OWN).write_text(OWN_TEXT, encoding="utf-8")
+
+        def link(more: list[str]) -> None:
+            command = self.command(objects, [*self.installed, *more], self.places, str(library))
+            stage.tool(command, self.top, scratch, IN_SOURCES, kind="link")
+
+        link([])
+        known = [one.path for one in self.libraries]
+        undefined = sorted_out(undefined_functions(library, known), self.torch.libraries)
         self._require_defined(undefined, objects, scratch, stage)
         absent = list(self._absent(undefined, scratch, stage))
         if absent:
-            again = self.command(objects, [*map(str, known), *absent], self.places, str(library))
-            stage.tool(again, self.top, scratch, IN_SOURCES, kind="link")
-        signature = variants[0].units[0].read_signature()
-        registered = self._registered(library, absent, signature["operators"], scratch, stage)
+            link(absent)
+        declared = variants[0].units[0].read_signature()["operators"]
+        registered = self._registered(library, absent, declared, scratch, stage)
+        operators = self._described(undefined, registered, declared, stage.where)
+        text = DESCRIPTION.format(text=description_of_operators(name, operators))
+        (scratch / OWN).write_text(OWN_TEXT + text, encoding="utf-8")
+        link(absent)
         for path in absent:
             Path(path).unlink()
-        described = self._described(undefined, registered, signature["operators"], stage.where)
-        places = replace(SYMBOLIC_PLACES, glibc=self.places.glibc, cuda_runtime=stand_in("CUDA_RUNTIME"))
-        torch = [f"{stand_in('TORCH')}/{path.name}" for path in (*known, *map(Path, absent))]
-        by_hand = self.command([*objects[:-1], f"{name}/{THREADS}"], torch, places, f"{name}/{name}.so")
-        (scratch / "compile.sh").write_text(shell_script(self.compiler.version, "..", by_hand))
-        source = replace(self.described.source, operators=described)
-        replace(self.described, source=source).write(variants, scratch)
+        self._write(operators, absent, variants, scratch)
 
-    def _objects(self, variants: tuple[VariantFiles, ...]) -> list[str]:
+    def _write(
+        self, operators: dict[str, Any], absent: list[str], variants: tuple[VariantFiles, ...], scratch: Path
+    ) -> None:
+        """Write the script that links the library again, and the part of the manifest."""
+        name, source = self.described.kernel, replace(self.described.source, operators=operators)
+        replace(self.described, source=source).write(variants, scratch)
+        places = replace(SYMBOLIC_PLACES, glibc=self.places.glibc, cuda_runtime=stand_in("CUDA_RUNTIME"))
+        torch = stand_in(IN_PACKAGE + FOLDER)
+        libraries = [f"{torch}/{Path(path).name}" for path in (*map(str, self.torch.libraries), *absent)]
+        libraries += [f"{stand_in(IN_PACKAGE + one.folder)}/{one.path.name}" for one in self.libraries]
+        objects = [*self.objects(variants), f"{name}/{OWN}"]
+        by_hand = self.command(objects, libraries, places, f"{name}/{name}.so")
+        (scratch / "compile.sh").write_text(shell_script(self.compiler.version, "..", by_hand))
+
+    @property
+    def installed(self) -> list[str]:
+        """Paths of the libraries that it is linked with, but for those of PyTorch that are not installed."""
+        return [*map(str, self.torch.libraries), *(str(one.path) for one in self.libraries)]
+
+    def objects(self, variants: tuple[VariantFiles, ...]) -> list[str]:
+        """Paths of the objects of the sources, relative to the folder in which the linker runs."""
         return [Path(path).relative_to(self.top).as_posix() for path in objects_of(variants)]
 
     def _require_defined(self, undefined: Undefined, objects: list[str], scratch: Path, stage: StageRun) -> None:
@@ -143,8 +171,7 @@ class Registering:
             raise DefinitionError(message, stage.where, WITH_LIBRARY)
         driver = all(map(OF_DRIVER.fullmatch, rest))
         remedy = WITH_CUDA_RUNTIME if driver else IN_SOURCES
-        known = map(str, self.torch.libraries)
-        command = [*self.command(objects, [*known], self.places, str(scratch / "undefined.so")), "-Wl,-z,defs"]
+        command = [*self.command(objects, self.installed, self.places, str(scratch / "undefined.so")), "-Wl,-z,defs"]
         stage.tool(command, self.top, scratch, remedy, kind="link")
         raise LoweringError(f"nothing has {', '.join(rest)}", stage.where, remedy)
 
@@ -253,12 +280,12 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], glibc: Stage
     request = Registering(
         *(described, compiler, torch, content, kernel.libraries, places), python=sys.executable, top=top
     )
-    outputs = files_in(kernel.folder, (f"{name}.so", "compile.sh", "entry.json", THREADS))
+    outputs = files_in(kernel.folder, (f"{name}.so", "compile.sh", "entry.json", OWN))
     sources = [*(glibc.paths if glibc else []), *objects_of(variants), *entry.sources_of(variants)]
     stage = Stage("TORCH", name, where, request, outputs, sources)
     recorded = {INSTALLED + library.distribution: library.recorded for library in kernel.libraries}
     stage.outside = {**recorded, INSTALLED + "torch": torch.recorded, installed_name(Path(runtime)): content}
-    output, objects = f"{name}/{name}.so", request._objects(variants)
-    command = request.command([*objects, f"{name}/{THREADS}"], [*map(str, torch.libraries)], places, output)
+    output, objects = f"{name}/{name}.so", request.objects(variants)
+    command = request.command([*objects, f"{name}/{OWN}"], request.installed, places, output)
     stage.command = command_of(top, objects[0], command, output)
     return stage
