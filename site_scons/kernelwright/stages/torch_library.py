@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..backends.commands import ToolPaths, link_flags
+from ..backends.commands import ToolPaths, compile_flags, link_flags
 from ..backends.description import description_of_operators
 from ..backends.files import VariantFiles, objects_of
+from ..backends.launcher import LAUNCHER
 from ..backends.own_code import OF_DRIVER, cuda_runtime, undefined_functions
 from ..core.dependencies import IN_PACKAGE, installed_name
 from ..core.errors import DefinitionError, LoweringError, ToolError, Where
-from ..core.files import sha256_of
+from ..core.files import digest_of, sha256_of
 from ..core.request import ASIDE
 from ..core.surroundings import INSTALLED
 from ..toolchain import torch_registry
@@ -49,26 +50,16 @@ NAMESPACE = re.compile(
 WHAT = re.compile(r"what\(\):\s*(.*)|^(\w+Error: .*)", re.M)
 """What PyTorch says of another problem."""
 
-OWN = "own.s"
+OLDER = LAUNCHER / "older.h"
+
+OWN = "own.c"
 """What is put into the library besides the sources."""
 
 OWN_TEXT = """\
-/* Whether the process has one thread only, in which case C++ counts references faster. It may have more. */
-.section .note.GNU-stack, "", @progbits
-.bss
-.globl __libc_single_threaded
-.hidden __libc_single_threaded
-.type __libc_single_threaded, @object
-.size __libc_single_threaded, 1
-__libc_single_threaded: .zero 1
-"""
-"""What headers of the C++ library ask of glibc from 2.32 on (sys/single_threaded.h); false is always right. So the
-library needs no such glibc."""
-
-DESCRIPTION = """
-.section .rodata
-/* What the manifest says of it, as a digest. */
-.asciz "{text}"
+/* What C++ needs of an older glibc, and a digest of what the manifest says. Written by Kernelwright. */
+#define KW_HIDDEN __attribute__((visibility("hidden")))
+#include "{older}"
+KW_HIDDEN const char kw_description[] __attribute__((used)) = "{description}";
 """
 
 IN_SOURCES = "list the source that has it in sources, or the library in libraries"
@@ -84,7 +75,7 @@ class Registering:
     """What a library for PyTorch is linked of, and how; what its part of the manifest says.
 
     Arguments:
-        runtime: digest of CUDA's runtime, which becomes a part of it.
+        contents: digests of CUDA's runtime, and of our header, which become parts of it.
         libraries: those of installed packages that it is linked with by name.
         python: the interpreter that loads the library beside PyTorch.
         top: the folder of the package's kernels, in which the linker runs.
@@ -93,7 +84,7 @@ class Registering:
     described: Entry
     compiler: HostCompiler
     torch: Torch
-    runtime: str
+    contents: tuple[str, str]
     libraries: tuple[Library, ...]
     places: ToolPaths
     python: str = field(metadata=ASIDE)
@@ -107,17 +98,20 @@ class Registering:
                 are: PyTorch has loaded its own before.
         """
         flags = [*link_flags(places.glibc), "-Wl,--exclude-libs,ALL", "-Wl,--as-needed"]
-        rest = [places.cuda_runtime, "-lstdc++", "-lm", "-ldl", "-lpthread", "-lrt"]
-        return [places.compiler, *objects, "-o", output, *flags, *libraries, *rest]
+        # Libraries of PyTorch have some functions of the C++ library as well, which the linker would take of them.
+        libraries = ["-lstdc++", *libraries, places.cuda_runtime, "-lm", "-ldl", "-lpthread", "-lrt"]
+        own = [*compile_flags(), f"-I{places.launcher}"]
+        return [places.compiler, *own, *objects, "-o", output, *flags, *libraries]
 
     def make(self, scratch: Path, stage: StageRun) -> None:
         """Link the library, ask PyTorch what it registers, and write the script and the part of the manifest."""
         name, variants = self.described.kernel, stage.whole(self.described.source.variants)
         self.described.check_limits(variants, stage.where)
         library, objects = scratch / f"{name}.so", [*self.objects(variants), str(scratch / OWN)]
-        (scratch / OWN).write_text(OWN_TEXT, encoding="utf-8")
 
-        def link(more: list[str]) -> None:
+        def link(more: list[str], description: str = "") -> None:
+            text = OWN_TEXT.format(older=OLDER.name, description=description)
+            (scratch / OWN).write_text(text, encoding="utf-8")
             command = self.command(objects, [*self.installed, *more], self.places, str(library))
             stage.tool(command, self.top, scratch, IN_SOURCES, kind="link")
 
@@ -131,9 +125,7 @@ class Registering:
         declared = variants[0].units[0].read_signature()["operators"]
         registered = self._registered(library, absent, declared, scratch, stage)
         operators = self._described(undefined, registered, declared, stage.where)
-        text = DESCRIPTION.format(text=description_of_operators(name, operators))
-        (scratch / OWN).write_text(OWN_TEXT + text, encoding="utf-8")
-        link(absent)
+        link(absent, description_of_operators(name, operators))
         for path in absent:
             Path(path).unlink()
         self._write(operators, absent, variants, scratch)
@@ -278,7 +270,9 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], glibc: Stage
     places = replace(real_places(compiler), glibc=kernel.package.glibc if glibc else "", cuda_runtime=runtime)
     described, top = entry.entry_of(kernel, variants), kernel.package.work
     request = Registering(
-        *(described, compiler, torch, content, kernel.libraries, places), python=sys.executable, top=top
+        *(described, compiler, torch, (content, digest_of([OLDER])), kernel.libraries, places),
+        python=sys.executable,
+        top=top,
     )
     outputs = files_in(kernel.folder, (f"{name}.so", "compile.sh", "entry.json", OWN))
     sources = [*(glibc.paths if glibc else []), *objects_of(variants), *entry.sources_of(variants)]

@@ -22,8 +22,8 @@ LIBRARIES = ("libtorch_cpu.so", "libc10.so", "libtorch.so", "libtorch_cuda.so", 
 """The libraries of PyTorch that sources can call. The last two are in PyTorch for CUDA only."""
 
 OF_CUDA = (
-    ("libc10_cuda.so", re.compile(r"\w*N3c104cuda\w*")),
-    ("libtorch_cuda.so", re.compile(r"\w*N2at4cuda\w*|(aoti_torch|torch)_\w*cuda\w*")),
+    ("libc10_cuda.so", re.compile(r"\w*NK?3c104cuda\w*")),
+    ("libtorch_cuda.so", re.compile(r"\w*NK?2at4cuda\w*|(aoti_torch|torch)_\w*cuda\w*")),
 )
 """The libraries that are in PyTorch for CUDA only, and the names of what they have: in C++, and in C."""
 
