@@ -38,6 +38,7 @@ from kernelwright.define.record import DefinitionRecord, KernelRecord
 from kernelwright.define.settings import Settings, affecting
 from kernelwright.define.space import Choice, variants_of
 from kernelwright.define.tuning import Rule, TableDevice, TableFile, TunedConfig
+from kernelwright.frontends.torch.front_end import TorchSources
 from kernelwright.ondemand import build
 from kernelwright.ondemand.build import Job, MadeWith, key_of_made, read_by
 from kernelwright.ondemand.origin import alike_in_c
@@ -46,7 +47,19 @@ from kernelwright.processes.tools import ToolResult
 from kernelwright.runtime.tables import DeviceTable, Rules
 from kernelwright.scons.ahead import Ahead
 from kernelwright.scons.graph import PackageGraph
-from kernelwright.stages import cc, commands, context, discover, ext, launcher, link, package, sources, wheel
+from kernelwright.stages import (
+    cc,
+    commands,
+    context,
+    discover,
+    ext,
+    launcher,
+    link,
+    package,
+    sources,
+    torch_library,
+    wheel,
+)
 from kernelwright.stages import stage as stage_module
 from kernelwright.stages.check import not_checked
 from kernelwright.stages.code import code_digest
@@ -58,6 +71,7 @@ from kernelwright.state.entry import entry_key
 from kernelwright.toolchain.distribution import Distribution
 from kernelwright.toolchain.elsewhere import Elsewhere
 from kernelwright.toolchain.nvcc_run import CompiledCode
+from kernelwright.toolchain.pytorch import Torch
 from support.moments import wait_for
 from support.project import ROOT
 from support.scons_tree import ARCHS, FILE, GEMM, NVRTC, TOOLS, Inputs, graph_of, new_graph, stages_of
@@ -134,6 +148,7 @@ TREES: dict[str, Inputs] = {
     "no library": OWN_FORMAT,
     "CUDA C++": replace(BASE, kernel=CUDA),
     "host code of its own": replace(BASE, kernel=OWN, settings=replace(BASE.settings, backends=("tvm_ffi",))),
+    "PyTorch": replace(BASE, kernel=OWN.with_options(frontend="torch")),
     "Triton": replace(BASE, kernel=GEMM.with_options(frontend="triton", targets=("cuda",), per_arch=True)),
     "TileLang": replace(BASE, kernel=GEMM.with_options(frontend="tilelang", targets=("cuda",))),
     "CuTe DSL": replace(BASE, kernel=GEMM.with_options(frontend="cutedsl", targets=("cuda",))),
@@ -153,6 +168,9 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
     def make(tree: str, identity: str = "a tool") -> list[Stage]:
         inputs = TREES[tree]
         monkeypatch.setattr(sources, "cuda_runtime", lambda *given: __file__)
+        monkeypatch.setattr(torch_library, "cuda_runtime", lambda *given: __file__)
+        monkeypatch.setattr(torch_library, "find_torch", lambda *given: Torch("2.13.0", "0" * 64, tmp_path))
+        monkeypatch.setattr(TorchSources, "includes", ())
         graph = new_graph(tmp_path, monkeypatch, inputs)
         tool = Elsewhere("1.0", identity, "/opt/python", "/opt/site-packages/tool")
         graph.package.tools.__dict__.update(of_front_ends=dict.fromkeys(FRONT_ENDS, tool))
@@ -316,7 +334,9 @@ def labels(names: set[str]) -> set[str]:
 
 
 LABELS = [label for label, kind in KINDS.items() if kind.module]
-USUAL = {*LABELS, "WRAP of a backend"} - {"DISCOVER", "IR", "ENTRY", "OBJECT", "SOURCES", "WHEEL", "COMMANDS"}
+USUAL = {*LABELS, "WRAP of a backend"} - {
+    *("DISCOVER", "IR", "ENTRY", "OBJECT", "SOURCES", "WHEEL", "COMMANDS", "TORCH"),
+}
 WRAPS = {"WRAP", "WRAP of a backend"}
 MADE_BY_TVM = {"LOWER", "LINK", "PACKAGE"}
 OF_C = {"LAUNCHER", "EXT", "LINK", "PACKAGE"}

@@ -39,6 +39,8 @@ DECIDING = {
     "stages/sources stages/registered stages/object stages/places",
     "LINK": "core/files toolchain/limits toolchain/nvcc_run backends/commands backends/own_code package/manifest "
     "stages/link stages/entry",
+    "TORCH": "core/files toolchain/pytorch toolchain/torch_registry toolchain/nvcc_run backends/commands "
+    "backends/description backends/own_code package/manifest stages/torch_library stages/entry",
     "PACKAGE": "backends toolchain/fatbin core/files package/assemble package/manifest package/stubs stages/package",
     "WHEEL": "toolchain/fatbin core/files package/assemble package/manifest package/archive package/content "
     "package/verify stages/wheel",
@@ -49,7 +51,7 @@ DECIDING = {
 """Modules that decide what each stage makes, written by hand: the digest has to have these. A folder stands for all
 modules in it."""
 
-for label in ("PTX", "CUBIN", "OBJECT", "FATBIN", "CC", "LAUNCHER", "GLIBC", "EXT", "SOURCES", "LINK", "SASS"):
+for label in ("PTX", "CUBIN", "OBJECT", "FATBIN", "CC", "LAUNCHER", "GLIBC", "EXT", "SOURCES", "LINK", "TORCH", "SASS"):
     DECIDING[label] += " processes/runner processes/environment"
 
 WHEEL_MODULES = "archive content described device_code diff git members package_files platform project sdist size_table"

@@ -174,7 +174,21 @@ def after(stage: Stage, run: BuildRun, make: Callable[..., None], **fields: Any)
     return a_stage(run, make, **{"outputs": outputs, "sources": stage.paths, "label": "LINK", **fields})
 
 
-TOLERATED = ("DISCOVER", "LOWER", "CUBIN", "PTX", "OBJECT", "FATBIN", "WRAP", "CC", "EXT", "SOURCES", "ENTRY", "LINK")
+TOLERATED = (
+    "DISCOVER",
+    "LOWER",
+    "CUBIN",
+    "PTX",
+    "OBJECT",
+    "FATBIN",
+    "WRAP",
+    "CC",
+    "EXT",
+    "SOURCES",
+    "ENTRY",
+    "LINK",
+    "TORCH",
+)
 
 
 @pytest.mark.parametrize("label", [label for label, kind in KINDS.items() if kind.module])

@@ -16,7 +16,7 @@ from typing import Any
 from ..backends import get
 from ..backends.files import UnitFiles, VariantFiles, usages_of
 from ..core.converter import from_json, to_json
-from ..core.errors import KernelwrightError, Where, shown
+from ..core.errors import DefinitionError, KernelwrightError, Where, shown
 from ..core.files import canonical_json, digest_of, pretty_json, sha256_of
 from ..core.request import ASIDE
 from ..core.signature import RecordedCall, function_of
@@ -24,6 +24,9 @@ from ..runtime.arguments import outputs_of
 from ..runtime.loader import DIGEST_LINE, SCHEMA
 from ..runtime.tables import DeviceTable
 from ..toolchain.pytorch import LIBRARIES as TORCH
+
+PYTORCH = "torch"
+"""The front end of kernels that register operators with PyTorch."""
 
 REMEDY = "try again; if that does not help, remove the build folder"
 
@@ -191,6 +194,18 @@ def linked_libraries(manifest: Mapping[str, Any]) -> dict[str, str]:
     torch = {name: kernel["operators"]["torch"] for kernel in kernels if "operators" in kernel for name in TORCH}
     linked = [library for kernel in kernels for library in kernel.get("libraries", ())]
     return torch | {name: requirement for name, _, requirement in linked}
+
+
+def require_distinct_operators(kernels: Iterable[PackagedKernel]) -> None:
+    """Raise a DefinitionError if two kernels register one operator: PyTorch ends a process that loads both."""
+    owners: dict[str, str] = {}
+    for kernel in kernels:
+        entry = json.loads(kernel.entry) if f'"frontend": "{PYTORCH}"' in kernel.entry else {}
+        for name in entry.get("operators", {}).get("registered", ()):
+            if name in owners:
+                message = f"the kernels {owners[name]} and {kernel.name} both register the operator {name}"
+                raise DefinitionError(message, Where(stage="assemble"), "register it in the sources of one of them")
+            owners[name] = kernel.name
 
 
 def sealed_manifest(content: str) -> str:

@@ -222,7 +222,7 @@ class Assembly:
     def make(self, request: Package, scratch: Path) -> None:
         """Copy what is not in the package yet, and write what is generated."""
         from ..package.assemble import assemble
-        from ..package.manifest import BuiltPackage
+        from ..package.manifest import BuiltPackage, require_distinct_operators
 
         # Once for all of them: there may be thousands of products in one folder.
         self.require_folders(*{os.path.dirname(self._place(path)) for part in self._whole for path in part.products})  # noqa: PTH120
@@ -231,6 +231,7 @@ class Assembly:
             remedy = f"mend what is listed in {self._work}"
             raise KernelwrightError("no kernel is well, so there is no package", Where(stage="assemble"), remedy)
         kernels = tuple(self._packaged(part, scratch) for part in self._whole)
+        require_distinct_operators(kernels)
         package = BuiltPackage(
             *(request.name, request.version, request.tools, request.backends, kernels),
             compress=request.compress,

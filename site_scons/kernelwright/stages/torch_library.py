@@ -14,6 +14,7 @@ from ..backends.commands import ToolPaths, compile_flags, link_flags
 from ..backends.description import description_of_operators
 from ..backends.files import VariantFiles, objects_of
 from ..backends.launcher import LAUNCHER
+from ..backends.operators import registered_operators
 from ..backends.own_code import OF_DRIVER, cuda_runtime, undefined_functions
 from ..core.dependencies import IN_PACKAGE, installed_name
 from ..core.errors import DefinitionError, LoweringError, ToolError, Where
@@ -46,6 +47,9 @@ NAMESPACE = re.compile(
     r"register the namespace (\w+);.*? at ([\w./+-]+:\d+); latest registration was registered at ([\w./+-]+:\d+)", re.S
 )
 """What PyTorch says of an operator, and of a namespace, that two sources register."""
+
+IN_C = "API call failed"
+"""What is said of it if it was registered through the stable ABI."""
 
 WHAT = re.compile(r"what\(\):\s*(.*)|^(\w+Error: .*)", re.M)
 """What PyTorch says of another problem."""
@@ -191,7 +195,7 @@ class Registering:
         try:
             stage.tool(command, scratch, scratch, "mend the sources", kind="torch", called="PyTorch")
         except ToolError as error:
-            raise _refused(error, stage.where) from error
+            raise _refused(error, stage) from error
         registered: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
         output.unlink()
         return registered
@@ -237,18 +241,33 @@ def _unregistered(name: str, found: Mapping[str, Any], undefined: Undefined, whe
     return DefinitionError(message, where, remedy)
 
 
-def _refused(error: ToolError, where: Where) -> DefinitionError:
+def _refused(error: ToolError, stage: StageRun) -> DefinitionError:
     """The error for a library that PyTorch refuses."""
+    where, once = stage.where, "call m.def for it once; m.impl may follow for each device"
     said = error.detail or ""
     if found := TWICE.search(said):
         message = f"two sources register the operator {found[1]}: {found[3]} and {found[2]}"
-        return DefinitionError(message, where, "call m.def for it once; m.impl may follow for each device")
+        return DefinitionError(message, where, once)
     if found := NAMESPACE.search(said):
         message = f"two sources have TORCH_LIBRARY({found[1]}, m): {found[2]} and {found[3]}"
         return DefinitionError(message, where, f"write TORCH_LIBRARY_FRAGMENT({found[1]}, m) in one of them")
+    if IN_C in said and (twice := _defined_twice([Path(path) for path in stage.sources if path.endswith(".o")])):
+        message = f"two sources register the operator {twice[0]}: {twice[1]} and {twice[2]}"
+        return DefinitionError(message, where, once)
     found = WHAT.search(said)
     message = f"PyTorch refuses its library: {(found[1] or found[2]) if found else error.message}"
     return DefinitionError(message, where, "mend what the sources register", error.detail)
+
+
+def _defined_twice(objects: list[Path]) -> tuple[str, str, str] | None:
+    """An operator whose schema two objects have, and the names of their sources."""
+    owners: dict[str, str] = {}
+    for path in objects:
+        for name in registered_operators([path]):
+            if name in owners:
+                return name, owners[name], path.stem
+            owners[name] = path.stem
+    return None
 
 
 def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], glibc: Stage | None) -> Stage:

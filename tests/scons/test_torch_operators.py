@@ -1,0 +1,380 @@
+"""Sources that register operators with PyTorch, built for PyTorch and called in it.
+
+They take long, because PyTorch's headers do, and each library is loaded beside PyTorch. No GPU is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from support.project import Project
+from support.wheels import inside
+
+torch = pytest.importorskip("torch")
+
+SCONSTRUCT = """\
+from kernelwright.scons import generate
+env = Environment(tools=[generate])
+package = env.KernelPackage("demo", env.Glob("kernels/*.py"))
+env.Default(package)
+env.KernelWheel(package)
+"""
+
+SETTINGS = """\
+[project]
+name = "demo"
+version = "1.0"
+dependencies = ["torch>=2.4"]
+
+[tool.kernelwright]
+targets = ["cuda"]
+archs = ["sm_80", "compute_90"]
+"""
+
+BOUND = """\
+#include <ATen/core/Tensor.h>
+#include <torch/library.h>
+
+at::Tensor scaled(const at::Tensor& x, double factor) {
+  TORCH_CHECK(x.scalar_type() == at::kFloat, "x is not float");
+  at::Tensor y = x.clone();
+  for (int64_t i = 0; i < y.numel(); ++i) y.data_ptr<float>()[i] *= factor;
+  return y;
+}
+
+TORCH_LIBRARY(acme, m) { m.def("scaled(Tensor x, float factor=2.0) -> Tensor"); }
+TORCH_LIBRARY_IMPL(acme, CPU, m) { m.impl("scaled", &scaled); }
+"""
+
+STABLE = """\
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+using torch::stable::Tensor;
+
+__global__ void doubled(const float* x, float* y, long long n) {
+  long long i = blockIdx.x * 256LL + threadIdx.x;
+  if (i < n) y[i] = 2 * x[i];
+}
+
+Tensor twice(const Tensor& x) {
+  Tensor y = torch::stable::empty_like(x);
+  for (int64_t i = 0; i < x.numel(); ++i)
+    static_cast<float*>(y.mutable_data_ptr())[i] = 2 * static_cast<const float*>(x.const_data_ptr())[i];
+  return y;
+}
+
+Tensor twice_on_gpu(const Tensor& x) {
+  Tensor y = torch::stable::empty_like(x);
+  long long n = x.numel();
+  doubled<<<(n + 255) / 256, 256>>>(static_cast<const float*>(x.const_data_ptr()),
+                                    static_cast<float*>(y.mutable_data_ptr()), n);
+  return y;
+}
+
+STABLE_TORCH_LIBRARY(steady, m) {
+  m.def("twice(Tensor x) -> Tensor");
+  m.def("on_gpu(Tensor x) -> Tensor");
+  m.def("many.out(Tensor x, int[]? sizes=None, *, str mode='a', Tensor(a!) out) -> (Tensor(a!), int)");
+}
+STABLE_TORCH_LIBRARY_IMPL(steady, CPU, m) { m.impl("twice", TORCH_BOX(&twice)); }
+STABLE_TORCH_LIBRARY_IMPL(steady, CUDA, m) {
+  m.impl("twice", TORCH_BOX(&twice_on_gpu));
+  m.impl("on_gpu", TORCH_BOX(&twice_on_gpu));
+}
+"""
+
+RAW = """\
+#include <cstdint>
+#include <stdexcept>
+extern "C" {{
+int aoti_torch_library_init_fragment(const char*, const char*, uint32_t, void**);
+int aoti_torch_library_def(void*, const char*);
+{declared}
+}}
+namespace {{
+struct Registering {{
+  Registering() {{
+    void* library;
+    aoti_torch_library_init_fragment("{namespace}", __FILE__, __LINE__, &library);
+    if (aoti_torch_library_def(library, "{schema}")) throw std::runtime_error("aoti_torch_library_def() API call failed");
+  }}
+}} registering;
+}}  // namespace
+{more}
+"""
+"""A source that has no headers of PyTorch, which take long, and does what they do."""
+
+DEFINITIONS = """\
+from kernelwright import kernel
+from kernelwright.cuda import Operators
+
+
+@kernel(frontend="torch", sources=["bound.cpp"])
+def ops():
+    \"\"\"Scales.\"\"\"
+    return Operators("acme::scaled", schemas={"acme::scaled": "(Tensor x, float factor = 2.0) -> Tensor"})
+
+
+@kernel(frontend="torch", sources=["stable.cu"], flags=["-DTORCH_TARGET_VERSION=0x020A000000000000"])
+def steady():
+    return Operators("steady::twice", "steady::on_gpu", "steady::many.out")
+
+
+@kernel(frontend="torch", sources=["stream.cpp"])
+def stream():
+    return Operators("stream::current")
+"""
+
+
+def raw(namespace: str, schema: str, declared: str = "", more: str = "") -> str:
+    return RAW.format(namespace=namespace, schema=schema, declared=declared, more=more)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A built project, which tests do not change."""
+    project = Project.of(tmp_path_factory.mktemp("operators"), SETTINGS, own=DEFINITIONS)
+    project.write("SConstruct", SCONSTRUCT)
+    project.write("kernels/bound.cpp", BOUND)
+    project.write("kernels/stable.cu", STABLE)
+    declared = "int aoti_torch_get_current_cuda_stream(int32_t, void**);"
+    more = "int current(void** s) { return aoti_torch_get_current_cuda_stream(0, s); }"
+    project.write("kernels/stream.cpp", raw("stream", "current(int device) -> int", declared, more))
+    run = project.scons("-j2")
+    assert run.labels["TORCH"] == 3 and not {"WRAP", "CC", "LINK", "LAUNCHER"} & run.labels.keys()
+    return project
+
+
+CALLS = """
+import sys
+import demo
+assert "torch" not in sys.modules
+demo.ops
+import torch
+assert not {name for name in sys.modules if name.startswith(("tvm", "tvm_ffi"))}
+demo.steady.preload()
+x = torch.arange(4, dtype=torch.float32)
+print(torch.equal(torch.ops.acme.scaled(x), 2 * x), torch.equal(demo.ops.scaled(x, factor=3.0), 3 * x))
+print(torch.equal(demo.ops(x), 2 * x), torch.equal(demo.steady.twice(x), 2 * x), dir(demo.steady)[:3])
+print(demo.ops.schemas)
+
+def refused(function, *arguments):
+    try:
+        function(*arguments)
+    except Exception as error:
+        print(type(error).__name__, str(error).split("This could")[0].strip())
+
+refused(torch.ops.acme.scaled, x.double())
+refused(demo.steady.on_gpu, x)
+refused(demo.steady, x)
+refused(lambda: demo.ops.gelu)
+refused(lambda: demo.stream)
+
+@torch.library.register_fake("acme::scaled")
+def _(x, factor=2.0):
+    return torch.empty_like(x)
+
+compiled = torch.compile(lambda x: demo.ops.scaled(x) + torch.ops.acme.scaled(x, 3.0), fullgraph=True, backend="eager")
+print(torch.equal(compiled(x), 5 * x))
+demo._loader._kernels.clear()
+refused(lambda: demo._loader.kernel("ops"))
+"""
+
+
+def test_operators_are_called_by_name_and_in_torch_ops_and_errors_are_pytorchs(built: Project) -> None:
+    lines = built.python(CALLS).splitlines()
+    assert lines[:3] == [
+        "True True",
+        "True True ['many_out', 'on_gpu', 'operators']",
+        "{'acme::scaled': '(Tensor x, float factor=2.) -> Tensor'}",
+    ]
+    assert lines[3].startswith("RuntimeError x is not float")
+    rest = "\n".join(lines[4:])
+    assert "Could not run 'steady::on_gpu' with arguments from the 'CPU' backend." in rest
+    assert "TypeError kernel 'steady' has several operators, and is called by their names: twice, on_gpu," in rest
+    assert "AttributeError kernel 'ops' has no operator 'gelu'; it has scaled" in rest
+    assert "ImportError kernel 'stream' of 'demo' needs PyTorch with CUDA, and this is PyTorch" in rest
+    assert "kernel 'ops' of 'demo' registers the operator acme::scaled, which this process has already" in rest
+    assert "True" in lines[4:]  # what torch.compile made
+
+
+VERSIONS = """
+import torch
+import demo._runtime.torch_ops as loads
+import demo
+for version in ("2.9.1", "{minor}.7+cu130", "3.0.0"):
+    for name in ("ops", "steady"):
+        torch.__version__ = version
+        try:
+            loads._require_torch(demo.manifest()["kernels"][name]["operators"], name)
+            print(version, name, "suits")
+        except ImportError as error:
+            print(version, *str(error).splitlines())
+"""
+
+
+def test_what_is_bound_to_a_minor_version_refuses_others_and_the_stable_abi_takes_newer_ones(built: Project) -> None:
+    minor = ".".join(torch.__version__.split(".")[:2])
+    lines = built.python(VERSIONS.replace("{minor}", minor)).splitlines()
+    wants = f"was built with PyTorch {torch.__version__} and needs"
+    assert lines[0].startswith(f"2.9.1 ops {wants} torch=={minor}.*, and this is PyTorch 2.9.1   remedy: pip install")
+    assert lines[1].startswith(f"2.9.1 steady {wants} torch>=2.10, and this is PyTorch 2.9.1 ")
+    assert lines[2:4] == [f"{minor}.7+cu130 ops suits", f"{minor}.7+cu130 steady suits"]
+    assert lines[4].startswith(f"3.0.0 ops {wants}") and lines[5] == "3.0.0 steady suits"
+
+
+def test_libraries_need_those_of_pytorch_by_name_and_only_what_they_call(built: Project) -> None:
+    from elftools.elf.elffile import ELFFile
+
+    def tags(name: str) -> dict[str, list[str]]:
+        with (built.folder / f"build/demo/_lib/{name}.so").open("rb") as stream:
+            dynamic = ELFFile(stream).get_section_by_name(".dynamic")
+            found = [(tag.entry.d_tag, tag) for tag in dynamic.iter_tags()]
+        assert not {"DT_RPATH", "DT_RUNPATH"} & {tag for tag, _ in found}
+        return {"needed": sorted(tag.needed for kind, tag in found if kind == "DT_NEEDED")}
+
+    assert {"libc10.so", "libtorch_cpu.so"} < {*tags("ops")["needed"]}
+    assert "libtorch_cpu.so" in tags("steady")["needed"] and "libc10.so" not in tags("steady")["needed"]
+    assert {"libtorch_cuda.so", "libtorch_cpu.so"} < {*tags("stream")["needed"]}
+    kernels = json.loads((built.folder / "build/demo/manifest.json").read_text())["kernels"]
+    assert [kernels[name]["operators"]["needs_cuda"] for name in ("ops", "steady", "stream")] == [False, False, True]
+    assert kernels["steady"]["operators"]["registered"]["steady::twice"]["keys"] == ["CPU", "CUDA"]
+
+
+def test_stubs_have_the_types_of_the_schemas(built: Project) -> None:
+    stub = (built.folder / "build/demo/__init__.pyi").read_text()
+    assert "def scaled(self, x: _torch.Tensor, factor: _b.float = ...) -> _torch.Tensor: ..." in stub
+    assert (
+        "def many_out(self, x: _torch.Tensor, sizes: _b.list[_b.int] | None = ..., *, mode: _b.str = ..., "
+        "out: _torch.Tensor) -> _b.tuple[_torch.Tensor, _b.int]: ..." in stub
+    )
+
+
+def test_a_wheel_depends_on_the_pytorch_that_its_libraries_were_built_for(built: Project, tmp_path) -> None:
+    project, minor = built.copied(tmp_path / "wheel"), ".".join(torch.__version__.split(".")[:2])
+    said = project.scons("wheel", ok=False).output
+    assert f'for which kernel ops was built: add "torch=={minor}.*" to project.dependencies' in said
+    assert 'for which kernel steady was built: add "torch>=2.10" to project.dependencies' in said
+    project.replace("pyproject.toml", "torch>=2.4", f"torch=={minor}.*")
+    project.scons("wheel")
+    (wheel,) = (project.folder / "dist").glob("*.whl")
+    assert not [name for name in inside(wheel) if "torch_cpu" in name or "libc10" in name]
+    assert "all well" in project.kernelwright("verify", wheel)
+
+
+def test_a_call_compiles_no_operators_on_demand(built: Project) -> None:
+    code = """
+        import kernelwright
+        try:
+            kernelwright.load("kernels/own.py").ops.compile()
+        except kernelwright.KernelwrightError as error:
+            print(error)
+        """
+    assert "so it is not compiled for a call\n  remedy: build the package with scons" in built.python(code)
+
+
+FRAGMENT = """\
+#include <torch/library.h>
+TORCH_LIBRARY_FRAGMENT(wrong, m) { m.def("gelu(Tensor x) -> Tensor"); }
+"""
+SILU = "silu(Tensor x) -> Tensor"
+SOURCES = {
+    "one.cpp": raw("wrong", SILU),
+    "two.cpp": raw("wrong", SILU),
+    "lacking.cpp": raw("lacking", SILU, more="int lacking(int); int calls(int x) { return lacking(x); }"),
+    "python.cpp": raw(
+        "python", SILU, "void* PyObject_Call(void*, void*, void*);", "void* f() { return PyObject_Call(0, 0, 0); }"
+    ),
+    "driver.cpp": raw("driver", SILU, "int cuInit(unsigned);", "int begin() { return cuInit(0); }"),
+    "named.cpp": raw("named", SILU),
+    "schema.cpp": raw("schema", SILU),
+    "first.cpp": FRAGMENT,
+    "second.cpp": FRAGMENT,
+}
+
+WRONG = """\
+from kernelwright import kernel
+from kernelwright.cuda import Operators
+
+
+@kernel(frontend="torch", sources=["one.cpp", "two.cpp"])
+def twice():
+    return Operators("wrong::silu")
+
+
+@kernel(frontend="torch", sources=["first.cpp", "second.cpp"])
+def fragments():
+    return Operators("wrong::gelu")
+
+
+@kernel(frontend="torch", sources=["lacking.cpp"])
+def lacking():
+    return Operators("lacking::silu")
+
+
+@kernel(frontend="torch", sources=["python.cpp"])
+def python():
+    return Operators("python::silu")
+
+
+@kernel(frontend="torch", sources=["driver.cpp"])
+def driver():
+    return Operators("driver::silu")
+
+
+@kernel(frontend="torch", sources=["named.cpp"])
+def named():
+    return Operators("named::gelu")
+
+
+@kernel(frontend="torch", sources=["schema.cpp"])
+def schema():
+    return Operators("schema::silu", schemas={"schema::silu": "(Tensor x, int n) -> Tensor"})
+"""
+
+TWO = """\
+from kernelwright import kernel
+from kernelwright.cuda import Operators
+
+
+@kernel(frontend="torch", sources=["{first}.cpp"])
+def a():
+    return Operators("wrong::silu")
+
+
+@kernel(frontend="torch", sources=["{second}.cpp"])
+def b():
+    return Operators("wrong::silu")
+"""
+
+SAID = {
+    "twice": r"two sources register the operator silu: one.cpp and two.cpp",
+    "fragments": r"two sources register the operator wrong::gelu: kernels/first.cpp:2 and kernels/second.cpp:2",
+    "lacking": r"undefined reference to `lacking\(int\)'(.|\n)*remedy: list the source that has it in sources",
+    "python": r"its sources are a module of Python(.|\n)*remedy: register functions with TORCH_LIBRARY",
+    "driver": r"undefined reference to `cuInit'(.|\n)*remedy: get the function with cudaGetDriverEntryPoint",
+    "named": r"its sources do not register named::gelu; they register named::silu",
+    "schema": r"the schema of schema::silu is \(Tensor x\) -> Tensor, and schemas says \(Tensor x, int n\) -> Tensor",
+}
+
+
+def test_what_cannot_be_registered_is_an_error_that_says_what_to_do(tmp_path) -> None:
+    project = Project.of(tmp_path / "wrong", SETTINGS, own=WRONG)
+    for name, text in SOURCES.items():
+        project.write(f"kernels/{name}", text)
+    said = project.scons("-k", "-j2", ok=False).output
+    for name, words in SAID.items():
+        assert re.search(words, said), f"{name}: {said}"
+
+
+def test_kernels_that_share_a_source_or_an_operator_are_an_error(tmp_path) -> None:
+    project = Project.of(tmp_path / "shared", SETTINGS, own=TWO.format(first="one", second="one"))
+    project.write("kernels/one.cpp", SOURCES["one.cpp"])
+    project.write("kernels/two.cpp", SOURCES["two.cpp"])
+    assert "a, b have a source in common, which PyTorch loads once only" in project.scons(ok=False).output
+    project.write("kernels/own.py", TWO.format(first="one", second="two"))
+    assert "the kernels a and b both register the operator wrong::silu" in project.scons(ok=False).output
