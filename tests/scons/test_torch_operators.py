@@ -100,7 +100,7 @@ struct Registering {{
   Registering() {{
     void* library;
     aoti_torch_library_init_fragment("{namespace}", __FILE__, __LINE__, &library);
-    if (aoti_torch_library_def(library, "{schema}")) throw std::runtime_error("aoti_torch_library_def() API call failed");
+    if (aoti_torch_library_def(library, "{schema}")) throw std::runtime_error("API call failed");
   }}
 }} registering;
 }}  // namespace

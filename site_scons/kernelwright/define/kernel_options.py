@@ -308,14 +308,15 @@ class KernelOptions(OwnOptions):
         "tir",
         "string",
         "What the definition is written in: `tir`, `cuda` for [CUDA C++](cuda-cpp.md), `cutedsl` for "
-        "[CuTe DSL](cutedsl.md), `triton` for [Triton](triton.md), or `tilelang` for [TileLang](tilelang.md).",
+        "[CuTe DSL](cutedsl.md), `triton` for [Triton](triton.md), `tilelang` for [TileLang](tilelang.md), or `torch` "
+        "for sources [for PyTorch](cuda-cpp.md#operators-for-pytorch).",
         _as_given,
         "`tir`",
     )
     sources: Sequence[str] = _option(
         (),
         "list",
-        'With `frontend="cuda"`, sources with '
+        'With `frontend="cuda"` or `"torch"`, sources with '
         "[host code of their own](cuda-cpp.md#sources-with-their-own-host-code): paths relative to the folder of "
         "the definition file, or `package:` and a path in an installed package.",
         _named_by(check_sources),
@@ -323,8 +324,8 @@ class KernelOptions(OwnOptions):
     includes: Sequence[str] = _option(
         (),
         "list",
-        'With `frontend="cuda"`, [folders of headers](cuda-cpp.md#folders-of-headers): paths relative to the '
-        "folder of the definition file, `package:` and a path in an installed package, or absolute paths.",
+        'With `frontend="cuda"` or `"torch"`, [folders of headers](cuda-cpp.md#folders-of-headers): paths relative to '
+        "the folder of the definition file, `package:` and a path in an installed package, or absolute paths.",
         _named_by(check_includes),
     )
     libraries: Sequence[str] = _option(

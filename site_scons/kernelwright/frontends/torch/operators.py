@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Mapping
 
@@ -9,6 +10,9 @@ from ...core.errors import DefinitionError, Where, shown
 
 NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", re.ASCII)
 """The name of an operator: its namespace, its own name, and that of an overload, if it has one."""
+
+TAKEN = ("devices", "operators", "preload", "schemas")
+"""Other attributes of what callers get."""
 
 EXAMPLE = 'write, for example, Operators("acme::rms_norm", "acme::silu")'
 
@@ -36,6 +40,10 @@ class Operators:
         if twice := [name for number, name in enumerate(own) if name in own[:number]]:
             message = f"Operators has two that are called {twice[0]!r}, and callers could reach one of them"
             raise DefinitionError(message, where, "put one of them into another kernel, with other sources")
+        if taken := [name for name in own if name in TAKEN or keyword.iskeyword(name)]:
+            full = self.names[own.index(taken[0])]
+            message = f"Operators has {full!r}, and what loads them has that name for something else"
+            raise DefinitionError(message, where, "give the operator another name, or leave it to torch.ops")
         if not isinstance(self.schemas, Mapping) or not all(
             name in self.names and isinstance(text, str) for name, text in self.schemas.items()
         ):

@@ -1,0 +1,160 @@
+"""Operators for PyTorch: what definitions may say, which PyTorch they need, their stubs, and what is in wheels."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernelwright import kernel
+from kernelwright.backends import torch_ops
+from kernelwright.backends.description import description_of_operators
+from kernelwright.core.errors import DefinitionError, Where
+from kernelwright.core.records import Record
+from kernelwright.cuda import Operators
+from kernelwright.frontends import get
+from kernelwright.package.manifest import PackagedKernel, require_distinct_operators
+from kernelwright.package.torch_operators import operator_problems
+from kernelwright.toolchain.pytorch import Torch, Undefined, sorted_out, stand_in_text
+
+WHERE = Where("ops", "default", "lower", "ops.py:3")
+TORCH = Torch("2.13.0+cpu", "0" * 64, Path("/nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("operators", "message"),
+    [
+        (Operators(), "Operators names none"),
+        (Operators("silu"), "Operators has 'silu', which is no name of one"),
+        (Operators(3), "Operators has 3, which is no name of one"),  # type: ignore[arg-type]
+        (Operators("a::silu", "b::silu"), "Operators has two that are called 'silu'"),
+        (Operators("a::preload"), "Operators has 'a::preload', and what loads them has that name for something else"),
+        (Operators("a::silu", schemas={"a::gelu": "()"}), "schemas is {'a::gelu': '()'}"),
+    ],
+)
+def test_what_is_no_list_of_operators_is_an_error(operators: Operators, message: str) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        operators.check(WHERE)
+    assert caught.value.message.startswith(message) and caught.value.remedy and caught.value.where == WHERE
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"outputs": ["y"]}, "outputs"),
+        ({"backends": ["torch"]}, "backends"),
+        ({"configs": [{"n": 1}]}, "configs"),
+        ({"requires": ["n > 1"]}, "requires"),
+        ({"tolerance": 0.1}, "tolerance"),
+    ],
+)
+def test_an_option_about_calls_is_an_error(options: dict[str, Any], named: str) -> None:
+    def ops(n: int = 0) -> None: ...
+
+    declared = kernel(frontend="torch", sources=["a.cu"], **options)(ops if "configs" in options else lambda_free)
+    with pytest.raises(DefinitionError, match=f"it has {named}, which its operators cannot have") as caught:
+        get("torch").check(declared, WHERE)
+    assert caught.value.remedy and f"leave {named} out" in caught.value.remedy
+
+
+def lambda_free() -> None: ...
+
+
+def test_a_kernel_without_sources_is_an_error() -> None:
+    with pytest.raises(DefinitionError, match="it has no sources, which would register its operators"):
+        get("torch").check(kernel(frontend="torch")(lambda_free), WHERE)
+
+
+@pytest.mark.parametrize(
+    ("is_stable", "flags", "requirement"),
+    [
+        (False, ("-DTORCH_TARGET_VERSION=0x020A000000000000",), "torch==2.13.*"),
+        (True, (), "torch>=2.13"),
+        (True, ("-O2", "-DTORCH_TARGET_VERSION=0x020A000000000000"), "torch>=2.10"),
+        (True, ("-D", "TORCH_TARGET_VERSION=0x0209000000000000ULL"), "torch>=2.9"),
+    ],
+)
+def test_which_pytorch_a_library_needs(is_stable: bool, flags: tuple[str, ...], requirement: str) -> None:
+    assert TORCH.requirement(is_stable, flags) == requirement
+
+
+def test_what_a_library_calls_decides_whether_it_is_stable_and_needs_cuda() -> None:
+    stream, guard = "_ZNK3c104cuda10CUDAStream6streamEv", "aoti_torch_create_cuda_guard"
+    found = sorted_out([stream, guard, "_ZN2at4cuda24getCurrentDevicePropertiesEv", "cuInit", "lacking"], [])
+    assert found.cuda == {
+        "libc10_cuda.so": [stream],
+        "libtorch_cuda.so": [guard, "_ZN2at4cuda24getCurrentDevicePropertiesEv"],
+    }
+    assert found.rest == ("cuInit", "lacking") and not found.is_stable
+    stable = Undefined(("aoti_torch_get_sizes", "torch_library_impl"), {"libtorch_cuda.so": [guard]}, ())
+    assert stable.is_stable and not Undefined(("_ZN3c105ErrorD1Ev",), {}, ()).is_stable
+    assert f".globl {guard}\n" in stand_in_text([guard])
+
+
+@pytest.mark.parametrize(
+    ("schema", "method"),
+    [
+        ("(Tensor x, float eps=1.0000000000000001e-05) -> Tensor", "f(self, x: Tensor, eps: float=...) -> Tensor"),
+        ("(Tensor(a!) out, Tensor x) -> ()", "f(self, out: Tensor, x: Tensor) -> None"),
+        ("(Tensor? x, int[2] n, *, SymInt[]? s=None) -> Tensor[]", None),
+        ("(Tensor(a!)[] out, ScalarType? d=None) -> (Tensor, Tensor(a!), int)", None),
+        ("(Tensor self, Device device) -> bool", "f(self, *arguments: _Any, **named: _Any) -> bool"),
+        ("(__torch__.torch.classes.acme.Queue q) -> Any", "f(self, q: _Any) -> _Any"),
+    ],
+)
+def test_a_stub_has_the_types_of_a_schema(schema: str, method: str | None) -> None:
+    entry = {"doc": "Some.", "operators": {"names": ["a::f"], "registered": {"a::f": {"schema": schema, "keys": []}}}}
+    class_, _ = ast.parse(torch_ops.BACKEND.stub("ops", entry)).body
+    assert isinstance(class_, ast.ClassDef)
+    methods = [node for node in class_.body if isinstance(node, ast.FunctionDef)]
+    assert [node.name for node in methods] == ["f", "__call__"]
+    text = ast.unparse(methods[0]).replace("_torch.", "").replace("_b.", "").split("def ")[1].partition(":\n")[0]
+    if method:
+        assert text == method
+    elif "SymInt" in schema:
+        assert text == "f(self, x: Tensor | None, n: list[int], *, s: list[int] | None=...) -> list[Tensor]"
+    else:
+        assert text == "f(self, out: list[Tensor], d: dtype | None=...) -> tuple[Tensor, Tensor, int]"
+    assert f"a::f{schema}" in (ast.get_docstring(class_) or "")
+
+
+OPERATORS = {
+    "torch": "torch>=2.10",
+    "built_with": "2.13.0",
+    "needs_cuda": False,
+    "names": ["a::f"],
+    "registered": {"a::f": {"schema": "(Tensor x) -> Tensor", "keys": ["CPU"]}},
+}
+
+
+def problems(*needs: str, described: dict[str, Any] | None = None) -> list[str]:
+    said = described or OPERATORS
+    library = description_of_operators("ops", OPERATORS).encode()
+    return list(operator_problems("ops", Record({"operators": said}, ""), library, needs))
+
+
+def test_a_wheel_asks_for_a_pytorch_that_suits() -> None:
+    for need in ("torch>=2.10", "torch==2.12.*", "Torch ~= 2.11", "torch>=2.10,<3"):
+        assert problems("numpy", need) == []
+    for need in ("torch", "torch>=2.9", "torch<2.12", "torch>=2.10; extra == 'gpu'", "torchvision>=2.10", "torch==9.9"):
+        assert 'add "torch>=2.10" to project.dependencies' in "".join(problems(need)), need
+
+
+def test_a_manifest_of_other_operators_than_the_library_has_is_found() -> None:
+    other = {**OPERATORS, "names": ["a::g"]}
+    assert [line for line in problems("torch>=2.10", described=other) if "does not register 'a::g'" in line]
+    assert [line for line in problems("torch>=2.10", described=other) if "not what the manifest says" in line]
+    with pytest.raises(ValueError, match="needs_cuda"):
+        problems("torch>=2.10", described={key: value for key, value in OPERATORS.items() if key != "needs_cuda"})
+
+
+def test_two_kernels_with_one_operator_are_an_error() -> None:
+    def packaged(name: str, *operators: str) -> PackagedKernel:
+        registered = ", ".join(f'"{operator}": {{}}' for operator in operators)
+        entry = f'{{"frontend": "torch", "operators": {{"registered": {{{registered}}}}}}}'
+        return PackagedKernel(name, entry, ("torch_ops",), {})
+
+    require_distinct_operators([packaged("a", "a::f"), packaged("b", "a::g"), PackagedKernel("c", "{", (), {})])
+    with pytest.raises(DefinitionError, match="the kernels a and b both register the operator a::f"):
+        require_distinct_operators([packaged("a", "a::f"), packaged("b", "a::g", "a::f")])
