@@ -10,7 +10,7 @@ import re
 
 import pytest
 from support.project import Project
-from support.wheels import inside
+from support.wheels import inside, metadata_of
 
 torch = pytest.importorskip("torch")
 
@@ -260,8 +260,10 @@ def test_a_wheel_depends_on_the_pytorch_that_its_libraries_were_built_for(built:
     assert f'for which kernel ops was built: add "torch=={minor}.*" to project.dependencies' in said
     assert 'for which kernel steady was built: add "torch>=2.10" to project.dependencies' in said
     project.replace("pyproject.toml", "torch>=2.4", f"torch=={minor}.*")
+    project.replace("pyproject.toml", "archs =", 'backends = ["torch_ops"]\narchs =')
     project.scons("wheel")
     (wheel,) = (project.folder / "dist").glob("*.whl")
+    assert "apache-tvm-ffi" not in metadata_of(wheel)
     assert not [name for name in inside(wheel) if "torch_cpu" in name or "libc10" in name]
     assert "all well" in project.kernelwright("verify", wheel)
 

@@ -14,7 +14,7 @@ from support.launcher_build import plan, signature, tensor
 
 def test_every_name_is_a_backend_that_calls_a_target_and_users_know_one_by_another_name() -> None:
     assert backends.names()[0] == "tvm_ffi"
-    assert backends.choices() == ("auto", *backends.names())
+    assert backends.choices() == ("auto", *backends.all_names())
     for name in backends.names():
         assert set(backends.get(name).targets) <= {"llvm", "cuda"} and backends.get(name).targets
     with pytest.raises(SettingsError, match=r"unknown backend 'x'\n.*the backends are: tvm_ffi") as caught:

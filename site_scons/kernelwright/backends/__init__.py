@@ -18,7 +18,8 @@ MODULES = ("tvm_ffi", "cython", "cuda_core", "torch", "jax")
 """The names of the backends, which are those of their modules here; the default comes first."""
 
 OF_FRONT_ENDS = ("torch_ops",)
-"""Those of kernels whose front end leaves no choice (``FrontEnd.backends``). No setting names them."""
+"""Those of kernels whose front end leaves no choice (``FrontEnd.backends``). A package that has only such kernels may
+name them in its settings, so that it needs nothing else."""
 
 AUTO = "auto"
 """In settings: for each target of a kernel the first backend that can call it."""
@@ -48,7 +49,7 @@ def get(name: str) -> Backend:
 
 def choices() -> tuple[str, ...]:
     """What the setting ``backends`` may list."""
-    return (AUTO, *MODULES)
+    return (AUTO, *all_names())
 
 
 def resolve(listed: Iterable[str], targets: Collection[str]) -> tuple[str, ...]:

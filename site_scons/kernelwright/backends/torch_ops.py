@@ -27,7 +27,6 @@ class TorchOps(Backend):
 
     name = "torch_ops"
     targets = ("cuda",)
-    library = False
     run_needs = (Need("torch", "torch>=2.4"),)
     runtime = ("torch_ops.py",)
 

@@ -81,12 +81,13 @@ class _Kernel:
         variants = tuple(self._variant(slug, config) for config, slug in record.listed)
         chosen = [backends.get(name) for name in kernel.selection.backends]
         products: dict[str, str] = {}
-        library = self._library(variants) if any(backend.library for backend in chosen) else None
-        if library:
+        library = None
+        if kernel.front_end.backends:
+            library = self._add(torch_library.make(kernel, variants, self._glibc))
+        elif any(backend.library for backend in chosen):
+            library = self._library(variants)
             for shared in [self._launcher, *filter(None, [self._source_library])]:
                 products[f"{LIBRARIES}/{Path(shared.paths[0]).name}"] = shared.paths[0]
-        elif kernel.front_end.backends:
-            library = self._add(torch_library.make(kernel, variants, self._glibc))
         if library:
             products[library_of(record.name)] = library.paths[0]
         if kernel.package.images_in == "package":

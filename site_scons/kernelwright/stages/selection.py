@@ -107,7 +107,8 @@ def select(record: KernelRecord, settings: Settings) -> KernelSelection:
     built = {target: listed for target, listed in archs.items() if listed}
     own_backends = frontends.of(record, where).backends
     allowed_backends = own_backends or _allowed(record, settings, tuple(built), where)
-    chosen = backends.resolve(allowed_backends, built)
+    callable_by = [name for name in allowed_backends if own_backends or name not in backends.OF_FRONT_ENDS]
+    chosen = backends.resolve(callable_by, built)
     for target in built:
         if not any(target in backends.get(name).targets for name in chosen):
             remedy = f"add one of {', '.join(_calling(target))} to backends, or remove {target!r} from targets"
