@@ -12,7 +12,7 @@ from typing import Any
 
 from ..backends.commands import ToolPaths, compile_flags, link_flags
 from ..backends.description import description_of_operators
-from ..backends.files import VariantFiles, objects_of
+from ..backends.files import VariantFiles, own_of
 from ..backends.launcher import LAUNCHER
 from ..backends.operators import registered_operators
 from ..backends.own_code import OF_DRIVER, cuda_runtime, undefined_functions
@@ -155,7 +155,7 @@ class Registering:
 
     def objects(self, variants: tuple[VariantFiles, ...]) -> list[str]:
         """Paths of the objects of the sources, relative to the folder in which the linker runs."""
-        return [Path(path).relative_to(self.top).as_posix() for path in objects_of(variants)]
+        return [Path(path).relative_to(self.top).as_posix() for path in own_of(variants)]
 
     def _require_defined(self, undefined: Undefined, objects: list[str], scratch: Path, stage: StageRun) -> None:
         """Raise an error for symbols that nobody defines where the library runs; the linker says who calls them."""
@@ -265,9 +265,14 @@ def _defined_twice(objects: list[Path]) -> tuple[str, str, str] | None:
     for path in objects:
         for name in registered_operators([path]):
             if name in owners:
-                return name, owners[name], path.stem
-            owners[name] = path.stem
+                return name, owners[name], _source_of(path)
+            owners[name] = _source_of(path)
     return None
+
+
+def _source_of(path: Path) -> str:
+    """The name of the source that an object is made of; its own has a digest at the end."""
+    return path.stem.rpartition("-")[0]
 
 
 def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], glibc: Stage | None) -> Stage:
@@ -281,8 +286,10 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], glibc: Stage
         ToolchainError: PyTorch is not installed, or CUDA's runtime is not.
     """
     name, compiler, where = kernel.name, kernel.tools.host_compiler, kernel.where("link")
-    if len(kernel.linked_names) > 1:
-        message = f"the kernels {', '.join(kernel.linked_names)} have a source in common, which PyTorch loads once only"
+    own = set(kernel.record.options.sources)
+    linked = sorted(found.name for found in kernel.definition.kernels if own.intersection(found.options.sources))
+    if len(linked) > 1:
+        message = f"the kernels {', '.join(linked)} have a source in common, which PyTorch loads once only"
         raise DefinitionError(message, where, "name all operators in the Operators of one kernel")
     runtime = str(cuda_runtime(kernel.tools.nvcc.path if kernel.tools.nvcc else "", where))
     torch, content = find_torch(where), sha256_of(Path(runtime))
@@ -294,7 +301,7 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], glibc: Stage
         top=top,
     )
     outputs = files_in(kernel.folder, (f"{name}.so", "compile.sh", "entry.json", OWN))
-    sources = [*(glibc.paths if glibc else []), *objects_of(variants), *entry.sources_of(variants)]
+    sources = [*(glibc.paths if glibc else []), *own_of(variants), *entry.sources_of(variants)]
     stage = Stage("TORCH", name, where, request, outputs, sources)
     recorded = {INSTALLED + library.distribution: library.recorded for library in kernel.libraries}
     stage.outside = {**recorded, INSTALLED + "torch": torch.recorded, installed_name(Path(runtime)): content}
