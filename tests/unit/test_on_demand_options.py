@@ -31,7 +31,7 @@ from support.launchers import STANDIN
 WRONG = {
     "KERNELWRIGHT_TARGET": ("gpu", "auto, llvm, cuda"),
     "KERNELWRIGHT_ARCHS": ("sm90", "sm_80, sm_90a, ... or compute_80 (PTX), ... for CUDA; or native"),
-    "KERNELWRIGHT_BACKEND": ("ctypes", ", ".join(backends.choices())),
+    "KERNELWRIGHT_BACKEND": ("ctypes", ", ".join([backends.AUTO, *backends.names()])),
     "KERNELWRIGHT_VERBOSE": ("loud", "1, true, yes, on, 0, false, no, off"),
     "KERNELWRIGHT_NUM_WORKERS": ("0", "a number from 1 up"),
     "KERNELWRIGHT_DISABLE_CACHE": ("2", "1, true, yes, on, 0, false, no, off"),

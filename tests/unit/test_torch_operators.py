@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kernelwright import kernel
 from kernelwright.backends import torch_ops
 from kernelwright.backends.description import description_of_operators
-from kernelwright.core.errors import DefinitionError, Where
+from kernelwright.core.errors import DefinitionError, ToolError, Where
 from kernelwright.core.records import Record
 from kernelwright.cuda import Operators
 from kernelwright.frontends import get
 from kernelwright.package.manifest import PackagedKernel, require_distinct_operators
 from kernelwright.package.torch_operators import operator_problems
+from kernelwright.stages.torch_library import _refused
 from kernelwright.toolchain.pytorch import Torch, Undefined, sorted_out, stand_in_text
 
 WHERE = Where("ops", "default", "lower", "ops.py:3")
@@ -117,6 +119,29 @@ def test_a_stub_has_the_types_of_a_schema(schema: str, method: str | None) -> No
     else:
         assert text == "f(self, out: list[Tensor], d: dtype | None=...) -> tuple[Tensor, Tensor, int]"
     assert f"a::f{schema}" in (ast.get_docstring(class_) or "")
+
+
+REFUSED = {
+    "Tried to register an operator (a::f(Tensor x) -> Tensor) with the same name and overload name multiple times. "
+    "Each overload's schema should only be registered with a single call to def(). Duplicate registration: registered "
+    "at k/b.cpp:5. Original registration: registered at k/a.cpp:4\nException raised from registerDef": (
+        "two sources register the operator a::f: k/a.cpp:4 and k/b.cpp:5"
+    ),
+    "Only a single TORCH_LIBRARY can be used to register the namespace a; please put all of your definitions in a "
+    "single TORCH_LIBRARY block.  If you were trying to specify implementations, consider using TORCH_LIBRARY_IMPL "
+    "(which can be duplicated).  Previous registration of TORCH_LIBRARY was registered at k/a.cpp:4; latest "
+    "registration was registered at k/b.cpp:5": "two sources have TORCH_LIBRARY(a, m): k/a.cpp:4 and k/b.cpp:5",
+    "no valid kernel": "PyTorch refuses its library: no valid kernel",
+}
+"""What PyTorch 2.13 says when it ends the process -> what an error says."""
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_what_pytorch_refuses_is_said_with_the_places_in_the_sources(said: str) -> None:
+    output = f"terminate called after throwing an instance of 'c10::Error'\n  what():  {said}\n"
+    stage: Any = SimpleNamespace(where=WHERE, sources=[])
+    error = _refused(ToolError(["python"], -6, output, WHERE), stage)
+    assert error.message == REFUSED[said] and error.remedy and error.where == WHERE
 
 
 OPERATORS = {

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..backends import choices
+from ..backends import OF_FRONT_ENDS, choices
 from ..core.arch import CPU_LEVELS, TARGETS, arch_of_device, target_of
 from ..core.errors import SettingsError, Where, shown
 from ..define.pass_configs import checked_pass_configs
@@ -126,7 +126,10 @@ class Options:
         _check_archs,
     )
     backend: str | None = _option(
-        backend(*choices()), "the execution backend", "KERNELWRIGHT_BACKEND", "the project's first"
+        backend(*(name for name in choices() if name not in OF_FRONT_ENDS)),
+        "the execution backend",
+        "KERNELWRIGHT_BACKEND",
+        "the project's first",
     )
     flags: tuple[str, ...] | None = _option(FLAGS, "flags of each run of the CUDA compiler, in place of `nvcc_flags`")
     pass_configs: Mapping[str, Any] | None = _option(PASS_CONFIGS, "configs of TVM's passes, as of `@kernel`")

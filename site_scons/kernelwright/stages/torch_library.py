@@ -13,7 +13,7 @@ from typing import Any
 from ..backends.commands import ToolPaths, compile_flags, link_flags
 from ..backends.description import description_of_operators
 from ..backends.files import VariantFiles, own_of
-from ..backends.launcher import LAUNCHER
+from ..backends.launcher import OLDER
 from ..backends.operators import registered_operators
 from ..backends.own_code import OF_DRIVER, cuda_runtime, undefined_functions
 from ..core.dependencies import IN_PACKAGE, installed_name
@@ -53,8 +53,6 @@ IN_C = "API call failed"
 
 WHAT = re.compile(r"what\(\):\s*(.*)|^(\w+Error: .*)", re.M)
 """What PyTorch says of another problem."""
-
-OLDER = LAUNCHER / "older.h"
 
 OWN = "own.c"
 """What is put into the library besides the sources."""
@@ -211,7 +209,7 @@ class Registering:
         found = {name: one for name, one in registered["operators"].items() if one["schema"]}
         for name in declared:
             if name not in found:
-                raise _unregistered(name, registered["operators"], undefined, where)
+                raise _unregistered(name, registered["operators"], where)
             if name in registered["declared"] and registered["declared"][name] != found[name]["schema"]:
                 message = f"the schema of {name} is {found[name]['schema']}, and schemas says {declared[name]}"
                 raise DefinitionError(message, where, "mend the one that is wrong")
@@ -230,7 +228,7 @@ def _names_cuda(undefined: Undefined, torch: Torch) -> bool:
     return bool(here and sorted_out(undefined.torch, here).torch)
 
 
-def _unregistered(name: str, found: Mapping[str, Any], undefined: Undefined, where: Where) -> DefinitionError:
+def _unregistered(name: str, found: Mapping[str, Any], where: Where) -> DefinitionError:
     """The error for an operator that no source registers."""
     with_schemas = sorted(other for other, one in found.items() if one["schema"])
     if name in found:
@@ -286,10 +284,11 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], glibc: Stage
         ToolchainError: PyTorch is not installed, or CUDA's runtime is not.
     """
     name, compiler, where = kernel.name, kernel.tools.host_compiler, kernel.where("link")
-    own = set(kernel.record.options.sources)
-    linked = sorted(found.name for found in kernel.definition.kernels if own.intersection(found.options.sources))
-    if len(linked) > 1:
-        message = f"the kernels {', '.join(linked)} have a source in common, which PyTorch loads once only"
+    own, front_end = set(kernel.record.options.sources), kernel.front_end.name
+    others = [one for one in kernel.definition.kernels if one.options.frontend == front_end]
+    shared = sorted(found.name for found in others if own.intersection(found.options.sources))
+    if len(shared) > 1:
+        message = f"the kernels {', '.join(shared)} have a source in common, which PyTorch loads once only"
         raise DefinitionError(message, where, "name all operators in the Operators of one kernel")
     runtime = str(cuda_runtime(kernel.tools.nvcc.path if kernel.tools.nvcc else "", where))
     torch, content = find_torch(where), sha256_of(Path(runtime))
