@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.contract import contracted, copied
+from support.contract import contracted, copied, forgotten
 
 torch = pytest.importorskip("torch")
 
@@ -177,14 +177,22 @@ def test_an_exported_program_runs_with_any_number_of_rows_and_survives_a_file(ke
     torch.save((x, residual, expected), tmp_path / "tensors.pt")
     code = """
     import torch
-    from contracted.backends.torch import cube, saxpy
     x, residual, expected = torch.load("tensors.pt")
+    try:
+        torch.export.load("program.pt2")
+    except RuntimeError as error:
+        assert "deserializing" in str(error), error
+    else:
+        raise AssertionError("a program was loaded without the kernels of its version")
+    from contracted.backends.torch import *
+    assert torch.ops.contracted.saxpy is saxpy.op
     torch.testing.assert_close(torch.export.load("program.pt2").module()(x, residual), expected)
     """
     env = {"PYTHONPATH": str(contracted.folder.parent), "PATH": "/usr/bin:/bin"}
     command = [sys.executable, "-c", textwrap.dedent(code)]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+    assert "resolve torch.ops.contracted_1_2_0.cube.default" in done.stderr
 
 
 def require_lines(eager: Any, traced: Any) -> None:
@@ -311,6 +319,70 @@ def test_versions_and_packages_have_namespaces_of_their_own(contracted: Any, tmp
     names = [str(package.backends.torch.saxpy.op) for package in (older, newer)]
     assert names == ["one_torch_1_0.saxpy", "other_torch_2_0_cu13.saxpy"]
     assert newer.backends.torch.saxpy(1.0, torch.ones(2), torch.ones(2)).tolist() == [2, 2]
+
+
+def test_an_operator_has_a_name_without_the_version_which_programs_do_not_keep(kernels: Any) -> None:
+    """So neither an exported program nor what PyTorch has compiled is ever one of another version."""
+    x, y = torch.randn(2, 5)
+    assert kernels.saxpy.op is torch.ops.contracted.saxpy
+    seen: list[Any] = []
+
+    def keep(graph: Any, _: Any) -> Any:
+        seen.extend(node.target for node in graph.graph.nodes if node.op == "call_function")
+        return graph
+
+    def program(x: Any, y: Any) -> Any:
+        return torch.ops.contracted.saxpy(2.0, torch.ops.contracted.saxpy.default(1.0, x, y), y)
+
+    made = torch.compile(program, backend=keep, fullgraph=True)(x, y)
+    torch.testing.assert_close(made, 2 * (x + y) + y)
+    assert {str(one).removesuffix(".default") for one in seen} == {"contracted_1_2_0.saxpy"}
+
+    class Program(torch.nn.Module):
+        def forward(self, x: Any, y: Any) -> Any:
+            return program(x, y)
+
+    exported = torch.export.export(Program(), (x, y))
+    targets = [str(node.target) for node in exported.graph.nodes if node.op == "call_function"]
+    assert targets == ["contracted_1_2_0.saxpy.default"] * 2
+    variant = kernels.whole.variant(dtype="int16")
+    assert getattr(torch.ops.contracted, variant.op.__name__) is variant.op
+
+
+def test_the_name_without_the_version_is_an_error_where_two_versions_meet(contracted: Any, tmp_path: Path) -> None:
+    older = copied(contracted.folder, tmp_path / "older", "met_torch", version="1.0")
+    first, x = older.backends.torch.saxpy, torch.ones(2)
+    assert torch.ops.met_torch.saxpy(1.0, x, x).tolist() == [2, 2]
+    with forgotten("met_torch"):
+        newer = copied(contracted.folder, tmp_path / "newer", "met_torch", version="2.0")
+        second = newer.backends.torch.saxpy
+        pattern = (
+            r"kernel 'saxpy': torch.ops.met_torch.saxpy could be that of version 1\.0 \(\S*/older/met_torch\) and 2\.0 "
+        )
+        pattern += (
+            r"\(\S*/newer/met_torch\)(.|\n)*remedy: write torch.ops.met_torch_1_0.saxpy or torch.ops.met_torch_2_0.s"
+        )
+        with pytest.raises(RuntimeError, match=pattern):
+            torch.ops.met_torch.saxpy(1.0, x, x)
+        with pytest.raises(RuntimeError, match=pattern):
+            _ = torch.ops.met_torch.saxpy.default
+        with pytest.raises(Exception, match="could be that of version 1"):
+            torch.compile(lambda: torch.ops.met_torch.saxpy(1.0, x, x), backend="eager", fullgraph=True)()
+        assert first(1.0, x, x).tolist() == second(1.0, x, x).tolist() == [2, 2]
+        assert torch.ops.met_torch_1_0.saxpy is first.op and torch.ops.met_torch_2_0.saxpy is second.op
+    assert newer.backends.torch.whole.op is torch.ops.met_torch.whole, "the other version's was not used"
+
+
+def test_an_operator_of_another_library_keeps_its_name(contracted: Any, tmp_path: Path) -> None:
+    library = torch.library.Library("taken_torch", "FRAGMENT")
+    library.define("saxpy(Tensor x) -> Tensor")
+    package = copied(contracted.folder, tmp_path, "taken_torch")
+    text = r"kernel 'saxpy': another library has registered torch\.ops\.taken_torch\.saxpy(.|\n)*remedy: rename"
+    for _ in range(2):
+        with pytest.raises(ImportError, match=text):
+            _ = package.backends.torch.saxpy
+    assert str(torch.ops.taken_torch.saxpy.default._schema).startswith("taken_torch::saxpy")
+    assert package.backends.torch.flag.op is torch.ops.taken_torch.flag
 
 
 def test_operators_are_registered_once_by_many_threads(contracted: Any, tmp_path: Path) -> None:

@@ -108,6 +108,7 @@ class Torch(Backend):
     run_needs = (Need("torch", "torch>=2.4"), Need("tvm_ffi", "apache-tvm-ffi>=0.1.13,<0.2"))
     runtime = (
         "torch_kernel.py",
+        "torch_names.py",
         "kernel.py",
         "interface.py",
         "refusal.py",

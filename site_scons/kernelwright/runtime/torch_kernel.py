@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import threading
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -25,6 +24,7 @@ from .arguments import Described, Signatures
 from .dtype import name_of_torch, torch_dtype
 from .interface import UNSIGNED, VIEW, backward_of, in_order, is_symbolic, kind_of, plain_number, unsigned_of
 from .refusal import BY_KERNEL, because, refusal_of
+from .torch_names import NameWithoutVersion, namespace_of
 
 DEVICES = {"cpu": "llvm", "cuda": "cuda"}
 """Kind of device -> target; tensors on others (``meta``) may fit a variant of any target."""
@@ -43,7 +43,8 @@ class TorchKernel:
     """The kinds of devices that it is built for: ``"cpu"``, ``"cuda"``."""
 
     op: Any
-    """The operator, ``torch.ops.<namespace>.<kernel>``; its overloads are ``default`` and ``out``."""
+    """The operator, ``torch.ops.<package>_<version>.<kernel>`` and ``torch.ops.<package>.<kernel>``; its overloads are
+    ``default`` and ``out``."""
 
     variant: Callable[..., Any]
     """``variant(**config)``: the first variant whose config has these values, as operators of its own; a KeyError, if
@@ -73,7 +74,8 @@ def load(loader: Any, name: str, entry: dict[str, Any]) -> Any:
         A function, with the attributes of :class:`TorchKernel`.
 
     Raises:
-        ImportError: a file is missing or was altered, or another build of the package has registered its operators.
+        ImportError: a file is missing or was altered, or another build of the package has registered its operators,
+            or another library has one of that name in ``torch.ops.<package>``.
     """
     loader.verified(f"backends/torch/_{name}.py")
     module = import_module(f".backends.torch._{name}", loader.package)
@@ -93,8 +95,11 @@ def _registered(operators: Operators, define: Callable[[Operators], Any]) -> Any
                 f"operators in torch.ops.{operators.namespace}\n  remedy: start a new Python process"
             )
         if function is None:
+            names = NameWithoutVersion(operators.loader, operators.kernel.name, operators.name)
+            names.require_free()
             function = operators.finished(define(operators), define)
             state[operators.name] = digest, function
+            names.offer(function.op)
         return function
 
 
@@ -115,7 +120,7 @@ class Operators:
         self.backward = backward
         self.index: int | None = kernel._index
         self.name = kernel.name if self.index is None else f"{kernel.name}__{self.index}"
-        self.namespace = re.sub(r"\W", "_", f"{loader.package}_{loader.version}", flags=re.ASCII)
+        self.namespace = namespace_of(f"{loader.package}_{loader.version}")
         self.digest = hashlib.sha256(json.dumps([kernel.name, entry], sort_keys=True).encode()).hexdigest()
         self.signatures = Signatures(kernel.name, entry)
         arguments = [argument for variant in entry["variants"] for argument in variant["arguments"]]
