@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from kernelwright.cli import main
 from support.imported_source import HEADER, KERNELS, SOURCE
+from support.kernel_builder import kernel_builder_project
 from support.project import Project
-
-pytest.importorskip("clang.cindex", reason="libclang is not installed")
+from support.standin_calls import call, make_standin
 
 
 def test_the_definitions_of_a_source_are_built_as_they_are(project: Project) -> None:
+    pytest.importorskip("clang.cindex", reason="libclang is not installed")
     for name in ("scale", "add_one"):
         (project.folder / f"kernels/{name}.py").unlink()
     project.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["cuda"]\narchs = ["sm_80"]\n')
@@ -24,3 +25,27 @@ def test_the_definitions_of_a_source_are_built_as_they_are(project: Project) -> 
     assert run.labels["LOWER"] == run.labels["CUBIN"] == len(KERNELS)
     manifest = json.loads(Path(project.folder, "build/demo/manifest.json").read_text())
     assert sorted(manifest["kernels"]) == sorted(KERNELS)
+
+
+CALL = """
+import numpy as np
+x, out = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
+def there(array):
+    return on_cuda(4, data=array.ctypes.data)
+demo.add(there(out), there(x), None, 3.0)
+print(out.tolist())
+demo.add(there(out), there(x), there(x))
+print(out.tolist(), message_of(demo.add, there(out), there(x)))
+"""
+
+
+def test_a_project_of_kernel_builder_is_built_and_called_as_it_is(tmp_path: Path) -> None:
+    """The operator works on the CPU, in memory of the test's that is passed as if a device had it."""
+    pytest.importorskip("torch")
+    project = Project.of(tmp_path / "project", '[tool.kernelwright]\ntargets = ["cuda"]\narchs = ["sm_80"]\n')
+    assert main(["import", str(kernel_builder_project(project.folder / "kernels"))]) == 0
+    project.scons("-j2")
+    make_standin(project)
+    printed, _ = call(project, CALL, capability=80)
+    assert printed.splitlines()[0] == "[0.0, 6.0, 12.0, 18.0]"
+    assert printed.splitlines()[1].startswith("[1.0, 3.0, 5.0, 7.0] TypeError: operator add: argument bias is missing")

@@ -71,6 +71,16 @@ def callers_text(symbols: Mapping[str, str]) -> str:
     return "".join(CALLER.format(name=name, symbol=symbol) for name, symbol in sorted(symbols.items()))
 
 
+def parameters_of(schema: str) -> list[str]:
+    """The parameters in a schema, each as it is written there: ``Tensor(a!) out``, ``int shift=0``.
+
+    Arguments:
+        schema: parameters and results of an operator, without its name.
+    """
+    text = schema[schema.index("(") + 1 : schema.rindex(")", 0, schema.rindex("->"))]
+    return [part.strip() for part in re.split(r",(?![^(\[]*[)\]])", text) if part.strip() not in ("", "*")]
+
+
 def require_one_result(name: str, schema: str, where: Where) -> None:
     """Raise a DefinitionError if an operator, whose arguments are not declared, returns several values."""
     returned = schema[schema.rindex("->") + 2 :].strip()
@@ -87,8 +97,7 @@ def require_schema(name: str, schema: str, arguments: Iterable[Mapping[str, Any]
         arguments: those of ``signature.json``.
     """
     remedy = f"declare what its schema says: {name}{schema}"
-    text = schema[1 : schema.rindex(")", 0, schema.rindex("->"))]
-    parameters = [part.strip() for part in re.split(r",(?![^(\[]*[)\]])", text) if part.strip() not in ("", "*")]
+    parameters = parameters_of(schema)
     declared = list(arguments)
     required = [part for part in parameters if "=" not in part]
     if not len(required) <= len(declared) <= len(parameters):

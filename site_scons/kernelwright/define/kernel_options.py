@@ -52,7 +52,8 @@ def check_sources(sources: Sequence[str], where: Where) -> None:
 def check_includes(includes: Sequence[str], where: Where) -> None:
     """Raise a DefinitionError for a name that is not one of a folder of headers."""
     for folder in includes:
-        if not is_relative(folder.removeprefix(IN_PACKAGE if folder.startswith(IN_PACKAGE) else "/")):
+        is_above = {*folder.split("/")} == {".."}
+        if not is_above and not is_relative(folder.removeprefix(IN_PACKAGE if folder.startswith(IN_PACKAGE) else "/")):
             message = f"includes contains {folder!r}, which is no path of a folder"
             remedy = f'{BESIDE}, absolute ones, or in an installed package: "{IN_PACKAGE}cutlass/include"'
             raise DefinitionError(message, where, remedy)

@@ -1,4 +1,4 @@
-"""``kernelwright import``: finds device functions in CUDA C++, and writes the definitions of kernels for them."""
+"""``kernelwright import``: writes the definitions of kernels for CUDA C++ that exists."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from ...core.errors import DefinitionError, SettingsError, Where, printable
 from ..command import Command, argument
 from .definition import NAMED, TABLE, Definition, LeftOut, comment, definition_of, in_docstring, quoted
 from .function import Found
+from .kernel_builder import read_layout
+from .operators import import_layout
 from .parser import functions_in
 from .types import NAMES
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write a definition file for the device functions of a source."""
+    """Write a definition file for the device functions of a source, or for the operators of a project."""
     lines = import_source(Path(options.source), Path(options.output) if options.output else None)
     # The name of a file may hold bytes that are not UTF-8.
     print(lines.encode("utf-8", "backslashreplace").decode())
@@ -26,11 +28,12 @@ def run(options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     "import",
-    "write a definition file for the device functions of a CUDA source; needs pip install 'kernelwright[import]'",
+    "write a definition file for the device functions of a CUDA source; needs pip install 'kernelwright[import]'. Or "
+    "for the operators of a project in the layout of Hugging Face's kernel-builder",
     run,
     (
-        argument("source", "path of a .cu file, or of a header", metavar="FILE"),
-        argument("--output", "definition file to write (default: one of the source's name, beside it)", metavar="FILE"),
+        argument("source", "path of a .cu file, of a header, or of a build.toml", metavar="FILE"),
+        argument("--output", "definition file to write (default: one of its name, beside it)", metavar="FILE"),
     ),
 )
 
@@ -39,23 +42,28 @@ def import_source(source: Path, output: Path | None) -> str:
     """Write the definition file.
 
     Arguments:
-        source: a ``.cu`` file, or a header.
+        source: a ``.cu`` file, a header, or a ``build.toml`` of kernel-builder.
         output: the file to write; None: one of the source's name beside it.
 
     Returns:
         What was done, in lines.
 
     Raises:
-        KernelwrightError: there is no such source, it has no device function that can be a kernel, the file exists
-            already, or libclang is missing.
+        KernelwrightError: there is no such source, it has no function that can be a kernel, the file exists already,
+            or libclang is missing.
     """
     where = Where(stage="import", location=str(source))
     if not source.is_file():
         raise SettingsError("there is no such file", where, "give the path of a source in CUDA C++")
-    written = output or source.with_name(f"{_module_name(source.stem)}.py")
+    layout = read_layout(source) if source.suffix == ".toml" else None
+    written = output or source.with_name(f"{layout.name if layout else _module_name(source.stem)}.py")
     if written.exists() or written.is_symlink():
         taken = Where(stage="import", location=str(written))
         raise SettingsError("this file exists already", taken, "remove it, or write another one: --output FILE")
+    if layout is not None:
+        text, names, left_out = import_layout(source, layout, written)
+        _write(written, text)
+        return _summary(written, names, left_out)
     found = functions_in(source)
     if not found.functions:
         raise _without_functions(found, where)
@@ -63,14 +71,19 @@ def import_source(source: Path, output: Path | None) -> str:
     definitions, left_out = _definitions(found, relative)
     if not definitions:
         raise DefinitionError("none of its functions can be a kernel", where, None, "\n".join(left_out))
+    _write(written, _text(relative, definitions, _notes(found, left_out)))
+    odd = [f"not found: {name}" for name in found.missing] + [f"not understood: {error}" for error in found.errors]
+    return _summary(written, [definition.name for definition in definitions], left_out, odd)
+
+
+def _write(written: Path, text: str) -> None:
     try:
         with written.open("x", encoding="utf-8") as file:
-            file.write(_text(relative, definitions, _notes(found, left_out)))
+            file.write(text)
     except OSError as error:
         refused = Where(stage="import", location=str(written))
         message = f"this file cannot be written: {error.strerror}"
         raise SettingsError(message, refused, "write another one: --output FILE") from error
-    return _summary(written, definitions, found, left_out)
 
 
 def _module_name(stem: str) -> str:
@@ -142,8 +155,6 @@ def _spaced(definitions: Sequence[Definition]) -> list[str]:
     return [line for definition in definitions for line in ("", *definition.lines, "")]
 
 
-def _summary(written: Path, definitions: Sequence[Definition], found: Found, left_out: Sequence[str]) -> str:
-    names = ", ".join(definition.name for definition in definitions)
-    lines = [f"{written}: {names}", *(f"left out: {line}" for line in left_out)]
-    lines += [f"not found: {name}" for name in found.missing] + [f"not understood: {error}" for error in found.errors]
+def _summary(written: Path, names: Sequence[str], left_out: Sequence[str], odd: Sequence[str] = ()) -> str:
+    lines = [f"{written}: {', '.join(names)}", *(f"left out: {line}" for line in left_out), *odd]
     return "\n".join([*lines, "Next: see to each TODO in the file, and run scons."])

@@ -103,7 +103,7 @@ def definition_of(function: Function, source: str, names: set[str]) -> Definitio
     body = _Body(function, axes)
     arguments = body.arguments()
     called = f"{'f' if axes else ''}{quoted(_instance(function, axes))}"
-    name = _kernel_name(function.name, names)
+    name = kernel_name(function.name, names)
     head = [*_hints(axes, body.written), *_decorator(axes)]
     signature = call(f"def {name}", [f"{axis.name}: {type(axis.value).__name__}" for axis in axes], 0, ":")
     document = f'    """{function.name}, line {function.line} of {in_docstring(source.rpartition("/")[2])}"""'
@@ -155,7 +155,7 @@ def free_name(wanted: str, taken: Iterable[str], default: str) -> str:
     return name
 
 
-def _kernel_name(qualified: str, names: set[str]) -> str:
+def kernel_name(qualified: str, names: set[str]) -> str:
     """A name for a kernel: that of the function; with its namespaces, or a number, where there is one already."""
     parts = [_plain(part) for part in qualified.split("::")]
     plain = [parts[-1], _plain("_".join(parts))]
