@@ -316,7 +316,10 @@ def made(run: Services, unit: UnitFiles) -> UnitFiles | None:
     return replace(unit, archs=archs, images=images, usages=usages)
 
 
-RELOCATABLE = re.compile(r"(?<!\S)(?:(?:-rdc|--relocatable-device-code)[= ]true|-dc|--device-c)(?!\S)")
+RELOCATABLE = re.compile(
+    r"(?<!\S)(?:(?:-rdc|--relocatable-device-code)[= ]true|-dc|--device-c|-dlink|--device-link|-dlto|--dlink-time-opt)"
+    r"(?!\S)"
+)
 """Flags of nvcc for code that a device linker has to link."""
 
 
