@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kernelwright.cli import main
 from support.imported_source import HEADER, KERNELS, SOURCE
-from support.kernel_builder import kernel_builder_project
+from support.kernel_builder import BUILD, kernel_builder_project
 from support.project import Project
 from support.standin_calls import call, make_standin
 
@@ -49,3 +49,26 @@ def test_a_project_of_kernel_builder_is_built_and_called_as_it_is(tmp_path: Path
     printed, _ = call(project, CALL, capability=80)
     assert printed.splitlines()[0] == "[0.0, 6.0, 12.0, 18.0]"
     assert printed.splitlines()[1].startswith("[1.0, 3.0, 5.0, 7.0] TypeError: operator add: argument bias is missing")
+
+
+OF_TORCH = """\
+#include <ATen/core/Tensor.h>
+#include <torch/library.h>
+#include "registration.h"
+
+static at::Tensor twice(const at::Tensor& x) { return x.add(x); }
+
+TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) { ops.def("twice(Tensor x) -> Tensor"); }
+TORCH_LIBRARY_IMPL_EXPAND(TORCH_EXTENSION_NAME, CPU, ops) { ops.impl("twice", &twice); }
+REGISTER_EXTENSION(TORCH_EXTENSION_NAME)
+"""
+
+
+def test_a_project_with_operators_of_pytorch_is_built_and_called_as_it_is(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    project = Project.of(tmp_path / "project", '[tool.kernelwright]\ntargets = ["cuda"]\narchs = ["sm_80"]\n')
+    build = BUILD.replace('[torch.stable-abi]\ncuda = "2.10"\n', "")
+    assert main(["import", str(kernel_builder_project(project.folder / "kernels", build, OF_TORCH))]) == 0
+    project.scons("-j2")
+    code = "import torch\nfrom demo import ops\nx = torch.ones(2)\nprint(ops.twice(x), torch.ops.two_ops.twice(x)[0])"
+    assert project.python(code).strip() == "tensor([2., 2.]) tensor(2.)"

@@ -117,16 +117,8 @@ REFUSED = (
     (BUILD, "#error no\n" + BINDING, "the C\\+\\+ preprocessor refuses a source(.|\n)*#error no"),
     (
         BUILD,
-        BINDING.replace("STABLE_TORCH_LIBRARY_EXPAND", "TORCH_LIBRARY_EXPAND"),
-        r"torch_binding.cpp:10 \[import\]: TORCH_LIBRARY_EXPAND registers operators with PyTorch's C\+\+ library, "
-        "which such a kernel is built without\n  remedy: use STABLE_TORCH_LIBRARY",
-    ),
-    (
-        BUILD,
-        BINDING.replace("add(Tensor! out, Tensor x, ", "add.more(").replace(
-            "pair(Tensor x) -> (Tensor, Tensor)", "two"
-        ),
-        "none of its operators can be a kernel\n    add.more: it has an overload(.|\n)*two: it has no schema",
+        "\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}",
+        r"torch_binding.cpp:2 \[import\]: PYBIND11_MODULE makes a module of one version(.|\n)*remedy: register",
     ),
 )
 """``build.toml``, the binding, and what is said of them."""
@@ -138,6 +130,17 @@ def test_what_cannot_be_read_is_a_clear_error_and_leaves_no_file(tmp_path: Path,
     with pytest.raises(KernelwrightError, match=words):
         import_source(kernel_builder_project(tmp_path, build, binding), None)
     assert not (tmp_path / "two_ops.py").exists() and not (tmp_path / "registration").exists()
+
+
+@pytest.mark.parametrize("gone", ["STABLE_", "nothing"])
+def test_operators_that_can_only_be_called_in_pytorch_become_one_kernel(tmp_path: Path, gone: str) -> None:
+    binding = BINDING.replace(gone, "").replace("add(Tensor! out, Tensor x, ", "add.more(Tensor x, ")
+    said = import_source(kernel_builder_project(tmp_path, BUILD, binding), None)
+    text = (tmp_path / "two_ops.py").read_text()
+    assert said.splitlines()[0] == f"{tmp_path / 'two_ops.py'}: ops"
+    assert '    return Operators(\n        "two_ops::add.more",\n        "two_ops::pair",\n    )\n' in text
+    assert '"frontend": "torch",' in text and "backends" not in text and "-U__CUDA_NO_HALF_OPERATORS__" in text
+    assert "TORCH_LIBRARY_IMPL_EXPAND" in (tmp_path / "registration/registration.h").read_text()
 
 
 def test_a_registration_header_of_others_is_not_replaced(tmp_path: Path) -> None:

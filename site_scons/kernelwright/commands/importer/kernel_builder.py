@@ -9,7 +9,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -200,17 +200,32 @@ def _flags(section: _Section) -> tuple[str, ...]:
 # What the sources register.
 
 EXPORT = re.compile(r"\bTVM_FFI_DLL_EXPORT_TYPED_FUNC\s*\(\s*(\w+)")
-DEFINE = re.compile(r'\.\s*def\s*\(\s*((?:"(?:\\.|[^"\\])*"\s*)+)')
-STRING = re.compile(r'"((?:\\.|[^"\\])*)"')
-UNSTABLE = re.compile(r"\b(?:TORCH_LIBRARY\w*|PYBIND11_MODULE)\s*\(")
-"""What registers operators with PyTorch's C++ library."""
+LIBRARY = r"\b(STABLE_)?TORCH_LIBRARY\w*\s*\(\s*(\w+)"
+OPERATOR = re.compile(LIBRARY + r'|\.\s*def\s*\(\s*((?:"(?:\\.|[^"\\])*"\s*)+)')
+"""The beginning of what registers operators in a namespace, or the schema of one of them."""
 
+STRING = re.compile(r'"((?:\\.|[^"\\])*)"')
 REGISTERS = re.compile(r"TORCH_LIBRARY|PYBIND11_MODULE|TVM_FFI_DLL_EXPORT")
 INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.M)
 
 
-def registered_in(folder: Path, layout: Layout) -> dict[str, str]:
-    """The functions that the sources export or register -> the schema of an operator; empty: it has none.
+@dataclass
+class Registered:
+    """What the sources of a project register.
+
+    Arguments:
+        functions: a function for tvm-ffi -> nothing; an operator, without its namespace -> its schema.
+        namespaces: an operator -> its namespace.
+        is_stable: whether nothing of it needs PyTorch's C++ library.
+    """
+
+    functions: dict[str, str] = field(default_factory=dict)
+    namespaces: dict[str, str] = field(default_factory=dict)
+    is_stable: bool = True
+
+
+def registered_in(folder: Path, layout: Layout) -> Registered:
+    """What the sources export or register.
 
     The C++ compiler's preprocessor reads the sources without what they include, so that conditions count.
 
@@ -218,37 +233,44 @@ def registered_in(folder: Path, layout: Layout) -> dict[str, str]:
         folder: that of ``build.toml``.
 
     Raises:
-        DefinitionError: there are none, or they are registered with PyTorch's C++ library.
+        DefinitionError: it is nothing, or pybind11 makes a module of Python of it.
         ToolchainError: there is no C++ compiler, or it refuses a source.
     """
-    found: dict[str, str] = {}
+    found = Registered()
     for source in layout.sources:
         text = (folder / source).read_text(encoding="utf-8", errors="replace")
         if not REGISTERS.search(text):
             continue
         meant = _preprocessed(text, [flag for flag in layout.flags if flag[:2] in ("-D", "-U")])
-        _require_stable(meant, text, Where(stage="import", location=str(folder / source)))
-        found |= dict.fromkeys(EXPORT.findall(meant), "")
-        for literal in DEFINE.findall(meant):
-            schema = " ".join("".join(STRING.findall(literal)).replace('\\"', '"').split())
-            found[schema.partition("(")[0].strip()] = schema
-    if not found:
+        _require_no_module(meant, text, str(folder / source))
+        found.functions |= dict.fromkeys(EXPORT.findall(meant), "")
+        _add_operators(meant, found)
+    if not found.functions:
         wanted = "ops.def(...) of an operator" if layout.is_torch else "TVM_FFI_DLL_EXPORT_TYPED_FUNC"
         message = f"no source for CUDA has {wanted}"
         raise DefinitionError(message, Where(stage="import", location=str(folder)), "list the source that does in src")
     return found
 
 
-def _require_stable(meant: str, text: str, where: Where) -> None:
-    """Raise a DefinitionError if a source registers operators with PyTorch's C++ library."""
-    if (used := UNSTABLE.search(meant)) is None:
-        return
-    macro = used[0].rstrip("( \t\n")
-    line = next((number for number, line in enumerate(text.splitlines(), 1) if macro in line), 1)
-    place = Where(stage="import", location=f"{where.location}:{line}")
-    message = f"{macro} registers operators with PyTorch's C++ library, which such a kernel is built without"
-    remedy = "use STABLE_TORCH_LIBRARY and torch/csrc/stable, or import the .cu files, which have the device functions"
-    raise DefinitionError(message, place, remedy)
+def _add_operators(meant: str, found: Registered) -> None:
+    """Add the operators of a source to what was found."""
+    namespace = ""
+    for stable, name, literal in OPERATOR.findall(meant):
+        if name:
+            namespace, found.is_stable = name, found.is_stable and bool(stable)
+            continue
+        schema = " ".join("".join(STRING.findall(literal)).replace('\\"', '"').split())
+        operator = schema.partition("(")[0].strip()
+        found.functions[operator], found.namespaces[operator] = schema, namespace
+
+
+def _require_no_module(meant: str, text: str, location: str) -> None:
+    """Raise a DefinitionError if pybind11 makes a module of Python of a source."""
+    if "PYBIND11_MODULE" in meant:
+        line = next(number for number, line in enumerate(text.splitlines(), 1) if "PYBIND11_MODULE" in line)
+        message = "PYBIND11_MODULE makes a module of one version of Python, which no kernel is"
+        place = Where(stage="import", location=f"{location}:{line}")
+        raise DefinitionError(message, place, "register the functions with STABLE_TORCH_LIBRARY or TORCH_LIBRARY")
 
 
 def _preprocessed(text: str, flags: list[str]) -> str:
