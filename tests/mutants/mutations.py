@@ -32,8 +32,11 @@ TESTS_OF = {
     "backends/launcher": "launcher|order|library_emitter",
 }
 """Part of the code in C -> what is in the names of the files in `NO_BUILDS` that call it, the best first."""
-TESTS_OF_KEYS = "keys|stage_code|assembly"
-"""The same of the fields of requests."""
+TESTS_OF_RULES = {
+    "a field is left out of a key": "keys|stage_code|assembly",
+    "a lock or a flush is dropped": "locks",
+}
+"""The same of changes by some rules: these tests look at the code, and do not run it."""
 
 
 @dataclass(frozen=True)
@@ -199,10 +202,12 @@ def is_wording(old: str, new: str) -> bool:
 # ---- rules for Python ----
 
 NOTES = re.compile(r"(^|_)(add|append|depend|extend|look|note|read|record|rely|remember|see|seen|update|watch)")
-LOCKS = re.compile(r"lock|exclusive|guard")
+LOCKS = re.compile(r"(?<!B)lock|exclusive|guard")
 DIGESTS = re.compile(r"digest|canonical|sha256|identity|fingerprint|signature|stamp|(^|_)key")
-STAMPS = re.compile(r"stamp|\bstat\b|mtime|_ns\(|digest|fsync|flush|replace\(|rename\(|unlink|write|publish|note")
-QUIET = re.compile(r"^(?:sys\.std|gc\.|print|warnings|progress|logg)")
+STAMPS = re.compile(r"stamp|\bstat\b|mtime|_ns\(|digest|fsync|flush|\.replace\(|rename\(|unlink|write|publish|note")
+QUIET = re.compile(r"^(?:(?:self\._?)?(?:progress|stream)\.|sys\.std|gc\.|print|warnings|logg)")
+MADE = re.compile(r"[^=]* = (?:\w+\.)*(?:[A-Z]\w*|replace|hashlib\.\w+|re\.\w+)\(")
+RELEASES = re.compile(r"(?:^|_)(?:REVISION|FORM)$")
 DEFAULTS = re.compile(r"^(stream|device|device_id|index|arch|target)$")
 
 
@@ -254,12 +259,17 @@ def fields_aside(source: Source, scope: Scope) -> Iterator[Change]:
 
 
 def swapped(source: Source, scope: Scope) -> Iterator[Change]:
-    """Two steps in the other order, where that is possible and one of them is a stamp, a write or a note."""
+    """Two steps in the other order, where that is possible and one of them is a stamp, a write or a note.
+
+    What is shown may come in any order, and so may what only makes an object.
+    """
     bodies = [getattr(scope.node, "body", []), *(b for s in scope.statements for b in blocks(s))]
     for first, second in (pair for body in bodies for pair in pairwise(body)):
         if not all(isinstance(n, ast.Expr | ast.Assign) and isinstance(n.value, ast.Call) for n in (first, second)):
             continue
         one, other = source.code(first), source.code(second)
+        if any(QUIET.search(code) or MADE.match(code) for code in (one, other)):
+            continue
         bound = {n.id for n in ast.walk(first) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         used = {n.id for n in ast.walk(second) if isinstance(n, ast.Name)}
         if not bound & used and (STAMPS.search(one) or STAMPS.search(other)):
@@ -313,10 +323,11 @@ def expression(source: Source, scope: Scope, node: ast.AST, is_test: bool) -> It
 
 
 def elements(source: Source, scope: Scope, node: ast.expr, rule: str) -> Iterator[Change]:
-    """Each element of a tuple, a list or a dictionary replaced by nothing."""
+    """Each element of a tuple, a list or a dictionary replaced by nothing, but for what only a release changes."""
     is_list = isinstance(node, ast.Tuple | ast.List) and len(node.elts) > 1 and isinstance(node.ctx, ast.Load)
     for item in node.elts if is_list else node.values if isinstance(node, ast.Dict) else ():  # type: ignore[attr-defined]
-        yield source.change(scope, item, "*()" if isinstance(item, ast.Starred) else "None", rule)
+        if not RELEASES.search(source.code(item)):
+            yield source.change(scope, item, "*()" if isinstance(item, ast.Starred) else "None", rule)
 
 
 # ---- C ----

@@ -45,7 +45,7 @@ from mutations import (
     NO_BUILDS,
     SOURCES,
     TESTS_OF,
-    TESTS_OF_KEYS,
+    TESTS_OF_RULES,
     Change,
     Source,
     c_changes,
@@ -223,9 +223,8 @@ class Notes:
         of_path = self._direct.get(change.path, {})
         everywhere = set().union(*of_path.values())
         found = of_path.get(change.function.removesuffix(".<locals>")) or everywhere
-        first: list[str] = []
-        if change.rule == "a field is left out of a key":
-            found, first = everywhere, self._within(self._called(TESTS_OF_KEYS))
+        words = TESTS_OF_RULES.get(change.rule)
+        first = self._within(self._called(words)) if words else []
         by_file: dict[str, list[str]] = defaultdict(list)
         for test in sorted(found, key=lambda test: (not test.startswith(NO_BUILDS), self.price[test], test)):
             by_file[file_of(test)].append(test)

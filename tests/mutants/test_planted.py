@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from mutants.mutations import NO_BUILDS, SOURCES, TESTS_OF, TESTS_OF_KEYS, is_program, occurrences, texts_of
+from mutants.mutations import NO_BUILDS, SOURCES, TESTS_OF, TESTS_OF_RULES, is_program, occurrences, texts_of
 from mutants.planted import PLANTED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,6 +29,6 @@ def test_each_planted_bug_fits_one_place_and_its_tests_are_there():
 
 def test_what_calls_the_code_in_c_is_told_by_words_that_files_have_in_their_names():
     files = [path.name for folder in NO_BUILDS for path in (ROOT / folder).glob("test_*.py")]
-    words = {word for listed in (*TESTS_OF.values(), TESTS_OF_KEYS) for word in listed.split("|")}
+    words = {word for listed in (*TESTS_OF.values(), *TESTS_OF_RULES.values()) for word in listed.split("|")}
     assert [word for word in words if not any(word in file for file in files)] == []
     assert [part for part in TESTS_OF if not list((ROOT / SOURCES).glob(f"{part}*"))] == []

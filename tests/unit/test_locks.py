@@ -1,0 +1,86 @@
+"""What a class with a lock changes, it changes with the lock.
+
+This holds for attributes that are used with the lock anywhere, and for those that one method looks at and changes. A
+private method has the lock if all that call it have it. ``WITHOUT`` lists what is changed without a lock, and why.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+
+from support.project import SITE_SCONS
+
+CHANGES = ["add", "append", "clear", "discard", "extend", "pop", "popleft", "remove", "setdefault", "update", "write"]
+LOCK = re.compile(r"\b(?:R?Lock|Condition)\b")
+WITHOUT = {
+    "CachePlace._become_private": "it may be done twice, and what others work with stays",
+    "CachePlace.untold_problem": "a warning may be shown twice",
+    "Cluster._require": "several threads may find the same",
+    "Cuda._note_fork": "a child of fork has one thread",
+    "Cuda.stream": "several threads may make the same",
+    "Eager._locked": "a child of fork has one thread",
+    "KnownHeaders.of": "each key has a lock of its own",
+    "LayeredCache._contents_far": "several threads may find the same",
+    "Misses._definition": "several threads may load the same",
+    "Pool.release": "it may interrupt what has the lock",
+    "Progress.expect": "no other thread is there yet",
+    "RemoteCache._count": "each line has a lock of its own",
+    "RemoteCache.ask_ahead": "the tasks have a lock of their own",
+    "RemoteCache.close": "one thread calls it",
+    "RemoteCache.write_behind": "the number is only shown, and the tasks have a lock of their own",
+    "Session.compiling": "each thread has a count of its own",
+    "Session.forget_children": "a child of fork has one thread",
+    "Session.with_room": "several threads may make the same",
+    "Sessions.forget": "any other number does",
+}
+
+Event = tuple[str, str, bool]
+"""What is done in a method (call, look or change), with which attribute, and whether with a lock."""
+
+
+def own(node: ast.AST) -> str:
+    """The attribute of ``self`` that an expression is, or is a part of; or nothing."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+            return node.attr
+        node = node.value
+    return ""
+
+
+def events(node: ast.AST, locks: set[str], held: bool) -> Iterator[Event]:
+    if isinstance(node, ast.With):
+        held = held or any(own(item.context_expr) in locks for item in node.items)
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGES:
+        yield from (("look", own(node.func.value), held), ("change", own(node.func.value), held))
+    elif isinstance(node, ast.AugAssign):
+        yield "look", own(node.target), held
+    elif isinstance(node, ast.Attribute | ast.Subscript):
+        yield "look" if isinstance(node.ctx, ast.Load) else "change", own(node), held
+    for child in ast.iter_child_nodes(node):
+        yield from events(child, locks, held and not isinstance(node, ast.FunctionDef | ast.Lambda))
+
+
+def changes_without(node: ast.ClassDef) -> Iterable[str]:
+    """The methods that change something without the lock of their class."""
+    made = [n for n in ast.walk(node) if isinstance(n, ast.Assign | ast.AnnAssign) and LOCK.search(ast.unparse(n))]
+    locks = {name for n in made for name in re.findall(r"\w+", ast.unparse(n).partition(" = ")[0].partition(":")[0])}
+    methods = [method for method in node.body if isinstance(method, ast.FunctionDef) and method.name != "__init__"]
+    of = {method.name: [e for child in method.body for e in events(child, locks, False) if e[1]] for method in methods}
+    uses = [(method, what, name, held) for method, found in of.items() for what, name, held in found]
+    having = {name for _, _, name, _ in uses if name in of and name.startswith("_")}
+    while wrong := {n for method, _, n, held in uses if n in having and not held and method not in having}:
+        having -= wrong
+    guarded = {name for method, _, name, held in uses if held or method in having} - locks
+    looks = {(method, name) for method, what, name, _ in uses if what == "look"}
+    for method, what, name, held in uses if locks else ():
+        if what == "change" and not held and method not in having and (name in guarded or (method, name) in looks):
+            yield f"{node.name}.{method}"
+
+
+def test_what_a_class_with_a_lock_changes_it_changes_with_the_lock() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in (SITE_SCONS / "kernelwright").rglob("*.py")]
+    trees = [ast.parse(text) for text in texts if re.search(r"\bR?Lock\(|\bCondition\(|\bLock\)", text)]
+    found = {name for tree in trees for n in tree.body if isinstance(n, ast.ClassDef) for name in changes_without(n)}
+    assert sorted(found) == sorted(WITHOUT)
