@@ -206,6 +206,7 @@ LOCKS = re.compile(r"(?<!B)lock|exclusive|guard")
 DIGESTS = re.compile(r"digest|canonical|sha256|identity|fingerprint|signature|stamp|(^|_)key")
 STAMPS = re.compile(r"stamp|\bstat\b|mtime|_ns\(|digest|fsync|flush|\.replace\(|rename\(|unlink|write|publish|note")
 QUIET = re.compile(r"^(?:(?:self\._?)?(?:progress|stream)\.|sys\.std|gc\.|print|warnings|logg)")
+SAID = re.compile(r"(?:^|[._])(?:note|warn)(?:_once)?\(f?['\"]")
 MADE = re.compile(r"[^=]* = (?:\w+\.)*(?:[A-Z]\w*|replace|hashlib\.\w+|re\.\w+)\(")
 RELEASES = re.compile(r"(?:^|_)(?:REVISION|FORM)$")
 DEFAULTS = re.compile(r"^(stream|device|device_id|index|arch|target)$")
@@ -261,14 +262,15 @@ def fields_aside(source: Source, scope: Scope) -> Iterator[Change]:
 def swapped(source: Source, scope: Scope) -> Iterator[Change]:
     """Two steps in the other order, where that is possible and one of them is a stamp, a write or a note.
 
-    What is shown may come in any order, and so may what only makes an object.
+    What is shown may come in any order, and so may what only makes an object. So may files in a scratch folder, which
+    nobody sees until all of them are there.
     """
     bodies = [getattr(scope.node, "body", []), *(b for s in scope.statements for b in blocks(s))]
     for first, second in (pair for body in bodies for pair in pairwise(body)):
         if not all(isinstance(n, ast.Expr | ast.Assign) and isinstance(n.value, ast.Call) for n in (first, second)):
             continue
         one, other = source.code(first), source.code(second)
-        if any(QUIET.search(code) or MADE.match(code) for code in (one, other)):
+        if any(QUIET.search(code) or MADE.match(code) or "scratch /" in code for code in (one, other)):
             continue
         bound = {n.id for n in ast.walk(first) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         used = {n.id for n in ast.walk(second) if isinstance(n, ast.Name)}
@@ -281,7 +283,7 @@ def swapped(source: Source, scope: Scope) -> Iterator[Change]:
 def whole_statement(source: Source, scope: Scope, node: ast.stmt) -> Iterator[Change]:
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         called = ast.unparse(node.value.func).rpartition(".")[2]
-        if QUIET.search(ast.unparse(node)):
+        if QUIET.search(ast.unparse(node)) or SAID.search(ast.unparse(node)) or is_memo(source.code(scope.node), node):
             return
         is_lock = called in ("fsync", "flush", "flock", "sync", "acquire")
         what = "a lock or a flush" if is_lock else "a dependency or a note" if NOTES.search(called) else "a step"
@@ -294,6 +296,12 @@ def whole_statement(source: Source, scope: Scope, node: ast.stmt) -> Iterator[Ch
     is_look = isinstance(node, ast.If) and not node.orelse and len(node.body) == 1
     if is_look and isinstance(node.body[0], ast.Return | ast.Raise | ast.Continue):  # type: ignore[attr-defined]
         yield source.change(scope, node.test, "False", "a look is dropped")  # type: ignore[attr-defined]
+
+
+def is_memo(function: str, node: ast.Expr) -> bool:
+    """Whether a statement only notes what is not to be done again, as ``if x not in done: ...; done.add(x)``."""
+    found = re.fullmatch(r"(.+)\.add\((.+)\)", ast.unparse(node))
+    return found is not None and f"{found[2]} not in {found[1]}" in function
 
 
 def expression(source: Source, scope: Scope, node: ast.AST, is_test: bool) -> Iterator[Change]:
