@@ -73,6 +73,20 @@ def test_the_best_image_for_the_device_is_loaded(launcher, tmp_path, tmp_path_fa
     assert said.splitlines() == ["nothing was raised" if arch else message.format(sm) for sm, arch in expected.items()]
 
 
+def test_what_a_device_can_do_is_asked_of_that_device(process: Process) -> None:
+    code = """
+        x, y = on_cuda((100,), device=1), on_cuda((5,), "float16", device=1)
+        made.kernel("scale")(y, 1, 1, 1)
+        for name in ("two_steps", "special", "persistent"):
+            made.kernel(name)(x)
+        made.kernel("resident")(x, 64, 65536)
+        """
+    process.run(code, capability=90)
+    expected = process.log
+    process.run(code, capability=90, first=1)
+    assert process.log == expected and len(process.calls("launch")) == 7
+
+
 def test_preload_loads_for_any_driver_and_says_which_device_there_is_or_no_image_suits(process: Process) -> None:
     process.run("""
         norm, x = made.kernel("norm"), on_cuda((3, 64))

@@ -9,6 +9,7 @@
  *   STANDIN_COUNT       how many multiprocessors they have; default 100; -1: the driver does not say
  *   STANDIN_RESIDENT    how many threads a multiprocessor can have at once; default: one block
  *   STANDIN_DEVICES     how many devices there are; default 2
+ *   STANDIN_FIRST       number of the first device that is one; all attributes of those before it are 0; default 0
  *   STANDIN_SHARED      shared memory that a block can opt in to, in bytes; default 101376
  *   STANDIN_STATIC      static shared memory of each function; default 0
  *   STANDIN_HOLD        "cuInit=PATH": that function is held at a gate: it first reads the named pipe PATH to its end, if
@@ -194,8 +195,9 @@ int cuDeviceGet(int *device, int ordinal) {
 
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
   int capability = number("STANDIN_CAPABILITY", 80);
-  (void)device;
+  if (device < number("STANDIN_FIRST", 0)) attribute = *value = 0;
   switch (attribute) {
+    case 0: return 0;
     case 75: *value = capability / 10; return 0;
     case 76: *value = capability % 10; return 0;
     case 16: *value = number("STANDIN_COUNT", 100); return *value < 0;
