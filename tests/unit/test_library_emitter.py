@@ -221,6 +221,9 @@ def test_the_operator_of_pytorch_takes_a_number_of_any_variant_and_writes_what_o
     for first in (True, False):
         written = [[Argument("x", "tensor", "float32", False, each, (4,))] for each in (first, not first)]
         assert parameters_of(written)[0].written
+    odd = [Argument(name, "scalar", "int32", False, False) for name in ("a.b", "a_b", "a-b", "class", "self", "2", "")]
+    names = [parameter.name for parameter in parameters_of([odd])]
+    assert names == ["a_b", "a_b_", "a_b__", "class_", "self_", "argument2", "argument"]
 
 
 ROWS: dict[str, Any] = {

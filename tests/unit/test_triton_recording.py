@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
 from dataclasses import fields, replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kernelwright.backends.files import UnitFiles, VariantFiles
+from kernelwright.core.errors import LoweringError, Where
+from kernelwright.define.recorded import CALL
+from kernelwright.frontends.triton.recorded import _variants
 from kernelwright.frontends.triton.recording import (
     RecordedFunction,
     Recording,
@@ -18,6 +25,8 @@ from kernelwright.frontends.triton.recording import (
     text_of,
     text_of_specialization,
 )
+from kernelwright.runtime.heuristic import rule_of
+from kernelwright.stages.left_out import without_left_out
 
 NORM = RecordedFunction(
     ("y", "y_stride", "x", "mask", "n", "eps", "BLOCK_SIZE"),
@@ -94,9 +103,11 @@ def test_each_kind_of_constant_is_given_back_as_it_was(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", TYPES, ids=repr)
-def test_each_kind_of_type_is_given_back_as_it_was(value: Any) -> None:
+def test_each_kind_of_type_is_given_back_as_it_was_and_in_general_without_what_is_divisible(value: Any) -> None:
     one = Specialization({"x": value}, {"C": 1}, {}, ("sm_80", "sm_90a", "sm_100a"))
     assert parse(text_of({"m:f": function(one)})) == {"m:f": function(one)}
+    general = _variants("m:f", "file", function(one), general=True).popitem()[1].specialization
+    assert json.dumps(general.types) == json.dumps(one.types).replace(' 16"', '"')
 
 
 def test_all_of_a_specialization_but_its_archs_asks_for_different_code_by_type_too() -> None:
@@ -209,3 +220,36 @@ def test_what_is_no_such_document_is_refused(text: str | bytes) -> None:
 def test_a_recording_says_of_each_parameter_what_it_is():
     with pytest.raises(ValueError, match=r"specializations\[1\] does not have the parameter 'C'"):
         function(of({"C": 1}), of({}))
+
+
+def test_what_a_manifest_has_for_a_heuristic_is_an_expression_of_arguments_and_nothing_else() -> None:
+    rule = rule_of("(cdiv(args['n'], 4), next_power_of_2(args['n']), args['b'] is None)")
+    for n in range(1, 20):
+        assert rule({"n": n, "b": None}) == (math.ceil(n / 4), 2 ** math.ceil(math.log2(n)), True)
+    for text in ("__import__('os')", "args['x'].__class__", "open('x')", "[each for each in args]", "lambda: 1", "n"):
+        with pytest.raises(ValueError, match="is no expression of arguments and numbers"):
+            rule_of(text)
+
+
+def test_a_config_that_cannot_run_on_an_arch_is_left_out_there_if_another_one_is_left_for_such_calls(tmp_path) -> None:
+    said: list[str] = []
+
+    def kept(**forms: str) -> dict[str, list[str]]:
+        """Slug -> archs of the variants that are left of those with these forms; the one that is named last fails."""
+        variants = []
+        for slug, form in forms.items():
+            units = [UnitFiles("cuda", (arch,), f"{tmp_path}/{slug} {arch}", "", "") for arch in ("sm_80", "sm_90a")]
+            for unit in units:
+                why = (
+                    {"left_out": "ops.py:3: it is too large"} if slug == [*forms][-1] and "sm_80" in unit.archs else {}
+                )
+                call = {"function": {"name": "f"}, "form": form, **why}
+                Path(unit.signature).write_text(json.dumps({"recorded": call}))
+            variants.append(VariantFiles(slug, {CALL: slug}, tuple(units)))
+        left = without_left_out(tuple(variants), Where("f"), SimpleNamespace(note_once=said.append))  # type: ignore[arg-type]
+        return {variant.slug: [arch for unit in variant.units for arch in unit.archs] for variant in left}
+
+    assert kept(one="F", other="F") == {"one": ["sm_80", "sm_90a"], "other": ["sm_90a"]}
+    assert [line.split(": it ")[1] for line in said] == ["is too large, so this config of f is left out"]
+    with pytest.raises(LoweringError, match="it is too large; no other config is left for such calls"):
+        kept(one="F", other="G")
