@@ -16,6 +16,7 @@ from kernelwright.define.sizes import Size
 from kernelwright.define.unit import Unit
 from kernelwright.frontends.declared_launch import lower_launches
 from kernelwright.frontends.launches import DeclaredLaunch, Given
+from kernelwright.frontends.tilelang.worker import UnsupportedError, _size
 from kernelwright.toolchain.elsewhere import TILELANG, Elsewhere
 from kernelwright.toolchain.nvcc import Nvcc
 from kernelwright.toolchain.nvcc_run import NvccJob, ToolHeaders, script
@@ -107,3 +108,19 @@ def test_launches_share_tensors_and_maps_in_any_order():
     (described,) = signature["tensor_maps"]
     assert (described["sizes"], described["swizzle"], described["promotion"]) == ([64, "m"], 3, 2)
     assert {a["name"]: a.get("alignment") for a in signature["arguments"]} == {"alpha": None, "x": 16, "y": None}
+
+
+def test_what_host_code_computes_of_sizes_becomes_an_expression_with_the_same_value() -> None:
+    from tvm import tirx
+
+    n, m = tirx.Var("n", "int32"), tirx.Var("m", "int32")
+    either = (lambda n, m: (n + 127) // 128 * m, lambda n, m: (n - 1) % m)
+    computed = [(of(n, m), of) for of in either]
+    computed += [(tirx.min(n, m * 3), lambda n, m: min(n, m * 3)), (tirx.max(n, m), lambda n, m: max(n, m))]
+    computed += [(tirx.truncdiv(n, m), lambda n, m: n // m), (tirx.truncmod(n, m), lambda n, m: n % m)]
+    for expression, of in [*computed, (n.astype("int64"), lambda n, m: n)]:
+        text = _size(expression, lambda variable: str(variable.name))
+        for values in ({"n": 1000, "m": 9}, {"n": 3, "m": 64}):
+            assert eval(text, {"min": min, "max": max}, values) == of(**values), text
+    with pytest.raises(UnsupportedError, match="which is no arithmetic of sizes"):
+        _size(n.astype("float32") == 1, str)
