@@ -8,7 +8,6 @@ import json
 import random
 import socket
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -119,20 +118,6 @@ def test_times_that_touch_in_seconds_do_not_overlap_in_microseconds(tmp_path: Pa
     for number in range(50):  # 0.1 + 0.2 != 0.3
         trace.span("LOWER", str(number), number * 0.1, number * 0.1 + 0.1)
     assert {span.lane for span in kept(trace, tmp_path)} == {0}
-
-
-def test_threads_may_add_at_once(tmp_path: Path):
-    trace = Trace(start=0.0)
-
-    def work(number: int) -> None:
-        for i in range(500):
-            trace.span("LOWER", f"{number}/{i}", float(i), i + 1.0)
-
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(work, range(8)))
-    spans = kept(trace, tmp_path)
-    assert len({span.subject for span in spans}) == 4000
-    assert {span.lane for span in spans} == set(range(8))
 
 
 def change(**places: Any) -> Callable[[dict[str, Any]], object]:
