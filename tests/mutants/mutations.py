@@ -331,10 +331,10 @@ def expression(source: Source, scope: Scope, node: ast.AST, is_test: bool) -> It
 
 
 def elements(source: Source, scope: Scope, node: ast.expr, rule: str) -> Iterator[Change]:
-    """Each element of a tuple, a list or a dictionary replaced by nothing, but for what only a release changes."""
+    """Each element of a tuple, a list or a dictionary replaced by nothing; not wording, nor what a release changes."""
     is_list = isinstance(node, ast.Tuple | ast.List) and len(node.elts) > 1 and isinstance(node.ctx, ast.Load)
     for item in node.elts if is_list else node.values if isinstance(node, ast.Dict) else ():  # type: ignore[attr-defined]
-        if not RELEASES.search(source.code(item)):
+        if not (RELEASES.search(source.code(item)) or is_wording(source.code(item), "None")):
             yield source.change(scope, item, "*()" if isinstance(item, ast.Starred) else "None", rule)
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import time
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy
 import pytest
 from kernelwright.ondemand import watched
 from kernelwright.ondemand.build import Compiled
 from kernelwright.ondemand.loaded import KernelLoader
-from kernelwright.ondemand.reached import Reached
+from kernelwright.ondemand.reached import Reached, reached_by
 from kernelwright.package.manifest import sealed_document
 from kernelwright.runtime.loader import SCHEMA
 
@@ -63,3 +68,30 @@ def test_a_call_sees_that_packages_are_looked_for_elsewhere(tmp_path: Path, monk
     assert watch.settle() and watch.is_current()
     monkeypatch.syspath_prepend(str(tmp_path / "first"))
     assert not watch.is_current()
+
+
+class TagScope:
+    """What ``tvm.te.tag_scope`` makes."""
+
+    __module__, _current, tag = "tvm.te.tag", None, "one"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda names: setattr(names["TAG"], "tag", "other"),
+        lambda names: setattr(TagScope, "_current", names["TAG"]),
+        lambda names: names.update(SIZES=(1, True)),
+        lambda names: names.update(DTYPE=numpy.dtype("int8")),
+        lambda names: setattr(names["inner"], "__code__", names["definition"].__code__),
+    ],
+)
+def test_what_a_function_has_around_it_is_compared(change: Callable[..., object], monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "tvm.te.tag", SimpleNamespace(TagScope=TagScope))
+    monkeypatch.setattr(TagScope, "_current", None)
+    names: dict[str, Any] = {"TAG": TagScope(), "SIZES": (1, 1), "DTYPE": numpy.dtype("float32")}
+    exec("inner = lambda: 1\ndef definition():\n    return TAG, SIZES, DTYPE, inner()", names)
+    reached = reached_by([names["definition"]])
+    assert reached.doubt is None and reached.is_current()
+    change(names)
+    assert not reached.is_current()
