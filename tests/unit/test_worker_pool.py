@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -19,6 +20,7 @@ from kernelwright.processes import protocol
 from kernelwright.processes import worker as worker_module
 from kernelwright.processes.pool import WorkerPool
 from kernelwright.processes.protocol import DevicesRequest, DiscoverRequest
+from kernelwright.worker.forkserver import ForkServer
 from support.moments import HANGS_AFTER_S, Gate, processes_of, wait_for, wait_until_gone
 from support.scripts import script
 from support.workers_project import Project
@@ -181,6 +183,20 @@ def test_one_process_imports_tvm_and_the_workers_are_its_forks(tmp_path: Path) -
         assert "libtvm_runtime.so" in libraries
     for pid in (server, *workers):
         wait_until_gone(pid)
+
+
+def test_nobody_knows_the_number_of_a_worker_that_leads_no_session_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could not be ended by its session. This one ends before it has one."""
+    server = ForkServer.__new__(ForkServer)
+    server._children = {}
+    monkeypatch.setattr(ForkServer, "_become_worker", lambda self, streams: os._exit(0))
+    ours, theirs = socket.socketpair()
+    with ours:
+        assert not server._fork([theirs.detach()])
+        (pid,) = server._children
+        os.waitpid(pid, 0)
+        server._release(pid)
+        assert ours.recv(64) == b""
 
 
 def test_workers_outlive_their_fork_server_and_the_next_one_gets_another(tmp_path: Path) -> None:
