@@ -288,6 +288,8 @@ def whole_statement(source: Source, scope: Scope, node: ast.stmt) -> Iterator[Ch
         is_lock = called in ("fsync", "flush", "flock", "sync", "acquire")
         what = "a lock or a flush" if is_lock else "a dependency or a note" if NOTES.search(called) else "a step"
         yield source.change(scope, node, "pass", f"{what} is dropped")
+        if "LOCK_EX" in (code := source.code(node)):
+            yield source.change(scope, node, code.replace("LOCK_EX", "LOCK_SH"), "a lock or a flush is dropped")
     if isinstance(node, ast.With):
         for item in node.items:
             if LOCKS.search(ast.unparse(item.context_expr)) and item.optional_vars is None:
@@ -358,6 +360,7 @@ C_RANDOM = (
     (re.compile(r"(?<=return )(?=[a-z][^;]*;)"), "!"),
     (re.compile(r"\bif \((?=[^&|;{}]*\) )"), "if (!"),
 )
+C_SWAPPED = re.compile(r"(?<=\n)( *)(atomic_\w+\([^;{}]*\);)\n\1((?!for|return)[^;{}\n]*;)")
 C_OPERAND = r"(?:[^&|;{}()]|\([^&|;{}()]*\))+"
 C_RULES = (
     ("a condition is widened", re.compile(rf" && {C_OPERAND}(?=\)|&&)"), ""),
@@ -382,7 +385,10 @@ def c_changes(path: str, text: str, rules: bool) -> Iterator[Change]:
         found = [(place, "", "a step is dropped" if rules else "random") for place in C_STEP.finditer(text, begin, end)]
         kinds = C_RULES if rules else tuple(("random", *pair) for pair in C_RANDOM)
         found += [(place, new, rule) for rule, pattern, new in kinds for place in pattern.finditer(text, begin, end)]
-        if not rules:
+        if rules:
+            swaps = C_SWAPPED.finditer(text, begin, end)
+            found += [(place, place.expand(r"\1\3\n\1\2"), "two steps are swapped") for place in swaps]
+        else:
             found += [(place, str(int(place[1]) + 1), "random") for place in C_NUMBER.finditer(text, begin, end)]
         for place, new, rule in found:
             if not any(first < place.end() and place.start() < last for first, last in comments):

@@ -30,27 +30,6 @@ class Planted:
 
 PLANTED = (
     Planted(
-        "The lock of the records lets several writers in.",
-        "KeptRecords._locked",
-        "fcntl.flock(stream, fcntl.LOCK_EX)",
-        "fcntl.flock(stream, fcntl.LOCK_SH)",
-        ("test_what_threads_note_at_once_is_all_kept",),
-    ),
-    Planted(
-        "Two runs can work in one tree at once.",
-        "Tree.lock",
-        "fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)",
-        "fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)",
-        ("test_a_tree_in_which_another_run_works_is_refused_or_waited_for",),
-    ),
-    Planted(
-        "A run that has waited for another one works without the lock.",
-        "Tree.lock",
-        "fcntl.flock(lock, fcntl.LOCK_EX)",
-        "fcntl.flock(lock, fcntl.LOCK_SH)",
-        ("test_a_lock_that_is_waited_for_is_taken_for_this_run_alone",),
-    ),
-    Planted(
         "A child that was forked while a lock was held holds it, too.",
         "_after_fork",
         ("for descriptor in _HELD:\n        with contextlib.suppress(OSError):\n            os.close(descriptor)"),
@@ -80,39 +59,6 @@ PLANTED = (
         ),
         "kw_loaded *loaded = kw_load_on(module, device, choice);",
         ("test_a_provider_that_waits_for_other_threads_holds_nobody_up",),
-    ),
-    Planted(
-        "A child that was forked while CUDA was starting uses CUDA.",
-        "kw_start_cuda",
-        ("atomic_store(&kw_cuda_begun, true);\n  CUresult status = kw_cuda.init(0);"),
-        ("CUresult status = kw_cuda.init(0);\n  atomic_store(&kw_cuda_begun, true);"),
-        ("test_a_child_that_was_forked_while_cuda_starts_gets_an_exception_and_does_not_hang",),
-    ),
-    Planted(
-        "A worker that is about to sleep is woken up before the word has changed, and sleeps all the same.",
-        "kw_publish",
-        (
-            "atomic_fetch_add(&pool->wakes, 1);\n"
-            "  if (atomic_load(&pool->sleepers) > 0) kw_wake(&pool->wakes, num_tasks - 1);"
-        ),
-        (
-            "if (atomic_load(&pool->sleepers) > 0) kw_wake(&pool->wakes, num_tasks - 1);\n"
-            "  atomic_fetch_add(&pool->wakes, 1);"
-        ),
-        ("test_a_launch_wakes_a_worker_that_is_about_to_sleep",),
-    ),
-    Planted(
-        "A worker that is about to sleep is not counted among those who have to be woken up.",
-        "kw_worker",
-        (
-            "atomic_fetch_add(&pool->sleepers, 1);\n"
-            "    while (atomic_load(&pool->wakes) == seen) kw_sleep(&pool->wakes, seen);"
-        ),
-        (
-            "while (atomic_load(&pool->wakes) == seen) kw_sleep(&pool->wakes, seen);\n"
-            "    atomic_fetch_add(&pool->sleepers, 1);"
-        ),
-        ("test_a_launch_wakes_a_worker_that_is_about_to_sleep",),
     ),
     Planted(
         "A child that was forked during a launch takes the pool for busy for ever.",
@@ -293,13 +239,6 @@ PLANTED = (
         "os.replace(name, path)  # noqa: PTH105",
         ("path.write_bytes(data)\n        os.unlink(name)  # noqa: PTH108"),
         ("test_a_reader_of_the_old_file_reads_it_to_its_end_while_a_new_one_takes_its_place",),
-    ),
-    Planted(
-        "A call takes an object for what it was as long as it is the same one.",
-        "_Walk.value",
-        '_give_up(f"{name}, {_described(value)}", place)',
-        "return",
-        ("test_what_a_definition_of_the_process_has_around_it_counts_at_the_next_call",),
     ),
     Planted(
         "What is lowered is what a definition returns then, and not the program that its key is of.",

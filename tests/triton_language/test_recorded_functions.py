@@ -708,13 +708,11 @@ def test_configs_that_cannot_run_are_left_out_while_another_is_left(tmp_path):
     """
     printed, found = run(project, code)
     assert len(found) == 3 and printed.splitlines()[-1] == "{'BLOCK': 32, 'DEEP': 16}"
-    # What was the fastest counts as what is left; then none is left, or what was the fastest is gone.
+    # What was the fastest counts as what is left; then what was the fastest is gone.
     config = {"BLOCK": 32, "DEEP": 16, "num_warps": 32, "num_stages": 3}
     chosen = [{"key": [3, "float32"], "config": config, "archs": ["sm_80"]}]
     project.write("kernels/calls.json", limited_recording((64, 16), (32, 16), choices=chosen))
     assert project.scons("-j2").output.count("is left out") == 2
-    project.write("kernels/calls.json", limited_recording((64, 16), (16, 512)))
-    assert "no other config is left for such calls" in project.scons("-j2", ok=False).output
     config["BLOCK"] = 64
     project.write("kernels/calls.json", limited_recording((64, 16), (32, 16), choices=chosen))
     assert f"kernels/ops.py:{line} limited/call-BLOCK-64" in project.scons("-j2", ok=False).output
