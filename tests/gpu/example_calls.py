@@ -49,6 +49,13 @@ def comparable(array: np.ndarray, dtype: str) -> np.ndarray:
     return (array.astype(np.uint32) << 16).view(np.float32) if dtype == "bfloat16" else array
 
 
+def garbage(like: np.ndarray, dtype: str) -> np.ndarray:
+    """An output as it may be before the call: what the kernel does not write shows."""
+    nan_bits = 0x7FC0
+    fill = nan_bits if dtype == "bfloat16" else np.nan if like.dtype.kind == "f" else 113
+    return np.full(like.shape, fill).astype(like.dtype)
+
+
 def call(
     kernel: str, output: str, dtype: str, inputs: Values, reference: Callable[..., np.ndarray], tolerance: float
 ) -> Call:

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 from devices import Device, Unseen, named, packages
-from example_calls import EXAMPLES, Call, comparable
+from example_calls import EXAMPLES, Call, comparable, garbage
 from trials import RIGHT, Experiment, Program, main, said
 
 HERE = Path(__file__).resolve().parent
@@ -80,13 +80,6 @@ def judged(device: Device, array: Any, expected: np.ndarray, dtype: str, toleran
 
 
 # ---- calls of kernels
-
-
-def garbage(like: np.ndarray, dtype: str) -> np.ndarray:
-    """An output as it may be before the call: what the kernel does not write shows."""
-    nan_bits = 0x7FC0
-    fill = nan_bits if dtype == "bfloat16" else np.nan if like.dtype.kind == "f" else 113
-    return np.full(like.shape, fill).astype(like.dtype)
 
 
 class Prepared:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from devices import LIBRARIES, ROOT, Device, backends, named
+from example_calls import comparable, garbage
 from kernelwright.runtime.arch import suitable
 from kernelwright.worker.compare import compare
 
@@ -60,18 +61,6 @@ def arrays_of(file: str) -> dict[str, np.ndarray]:
     """The arrays of a case by name."""
     with np.load(CASES / file, allow_pickle=False) as stored:
         return {name: stored[name] for name in stored.files}
-
-
-def comparable(array: np.ndarray, dtype: str) -> np.ndarray:
-    """The values of an array; bfloat16 comes as its bits, which are the upper half of a float32."""
-    return (array.astype(np.uint32) << 16).view(np.float32) if dtype == "bfloat16" else array
-
-
-def garbage(like: np.ndarray, dtype: str) -> np.ndarray:
-    """An output as it may be before the call: what the kernel does not write shows."""
-    nan_bits = 0x7FC0
-    fill = nan_bits if dtype == "bfloat16" else np.nan if like.dtype.kind == "f" else 113
-    return np.full(like.shape, fill).astype(like.dtype)
 
 
 def passed(

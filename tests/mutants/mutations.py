@@ -367,7 +367,7 @@ C_RULES = (
     ("a condition is widened", re.compile(rf" \|\| {C_OPERAND}(?=\)|\|\|)"), ""),
     ("a look is dropped", re.compile(rf"(?<=\bif \(){C_OPERAND}(?=\) (?:return|continue|break|goto))"), "0"),
     ("a stream or a device is the default", re.compile(r"(?<=, )(?:\w+(?:->|\.))?stream(?=[,)])"), "NULL"),
-    ("a stream or a device is the default", re.compile(r"\b\w+->device(?=[,)])"), "0"),
+    ("a stream or a device is the default", re.compile(r"\b\w+->device(?:\.device_id)?(?=[,;)])"), "0"),
     ("a size is rounded down", re.compile(r" \+ [\w.>-]+ - 1(?=\) /)"), ""),
 )  # fmt: skip
 

@@ -290,13 +290,6 @@ PLANTED = (
         ("test_a_call_like_an_earlier_one_is_compared_as_well",),
     ),
     Planted(
-        "All GPUs of a process have the tuning table that was found for one.",
-        "kw_place_of_table",
-        "int32_t place = cpu ? 0 : 1 + call->device.device_id;",
-        "int32_t place = cpu ? 0 : 1;",
-        ("test_what_is_found_for_one_device_is_not_for_another",),
-    ),
-    Planted(
         "After an output on the CPU, outputs on a GPU know no stream.",
         "Kernel._with_stream",
         "if kind != CUDA:\n                return result",
