@@ -137,13 +137,6 @@ PLANTED = (
         ("test_label_request_and_the_name_and_content_of_each_source_are_in_the_key",),
     ),
     Planted(
-        "The key in the build cache has the paths of the sources in place of their contents.",
-        "Stage.cache_key",
-        'return key_of(self._known_before, [(path.rpartition("/")[2], digest(path)) for path in self.sources])',
-        'return key_of(self._known_before, [(path.rpartition("/")[2], path) for path in self.sources])',
-        ("test_label_request_and_the_name_and_content_of_each_source_are_in_the_key",),
-    ),
-    Planted(
         "The key in the build cache has what the stage read in its last run, so that a fresh tree never finds it.",
         "Stage.cache_key",
         'return key_of(self._known_before, [(path.rpartition("/")[2], digest(path)) for path in self.sources])',

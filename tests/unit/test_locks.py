@@ -25,9 +25,6 @@ WITHOUT = {
 }
 """Why methods change something without the lock."""
 
-Event = tuple[str, str, bool]
-"""What is done in a method (call, look or change), with which attribute, and whether with a lock."""
-
 
 def own(node: ast.AST) -> str:
     """The attribute of ``self`` that an expression is, or is a part of; or nothing."""
@@ -38,7 +35,8 @@ def own(node: ast.AST) -> str:
     return ""
 
 
-def events(node: ast.AST, locks: set[str], held: bool) -> Iterator[Event]:
+def events(node: ast.AST, locks: set[str], held: bool) -> Iterator[tuple[str, str, bool]]:
+    """What is done in a method (look or change), with which attribute, and whether with a lock."""
     if isinstance(node, ast.With):
         held = held or any(own(item.context_expr) in locks for item in node.items)
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGES:
