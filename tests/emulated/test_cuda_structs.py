@@ -174,3 +174,6 @@ def test_structures_that_no_launch_can_pass_are_errors():
         source = Source("void f();\n", "f", y=x, p=struct_of, grid=1, block=1)
         with pytest.raises(DefinitionError, match=re.escape(expected)):
             source.check(("y",), Where("k"))
+        if "members" in expected:  # also of one of several launches
+            with pytest.raises(DefinitionError, match=re.escape(expected)):
+                source.check_launch(source.told_sizes, source.sure_sizes, Where("k"))

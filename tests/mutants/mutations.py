@@ -253,6 +253,8 @@ def fields_aside(source: Source, scope: Scope) -> Iterator[Change]:
     for node in fields(scope.node):
         if "ASIDE" not in ast.unparse(node) and "ClassVar" not in ast.unparse(node.annotation):
             value = source.code(node.value) if node.value else ""
+            if value.startswith("_"):
+                continue  # a function makes the field
             default = value[len("field(") : -1] if value.startswith("field(") else f"default={value}" if value else ""
             made = f"__import__('dataclasses').field({default}{', ' if default else ''}metadata={{'aside': True}})"
             head = f"{source.code(node.target)}: {source.code(node.annotation)}"
@@ -270,7 +272,7 @@ def swapped(source: Source, scope: Scope) -> Iterator[Change]:
         if not all(isinstance(n, ast.Expr | ast.Assign) and isinstance(n.value, ast.Call) for n in (first, second)):
             continue
         one, other = source.code(first), source.code(second)
-        if any(QUIET.search(code) or MADE.match(code) or "scratch /" in code for code in (one, other)):
+        if any(QUIET.search(code) or MADE.match(code) or re.search(r"\bscratch\b", code) for code in (one, other)):
             continue
         bound = {n.id for n in ast.walk(first) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         used = {n.id for n in ast.walk(second) if isinstance(n, ast.Name)}

@@ -322,7 +322,7 @@ def elf(**values: int) -> Change:
     """The library of ``scale`` has other values in its header: offset -> value."""
     places = {
         **{"bits": (4, 1), "order": (5, 1), "kind": (16, 2), "machine": (18, 2), "sections": (40, 8)},
-        "segments": (56, 2),
+        **{"segments": (56, 2), "alignment": (64 + 48, 8)},
     }
 
     def change(draft: Draft) -> None:
@@ -572,6 +572,7 @@ LIBRARIES: dict[str, tuple[Change, str]] = {
     "a program": (elf(kind=2), f"{LIB} is no shared library of Linux"),
     "sections beyond its end": (elf(sections=1 << 40), f"{LIB} is cut off, or has a damaged header"),
     "no segments": (elf(segments=0), f"{LIB} has nothing that is loaded, or does not say"),
+    "no power of two": (elf(alignment=3), f"{LIB} is cut off, or has damaged segments"),
     "no magic": (lambda draft: draft.put("_lib/scale.so", b"\x00" + draft.files[LIB][1:]), f"{LIB} is no library: it"),
     "an empty library": (put("_lib/scale.so"), f"{LIB} is no library: it does not begin as an ELF file does"),
     "a library that is cut off": (

@@ -10,7 +10,8 @@ from support.launcher_build import tensor
 
 torch = pytest.importorskip("torch")
 
-from kernelwright.runtime.torch_kernel import Operators  # noqa: E402
+from kernelwright.runtime.arguments import Described  # noqa: E402
+from kernelwright.runtime.torch_kernel import Operators, _described  # noqa: E402
 
 
 def refuse(arguments: Any, error: Exception) -> NoReturn:
@@ -78,3 +79,9 @@ def test_a_traced_call_gets_the_variant_that_is_built_for_its_device() -> None:
     on_cpu = operators("traced_on_cpu", (x_and_y(), "llvm"))
     with pytest.raises(ValueError, match="kernel 'traced_on_cpu': it cannot run on cuda: it was built for llvm only"):
         on_cpu._fake(on_cuda(4))
+
+
+def test_a_call_that_no_variant_takes_is_described_with_its_device() -> None:
+    for make, device in ((torch.empty, "cpu"), (on_cuda, "cuda:0")):
+        described = _described(make(4)[::2], has_strides=True)
+        assert described == Described("float32", (2,), device=device, strides=(2,))
