@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -31,6 +32,7 @@ from kernelwright.core.files import (
     sha256_of,
     write_atomically,
 )
+from kernelwright.core.locks import hold, let_go
 
 PATIENCE_S = 120
 """After so long a reader is taken to wait for ever; it is no limit that a slow machine comes near to."""
@@ -115,6 +117,16 @@ def test_lock_is_no_way_to_the_file_of_somebody_else(tmp_path, kind):
     assert not (tmp_path / "nothing").exists()
     if kind == "link":
         assert (tmp_path / "elsewhere").read_bytes() == b"precious"
+
+
+def test_a_lock_ends_although_a_child_that_was_forked_meanwhile_has_its_descriptor(tmp_path):
+    lock = open_lock(tmp_path / "lock")
+    hold(lock)
+    childs = os.dup(lock)
+    let_go(lock)
+    fcntl.flock(other := open_lock(tmp_path / "lock"), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    for descriptor in (childs, other):
+        os.close(descriptor)
 
 
 def test_a_reader_of_the_old_file_reads_it_to_its_end_while_a_new_one_takes_its_place(tmp_path):

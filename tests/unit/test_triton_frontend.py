@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from kernelwright import kernel
-from kernelwright.core.errors import DefinitionError, ToolchainError, Where
+from kernelwright.core.errors import DefinitionError, LoweringError, ToolchainError, Where
 from kernelwright.define.divisible import ALL
 from kernelwright.define.sizes import Size
 from kernelwright.define.unit import Unit
-from kernelwright.frontends.triton.compiler import require_release
+from kernelwright.frontends.triton.compiler import Compiled, require_release
 from kernelwright.frontends.triton.heuristics import divisor_of, each_specialized, resolved
-from kernelwright.frontends.triton.lowering import _source
+from kernelwright.frontends.triton.lowering import _launch, _source
 from kernelwright.frontends.triton.program import Program
 from kernelwright.triton import Scalar, Tensor, ceildiv, configs_of
 
@@ -56,6 +56,19 @@ def test_one_source_is_written_once_for_the_archs_that_have_it():
     assert '"blockIdx.x":"(((n + 64) - 1) // 64)"' in head and '"num_warps":4' in head, head
     others: list[Any] = [program(num_warps=8), program(num_stages=2), program(maxnreg=64), program(grid="n")]
     assert len({_source(each, results) for each in (program(), *others)}) == 5, "timings are kept by its digest"
+
+
+def test_one_launch_fits_all_archs_or_is_an_error_that_says_what_differs():
+    one = Compiled("sm_80", "f", b"", "", "", 128, 1000, 0, (), "")
+    assert _launch(program(), [one, replace(one, arch="sm_90a", shared=2000)], UNIT, "").shared == 2000
+    for other, message in (
+        ({"name": "g"}, "Triton launches 128 threads for sm_90a, 128 threads for sm_80"),
+        ({"threads": 256}, "Triton launches 256 threads for sm_90a, 128 threads for sm_80"),
+        ({"descriptors": ({"a": 1},)}, "Triton launches 128 threads with a map of {'a': 1} for sm_90a"),
+        ({"shared": 200_000}, "the code for sm_90a needs 200000 bytes of shared memory in a block, and sm_80 has"),
+    ):
+        with pytest.raises(LoweringError, match=message):
+            _launch(program(), [one, replace(one, arch="sm_90a", **other)], UNIT, "")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
