@@ -53,7 +53,7 @@ def changes_without(node: ast.ClassDef) -> Iterable[str]:
     """The methods that change something without the lock of their class."""
     made = [n for n in ast.walk(node) if isinstance(n, ast.Assign | ast.AnnAssign) and LOCK.search(ast.unparse(n))]
     locks = {name for n in made for name in re.findall(r"\w+", ast.unparse(n).partition(" = ")[0].partition(":")[0])}
-    methods = [method for method in node.body if isinstance(method, ast.FunctionDef) and method.name != "__init__"]
+    methods = [method for method in node.body if isinstance(method, ast.FunctionDef)]
     of = {method.name: [e for child in method.body for e in events(child, locks, False) if e[1]] for method in methods}
     uses = [(method, what, name, held) for method, found in of.items() for what, name, held in found]
     having = {name for _, _, name, _ in uses if name in of and name.startswith("_")}
@@ -61,6 +61,7 @@ def changes_without(node: ast.ClassDef) -> Iterable[str]:
         having -= wrong
     guarded = {name for method, _, name, held in uses if held or method in having} - locks
     looks = {(method, name) for method, what, name, _ in uses if what == "look"}
+    having.add("__init__")
     for method, what, name, held in uses if locks else ():
         if what == "change" and not held and method not in having and (name in guarded or (method, name) in looks):
             yield f"{node.name}.{method}"

@@ -25,7 +25,7 @@ from kernelwright.frontends.triton.recording import (
     text_of,
     text_of_specialization,
 )
-from kernelwright.runtime.heuristic import rule_of
+from kernelwright.runtime.heuristic import rule_of, tuning_key
 from kernelwright.stages.left_out import without_left_out
 
 NORM = RecordedFunction(
@@ -226,6 +226,8 @@ def test_what_a_manifest_has_for_a_heuristic_is_an_expression_of_arguments_and_n
     rule = rule_of("(cdiv(args['n'], 4), next_power_of_2(args['n']), args['b'] is None)")
     for n in range(1, 20):
         assert rule({"n": n, "b": None}) == (math.ceil(n / 4), 2 ** math.ceil(math.log2(n)), True)
+    passed = {"n": 3, "x": SimpleNamespace(dtype="torch.float16")}
+    assert tuning_key(passed, ["n"], ["x", "n"]) == [3, "float16"]
     for text in ("__import__('os')", "args['x'].__class__", "open('x')", "[each for each in args]", "lambda: 1", "n"):
         with pytest.raises(ValueError, match="is no expression of arguments and numbers"):
             rule_of(text)
