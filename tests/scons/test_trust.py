@@ -552,41 +552,6 @@ def test_edit_under_a_clock_that_was_set_back_is_seen(clean, tree):
         assert tree.outputs() == expected(clean, new)
 
 
-COARSE = """\
-import os, types
-from kernelwright.core import files
-from kernelwright.state import settled
-
-class Coarse:
-    def __getattr__(self, name):
-        return getattr(os, name)
-
-    def stat(self, path):
-        found = os.stat(path)
-        times = dict.fromkeys(("st_mtime_ns", "st_ctime_ns"), 1_000_000_000)
-        return types.SimpleNamespace(st_size=found.st_size, st_ino=found.st_ino, **times)
-
-files.os = settled.os = Coarse()
-files.time = settled.time = types.SimpleNamespace(time_ns=lambda: int(open("now").read()))
-"""
-"""Beginning of a build file: for Kernelwright, all that happens to files happens within one second, on a file system
-that counts times, the inodes' too, in full seconds. What time it is now, a file says."""
-
-
-def test_output_changed_in_the_second_in_which_it_was_made_is_made_again(tree):
-    tree.write("SConstruct", COARSE + SCONSTRUCT)
-    tree.write("now", "1500000000")
-    tree.build()
-    whole = tree.outputs()
-    damage(tree.folder / CUBIN, "flipped")
-    assert tree.build().labels == {"CACHED": 1}
-    assert tree.outputs() == whole
-    tree.write("now", "20000000000")
-    assert tree.build().stages == tree.build().stages == []
-    damage(tree.folder / CUBIN, "flipped")
-    assert tree.build().stages == [], "later than that the time is believed, which moves on with a change"
-
-
 # --- Tools that hang, die or need much memory
 
 

@@ -14,7 +14,9 @@ import SCons.Node.FS
 import SCons.Node.Python
 import SCons.SConf
 import SCons.SConsign
+from kernelwright.core import files
 from kernelwright.scons.journal import FolderSignatures, entry_from_json, entry_to_json
+from kernelwright.state import journal as journal_module
 from kernelwright.state.journal import Journal
 
 
@@ -80,6 +82,20 @@ def test_after_damage_older_lines_of_targets_that_are_not_ours_do_not_count(tmp_
     again.entries("build")
     again.close()
     assert b"library.a" not in path.read_bytes() and journal(tmp_path).intact(str(output))
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_an_output_is_read_again_as_long_as_a_change_may_leave_its_stamp(tmp_path, output, monkeypatch, is_read):
+    """Where a file system counts seconds, this is so within the second in which the output was made or touched."""
+    stamp = (7, 0, 10**9 * (10**10 if is_read else 1), 1)
+    made(tmp_path, output)
+    for module in (files, journal_module):
+        monkeypatch.setattr(module, "file_stamp", lambda path: stamp)
+    for run in (journal(tmp_path), made(tmp_path, output)):
+        output.write_bytes(b"content")
+        assert run.intact(str(output))  # of the first run it notes the new stamp
+        output.write_bytes(b"CONTENT")
+        assert run.intact(str(output)) != is_read
 
 
 def test_what_says_nothing_new_is_not_written_again(tmp_path, output):
