@@ -292,6 +292,9 @@ def whole_statement(source: Source, scope: Scope, node: ast.stmt) -> Iterator[Ch
         yield source.change(scope, node, "pass", f"{what} is dropped")
         if "LOCK_EX" in (code := source.code(node)):
             yield source.change(scope, node, code.replace("LOCK_EX", "LOCK_SH"), "a lock or a flush is dropped")
+    if isinstance(node, ast.While):
+        start, _ = source.span(node)
+        yield Change(source.path, scope.name, start, start + len("while"), "if", "a look is dropped")
     if isinstance(node, ast.With):
         for item in node.items:
             if LOCKS.search(ast.unparse(item.context_expr)) and item.optional_vars is None:
@@ -327,6 +330,8 @@ def expression(source: Source, scope: Scope, node: ast.AST, is_test: bool) -> It
         for side in (node.left, node.comparators[0]):
             yield from elements(source, scope, side, "a part of a comparison is left out")
     name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+    for argument in node.args if isinstance(node, ast.Call) and name in ("max", "min") and len(node.args) == 2 else ():
+        yield source.change(scope, node, source.code(argument), "a part of a comparison is left out")
     if isinstance(node, ast.Call) and DIGESTS.search(name.rpartition(".")[2]):
         for argument in node.args:
             yield from elements(source, scope, argument, "a part of a digest is left out")

@@ -144,13 +144,6 @@ PLANTED = (
         ("test_what_a_stage_turns_out_to_read_is_in_the_signature_and_not_in_the_key",),
     ),
     Planted(
-        "The digest of a file covers its first MiB only.",
-        "sha256_of",
-        "while block := os.read(descriptor, size):",
-        "if block := os.read(descriptor, size):",
-        ("test_the_digest_of_a_file_is_that_of_all_of_it",),
-    ),
-    Planted(
         "Configs that differ in the type of a value have one name.",
         "_config_text",
         "return repr([(key, type(value).__name__, value) for key, value in config.items()])",
@@ -210,13 +203,6 @@ PLANTED = (
         "_told_by_time",
         "return changed + (FINE_NS if stamp[2] % 1_000_000_000 else COARSE_NS) < now",
         "return changed + FINE_NS < now",
-        ("test_a_file_is_trusted_when_its_next_change_must_have_another_time",),
-    ),
-    Planted(
-        "A file that was changed just now and whose time was set back is trusted.",
-        "_told_by_time",
-        "changed = max(stamp[1], stamp[2])",
-        "changed = stamp[1]",
         ("test_a_file_is_trusted_when_its_next_change_must_have_another_time",),
     ),
     Planted(
