@@ -123,7 +123,7 @@ def test_every_stage_that_is_made_is_in_the_table():
         "runs",
         "stage",
     }
-    helpers |= {"stage_run", "tools", "tuning", "configured", "discovery", "registered", "selection", "tuned"}
+    helpers |= {"common", "stage_run", "tools", "tuning", "configured", "discovery", "registered", "selection", "tuned"}
     assert names | helpers == {path.stem for path in (PACKAGE / "stages").glob("*.py")}, "one file for each stage"
 
 

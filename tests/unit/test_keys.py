@@ -699,10 +699,11 @@ CheckRequest: library listed python signature; Checking: unit variants; Compilat
 DefinitionRecord: kernels later recorded shared untracked; DeviceJob: folder packages where; Disassembly: cubin
 Elsewhere: path python; Entry: compiler; EntrySource: images_below; Extension: top; Failure: error; HostCompiler: path
 Job: contexts session; KernelRecord: location remark; KernelSelection: places; Launcher: begun top; Library: path
-Linking: top; LowerRequest: imported_for ir listed out python; Nvcc: archs obstacle path
+Linking: described_in top; LowerRequest: imported_for ir listed out python; Nvcc: archs obstacle path
 NvccCompilation: host_compiler shipped steps; Nvdisasm: path; Nvrtc: archs include library; NvrtcCompilation: store
-ObjectCompilation: host_compiler source; ObjectJob: folder known packages where; OwnOptions: reads
-PackJob: folder where; Package: assembly; Packing: fatbinary; ToolHeaders: path
+ObjectCompilation: host_compiler source; ObjectJob: folder known packages shown where; OwnOptions: reads
+PackJob: folder where; Package: assembly; Packing: fatbinary; Registering: python top; SourceLibrary: top
+ToolHeaders: path; Torch: folder
 ToolPaths: compiler cuda_runtime includes launcher python python_include; Tuning: places; Unit: ir location python
 UnitFiles: host images module named_in objects own reports signature usages; Wheels: folder work; Wrapper: top
 Wrapping: top
