@@ -21,7 +21,10 @@ def installed_backends() -> list[str]:
 
 
 def build_kernel_library(folder: Path) -> Run:
-    """Build the library for the CPU and all backends in a folder, and check it; the package is ``build/demo``."""
+    """Build the library for the CPU and all backends in a folder, and check it; the package is ``build/demo``.
+
+    It is built in strict mode: no definition or reference of it reads what it does not declare.
+    """
     project = Project(folder)
     shutil.copytree(ROOT / "kernels", folder / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
     others = [name for name in installed_backends() if name != "cython"]
@@ -29,7 +32,7 @@ def build_kernel_library(folder: Path) -> Run:
         project.replace(f"kernels/{name}.py", "@kernel(", f"@kernel(backends={others}, ")
     project.write("SConstruct", SCONSTRUCT)
     project.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm"]\n')
-    return project.built("-j2", "build/demo", "check", f"BACKENDS={','.join(installed_backends())}")
+    return project.built("-j2", "--strict", "build/demo", "check", f"BACKENDS={','.join(installed_backends())}")
 
 
 def covering(configs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

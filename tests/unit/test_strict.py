@@ -12,14 +12,11 @@ from typing import Any
 
 import pytest
 from kernelwright.backends.plan import LoweredUnit
-from kernelwright.core.converter import to_json
 from kernelwright.core.errors import DefinitionError
 from kernelwright.processes.pool import WorkerPool
 from kernelwright.processes.protocol import CheckRequest, DiscoverRequest, LowerRequest, Request
 from support.launcher_build import build, plan
 from support.workers_project import COPY, Project
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 class StrictPool(WorkerPool):
@@ -294,17 +291,3 @@ def test_a_module_from_elsewhere_is_imported_as_any_and_what_it_reads_is_declare
     assert error.where.location == f"{tool}:1" and f'reads=["{table}"]' in str(error.remedy)
     for declared in (str(table), os.path.relpath(table, project.folder / "kernels"), f"{tmp_path}/*.json"):
         assert project.discover(project.declaring([declared], code))["dependencies"][str(table)]
-
-
-def test_the_kernel_library_is_strict(tmp_path: Path) -> None:
-    """A kernel of each file is lowered."""
-    paths = sorted((ROOT / "kernels").glob("[!_]*.py"))
-    assert "gemm.py" in [path.name for path in paths]
-    with WorkerPool(1, ROOT) as pool:
-        for path in paths:
-            file = f"kernels/{path.name}"
-            kernel = to_json(pool.call(DiscoverRequest(file, strict=True)))["kernels"][0]
-            name, slug, config, out = kernel["name"], kernel["slugs"][0], kernel["configs"][0], tmp_path / file
-            out.mkdir(parents=True)
-            known = (file, name, slug, "kw_k", config, "llvm", "x86-64-v3", str(out))
-            assert pool.call(LowerRequest(*known, strict=True)).files
