@@ -6,13 +6,12 @@ import importlib.util
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from support.environments import NEEDED, environment, run
 from support.project import ROOT, SITE_SCONS, Project
+from support.recorded import recorded
 from support.standin_calls import make_standin
 
 for module in ("triton", "torch"):
@@ -89,20 +88,6 @@ PARAMETERS = "matmul_kernel:pppiiiiiif softmax_kernel:ppii"
 """Those of softmax with a mask are three pointers: the log has 32 bits of the third, and of n."""
 
 
-def command(project: Project, *words: str) -> str:
-    """What Kernelwright's command prints in the folder of a project."""
-    done = subprocess.run(
-        [sys.executable, "-m", "kernelwright", *words],
-        cwd=project.folder,
-        env={**os.environ, "PYTHONPATH": str(SITE_SCONS), "TRITON_DEFAULT_FP_FUSION": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A copy of the example."""
@@ -118,9 +103,9 @@ def test_the_page_makes_a_wheel_of_its_program(tmp_path: Path) -> None:
     for name, text in zip(("rows.py", "kernels/program.py", "SConstruct"), python, strict=False):
         project.write(name, text)
     project.write("pyproject.toml", toml[0])
-    session = re.search(r"^\$ kernelwright (record .*)\n(.*)$", page, re.M)
+    session = re.search(r"^\$ kernelwright record (.*)\n(.*)$", page, re.M)
     assert session
-    assert command(project, *session[1].split()).strip() == session[2]
+    assert recorded(project.folder, session[1]).stdout.strip() == session[2]
     labels = project.scons("-j2", "wheel").labels
     assert (labels["LOWER"], labels["WHEEL"]) == (4, 1)
 
@@ -134,7 +119,7 @@ def commands_of(page: str) -> list[str]:
 
 def test_the_program_makes_the_recording_that_is_beside_it(example: Project) -> None:
     (line,) = [one for one in commands_of((EXAMPLE / "README.md").read_text()) if one.startswith("kernelwright record")]
-    printed = command(example, *line.replace(" record ", " record --fresh ").split()[1:])
+    printed = recorded(example.folder, line.removeprefix("kernelwright record"), "--fresh").stdout
     assert printed.splitlines()[-1].startswith("kernels/calls.json: 4 functions, 19 specializations (19 new) from")
     made, kept = (folder / "kernels/calls.json" for folder in (example.folder, EXAMPLE))
     assert made.read_text() == kept.read_text()
