@@ -13,7 +13,12 @@ from types import SimpleNamespace
 from kernelwright import cli
 from kernelwright.commands import record
 
-from support.forked import end, starter
+from support.forked import Starter, end, starter
+
+
+def ready() -> Starter:
+    """The process that is forked."""
+    return starter("torch", "triton.language", __name__)
 
 
 def recorded(
@@ -23,8 +28,7 @@ def recorded(
     environment = {**os.environ, "TRITON_DEFAULT_FP_FUSION": "1"}
     environment.pop("TRITON_INTERPRET", None)
     words = [*options, *run.split(), *arguments]
-    ready = starter("torch", "triton.language", __name__)
-    done = ready.run(f"from {__name__} import main; main()", *words, env=environment, cwd=folder)
+    done = ready().run(f"from {__name__} import main; main()", *words, env=environment, cwd=folder)
     assert done.returncode == status, done.stdout + done.stderr
     return done
 

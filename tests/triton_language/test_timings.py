@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from kernelwright.core.errors import KernelwrightError
 from kernelwright.frontends.triton import stand_in
 from kernelwright.frontends.triton.recording import parse
 from kernelwright.triton import record
-from support.project import SITE_SCONS, Project
-from support.recorded import recorded
+from support.project import Project
+from support.recorded import ready, recorded
 from support.standin_calls import call, make_standin
 
 pytest.importorskip("triton")
@@ -119,24 +118,14 @@ for function, named in calls(demo, y, half, tl):
 SETTINGS = '[tool.kernelwright]\ntargets = ["cuda"]\narchs = ["sm_90a"]\n'
 
 
-def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run Python where the program is."""
-    env = {**os.environ, "PYTHONPATH": f"{SITE_SCONS}:kernels", "TRITON_DEFAULT_FP_FUSION": "1"}
-    return subprocess.run([sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True)
-
-
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, list[str]]:
     """A project, in whose folder ``times`` Triton's tuner has written, and the configs that it took."""
     project = Project.of(tmp_path_factory.mktemp("tuned"), SETTINGS)
-    for name, text in (
-        ("tuned_ops", OPS),
-        ("calls", CALLS),
-        ("gpu", KEEPING + HEAD + GPU),
-        ("program", HEAD + PROGRAM),
-    ):
+    for name, text in (("tuned_ops", OPS), ("calls", CALLS), ("program", HEAD + PROGRAM)):
         project.write(f"kernels/{name}.py", text)
-    played = run(project.folder, "kernels/gpu.py", "times")
+    env = {**os.environ, "TRITON_DEFAULT_FP_FUSION": "1"}
+    played = ready().run(KEEPING + HEAD + GPU, "times", env=env, path=["kernels"], cwd=project.folder)
     assert not played.returncode, played.stderr
     return project, played.stdout.splitlines()
 
