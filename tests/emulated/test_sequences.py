@@ -176,41 +176,45 @@ def test_arguments_of_all_launches_are_checked_and_an_edit_of_one_function_build
     project.scons("-j2")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "told"),
-    [
-        ("return [", "return [1, ", "the definition returned an object of type builtins.int, expected a Source"),
-        (
-            "return [",
-            'return [[Source(SOURCE, "add<1>", grid=1, block=1)] * 2, ',
-            "an object of type builtins.list, expected",
-        ),
-        ('"float32", "n", parts)', '"float32", "n", -parts)', "workspace 'partial' has the size -3"),
-        ("partial=partial, count=count, y", 'partial=Workspace("float32", "n"), count=count, y', "two launches name"),
-        ('"uint32", "n", zeroed', '"complex64", "n", zeroed', "workspace 'count' has the dtype 'complex64'"),
-        ('"float32", "n", parts)', '"float32", "k", parts)', "workspace 'partial' has the name 'k'"),
-        ("block=1,", "block=1, defines={'A': 1},", "two launches define A, as 1 and as 2"),
-        (
-            'y=Tensor("float32", "n")',
-            'x=Tensor("float32", "n", "k"), y=Tensor("float32", "n")',
-            "two launches name 'x'",
-        ),
-        ("const T *partial, const", "const T *partial, const int *more, const", "another number of parameters than 4"),
-        ("block=32,", 'block=32, launch={"n": Tensor("int32")},', "launch has 'n': "),
-        ("block=32,", 'block=32, launch={"n": Scalar("int32")},', "launch has 'n', which is no name, or"),
-        ("float *y", "const float *y", "y is written, and parameter 3 of finish<float, 3> points to constants"),
-    ],
-)
-def test_what_no_kernel_can_be_made_of_is_refused(tmp_path: Path, old: str, new: str, told: str) -> None:
-    text = ROW_SUM.replace(old, new)
-    assert text != ROW_SUM
-    if "defines" in new:
-        text = text.replace("block=32,", "block=32, defines={'A': 2},")
-    if "const float *y" in new:
-        text = text.replace("y[row] =", "if (0) count[row], (void)")
-    project = Project.of(tmp_path, SETTINGS, row_sum=text)
-    output = project.scons("ARCHS=sm_80", ok=False).output
-    assert told in output and "row_sum.py:" in output and "Traceback" not in output
+REFUSED = [
+    ("return [", "return [1, ", "the definition returned an object of type builtins.int, expected a Source"),
+    (
+        "return [",
+        'return [[Source(SOURCE, "add<1>", grid=1, block=1)] * 2, ',
+        "an object of type builtins.list, expected",
+    ),
+    ('"float32", "n", parts)', '"float32", "n", -parts)', "workspace 'partial' has the size -3"),
+    ("partial=partial, count=count, y", 'partial=Workspace("float32", "n"), count=count, y', "two launches name"),
+    ('"uint32", "n", zeroed', '"complex64", "n", zeroed', "workspace 'count' has the dtype 'complex64'"),
+    ('"float32", "n", parts)', '"float32", "k", parts)', "workspace 'partial' has the name 'k'"),
+    ("block=1,", "block=1, defines={'A': 1},", "two launches define A, as 1 and as 2"),
+    (
+        'y=Tensor("float32", "n")',
+        'x=Tensor("float32", "n", "k"), y=Tensor("float32", "n")',
+        "two launches name 'x'",
+    ),
+    ("const T *partial, const", "const T *partial, const int *more, const", "another number of parameters than 4"),
+    ("block=32,", 'block=32, launch={"n": Tensor("int32")},', "launch has 'n': "),
+    ("block=32,", 'block=32, launch={"n": Scalar("int32")},', "launch has 'n', which is no name, or"),
+    ("float *y", "const float *y", "y is written, and parameter 3 of finish<float, 3> points to constants"),
+]
+"""Edits of the definition, and what is said of the kernel then."""
+
+
+def test_what_no_kernel_can_be_made_of_is_refused(tmp_path: Path) -> None:
+    """One build has all of them, in files of their own."""
+    project = Project.of(tmp_path, SETTINGS)
+    for number, (old, new, _) in enumerate(REFUSED):
+        text = ROW_SUM.replace("def row_sum", f"def k{number}").replace(old, new)
+        assert old in ROW_SUM
+        if "defines" in new:
+            text = text.replace("block=32,", "block=32, defines={'A': 2},")
+        if "const float *y" in new:
+            text = text.replace("y[row] =", "if (0) count[row], (void)")
+        project.write(f"kernels/k{number}.py", text)
+    run = project.scons("-k", "-j2", "ARCHS=sm_80", ok=False)
+    for number, (_, _, told) in enumerate(REFUSED):
+        assert told in run.errors[f"k{number}"] and run.errors[f"k{number}"].startswith(f"kernels/k{number}.py:")
 
 
 @pytest.mark.parametrize("cuda_core", [False, True], ids=["library", "cuda_core"])
