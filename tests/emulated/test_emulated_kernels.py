@@ -37,9 +37,9 @@ def chosen(signature: Mapping[str, Any], first: bool) -> list[dict[str, int]]:
     """Few of the sizes of ``scons check``: many rows cost time here and find nothing new. Long rows for one variant."""
     symbols, known = list(signature["symbols"]), signature.get("multiples", {})
     sets = size_sets(symbols)
-    multiples = [dict(zip(symbols, MULTIPLES, strict=False))] if len(symbols) > 1 else []
+    more = [sets[3], dict(zip(symbols, MULTIPLES, strict=False))] if len(symbols) > 1 else []
     long = [{**sets[3], symbols[-1]: LONG}] if len(symbols) > 1 and first else []
-    sizes = [sets[0], sets[1], sets[3], *multiples, *long]
+    sizes = [sets[0], sets[1], *more, *long]
     return [{name: -(-size // known.get(name, 1)) * known.get(name, 1) for name, size in s.items()} for s in sizes]
 
 
