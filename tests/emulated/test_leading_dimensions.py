@@ -101,6 +101,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A built project, and the stand-in for the driver."""
     of_triton = {"gated": GATED} if TRITON.is_installed else {}
     project = Project.of(tmp_path_factory.mktemp("leading"), SETTINGS, norm=NORM, **of_triton)
+    if of_triton:
+        project.imported = ("support.torch_ready", *Project.imported)
     project.write("kernels/told.cc", TOLD)
     project.scons("-j2")
     make_standin(project)
