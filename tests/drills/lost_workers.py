@@ -47,6 +47,8 @@ TELLS = ("going on without it", "running it here")
 class LostWorkers(Drill):
     """A copy of the kernel library that is built on a cluster; the arguments are those of ``Drill``."""
 
+    cluster: Cluster | None = None
+
     def strike(self, victims: Counter[str]) -> Tally:
         """Build once for comparison, then strike as often as wanted."""
         start = time.monotonic()
@@ -55,13 +57,12 @@ class LostWorkers(Drill):
         clean = self.digests()
         order = list(victims.elements())
         self.random.shuffle(order)
-        self.cluster = self._new_cluster()
         try:
             for number, victim in enumerate(order, start=1):
                 while not self._strike(number, victim, clean):
                     self.tally.too_late += 1
         finally:
-            self.cluster.close()
+            self._leave()
         return self.tally
 
     def _strike(self, number: int, victim: str, clean: dict[str, str]) -> bool:
@@ -100,6 +101,8 @@ class LostWorkers(Drill):
             raise DrillError(f"Ctrl-C at the end of a build shows a traceback:\n{output}")
 
     def _start_on_cluster(self) -> subprocess.Popen[str]:
+        if self.cluster is None:
+            self.cluster = Cluster(Path(tempfile.mkdtemp(dir=self.folder.parent)) / "cluster")
         plain, self.settings = self.settings, [*self.settings, "--cluster", self.cluster.address]
         try:
             return self.start()
@@ -116,13 +119,14 @@ class LostWorkers(Drill):
             chosen.process.send_signal(number)
 
     def _mend(self) -> None:
-        """See that no worker has a compiler any more, and have a new cluster."""
+        """See that no worker has a compiler any more, and leave the cluster: the next moment has a new one."""
         wait_for(lambda: not self._compilers(), "a worker still runs a compiler")
-        self.cluster.close()
-        self.cluster = self._new_cluster()
+        self._leave()
 
-    def _new_cluster(self) -> Cluster:
-        return Cluster(Path(tempfile.mkdtemp(dir=self.folder.parent)) / "cluster")
+    def _leave(self) -> None:
+        if self.cluster is not None:
+            self.cluster.close()
+        self.cluster = None
 
     def _compilers(self) -> list[list[str]]:
         return [words for _, words in processes_of(self.cluster.folder) if Path(words[0]).name in COMPILERS]

@@ -69,7 +69,9 @@ TAKES_LONG = pytest.mark.skipif(
 
 @pytest.mark.parametrize("drill", [ShortDrill, pytest.param(ShortRemoteDrill, marks=TAKES_LONG)])
 def test_builds_that_are_killed_end_as_clean_ones(tmp_path: Path, drill: type[Drill]) -> None:
-    tally = drill(tmp_path, **SMALL).run(moments=len(VICTIMS))
+    made = drill(tmp_path, **SMALL)
+    Project(tmp_path).know_tools()
+    tally = made.run(moments=len(VICTIMS))
     assert tally.moments.total() >= len(VICTIMS) and tally.kept > 0
 
 
@@ -81,4 +83,6 @@ def test_builds_that_lose_their_cluster_end_as_clean_ones(tmp_path: Path) -> Non
     """
     (tmp_path / "project").mkdir()
     victims = Counter(["worker SIGKILL", INTERRUPT])
-    assert ShortClusterDrill(tmp_path / "project", **SMALL).strike(victims).moments == victims
+    drill = ShortClusterDrill(tmp_path / "project", **SMALL)
+    Project(drill.folder).know_tools()
+    assert drill.strike(victims).moments == victims
