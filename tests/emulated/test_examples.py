@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from kernelwright.frontends.tilelang.program import NEED as TILELANG
 from kernelwright.frontends.triton.program import INTERPRETER
 from kernelwright.frontends.triton.program import NEED as TRITON
 from support.environments import NEEDED, environment
-from support.project import ROOT, SITE_SCONS, Project
+from support.project import ROOT, Project
 
 EXAMPLES = ROOT / "examples"
 
@@ -45,10 +44,7 @@ def cuda_cpp(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def run_installed(project: Project, home: Path, code: str) -> str:
     """What code prints in an environment with NumPy, tvm-ffi and the project's wheel, which is well."""
     (wheel,) = (project.folder / "dist").glob("*.whl")
-    command = [sys.executable, "-m", "kernelwright", "verify", str(wheel)]
-    env = {**os.environ, "PYTHONPATH": str(SITE_SCONS)}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.strip()) == (0, f"{wheel.name}: all well"), done.stderr
+    assert project.kernelwright("verify", wheel).strip() == f"{wheel.name}: all well"
     environment(home, *NEEDED, wheel)
     env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "ALSO_FROM")}
     done = subprocess.run([home / "bin/python", "-c", code], env=env, capture_output=True, text=True, check=False)
