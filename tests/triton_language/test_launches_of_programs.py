@@ -16,6 +16,7 @@ from kernelwright.frontends.triton.program import NEED
 from support.project import Project
 from support.recorded import recorded
 from support.standin_calls import beside, make_standin
+from support.walks import THOROUGH
 
 for name in ("triton", "torch"):
     try:
@@ -255,6 +256,6 @@ print("launched", counts[True], "refused", counts[False])
 
 def test_any_call_is_launched_as_by_triton_or_refused_where_triton_would_compile(tmp_path):
     project = packaged(tmp_path, "varied")
-    printed = beside(project, f"EXAMPLES = 300\n{VARIED}")
+    printed = beside(project, f"EXAMPLES = {2000 if THOROUGH else 100}\n{VARIED}")
     launched, refused = (int(word) for word in printed.split()[-3::2])
-    assert launched >= 100 and refused >= 100, printed
+    assert launched >= 40 and refused >= 40, printed

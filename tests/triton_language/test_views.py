@@ -10,6 +10,7 @@ import pytest
 from kernelwright.frontends.triton.program import INTERPRETER
 from support.project import SITE_SCONS, Project
 from support.standin_calls import call, launches, make_standin
+from support.walks import THOROUGH
 
 try:
     version("triton"), version("torch")
@@ -265,7 +266,7 @@ unit = Unit("twice", "v", "kw_twice", {}, (), "cuda", "sm_90a", "programs.py:1")
 torch.set_num_threads(1)
 run = interpreted(programs.twice.function(dtype="float32"), unit)
 
-@settings(max_examples=200, deadline=None, database=None, derandomize=True)
+@settings(max_examples=EXAMPLES, deadline=None, database=None, derandomize=True)
 @given(st.data())
 def same(data):
     slices, order = st.slices(6), st.permutations(range(3))
@@ -285,7 +286,7 @@ same()
 print("done")
 """
     env = {"TRITON_INTERPRET": "1", "PYTHONPATH": str(SITE_SCONS)}
-    assert built.python(code, env=env).splitlines()[-1] == "done"
+    assert built.python(f"EXAMPLES = {2000 if THOROUGH else 60}{code}", env=env).splitlines()[-1] == "done"
 
 
 @pytest.mark.parametrize("cuda_core", [False, True])
