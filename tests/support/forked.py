@@ -93,7 +93,7 @@ def starter(*modules: str, library_path: str = "") -> Starter:
     return Starter(modules, library_path)
 
 
-def serve() -> None:
+def serve() -> NoReturn:
     """Import the modules of the command line, and fork for each request."""
     modules = sys.argv[2:]
     if "torch" not in modules:
@@ -111,6 +111,7 @@ def serve() -> None:
             run(json.loads(line))
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         os.write(answer, f"{status}\n".encode())
+    os._exit(0)  # as forks end: without the clearing of modules, of which those of Triton complain
 
 
 def run(request: Mapping[str, object]) -> NoReturn:
