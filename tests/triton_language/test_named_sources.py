@@ -178,16 +178,13 @@ def test_an_edit_runs_what_depends_on_it_and_nothing_runs_twice(project):
     run = project.scons("-j2")
     assert run.labels == {"LINK": 2, "LOWER": 4, "PACKAGE": 1}
     assert "gemm" not in (" ".join(run.stages))
-    with (project.folder / "kernels/tri/gemm.py").open("a") as file:
-        file.write("# a comment\n")
-    assert project.scons().stages == ["LOWER gemm/default cuda"]
     project.write("kernels/tri/tiles.py", (project.folder / "tiles.py").read_text().replace("a + b + 1", "a + b"))
     assert project.scons("-j2").labels == {"CACHED": 2, "LOWER": 4, "PACKAGE": 1}, "a file that was looked for in vain"
     project.write("../common/bias.py", "BIAS = 1\n")
     source = project.folder / "kernels/tri/gemm.py"
     folder = str(project.folder.parent / "common")
     source.write_text(f"import sys\nsys.path.insert(0, {folder!r})\nfrom bias import BIAS\n{source.read_text()}")
-    project.scons()
+    assert project.scons().stages == ["LOWER gemm/default cuda"], "the code is the same"
     project.write("../common/bias.py", "BIAS = 2\n")
     assert project.scons().stages == ["LOWER gemm/default cuda"], "a file beside the project"
 
