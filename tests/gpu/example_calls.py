@@ -104,6 +104,11 @@ def rms_norm_of(x: np.ndarray, weight: np.ndarray, epsilon: float) -> np.ndarray
     return x / np.sqrt((x**2).mean(axis=1, keepdims=True) + epsilon) * weight
 
 
+def gated_of(x: np.ndarray) -> np.ndarray:
+    gate, value = np.split(x, 2, axis=1)
+    return gate / (1 + np.exp(-gate)) * value
+
+
 # ---- the examples
 
 
@@ -189,6 +194,12 @@ def rms_norm_calls() -> Iterator[Call]:
             yield call("rms_norm", "y", dtype, inputs, rms_norm_of, tolerance)
 
 
+def silu_and_mul_calls() -> Iterator[Call]:
+    for dtype, tolerance in NORM_DTYPES:
+        for shape in ((33, 256), (1, 1000)):
+            yield call("silu_and_mul", "y", dtype, {"x": numbers(*shape)}, gated_of, tolerance)
+
+
 def scale_calls(kernel: str) -> Iterator[Call]:
     """The same for each language."""
     for size in (4096, 1000, 1):
@@ -211,5 +222,6 @@ EXAMPLES: Mapping[str, Mapping[str, Calls]] = {
         "column_means": column_means_calls,
     },
     "mixed_kernels": SCALES,
+    "gate_kernels": {"silu_and_mul": silu_and_mul_calls},
 }
 """Package -> kernel -> calls of it."""

@@ -89,6 +89,7 @@ EXAMPLES = (
     Example("mixed", "mixed_kernels", ("triton", "cutlass"), needs_tilelang=True),
     Example("tilelang", "tile_kernels", needs_tilelang=True),
     Example("triton-programs", "model_kernels", ("triton",)),
+    Example("vllm-plugin", "gate_kernels"),
 )
 
 PARTS = (*(example.folder for example in EXAMPLES), "modes", "recorded")

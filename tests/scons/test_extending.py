@@ -57,7 +57,7 @@ def test_the_backend_of_the_documentation_builds_and_runs(cpu_project: Project, 
 def test_the_front_end_of_the_documentation_builds_and_runs(cpu_project: Project, tmp_path: Path) -> None:
     front_end, definition = blocks(FRONT_END, "python")
     modules = {"frontends/te/front_end.py": front_end}
-    copy = extended(tmp_path, modules, "frontends/__init__.py", '"tilelang")', '"tilelang", "te")')
+    copy = extended(tmp_path, modules, "frontends/__init__.py", '"torch")', '"torch", "te")')
     shutil.rmtree(cpu_project.folder / "kernels")
     cpu_project.write("kernels/add.py", definition)
     assert cpu_project.scons(env={"PYTHONPATH": str(copy)}).labels["LOWER"] == 1

@@ -197,7 +197,9 @@ def test_every_example_has_calls() -> None:
     assert {one.package for one in packing.EXAMPLES} == {*calls.EXAMPLES, "model_kernels"}  # whose programs are run
 
 
-@pytest.mark.parametrize("example", ["cuda-cpp", "tilelang", *(["triton"] if "recorded" in LANGUAGES else [])])
+@pytest.mark.parametrize(
+    "example", ["cuda-cpp", "tilelang", "vllm-plugin", *(["triton"] if "recorded" in LANGUAGES else [])]
+)
 def test_what_is_expected_of_an_example_is_what_its_own_references_say(example, monkeypatch):
     import numpy as np
 

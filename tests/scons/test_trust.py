@@ -535,6 +535,23 @@ def test_lock_of_a_killed_run_passes_on_at_once(clean, tree):
     assert tree.outputs() == clean.outputs()
 
 
+# --- The system around the build
+
+
+def test_edit_under_a_clock_that_was_set_back_is_seen(clean, tree):
+    future, past = 4_000_000_000, 1_000_000_000
+    for path in [tree.folder / "kernels/scale.py", *everything(tree), *(tree.folder / name for name in tree.outputs())]:
+        os.utime(path, (future, future))
+    tree.build()
+    for old, new, when in (("2.0", "3.0", past), ("3.0", "2.0", past), ("2.0", "3.0", future)):
+        edit(tree, old, new)
+        os.utime(tree.folder / "kernels/scale.py", (when, when))
+        damage(tree.folder / CUBIN, "flipped")
+        os.utime(tree.folder / CUBIN, (when, when))
+        tree.build()
+        assert tree.outputs() == expected(clean, new)
+
+
 # --- Tools that hang, die or need much memory
 
 

@@ -22,6 +22,7 @@ ALLOWED = {
     "frontends/triton/compiler.py _ProgramCompiler.require_written": "Triton tells this in words only",
     "cluster/dask_client.py DaskEngine._gone_if_closed": "its argument is no text, but the bytes that a worker sent",
     "scons/outcome.py Outcome.text_of": "it asks whether the very same was shown before, whatever it says",
+    "stages/torch_library.py _refused": "PyTorch tells what it refuses to register in words only",
     "runtime/cuda_core_device.py Cuda.call": "cuda.core tells the driver's error in its text only",
     "package/project.py _words": "it shows a library's text, with the table that was read; nothing hangs on it",
     "ondemand/build.py _move_places": "what compilers printed names files in a folder that has moved since; shown only",
@@ -31,6 +32,7 @@ ALLOWED = {
 NAMES_SCONS = {
     **dict.fromkeys(["commands", "build.py"], "commands that start scons"),
     **dict.fromkeys(["scons", "package/content.py", "package/size_table.py"], "only builds get there"),
+    "ondemand/origin.py": "only builds make operators for PyTorch",
     "stages/wheel.py": "on demand there are no wheels",
     "state/trace.py": "only builds have a timeline",
     "state/shards.py": "on demand there are no shards",
