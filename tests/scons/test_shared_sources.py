@@ -135,6 +135,10 @@ def test_a_fresh_folder_takes_all_out_of_the_cache_and_shards_make_the_same(tmp_
     assert set(run.labels) <= {"CACHED", "PACKAGE"}
     assert second.files("build/demo") == first.files("build/demo") and value_of(second, "second") == [1]
     assert second.scons().stages == []
+    for library in second.folder.glob("build/**/_lib/*.cc-*.so"):
+        library.write_bytes(b"damage")
+    second.scons()
+    assert second.files("build/demo") == first.files("build/demo"), "all of what was restored is looked at"
     second.write("kernels/value.h", "#define VALUE 9\n")
     second.scons()
     assert value_of(second, "one") == [9]

@@ -16,7 +16,7 @@ from kernelwright.state import finished
 from kernelwright.state.cache import BuildCache
 from kernelwright.state.entry import entry_key, key_of
 from kernelwright.state.finished import Finished, FinishedStage
-from kernelwright.state.restorer import Wanted
+from kernelwright.state.restorer import Restorer, Wanted
 from kernelwright.state.settled import SettledKernel
 
 FILES = {"gemm.so": b"library", "entry.json": b"{}", "compile.sh": b"#!"}
@@ -44,7 +44,7 @@ def sha(data: bytes) -> str:
 def kernels(cache: BuildCache, **changes: Any) -> Finished:
     """A kernel of one stage."""
     outputs = {name: f"gemm/{name}" for name in FILES}
-    stage = FinishedStage(entry_key(KEY, {}), "LINK", "gemm", "gemm", "", "", outputs, LINES)
+    stage = FinishedStage(entry_key(KEY, {}), "LINK", "gemm", "gemm", "", "", (), outputs, LINES)
     products = {"_lib/gemm.so": ("gemm/gemm.so", sha(b"library"))}
     kernel = SettledKernel("kernels/gemm.py", 1, {}, 0, {}, ["tvm_ffi"], products, sha(b"{}"))
     return Finished(("kernels/gemm.py",), ("a note",), {"gemm": replace(kernel, **changes)}, (stage,))
@@ -125,6 +125,35 @@ def test_another_form_and_a_path_that_leads_out_of_the_folder_are_misses(cache, 
     change(data)
     cache.remember(QUESTION, data, read)
     assert finished.recall(cache, QUESTION, read.__getitem__) is None
+
+
+def test_damage_of_what_kernels_have_in_common_is_seen_in_the_stamps_of_those_that_need_it(cache, tmp_path):
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels/gemm.py").write_text("# a definition")
+    found = kernels(cache)
+    places = {"_lib": ("gemm",), "_objects": ("gemm",), "launcher": (), "glibc": ()}
+    common = tuple(
+        replace(found.stages[0], kernel="", users=users, outputs={name: f"{place}/{name}" for name in FILES})
+        for place, users in places.items()
+    )
+    products = {**found.kernels["gemm"].products, "_lib/l.so": ("launcher/gemm.so", sha(b"library"))}
+    kernel = replace(found.kernels["gemm"], products=products)
+    found = replace(found, kernels={"gemm": kernel}, stages=(*common, *found.stages))
+    finished.remember(cache, QUESTION, found, {"kernels/gemm.py": sha256_of(tmp_path / "kernels/gemm.py")})
+    # Another definition file has brought some of it, of which a file was removed meanwhile.
+    (tmp_path / "work/_objects").mkdir(parents=True)
+    (tmp_path / "work/_objects/gemm.so").write_bytes(b"library")
+    wanted = Wanted(
+        [str(cache.folder)], str(tmp_path), str(tmp_path / "work"), [*places], taken=[], tables={}, shard=""
+    )
+    restored = Restorer(cache, wanted).restore(QUESTION)
+    assert restored is not None
+    paths = [f"{place}/{name}" for place in ("_lib", "gemm") for name in FILES] + [
+        "_objects/gemm.so",
+        "launcher/gemm.so",
+    ]
+    stamps = {f"work/{path}": [*file_stamp(tmp_path / "work" / path)] for path in paths}
+    assert restored.kernels["gemm"].outputs == stamps
 
 
 def test_a_process_restores_what_the_cache_of_a_shard_has(cache: BuildCache, tmp_path: Path) -> None:

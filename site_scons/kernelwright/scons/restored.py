@@ -183,7 +183,7 @@ class RestoredKernels:
         build_cache = self.run.cache
         known = all(self.run.journal.line_of(path) is not None for stage in stages for path in stage.paths)
         if build_cache is not None and known and all(stage.cacheable for stage in stages):
-            finished_stages = tuple(self._stage(stage) for stage in stages)
+            finished_stages = tuple(self._stage(stage, kernels) for stage in stages)
             answer = Finished(tuple(sorted(digests)), tuple(notes), kernels, finished_stages)
             finished.remember(build_cache, self._question(file), answer, digests)
 
@@ -198,7 +198,7 @@ class RestoredKernels:
             self._digests[file] = dependency_digest(self.run.top, file)
         return ["finished", finished.FORM, self.key, self._surroundings, file, self._digests[file]]
 
-    def _stage(self, stage: Stage) -> FinishedStage:
+    def _stage(self, stage: Stage, kernels: Collection[str]) -> FinishedStage:
         assert self.run.cache is not None
         key = stage.key or stage.cache_key(self.run.journal.digest)
         entry = entry_key(key, stage.later)
@@ -210,6 +210,7 @@ class RestoredKernels:
             kernel="" if stage.users else where.kernel or "",
             variant=where.variant or "",
             arch=stage.arch,
+            users=tuple(name for name in kernels if name in stage.users),
             outputs={name: os.path.relpath(path, self.work) for name, path in stage.outputs.items()},
             lines={name: self.run.journal.line_of(path) or "" for name, path in stage.outputs.items()},
         )

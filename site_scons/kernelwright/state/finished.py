@@ -48,6 +48,7 @@ class FinishedStage:
         entry: name of the entry.
         label, subject: of the stage.
         kernel, variant, arch: what it belongs to; empty: it does not belong to a single one.
+        users: the kernels of the definition file that have it in common, if it is not the whole package.
         outputs: name in the entry -> path in the folder of the package's kernels.
         lines: name in the entry -> the journal's line of the output, see ``Journal.line_of``.
     """
@@ -58,6 +59,7 @@ class FinishedStage:
     kernel: str
     variant: str
     arch: str
+    users: tuple[KernelName, ...]
     outputs: Mapping[str, OutputPath]
     lines: Mapping[str, Line]
 

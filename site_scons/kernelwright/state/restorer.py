@@ -12,7 +12,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -130,16 +130,24 @@ class Restorer:
         outputs = {
             path: (lasting_stamp(f"{wanted.work}/{path}"), written.digests[path], line) for path, line in lines.items()
         }
-        kernels = {}
-        for name, kernel in found.kernels.items():
-            own = (path for path in outputs if path.startswith(f"{name}/"))
-            stamps = {f"{self._place}/{path}": [*outputs[path][0]] for path in own}
-            kernels[name] = replace(kernel, outputs=stamps)
+        known = {path: stamp for path, (stamp, _, _) in outputs.items()}
+        kernels = {
+            name: replace(kernel, outputs=self._stamps(_made_for(name, found), known))
+            for name, kernel in found.kernels.items()
+        }
         steps = [(s.label, s.subject, s.kernel, s.variant, s.arch) for s in written.stages]
         # The digests by which the kernels were found: what has changed since then counts as a change in the next run.
         names = {name: present(name) for name in found.names}
         depends = trusted_stamps(wanted.top, names)
         return Restored(found.notes, kernels, steps, outputs, depends, start=start, end=time.monotonic())
+
+    def _stamps(self, paths: Iterable[str], known: Mapping[str, Stamp]) -> Stamps:
+        """Stamps of files by their path relative to the top; those that kernels have in common may be old ones."""
+        stamps: Stamps = {}
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):  # of an old stage some other file is there
+                stamps[f"{self._place}/{path}"] = [*(known.get(path) or lasting_stamp(f"{self._wanted.work}/{path}"))]
+        return stamps
 
     def _may_take(self, found: Finished) -> bool:
         wanted = self._wanted
@@ -150,6 +158,14 @@ class Restorer:
             and not any(name in self._taken or os.path.lexists(f"{wanted.work}/{name}") for name in found.kernels)
             and all(table in found.names for name in found.kernels for table in wanted.tables.get(name, ()))
         )
+
+
+def _made_for(name: str, found: Finished) -> Iterator[str]:
+    """The files of a kernel in the folder of the package's kernels, those among them that other kernels have, too."""
+    products = {source for source, _ in found.kernels[name].products.values()}
+    for stage in found.stages:
+        is_its = name in stage.users
+        yield from (p for p in stage.outputs.values() if is_its or p in products or p.startswith(f"{name}/"))
 
 
 def serve() -> None:
