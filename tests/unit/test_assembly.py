@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from kernelwright.scons.graph import PackageGraph
 from kernelwright.scons.package import StageAction
 from kernelwright.scons.progress import Progress
 from kernelwright.stages import wheel as wheel_module
-from kernelwright.stages.package import Assembly
+from kernelwright.stages.package import Assembly, Built, Part
 from kernelwright.stages.partial import Partial
 from kernelwright.stages.wheel import put_into
 from support import moments
@@ -163,6 +164,19 @@ def test_what_kernels_and_archs_of_earlier_runs_left_is_swept_and_forgotten_and_
     assembly._sweep()
     launcher = f"_lib/{Path(graph.package.launcher_stage.paths[0]).name}"
     assert set(assembly.copies) == {LIBRARY, launcher, "backends/torch/_gemm.py"}
+
+
+def test_the_objects_of_settled_kernels_stay_and_those_that_nobody_needs_go(graph, tmp_path):
+    packaged(graph, tmp_path)
+    objects = Path(graph.package.work.get_abspath(), "_objects")
+    objects.mkdir()
+    for name in ("needed.o", "old.o"):
+        (objects / name).touch()
+    made = {os.path.relpath(objects / "needed.o", graph.package.top): [1, 2, 3, 4]}
+    settled = Part("other", ("torch",), Built("other/entry.json", None, ""), {}, made)
+    graph.assembly._parts.append(settled)
+    graph.assembly._sweep()
+    assert [path.name for path in objects.iterdir()] == ["needed.o"]
 
 
 @pytest.fixture

@@ -209,4 +209,4 @@ def new_part(package: Package, build: KernelBuild) -> Part:
 def settled_part(name: str, kernel: SettledKernel) -> Part:
     """A kernel of the package, for which nothing has to be done."""
     products = {path: Built(source, None, digest) for path, (source, digest) in kernel.products.items()}
-    return Part(name, tuple(kernel.backends), Built(f"{name}/entry.json", None, kernel.entry), products)
+    return Part(name, tuple(kernel.backends), Built(f"{name}/entry.json", None, kernel.entry), products, kernel.outputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import backends
 from ..backends.base import Backend
-from ..backends.commands import LIBRARIES, SOURCE_LIBRARY
+from ..backends.commands import LIBRARIES
 from ..core.errors import KernelwrightError, Where
 from ..core.files import Stamp, digest_of, file_stamp, lasting_stamp, sha256_of
 from ..core.request import ASIDE
@@ -58,12 +58,14 @@ class Part:
         backends: how it can be called, its default first.
         entry: its part of the manifest.
         products: path in the package -> what is copied there.
+        made: the files that its stages have made, relative to the top, if it is settled.
     """
 
     name: str
     backends: tuple[str, ...]
     entry: Built
     products: Mapping[str, Built]
+    made: Collection[str] = ()
 
 
 @dataclass(frozen=True)
@@ -280,15 +282,15 @@ class Assembly:
             remove_unknown(Path(self._folder, inside), known)
         for alias in (f"{name}{suffix}" for name in backends.all_names() for suffix in (".py", ".pyi")):
             remove_unknown(Path(self._folder, alias), known)
-        # Settled kernels need what they have in common with others, of which nothing names the objects.
-        settled = [product.source for part in self._parts for product in part.products.values() if not product.path]
+        # Settled kernels need what they have in common with others: libraries, and the objects of sources.
+        settled = (product.source for part in self._parts for product in part.products.values() if not product.path)
         known |= {f"{self._work}/{source}" for source in settled}
+        known |= {f"{self._run.top}/{path}" for part in self._parts for path in part.made if f"/{OBJECTS}/" in path}
         # If all kernels are settled, nothing has named the launcher.
         made_launcher = any(stage.label == "LAUNCHER" for stage in self._stages)
         for top in (Path(self._work), Path(self._checks)):
             kept = {part.name for part in self._parts if part.entry.path is None}
             kept |= {self._context.glibc} if made_launcher else {self._context.glibc, LIBRARIES}
-            kept |= {OBJECTS} if any(map(SOURCE_LIBRARY.fullmatch, settled)) else set()
             for folder in [path for path in top.glob("*") if path.name not in kept]:
                 remove_unknown(folder, known)
 
