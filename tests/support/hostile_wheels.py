@@ -458,6 +458,8 @@ INFO = "demo_sm_80-1.0.dist-info"
 CODE = "demo_sm_80/scale/default/cuda/sm_80.cubin"
 POINTS = "@entry_points.txt"
 LIB = "demo/_lib/scale.so"
+OWN = "_lib/own.cu-0123456789abcdef.so"
+NAMES_OWN = f"$ORIGIN/../{OWN}\0".encode()
 SAYS = f"{LIB} is not what the manifest says of kernel scale"
 NO_FILE = "is no file that a build has in a package"
 NO_MANIFEST = "demo/manifest.json is no manifest of a build:"
@@ -587,6 +589,19 @@ LIBRARIES: dict[str, tuple[Change, str]] = {
     "a library elsewhere": (has(library="../evil.so"), "kernel scale has the library '../evil.so', and a build calls"),
     "libraries for any platform": (lambda draft: draft.tag("any"), f"{LIB} is code for a CPU, and the name of the"),
     "libraries of a newer system": (lambda draft: draft.tag("manylinux_2_4_x86_64"), "need manylinux_2_5_x86_64"),
+    "a library of sources that no kernel needs": (has(source_library=OWN), "kernel scale was not linked with"),
+    "a library of sources that the manifest keeps secret": (
+        text("_lib/scale.so", b"", NAMES_OWN),
+        "kernel scale needs the library of its sources, which the manifest does not list",
+    ),
+    "another library of sources": (
+        lambda draft: (
+            draft.put(OWN, draft.files[LIB]),
+            draft.replace("_lib/scale.so", b"", NAMES_OWN),
+            draft.kernel.update(source_library=OWN),
+        ),
+        f"demo/{OWN} is not the library that kernel scale was linked with",
+    ),
     "another launcher": (has(launcher=LAUNCHER.replace("0123", "3210")), "kernel scale was not linked with"),
     "an extension module beside a module": (put("__init__.abi3.so", b"\x7fELF"), f"demo/__init__.abi3.so {NO_FILE}"),
     "a package beside a module": (put("_runtime/loader/__init__.py"), f"demo/_runtime/loader/__init__.py {NO_FILE}"),

@@ -147,8 +147,11 @@ not replace ``$ORIGIN`` there (2.36).
 """
 
 
-SOURCE_LIBRARY = re.compile(rf"{LIBRARIES}/(?!libkernelwright-)[A-Za-z0-9_.-]+-[0-9a-f]{{16}}\.so")
-"""The path of a library of sources in a package; no kernel's name has a dash."""
+SOURCE_LIBRARY = re.compile(rf"{LIBRARIES}/[A-Za-z0-9_.-]*(?:cu|cc|cpp|cxx)-[0-9a-f]{{16}}\.so")
+"""The path of a library of sources in a package; no kernel's name has a dash, nor the launcher's such an ending."""
+
+NEEDED_BY_PATH = re.compile(rf"{re.escape(BESIDE_BY_PATH)}/([^/\0]+)\0".encode())
+"""What libraries of sources are called, in them and in the libraries that need them."""
 
 
 def source_library_command(name: str, linked: Iterable[str], paths: ToolPaths, library: str) -> list[str]:

@@ -15,7 +15,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from .. import backends
-from ..backends.commands import LIBRARIES, SOURCE_LIBRARY
+from ..backends.commands import LIBRARIES, NEEDED_BY_PATH, SOURCE_LIBRARY
 from ..backends.description import description_in
 from ..core.arch import CPU_LEVELS, TARGETS, CudaArch
 from ..core.dtype import Dtype
@@ -256,14 +256,24 @@ def _library_problems(name: str, kernel: Record, content: Content) -> Iterator[s
             return
         if not LAUNCHER.fullmatch(launcher) or PurePosixPath(launcher).name.encode() not in library:
             yield f"kernel {name} was not linked with {shown(launcher)}, which the manifest lists"
-        own = kernel.text("source_library") if kernel.has("source_library") else ""
-        if own and not (SOURCE_LIBRARY.fullmatch(own) and PurePosixPath(own).name.encode() in library):
-            yield f"kernel {name} was not linked with {shown(own)}, which the manifest lists"
+        yield from _source_library_problems(name, kernel, library, content)
     elif not telling:
         yield f"kernel {name} has neither a library nor code in Python"
     for path, data in telling.items():
         if said not in data:
             yield f"{path} is not what the manifest says of kernel {name}, its variants, arguments and sizes"
+
+
+def _source_library_problems(name: str, kernel: Record, library: bytes, content: Content) -> Iterator[str]:
+    """The library of a kernel's sources is the one that its own library needs, and is called so."""
+    own = kernel.text("source_library") if kernel.has("source_library") else ""
+    needed = {*NEEDED_BY_PATH.findall(library)}
+    if own and not (SOURCE_LIBRARY.fullmatch(own) and PurePosixPath(own).name.encode() in needed):
+        yield f"kernel {name} was not linked with {shown(own)}, which the manifest lists"
+    elif own and {*NEEDED_BY_PATH.findall(content.file(own))} != needed:
+        yield f"{content.folder}{own} is not the library that kernel {name} was linked with"
+    elif needed and not own:
+        yield f"kernel {name} needs the library of its sources, which the manifest does not list"
 
 
 def _needed_problems(name: str, kernel: Record, library: bytes, installed: set[str]) -> Iterator[str]:
