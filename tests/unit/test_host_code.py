@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from kernelwright.backends.commands import SOURCE_LIBRARY
 from kernelwright.core.errors import Where
+from kernelwright.stages.object import name_of
 from kernelwright.toolchain.host_code import ObjectJob, module_name, programs_of
 
 JOB = ObjectJob("csrc/scale.cu", "csrc-scale.cu-0123", ("sm_80", "sm_90a"), (), folder=Path("/p"), where=Where("scale"))
@@ -74,3 +76,14 @@ def test_a_source_without_device_code_is_one_command():
 def test_what_is_not_known_is_left_to_nvcc(dry_run: str, expected: str):
     with pytest.raises(ValueError, match=expected):
         programs_of(dry_run, JOB, "/s")
+
+
+@pytest.mark.parametrize("source", ["a.cu", "libkernelwright-a.cc", "\u65e5\u672c.cxx", ".cpp", "d/" * 200 + "a.cc"])
+def test_every_source_has_a_name_that_a_file_can_have_and_verify_knows(source):
+    name = name_of(source, [])
+    assert SOURCE_LIBRARY.fullmatch(f"_lib/{name}.so") and len(f"compile_{name}.json") < 200
+    assert not SOURCE_LIBRARY.fullmatch("_lib/libkernelwright-0123456789abcdef.so")
+
+
+def test_a_path_that_is_written_in_another_way_has_the_same_name():
+    assert name_of("a/../b/./c.cu", []) == name_of("b/c.cu", [])

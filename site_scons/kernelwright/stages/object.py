@@ -28,6 +28,9 @@ from .stage_run import StageRun
 FOLDER = "_objects"
 """The folder of the objects, in that of the package's kernels; no kernel can have this name."""
 
+LONGEST = 150
+"""Characters that names of files have of the path of a source. File systems allow 255 in a whole name."""
+
 
 @dataclass(frozen=True)
 class ObjectCompilation(Compilation[ObjectJob]):
@@ -77,8 +80,12 @@ def make_all(kernel: KernelContext, archs: Sequence[str]) -> list[Stage]:
 
 
 def name_of(source: str, decides: Any) -> str:
-    """The name of files that are made of a source: its path as one name, and a digest of what else decides them."""
-    return f"{re.sub(r'[^A-Za-z0-9_.]+', '-', source).strip('-.')}-{digest(decides)[:16]}"
+    """The name of files that are made of a source: its path as one name, and a digest of what else decides them.
+
+    Equal paths have one name, however they are written. Of a long path it has the end, as no file may have such a name.
+    """
+    readable = re.sub(r"[^A-Za-z0-9_.]+", "-", os.path.normpath(source))[-LONGEST:].strip("-.")
+    return f"{readable}-{digest(decides)[:16]}"
 
 
 def _make(kernel: KernelContext, source: str, archs: tuple[str, ...]) -> Stage:
