@@ -45,6 +45,7 @@ def test_a_project_becomes_a_definition_file_with_what_build_toml_says(tmp_path:
     assert 'outputs=["out"], and return Exported("add", out=Tensor("float32", "out_size"), ' in text
     assert 'bias=Tensor("float32", "bias_size", optional=True), factor=Scalar("float64"))' in text
     assert "These cuda-capabilities are left out, for which CUDA 13 makes no code: 7.0." in text
+    assert "These sections are left out, because they are not for CUDA: add_cpu." in text
     assert "torch-ext/two_ops has Python code that calls ops.NAME(...)" in text
     assert "REGISTER_EXTENSION" in (tmp_path / "registration/registration.h").read_text()
 

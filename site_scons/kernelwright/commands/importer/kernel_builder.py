@@ -109,6 +109,8 @@ def read_layout(file: Path) -> Layout:
     flags = [*DEFINED, *(_torch_flags(extension, name) if is_torch else ())]
     own = dict.fromkeys(_flags(section) for section in (extension, *sections))  # not flag by flag: some have a value
     flags += [flag for part in own for flag in part]
+    if gone := [name for name in document["kernel"] if f"kernel.{name}" not in {one.title for one in sections}]:
+        notes.append(f"These sections are left out, because they are not for CUDA: {', '.join(gone)}.")
     if len({_flags(section) for section in sections}) > 1:
         notes.append("In build.toml the flags of its sections differ. Here all sources get all of them.")
     return Layout(name, is_torch, sources, headers, tuple(flags), archs, tuple(notes))
