@@ -175,7 +175,8 @@ class FrontEnd:
         for name in ("sources", "includes"):
             if getattr(kernel.options, name) and not (self.includes_sources or self.has_host_code):
                 message = f"{name} are files in CUDA C++, and this definition is written in {self.name}"
-                raise DefinitionError(message, where, f'leave {name} out, or use frontend="cuda"')
+                remedy = f'leave {name} out, or use frontend="cuda", or "torch" for operators of PyTorch'
+                raise DefinitionError(message, where, remedy)
         if kernel.options.libraries and not kernel.options.sources:
             message = "libraries are called by sources with host code of their own, and there are none"
             raise DefinitionError(message, where, "name the sources, or leave libraries out")
