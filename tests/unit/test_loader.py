@@ -123,6 +123,22 @@ def test_a_whole_package_gives_its_kernels(package: Package) -> None:
         package.loader.library("add")
 
 
+def test_operators_say_which_pytorch_they_need_and_the_threads_of_other_kernels_need_none(package: Package) -> None:
+    document = manifest_of()
+    document["backends"]["one"]["needs"] = [["absent_torch", "absent_torch>=2.4"]]
+    document["kernels"]["scale"] = entry_of("scale", operators={"absent_torch": "absent_torch==2.13.*"})
+    document["kernels"]["add"]["backends"] = ["two"]
+    package.seal(document)
+    with pytest.raises(
+        ImportError, match=r"needs absent_torch, which is not installed\n  remedy: pip install 'absent_"
+    ) as why:
+        package.loader.kernel("scale")
+    assert "==2.13.*'" in str(why.value)
+    with pytest.raises(RuntimeError, match="has CPU code"):
+        package.loader.num_threads()
+    assert ("add", "") in package.loader._kernels
+
+
 @pytest.mark.parametrize("module", ["one.py", "first.py", "second.py"])
 @pytest.mark.parametrize("damage", ["altered", "missing"])
 def test_each_module_that_a_backend_lists_is_verified_before_any_of_them_runs(package, module, damage):

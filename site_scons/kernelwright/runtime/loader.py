@@ -232,6 +232,8 @@ class Loader(Contents):
     def _threaded(self) -> Any:
         """A kernel object with the launcher's threads."""
         for name in self._names:
+            if "operators" in self.entry(name):  # PyTorch has threads of its own, and might be missing
+                continue
             kernel = self.kernel(name)
             if "kernel.py" in self.described(self.entry(name)["backends"][0])["modules"]:
                 kernel = self.through("kernel.py", name)  # the objects of some backends call this one
@@ -332,8 +334,9 @@ class Loader(Contents):
                 f"kernel {name!r} of {self.package!r} is built for {', '.join(built)}, not {backend!r}"
             )
         described = self.described(backend or built[0])
+        own = self.entry(name).get("operators", {})  # says which PyTorch this library needs
         for module, requirement in described["needs"]:
-            require(module, f"pip install '{requirement}'", f"kernel {name!r} of {self.package!r}")
+            require(module, f"pip install '{own.get(module, requirement)}'", f"kernel {name!r} of {self.package!r}")
         for module in described["modules"]:
             self.verified(f"_runtime/{module}")
         if "recorded" in self.entry(name):
