@@ -6,7 +6,10 @@ They take long, because PyTorch's headers do, and each library is loaded beside 
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 from support.project import Project
@@ -78,6 +81,7 @@ Tensor twice_on_gpu(const Tensor& x) {
 STABLE_TORCH_LIBRARY(steady, m) {
   m.def("twice(Tensor x) -> Tensor");
   m.def("on_gpu(Tensor x) -> Tensor");
+  m.def("_half(int n) -> int");
   m.def("many.out(Tensor x, int[]? sizes=None, *, str mode='a', Tensor(a!) out) -> (Tensor(a!), int)");
 }
 STABLE_TORCH_LIBRARY_IMPL(steady, CPU, m) { m.impl("twice", TORCH_BOX(&twice)); }
@@ -121,7 +125,7 @@ def ops():
 
 @kernel(frontend="torch", sources=["stable.cu"], flags=["-DTORCH_TARGET_VERSION=0x020A000000000000"])
 def steady():
-    return Operators("steady::twice", "steady::on_gpu", "steady::many.out")
+    return Operators("steady::twice", "steady::on_gpu", "steady::many.out", "steady::_half")
 
 
 @kernel(frontend="torch", sources=["stream.cpp"])
@@ -150,6 +154,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 CALLS = """
+import copy
+import pickle
 import sys
 import demo
 assert "torch" not in sys.modules
@@ -172,6 +178,9 @@ refused(torch.ops.acme.scaled, x.double())
 refused(demo.steady.on_gpu, x)
 refused(demo.steady, x)
 refused(lambda: demo.ops.gelu)
+refused(demo.steady.preload, "gpu")
+refused(lambda: pickle.dumps(demo.ops))
+print(copy.deepcopy(demo.ops) is demo.ops, demo.ops, demo.steady._half)
 refused(lambda: demo.stream)
 
 @torch.library.register_fake("acme::scaled")
@@ -182,6 +191,10 @@ compiled = torch.compile(lambda x: demo.ops.scaled(x) + torch.ops.acme.scaled(x,
 print(torch.equal(compiled(x), 5 * x))
 demo._loader._kernels.clear()
 refused(lambda: demo._loader.kernel("ops"))
+described = demo.manifest()["kernels"]["ops"]["operators"]
+described["registered"] = {}  # as another version has it that renamed its operators
+refused(lambda: demo._loader.kernel("ops"))
+refused(demo.num_threads)
 """
 
 
@@ -189,7 +202,7 @@ def test_operators_are_called_by_name_and_in_torch_ops_and_errors_are_pytorchs(b
     lines = built.python(CALLS).splitlines()
     assert lines[:3] == [
         "True True",
-        "True True ['many_out', 'on_gpu', 'operators']",
+        "True True ['_half', 'many_out', 'on_gpu']",
         "{'acme::scaled': '(Tensor x, float factor=2.) -> Tensor'}",
     ]
     assert lines[3].startswith("RuntimeError x is not float")
@@ -199,6 +212,11 @@ def test_operators_are_called_by_name_and_in_torch_ops_and_errors_are_pytorchs(b
     assert "AttributeError kernel 'ops' has no operator 'gelu'; it has scaled" in rest
     assert "ImportError kernel 'stream' of 'demo' needs PyTorch with CUDA, and this is PyTorch" in rest
     assert "kernel 'ops' of 'demo' registers the operator acme::scaled, which this process has already" in rest
+    assert "kernel 'ops' of 'demo' registers the namespace acme, which this process has already" in rest
+    assert "ValueError unknown device 'gpu'; expected 'cpu', 'cuda' or 'cuda:N'" in rest
+    assert "TypeError kernel ops cannot be pickled; import it where it is used" in rest
+    assert "True <kernel ops with the operators acme::scaled> steady._half" in lines
+    assert "RuntimeError no kernel of package 'demo' has CPU code" in rest
     assert "True" in lines[4:]  # what torch.compile made
 
 
@@ -242,6 +260,8 @@ def test_libraries_need_those_of_pytorch_by_name_and_only_what_they_call(built: 
     assert {"libtorch_cuda.so", "libtorch_cpu.so"} < {*tags("stream")["needed"]}
     kernels = json.loads((built.folder / "build/demo/manifest.json").read_text())["kernels"]
     assert [kernels[name]["operators"]["needs_cuda"] for name in ("ops", "steady", "stream")] == [False, False, True]
+    namespaces = [kernels[name]["operators"]["namespaces"] for name in ("ops", "steady", "stream")]
+    assert namespaces == [["acme"], ["steady"], []]  # that of stream is a fragment
     assert kernels["steady"]["operators"]["registered"]["steady::twice"]["keys"] == ["CPU", "CUDA"]
 
 
@@ -252,6 +272,18 @@ def test_stubs_have_the_types_of_the_schemas(built: Project) -> None:
         "def many_out(self, x: _torch.Tensor, sizes: _b.list[_b.int] | None = ..., *, mode: _b.str = ..., "
         "out: _torch.Tensor) -> _b.tuple[_torch.Tensor, _b.int]: ..." in stub
     )
+
+
+def test_a_type_checker_tells_operators_that_are_none(built: Project, tmp_path) -> None:
+    pytest.importorskip("mypy", reason="the package mypy is not installed")
+    (tmp_path / "types.ini").write_text("[mypy]\n[mypy-torch.*]\nfollow_imports = skip\n")
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=types.ini", "--cache-dir", os.devnull, "-c"]
+    code = "from demo import ops, steady\nsteady.twice\nops.scaled\nsteady.twise\n"
+    environment = {**os.environ, "MYPYPATH": str(built.folder / "build")}
+    done = subprocess.run([*command, code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert [line for line in done.stdout.splitlines() if line.startswith("<string>")] == [
+        '<string>:4: error: "_kernel_steady" has no attribute "twise"; maybe "twice"?  [attr-defined]'
+    ]
 
 
 def test_a_wheel_depends_on_the_pytorch_that_its_libraries_were_built_for(built: Project, tmp_path) -> None:

@@ -31,6 +31,8 @@ TORCH = Torch("2.13.0+cpu", "0" * 64, Path("/nowhere"))
         (Operators("silu"), "Operators has 'silu', which is no name of one"),
         (Operators(3), "Operators has 3, which is no name of one"),  # type: ignore[arg-type]
         (Operators("a::silu", "b::silu"), "Operators has two that are called 'silu'"),
+        (Operators("a::f_out", "a::f.out"), "Operators has two that are called 'f_out'"),
+        (Operators("a::__call__"), "Operators has 'a::__call__', and what loads them has that name"),
         (Operators("a::preload"), "Operators has 'a::preload', and what loads them has that name for something else"),
         (Operators("a::silu", schemas={"a::gelu": "()"}), "schemas is {'a::gelu': '()'}"),
     ],
@@ -74,6 +76,11 @@ def test_a_kernel_without_sources_is_an_error() -> None:
         (False, ("-DTORCH_TARGET_VERSION=0x020A000000000000",), "torch==2.13.*"),
         (True, (), "torch>=2.13"),
         (True, ("-O2", "-DTORCH_TARGET_VERSION=0x020A000000000000"), "torch>=2.10"),
+        (
+            True,
+            ("-DTORCH_TARGET_VERSION=0x020A000000000000", "-DTORCH_TARGET_VERSION=0x020C000000000000"),
+            "torch>=2.12",
+        ),
         (True, ("-D", "TORCH_TARGET_VERSION=0x0209000000000000ULL"), "torch>=2.9"),
     ],
 )
@@ -101,6 +108,14 @@ def test_what_a_library_calls_decides_whether_it_is_stable_and_needs_cuda() -> N
         ("(Tensor(a!) out, Tensor x) -> ()", "f(self, out: Tensor, x: Tensor) -> None"),
         ("(Tensor? x, int[2] n, *, SymInt[]? s=None) -> Tensor[]", None),
         ("(Tensor(a!)[] out, ScalarType? d=None) -> (Tensor, Tensor(a!), int)", None),
+        (
+            '(int[2] n=[1, -2], *, str mode="a, (b", Tensor x) -> ()',
+            "f(self, n: list[int]=..., *, mode: str=..., x: Tensor) -> None",
+        ),
+        (
+            "(Tensor(a!) x, Tensor(b!) y) -> (Tensor(a!), Tensor(b!))",
+            "f(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]",
+        ),
         ("(Tensor self, Device device) -> bool", "f(self, *arguments: _Any, **named: _Any) -> bool"),
         ("(__torch__.torch.classes.acme.Queue q) -> Any", "f(self, q: _Any) -> _Any"),
     ],
@@ -149,6 +164,7 @@ OPERATORS = {
     "built_with": "2.13.0",
     "needs_cuda": False,
     "names": ["a::f"],
+    "namespaces": ["a"],
     "registered": {"a::f": {"schema": "(Tensor x) -> Tensor", "keys": ["CPU"]}},
 }
 
@@ -160,9 +176,24 @@ def problems(*needs: str, described: dict[str, Any] | None = None) -> list[str]:
 
 
 def test_a_wheel_asks_for_a_pytorch_that_suits() -> None:
-    for need in ("torch>=2.10", "torch==2.12.*", "Torch ~= 2.11", "torch>=2.10,<3"):
+    for need in (
+        "torch>=2.10",
+        "torch==2.12.*",
+        "Torch ~= 2.11",
+        "torch>=2.10,<3",
+        "torch==2.13.1",
+        "torch==2.12.1+cu130",
+    ):
         assert problems("numpy", need) == []
-    for need in ("torch", "torch>=2.9", "torch<2.12", "torch>=2.10; extra == 'gpu'", "torchvision>=2.10", "torch==9.9"):
+    for need in (
+        "torch",
+        "torch>=2.9",
+        "torch<2.12",
+        "torch>=2.10; extra == 'gpu'",
+        "torchvision>=2.10",
+        "torch===odd",
+        "torch==2.9.1",
+    ):
         assert 'add "torch>=2.10" to project.dependencies' in "".join(problems(need)), need
 
 
@@ -174,12 +205,17 @@ def test_a_manifest_of_other_operators_than_the_library_has_is_found() -> None:
         problems("torch>=2.10", described={key: value for key, value in OPERATORS.items() if key != "needs_cuda"})
 
 
-def test_two_kernels_with_one_operator_are_an_error() -> None:
-    def packaged(name: str, *operators: str) -> PackagedKernel:
+def test_two_kernels_with_one_operator_or_namespace_are_an_error() -> None:
+    def packaged(name: str, *operators: str, namespaces: str = "[]") -> PackagedKernel:
         registered = ", ".join(f'"{operator}": {{}}' for operator in operators)
-        entry = f'{{"frontend": "torch", "operators": {{"registered": {{{registered}}}}}}}'
+        entry = f'{{"frontend": "torch", "operators": {{"registered": {{{registered}}}, "namespaces": {namespaces}}}}}'
         return PackagedKernel(name, entry, ("torch_ops",), {})
 
     require_distinct_operators([packaged("a", "a::f"), packaged("b", "a::g"), PackagedKernel("c", "{", (), {})])
     with pytest.raises(DefinitionError, match="the kernels a and b both register the operator a::f"):
         require_distinct_operators([packaged("a", "a::f"), packaged("b", "a::g", "a::f")])
+    block = '["a"]'
+    require_distinct_operators([packaged("a", "a::f", namespaces=block), packaged("b", "a::g")])
+    with pytest.raises(DefinitionError, match=r"the kernels a and b both have TORCH_LIBRARY\(a, m\)") as caught:
+        require_distinct_operators([packaged(*each, namespaces=block) for each in (("a", "a::f"), ("b", "a::g"))])
+    assert caught.value.remedy == "write TORCH_LIBRARY_FRAGMENT(a, m) in one of them"

@@ -24,6 +24,9 @@ REGISTERS = re.compile(r"aoti_torch_library_init_(def|fragment|impl)")
 SCHEMA = re.compile(rb"(?<=\0)([A-Za-z_]\w*)(\([^\0]*\)\s*->\s*[^\s\0][^\0]*)\0")
 """The schema of an operator, as a text in an object."""
 
+PART = re.compile(r"""(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|\[[^\]]*\]|\([^)]*\)|[^,])+""")
+"""A part of a list in a schema, with texts and brackets in it."""
+
 NUMBERS = ("int", "SymInt", "float", "bool")
 """Types in schemas that declared numbers are passed for."""
 
@@ -78,7 +81,12 @@ def parameters_of(schema: str) -> list[str]:
         schema: parameters and results of an operator, without its name.
     """
     text = schema[schema.index("(") + 1 : schema.rindex(")", 0, schema.rindex("->"))]
-    return [part.strip() for part in re.split(r",(?![^(\[]*[)\]])", text) if part.strip() not in ("", "*")]
+    return [part for part in parts_of(text) if part != "*"]
+
+
+def parts_of(text: str) -> list[str]:
+    """The parts of a list in a schema. Commas in brackets and in texts divide nothing."""
+    return [part.strip() for part in PART.findall(text) if part.strip()]
 
 
 def require_one_result(name: str, schema: str, where: Where) -> None:

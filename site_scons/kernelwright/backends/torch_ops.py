@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ..core.need import Need
 from .base import Backend
+from .operators import parts_of
 from .stubs import class_stub
 
 TYPES = {
@@ -51,26 +52,20 @@ def _method(name: str, schema: str) -> str:
     """
     parameters, _, result = schema[1:].rpartition(") -> ")
     listed, names = ["self"], list[str]()
-    for part in _parts(parameters):
+    for part in parts_of(parameters):
         if part == "*":
             listed.append("*")
             continue
-        kind, _, rest = part.rpartition(" ")
-        called, is_optional, _ = rest.partition("=")
+        declared, is_optional, _ = part.partition("=")
+        kind, _, called = declared.rpartition(" ")
         names.append(called)
         listed.append(f"{called}: {_python_type(kind)}{' = ...' if is_optional else ''}")
     if any(keyword.iskeyword(called) or called == "self" for called in names):  # PyTorch calls it self, too
         listed = ["self", "*arguments: _Any", "**named: _Any"]
-    results = [_python_type(part.partition(" ")[0]) for part in _parts(result.strip("()") if "," in result else result)]
+    inside = result[1:-1] if result.startswith("(") and "," in result else result
+    results = [_python_type(part.partition(" ")[0]) for part in parts_of(inside)]
     made = results[0] if len(results) == 1 else f"_b.tuple[{', '.join(results)}]"
     return f"    def {name}({', '.join(listed)}) -> {made}: ...\n"
-
-
-def _parts(text: str) -> Iterator[str]:
-    """The parts of a list with commas, some of which are in brackets."""
-    for part in re.split(r",(?![^(\[]*[)\]])", text):
-        if part.strip():
-            yield part.strip()
 
 
 def _python_type(kind: str) -> str:

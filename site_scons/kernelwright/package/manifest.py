@@ -197,14 +197,21 @@ def linked_libraries(manifest: Mapping[str, Any]) -> dict[str, str]:
 
 
 def require_distinct_operators(kernels: Iterable[PackagedKernel]) -> None:
-    """Raise a DefinitionError if two kernels register one operator: PyTorch ends a process that loads both."""
+    """Raise a DefinitionError if two kernels register one operator or namespace: PyTorch ends a process with both."""
     owners: dict[str, str] = {}
+    where = Where(stage="assemble")
     for kernel in kernels:
         entry = json.loads(kernel.entry) if f'"frontend": "{PYTORCH}"' in kernel.entry else {}
-        for name in entry.get("operators", {}).get("registered", ()):
+        operators = entry.get("operators", {"registered": (), "namespaces": ()})
+        for name in operators["registered"]:
             if name in owners:
                 message = f"the kernels {owners[name]} and {kernel.name} both register the operator {name}"
-                raise DefinitionError(message, Where(stage="assemble"), "register it in the sources of one of them")
+                raise DefinitionError(message, where, "register it in the sources of one of them")
+            owners[name] = kernel.name
+        for name in operators["namespaces"]:
+            if name in owners:
+                message = f"the kernels {owners[name]} and {kernel.name} both have TORCH_LIBRARY({name}, m)"
+                raise DefinitionError(message, where, f"write TORCH_LIBRARY_FRAGMENT({name}, m) in one of them")
             owners[name] = kernel.name
 
 

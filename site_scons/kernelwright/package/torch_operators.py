@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import InvalidSpecifier
 from packaging.utils import canonicalize_name
 
 from ..backends.description import description_of_operators
 from ..core.errors import shown
 from ..core.records import Record
 
-FIELDS = ("torch", "built_with", "needs_cuda", "names", "registered")
+FIELDS = ("torch", "built_with", "needs_cuda", "names", "namespaces", "registered")
 """What the manifest says of the operators of a kernel."""
 
 PROBES = tuple(f"{major}.{minor}.{patch}" for major in range(1, 4) for minor in range(60) for patch in (0, 9))
-"""Versions of PyTorch, those to come among them."""
+"""Versions of PyTorch, those to come among them. Those that a dependency names are tried as well."""
 
 
 def operator_problems(name: str, kernel: Record, library: bytes, needs: Iterable[str]) -> Iterator[str]:
@@ -32,7 +32,7 @@ def operator_problems(name: str, kernel: Record, library: bytes, needs: Iterable
     """
     described = kernel.record("operators")
     described.require_names(*FIELDS)
-    wanted, _ = described.text("torch"), described.flag("needs_cuda")
+    wanted, _ = described.text("torch"), (described.flag("needs_cuda"), described.texts("namespaces"))
     registered = described.record("registered")
     for operator, one in described.members("registered"):
         one.require_names("schema", "keys")
@@ -56,8 +56,6 @@ def _suits(need: str, wanted: str) -> bool:
         return False
     if canonicalize_name(given.name) != "torch" or given.marker is not None:
         return False
-    return _some(given.specifier) <= _some(allowed) and bool(_some(given.specifier))
-
-
-def _some(versions: SpecifierSet) -> set[str]:
-    return set(versions.filter(PROBES))
+    named = [one.version for one in given.specifier if one.operator != "===" and "*" not in one.version]
+    installed = set(given.specifier.filter((*PROBES, *named)))
+    return bool(installed) and installed <= set(allowed.filter(installed))

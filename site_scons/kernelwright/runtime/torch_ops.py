@@ -22,8 +22,10 @@ def load(loader: Loader, name: str, entry: Mapping[str, Any]) -> Operators:
     _require_torch(described, subject)
     known = set(torch._C._dispatch_get_all_op_names())
     # PyTorch would end the process.
-    if taken := sorted(known.intersection(described["registered"])):
-        message = f"{subject} registers the operator {taken[0]}, which this process has already"
+    taken = [f"operator {name}" for name in sorted(known.intersection(described["registered"]))]
+    taken += [f"namespace {name}" for name in described["namespaces"] if not _is_free(name)]
+    if taken:
+        message = f"{subject} registers the {taken[0]}, which this process has already"
         raise ImportError(f"{message}\n  remedy: import one of the packages that register it, or rename its namespace")
     try:
         ops: Any = torch.ops
@@ -45,6 +47,15 @@ def _require_torch(described: Mapping[str, Any], subject: str) -> None:
     if described["needs_cuda"] and torch.version.cuda is None:
         remedy = f"install '{requirement}' for CUDA, as pytorch.org says"
         raise ImportError(f"{subject} needs PyTorch with CUDA, and this is PyTorch {here}\n  remedy: {remedy}")
+
+
+def _is_free(namespace: str) -> bool:
+    """Whether the process has no TORCH_LIBRARY block of a namespace yet."""
+    try:
+        torch._C._dispatch_library("DEF", namespace, "")
+    except RuntimeError:
+        return False
+    return True
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -78,11 +89,26 @@ class Operators:
         self.schemas = {each: entry["operators"]["registered"][each]["schema"] for each in operators}
         self._by_name = {each.rpartition("::")[2].replace(".", "_"): one for each, one in operators.items()}
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name not in self._by_name:
-            known = ", ".join(self.__dict__.get("_by_name", ()))
-            raise AttributeError(f"kernel {self.__dict__.get('__name__')!r} has no operator {name!r}; it has {known}")
-        return self._by_name[name]
+    if not TYPE_CHECKING:  # a type checker finds the operators in the stub, and names that are none
+
+        def __getattr__(self, name: str) -> Any:
+            known: Mapping[str, Any] = self.__dict__.get("_by_name", {})
+            if name not in known:
+                subject = f"kernel {self.__dict__.get('__name__')!r}"
+                raise AttributeError(f"{subject} has no operator {name!r}; it has {', '.join(known)}")
+            return known[name]
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.__name__} with the operators {', '.join(self.operators)}>"
+
+    def __copy__(self) -> Operators:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Operators:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"kernel {self.__name__} cannot be pickled; import it where it is used")
 
     def __dir__(self) -> list[str]:
         return sorted([*self._by_name, "operators", "preload", "schemas"])
@@ -95,4 +121,10 @@ class Operators:
         return next(iter(self._by_name.values()))(*arguments, **named)
 
     def preload(self, device: Any = "cpu") -> None:
-        """Do nothing: the operators are registered. CUDA loads their device code at the first launch."""
+        """Do nothing: the operators are registered. CUDA loads their device code at the first launch.
+
+        Raises:
+            ValueError: there are no devices of that kind.
+        """
+        if str(device).partition(":")[0] not in self.devices:
+            raise ValueError(f"unknown device {device!r}; expected 'cpu', 'cuda' or 'cuda:N'")

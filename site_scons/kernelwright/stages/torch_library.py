@@ -218,6 +218,7 @@ class Registering:
             "built_with": self.torch.version,
             "needs_cuda": bool(undefined.cuda) or _names_cuda(undefined, self.torch),
             "names": list(declared),
+            "namespaces": registered["namespaces"],
             "registered": found,
         }
 

@@ -69,8 +69,8 @@ class Torch:
         """
         if not is_stable:
             return f"torch=={self.minor}.*"
-        asked = TARGET_VERSION.search(" ".join(flags))
-        return f"torch>={int(asked[1], 16)}.{int(asked[2], 16)}" if asked else f"torch>={self.minor}"
+        asked = TARGET_VERSION.findall(" ".join(flags))  # of several, the compiler takes the last one
+        return f"torch>={int(asked[-1][0], 16)}.{int(asked[-1][1], 16)}" if asked else f"torch>={self.minor}"
 
 
 def find_torch(where: Where) -> Torch:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,26 @@ def main(library: str, output: str, declared: str, *before: str) -> None:
         ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
     core: Any = torch._C
     known = set(core._dispatch_get_all_op_names())
+    held = held_namespaces(core, known)
     ops: Any = torch.ops
     ops.load_library(library)
     added = sorted(set(core._dispatch_get_all_op_names()) - known)
     found = {name: {"schema": schema_of(core, name), "keys": keys_of(core, name)} for name in added}
     asked = {name: parsed(core, name, text) for name, text in json.loads(declared).items()}
-    Path(output).write_text(json.dumps({"operators": found, "declared": asked}), encoding="utf-8")
+    namespaces = sorted(held_namespaces(core, added) - held)
+    answer = {"operators": found, "declared": asked, "namespaces": namespaces}
+    Path(output).write_text(json.dumps(answer), encoding="utf-8")
+
+
+def held_namespaces(core: Any, names: Iterable[str]) -> set[str]:
+    """The namespaces of some operators that a TORCH_LIBRARY block has. A process may have one block for each."""
+    found = set()
+    for namespace in {name.partition("::")[0] for name in names}:
+        try:
+            core._dispatch_library("DEF", namespace, "")
+        except RuntimeError:
+            found.add(namespace)
+    return found
 
 
 def schema_of(core: Any, name: str) -> str:

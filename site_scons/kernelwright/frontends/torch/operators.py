@@ -11,8 +11,8 @@ from ...core.errors import DefinitionError, Where, shown
 NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", re.ASCII)
 """The name of an operator: its namespace, its own name, and that of an overload, if it has one."""
 
-TAKEN = ("devices", "operators", "preload", "schemas")
-"""Other attributes of what callers get."""
+TAKEN = re.compile(r"devices|operators|preload|schemas|_by_name|__\w*")
+"""Other attributes of what callers get, and names that Python gives a meaning."""
 
 EXAMPLE = 'write, for example, Operators("acme::rms_norm", "acme::silu")'
 
@@ -36,11 +36,11 @@ class Operators:
         if not self.names or wrong:
             message = f"Operators has {shown(wrong[0])}, which is no name of one" if wrong else "Operators names none"
             raise DefinitionError(message, where, EXAMPLE)
-        own = [str(name).rpartition("::")[2] for name in self.names]
+        own = [str(name).rpartition("::")[2].replace(".", "_") for name in self.names]
         if twice := [name for number, name in enumerate(own) if name in own[:number]]:
             message = f"Operators has two that are called {twice[0]!r}, and callers could reach one of them"
             raise DefinitionError(message, where, "put one of them into another kernel, with other sources")
-        if taken := [name for name in own if name in TAKEN or keyword.iskeyword(name)]:
+        if taken := [name for name in own if TAKEN.fullmatch(name) or keyword.iskeyword(name)]:
             full = self.names[own.index(taken[0])]
             message = f"Operators has {full!r}, and what loads them has that name for something else"
             raise DefinitionError(message, where, "give the operator another name, or leave it to torch.ops")
