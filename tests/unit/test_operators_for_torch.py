@@ -20,6 +20,7 @@ from kernelwright.package.torch_operators import operator_problems
 from kernelwright.stages.torch_library import _refused
 from kernelwright.toolchain.pytorch import Torch, Undefined, sorted_out, stand_in_text
 
+PACKAGE = "demo"
 WHERE = Where("ops", "default", "lower", "ops.py:3")
 TORCH = Torch("2.13.0+cpu", "0" * 64, Path("/nowhere"))
 
@@ -211,11 +212,20 @@ def test_two_kernels_with_one_operator_or_namespace_are_an_error() -> None:
         entry = f'{{"frontend": "torch", "operators": {{"registered": {{{registered}}}, "namespaces": {namespaces}}}}}'
         return PackagedKernel(name, entry, ("torch_ops",), {})
 
-    require_distinct_operators([packaged("a", "a::f"), packaged("b", "a::g"), PackagedKernel("c", "{", (), {})])
+    require_distinct_operators(
+        PACKAGE, [packaged("a", "a::f"), packaged("b", "a::g"), PackagedKernel("c", "{", (), {})]
+    )
     with pytest.raises(DefinitionError, match="the kernels a and b both register the operator a::f"):
-        require_distinct_operators([packaged("a", "a::f"), packaged("b", "a::g", "a::f")])
+        require_distinct_operators(PACKAGE, [packaged("a", "a::f"), packaged("b", "a::g", "a::f")])
     block = '["a"]'
-    require_distinct_operators([packaged("a", "a::f", namespaces=block), packaged("b", "a::g")])
+    require_distinct_operators(PACKAGE, [packaged("a", "a::f", namespaces=block), packaged("b", "a::g")])
     with pytest.raises(DefinitionError, match=r"the kernels a and b both have TORCH_LIBRARY\(a, m\)") as caught:
-        require_distinct_operators([packaged(*each, namespaces=block) for each in (("a", "a::f"), ("b", "a::g"))])
+        require_distinct_operators(
+            PACKAGE, [packaged(*each, namespaces=block) for each in (("a", "a::f"), ("b", "a::g"))]
+        )
     assert caught.value.remedy == "write TORCH_LIBRARY_FRAGMENT(a, m) in one of them"
+    for operator in ("demo::silu", "demo::silu.out"):
+        require_distinct_operators("demo_2", [packaged("b", operator), PackagedKernel("silu", "{", ("torch",), {})])
+        require_distinct_operators(PACKAGE, [packaged("b", operator), PackagedKernel("silu", "{", ("tvm_ffi",), {})])
+        with pytest.raises(DefinitionError, match=f"the kernels silu and b both register the operator {operator}"):
+            require_distinct_operators(PACKAGE, [packaged("b", operator), PackagedKernel("silu", "{", ("torch",), {})])

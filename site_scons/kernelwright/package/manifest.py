@@ -196,17 +196,22 @@ def linked_libraries(manifest: Mapping[str, Any]) -> dict[str, str]:
     return torch | {name: requirement for name, _, requirement in linked}
 
 
-def require_distinct_operators(kernels: Iterable[PackagedKernel]) -> None:
-    """Raise a DefinitionError if two kernels register one operator or namespace: PyTorch ends a process with both."""
+def require_distinct_operators(package: str, kernels: Sequence[PackagedKernel]) -> None:
+    """Raise a DefinitionError if two kernels register one operator or namespace: PyTorch ends a process with both.
+
+    Arguments:
+        package: its name, which is the namespace of kernels for the backend ``torch``, beside that with the version.
+    """
+    named = {f"{package}::{kernel.name}": kernel.name for kernel in kernels if "torch" in kernel.backends}
     owners: dict[str, str] = {}
     where = Where(stage="assemble")
     for kernel in kernels:
         entry = json.loads(kernel.entry) if f'"frontend": "{PYTORCH}"' in kernel.entry else {}
         operators = entry.get("operators", {"registered": (), "namespaces": ()})
         for name in operators["registered"]:
-            if name in owners:
-                message = f"the kernels {owners[name]} and {kernel.name} both register the operator {name}"
-                raise DefinitionError(message, where, "register it in the sources of one of them")
+            if other := owners.get(name, named.get(name.partition(".")[0])):
+                message = f"the kernels {other} and {kernel.name} both register the operator {name}"
+                raise DefinitionError(message, where, "register it in one of them only, or rename one")
             owners[name] = kernel.name
         for name in operators["namespaces"]:
             if name in owners:

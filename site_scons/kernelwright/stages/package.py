@@ -233,7 +233,7 @@ class Assembly:
             remedy = f"mend what is listed in {self._work}"
             raise KernelwrightError("no kernel is well, so there is no package", Where(stage="assemble"), remedy)
         kernels = tuple(self._packaged(part, scratch) for part in self._whole)
-        require_distinct_operators(kernels)
+        require_distinct_operators(request.name, kernels)
         package = BuiltPackage(
             *(request.name, request.version, request.tools, request.backends, kernels),
             compress=request.compress,
