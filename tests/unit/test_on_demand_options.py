@@ -133,6 +133,8 @@ def test_native_stands_for_the_devices_of_this_machine(monkeypatch: pytest.Monke
     with pytest.raises(SettingsError, match="there is no CUDA device here") as caught:
         settings_for(None, Options(archs=("native",), targets=("cuda",)), {})
     assert "KERNELWRIGHT_ARCHS=sm_90a" in str(caught.value)
+    with pytest.raises(SettingsError, match="none of the archs x86-64-v3 is one of the target cuda"):
+        settings_for(None, Options(archs=("x86-64-v3",), targets=("cuda",)), {})
 
 
 # The devices.

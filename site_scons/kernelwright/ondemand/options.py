@@ -287,6 +287,9 @@ def _as_settings(asked: Options) -> dict[str, Any]:
     if NATIVE in (asked.archs or ()) and "cuda" in targets and not any(target_of(arch) == "cuda" for arch in archs):
         remedy = "name the archs: archs=['sm_90a'], or KERNELWRIGHT_ARCHS=sm_90a"
         raise SettingsError("there is no CUDA device here, for which 'native' stands", Where(stage="settings"), remedy)
+    if archs and not any(target_of(arch) in targets for arch in archs):
+        message = f"none of the archs {', '.join(archs)} is one of the target {' or '.join(targets)}"
+        raise SettingsError(message, Where(stage="settings"), "leave out the target, or name archs of it")
     given = {
         "targets": targets,
         "archs": archs,
