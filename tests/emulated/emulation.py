@@ -367,7 +367,7 @@ class Comparison(Check):
             CheckError: they differ.
             EmulationError: the code did what it must not, or what cannot be emulated.
         """
-        inputs = self.inputs(sizes)
+        inputs = self.drawing.values(sizes)
         if inputs is None:
             return False
         self.compare_for(inputs, sizes, backwards)
@@ -380,6 +380,6 @@ class Comparison(Check):
             CheckError: they differ.
             EmulationError: the code did what it must not, or what cannot be emulated.
         """
-        outputs = {a.name: self.garbage(a, sizes) for a in self._signature.arguments if a.output}
+        outputs = {a.name: self.drawing.garbage(a, sizes) for a in self._signature.arguments if a.output}
         got = self._emulation({**inputs, **outputs}, sizes, backwards)
         self.compared(self.expected(inputs), got, sizes, inputs)

@@ -115,11 +115,11 @@ def test_checks_have_none_to_three_leading_dimensions_and_references_get_them(pr
     kernel, signature = module["rms_norm"], json.loads((folder / "signature.json").read_text())
     code = Lowered(kernel, kernel.variants[0], signature, (folder / "device.cu").read_text())
     comparison, ranks = Comparison(code, tmp_path), list[int]()
-    for sizes in comparison._size_sets.sets():
-        inputs = comparison.inputs(sizes)
+    for sizes in comparison.drawing.sizes.sets():
+        inputs = comparison.drawing.values(sizes)
         assert inputs is not None
         comparison.compare_for(inputs, sizes)
-        comparison._checked.append(sizes)
+        comparison.drawing.turn += 1
         ranks.append(inputs["x"].ndim - 1)
     assert {*ranks} == {0, 1, 2, 3}
 

@@ -30,7 +30,6 @@ from kernelwright.core.signature import UNKNOWN, Argument  # noqa: E402
 from kernelwright.define.kernel import Kernel  # noqa: E402
 from kernelwright.processes.protocol import CheckRequest  # noqa: E402
 from kernelwright.worker.check import Check  # noqa: E402
-from kernelwright.worker.check_sizes import SizeSets  # noqa: E402
 
 
 def load_kernels(path: Path) -> list[Kernel]:
@@ -76,18 +75,18 @@ def cases(kernel: Kernel, built: dict[str, Any], index: int) -> list[dict[str, A
         return {"meta": np.asarray(json.dumps(meta | {"sizes": sizes})), **arrays}
 
     found, large = [], []
-    for number, sizes in enumerate(SizeSets(signature, check.bytes_of).sets()):
+    for number, sizes in enumerate(check.drawing.sizes.sets()):
         count = input_bytes(check, built["arguments"], sizes)
         if count is not None and count > LARGEST:
             large.append((count, number, sizes))
-        elif (inputs := check.inputs(sizes)) is not None:
+        elif (inputs := check.drawing.values(sizes)) is not None:
             found.append((all(sizes.values()), case(sizes, inputs)))
     small = [(is_full, one) for is_full, one in found if size(one) < LARGEST]
     if any(is_full for is_full, _ in small):
         return sorted((one for _, one in small), key=size)
     full = [one for is_full, one in found if is_full]
     for _, _, sizes in [] if full else sorted(large):
-        inputs = check.inputs(sizes) if all(sizes.values()) else None
+        inputs = check.drawing.values(sizes) if all(sizes.values()) else None
         if inputs is not None:
             full = [case(sizes, {name: coarse(value) for name, value in inputs.items()})]
             break
@@ -96,7 +95,7 @@ def cases(kernel: Kernel, built: dict[str, Any], index: int) -> list[dict[str, A
 
 def input_bytes(check: Check, arguments: list[dict[str, Any]], sizes: dict[str, int]) -> int | None:
     """Bytes of the tensors that are inputs; None: these sizes are impossible."""
-    shapes = check.shapes(sizes)
+    shapes = check.drawing.shapes(sizes)
     tensors = [argument for argument in arguments if argument["kind"] == "tensor" and not argument["output"]]
     if shapes is None:
         return None

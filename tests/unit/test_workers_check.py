@@ -23,7 +23,8 @@ from kernelwright.processes import worker as worker_module
 from kernelwright.processes.protocol import CheckRequest, CheckResult
 from kernelwright.runtime.strides import fold
 from kernelwright.worker import check as check_module
-from kernelwright.worker.check import Check, from_device, random_array, to_device
+from kernelwright.worker.check import Check, from_device, to_device
+from kernelwright.worker.check_inputs import random_array
 from kernelwright.worker.check_sizes import SizeSets, size_sets
 from kernelwright.worker.strided import Strided, barely_aligned, strides_for
 from support.launcher_build import build, plan
@@ -316,6 +317,9 @@ def prepared(
     reference: Callable[[Any], Any] | None = None,
     dtype: str = "float32",
     more: Sequence[Argument] = (),
+    interpreted: Callable[..., None] | None = None,
+    tolerance: float | None = None,
+    **declared: Any,
 ) -> Check:
     """A check of a kernel that is not built, with one input ``x`` and, if it has a reference, one output ``y``."""
 
@@ -327,20 +331,21 @@ def prepared(
     if reference is not None:
         unbuilt.reference(reference)
         arguments.append(replace(arguments[0], name="y", output=True, written=True))
-    signature = replace(UNKNOWN, arguments=(*arguments, *more), symbols=dict.fromkeys(symbols, "int32"))
-    request = CheckRequest("a.py", "unbuilt", "default", "", 0, signature, "cpu", None)
-    return Check(request, unbuilt, unbuilt.variants[0], lambda what, function: function(), lambda doing: None)
+    signature = replace(UNKNOWN, arguments=(*arguments, *more), symbols=dict.fromkeys(symbols, "int32"), **declared)
+    request = CheckRequest("a.py", "unbuilt", "default", "", 0, signature, "cpu", tolerance)
+    quiet = (lambda what, function: function()), (lambda doing: None)
+    return Check(request, unbuilt, unbuilt.variants[0], *quiet, interpreted)
 
 
 def inputs_of(check: Check, **sizes: int) -> dict[str, Any]:
-    inputs = check.inputs(sizes)
+    inputs = check.drawing.values(sizes)
     assert inputs is not None
     return inputs
 
 
 def sets_of(check: Check) -> list[dict[str, int]]:
     """The sizes that it tries."""
-    return SizeSets(check._signature, check.bytes_of).sets()
+    return check.drawing.sizes.sets()
 
 
 def case_of(check: Check, kernel: Callable[..., Any], leave_out: bool = False) -> float:
@@ -356,8 +361,7 @@ def checked(
     left_out: Callable[[Any], Any] | None = None,
 ) -> CheckResult:
     """The check of a kernel that computes ``value``, or ``left_out`` if its output is left out."""
-    check = prepared(["n"], ["n"], reference, dtype)
-    check._request = replace(check._request, tolerance=tolerance)
+    check = prepared(["n"], ["n"], reference, dtype, tolerance=tolerance)
 
     def kernel(x: Any, y: Any = None) -> Any:
         if y is None:
@@ -384,8 +388,7 @@ def test_each_optional_argument_is_none_once_and_then_all_of_them() -> None:
     more = [plain, replace(plain, name="b", written=True), replace(plain, name="never", shape=(), given=False)]
     seen: list[tuple[bool, bool]] = []
     wrong = 0
-    check = prepared(["n"], ["n"], reference, more=more)
-    check._interpreted = kernel
+    check = prepared(["n"], ["n"], reference, more=more, interpreted=kernel)
     assert check.run().cases == 4 * len(size_sets(["n"]))
     assert seen[:4] == [(False, False), (True, False), (False, True), (True, True)]
     wrong = 1
@@ -435,8 +438,7 @@ def test_an_input_must_not_change_by_less_than_the_tolerance_either() -> None:
 
 
 def test_a_tolerance_is_that_of_floating_point_numbers_only() -> None:
-    check = prepared(["n"], ["n"])
-    check._request = replace(check._request, tolerance=2.0)
+    check = prepared(["n"], ["n"], tolerance=2.0)
     tolerances = {dtype: check.tolerance(dtype) for dtype in ("float32", "bfloat16", "int32", "uint8", "bool")}
     assert tolerances == {"float32": 2.0, "bfloat16": 2.0, "int32": 0.0, "uint8": 0.0, "bool": 0.0}
 
@@ -456,7 +458,7 @@ def test_outputs_that_a_kernel_allocates_are_told_apart_by_their_order() -> None
 
 def test_sizes_that_give_no_shape_or_take_too_much_memory_are_skipped() -> None:
     check = prepared(["n", "m"], ["n // m", "n - 1"])
-    assert check.inputs({"n": 7, "m": 0}) is check.inputs({"n": 0, "m": 1}) is None
+    assert check.drawing.values({"n": 7, "m": 0}) is check.drawing.values({"n": 0, "m": 1}) is None
     assert inputs_of(check, n=7, m=2)["x"].shape == (3, 6)
     check = prepared(["n"], ["n", 10_000])
     assert {"n": 130} in sets_of(check) and {"n": 2053} not in sets_of(check)
@@ -477,9 +479,8 @@ def test_each_size_variable_is_large_once() -> None:
 def limited(symbols: list[str], requires: list[str], **more: Any) -> list[dict[str, int]]:
     """The sizes that are tried for a matrix, or for vectors if three are named, if something is required of them."""
     vectors = [Argument(f"{n}_", "tensor", "int8", output=False, written=False, shape=(n,)) for n in symbols]
-    check = prepared(symbols, symbols) if len(symbols) < 3 else prepared(symbols, [1], more=vectors)
-    check._signature = replace(check._signature, requires=tuple(requires), **more)
-    return sets_of(check)
+    shape, vectors = (symbols, []) if len(symbols) < 3 else ([1], vectors)
+    return sets_of(prepared(symbols, shape, more=vectors, requires=tuple(requires), **more))
 
 
 def test_sizes_fulfil_what_is_required_and_reach_its_limits() -> None:
@@ -495,8 +496,8 @@ def test_sizes_fulfil_what_is_required_and_reach_its_limits() -> None:
 
 
 def test_a_number_fulfils_what_is_required_of_it_at_any_sizes() -> None:
-    check = prepared(["n"], ["n"], more=[Argument("k", "scalar", "int8", output=False, written=False)])
-    check._signature = replace(check._signature, requires=("k > n // 2", "k % 3 == 0"))
+    k = Argument("k", "scalar", "int8", output=False, written=False)
+    check = prepared(["n"], ["n"], more=[k], requires=("k > n // 2", "k % 3 == 0"))
     for n, k in ((100, 51), (1000, None)):
         assert inputs_of(check, n=n)["k"] == (k or 7), "which a call refuses, if nothing can be found"
     assert all(s["n"] // 2 < s["k"] <= 126 and s["k"] % 3 == 0 for s in sets_of(check)) and len(sets_of(check)) > 4
@@ -510,28 +511,26 @@ def test_sizes_are_tried_above_each_constant_of_the_code() -> None:
     assert {"n": 7, "m": 4097} in declared and max(sizes["n"] for sizes in declared) == 4096
     launch = Launch("f", (), ("m", 1, 1), (32, 1, 1), 0)
     check = prepared(["n", "m"], ["n", "m"])
-    interpreted = SizeSets(replace(check._signature, constants=constants, launches=(launch,)), check.bytes_of, True)
+    signature = replace(check._signature, constants=constants, launches=(launch,))
+    interpreted = SizeSets(signature, check.drawing.bytes_of, True)
     large = [(sizes["n"], sizes["m"]) for sizes in interpreted.sets() if max(sizes.values()) > 2000]
     assert large == [(2053, 7), (4097, 7)], "a block for each of so many elements runs one after the other"
     assert {"n": 4112} in limited(["n"], [], constants=constants, multiples={"n": 16})
 
 
 def test_a_failure_beyond_a_constant_says_how_to_declare_the_limit() -> None:
-    check = prepared(["n"], ["n"], lambda x: x)
-    check._signature = replace(check._signature, config={"block": 1000}, constants={"BLOCK": 1000})
+    check = prepared(["n"], ["n"], lambda x: x, config={"block": 1000}, constants={"BLOCK": 1000})
     check.function = lambda: lambda x, y=None: x if y is None else y.__setitem__(slice(1000), x[:1000])
     with pytest.raises(CheckError, match=r"at n=2053 on cpu: y\[1000\] is nan.*1053 elements") as error:
         check.run()
     assert error.value.remedy is not None
     assert error.value.remedy.endswith('no more than 1000, declare that: requires=["n <= block"]')
-    check = prepared(["n", "m"], ["n", "m"], lambda x: x)
-    check._signature = replace(check._signature, config={"rows": 16, "block": 64})
+    check = prepared(["n", "m"], ["n", "m"], lambda x: x, config={"rows": 16, "block": 64})
     check.function = lambda: lambda x, y=None: x if y is None else y.__setitem__((..., slice(64)), x[:, :64])
     with pytest.raises(CheckError, match="at n=33, m=130 on cpu") as error:
         check.run()
     assert str(error.value.remedy).endswith('no more than 64, declare that: requires=["m <= block"]')
-    check = prepared(["n"], ["n"], lambda x: x)
-    check._signature = replace(check._signature, requires=("n <= 1000",))
+    check = prepared(["n"], ["n"], lambda x: x, requires=("n <= 1000",))
     check.function = lambda: lambda x, y=None: x if y is None else y.__setitem__(slice(1000), x[:1000])
     assert check.run().sizes[-1] == {"n": 1000}
 

@@ -30,7 +30,8 @@ from .sizes import size_text
 
 # What imports TVM is imported only after `load`, which keeps PyTorch out of it.
 if TYPE_CHECKING:
-    from ..worker.check import Check, Values
+    from ..worker.check import Check
+    from ..worker.check_inputs import Values
     from .clocks import CpuClock, CudaClock
 
 MOST_CALLS = 1_000_000
@@ -162,7 +163,7 @@ class Bench:
         placed: dict[str, Placed] = {}
         values: list[Any] = []
         for argument in request.signature.arguments:
-            value = check.garbage(argument, request.sizes) if argument.output else inputs[argument.name]
+            value = check.drawing.garbage(argument, request.sizes) if argument.output else inputs[argument.name]
             if isinstance(value, np.ndarray):
                 placed[argument.name] = Placed(self._clock, value, argument)
                 value = placed[argument.name].tensor
@@ -190,7 +191,7 @@ class Bench:
         """An array or a number for each input, the same ones for all variants with the same arguments."""
         layout = _layout(request.signature)
         if layout not in self._inputs:
-            inputs = check.inputs(request.sizes)
+            inputs = check.drawing.values(request.sizes)
             if inputs is None:
                 message = f"its inputs function, or its shapes, do not allow {size_text(request.sizes)}"
                 raise CheckError(message, remedy="tune it at other sizes")

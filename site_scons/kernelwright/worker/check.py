@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -11,7 +9,6 @@ from typing import Any
 import numpy as np
 import tvm
 import tvm_ffi
-from numpy.typing import NDArray
 
 from ..core.dtype import Dtype, bytes_of, numpy_dtype
 from ..core.errors import CheckError, DefinitionError, UnimplementedError, Where, shown
@@ -20,21 +17,11 @@ from ..define.configs import Variant
 from ..define.kernel import Kernel
 from ..processes.protocol import INTERPRETED, CheckRequest, CheckResult
 from ..runtime.arch import suitable
-from ..runtime.interface import plain_number
-from ..runtime.size import Requirement, Size
-from .check_sizes import MIDDLE, SIZES, SizeSets, constants_of
+from .check_inputs import Array, Call, Drawing, Values, accepted, line_of
+from .check_sizes import MIDDLE, SIZES, constants_of
 from .compare import TOLERANCES, Mismatch, compare, is_float
 from .cuda_runtime import capability, load_cuda_runtime
-from .strided import GAPS, LAYOUTS, REPEATED, Spread, Strided, Strides, barely_aligned, strides_for, told_by_strides
-
-Array = NDArray[Any]
-Values = dict[str, Any]
-
-
-def line_of(function: Any) -> Where:
-    """The place of one of a kernel's functions, for an error about what it returns."""
-    code = getattr(function, "__code__", None)
-    return Where(location=f"{code.co_filename}:{code.co_firstlineno}" if code else None)
+from .strided import Strided, barely_aligned
 
 
 class Check:
@@ -43,7 +30,7 @@ class Check:
     Arguments:
         request: what to check.
         kernel, variant: what the definition file declares.
-        call: calls a function of the definition file; its first argument is the name of that function for errors.
+        call: calls a function of the definition file.
         progress: called with a text that says what the check does next.
         interpreted: called with all arguments in place of the library's function.
     """
@@ -53,10 +40,11 @@ class Check:
         request: CheckRequest,
         kernel: Kernel,
         variant: Variant,
-        call: Callable[[str, Callable[[], Any]], Any],
+        call: Call,
         progress: Callable[[str], None],
         interpreted: Callable[..., None] | None = None,
     ) -> None:
+        self.drawing = Drawing(request, kernel, variant, call, is_whole=interpreted is None)
         self._request = request
         self._kernel = kernel
         self._variant = variant
@@ -66,11 +54,6 @@ class Check:
         self._signature = request.signature
         self._checked: list[Mapping[str, int]] = []
         self._outputs = list(request.signature.returned)
-        self._inputs = [argument for argument in request.signature.arguments if not argument.output]
-        self._tensors = [argument for argument in request.signature.arguments if argument.is_tensor]
-        self._strides: Strides = {}
-        seed = hashlib.sha256(f"{kernel.name}/{variant.slug}".encode()).digest()
-        self._rng = np.random.default_rng(int.from_bytes(seed[:8], "little"))
         kind, _, index = ("cpu" if request.device == INTERPRETED else request.device).partition(":")
         self._device = tvm.device(kind, int(index or 0))
 
@@ -90,11 +73,11 @@ class Check:
         if is_for_some and not suitable(self._request.archs.split(","), capability(self._device)):
             return CheckResult(0, 0.0, (), self._request.device)
         function = self.function()
-        worst, sets, cases = 0.0, self._size_sets.sets(), int(self._leaves_out)
+        worst, sets, cases = 0.0, self.drawing.sizes.sets(), int(self._leaves_out)
         checked = self._checked
         for number, sizes in enumerate(sets):
-            for layout in self._layouts(number if checked else None):
-                inputs = self._laid_out(sizes, layout)
+            for layout in self.drawing.layouts(number if checked else None):
+                inputs = self.drawing.laid_out(sizes, layout)
                 if inputs is not None:
                     self._progress(f"running it with {_listed(sizes)}")
                     for values in self._with_none(inputs):
@@ -103,6 +86,7 @@ class Check:
                     if not checked and self._leaves_out:
                         worst = max(worst, self._case(function, sizes, inputs, leave_out=True))
                     checked.append(sizes)
+                    self.drawing.turn += 1
         if not checked:
             raise self._nothing_checked(sets)
         return CheckResult(cases, worst, tuple(checked), self._request.device)
@@ -110,48 +94,9 @@ class Check:
     def _with_none(self, inputs: Values) -> Iterator[Values]:
         """Some inputs, and the same with None for each optional argument by itself, and for all of them."""
         yield inputs
-        names = [each.name for each in self._inputs if each.given is None and inputs[each.name] is not None]
+        names = [each.name for each in self.drawing.inputs if each.given is None and inputs[each.name] is not None]
         several = [names] if len(names) > 1 else []
         yield from ({**inputs, **dict.fromkeys(chosen)} for chosen in [*([name] for name in names), *several])
-
-    def _layouts(self, number: int | None) -> Sequence[str]:
-        """The layouts of strides that sizes are checked with: all for the first sizes, and then one after the other.
-
-        Arguments:
-            number: that of the sizes; None: none have been checked so far.
-        """
-        layouts = [one for one in LAYOUTS if one != REPEATED or self._kernel.inputs_function is None]
-        if not self._signature.stride_symbols:
-            return LAYOUTS[:1]
-        return layouts if number is None else [layouts[number % len(layouts)]]
-
-    def _laid_out(self, sizes: Mapping[str, int], layout: str) -> Values | None:
-        """The inputs, for arrays with certain strides, which calls get from then on; None: these sizes are skipped."""
-        inputs, shapes = self.inputs(sizes), self.shapes(sizes)
-        if inputs is None:
-            return None
-        told = {**sizes, **{name: int(value) for name, value in inputs.items() if isinstance(value, int)}}
-        if shapes is None or not any(argument.strides for argument in self._tensors):
-            return inputs if self._fulfils(told) else None
-        for gap in GAPS:
-            strides = strides_for(self._tensors, shapes, told, self._signature.multiples, layout, gap)
-            if strides is not None and self._fulfils({**told_by_strides(self._signature, shapes, strides), **told}):
-                break
-        else:
-            return None
-        self._strides = strides
-        for argument in self._inputs:
-            if argument.strides and inputs[argument.name] is not None:  # elements that share a place have one value
-                inputs[argument.name] = self._strided(inputs[argument.name], argument, tvm.cpu()).given
-        return inputs
-
-    def _fulfils(self, told: Mapping[str, int]) -> bool:
-        """Whether a call is one that the variant is for, by what the definition requires."""
-        return all(Requirement(text).holds(told) for text in self._signature.requires)
-
-    @property
-    def _size_sets(self) -> SizeSets:
-        return SizeSets(self._signature, self.bytes_of, self._request.device == INTERPRETED)
 
     @property
     def _leaves_out(self) -> bool:
@@ -168,66 +113,6 @@ class Check:
         except Exception as error:  # dlopen and the lookup raise errors of several types
             raise CheckError(f"cannot load {name} from the built library: {error}") from error
 
-    def inputs(self, sizes: Mapping[str, int]) -> Values | None:
-        """An array or a number for each argument that is not an output; None: the check skips these sizes."""
-        shapes = self.shapes(sizes)
-        if shapes is None:
-            return None
-        given = self._given(sizes, shapes)
-        if given is None:
-            return None
-        sizes = self._size_sets.completed(sizes)
-        values: Values = {}
-        for argument in self._inputs:
-            name, dtype = argument.name, numpy_dtype(argument.dtype)
-            if name in given or argument.given is False:
-                values[name] = given.get(name)
-            elif argument.is_tensor:
-                values[name] = random_array(self._rng, self._whole(argument, shapes[name]), dtype)
-            else:
-                drawn = plain_number(random_array(self._rng, (), dtype)[()])
-                usual = drawn if argument.default is None or self._rng.integers(2) else argument.default
-                values[name] = sizes.get(name, usual)
-        return values
-
-    def _given(self, sizes: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]) -> Values | None:
-        """What the kernel's inputs function returns, in the types of the arguments; None if it skips these sizes."""
-        hook = self._kernel.inputs_function
-        if hook is None:
-            return {}
-        keywords = _accepted(hook, {**sizes, **self._variant.config})
-        given = self._call("inputs", lambda: hook(self._rng, **keywords))
-        if given is None:
-            return None
-        inputs = {argument.name: argument for argument in self._inputs}
-        if not isinstance(given, Mapping) or not set(given) <= set(inputs):
-            expected = f"expected a dict with some of the keys {sorted(inputs)}"
-            raise CheckError(f"the inputs function returned {shown(given)}, {expected}", line_of(hook))
-        result: Values = {}
-        for name, value in given.items():
-            argument = inputs[name]
-            if argument.given is False or (argument.given is None and value is None):
-                result[name] = None
-            elif name in shapes:
-                array, dtype = np.asarray(value), numpy_dtype(argument.dtype)
-                is_view = bool(argument.strides) and not array.flags.c_contiguous
-                array = Spread.of(array, dtype).view() if is_view else np.asarray(array, dtype, order="C")
-                if array.shape != shapes[name]:
-                    message = f"the inputs function gives {name} the shape {array.shape}, expected {shapes[name]}"
-                    raise CheckError(message, line_of(hook))
-                result[name] = array.reshape(self._whole(argument, array.shape))
-            else:
-                result[name] = plain_number(value)
-        return result
-
-    def shapes(self, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]] | None:
-        """The shape of each tensor; None if one divides by zero or is negative for these sizes."""
-        try:
-            shapes = {argument.name: shape_of(argument, sizes) for argument in self._tensors}
-        except ZeroDivisionError:
-            return None
-        return None if any(min(shape, default=0) < 0 for shape in shapes.values()) else shapes
-
     def _nothing_checked(self, sets: Sequence[Mapping[str, int]]) -> CheckError:
         if self._signature.requires and (not sets or self._kernel.inputs_function is None):
             message = f"no sizes are found that fulfil what it requires: {' and '.join(self._signature.requires)}"
@@ -236,13 +121,6 @@ class Check:
             return CheckError(f"none of the sizes {SIZES} gives all tensors a valid shape")
         where = line_of(self._kernel.inputs_function)
         return CheckError("the kernel's inputs function skips all sizes", where, "let it accept some of them")
-
-    def bytes_of(self, sizes: Mapping[str, int]) -> int | None:
-        """The bytes of all tensors; None: there are none for these sizes."""
-        shapes = self.shapes(sizes)
-        if shapes is None:
-            return None
-        return sum(math.prod(shapes[each.name]) * int(numpy_dtype(each.dtype).itemsize) for each in self._tensors)
 
     def _case(self, function: Any, sizes: Mapping[str, int], inputs: Values, leave_out: bool) -> float:
         """Call the kernel and the reference with the same inputs and return the largest error."""
@@ -267,7 +145,7 @@ class Check:
             if isinstance(value, np.ndarray):
                 expected.setdefault(name, value)
         worst = 0.0
-        for argument in self._tensors:
+        for argument in self.drawing.tensors:
             name = argument.name
             if name not in got:
                 continue  # it is None
@@ -288,9 +166,9 @@ class Check:
         copies = [value.copy() if isinstance(value, np.ndarray) else value for value in inputs.values()]
         if reference is None:
             return {}
-        keywords = _accepted(reference, self._variant.config, skip=len(copies))
+        keywords = accepted(reference, self._variant.config, skip=len(copies))
         result = self._call("reference", lambda: reference(*copies, **keywords))
-        tensors = {argument.name for argument in self._tensors}
+        tensors = {argument.name for argument in self.drawing.tensors}
         if isinstance(result, Mapping):
             if not set(self._outputs) <= set(result) <= tensors:
                 message = f"the reference returned arrays for {shown(list(result))}, expected {self._outputs}"
@@ -313,8 +191,8 @@ class Check:
         """The kernel's tensors after a call, by argument name."""
         arguments: list[Any] = []
         tensors: dict[str, Any] = {}
-        for argument in self._inputs if leave_out else self._signature.arguments:
-            value = self.garbage(argument, sizes) if argument.output else inputs[argument.name]
+        for argument in self.drawing.inputs if leave_out else self._signature.arguments:
+            value = self.drawing.garbage(argument, sizes) if argument.output else inputs[argument.name]
             if isinstance(value, np.ndarray):
                 tensors[argument.name] = value = self._placed(value, argument)
             arguments.append(value.tensor if isinstance(value, Strided) else value)
@@ -341,31 +219,7 @@ class Check:
         """An array where a kernel gets it."""
         if not argument.strides:
             return to_device(value, argument, self._device)
-        return self._strided(value, argument, self._device)
-
-    def _strided(self, value: Array, argument: Argument, device: Any) -> Strided:
-        """An array with the strides of the current sizes, of which the first one is that of rows that fold."""
-        first, *others = self._strides[argument.name]
-        leading = value.shape[: value.ndim - len(others)]
-        rows = [first * math.prod(leading[axis + 1 :]) for axis in range(len(leading))]
-        return Strided(value, argument, device, [*rows, *others])
-
-    def _whole(self, argument: Argument, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape that callers pass: leading dimensions that fold are from none to three, in turn.
-
-        An interpreter gets what a function gets.
-        """
-        if not argument.folds or self._interpreted is not None:
-            return shape
-        rows, factor = shape[0], next((factor for factor in (2, 3, 5, 7) if shape[0] % factor == 0), 1)
-        shapes = [(factor, rows // factor), (rows,), (1, factor, rows // factor)]
-        return (*(() if rows == 1 else shapes[len(self._checked) % 3]), *shape[1:])
-
-    def garbage(self, argument: Argument, sizes: Mapping[str, int]) -> Array:
-        """An output before the call, full of values that show where the kernel writes nothing."""
-        dtype = numpy_dtype(argument.dtype)
-        fill: Any = np.nan if is_float(dtype) else 1 if dtype == np.bool_ else 113
-        return np.full(self._whole(argument, shape_of(argument, sizes)), fill, dtype)
+        return self.drawing.strided(value, argument, self._device)
 
     def _compared(
         self, argument: Argument, expected: Array, got: Array, sizes: Mapping[str, int], inputs: Values
@@ -416,20 +270,6 @@ class Check:
         )
 
 
-def shape_of(argument: Argument, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape of a tensor argument, for values of the size variables."""
-    return tuple(size if isinstance(size, int) else Size(size).value(sizes) for size in argument.shape)
-
-
-def random_array(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Random values that every type of the kind can hold: standard normal numbers, or integers from -8 (or 0) to 7."""
-    if dtype == np.bool_:
-        return np.asarray(rng.integers(0, 2, shape)).astype(dtype)
-    if dtype.kind in "iu":
-        return np.asarray(rng.integers(0 if dtype.kind == "u" else -8, 8, shape)).astype(dtype)
-    return np.asarray(rng.standard_normal(shape)).astype(dtype)
-
-
 def to_device(array: Array, argument: Argument, device: Any) -> Any:
     """A new compact tensor on a device with the content of an array, for an argument.
 
@@ -456,15 +296,6 @@ def _aligned_tensor(shape: tuple[int, ...], argument: Argument) -> Any:
 def from_device(tensor: Any) -> Array:
     """The content of a tensor, after the work that was submitted before it."""
     return tensor if isinstance(tensor, np.ndarray) else np.asarray(tensor.numpy())
-
-
-def _accepted(function: Callable[..., Any], values: Mapping[str, Any], skip: int = 0) -> Values:
-    """The values that a function has a parameter for; its first ``skip`` parameters do not count."""
-    parameters = list(inspect.signature(function).parameters.values())
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
-        return dict(values)
-    names = {p.name for p in parameters[skip:]}
-    return {name: value for name, value in values.items() if name in names}
 
 
 def _listed(sizes: Mapping[str, int], inputs: Values | None = None) -> str:
