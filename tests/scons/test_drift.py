@@ -152,7 +152,9 @@ DECIDING_NOTHING = {
     *(*modules("core/", "located once pipeline shard status_line"), *modules("define/", "tables tuning")),
     *modules("processes/", "of_build"),
     # What is shipped is compared by its content, or its text is among the options of PACKAGE.
-    *modules("runtime/", "kernel cython_kernel jax_kernel recorded_kernel torch_kernel torch_names torch_ops"),
+    *modules(
+        "runtime/", "kernel cython_kernel jax_kernel recorded_kernel recorded_values torch_kernel torch_names torch_ops"
+    ),
     *modules("runtime/cuda_core_", "arrays device frameworks kernel launch match memory"),
     *modules("stages/", "configured kernel partial selection tools tuned"),
     *modules("state/", "cache counts entries finished journal layers own_folder restorer settled"),

@@ -55,7 +55,7 @@ STAGES = (
             f"build/demo/_runtime/{name}.py"
             for name in (
                 *("__init__", "dlpack", "dtype", "interface", "kernel", "loader", "misses", "refusal"),
-                *("heuristic", "passed", "recorded_kernel"),
+                *("heuristic", "passed", "recorded_kernel", "recorded_values"),
             )
         ),
         *(f"build/demo/backends/{name}" for name in ("__init__.py", "__init__.pyi")),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from kernelwright import backends
-from kernelwright.backends import wrapper as library
+from kernelwright.backends import signature_tables as library
 from kernelwright.core.dtype import CODES, Dtype, alignment_of, bytes_of, numpy_dtype
 from kernelwright.core.errors import KernelwrightError, Where
 from kernelwright.runtime import dlpack

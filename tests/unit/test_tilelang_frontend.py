@@ -16,7 +16,7 @@ from kernelwright.define.sizes import Size
 from kernelwright.define.unit import Unit
 from kernelwright.frontends.declared_launch import lower_launches
 from kernelwright.frontends.launches import DeclaredLaunch, Given
-from kernelwright.frontends.tilelang.worker import UnsupportedError, _size
+from kernelwright.frontends.tilelang.host_reader import UnsupportedError, size_text
 from kernelwright.toolchain.elsewhere import TILELANG, Elsewhere
 from kernelwright.toolchain.nvcc import Nvcc
 from kernelwright.toolchain.nvcc_run import NvccJob, ToolHeaders, script
@@ -119,8 +119,8 @@ def test_what_host_code_computes_of_sizes_becomes_an_expression_with_the_same_va
     computed += [(tirx.min(n, m * 3), lambda n, m: min(n, m * 3)), (tirx.max(n, m), lambda n, m: max(n, m))]
     computed += [(tirx.truncdiv(n, m), lambda n, m: n // m), (tirx.truncmod(n, m), lambda n, m: n % m)]
     for expression, of in [*computed, (n.astype("int64"), lambda n, m: n)]:
-        text = _size(expression, lambda variable: str(variable.name))
+        text = size_text(expression, lambda variable: str(variable.name))
         for values in ({"n": 1000, "m": 9}, {"n": 3, "m": 64}):
             assert eval(text, {"min": min, "max": max}, values) == of(**values), text
     with pytest.raises(UnsupportedError, match="which is no arithmetic of sizes"):
-        _size(n.astype("float32") == 1, str)
+        size_text(n.astype("float32") == 1, str)

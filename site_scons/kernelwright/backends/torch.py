@@ -166,12 +166,12 @@ def parameters_of(variants: Sequence[Sequence[Argument]]) -> list[Parameter]:
         Parameter(
             name,
             _kind(same),
-            any(argument.output for argument in same),
-            any(argument.written for argument in same),
-            _unsigned(same),
-            name == same[0].name,
-            any(argument.given is not True for argument in same),
-            same[0].default,
+            output=any(argument.output for argument in same),
+            written=any(argument.written for argument in same),
+            unsigned=_unsigned(same),
+            has_its_name=name == same[0].name,
+            optional=any(argument.given is not True for argument in same),
+            default=same[0].default,
         )
         for name, same in zip(names, zip(*variants, strict=True), strict=True)
     ]

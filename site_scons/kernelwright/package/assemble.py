@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 
 RUNTIME_FOLDER = Path(__file__).resolve().parent.parent / "runtime"
 
-RUNTIME = ("loader.py", "misses.py", "passed.py", "refusal.py", "recorded_kernel.py", "heuristic.py")
+RUNTIME = (
+    "loader.py",
+    "misses.py",
+    "passed.py",
+    "refusal.py",
+    "recorded_kernel.py",
+    "recorded_values.py",
+    "heuristic.py",
+)
 """Modules of that folder that are copied into every package, as ``_runtime/``; backends add theirs."""
 
 PROVIDER = "provider.py"

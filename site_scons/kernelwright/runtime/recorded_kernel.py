@@ -6,29 +6,20 @@ and what the program's decorators compute is computed: heuristics, the config of
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from keyword import iskeyword
-from math import isfinite
 from sys import modules
 from typing import Any, NoReturn
 
 import tvm_ffi
 
-from .heuristic import FLOATS, LAUNCH_OPTIONS, MARK, rule_of, tuning_key, undeclared
-from .interface import IMMUTABLE, Choice, library_of, plain_number
+from .heuristic import rule_of, tuning_key
+from .interface import IMMUTABLE, Choice, library_of
 from .kernel import Kernel, cuda_device_of, kernel_in, make_kernel
 from .loader import Loader
+from .recorded_values import MISSING, OPTIONS, default, default_tuple, elements, normal, plain, text_of, value_of
 from .refusal import NO_VARIANT, refusal_of, refuse
-
-OPTIONS = {**LAUNCH_OPTIONS, "debug": False}
-"""The options that a call can give, and their defaults."""
-
-PLAIN = (int, float, bool, str, type(None))
-
-DTYPES = {**FLOATS, "bool": "int1"}
-"""Dtypes of PyTorch whose names differ from those of Triton."""
 
 OF_TRITON = frozenset(
     (
@@ -37,9 +28,6 @@ OF_TRITON = frozenset(
     )
 )
 """What programs ask functions of Triton for, and a package does not have."""
-
-MISSING = "\0missing"
-"""Stands for a parameter that a call leaves out. No call was recorded with this text, so the library refuses it."""
 
 
 def _outside(function: Callable[..., None]) -> Callable[..., None]:
@@ -70,12 +58,9 @@ class RecordedFunction(Kernel):
     _texts: frozenset[int]  # the places of constants that are compared as texts
     _tuples: dict[str, Any]  # parameter -> the form of the tuples that it gets
     _is_mixed: bool  # whether there are such constants or tuples
-    _heuristics: dict[str, Callable[[Any], Any]]
-    _configs: list[dict[str, Any]]
-    _choices: dict[tuple[str, str], dict[str, Any]]  # key and arch -> the fastest config
+    _decorators: Decorators | None  # of the function, that give some parameters
     _archs: dict[int, str]  # device -> the arch of the code that runs there
     _launcher: Callable[..., None]  # launches the function; it gets the grid first
-    _decides: bool  # whether decorators of the function give some parameters
     _find: tvm_ffi.Function
 
     @property
@@ -113,7 +98,7 @@ class RecordedFunction(Kernel):
         if self._others and (other := self._other(arguments, named)):
             return other._run(grid, *arguments, **named)
         values = self._in_place(arguments, named)
-        self._launch(grid, self._decided(values) if self._decides else values)
+        self._launch(grid, self._decorators.decided(values) if self._decorators else values)
 
     def launch_decided(self, arguments: Sequence[Any], named: Mapping[str, Any], grid: Any) -> None:
         """Launch the function as :meth:`run` does, for a program whose decorators have computed their parameters."""
@@ -129,12 +114,12 @@ class RecordedFunction(Kernel):
         if self._others and (other := self._other(arguments, named)):
             return other.told(arguments, named)
         values = self._in_place(arguments, named)
-        number = self._number(values)
+        number = self.number_of(values)
         if number < 0:
             return None
         units = self._entry["variants"][number]["units"]
         by_arch = {arch: kernels for unit in units for arch, kernels in unit["resources"].items()}
-        names = by_arch.get(self._arch_of(values)) or next(iter(by_arch.values()))
+        names = by_arch.get(self.arch_of(values)) or next(iter(by_arch.values()))
         return next(iter(names)), dict(zip(self._names[: self._count], values, strict=False))
 
     def recorded_for(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -144,9 +129,9 @@ class RecordedFunction(Kernel):
 
     def _launch(self, grid: Any, values: Sequence[Any]) -> None:
         if callable(grid):
-            grid = self._called(grid, values)
+            grid = self.called(grid, values)
         if IMMUTABLE in modules:
-            self._refuse_jax(values)
+            _refuse_jax(self.name, zip(self._names, values, strict=True))
         passed = self._spread(values) if self._is_mixed else values
         is_plain = type(grid) is tuple and len(grid) == 1
         sizes = (grid[0], 1, 1) if is_plain else _three(self.name, grid)
@@ -158,46 +143,15 @@ class RecordedFunction(Kernel):
             return
         self._repeat(sizes, values, failure)
 
-    def _refuse_jax(self, values: Sequence[Any]) -> None:
-        """Refuse arrays of JAX: nothing says which arguments the function writes."""
-        for name, value in zip(self._names, values, strict=True):
-            if library_of(value) == IMMUTABLE:
-                message = (
-                    f"its parameter {name!r} is an array of JAX, which is immutable, and the function may write it"
-                )
-                refuse(self.name, ValueError, f"{message}\n  remedy: pass an array of another library")
-
     def _spread(self, values: Sequence[Any]) -> list[Any]:
         """What the library is given: constants as texts where it has texts, and the elements of tuples one by one."""
         passed: list[Any] = []
         for name, place, value in zip(self._names, range(len(values)), values, strict=True):
             if name in self._tuples:
-                passed += self._elements(name, value, self._tuples[name])
+                passed += elements(self.name, name, value, self._tuples[name])
             else:
-                passed.append(_plain(value) if place in self._texts else value)
+                passed.append(plain(value) if place in self._texts else value)
         return passed
-
-    def _elements(self, name: str, value: Any, form: Sequence[Any] | int) -> Iterator[Any]:
-        """The elements of a tuple, and of tuples in it; of a tensor descriptor what it consists of.
-
-        Arguments:
-            form: for each element None, or the form of a tuple; the number of dimensions of a descriptor.
-        """
-        if isinstance(form, int):
-            attributes = "base, shape, strides, block_shape, padding and round_f32_to_tf32"
-            what = f"tensor descriptor of {form} dimensions, which has {attributes}"
-            is_right = hasattr(value, "block_shape") and len(value.shape) == form
-            value, form = (_parts(value), [None] * (2 * form + 4)) if is_right else (None, [])
-        else:
-            what = f"tuple of {len(form)}"
-        if not isinstance(value, (tuple, list)) or len(value) != len(form):
-            message = f"no such call was recorded: its parameter {name!r} is no {what}"
-            refuse(self.name, ValueError, f"{message}\n  remedy: record a run of the program that makes it", NO_VARIANT)
-        for element, inner in zip(value, form, strict=True):
-            if inner is None:
-                yield _plain(element)
-            else:
-                yield from self._elements(name, element, inner)
 
     def __call__(self, /, *arguments: Any, **named: Any) -> Any:
         """Refuse a call without a grid."""
@@ -213,9 +167,9 @@ class RecordedFunction(Kernel):
         if self._others and (other := self._other(arguments, named)):
             return other.choice(*arguments, **named)
         given = self._in_place(arguments, named)
-        values = self._decided(given) if self._decides else given
+        values = self._decorators.decided(given) if self._decorators else given
         self._refuse_missing(values)
-        number = self._number(values)
+        number = self.number_of(values)
         if number < 0:
             refuse(self.name, ValueError, "no such call was recorded", NO_VARIANT)
         return self._choice(number, "it is for calls of this form")
@@ -234,7 +188,7 @@ class RecordedFunction(Kernel):
         for name, value in named.items():
             place = self._places.get(name)
             if place is None:
-                self._require_default(name, value)
+                self.require_default(name, value)
             elif place < count:
                 refuse(self.name, TypeError, f"its parameter {name!r} is given twice")
             else:
@@ -244,7 +198,7 @@ class RecordedFunction(Kernel):
                 values[place] = values[place].value
         return values
 
-    def _require_default(self, name: str, value: Any) -> None:
+    def require_default(self, name: str, value: Any) -> None:
         """Refuse a name that is no parameter, and an option with which nothing was recorded."""
         if name not in OPTIONS:
             remedy = f"its parameters are {', '.join(self._names[: self._count])}"
@@ -261,10 +215,10 @@ class RecordedFunction(Kernel):
         """
         self._refuse_missing(values)
         passed = [*sizes, *self._spread(values)]
-        plain = [_plain(value) for value in passed]
-        if any(one is not other for one, other in zip(plain, passed, strict=True)):
+        simple = [plain(value) for value in passed]
+        if any(one is not other for one, other in zip(simple, passed, strict=True)):
             try:
-                self._function(*plain)
+                self._function(*simple)
             except (TypeError, ValueError) as failure:
                 error = failure
             else:
@@ -279,47 +233,15 @@ class RecordedFunction(Kernel):
         if self._loader is not None and refusal_of(error) == NO_VARIANT:
             self._loader.missed_calls().note(self.name, {"variants": [{"arguments": items}]}, values, error)
 
-    def _decided(self, values: Sequence[Any]) -> Sequence[Any]:
-        """The values, with those that the decorators of the function give: a config, and what heuristics compute."""
-        if not self._configs and not self._choices:
-            return self._computed(values)
-        first = None
-        for config in self._in_chosen_order(values):
-            chosen = self._computed([config.get(name, v) for name, v in zip(self._names, values, strict=True)])
-            first = first or chosen
-            if self._number(chosen) >= 0:
-                return chosen
-        return first or values
-
-    def _number(self, values: Sequence[Any]) -> int:
+    def number_of(self, values: Sequence[Any]) -> int:
         """The number of the variant for a call; -1: there is none."""
-        return int(self._find(*map(_plain, self._spread(values))))
-
-    def _in_chosen_order(self, values: Sequence[Any]) -> Iterator[Mapping[str, Any]]:
-        """The configs that a call may have; first the one that was the fastest when such a call was recorded.
-
-        There is none if the call gives itself what they give.
-        """
-        chosen = self._chosen_config(values) if self._choices else None
-        known = self._configs if chosen is None else [chosen, *(each for each in self._configs if each != chosen)]
-        given = {n for n, v in zip(self._names[: self._count], values, strict=False) if v is not MISSING}
-        yield from (config for config in known if not given.intersection(config))
-        if not known or given.intersection(known[0]):
-            yield {}
-
-    def _chosen_config(self, values: Sequence[Any]) -> Mapping[str, Any] | None:
-        arguments = dict(zip(self._names, values, strict=True))
-        for name in self._recorded.get("computed_first", ()):
-            arguments[name] = self._called(self._heuristics[name], arguments)
-        given = {name: value for name, value in arguments.items() if value is not MISSING}
-        key = tuning_key(given, self._recorded.get("tuned_by", ()), self._recorded["parameters"])
-        return self._choices.get((_text(list(map(value_of, key))), self._arch_of(values)))
+        return int(self._find(*map(plain, self._spread(values))))
 
     def _other(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> RecordedFunction | None:
         """The function for the GPU of a call, if it is not this one."""
-        return self._others.get(self._arch_of((*arguments, *named.values())))
+        return self._others.get(self.arch_of((*arguments, *named.values())))
 
-    def _arch_of(self, values: Sequence[Any]) -> str:
+    def arch_of(self, values: Sequence[Any]) -> str:
         """The arch of the code that runs on the GPU of a call."""
         for value in values:
             value = getattr(value, "base", value)  # of a tensor descriptor
@@ -330,19 +252,7 @@ class RecordedFunction(Kernel):
                 return self._archs[device]
         return ""
 
-    def _computed(self, values: Sequence[Any]) -> list[Any]:
-        """The values with what heuristics compute, also if the call gives it, as in Triton."""
-        arguments, completed = dict(zip(self._names, values, strict=True)), [*values]
-        for name, rule in self._heuristics.items():
-            value = arguments[name] = self._called(rule, arguments)
-            place = self._places.get(name)
-            if place is None:
-                self._require_default(name, value)
-            else:
-                completed[place] = None if place >= self._count and value == OPTIONS.get(name) else value
-        return completed
-
-    def _called(self, function: Callable[[Any], Any], values: Any) -> Any:
+    def called(self, function: Callable[[Any], Any], values: Any) -> Any:
         """What a function of the program makes of the arguments: a grid, or a parameter."""
         arguments = values if isinstance(values, dict) else dict(zip(self._names, values, strict=True))
         try:
@@ -356,9 +266,18 @@ class RecordedFunction(Kernel):
         if not missing:
             return
         remedy = "pass it, also if a decorator of the function computes it: a package has only simple expressions"
-        if self._configs and missing[0] in self._configs[0]:
-            remedy = f"give all that a config of the function gives, or nothing: {', '.join(self._configs[0])}"
+        config = self._decorators.configs[0] if self._decorators and self._decorators.configs else {}
+        if missing[0] in config:
+            remedy = f"give all that a config of the function gives, or nothing: {', '.join(config)}"
         refuse(self.name, TypeError, f"its parameter {missing[0]!r} is missing\n  remedy: {remedy}")
+
+
+def _refuse_jax(function: str, given: Iterable[tuple[str, Any]]) -> None:
+    """Refuse arrays of JAX: nothing says which arguments the function writes."""
+    for name, value in given:
+        if library_of(value) == IMMUTABLE:
+            message = f"its parameter {name!r} is an array of JAX, which is immutable, and the function may write it"
+            refuse(function, ValueError, f"{message}\n  remedy: pass an array of another library")
 
 
 def _three(name: str, grid: Any) -> tuple[Any, Any, Any]:
@@ -372,53 +291,72 @@ def _three(name: str, grid: Any) -> tuple[Any, Any, Any]:
     return (*sizes, 1, 1)[:3]
 
 
-def _plain(value: Any) -> Any:
-    """A value as the library compares it: tensors and plain numbers as they are, and other constants as a text."""
-    if type(value) in PLAIN or hasattr(value, "__dlpack__"):
-        return value
-    if type(value).__name__ == "constexpr":  # of a parameter that is not declared as a constant
-        value = undeclared(value_of(value.value))
-        return value if type(value) in PLAIN else _text(value)
-    number = plain_number(value)
-    if type(number) in PLAIN:
-        return number
-    described = _described(value)
-    return value if described is None else _text(described)
+class Decorators:
+    """What the decorators of a recorded function compute: heuristics, and the config of a tuned function.
 
+    Arguments:
+        function: the function.
+        recorded: what the manifest says of it.
+        places: name of each parameter, and of each option behind them -> its place.
+    """
 
-def _parts(descriptor: Any) -> list[Any]:
-    """What the library is given of a tensor descriptor of Triton."""
-    lists = (list(map(int, each)) for each in (descriptor.shape, descriptor.strides, descriptor.block_shape))
-    shape, strides, block = lists
-    modes = [descriptor.padding == "nan", bool(descriptor.round_f32_to_tf32)]
-    return [descriptor.base, *shape, *strides, *modes, block]
+    def __init__(self, function: RecordedFunction, recorded: Mapping[str, Any], places: Mapping[str, int]) -> None:
+        self._function = function
+        self._recorded = recorded
+        self._names, self._places, self._count = [*places], places, len(recorded["parameters"])
+        is_option = {name: place >= self._count for name, place in places.items()}
+        choices = [(each, arch) for each in recorded.get("choices", ()) for arch in each["archs"]]
+        self._heuristics = {name: rule_of(text) for name, text in recorded.get("heuristics", {}).items()}
+        self.configs = [normal(config, is_option) for config in recorded.get("configs", ())]
+        # Key and arch -> the fastest config.
+        self._choices = {(text_of(each["key"]), arch): normal(each["config"], is_option) for each, arch in choices}
 
+    def __bool__(self) -> bool:
+        return bool(self.configs or self._choices or self._heuristics)
 
-def _described(value: Any) -> Any:
-    """A constant as a recording has it; None: it is no constant."""
-    kind, module = type(value).__name__, type(value).__module__.partition(".")[0]
-    if isinstance(value, (tuple, list)):
-        return [value_of(item) for item in value]
-    if kind == "constexpr":
-        return value_of(value.value)
-    if kind == "dtype" and module == "torch":
-        name = str(value).removeprefix("torch.")
-        return {"dtype": DTYPES.get(name, name)}
-    if kind == "dtype":
-        return {"dtype": value.name}
-    if hasattr(value, "fn") and hasattr(value, "module"):
-        return {"function": f"{value.module}:{value.fn.__qualname__}"}
-    return None
+    def decided(self, values: Sequence[Any]) -> Sequence[Any]:
+        """The values, with those that the decorators of the function give: a config, and what heuristics compute."""
+        if not self.configs and not self._choices:
+            return self._computed(values)
+        first = None
+        for config in self._in_chosen_order(values):
+            chosen = self._computed([config.get(name, v) for name, v in zip(self._names, values, strict=True)])
+            first = first or chosen
+            if self._function.number_of(chosen) >= 0:
+                return chosen
+        return first or values
 
+    def _in_chosen_order(self, values: Sequence[Any]) -> Iterator[Mapping[str, Any]]:
+        """The configs that a call may have; first the one that was the fastest when such a call was recorded.
 
-def value_of(item: Any) -> Any:
-    """An element of a tuple."""
-    number = plain_number(item)
-    if type(number) in PLAIN:
-        return {"float": str(number)} if isinstance(number, float) and not isfinite(number) else number
-    described = _described(item)
-    # What is no constant is equal to none: a recording has no such objects.
-    return {"object": type(item).__name__} if described is None else described
+        There is none if the call gives itself what they give.
+        """
+        chosen = self._chosen_config(values) if self._choices else None
+        known = self.configs if chosen is None else [chosen, *(each for each in self.configs if each != chosen)]
+        given = {n for n, v in zip(self._names[: self._count], values, strict=False) if v is not MISSING}
+        yield from (config for config in known if not given.intersection(config))
+        if not known or given.intersection(known[0]):
+            yield {}
+
+    def _chosen_config(self, values: Sequence[Any]) -> Mapping[str, Any] | None:
+        arguments = dict(zip(self._names, values, strict=True))
+        for name in self._recorded.get("computed_first", ()):
+            arguments[name] = self._function.called(self._heuristics[name], arguments)
+        given = {name: value for name, value in arguments.items() if value is not MISSING}
+        key = tuning_key(given, self._recorded.get("tuned_by", ()), self._recorded["parameters"])
+        return self._choices.get((text_of(list(map(value_of, key))), self._function.arch_of(values)))
+
+    def _computed(self, values: Sequence[Any]) -> list[Any]:
+        """The values with what heuristics compute, also if the call gives it, as in Triton."""
+        arguments, completed = dict(zip(self._names, values, strict=True)), [*values]
+        for name, rule in self._heuristics.items():
+            value = arguments[name] = self._function.called(rule, arguments)
+            place = self._places.get(name)
+            if place is None:
+                self._function.require_default(name, value)
+            else:
+                completed[place] = None if place >= self._count and value == OPTIONS.get(name) else value
+        return completed
 
 
 def load(loader: Loader, name: str, entry: dict[str, Any]) -> RecordedFunction:
@@ -438,27 +376,21 @@ def load(loader: Loader, name: str, entry: dict[str, Any]) -> RecordedFunction:
 
 def _tell(function: RecordedFunction, recorded: Mapping[str, Any]) -> None:
     """Tell a function what the manifest says of its calls."""
-    parameters, options = recorded["parameters"], recorded.get("options", [])
-    defaults, tuned = recorded.get("defaults", {}), recorded.get("configs", [])
+    parameters, options, defaults = recorded["parameters"], recorded.get("options", []), recorded.get("defaults", {})
     function._recorded, function._others = recorded, {}
     function._names, function._count = [*parameters, *options], len(parameters)
     function._places = {name: place for place, name in enumerate(function._names)}
-    is_option = {name: place >= len(parameters) for name, place in function._places.items()}
     tuples = function._tuples = recorded.get("tuples", {})
-    decoded = {name: _tuple(value) if name in tuples else _default(value) for name, value in defaults.items()}
+    decoded = {name: default_tuple(value) if name in tuples else default(value) for name, value in defaults.items()}
     given = [decoded.get(name, MISSING) for name in parameters]
     function._defaults = [*given, *(None for _ in options)]
-    function._heuristics = {name: rule_of(text) for name, text in recorded.get("heuristics", {}).items()}
-    function._configs = [_normal(config, is_option) for config in tuned]
-    choices = [(each, arch) for each in recorded.get("choices", ()) for arch in each["archs"]]
-    function._choices = {(_text(each["key"]), arch): _normal(each["config"], is_option) for each, arch in choices}
+    function._decorators = Decorators(function, recorded, function._places) or None
     function._archs = {}
-    function._decides = bool(function._configs or function._choices or function._heuristics)
     function._constants = [function._places[name] for name in recorded.get("constants", ())]
     function._texts = frozenset(function._places[name] for name in recorded.get("texts", ()))
     function._is_mixed = bool(function._texts or function._tuples)
     function._find = function._module["kw_find"]
-    is_usual = not (function._decides or function._is_mixed or function._others)
+    is_usual = not (function._decorators or function._is_mixed or function._others)
     function._launcher = (_bound(function, len(parameters)) if is_usual else None) or function._run
 
 
@@ -500,25 +432,3 @@ def _bound(function: RecordedFunction, count: int) -> Callable[..., None] | None
     )
     exec(text, space)
     return _outside(space[function.name])
-
-
-def _default(value: Any) -> Any:
-    """A default of the manifest as the library compares it."""
-    if isinstance(value, dict) and [*value] == ["float"]:
-        return float(value["float"])
-    return value if type(value) in PLAIN else _text(value)
-
-
-def _tuple(value: Any) -> Any:
-    """A default of the manifest that is a tuple, or an element of it."""
-    return tuple(map(_tuple, value)) if isinstance(value, list) else _default(value)
-
-
-def _text(described: Any) -> str:
-    return MARK + json.dumps(described, sort_keys=True, separators=(",", ":"))
-
-
-def _normal(config: Mapping[str, Any], is_option: Mapping[str, bool]) -> dict[str, Any]:
-    """A config of a tuned function, with None for options that have their default."""
-    known = {name: _default(value) for name, value in config.items() if name in is_option}
-    return {n: None if is_option[n] and value == OPTIONS.get(n) else value for n, value in known.items()}

@@ -113,7 +113,7 @@ def read_layout(file: Path) -> Layout:
         notes.append(f"These sections are left out, because they are not for CUDA: {', '.join(gone)}.")
     if len({_flags(section) for section in sections}) > 1:
         notes.append("In build.toml the flags of its sections differ. Here all sources get all of them.")
-    return Layout(name, is_torch, sources, headers, tuple(flags), archs, tuple(notes))
+    return Layout(name, is_torch, sources, headers, flags=tuple(flags), archs=archs, notes=tuple(notes))
 
 
 def _extension(document: Mapping[str, Any], where: Where) -> _Section:

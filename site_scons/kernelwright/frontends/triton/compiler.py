@@ -52,14 +52,14 @@ class Compiled:
 
     arch: str
     name: str
-    cubin: bytes
-    ptx: str
-    source: str
-    threads: int
-    shared: int
-    scratch: int
-    descriptors: Sequence[Mapping[str, Any]]
-    report: str
+    cubin: bytes = b""
+    ptx: str = ""
+    source: str = ""
+    threads: int = 0
+    shared: int = 0
+    scratch: int = 0
+    descriptors: Sequence[Mapping[str, Any]] = ()
+    report: str = ""
 
 
 def compiled(program: Program, unit: Unit, progress: Callable[[str], None]) -> tuple[dict[str, Any], list[Compiled]]:

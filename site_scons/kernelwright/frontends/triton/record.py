@@ -29,6 +29,7 @@ from ...core.records import damage_named
 from ...runtime.heuristic import LAUNCH_OPTIONS, tuning_key
 from . import stand_in
 from .compiler import ARCHS, require_release
+from .in_force import replace
 from .notes import WHERE, Notes, Seen, seen_in
 from .recording import (
     CONSTANT,
@@ -43,7 +44,6 @@ from .recording import (
     text_of_specialization,
 )
 from .source_digest import defaults_in, digest_of_text, name_of
-from .stand_in import replace
 from .timings import Timings
 
 DIVISIBLE_BY_16 = ["tt.divisibility", 16]

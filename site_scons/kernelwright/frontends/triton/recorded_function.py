@@ -84,7 +84,15 @@ def found(name: str, recording: str, where: Where) -> FoundFunction:
     if value.pre_run_hooks:
         remedy = "call its hooks in the program, and remove them from the function"
         raise DefinitionError(f"{name} has hooks that run before each call, which a package has not", where, remedy)
-    return FoundFunction(value, heuristics, configs, tuned_by, first, frozenset({*decided, *heuristics}), is_tuned)
+    return FoundFunction(
+        value,
+        heuristics=heuristics,
+        configs=configs,
+        tuned_by=tuned_by,
+        computed_first=first,
+        decided=frozenset({*decided, *heuristics}),
+        is_tuned=is_tuned,
+    )
 
 
 def _attribute(name: str, again: str, where: Where) -> Any:

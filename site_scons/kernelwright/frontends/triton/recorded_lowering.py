@@ -133,7 +133,7 @@ def _compiled(
         path, _, line = str(error.where.location).rpartition(":")
         place = os.path.relpath(path) if Path(path).is_relative_to(Path.cwd()) else Path(path).name
         (arch,) = {real_arch(arch) for arch in unit.archs}
-        return [Compiled(arch, "left_out", b"", "", "", 0, 0, 0, (), "")], f"{place}:{line}: {error.message}"
+        return [Compiled(arch, "left_out")], f"{place}:{line}: {error.message}"
     return results, ""
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from ...core.errors import SettingsError, Where
 from ...core.files import read_record
 from ...core.records import damage_named
-from .stand_in import replace
+from .in_force import replace
 
 FILES = "*/*.autotune.json"
 """Where the tuner keeps times in a folder of caches."""
