@@ -698,7 +698,7 @@ NOT_IN_THE_KEY = """
 CheckRequest: library listed python signature; Checking: unit variants; Compilation: folders real
 DefinitionRecord: kernels later recorded shared untracked; DeviceJob: folder packages where; Disassembly: cubin
 Elsewhere: path python; Entry: compiler; EntrySource: images_below; Extension: top; Failure: error; HostCompiler: path
-Job: contexts session; KernelRecord: location remark; KernelSelection: places; Launcher: begun top; Library: path
+Job: contexts jit session; KernelRecord: location remark; KernelSelection: places; Launcher: begun top; Library: path
 Linking: described_in top; LowerRequest: imported_for ir listed out python; Nvcc: archs obstacle path
 NvccCompilation: host_compiler shipped steps; Nvdisasm: path; Nvrtc: archs include library; NvrtcCompilation: store
 ObjectCompilation: host_compiler source; ObjectJob: folder known packages shown where; OwnOptions: reads

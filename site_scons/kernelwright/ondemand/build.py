@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from .. import backends
 from .. import frontends as front_ends
 from ..core.dependencies import EDITED, present_digest
-from ..core.errors import KernelwrightError
+from ..core.errors import KernelwrightError, Where
 from ..core.files import sha256_of
-from ..core.request import ASIDE, digest
+from ..core.request import ASIDE, differences, digest, first_of, parts
 from ..core.version import VERSION
 from ..define.settings import Settings
 from ..stages.code import loaded_code
@@ -26,7 +26,8 @@ from ..stages.context import KernelContext
 from ..stages.tools import Tools, find_tools
 from ..state.entry import entry_key
 from .cache_place import CacheError
-from .kernel_folders import LATER
+from .kernel_folders import LATER, REQUEST
+from .options import OFF, ON, WARN
 from .session import Session
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class Job:
         session: what runs the stages.
         backward: the kernel of its gradients, if a backend calls that.
         contexts: name of each kernel -> what makes the context that its stages are made from.
+        jit: what happens if it has to be compiled: ``on``, ``warn`` or ``off``.
         identity: what else decides the result: the digests of programs that are in no file, and which slugs of a
             kernel are one identifier in C, because its symbols depend on that.
     """
@@ -84,6 +86,7 @@ class Job:
     backward: KernelSelection | None = None
     contexts: Mapping[str, MakeContext] = field(default_factory=dict, metadata=ASIDE)
     identity: Mapping[str, Any] = field(default_factory=dict)
+    jit: str = field(default=ON, metadata=ASIDE)
 
     @property
     def record(self) -> KernelRecord:
@@ -122,6 +125,13 @@ class Job:
     def key(self) -> str:
         """Digest of all that decides the folder's content, besides what is only known when the stages have run."""
         return digest([self, self.made_with])
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """What decides it, part by part, for people; see :func:`~..core.request.parts`."""
+        found = {**parts(self), **parts(self.made_with)}
+        # The slug, and what is alike in C, follow from the config.
+        return {name: text for name, text in found.items() if not name.startswith(("slugs", "identity.alike"))}
 
     @property
     def failed_key(self) -> str:
@@ -164,6 +174,8 @@ def _compile_job(job: Job, note: Callable[[str], None], anew: bool) -> Compiled:
     earlier = None if anew else _known(job)
     if earlier is not None:
         return earlier
+    if job.jit == OFF:
+        raise _is_off(job)
     waiting = partial(note, f"kernelwright: another process compiles {name}, waiting for it")
     with store.locked(job.key, LOCK_TIMEOUT_S, waiting, lambda: job.session.ending):
         earlier = None if anew else _known(job)
@@ -175,12 +187,38 @@ def _compile_job(job: Job, note: Callable[[str], None], anew: bool) -> Compiled:
     return compiled
 
 
+def _is_off(job: Job) -> KernelwrightError:
+    """The error of a kernel that would have to be compiled."""
+    message = f"it is not compiled, and compile on demand is off: {_why(job)}"
+    ahead = "run the program where it may compile, with KERNELWRIGHT_RECORD=configs.json, let the definition take its"
+    remedy = f"build it ahead: {ahead} configs from recorded('configs.json'), and run scons; or set KERNELWRIGHT_JIT=on"
+    return KernelwrightError(message, Where(job.record.name, job.slug, location=job.record.location), remedy)
+
+
+def _why(job: Job) -> str:
+    """What in the request for a kernel differs from that of the one in the cache which is the most like it."""
+    now, least = job.parts, None
+    for known in job.session.store.requests(job.record.name):
+        texts = differences(known, now)
+        least = texts if least is None or len(texts) < len(least) else least
+    if least is None:
+        return "the cache has no kernel of that name"
+    if not least:
+        return "a file that its stages have read was edited, or what the cache had is damaged"
+    return first_of(least)
+
+
 def _compiled(job: Job, note: Callable[[str], None]) -> Compiled:
     """Compile a kernel now."""
-    logging.getLogger("kernelwright").info(
-        "%s/%s is compiled for %s, for the backend %s",
-        *(job.record.name, job.slug, ", ".join(job.settings.archs), job.selection.backends[0]),
-    )
+    logger = logging.getLogger("kernelwright")
+    if job.jit == WARN or logger.isEnabledFor(logging.INFO):
+        archs, why = ", ".join(job.settings.archs), _why(job)
+        text = (
+            f"{job.record.name}/{job.slug} is compiled for {archs}, for the backend {job.selection.backends[0]}: {why}"
+        )
+        logger.info("%s", text)
+        if job.jit == WARN:
+            note(f"kernelwright: {text}")
     store, name = job.session.store, job.record.name
     if problem := store.untold_problem():
         note(f"kernelwright: {problem}")
@@ -287,7 +325,7 @@ def _make(job: Job, scratch: Path, note: Callable[[str], None]) -> tuple[str, di
     package = BuiltPackage(
         *(job.record.name, VERSION, job.tools.data, names, packaged, compress, device_code), key=entry
     )
-    texts = {LATER: json.dumps(later, indent=1)}
+    texts = {LATER: json.dumps(later, indent=1), REQUEST: json.dumps(job.parts, indent=1)}
     for file, text in {**texts, "manifest.json": make_manifest(package, texts)}.items():
         (scratch / file).write_text(text, encoding="utf-8")
     return entry, later

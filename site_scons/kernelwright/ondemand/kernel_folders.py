@@ -30,6 +30,9 @@ from ..state.entry import MOST_LISTS, possible_entries
 LATER = "later.json"
 """The file of a kernel's folder that lists which files its stages turned out to read, with their digests."""
 
+REQUEST = "request.json"
+"""The file of a kernel's folder that says part by part what was asked for, for people."""
+
 KEY_SHOWN = 16
 """Digits of a key that are in names of folders; the whole key is in the manifest, under ``key``."""
 
@@ -83,6 +86,14 @@ def later_of(folder: Path) -> dict[str, str] | None:
     try:
         listed = json.loads(read_record(folder / LATER))
         return {str(name): str(digest) for name, digest in listed.items()}
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None
+
+
+def request_of(folder: Path) -> dict[str, str] | None:
+    """What was asked for, part by part, when a kernel was compiled; None: nobody knows."""
+    try:
+        return {str(name): str(text) for name, text in json.loads(read_record(folder / REQUEST)).items()}
     except (OSError, ValueError, AttributeError, RecursionError):
         return None
 

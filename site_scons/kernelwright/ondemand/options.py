@@ -16,7 +16,7 @@ from ..backends import OF_FRONT_ENDS, choices
 from ..core.arch import CPU_LEVELS, TARGETS, arch_of_device, target_of
 from ..core.errors import SettingsError, Where, shown
 from ..define.pass_configs import checked_pass_configs
-from ..define.setting_kinds import FLAGS, TEXT, WORDS, Kind, Setting, backend, require_known
+from ..define.setting_kinds import FLAGS, TEXT, WORDS, Kind, Setting, backend, choice, require_known
 from ..define.settings import Settings, merge, read_pyproject
 from .machine import machine
 
@@ -106,6 +106,10 @@ INTERNAL = ("KERNELWRIGHT_TEST_", "KERNELWRIGHT_FUZZ", "KERNELWRIGHT_WHEEL_LIST"
 """Variables that our tests set, and that one process of ours sets for another, begin so."""
 
 
+ON, WARN, OFF = JIT = ("on", "warn", "off")
+"""The values of the option ``jit``."""
+
+
 @dataclass(frozen=True)
 class Options:
     """What was asked for; None: nothing was said about it."""
@@ -154,6 +158,12 @@ class Options:
         "the folder of the cache",
         "KERNELWRIGHT_CACHE_DIR",
         "`.cache/kernelwright` at the root of the git tree, or else in the home folder",
+    )
+    jit: str | None = _option(
+        choice(*JIT),
+        "what happens if a kernel has to be compiled: `on` compiles it, `warn` does and says why, `off` is an error",
+        "KERNELWRIGHT_JIT",
+        "`on`",
     )
     record: str | None = _option(
         TEXT, "a file in which every variant that is compiled or called is noted", "KERNELWRIGHT_RECORD", "empty: none"

@@ -20,7 +20,7 @@ from ..define.unit import alike
 from ..runtime.arch import suitable
 from .build import Job
 from .machine import REMEMBERED, Machine, machine
-from .options import effective
+from .options import ON, effective
 
 if TYPE_CHECKING:
     from ..define.record import DefinitionRecord, KernelRecord
@@ -89,7 +89,10 @@ def job_of(origin: Origin, config: Mapping[str, Any], options: Options, tuned: b
     identity: dict[str, Any] = {f"alike in {each.record.name}": alike_in_c(origin.definition, each) for each in chosen}
     for name, (_, digests) in made.items():
         identity |= {f"{name} {unit}": digest for unit, digest in digests.items()}
-    return Job(origin.definition, selection, settings, origin.session, backward, contexts=contexts, identity=identity)
+    jit = effective(os.environ, options).jit or ON
+    return Job(
+        origin.definition, selection, settings, origin.session, backward, contexts=contexts, identity=identity, jit=jit
+    )
 
 
 def alike_in_c(definition: DefinitionRecord, selection: KernelSelection) -> list[list[str]]:

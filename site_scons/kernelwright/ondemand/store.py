@@ -52,6 +52,7 @@ from .kernel_folders import (
     has_key,
     kernel_folder,
     put,
+    request_of,
 )
 
 if TYPE_CHECKING:
@@ -352,6 +353,13 @@ class KernelStore(CachePlace):
     def kernels(self) -> list[Path]:
         """The folders of the kernels in the cache, intact or not, by name."""
         return sorted(folders_in(self.folder / "kernels"))
+
+    def requests(self, name: str) -> Iterator[Mapping[str, str]]:
+        """What was asked for, part by part, for each kernel of a name in the cache."""
+        for root in self.roots:
+            for folder in folders_in(root / "kernels"):
+                if folder.name.startswith(f"{name[:LONGEST_NAME]}-") and (request := request_of(folder)) is not None:
+                    yield request
 
     def failures(self) -> list[Path]:
         """The folders of failed compiles, by name."""

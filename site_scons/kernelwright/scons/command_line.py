@@ -16,6 +16,7 @@ OPTIONS = {
     "strict": "Refuse definitions that read what they do not declare, and verify all outputs by content.",
     "partial": "Make packages of what can be built, as with -k; manifest.json lists the rest. Status 2 if any failed.",
     "no-wait": "Fail if another scons works in this tree, instead of waiting.",
+    "why": "Say of each stage that runs what differs from the last time.",
     "build-missing": "With --merge: compile what the shards lack.",
 }
 """Our command line options that have no value -> help text."""

@@ -58,7 +58,16 @@ class FolderSignatures(SCons.SConsign.Base):  # type: ignore[misc]
         """Store the signature of a node that is done."""
         super().store_info(filename, node)
         self.merge()
-        self._journal.store(self._folder, filename, entry_to_json(self.entries[filename]))
+        entry = entry_to_json(self.entries[filename])
+        self._journal.store(self._folder, filename, entry and {**entry, **self._decided(node)})
+
+    def _decided(self, node: Any) -> dict[str, Any]:
+        """What decided a node that is the first output of a stage, for ``--why``."""
+        path, executor = node.get_abspath(), node.get_executor(create=0)
+        stages = [each.stage for each in executor.get_action_list() if hasattr(each, "stage")] if executor else []
+        has_run = stages and stages[0].published and stages[0].paths[0] == path
+        known = stages[0].decided if has_run else self._journal.known(path).get("decided")
+        return {"decided": known} if known else {}
 
 
 def use_journal(journal: Callable[[], Journal]) -> None:

@@ -19,6 +19,7 @@ from ..core.dependencies import is_portable
 from ..core.errors import KernelwrightError, SettingsError, Where
 from ..core.files import canonical_json
 from ..core.pipeline import LISTINGS
+from ..core.request import differences, first_of
 from ..core.version import VERSION
 from ..define.settings import Settings, affecting
 from ..define.tables import tables_in
@@ -85,6 +86,8 @@ class StageAction(ActionBase):  # type: ignore[misc]
         if run.partial and run.partial.skips(stage):
             run.journal.forget(stage.paths)
             return None
+        if command_line.given("why"):
+            run.note(f"kernelwright: {stage.label} {stage.subject} runs: {self._why(source)}")
         start = time.monotonic()
         problem = attempt(stage, run) or run.shards.not_kept(stage)
         self._note_time(start, problem is not None)
@@ -92,6 +95,17 @@ class StageAction(ActionBase):  # type: ignore[misc]
             return self._failed(problem)
         run.progress.finished(stage.line)
         return None
+
+    def _why(self, sources: Sequence[Any]) -> str:
+        """What differs from the last time that the stage ran."""
+        known = self.run.journal.known(self.stage.paths[0])
+        if not known:
+            return "nothing is known of an earlier time"
+        signatures = zip(known["bsources"], known["bsourcesigs"], strict=True)
+        before = {name: f"#{info[1].get('csig')}" for name, info in signatures}
+        now = {str(node): f"#{node.get_csig()}" for node in sources}
+        texts = differences({**known.get("decided", {}), **before}, {**self.stage.decided, **now})
+        return first_of(texts) or "an output was missing, or not as it was built"
 
     def _note_time(self, start: float, failed: bool) -> None:
         """Put the stage, which ran just now, into the timeline."""

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from ..core.errors import Where
 from ..core.files import canonical_json
-from ..core.request import canonical
+from ..core.request import canonical, digest, parts
 from ..state.entry import key_of
 from .code import code_digest
 
@@ -125,6 +125,13 @@ class Stage:
     def _known_before(self) -> str:
         """The part of the fingerprint that is known before the stage runs."""
         return canonical_json([self.label, code_digest(self.label), canonical(self.request)])
+
+    @property
+    def decided(self) -> dict[str, str]:
+        """What decides besides the sources, part by part, for people; see :func:`~..core.request.parts`."""
+        late = "" if self.late is None else digest(self.late())
+        more = {"Kernelwright's own code": code_digest(self.label), "what it consists of": late}
+        return {**parts(self.request), **parts(self.later), **parts(more)}
 
     @property
     def arch(self) -> str:

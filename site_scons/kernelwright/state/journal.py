@@ -120,8 +120,13 @@ class Journal:
 
         It says nothing about this tree, so another tree can :meth:`adopt` the output.
         """
-        body = self._shard(self._name(path)).body(self._name(path))
+        body = self.known(path)
         return canonical_json({name: body[name] for name in body if name != "output"}) if body else None
+
+    def known(self, path: str) -> dict[str, Any]:
+        """What the journal has for a file; empty: nothing."""
+        body = self._shard(self._name(path)).body(self._name(path))
+        return body if isinstance(body, dict) else {}
 
     def adopt(self, folder: str, outputs: Mapping[str, tuple[Sequence[int], str, str]]) -> None:
         """Take over outputs that another tree has made, with their lines there.
