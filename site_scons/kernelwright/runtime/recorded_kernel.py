@@ -168,7 +168,7 @@ class RecordedFunction(Kernel):
             return other.choice(*arguments, **named)
         given = self._in_place(arguments, named)
         values = self._decorators.decided(given) if self._decorators else given
-        self._refuse_missing(values)
+        _refuse_missing(self, values)
         number = self.number_of(values)
         if number < 0:
             refuse(self.name, ValueError, "no such call was recorded", NO_VARIANT)
@@ -213,7 +213,7 @@ class RecordedFunction(Kernel):
         Raises:
             Exception: the error of the call, if there are none.
         """
-        self._refuse_missing(values)
+        _refuse_missing(self, values)
         passed = [*sizes, *self._spread(values)]
         simple = [plain(value) for value in passed]
         if any(one is not other for one, other in zip(simple, passed, strict=True)):
@@ -223,15 +223,8 @@ class RecordedFunction(Kernel):
                 error = failure
             else:
                 return
-        self._note_call(values, error)
+        _note_call(self, values, error)
         raise error
-
-    def _note_call(self, values: Sequence[Any], error: Exception) -> None:
-        """Note a call that was not recorded, for ``misses()``."""
-        kinds = ("tensor" if hasattr(value, "__dlpack__") else "scalar" for value in values)
-        items = [{"name": n, "kind": k, "output": False} for n, k in zip(self._names, kinds, strict=True)]
-        if self._loader is not None and refusal_of(error) == NO_VARIANT:
-            self._loader.missed_calls().note(self.name, {"variants": [{"arguments": items}]}, values, error)
 
     def number_of(self, values: Sequence[Any]) -> int:
         """The number of the variant for a call; -1: there is none."""
@@ -258,18 +251,8 @@ class RecordedFunction(Kernel):
         try:
             return function(arguments)
         except Exception:
-            self._refuse_missing([arguments[name] for name in self._names])
+            _refuse_missing(self, [arguments[name] for name in self._names])
             raise
-
-    def _refuse_missing(self, values: Sequence[Any]) -> None:
-        missing = [name for name, value in zip(self._names, values, strict=True) if value is MISSING]
-        if not missing:
-            return
-        remedy = "pass it, also if a decorator of the function computes it: a package has only simple expressions"
-        config = self._decorators.configs[0] if self._decorators and self._decorators.configs else {}
-        if missing[0] in config:
-            remedy = f"give all that a config of the function gives, or nothing: {', '.join(config)}"
-        refuse(self.name, TypeError, f"its parameter {missing[0]!r} is missing\n  remedy: {remedy}")
 
 
 def _refuse_jax(function: str, given: Iterable[tuple[str, Any]]) -> None:
@@ -278,6 +261,25 @@ def _refuse_jax(function: str, given: Iterable[tuple[str, Any]]) -> None:
         if library_of(value) == IMMUTABLE:
             message = f"its parameter {name!r} is an array of JAX, which is immutable, and the function may write it"
             refuse(function, ValueError, f"{message}\n  remedy: pass an array of another library")
+
+
+def _refuse_missing(function: RecordedFunction, values: Sequence[Any]) -> None:
+    missing = [name for name, value in zip(function._names, values, strict=True) if value is MISSING]
+    if not missing:
+        return
+    remedy = "pass it, also if a decorator of the function computes it: a package has only simple expressions"
+    config = function._decorators.configs[0] if function._decorators and function._decorators.configs else {}
+    if missing[0] in config:
+        remedy = f"give all that a config of the function gives, or nothing: {', '.join(config)}"
+    refuse(function.name, TypeError, f"its parameter {missing[0]!r} is missing\n  remedy: {remedy}")
+
+
+def _note_call(function: RecordedFunction, values: Sequence[Any], error: Exception) -> None:
+    """Note a call that was not recorded, for ``misses()``."""
+    kinds = ("tensor" if hasattr(value, "__dlpack__") else "scalar" for value in values)
+    items = [{"name": n, "kind": k, "output": False} for n, k in zip(function._names, kinds, strict=True)]
+    if function._loader is not None and refusal_of(error) == NO_VARIANT:
+        function._loader.missed_calls().note(function.name, {"variants": [{"arguments": items}]}, values, error)
 
 
 def _three(name: str, grid: Any) -> tuple[Any, Any, Any]:
