@@ -12,6 +12,10 @@ import pytest
 from emulation import Emulation
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernelwright.cuda import Source, Tensor, Workspace
+from kernelwright.define.unit import Unit
+from kernelwright.frontends.cuda.lowering import lower
+from kernelwright.frontends.sequence import Launches
 from kernelwright.frontends.triton.program import NEED as TRITON
 from support.project import Project
 from support.standin_calls import call, launches, make_standin
@@ -143,6 +147,18 @@ def test_launches_share_arguments_and_workspaces(project: Project, tmp_path: Pat
         np.testing.assert_allclose(got["y"], x.sum(axis=1), rtol=1e-5)
 
     run()
+
+
+def test_two_workspaces_are_two_memories_even_if_no_launch_needs_both(tmp_path: Path) -> None:
+    """TVM would take the first one for the second, which is then not zeroed."""
+    source = "__global__ void count(unsigned *memory, unsigned *y) { *y = ++*memory; }\n"
+    each = [{name: Workspace("uint32", 1, zeroed=True), f"y_{name}": Tensor("uint32", 1)} for name in "ab"]
+    items = [Source(source, "count", **passed, grid=1, block=1) for passed in each]
+    unit = Unit("count", "default", "kw_count", {}, ("y_a", "y_b"), "cuda", "sm_90", "count.py:1")
+    files = lower(Launches(items), unit, lambda doing: None).files
+    emulation = Emulation(json.loads(files["signature.json"]), files["device.cu"].decode(), tmp_path)
+    got = emulation({name: np.zeros(1, np.uint32) for name in unit.outputs}, {})
+    assert [got[name][0] for name in unit.outputs] == [1, 1]
 
 
 @pytest.mark.parametrize("cuda_core", [False, True], ids=["library", "cuda_core"])

@@ -30,6 +30,7 @@ from ..raised import MAX_MESSAGE, first_line
 from ..unit import LoweredKernel, Unit, returned_in
 from .alignment import relaxed
 from .launch import launches_of
+from .passes import pass_context
 from .pipeline import passes_for, require_one_order
 from .schedule import AS_WRITTEN, BLOCK, candidates, has_blocks, is_bound_to_threads
 from .signature import Argument, arguments_of, require_written, stride_symbols_of, symbols_of, with_alignments
@@ -40,6 +41,12 @@ TRIPLES = ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu")
 
 PACKED_CALL = 1
 """Value of the attribute ``calling_conv`` of a function with the packed signature (``CallingConv::kCPackedFunc``)."""
+
+APART = {"tirx.disable_storage_rewrite": True}
+"""Config of TVM's passes without which two workspaces may be the same memory, if no launch needs both.
+
+One of them would not be zeroed any more when its first launch begins.
+"""
 
 
 @dataclass(frozen=True)
@@ -128,7 +135,8 @@ def lower_host(
     """
     module = tvm.IRModule({unit.kernel: function.with_attr("global_symbol", unit.kernel)})
     try:
-        code = _generate(module, unit.kernel, unit, target_for(unit))
+        with pass_context(APART):
+            code = _generate(module, unit.kernel, unit, target_for(unit))
     except KernelwrightError:
         raise
     except Exception as error:  # TVM's passes raise errors of any type
