@@ -134,6 +134,18 @@ def test_constants_of_64_bits_are_sizes_and_strides() -> None:
     assert (x["shape"], x["strides"], signature["limited"]) == ([4, 2**32], [8, 2**33], {})
 
 
+def test_numbers_in_a_size_have_64_bits_and_what_is_passed_has_those_of_its_dtype() -> None:
+    def passed(**arguments: Any) -> Any:
+        (launch,) = lowered(UNIT, x=Tensor("int8", "n", 1), **arguments)["launches"]
+        return launch["params"][1]["scalar"]
+
+    assert passed(least=-(2**31)) == passed(least=Size("-2147483648")) == -(2**31)
+    assert passed(parts=Size("n * 2147483648 // 1073741824")) == "n * 2"
+    for value, told in ((2**32, "is 4294967296, which does not fit int32"), (Size(2**63, "uint64"), "is too large to")):
+        with pytest.raises(DefinitionError, match=told):
+            passed(wrong=value)
+
+
 def test_a_function_gets_constants_and_null_pointers() -> None:
     signature = lowered(UNIT, x=Tensor("int8", 4, 8), mask=None, causal=True, fast=False)
     (launch,) = signature["launches"]

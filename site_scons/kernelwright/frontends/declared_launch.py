@@ -308,11 +308,11 @@ class _Host:
             return variable if str(variable.ty.dtype) == computed else tirx.Cast(computed, variable)
 
         def literal(number: int) -> Any:
-            low, high = _range(dtype)
-            if low <= number <= high:
+            high = integer_range("int64")[1]
+            if number <= high:
                 return _int64(number)
-            message = f"the number {number} in the size {text_of(size)} is no {dtype}"
-            raise DefinitionError(message, self._where, f"write numbers from {low} to {high}")
+            message = f"the number {number} in the size {unbracketed(text_of(size))} is too large to compute with"
+            raise DefinitionError(message, self._where, f"write numbers up to {high}")
 
         def operation(name: str, operands: list[Any]) -> Any:
             if name in ("//", "%"):
