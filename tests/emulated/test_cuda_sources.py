@@ -272,6 +272,14 @@ def test_the_launcher_encodes_a_tensor_map_for_each_call(boxes):
 
 
 @pytest.mark.parametrize("cuda_core", [False, True])
+def test_the_driver_gets_a_stride_that_it_takes_where_there_is_one_element(boxes, cuda_core):
+    """Rows of 100 numbers of two bytes would be 200 bytes apart, which is no multiple of 16."""
+    code = "demo.boxes(on_cuda(1, 100, dtype=(2, 16, 1), data=0x1000), on_cuda(1, data=0x2000))"
+    _, log = call(boxes, code, cuda_core=cuda_core, capability=90)
+    assert any("sizes 100,1 strides 16 box" in line for line in log)
+
+
+@pytest.mark.parametrize("cuda_core", [False, True])
 def test_data_begins_where_the_offset_of_a_tensor_says(boxes, cuda_core):
     code = """
 x, y = (dict(dtype=(2, 16, 1), data=0x1000), dict(data=0x2000))

@@ -25,6 +25,10 @@ and any type of one byte has that of uint8."""
 ELEMENT = (1, 2, 4, 4, 8, 8, 2, 4, 8, 2)
 """CUtensorMapDataType -> bytes of an element."""
 
+UNITS, END = {2: 32}, 1 << 40
+"""What strides have to be multiples of with an interleave, otherwise of 16, and what they are below; in bytes
+(cuTensorMapEncodeTiled in cuda.h)."""
+
 LAST_WRONG, SMALL = 13010, 128 << 10
 """The last CUDA version whose driver sets a bit in maps of fewer bytes that has to be 0; so CUTLASS 4 and Triton 3.9
 clear it."""
@@ -57,6 +61,11 @@ def _place(value: Any) -> tuple[int, int]:
     if isinstance(value, Structure):
         return value.address, value.size
     return ctypes.addressof(value), ctypes.sizeof(value)
+
+
+def _allowed(stride: int, size: int, unit: int) -> int:
+    """A stride that the driver takes. Over a single element nothing strides, so any other will do there."""
+    return stride if size > 1 or (0 < stride < END and stride % unit == 0) else unit
 
 
 def encoded(
@@ -95,6 +104,8 @@ def encoded(
     def numbers(kind: Any, values: Sequence[int]) -> Any:
         return (kind * len(values))(*values)
 
+    unit = UNITS.get(modes[0], 16)
+    strides = [_allowed(stride, size, unit) for stride, size in zip(strides, sizes[1:], strict=True)]
     status = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled(
         *(ctypes.c_void_p(made.address), DTYPES[dtype], ctypes.c_uint32(len(sizes)), ctypes.c_void_p(data)),
         *(numbers(ctypes.c_uint64, sizes), numbers(ctypes.c_uint64, strides)),

@@ -91,7 +91,20 @@ KW_FUNCTION void kw_correct_tensor_map(const kw_tensor_map *map, int dtype) {
   if (version <= KW_LAST_WRONG_MAPS && last + 1 < KW_SMALL_MAP) ((uint64_t *)map->to)[1] &= ~(1ull << 21);
 }
 
-KW_FUNCTION int kw_make_tensor_map(const kw_tensor_map *map) {
+/* What strides have to be multiples of and below, in bytes (cuTensorMapEncodeTiled in cuda.h). */
+#define KW_STRIDE_UNIT(interleave) ((interleave) == 2 ? 32 : 16)
+#define KW_STRIDE_END ((uint64_t)1 << 40)
+
+/* Over a single element nothing strides, so its stride need not be one that the driver takes; give it one. */
+KW_FUNCTION void kw_allow_strides(kw_tensor_map *map) {
+  const uint64_t unit = KW_STRIDE_UNIT(map->interleave);
+  for (uint32_t i = 1; i < map->rank; ++i) {
+    const uint64_t stride = map->strides[i - 1];
+    if (map->sizes[i] == 1 && (!stride || stride % unit || stride >= KW_STRIDE_END)) map->strides[i - 1] = unit;
+  }
+}
+
+KW_FUNCTION int kw_make_tensor_map(kw_tensor_map *map) {
   bool pushed;
   memset(map->to, 0, KW_TENSOR_MAP_BYTES);
   if (kw_maps_nothing(map)) return 0;
@@ -99,6 +112,7 @@ KW_FUNCTION int kw_make_tensor_map(const kw_tensor_map *map) {
   if (dtype < 0) return kw_raise("RuntimeError", "there are no tensor maps of %s", map->dtype);
   const kw_device *device = kw_get_device(kw_now.device);
   if (!device || kw_enter(device, NULL, &pushed)) return -1;
+  kw_allow_strides(map);
   CUresult status =
       kw_cuda.encode_tiled(map->to, dtype, map->rank, map->data, map->sizes, map->strides, map->box, map->steps,
                            map->interleave, map->swizzle, map->promotion, map->fill);
