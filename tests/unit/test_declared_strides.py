@@ -183,6 +183,11 @@ def test_no_launch_is_made_of_a_stride_that_calls_with_none_do_not_tell(name: st
     with pytest.raises(DefinitionError, match=r"divisible names 'q', which is no size, stride or integer") as error:
         lowered(replace(UNIT, multiples={"q": 8}), x=Tensor("float32", "n"))
     assert error.type is DefinitionError
+    y = Tensor("float32", "n", strides=(None,))
+    with pytest.raises(
+        DefinitionError, match=r'Stride\("y", 0\) has to be a multiple of a number, and no input tells it'
+    ):
+        lowered(replace(UNIT, outputs=("y",), multiples={"y__stride_0": 8}), x=Tensor("float32", "n"), y=y)
 
 
 def test_the_occupancy_is_that_of_one_launch_whose_block_does_not_depend_on_it() -> None:

@@ -470,8 +470,11 @@ def _symbol(function: tirx.PrimFunc, name: str, unit: Unit) -> Any:
             sizes.append(parameter)
     symbol = next((size for size in sizes if str(size.name) == name), None)
     if symbol is None:
-        names = ", ".join(dict.fromkeys(str(size.name) for size in sizes)) or "there are none"
+        names = ", ".join(dict.fromkeys(stride_of(str(size.name)) for size in sizes)) or "there are none"
         message = f"divisible names {name!r}, which is no size, stride or integer of an input (those are: {names})"
         remedy = "name a variable that is a whole dimension or stride of an input, or an integer argument"
+        if stride_of(name) != name:  # a descriptor names it
+            message = f"{stride_of(name)} has to be a multiple of a number, and no input tells it"
+            remedy = "declare the output without strides; or take it out of outputs and give it written=True"
         raise DefinitionError(message, unit.where, remedy)
     return symbol

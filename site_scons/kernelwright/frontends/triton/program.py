@@ -126,6 +126,7 @@ class Program(Declared):
             "launch_pdl": launch_pdl,
         }
         self.launch_only = launch or {}
+        arguments = {name: _described(value) for name, value in arguments.items()}
         self._absent: dict[str, Any] = {name: value for name, value in arguments.items() if _is_absent(value)}
         self._order = tuple(arguments)
         self.arguments = arguments = {
@@ -268,6 +269,11 @@ class Program(Declared):
                     "the source that calls the other one with it"
                 )
                 raise DefinitionError(message, where, remedy)
+
+
+def _described(value: Any) -> Any:
+    """A value of a Program; of a descriptor of what each call passes None for, the tensor alone."""
+    return value.tensor if isinstance(value, TensorDescriptor) and _is_absent(value.tensor) else value
 
 
 def _is_absent(value: Any) -> bool:
