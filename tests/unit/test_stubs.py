@@ -43,6 +43,12 @@ def test_a_kernel_is_called_with_its_outputs_or_without_them() -> None:
     assert calls_of(kernel_stub("f", entry_of(x))) == [("x: _Tensor", "None")]
     types = StubTypes(writes=False, result="_T", keywords=("stream: _Any = None",))
     assert calls_of(kernel_stub("f", entry_of(x, y), types)) == [("x: _Tensor, *, stream: _Any=None", "_T")]
+    total = {**x, "name": "total", "written": True}  # of which such a call returns the new content
+    assert calls_of(kernel_stub("f", entry_of(total), types))[0][1] == "_T"
+    assert (
+        calls_of(kernel_stub("f", entry_of({**total, "given": None}, x, y), types))[0][1] == "_b.tuple[_T, _T | None]"
+    )
+    assert calls_of(kernel_stub("f", entry_of(total)))[0][1] == "None"
     # A call that leaves something out and passes outputs names them, and names what is behind it.
     bias, eps = {**x, "name": "bias", "given": None}, {**scalar("eps", "float32"), "default": 1e-06}
     preset = "bias: _Tensor | None=None"

@@ -50,8 +50,7 @@ def kernel_stub(kernel: str, entry: Mapping[str, Any], types: StubTypes | None =
     arguments = call_arguments(entry)
     outputs = [argument for argument in arguments if argument["output"]]
     inputs = [argument for argument in arguments if not argument["output"]]
-    several = f"_b.tuple[{', '.join([types.result] * len(outputs))}]"
-    result = (several if outputs[1:] else types.result) if outputs else "None"
+    result = _result([types.result] * len(outputs) + ([] if types.writes else _updated(entry, inputs, types)))
     # What comes behind an argument that a call leaves out is named.
     left_out = next((i for i, argument in enumerate(inputs) if argument["optional"]), len(inputs))
     split = next((i for i in range(left_out, len(inputs)) if not inputs[i]["optional"]), len(inputs))
@@ -67,6 +66,18 @@ def kernel_stub(kernel: str, entry: Mapping[str, Any], types: StubTypes | None =
         for listed, named, made in calls
     )
     return _class_stub(kernel, entry, types, methods)
+
+
+def _result(types: Sequence[str]) -> str:
+    """The type of what a call returns, which are values of these types."""
+    return f"_b.tuple[{', '.join(types)}]" if types[1:] else "".join(types) or "None"
+
+
+def _updated(entry: Mapping[str, Any], inputs: _Arguments, types: StubTypes) -> list[str]:
+    """The types of the new contents of inputs that the kernel writes, and that a call returns instead."""
+    written = {item["name"] for variant in entry["variants"] for item in variant["arguments"] if item.get("written")}
+    updated = [item for item in inputs if item["name"] in written]
+    return [f"{types.result} | None" if item["optional"] else types.result for item in updated]
 
 
 def _class_stub(kernel: str, entry: Mapping[str, Any], types: StubTypes, methods: str) -> str:
