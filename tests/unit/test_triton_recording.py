@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from kernelwright.backends.files import UnitFiles, VariantFiles
-from kernelwright.core.errors import LoweringError, Where
+from kernelwright.backends.forms import Forms
+from kernelwright.core.errors import KernelwrightError, LoweringError, Where
 from kernelwright.define.recorded import CALL
 from kernelwright.frontends.triton.recorded import _variants
 from kernelwright.frontends.triton.recording import (
@@ -255,3 +256,15 @@ def test_a_config_that_cannot_run_on_an_arch_is_left_out_there_if_another_one_is
     assert [line.split(": it ")[1] for line in said] == ["is too large, so this config of f is left out"]
     with pytest.raises(LoweringError, match="it is too large; no other config is left for such calls"):
         kept(one="F", other="G")
+
+
+def test_a_parameter_that_is_a_descriptor_in_some_calls_only_is_named() -> None:
+    def unit(number: int, tuples: dict[str, int]) -> Any:
+        recorded = SimpleNamespace(function=SimpleNamespace(tuples=tuples))
+        return SimpleNamespace(slug=f"v{number}", where=Where("k", f"v{number}", "wrap"), recorded=recorded)
+
+    units = [unit(0, {"x": 2}), unit(1, {})]
+    plan: Any = SimpleNamespace(units=units, recorded=SimpleNamespace(options=(), tuples={"x": 2}), variants=())
+    told = "'x' is a tuple or tensor descriptor of another form than in the variant v0, or is one in only one of them"
+    with pytest.raises(KernelwrightError, match=told):
+        Forms(plan)

@@ -65,8 +65,13 @@ class Forms:
         seen: dict[str, str] = {}
         tuples = kernel.recorded.tuples if kernel.recorded else {}
         for unit in kernel.units:
-            if unit.recorded and unit.recorded.function.tuples != tuples:
-                message = f"it has tuples of another form than the variant {kernel.units[0].slug}"
+            own = unit.recorded.function.tuples if unit.recorded else tuples
+            other = next((name for name in {**tuples, **own} if own.get(name) != tuples.get(name)), None)
+            if other is not None:
+                first, what = kernel.units[0].slug, "a tuple or tensor descriptor"
+                message = (
+                    f"{other!r} is {what} of another form than in the variant {first}, or is one in only one of them"
+                )
                 raise KernelwrightError(message, unit.where, "record these calls into a file of their own")
         for variant in kernel.variants:
             call = variant.units[0].recorded
