@@ -44,6 +44,12 @@ def sizes():
         grid=(ceildiv("n * m * 4096", 4096), "k", "u"),
         block=ceildiv("(n + 1) + m", "(m) + 1"),
     )
+
+
+@kernel(frontend="cuda")
+def eights():
+    x, y = Tensor("float32", "n"), Tensor("float32", "m", "8 * n")
+    return Source("__global__ void eights(const float *x, const float *y) {{}}\\n", "eights", x=x, y=y, grid=1, block=1)
 """
 
 PARAMETERS = "ppli" + "".join(
@@ -94,6 +100,16 @@ def test_every_backend_refuses_what_no_number_says(built, name, cuda_core):
     printed, log = call(built, f"print(message_of({calling(*numbers)}))", capability=90, cuda_core=cuda_core)
     assert printed == f"ValueError: kernel 'sizes': {expected}\n  remedy: pass other sizes and numbers"
     assert not [line for line in log if line.startswith("launch ")]
+
+
+@pytest.mark.parametrize("cuda_core", [False, True])
+def test_a_compact_array_whose_computed_size_is_another_one_is_told_to_fit(built, cuda_core):
+    code = "print(message_of(demo.eights, on_cuda(5), on_cuda(2, 41)))"
+    printed, _ = call(built, code, capability=90, cuda_core=cuda_core)
+    assert "y: Tensor([m, n * 8], float32))`" in printed
+    assert printed.endswith("remedy: pass arrays whose sizes fit each other")
+    code = "print(message_of(demo.eights, on_cuda(5), on_cuda(2, 40, strides=(50, 1))))"
+    assert "remedy: pass a contiguous copy" in call(built, code, capability=90, cuda_core=cuda_core)[0]
 
 
 @pytest.mark.parametrize(

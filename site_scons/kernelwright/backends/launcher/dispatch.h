@@ -8,8 +8,22 @@ KW_FUNCTION kw_entry kw_entry_on(const kw_variant *variant, DLDevice device) {
   return unit ? unit->entry : NULL;
 }
 
-/* What to do about an argument that TVM's host code (0.27) refuses. Its words are all that it tells. */
-KW_COLD const char *kw_remedy_for(const char *message) {
+KW_COLD bool kw_are_compact(const kw_call *call) {
+  for (int32_t i = 0; i < call->kernel->num_arguments; ++i) {
+    const DLTensor *tensor = call->tensors[i];
+    if (!tensor || !tensor->strides) continue;
+    DLTensor plain = *tensor;
+    plain.strides = NULL;
+    for (int32_t axis = 0; axis < tensor->ndim; ++axis)
+      if (tensor->shape[axis] > 1 && tensor->strides[axis] != kw_stride(&plain, axis)) return false;
+  }
+  return true;
+}
+
+/* What to do about an argument that TVM's host code (0.27) refuses. Its words are all that it tells. It compares strides
+ * before sizes that are computed, so a compact array of another size gets its words about strides. */
+KW_COLD const char *kw_remedy_for(const kw_call *call, const char *message) {
+  if (strstr(message, "compact") && kw_are_compact(call)) return "pass arrays whose sizes fit each other";
   if (strstr(message, "compact") || strstr(message, ".strides"))
     return "pass a contiguous copy, such as numpy.ascontiguousarray(x) or x.contiguous()";
   if (strstr(message, ".shape")) return "pass arrays whose sizes fit each other";
@@ -21,7 +35,7 @@ KW_COLD const char *kw_remedy_for(const char *message) {
 
 /* Names kernel and remedy in an error of TVM's host code about an argument, which has no kind of its own: it is told by
  * its words. Errors of ours have both, and those of others, such as an allocator, are left as they are. */
-KW_COLD void kw_complete_error(void) {
+KW_COLD void kw_complete_error(const kw_call *call) {
   kw_text text;
   TVMFFIObjectHandle error = NULL;
   TVMFFIErrorMoveFromRaised(&error);
@@ -33,7 +47,7 @@ KW_COLD void kw_complete_error(void) {
   if (!cell->extra_context && strstr(message, " when calling:\n")) {
     char kind[64];
     snprintf(kind, sizeof kind, "%.*s", (int)cell->kind.size, cell->kind.data);
-    kw_append(&text, "\n  remedy: %s", kw_remedy_for(message));
+    kw_append(&text, "\n  remedy: %s", kw_remedy_for(call, message));
     kw_raise_text(kind, &text);
   } else {
     TVMFFIErrorSetRaised(error);
@@ -72,7 +86,7 @@ KW_FUNCTION int kw_run_entry(const kw_call *call, kw_entry entry, const TVMFFIAn
   thread->done = 0;
   int status = entry(NULL, (void *)arguments, call->kernel->num_arguments, &ignored);
   if (__builtin_expect(thread->done == KW_SKIPPED && !status, 0)) status = kw_require_idle(call, arguments);
-  if (__builtin_expect(status, 0)) kw_drop_workspaces(call->before->state.workspaces), kw_complete_error();
+  if (__builtin_expect(status, 0)) kw_drop_workspaces(call->before->state.workspaces), kw_complete_error(call);
   return status;
 }
 

@@ -249,7 +249,8 @@ def _generate(module: tvm.IRModule, name: str, unit: Unit, target: Target) -> _C
     compiled = build.codegen_build(host, host_target)
     if unit.target != "cuda":
         return _Code({"host.o": _object_code(compiled)}, [], split)
-    code = {"host.c": compiled.inspect_source().encode()}
+    # TVM 0.27 writes a number of 64 bits as T.int64(8) into the texts of errors.
+    code = {"host.c": re.sub(r"\bT\.int64\((-?\d+)\)", r"\1", compiled.inspect_source()).encode()}
     if not devices:  # it launches what is not made here
         return _Code(code, [], split)
     files, device_kernels = _device_code(devices, finish_device, build.codegen_build)
