@@ -234,6 +234,7 @@ def test_a_failed_launch_says_what_was_launched_where_and_frees_temporary_memory
     assert said.startswith(
         "RuntimeError: kernel 'two_steps': allocating a workspace of 400 bytes on cuda:0 failed with"
     )
+    assert said.rstrip().endswith("\n  remedy: pass smaller arrays, or free memory of the device")
 
 
 @pytest.mark.parametrize(
@@ -455,7 +456,7 @@ for failing in ("cuMemPoolCreate=2", "cuMemPoolSetAttribute=1", ""):
     os.environ["STANDIN_FAIL"] = failing
     print(refusal(lambda: on(7)).partition(" failed with ")[2])
 """
-    no_memory, other, *_ = process.run(MEMORY + code).splitlines()
+    no_memory, _, other, *_ = process.run(MEMORY + code).splitlines()
     assert no_memory == "CUDA_ERROR_OUT_OF_MEMORY (no description)" and other.endswith("(no description)")
     assert memory_calls(process)[:3] == ["pool 1 of cuda:0", "destroy pool 1", "pool 2 of cuda:0"]
     assert len(process.calls("launch")) == 1

@@ -161,6 +161,8 @@ class Cuda:
             return self._compared_versions()
         if name in STICKY:
             return _traced_back()
+        if name == "CUDA_ERROR_OUT_OF_MEMORY":
+            return "\n  remedy: pass smaller arrays, or free memory of the device"
         if name == "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT":
             return (
                 "\n  another stream that is not non-blocking is being captured, and the default stream would wait for "

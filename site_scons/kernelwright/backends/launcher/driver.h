@@ -215,6 +215,9 @@ KW_COLD void kw_append_sticky(kw_text *text) {
 /* What a status means here, and what to do about it. */
 KW_COLD void kw_append_remedy(kw_text *text, CUresult status) {
   switch (status) {
+    case KW_CUDA_ERROR_OUT_OF_MEMORY:
+      kw_append(text, "\n  remedy: pass smaller arrays, or free memory of the device");
+      return;
     case KW_CUDA_ERROR_INVALID_IMAGE:
     case KW_CUDA_ERROR_NO_BINARY_FOR_GPU:
     case KW_CUDA_ERROR_INVALID_PTX:
