@@ -202,10 +202,10 @@ def test_a_launch_that_fails_leaves_no_context_behind(machine: Machine, library:
 
 
 @contextmanager
-def current(machine: Machine, make: str) -> Iterator[None]:
-    """A context of cuda:0 that a function of the driver has made is current."""
+def current(machine: Machine, make: str, device: int = 0) -> Iterator[None]:
+    """A context of a device that a function of the driver has made is current."""
     driver, context = ctypes.CDLL(str(machine.driver)), ctypes.c_void_p()
-    numbers = (0,) if make == "cuDevicePrimaryCtxRetain" else (0, 0)
+    numbers = (device,) if make == "cuDevicePrimaryCtxRetain" else (0, device)
     getattr(driver, make)(ctypes.byref(context), *numbers)
     driver.cuCtxPushCurrent_v2(context)
     yield
@@ -244,13 +244,14 @@ def test_host_code_of_the_authors_runs_in_the_context_of_its_stream(machine: Mac
     subprocess.run(["gcc", "-c", "-fPIC", "own/own.c", "-o", "own.o"], cwd=folder, check=True)
     unit = LoweredUnit.from_json({**data, "exported": "launch"}, "own/host.c", {"sm_80": "own/sm_80"})
     module = machine.load(build(folder, plan("own", unit), objects=["own.o"]))
-    with current(machine, "cuCtxCreate_v2"):
-        module["own"](on_cuda((5,)))
-        assert machine.log[-2:] == ["push cuda:0", "pop cuda:0"]
-        before = len(machine.log)
-        with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda:0"), 0xF007):
-            module["own"](on_cuda((5,)))
-        assert machine.log[before:] == [], "it stays where it is"
+    for device in (0, 1):
+        with current(machine, "cuCtxCreate_v2", device):
+            module["own"](on_cuda((5,), device=device))
+            assert machine.log[-2:] == [f"push cuda:{device}", f"pop cuda:{device}"]
+            before = len(machine.log)
+            with tvm_ffi.use_raw_stream(tvm_ffi.device(f"cuda:{device}"), 0xF007):
+                module["own"](on_cuda((5,), device=device))
+            assert machine.log[before:] == [], "it stays where it is"
 
 
 # ---- images in files of their own

@@ -211,9 +211,13 @@ scale(of_jax(), y, 1.0)
 os.environ["STANDIN_FAIL"] = "cuLaunchKernelEx=700"
 print(refusal(lambda: call(scale, of_jax(), y, 1.0, stream=0x50)).partition(" launching ")[0])
 print(events())
+del os.environ["STANDIN_FAIL"]
+call(scale, OfJax((8,), device=(2, 1)), FakeTensor((8,), device=(2, 1)), 1.0, stream=0x50)
+print("cuda:0" in open(log).read(), events())
 """
-    refused, ordered = process.run(ORDER + code).splitlines()
+    refused, ordered, other_device = process.run(ORDER + code).splitlines()
     assert refused == "RuntimeError: kernel 'scale':"
+    assert other_device == "False launch 0x50 synchronize 0x50"
     waits = ["launch 0x50 synchronize 0x50", "launch 0x50", "launch 0x0 synchronize 0x0", "synchronize 0x50"]
     assert ordered == " ".join(waits)
 
@@ -520,6 +524,7 @@ class Allocating:
     def __init__(self, module: str) -> None:
         self.stream = 0x300
         self.allocations: list[int] = []
+        self.memory = FakeTensor((8,), device=(2, 0))
         of_tvm_ffi = tvm_ffi.core.DLTensorTestWrapper
         theirs = pointer_in(of_tvm_ffi.__dlpack_c_exchange_api__, b"dlpack_exchange_api")
         self.api = ExchangeApi.from_buffer_copy(ctypes.string_at(theirs, ctypes.sizeof(ExchangeApi)))
@@ -539,7 +544,7 @@ class Allocating:
 
     def allocate(self, prototype: int, made: Any, context: int, fail: int) -> int:
         self.allocations.append(self.stream)
-        made[0] = taken(tvm_ffi.from_dlpack(FakeTensor((8,), device=(2, 0))).__dlpack__(max_version=(1, 0)))
+        made[0] = taken(tvm_ffi.from_dlpack(self.memory).__dlpack__(max_version=(1, 0)))
         return 0
 
     def current_stream(self, kind: int, device: int, stream: Any) -> int:
@@ -617,6 +622,18 @@ def test_a_library_whose_stream_cannot_be_set_or_that_allocates_nothing_keeps_th
         assert machine.events() == ["launch 0x50", "record 0x50", "wait 0x70"]
         machine.kernels["cython"](x, 1.0)
         assert machine.events() == ["launch 0x70"]
+
+
+def test_memory_is_freed_of_an_output_that_its_library_refuses(machine: Machine) -> None:
+    library = Allocating("paddle")
+    managed, interpreter = library.memory._managed, ctypes.pythonapi
+    # Functions of C: one raises for all that is no context of Python's, the other writes where the data is.
+    library.api.managed_to_object, managed.deleter = (
+        ctypes.cast(function, ctypes.c_void_p) for function in (interpreter.PyContext_Enter, interpreter.time)
+    )
+    with pytest.raises(TypeError, match="Context was expected"):
+        machine.kernels["cython"](library.array(), 1.0)
+    assert library.allocations and managed.data != 0x10000
 
 
 # ---- XLA
