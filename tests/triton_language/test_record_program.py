@@ -290,9 +290,12 @@ library = Library("acme_library", "DEF")
 library.define("five(Tensor x) -> Tensor")
 library.impl("five", lambda x: add[(1,)](x, 5) or x.new_zeros(8, device=x.device), "CUDA")
 library.impl("five", lambda x: 1 / 0, "CPU")
+library.define("six(Tensor x) -> Tensor")
+library.impl("six", lambda keys, x: add[(1,)](x, 30) or x.new_zeros(8, device=x.device), "CUDA", with_keyset=True)
 
 x = torch.zeros(8, device="cuda", requires_grad=True)
 assert one(x).is_cuda and torch.ops.acme_library.five(x.detach()).is_cuda and made(torch.device("cuda")).is_cuda
+assert torch.ops.acme_library.six(x.detach()).is_cuda
 two(x).sum().backward()
 wrap_triton(add)[(1,)](x, 6)
 
@@ -320,9 +323,9 @@ with ThreadPoolExecutor(2) as pool:
 
 def test_operators_of_libraries_and_other_threads_see_the_gpu_too(tmp_path: Path) -> None:
     said = recorded(tmp_path, program(tmp_path, OPERATORS), "--arch", "sm_90a")
-    assert "29 specializations (29 new) from 29 calls" in said.stdout and said.stderr == ""
+    assert "30 specializations (30 new) from 30 calls" in said.stdout and said.stderr == ""
     found = parse((tmp_path / "calls.json").read_bytes())["ops:add"].specializations
-    assert {one.constants["N"] for one in found} == {*range(1, 30)}
+    assert {one.constants["N"] for one in found} == {*range(1, 31)}
 
 
 def test_what_programs_of_today_do_with_pytorch_works_without_a_gpu(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import random
+import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from kernelwright.backends.forms import Forms
 from kernelwright.core.errors import KernelwrightError, LoweringError, Where
 from kernelwright.define.recorded import CALL
 from kernelwright.frontends.triton.recorded import _variants
+from kernelwright.frontends.triton.recorded_function import expression_of
 from kernelwright.frontends.triton.recording import (
     RecordedFunction,
     Recording,
@@ -232,6 +234,44 @@ def test_what_a_manifest_has_for_a_heuristic_is_an_expression_of_arguments_and_n
     for text in ("__import__('os')", "args['x'].__class__", "open('x')", "[each for each in args]", "lambda: 1", "n"):
         with pytest.raises(ValueError, match="is no expression of arguments and numbers"):
             rule_of(text)
+
+
+PROGRAM = """\
+from math import ceil as cdiv
+
+SIZE, later = 64, lambda args: (
+args["n"] + 1
+)
+rules = {"EVEN": lambda args: args["n"] % SIZE == 0, "ODD": lambda args: args["n"] % 2 == 1, "ARGS": lambda args: args}
+wide = {"FIRST": lambda args: max(
+    args["n"], 7), "SECOND": lambda args: min(args["n"], 7)}
+def pair(size): return [lambda args: args["n"] // size, lambda args: (lambda args: args["n"] // 3)(args)]
+def same(args): return args["n"] * 2
+before = same
+def same(args):
+    "Of the same name."
+    return args["n"] * 3
+def steps(args):
+    args = {"n": 5}
+    return args["n"]
+def branches(args, other=1): return args["n"]
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="before Python 3.11, code has no columns")
+def test_the_expression_of_a_heuristic_is_that_of_its_own_place_in_the_source(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    program = SimpleNamespace()
+    exec(compile(PROGRAM, str(tmp_path / "program.py"), "exec"), vars(program))
+    even, odd, args = program.rules.values()
+    found = {
+        **{even: "args['n'] % 64 == 0", odd: "args['n'] % 2 == 1", args: "", program.later: "args['n'] + 1"},
+        **dict(zip(program.wide.values(), ("max(args['n'], 7)", "min(args['n'], 7)"), strict=True)),
+        **dict(zip(program.pair(5), ("args['n'] // 5", ""), strict=True)),
+        **{program.before: "args['n'] * 2", program.same: "args['n'] * 3"},
+        **dict.fromkeys((program.steps, program.branches, len), ""),
+    }
+    assert {rule: expression_of(rule) for rule in found} == found
 
 
 def test_a_config_that_cannot_run_on_an_arch_is_left_out_there_if_another_one_is_left_for_such_calls(tmp_path) -> None:
