@@ -324,8 +324,12 @@ def test_a_complete_kernel_has_nothing_of_a_failure_of_another_file_in_it(cpu_pr
 
 @pytest.mark.parametrize("option", ["-k", "--partial"])
 def test_an_error_of_a_file_is_shown_whatever_is_asked_for(cpu_project, option):
-    (cpu_project.folder / "kernels/broken.py").write_text(ADD.replace("add_one", "lost") + "\ndef f(:\n")
+    (cpu_project.folder / "kernels/broken.py").write_text(ADD.replace("add_one", "lost") + "\ndef kernels(:\n")
     cpu_project.built("-j2", "-k", "add_one", ok=False)
+    # Words of no file, and of a valid one, and a folder with the name of a word in the broken one.
+    run = cpu_project.scons("-k", "nowhere", "x_handle", "kernels", ok=False)
+    assert run.output.count("Do not know how to make") == 2 and "[discover]" not in run.output
+    assert "`kernels' is up to date" in run.output
     for target in ("check", "add_one", "scale", "lost"):
         run = cpu_project.scons("-j2", option, target, ok=False)
         assert run.status == 2 and "kernels/broken.py:17 [discover]: SyntaxError" in run.output
