@@ -68,6 +68,12 @@ def signature_of(project: Project, folder: str) -> dict:
     return json.loads((project.folder / folder / "signature.json").read_text())
 
 
+def written_by(project: Project, kernel: str) -> set[str]:
+    """The arguments that the only variant of a kernel writes."""
+    arguments = signature_of(project, f"build/kernels/demo/{kernel}/default/cuda")["arguments"]
+    return {argument["name"] for argument in arguments if argument["written"]}
+
+
 # ---- what is built
 
 
@@ -88,6 +94,10 @@ def test_the_launch_is_that_of_tilelangs_own_host_code(built):
         **dict.fromkeys("AB", (False, False, 16)),
         "C": (True, True, 16),
     }
+
+
+def test_what_any_launch_of_a_function_may_write_is_written_and_nothing_else(built):
+    assert [written_by(built, kernel) for kernel in ("gemm", "steps", "doubled")] == [{"C"}, {"y", "z"}, {"y"}]
 
 
 def test_flags_of_the_function_reach_the_compiler(built):
@@ -293,6 +303,7 @@ def test_calls_decide_strides_sizes_what_is_None_and_how_much_memory_launches_sh
         re.search(r"at (\S+) sizes 64,128 .* box (\S+)", line).groups() for line in log if line.startswith("encode")
     ]
     assert [box for _, box in maps] == ["64,64", "64,64", "64,32", "64,64"], "each launch has its own map of y"
+    assert written_by(project, "through") == {"y"}, "by tensor maps"
     assert sum(line.startswith("allocate 16384 in stream 0") for line in log) == 2
     memories = [int(place, 16).to_bytes(8, "little").hex() for place, _ in maps[:2]]
     assert memories[0] != memories[1]
