@@ -232,8 +232,10 @@ def test_code_is_loaded_in_the_primary_context_and_a_stream_of_another_one_keeps
     assert launch.endswith("stream 0xf007 on cuda:0 in a context of its own")
 
 
-def test_host_code_of_the_authors_runs_in_the_context_of_its_stream(machine: Machine, folder: Path) -> None:
-    data = signature("own", [tensor("x", "float16", ["n"])], target="cuda", arch="sm_80", symbols={"n": "int64"})
+@pytest.mark.parametrize("opaque", [False, True])
+def test_host_code_of_the_authors_runs_in_the_context_of_its_stream(machine: Machine, folder: Path, opaque) -> None:
+    arguments = [] if opaque else [tensor("x", "float16", ["n"])]
+    data = signature("own", arguments, target="cuda", arch="sm_80", symbols={} if opaque else {"n": "int64"})
     checks = "int32_t ENTRY(void *self, void *arguments, int32_t count, void *result) { return 0; }\n"
     for name, text in (
         ("host.c", checks.replace("ENTRY", data["entry"])),
@@ -242,7 +244,8 @@ def test_host_code_of_the_authors_runs_in_the_context_of_its_stream(machine: Mac
         (folder / "own").mkdir(exist_ok=True)
         (folder / "own" / name).write_text(text)
     subprocess.run(["gcc", "-c", "-fPIC", "own/own.c", "-o", "own.o"], cwd=folder, check=True)
-    unit = LoweredUnit.from_json({**data, "exported": "launch"}, "own/host.c", {"sm_80": "own/sm_80"})
+    data |= {"exported": "launch", "opaque": opaque}
+    unit = LoweredUnit.from_json(data, "own/host.c", {"sm_80": "own/sm_80"})
     module = machine.load(build(folder, plan("own", unit), objects=["own.o"]))
     for device in (0, 1):
         with current(machine, "cuCtxCreate_v2", device):
