@@ -204,7 +204,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
     case 10: *value = 32; return 0;
     case 12: *value = 65536; return 0;
     case 13: case 36: case 37: *value = 1000; return 0; /* clocks, and the width of memory */
-    case 38: *value = 1 << 20; return 0;
+    case 38: *value = device ? 40 << 20 : 1 << 20; return 0;
     case 95: *value = 1; return 0;
     case 81: case 97: *value = number("STANDIN_SHARED", 101376); return 0;
     case 115: *value = number("STANDIN_POOLS", 1); return 0;

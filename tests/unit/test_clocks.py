@@ -13,7 +13,7 @@ from kernelwright.core.signature import Argument
 from kernelwright.tune import clocks
 from support.standin_calls import driver_folder
 
-FILL, RECORD, WAIT = "fill 67108864 bytes with 0 in stream 0", "record in stream 0", "wait for cuda:1"
+FILL, RECORD, WAIT = "fill 83886080 bytes with 0 in stream 0", "record in stream 0", "wait for cuda:1"
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,11 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
     monkeypatch.setenv("STANDIN_LOG", str(log))
     monkeypatch.setattr(clocks, "SPIN_UP_S", 0.001)
     library = ctypes.CDLL(str(driver))
+    clocks.CudaClock(0)
     gpu = Gpu(clocks.CudaClock(1), library, log)
-    first, flush, *spins = gpu.said()
-    assert (first, flush) == ("init", "allocate 67108864") and spins[:2] == [FILL, WAIT]
+    said = gpu.said()
+    assert [line for line in said if "allocate" in line] == ["allocate 67108864", "allocate 83886080"]
+    assert said[-2:] == [FILL, WAIT]
     yield gpu
     library.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
 
@@ -62,6 +64,8 @@ def test_caches_are_filled_before_the_call_that_is_timed_and_the_host_waits_behi
     assert gpu.clock.batch(gpu.call(1, 9, 2, 3, 5), 2) == pytest.approx((2e-6, 4e-6)), "the median, and a mean"
     cold = [[FILL, RECORD, *[one] * length, RECORD] for length in (1, 9, 2)]
     assert gpu.said() == [*cold[0], *cold[1], *cold[2], WAIT, FILL, RECORD, *[one] * 8, RECORD, WAIT]
+    gpu.clock.batch(gpu.call(*[1] * 125), 100)
+    assert gpu.said().count(FILL) == 26, "25 cold calls and those that are warm"
     gpu.clock.first(gpu.call(1))
     assert gpu.said() == [one, WAIT] and gpu.clock.clock_mhz() == 0
 
