@@ -255,17 +255,20 @@ def test_no_kernel_is_settled_under_other_settings_or_tools_or_another_code_of_o
     assert key(tmp_path, monkeypatch, KEYS.get(name)) != before
 
 
-def test_a_gpu_that_came_or_went_and_another_cute_dsl_settle_nothing_and_what_changes_nothing_leaves_all(
+def test_another_gpu_place_file_of_configs_or_cute_dsl_settles_nothing_and_what_changes_nothing_leaves_all(
     tmp_path, monkeypatch
 ):
     keys = {key(tmp_path, monkeypatch)}
-    graph = new_graph(tmp_path, monkeypatch, Inputs())
-    vars(graph.package)["has_gpu"] = False
-    keys.add(graph.package.key)
+    place = SimpleNamespace(get_abspath=lambda: f"{tmp_path}/elsewhere")
+    others = {"has_gpu": False, "configured": SimpleNamespace(content=b"{}")}
+    for name, other in {**others, "work": place, "folder": place, "checks": place}.items():
+        graph = new_graph(tmp_path, monkeypatch, Inputs())
+        vars(graph.package)[name] = other
+        keys.add(graph.package.key)
     graph = new_graph(tmp_path, monkeypatch, Inputs())
     graph.package.tools.__dict__["of_front_ends"] = {"cutedsl": Distribution("4", "other")}
     keys.add(graph.package.key)
-    assert len(keys) == 3
+    assert len(keys) == 7
     other = Settings(package="demo", worker_timeout=1.0, memory_limit="1G", cache_dir="", max_wheel_size="1M")
     assert key(tmp_path, monkeypatch, Inputs(other)) == key(tmp_path, monkeypatch)
 
