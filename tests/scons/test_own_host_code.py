@@ -116,6 +116,7 @@ def halved():
     frontend="cuda",
     sources=["csrc/packaged.cc"],
     includes=["package:numpy/_core/include"],
+    flags=["--threads", "2"],
     backends=["tvm_ffi"],
 )
 def again():
@@ -145,7 +146,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
         "LOWER": 3,
         "OBJECT": 3,
         "PACKAGE": 1,
-        "SOURCES": 2,  # halved and again have one
+        "SOURCES": 2,  # halved and again have one: the number of threads decides nothing
         "WRAP": 5,
     }
     assert "as a whole" not in run.output
@@ -319,6 +320,8 @@ BROKEN = {
     "absent": ('["csrc/scaled.cu"]', 'Exported("halved")'),
     "astray": ('["csrc/plain.cc"], includes=["include", "inclde"]', 'Exported("halved")'),
     "uninstalled": ('["csrc/plain.cc"], includes=["package:nowhere/include"]', 'Exported("halved")'),
+    "cleaned": ('["csrc/plain.cc"], flags=["-clean"]', 'Exported("halved")'),
+    "preprocessed": ('["csrc/plain.cc"], flags=["-E"]', 'Exported("halved")'),
     "unpacked": ('["package:nowhere/csrc/plain.cc"]', 'Exported("halved")'),
 }
 
@@ -332,6 +335,8 @@ ERRORS = [
     r"absent \[nvcc\]: sources names 'csrc/scaled.cu', which is no file beside the definition",
     r"own.py:\d+ astray \[nvcc\]: includes names 'inclde', which is no folder beside the definition",
     r"own.py:\d+ uninstalled \[settings\]: includes names 'nowhere/include', and no installed package has that folder",
+    r"cleaned \[nvcc\]: nvcc made no object of kernels/csrc/plain.cc\n.*remedy: leave out flags .* such as -E",
+    r"preprocessed \[nvcc\]: nvcc made no object of kernels/csrc/plain.cc\n",
     r"own.py:\d+ unpacked \[nvcc\]: sources names 'nowhere/csrc', and no installed package has that folder",
 ]
 

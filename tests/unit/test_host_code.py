@@ -9,6 +9,7 @@ from kernelwright.backends.commands import SOURCE_LIBRARY
 from kernelwright.core.errors import Where
 from kernelwright.stages.object import name_of
 from kernelwright.toolchain.host_code import ObjectJob, module_name, programs_of
+from kernelwright.toolchain.plain_flags import without_threads
 
 JOB = ObjectJob("csrc/scale.cu", "csrc-scale.cu-0123", ("sm_80", "sm_90a"), (), folder=Path("/p"), where=Where("scale"))
 
@@ -83,6 +84,11 @@ def test_every_source_has_a_name_that_a_file_can_have_and_verify_knows(source):
     name = name_of(source, [])
     assert SOURCE_LIBRARY.fullmatch(f"_lib/{name}.so") and len(f"compile_{name}.json") < 200
     assert not SOURCE_LIBRARY.fullmatch("_lib/libkernelwright-0123456789abcdef.so")
+
+
+@pytest.mark.parametrize("given", ["-t 4", "-t4", "-t=4", "--threads 0", "--threads=0", "-threads 4"])
+def test_flags_for_threads_decide_nothing(given):
+    assert without_threads(["-Xptxas", "-t", *given.split(), "-O2"]) == ("-Xptxas", "-t", "-O2")
 
 
 def test_a_path_that_is_written_in_another_way_has_the_same_name():

@@ -44,6 +44,11 @@ CPU_BUILDS = re.compile(rb"llvm \((x86[a-z0-9-]+(?:, x86[a-z0-9-]+)*)\)")
 """What a library says of itself in messages."""
 
 
+def is_for_cpu(content: bytes) -> bool:
+    """Whether a file begins as an object or a library for a CPU does, and not as a cubin, which is an ELF file, too."""
+    return content.startswith(ELF) and int.from_bytes(content[18:20], "little") != CUDA
+
+
 def library_problem(content: bytes) -> str:
     """Why a file is no library that an x86-64 of Linux can load; empty: it is one, as far as its header tells."""
     if not content.startswith(ELF) or len(content) < HEADER.size or not {*content[4:6]} <= {1, 2}:

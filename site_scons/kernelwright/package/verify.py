@@ -18,7 +18,7 @@ from ..core.records import Record, decoded
 from .archive import ANY
 from .content import listed_images
 from .described import fields, is_info, name_problems, platform_of, point_problems, record_problems
-from .device_code import CUDA, ELF
+from .device_code import is_for_cpu
 from .manifest import linked_libraries
 from .members import Member, list_members, member_problems, open_regular, read_member
 from .package_files import MANIFEST, content_of, file_problems, package_problems
@@ -201,7 +201,7 @@ def _manifest_problems(name: str, files: Mapping[str, bytes], whole: bool) -> It
 def _tag_problems(wheel: Path, files: Mapping[str, bytes]) -> Iterator[str]:
     """The name promises no older system than the libraries need."""
     tag = platform_of(wheel)
-    libraries = [name for name, content in sorted(files.items()) if _is_for_cpu(content)]
+    libraries = [name for name, content in sorted(files.items()) if is_for_cpu(content)]
     if tag == ANY:
         yield from (f"{name} is code for a CPU, and the name of the wheel says any platform" for name in libraries)
         return
@@ -215,10 +215,6 @@ def _tag_problems(wheel: Path, files: Mapping[str, bytes]) -> Iterator[str]:
         return
     if _glibc(tag) is None or _glibc(needed) is None or _glibc(tag) < _glibc(needed):
         yield f"its libraries need {needed}, its name says {tag}"
-
-
-def _is_for_cpu(content: bytes) -> bool:
-    return content.startswith(ELF) and int.from_bytes(content[18:20], "little") != CUDA
 
 
 def _glibc(tag: str) -> Any:

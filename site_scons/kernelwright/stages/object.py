@@ -13,11 +13,13 @@ from typing import Any
 from ..core.dependencies import IN_PACKAGE
 from ..core.errors import DefinitionError, SettingsError, Where
 from ..core.request import ASIDE, digest
+from ..package.device_code import is_for_cpu
 from ..toolchain.host_code import ObjectJob, compile_object
 from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.nvcc import Nvcc
 from ..toolchain.nvcc_run import stand_in
 from ..toolchain.package_folder import package_folder
+from ..toolchain.plain_flags import without_threads
 from ..toolchain.tvm import tvm_ffi_includes
 from .commands import command_of
 from .compilation import Compilation
@@ -52,9 +54,9 @@ class ObjectCompilation(Compilation[ObjectJob]):
         self._require_source(stage.where)
         self.require_sound(stage.run.top)
         begun = time.time_ns()
-        self.note(
-            compile_object(self.real, self.nvcc, self.host_compiler, scratch, stage.tools, self.job), begun, stage
-        )
+        done = compile_object(self.real, self.nvcc, self.host_compiler, scratch, stage.tools, self.job)
+        self._require_object(scratch / self.job.outputs[0], stage.where)
+        self.note(done, begun, stage)
 
     def _require_source(self, where: Where) -> None:
         """Raise a DefinitionError if there is no such source; when it is compiled, so that only its kernel fails."""
@@ -64,6 +66,12 @@ class ObjectCompilation(Compilation[ObjectJob]):
             place, remedy = "beside the definition", f"give paths relative to {beside}"
         if not (self.real.folder / self.real.source).is_file():
             raise DefinitionError(f"sources names {self.source!r}, which is no file {place}", where, remedy)
+
+    def _require_object(self, made: Path, where: Where) -> None:
+        """Raise a DefinitionError if nvcc made something else, as some flags have it, and ended well."""
+        if not made.is_file() or not is_for_cpu(made.read_bytes()):
+            remedy = "leave out flags that have nvcc make something else, such as -E, -cubin or -clean"
+            raise DefinitionError(f"nvcc made no object of {self.real.shown}", where, remedy)
 
 
 def make_all(kernel: KernelContext, archs: Sequence[str]) -> list[Stage]:
@@ -124,7 +132,7 @@ def _jobs(kernel: KernelContext, source: str, archs: tuple[str, ...]) -> tuple[O
     compressed = [] if mode == "none" else [f"--compress-mode={mode}"]
     given = (word for folder in known for word in ("-I", folder))
     real = ObjectJob(
-        *(path, "", archs, (*compressed, *kernel.flags_in(top), *given)),
+        *(path, "", archs, (*compressed, *without_threads(kernel.flags_in(top)), *given)),
         folder=top,
         where=where,
         known=known,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 FLAGS = {
@@ -28,6 +29,26 @@ def can_trim(flags: Sequence[str]) -> bool:
         elif word not in FLAGS and word not in OPTIMIZE and word.partition("=")[0] not in FLAGS_WITH_VALUE:
             return False
     return True
+
+
+OF_PROGRAM = re.compile(r"-X[a-z]+|--?[a-z]+-options")
+"""Flags of nvcc whose value, in the next word, is for a program that it runs."""
+
+THREADS = re.compile(r"-(?:t|-?threads)(=?\d+)?")
+"""nvcc's flag for the number of its threads, with the number or before it."""
+
+
+def without_threads(flags: Sequence[str]) -> tuple[str, ...]:
+    """The flags without those for nvcc's threads, which decide nothing but the time and the order of its programs."""
+    kept: list[str] = []
+    words = iter(flags)
+    for word in words:
+        match = None if kept and OF_PROGRAM.fullmatch(kept[-1]) else THREADS.fullmatch(word)
+        if match is None:
+            kept.append(word)
+        elif not match[1]:
+            next(words, None)
+    return tuple(kept)
 
 
 DEBUG = ("-G", "--device-debug", "-g", "--debug", "-lineinfo", "--generate-line-info")
