@@ -1,6 +1,7 @@
 """What a definition in CUDA C++ imports."""
 
 from .define.arguments import Scalar, Tensor, Workspace
+from .define.own_sources import Text
 from .define.sizes import Size, ceildiv
 from .define.strides import Stride
 from .frontends.cuda.exported import Exported
@@ -19,6 +20,7 @@ __all__ = [
     "Struct",
     "Tensor",
     "TensorMap",
+    "Text",
     "Workspace",
     "ceildiv",
 ]

@@ -65,7 +65,7 @@ def test_a_library_is_linked_by_name_found_where_it_is_installed_and_asked_of_pi
     ((name, folder, requirement),) = entry["libraries"]
     assert re.fullmatch(r"libnvrtc\.so\.\d+", name) and folder.startswith("nvidia/")
     needed = subprocess.check_output(
-        ["readelf", "-d", project.folder / "build/demo" / entry["source_library"]], text=True
+        ["readelf", "-d", project.folder / "build/demo" / entry["source_libraries"][0]], text=True
     )
     assert f"[{name}]" in needed and "/" not in re.findall(r"NEEDED.*\[(.*)\]", needed)[0]
     major = re.fullmatch(r"nvidia-cuda-nvrtc>=(\d+),<\d+", requirement)[1]

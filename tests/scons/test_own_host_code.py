@@ -170,9 +170,10 @@ def test_the_manifest_says_what_is_called_and_the_library_has_all_that_it_needs(
     for arch in variant["archs"]:
         ((name, used),) = unit["resources"][arch].items()
         assert "scaled" in name and used["registers"] > 0
-    assert scale["source_library"].startswith("_lib/csrc-scale.cu-")
-    assert halved["source_library"] == manifest["kernels"]["again"]["source_library"] != scale["source_library"]
-    library = (built.folder / "build/demo" / scale["source_library"]).read_bytes()
+    (library,) = scale["source_libraries"]
+    assert library.startswith("_lib/csrc-scale.cu-")
+    assert halved["source_libraries"] == manifest["kernels"]["again"]["source_libraries"] != [library]
+    library = (built.folder / "build/demo" / library).read_bytes()
     assert set(device_archs(library)) == {"sm_80", "sm_90a"}
     assert not re.search(rb"libcudart|libstdc\+\+|libcuda\.so\.1\0.*NEEDED", library.partition(b".dynstr")[0][:4096])
     for private in (built.folder, SITE_SCONS.parent):

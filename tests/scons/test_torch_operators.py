@@ -113,8 +113,10 @@ struct Registering {{
 """A source that has no headers of PyTorch, which take long, and does what they do."""
 
 DEFINITIONS = """\
+from pathlib import Path
+
 from kernelwright import kernel
-from kernelwright.cuda import Operators
+from kernelwright.cuda import Operators, Text
 
 
 @kernel(frontend="torch", sources=["bound.cpp"])
@@ -128,7 +130,7 @@ def steady():
     return Operators("steady::twice", "steady::on_gpu", "steady::many.out", "steady::_half")
 
 
-@kernel(frontend="torch", sources=["stream.cpp"])
+@kernel(frontend="torch", sources=lambda: [Text("stream.cpp", (Path(__file__).parent / "stream.txt").read_text())])
 def stream():
     return Operators("stream::current")
 """
@@ -147,7 +149,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project.write("kernels/stable.cu", STABLE)
     declared = "int aoti_torch_get_current_cuda_stream(int32_t, void**);"
     more = "int current(void** s) { return aoti_torch_get_current_cuda_stream(0, s); }"
-    project.write("kernels/stream.cpp", raw("stream", "current(int device) -> int", declared, more))
+    project.write("kernels/stream.txt", raw("stream", "current(int device) -> int", declared, more))
     run = project.scons("-j2")
     assert run.labels["TORCH"] == 3 and not {"WRAP", "CC", "LINK", "LAUNCHER"} & run.labels.keys()
     return project

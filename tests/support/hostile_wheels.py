@@ -589,7 +589,7 @@ LIBRARIES: dict[str, tuple[Change, str]] = {
     "a library elsewhere": (has(library="../evil.so"), "kernel scale has the library '../evil.so', and a build calls"),
     "libraries for any platform": (lambda draft: draft.tag("any"), f"{LIB} is code for a CPU, and the name of the"),
     "libraries of a newer system": (lambda draft: draft.tag("manylinux_2_4_x86_64"), "need manylinux_2_5_x86_64"),
-    "a library of sources that no kernel needs": (has(source_library=OWN), "kernel scale was not linked with"),
+    "a library of sources that no kernel needs": (has(source_libraries=[OWN]), "kernel scale was not linked with"),
     "a library of sources that the manifest keeps secret": (
         text("_lib/scale.so", b"", NAMES_OWN),
         "kernel scale needs the library of its sources, which the manifest does not list",
@@ -598,7 +598,7 @@ LIBRARIES: dict[str, tuple[Change, str]] = {
         lambda draft: (
             draft.put(OWN, draft.files[LIB]),
             draft.replace("_lib/scale.so", b"", NAMES_OWN),
-            draft.kernel.update(source_library=OWN),
+            draft.kernel.update(source_libraries=[OWN]),
         ),
         f"demo/{OWN} is not the library that kernel scale was linked with",
     ),

@@ -35,6 +35,7 @@ from kernelwright.core.pipeline import KINDS, LISTINGS
 from kernelwright.core.request import ASIDE, canonical, deciding, digest
 from kernelwright.core.signature import UNKNOWN
 from kernelwright.define.configs import slugs
+from kernelwright.define.own_sources import EVERY, OwnSource
 from kernelwright.define.record import DefinitionRecord
 from kernelwright.define.settings import Settings, affecting
 from kernelwright.define.space import Choice, variants_of
@@ -43,6 +44,7 @@ from kernelwright.frontends.torch.front_end import TorchSources
 from kernelwright.ondemand import build
 from kernelwright.ondemand.build import Job, MadeWith, key_of_made, read_by
 from kernelwright.ondemand.origin import alike_in_c
+from kernelwright.package.device_code import ELF
 from kernelwright.processes.protocol import CheckResult, LowerResult
 from kernelwright.processes.tools import ToolResult
 from kernelwright.runtime.tables import DeviceTable, Rules
@@ -142,6 +144,9 @@ CUDA = GEMM.with_options(frontend="cuda", targets=("cuda",), includes=("headers"
 OWN = replace(CUDA, configs=({},), slugs=("default",)).with_options(
     sources=("own.cu", "package:kernelwright/backends/own.cu")
 )
+WRITTEN = replace(
+    OWN, sources={EVERY: (OwnSource("own.cu"), OwnSource("a.cu", "int a;"), OwnSource("a.inc", "int b;"))}
+)
 
 TREES: dict[str, Inputs] = {
     "TIR": replace(BASE, kernel=TUNED, settings=replace(BASE.settings, dump_ir="yes")),
@@ -149,6 +154,7 @@ TREES: dict[str, Inputs] = {
     "no library": OWN_FORMAT,
     "CUDA C++": replace(BASE, kernel=CUDA),
     "host code of its own": replace(BASE, kernel=OWN, settings=replace(BASE.settings, backends=("tvm_ffi",))),
+    "sources that it writes": replace(BASE, kernel=WRITTEN, settings=replace(BASE.settings, backends=("tvm_ffi",))),
     "PyTorch": replace(BASE, kernel=OWN.with_options(frontend="torch")),
     "Triton": replace(BASE, kernel=GEMM.with_options(frontend="triton", targets=("cuda",), per_arch=True)),
     "TileLang": replace(BASE, kernel=GEMM.with_options(frontend="tilelang", targets=("cuda",))),
@@ -243,6 +249,8 @@ def test_what_is_edited_while_a_compiler_runs_is_no_known_file(tree, label, comp
     header, run = tmp_path / "a.h", SimpleNamespace(top=tmp_path, state=tmp_path, compilers=None)
 
     def compiled(*given: Any, **named: Any) -> CompiledCode:
+        if label == "OBJECT":
+            (tmp_path / stage.request.job.outputs[0]).write_bytes(ELF + bytes(16))
         now = time.time_ns()  # which the clock of files may be behind
         wait_for(
             lambda: header.write_text("new") and header.stat().st_ctime_ns > now, "the clock of files stands still"
@@ -336,7 +344,7 @@ def labels(names: set[str]) -> set[str]:
 
 LABELS = [label for label, kind in KINDS.items() if kind.module]
 USUAL = {*LABELS, "WRAP of a backend"} - {
-    *("DISCOVER", "IR", "ENTRY", "OBJECT", "SOURCES", "WHEEL", "COMMANDS", "TORCH"),
+    *("DISCOVER", "IR", "ENTRY", "TEXT", "OBJECT", "SOURCES", "WHEEL", "COMMANDS", "TORCH"),
 }
 WRAPS = {"WRAP", "WRAP of a backend"}
 MADE_BY_TVM = {"LOWER", "LINK", "PACKAGE"}
@@ -701,12 +709,12 @@ Elsewhere: path python; Entry: compiler; EntrySource: images_below; Extension: t
 Job: contexts jit session; KernelRecord: location remark; KernelSelection: places; Launcher: begun top; Library: path
 Linking: described_in top; LowerRequest: imported_for ir listed out python; Nvcc: archs obstacle path
 NvccCompilation: host_compiler shipped steps; Nvdisasm: path; Nvrtc: archs include library; NvrtcCompilation: store
-ObjectCompilation: host_compiler source; ObjectJob: folder known packages shown where; OwnOptions: reads
+ObjectCompilation: host_compiler source texts; ObjectJob: folder known packages shown texts where; OwnOptions: reads
 PackJob: folder where; Package: assembly; Packing: fatbinary; Registering: python top; SourceLibrary: top
 ToolHeaders: path; Torch: folder
 ToolPaths: compiler cuda_runtime includes launcher python python_include; Tuning: places; Unit: ir location python
-UnitFiles: host images module named_in objects own reports signature usages; Wheels: folder work; Wrapper: top
-Wrapping: top
+UnitFiles: host images module named_in objects own own_library_path reports signature usages
+Wheels: folder work; Wrapper: top; Wrapping: top
 """
 """The fields of requests, and of what is in them, that decide nothing of what is made."""
 

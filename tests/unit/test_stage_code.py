@@ -25,6 +25,7 @@ DECIDING = {
     "LOWER": f"frontends/cutedsl/program core/dtype frontends {EXECUTION} stages/lower",
     "CUBIN": DEVICE_COMPILERS,
     "PTX": DEVICE_COMPILERS,
+    "TEXT": "stages/text",
     "OBJECT": "toolchain/host_code toolchain/headers toolchain/nvcc_run stages/context stages/object "
     "toolchain/nvcc_steps",
     "FATBIN": "toolchain/fatbin toolchain/nvcc_run stages/fatbin",

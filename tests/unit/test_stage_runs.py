@@ -179,6 +179,7 @@ TOLERATED = (
     "LOWER",
     "CUBIN",
     "PTX",
+    "TEXT",
     "OBJECT",
     "FATBIN",
     "WRAP",

@@ -32,6 +32,8 @@ class UnitFiles:
         usages: arch -> path of the resource usage that the compiler reported.
         own: paths of the objects of sources that have host code of their own; the device code is in them, too.
         reports: paths of the compiler's reports on these objects, arch by arch.
+        own_library: the file name of the library of these objects; empty: they become a part of the kernel's.
+        own_library_path: its path.
         named_in: arch -> path of the file with the device function's name in that image; empty: signature.json has it.
         own_arch: the only arch that it was lowered for; empty: it is for all archs of the target.
     """
@@ -48,6 +50,8 @@ class UnitFiles:
     own_arch: str = ""
     own: tuple[str, ...] = field(default=(), metadata=ASIDE)
     reports: tuple[str, ...] = field(default=(), metadata=ASIDE)
+    own_library: str = ""
+    own_library_path: str = field(default="", metadata=ASIDE)
 
     def read_signature(self) -> dict[str, Any]:
         """The content of signature.json, with the alignments that are only known from compiled code."""
@@ -95,8 +99,13 @@ def objects_of(variants: tuple[VariantFiles, ...]) -> list[str]:
 
 
 def own_of(variants: tuple[VariantFiles, ...]) -> list[str]:
-    """Paths of the objects of sources with host code of their own, each once: all variants have them in common."""
+    """Paths of the objects of sources with host code of their own, each once: variants may have them in common."""
     return list(dict.fromkeys(path for unit in units_of(variants) for path in unit.own))
+
+
+def own_libraries_of(variants: tuple[VariantFiles, ...]) -> list[str]:
+    """The file names of the libraries of such objects, each once."""
+    return list(dict.fromkeys(unit.own_library for unit in units_of(variants) if unit.own_library))
 
 
 def images_of(variants: tuple[VariantFiles, ...]) -> list[str]:

@@ -95,14 +95,20 @@ FUNCTION = """
 """A function of a source library, which kernels call, and which goes on in one that sources export."""
 
 
-def own_symbol(function: str) -> str:
-    """The C name by which kernels call a function of sources."""
-    return f"{OWN}{function}"
+def own_symbol(function: str, library: str) -> str:
+    """The C name by which kernels call a function of sources.
+
+    Arguments:
+        library: the name of the library of these sources, with or without its ending: the digest at its end keeps
+            functions of several libraries apart, which variants of a kernel may call by one name.
+    """
+    return f"{OWN}{library.removesuffix('.so').rpartition('-')[2]}_{function}"
 
 
-def functions_text(functions: Iterable[str]) -> str:
-    """Assembler text of what kernels call, for functions that sources export."""
-    return "".join(FUNCTION.format(symbol=own_symbol(name), exported=f"{EXPORT}{name}") for name in functions)
+def functions_text(functions: Iterable[str], library: str) -> str:
+    """Assembler text of what kernels call, for functions that sources export; ``library`` is as above."""
+    named = ((own_symbol(name, library), f"{EXPORT}{name}") for name in functions)
+    return "".join(FUNCTION.format(symbol=symbol, exported=exported) for symbol, exported in named)
 
 
 def exported_functions(objects: Iterable[Path]) -> list[str]:

@@ -30,11 +30,13 @@ class LoweredUnit(Signature):
         host: path of host.c (cuda) or host.o (llvm), relative to the folder in which the compiler runs.
         images: for cuda, arch -> path of its cubin or PTX.
         names: arch -> the name of its only device function in that image; empty: it is the same in all.
+        own_library: the name of the library that has what it calls, if that is exported by sources; else empty.
     """
 
     host: str
     images: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
+    own_library: str = ""
 
     def with_names(self, names: Mapping[str, tuple[str, ...]]) -> LoweredUnit:
         """The unit, with its device functions' names in each image: that of an only one may depend on the arch."""

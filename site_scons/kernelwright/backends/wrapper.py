@@ -163,7 +163,7 @@ class _Wrapper:
             fields += [f".cuda_entry = {cuda[0].entry}"] if has_entry else []
             fields += [f".form = &kw_form_{number}"] if cuda[0].recorded else []
             fields += [f".module = &kw_module_{number}"]
-            fields += [f".own = {own_symbol(cuda[0].exported)}"] if cuda[0].exported else []
+            fields += [f".own = {own_symbol(cuda[0].exported, cuda[0].own_library)}"] if cuda[0].exported else []
         if rivals := self._relations.rivals[number]:
             fields += [f".rivals = (const int32_t[]){{{', '.join(map(str, [*rivals, -1]))}}}"]
         if variant.tabled:
@@ -299,7 +299,7 @@ class _Wrapper:
         )
         self._host_code(number, unit)
         if unit.exported:
-            self._line(f"int32_t {own_symbol(unit.exported)}(void *, void *, int32_t, void *);")
+            self._line(f"int32_t {own_symbol(unit.exported, unit.own_library)}(void *, void *, int32_t, void *);")
 
     def _images(self, number: int, unit: LoweredUnit) -> Iterator[str]:
         """The rows of the images of a lowering."""

@@ -98,14 +98,24 @@ STAGES = (
         of_variant=True,
     ),
     StageKind(
+        "TEXT",
+        ("#6b7a2f", "#c3d17a"),
+        "none",
+        "Texts",
+        "`_objects/<name>-<digest>/<name>`: a source that [the definition makes]"
+        "(cuda-cpp.md#sources-that-the-definition-writes); `_objects/headers-<digest>/<name>`: its headers",
+        module="stages.text",
+        of_variant=True,
+    ),
+    StageKind(
         "OBJECT",
         ("#4a5d9e", "#9fb0ea"),
-        "a source with host code of its own",
+        "a source with host code of its own, what `TEXT` makes",
         "ObjectCompilation",
         "`_objects/<source>-<digest>.o`, `.json`, `compile_<source>-<digest>.sh`; for all kernels that list the source",
         module="stages.object",
         also=(RUNNER,),
-        of_kernel=True,
+        of_variant=True,
     ),
     StageKind(
         "SOURCES",
@@ -116,7 +126,7 @@ STAGES = (
         module="stages.sources",
         also=("backends", RUNNER),
         memory={"link": 256 * MIB},
-        of_kernel=True,
+        of_variant=True,
     ),
     StageKind(
         "FATBIN",

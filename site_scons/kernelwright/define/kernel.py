@@ -24,6 +24,7 @@ from .divisible import (
 from .kernel_options import BackwardDeclaration, Declaration, KernelOptions, kept, read_options
 from .names import check_name, function_where, kernel_name
 from .outputs import check_gradients
+from .own_sources import OwnSource, has_texts, listed_sources, paths_of
 from .recorded import Recorded, config_text
 from .space import Choice, callers_part, checked_cost, checked_sizes, given, space_of, typed_items
 
@@ -44,6 +45,7 @@ class Kernel:
         forward: of a backward kernel: the kernel whose gradients it computes.
         choices: with a space, the configs that callers can see, and the points of each; otherwise none.
         divisible: size symbol -> the classes of sizes that have variants of their own.
+        sources: see :func:`define.own_sources.listed_sources`; empty: the options have all that there is to say.
     """
 
     function: Callable[..., Any]
@@ -53,6 +55,7 @@ class Kernel:
     location: str
     choices: tuple[Choice, ...] = ()
     divisible: Divisible = field(default_factory=dict)
+    sources: Mapping[str, tuple[OwnSource, ...]] = field(default_factory=dict)
     recorded: str | None = None
     forward: Kernel | None = None
     backward_kernel: Kernel | None = field(default=None, init=False)
@@ -116,14 +119,16 @@ class Kernel:
         """
         divisible = checked_divisible(declared.divisible, declared.frontend, where)
         classes = with_specialized(divisible, declared.specialize, declared.frontend, where)
-        options = kept(declared)
-        space = space_of(declared.tune, options.targets, options.frontend, where, declared.preferred)
+        space = space_of(declared.tune, declared.targets, declared.frontend, where, declared.preferred)
         variants, choices = declared_variants(function, declared.configs, space, classes, where)
         path = declared.configs.path if isinstance(declared.configs, Recorded) else None
-        slugs(variants)
-        location = str(where.location)
+        sources = listed_sources(declared.sources, zip(slugs(variants), variants, strict=True), where)
         return cls(
-            function, function.__name__, variants, options, location, choices=choices, divisible=classes, recorded=path
+            *(function, function.__name__, variants, kept(declared, sources=paths_of(sources)), str(where.location)),
+            choices=choices,
+            divisible=classes,
+            sources=sources if callable(declared.sources) or has_texts(sources) else {},
+            recorded=path,
         )
 
     def reference(self, function: Callable[..., Any]) -> Callable[..., Any]:

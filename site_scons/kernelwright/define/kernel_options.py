@@ -35,18 +35,7 @@ REQUIRE = (
 )
 
 
-ENDINGS = (".cu", ".cc", ".cpp", ".cxx")
-"""Endings of files that nvcc compiles."""
-
 BESIDE = "give paths relative to the folder of the definition file"
-
-
-def check_sources(sources: Sequence[str], where: Where) -> None:
-    """Raise a DefinitionError for a name that is not one of a source beside the definition."""
-    for source in sources:
-        if not is_relative(source.removeprefix(IN_PACKAGE)) or not source.endswith(ENDINGS):
-            message = f"sources contains {source!r}, which is no path of a source"
-            raise DefinitionError(message, where, f"{BESIDE}, of files that end in {', '.join(ENDINGS)}")
 
 
 def check_includes(includes: Sequence[str], where: Where) -> None:
@@ -316,11 +305,12 @@ class KernelOptions(OwnOptions):
     )
     sources: Sequence[str] = _option(
         (),
-        "list",
+        "list, or a function",
         'With `frontend="cuda"` or `"torch"`, sources with '
         "[host code of their own](cuda-cpp.md#sources-with-their-own-host-code): paths relative to the folder of "
-        "the definition file, or `package:` and a path in an installed package.",
-        _named_by(check_sources),
+        "the definition file, `package:` and a path in an installed package, or a "
+        "[`Text`](cuda-cpp.md#sources-that-the-definition-writes). A function is called with keys of a config.",
+        _as_given,
     )
     includes: Sequence[str] = _option(
         (),

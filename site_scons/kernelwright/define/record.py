@@ -19,6 +19,7 @@ from ..core.surroundings import OUTSIDE
 from .configs import Config, ConfigValue, Variant, variant_of
 from .kernel import Kernel
 from .kernel_options import KernelOptions
+from .own_sources import EVERY, OwnSource
 from .space import Choice, Sizes, targets_with_points, variants_of
 
 FileName = Annotated[str, that("a name of a file", is_file_name)]
@@ -45,6 +46,8 @@ class KernelRecord:
             are those of all candidates then.
         has_cost: whether the definition estimates what candidates take.
         remark: what a run says of it, or refuses in strict mode.
+        sources: the sources of each variant, by its slug, or with the key ``EVERY``, if the definition makes some or
+            they depend on the config; see :func:`define.own_sources.listed_sources`.
     """
 
     name: KernelName
@@ -59,6 +62,19 @@ class KernelRecord:
     choices: tuple[Choice, ...] = ()
     has_cost: bool = False
     remark: str = field(default="", metadata=ASIDE)
+    sources: Mapping[str, tuple[OwnSource, ...]] = field(default_factory=dict)
+
+    def sources_of(self, slug: str) -> tuple[OwnSource, ...] | None:
+        """The sources with host code of their own of a variant; None: the definition does not list its config."""
+        if not self.sources:
+            return tuple(map(OwnSource, self.options.sources))
+        return self.sources.get(slug, self.sources.get(EVERY))
+
+    @property
+    def compiled_sources(self) -> set[OwnSource]:
+        """The sources with host code of their own of all variants, without headers."""
+        listed = (self.sources_of(slug) or () for slug in self.slugs)
+        return {source for sources in listed for source in sources if source.is_compiled}
 
     @property
     def sizes(self) -> Sizes:
@@ -152,6 +168,7 @@ def record_of(
         choices=tuple(replace(choice, sizes=sizes_of(choice.config)) for choice in kernel.choices),
         has_cost=kernel.cost_function is not None,
         remark=kernel.remark,
+        sources=kernel.sources,
     )
 
 

@@ -230,17 +230,21 @@ def _compiled(job: Job, note: Callable[[str], None]) -> Compiled:
         except KernelwrightError as error:
             with contextlib.suppress(CacheError):
                 kept = store.fail(f"{name}-{job.slug}", job.failed_key, scratch, str(error))
-                _move_places(error, str(scratch), str(kept), "" if store.lasting else " until this process ends")
+                # Compilers run in the project's folder, and may have named files as seen from there.
+                for place in (str(scratch), os.path.relpath(scratch, job.session.root)):
+                    _move_places(error, place, str(kept))
+                how_long = "" if store.lasting else " until this process ends"
+                see = f"its sources and its log are in {kept}{how_long}"
+                error.remedy = f"{error.remedy}; {see}" if error.remedy else see
             raise
         return Compiled(store.publish(name, job.key, entry, scratch), entry, later, False)
 
 
-def _move_places(error: KernelwrightError, old: str, new: str, how_long: str) -> None:
-    """Have an error name the files of a failed compile in their new place, and the folder."""
+def _move_places(error: KernelwrightError, old: str, new: str) -> None:
+    """Have an error name the files of a failed compile in their new place."""
     error.message = error.message.replace(old, new)
     error.detail = error.detail.replace(old, new) if error.detail else None
-    see = f"its sources and its log are in {new}{how_long}"
-    error.remedy = f"{error.remedy.replace(old, new)}; {see}" if error.remedy else see
+    error.remedy = error.remedy.replace(old, new) if error.remedy else None
 
 
 def lower_job(job: Job, target: str, note: Callable[[str], None]) -> tuple[dict[str, Any], dict[str, str]]:

@@ -49,7 +49,7 @@ class EntrySource:
         declared, tables, tabled, meaning: as of a plan; see :class:`backends.plan.KernelPlan`.
         frontend: what its definition is written in.
         libraries: those of other packages that it needs: name, folder below one of ``sys.path``, what pip installs.
-        source_library: path of the library of its sources with host code of their own, relative to the package.
+        source_libraries: paths of the libraries of its sources with host code of their own, relative to the package.
         operators: what its library registers with PyTorch, and which PyTorch it needs; empty: it has no operators.
     """
 
@@ -69,7 +69,7 @@ class EntrySource:
     frontend: str = "tir"
     meaning: tuple[str, ...] = ()
     libraries: tuple[tuple[str, str, str], ...] = ()
-    source_library: str = ""
+    source_libraries: tuple[str, ...] = ()
     operators: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -133,7 +133,7 @@ def make_entry(kernel: EntrySource) -> str:
         **({"frontend": kernel.frontend} if kernel.frontend != "tir" else {}),
         **({"library": kernel.library} if kernel.library else {}),
         **({"launcher": kernel.launcher} if kernel.launcher else {}),
-        **({"source_library": kernel.source_library} if kernel.source_library else {}),
+        **({"source_libraries": kernel.source_libraries} if kernel.source_libraries else {}),
         **({"operators": kernel.operators} if kernel.operators else {}),
         **({"libraries": kernel.libraries} if kernel.libraries else {}),
         **({"opaque": True} if first.get("opaque") else {}),

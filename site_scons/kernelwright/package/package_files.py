@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -53,7 +53,7 @@ OF_PACKAGE = (
     *("missing", "kernels", "files", "digest"),
 )
 OF_KERNEL = (
-    *("backends", "doc", "frontend", "library", "launcher", "source_library", "libraries", "operators", "opaque"),
+    *("backends", "doc", "frontend", "library", "launcher", "source_libraries", "libraries", "operators", "opaque"),
     *("recorded", "outputs", "backward", "meaning", "declared", "tables", "variants"),
 )
 OF_VARIANT = ("slug", "config", "archs", "tabled", "exported", "arguments", "symbols", *OF_SIZES, "units")
@@ -265,46 +265,53 @@ def _library_problems(name: str, kernel: Record, content: Content) -> Iterator[s
 
 
 def _source_library_problems(name: str, kernel: Record, library: bytes, content: Content) -> Iterator[str]:
-    """The library of a kernel's sources is the one that its own library needs, and is called so."""
-    own = kernel.text("source_library") if kernel.has("source_library") else ""
+    """The libraries of a kernel's sources are those that its own library needs, and are called so."""
     needed = {*NEEDED_BY_PATH.findall(library)}
-    if own and not (SOURCE_LIBRARY.fullmatch(own) and PurePosixPath(own).name.encode() in needed):
-        yield f"kernel {name} was not linked with {shown(own)}, which the manifest lists"
-    elif own and {*NEEDED_BY_PATH.findall(content.file(own))} != needed:
-        yield f"{content.folder}{own} is not the library that kernel {name} was linked with"
-    elif needed and not own:
+    for own in _own_libraries(kernel):
+        file = PurePosixPath(own).name.encode()
+        if not SOURCE_LIBRARY.fullmatch(own) or file not in needed:
+            yield f"kernel {name} was not linked with {shown(own)}, which the manifest lists"
+        elif {*NEEDED_BY_PATH.findall(content.file(own))} != {file}:
+            yield f"{content.folder}{own} is not the library that kernel {name} was linked with"
+        needed.discard(file)
+    if needed:
         yield f"kernel {name} needs the library of its sources, which the manifest does not list"
 
 
-def _needed_problems(name: str, kernel: Record, library: bytes, installed: set[str]) -> Iterator[str]:
+def _own_libraries(kernel: Record) -> tuple[str, ...]:
+    """The libraries of a kernel's sources."""
+    return tuple(kernel.texts("source_libraries")) if kernel.has("source_libraries") else ()
+
+
+def _needed_problems(name: str, kernel: Record, code: Sequence[bytes], installed: set[str]) -> Iterator[str]:
     """A library that a kernel needs of another package is one that it is linked with, and is installed with it."""
     linked = kernel.typed(tuple[tuple[str, str, str], ...], "libraries") if kernel.has("libraries") else ()
     for needed, folder, requirement in linked:
         if "/" in needed or not is_relative(folder) or ".." in folder.split("/"):
             yield f"kernel {name} needs {shown(needed)} of {shown(folder)}, which is no folder of a package"
-        if needed.encode() not in library:
+        if not all(needed.encode() in library for library in code):
             yield f"kernel {name} was not linked with {shown(needed)}, which the manifest lists"
         if _distribution(requirement) not in installed:
             remedy = f'add "{requirement}" to project.dependencies'
             yield f"it does not depend on {shown(requirement)}, which has {needed} for kernel {name}: {remedy}"
 
 
-def _own_code(kernel: Record, content: Content) -> bytes:
-    """The library that a kernel's device code is in, and that is linked with libraries of other packages."""
-    return content.file(kernel.text("source_library" if kernel.has("source_library") else "library"))
+def _own_code(kernel: Record, content: Content) -> list[bytes]:
+    """The libraries that a kernel's device code is in, and that are linked with libraries of other packages."""
+    return [content.file(path) for path in _own_libraries(kernel) or (kernel.text("library"),)]
 
 
 def _code_problems(name: str, kernel: Record, content: Content) -> Iterator[str]:
     """The code in the library of a kernel is for the archs that the manifest says."""
-    library = _own_code(kernel, content) if kernel.has("library") else b""
+    code = _own_code(kernel, content) if kernel.has("library") else [b""]
     variants = kernel.records("variants")
     claimed = {arch for variant in variants for arch in variant.texts("archs")}
     if kernel.has("operators") or any(variant.has("exported") for variant in variants):
-        yield from own_code_problems(name, claimed, library)
+        yield from dict.fromkeys(problem for each in code for problem in own_code_problems(name, claimed, each))
         return
     if content.in_files:
         claimed = {arch for arch in claimed if arch in CPU_LEVELS}
-    yield from arch_problems(name, claimed, library, content.document.has("compress"))
+    yield from arch_problems(name, claimed, code[0], content.document.has("compress"))
 
 
 # ---- backends and files
@@ -341,7 +348,8 @@ def _expected(content: Content) -> set[str]:
     chosen = [backends.get(name) for name in document.record("backends").raw if name in backends.all_names()]
     expected = {path for path in outputs(chosen, content.in_files) if not RUNTIME_MODULE.fullmatch(path)}
     for name, kernel in document.members("kernels"):
-        expected |= {kernel.text(key) for key in ("library", "launcher", "source_library") if kernel.has(key)}
+        expected |= {kernel.text(key) for key in ("library", "launcher") if kernel.has(key)}
+        expected |= {*_own_libraries(kernel)}
         called = kernel.texts("backends")
         expected |= {product_of(b.name, file) for b in chosen if b.name in called for file in b.products(name)}
     if content.in_files and not content.split:

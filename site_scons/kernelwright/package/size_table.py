@@ -74,16 +74,13 @@ def _parse(document: Record, work: Path) -> list[KernelSize]:
         compiled = [path for path in files.raw if path == library_of(name) or kernel_of(path) == name]
         sizes.append(KernelSize(name, archs, sum(files.record(path).count("size") for path in compiled)))
     launchers = [path for path in files.raw if path.startswith(f"{LIBRARIES}/libkernelwright-")]
-    shared = {kernels.record(name).text("source_library") for name in kernels.raw if _has_own(kernels.record(name))}
+    having = [kernel for _, kernel in document.members("kernels") if kernel.has("source_libraries")]
+    shared = {path for kernel in having for path in kernel.texts("source_libraries")}
     named = [
         *((f"({Path(path).stem})", path) for path in sorted(shared)),
         *(("(launcher)", path) for path in launchers),
     ]
     return sizes + [KernelSize(name, {}, files.record(path).count("size")) for name, path in named]
-
-
-def _has_own(kernel: Record) -> bool:
-    return kernel.has("source_library")
 
 
 def _code(folder: Path, arch: str) -> Path:

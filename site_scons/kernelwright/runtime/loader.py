@@ -124,9 +124,8 @@ class Contents:
         library = entry.get("library")
         if library is None:
             raise ImportError(f"{self.folder / 'manifest.json'}: lists no library of kernel {name!r}")
-        for needed in ("launcher", "source_library"):
-            if needed in entry:
-                self.verified(entry[needed])
+        for needed in (*filter(None, [entry.get("launcher")]), *entry.get("source_libraries", ())):
+            self.verified(needed)
         for described in entry.get("libraries", ()):
             load_needed(name, *described)
         return self.verified(library)
@@ -408,8 +407,10 @@ def is_entry(entry: Any) -> bool:
     backends = entry.get("backends")
     listed = isinstance(backends, list) and bool(backends) and all(isinstance(name, str) for name in backends)
     texts = isinstance(entry.get("doc"), str) and all(
-        isinstance(entry.get(key, ""), str) for key in ("library", "launcher", "source_library", "backward")
+        isinstance(entry.get(key, ""), str) for key in ("library", "launcher", "backward")
     )
+    own = entry.get("source_libraries", [])
+    texts &= isinstance(own, list) and all(isinstance(path, str) for path in own)
     needed = entry.get("libraries", [])
     texts &= isinstance(needed, list) and all(isinstance(n, list) and list(map(type, n)) == [str] * 3 for n in needed)
     return listed and texts and bool(entry["variants"]) and all(_is_variant(variant) for variant in entry["variants"])

@@ -304,7 +304,10 @@ def whole(run: Services, variants: tuple[VariantFiles, ...]) -> tuple[VariantFil
 
 def made(run: Services, unit: UnitFiles) -> UnitFiles | None:
     """The lowering with those archs whose images were made; None if there is no such arch."""
-    if any(lacks(run, path) for path in (unit.signature, unit.module, unit.host, *unit.objects, *unit.own)):
+    if any(
+        lacks(run, path)
+        for path in (unit.signature, unit.module, unit.host, *unit.objects, *unit.own, unit.own_library_path)
+    ):
         return None
     if unit.own:
         return unit

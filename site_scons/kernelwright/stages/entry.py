@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..backends.commands import LIBRARIES
-from ..backends.files import VariantFiles, images_of, units_of, usages_of
+from ..backends.files import VariantFiles, images_of, own_libraries_of, units_of, usages_of
 from ..core.errors import Where
 from ..core.request import ASIDE
 from ..core.version import VERSION
@@ -65,6 +65,7 @@ class Entry:
             library=library_of(self.kernel) if launcher or self.source.operators else "",
             launcher=f"{LIBRARIES}/{launcher}" if launcher else "",
             variants=variants,
+            source_libraries=tuple(f"{LIBRARIES}/{name}" for name in own_libraries_of(variants)),
             declared=tuned.declared,
             tables=tuned.tables,
             tabled=tuned.tabled,
@@ -81,12 +82,8 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Stage:
     return stage
 
 
-def entry_of(kernel: KernelContext, variants: tuple[VariantFiles, ...], source_library: str = "") -> Entry:
-    """What a kernel's part of the manifest says.
-
-    Arguments:
-        source_library: path of the library of its sources, relative to the package; empty: there is none.
-    """
+def entry_of(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Entry:
+    """What a kernel's part of the manifest says."""
     settings, record, images_in = kernel.package.settings, kernel.record, kernel.package.images_in
     source = EntrySource(
         doc=record.doc,
@@ -102,7 +99,6 @@ def entry_of(kernel: KernelContext, variants: tuple[VariantFiles, ...], source_l
         frontend=kernel.front_end.name,
         meaning=record.reference or (),
         libraries=tuple(library.needed for library in kernel.libraries),
-        source_library=source_library,
     )
     limits, compiler = (settings.max_registers, settings.max_spills), "nvrtc" if kernel.tools.nvrtc else "nvcc"
     return Entry(kernel.name, source, tuning_of(kernel.selection), limits, images_in, compiler)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +74,7 @@ class _Kernel:
         self._launcher = launcher
         self._stages: list[Stage] = []
         self._common: list[Stage] = []
+        self._source_libraries: dict[tuple[str, ...], Stage] = {}
 
     def make(self, listings: Collection[str]) -> KernelBuild:
         kernel, record = self._kernel, self._kernel.record
@@ -86,8 +86,8 @@ class _Kernel:
             library = self._add(torch_library.make(kernel, variants, self._glibc))
         elif any(backend.library for backend in chosen):
             library = self._library(variants)
-            for shared in [self._launcher, *filter(None, [self._source_library])]:
-                products[f"{LIBRARIES}/{Path(shared.paths[0]).name}"] = shared.paths[0]
+            for path in [self._launcher.paths[0], *(stage.paths[0] for stage in self._source_libraries.values())]:
+                products[f"{LIBRARIES}/{Path(path).name}"] = path
         if library:
             products[library_of(record.name)] = library.paths[0]
         if kernel.package.images_in == "package":
@@ -126,32 +126,33 @@ class _Kernel:
         host = files[lowered.host[0]] if lowered.host else ""
         texts = files["signature.json"], files[lowered.module], host
         objects = tuple(files[name] for name in lowered.host if name.endswith(".o"))
-        own = [stage.paths for stage in self._own_objects] if front_end.has_host_code else []
+        own = self._own_objects(slug) if front_end.has_host_code else []
+        library = self._source_library(own) if own and not front_end.backends else ""
         return UnitFiles(
             *(target, wanted, *texts, objects),
             images=self._packed(slug, images),
             usages=usages,
             named_in=_named_in(compiled, wanted) if front_end.includes_sources else {},
             own_arch=unit.own_arch,
-            own=tuple(made for made, _, _ in own),
-            reports=tuple(report for _, report, _ in own),
+            own=tuple(stage.paths[0] for stage in own),
+            reports=tuple(stage.paths[1] for stage in own),
+            own_library=Path(library).name,
+            own_library_path=library,
         )
 
-    @cached_property
-    def _own_objects(self) -> list[Stage]:
-        """The stages of sources with host code of their own, which all variants have in common."""
-        made = object_files.make_all(self._kernel, self._kernel.selection.archs["cuda"])
-        self._common += made
-        return made
+    def _own_objects(self, slug: str) -> list[Stage]:
+        """The stages of a variant's sources with host code of their own, which others may have in common with it."""
+        made = object_files.make_all(self._kernel, slug, self._kernel.selection.archs["cuda"])
+        self._common += [*made.texts, *made.objects]
+        return list(made.objects)
 
-    @cached_property
-    def _source_library(self) -> Stage | None:
-        """The stage that makes the library of these objects; None: there are none."""
-        if not self._kernel.front_end.has_host_code:
-            return None
-        made = sources.make(self._kernel, self._own_objects, self._glibc, self._launcher)
-        self._common.append(made)
-        return made
+    def _source_library(self, objects: list[Stage]) -> str:
+        """The path of the library of these objects, which a stage makes."""
+        key = tuple(stage.paths[0] for stage in objects)
+        if key not in self._source_libraries:
+            self._source_libraries[key] = sources.make(self._kernel, objects, self._glibc, self._launcher)
+            self._common.append(self._source_libraries[key])
+        return self._source_libraries[key].paths[0]
 
     def _packed(self, slug: str, images: dict[str, str]) -> dict[str, str]:
         """The images as they are loaded: compressed, if the settings say so."""
@@ -176,9 +177,8 @@ class _Kernel:
     def _library(self, variants: tuple[VariantFiles, ...]) -> Stage:
         wrapped = self._add(wrap.make(self._kernel, variants))
         compiled = self._add(cc.make(self._kernel, variants, wrapped))
-        linked = link.make(
-            self._kernel, variants, wrapped, compiled, self._glibc, self._launcher, own=self._source_library
-        )
+        own = tuple(self._source_libraries.values())
+        linked = link.make(self._kernel, variants, wrapped, compiled, self._glibc, self._launcher, own=own)
         return self._add(linked)
 
     def _images(self, variants: tuple[VariantFiles, ...]) -> dict[str, str]:

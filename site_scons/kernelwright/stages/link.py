@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..backends.commands import LIBRARIES, ToolPaths, link_command
-from ..backends.files import VariantFiles, images_of, objects_of, own_of
+from ..backends.files import VariantFiles, images_of, objects_of, own_libraries_of, own_of
 from ..backends.launcher import LINKER_MAP
 from ..core.files import digest_of
 from ..core.records import Record, read_json
@@ -31,8 +32,8 @@ class Linking:
     Arguments:
         launcher: the name of the launcher's library.
         exported: digest of the list of what is exported.
-        own: the file name of the library of its sources, if those have host code of their own; else empty.
-        described_in: path of what that library has.
+        described_in: file name of each library of its sources, if those have host code of their own -> path of what
+            it has.
         top: the folder of the package's kernels, in which the linker runs.
     """
 
@@ -40,15 +41,14 @@ class Linking:
     compiler: HostCompiler
     launcher: str
     exported: str
-    own: str
     places: ToolPaths
-    described_in: str = field(metadata=ASIDE)
+    described_in: Mapping[str, str] = field(metadata=ASIDE)
     top: Path = field(metadata=ASIDE)
 
     def command(self, variants: tuple[VariantFiles, ...], places: ToolPaths, output: str) -> list[str]:
         """The command for the variants that were made."""
         objects = [Path(path).relative_to(self.top).as_posix() for path in objects_of(variants)]
-        shared = [f"{LIBRARIES}/{name}" for name in (self.own, self.launcher) if name]
+        shared = [f"{LIBRARIES}/{name}" for name in (*own_libraries_of(variants), self.launcher)]
         return link_command(self.described.kernel, [*objects, *shared], places, output)
 
     def make(self, scratch: Path, stage: StageRun) -> None:
@@ -56,8 +56,8 @@ class Linking:
         name, top = self.described.kernel, self.top
         linked = without_left_out(stage.whole(self.described.source.variants), stage.where, stage.run)
         self.described.check_limits(linked, stage.where)
-        if self.own:
-            require_called(linked, _lacking_in(Path(self.described_in)), stage.where)
+        lacking = {name: _lacking_in(Path(self.described_in[name])) for name in own_libraries_of(linked)}
+        require_called(linked, lacking, stage.where)
         command = self.command(linked, self.places, str(scratch / f"{name}.so"))
         stage.tool(command, top, scratch, f"the sources are below {top}", kind="link")
         by_hand = self.command(linked, replace(SYMBOLIC_PLACES, glibc=self.places.glibc), f"{name}/{name}.so")
@@ -73,7 +73,7 @@ def make(
     glibc: Stage | None,
     launcher: Stage,
     *,
-    own: Stage | None = None,
+    own: Sequence[Stage] = (),
 ) -> Stage:
     """The stage that links a library.
 
@@ -81,14 +81,14 @@ def make(
         wrapped, compiled: the stages that write the wrapper, and that compile it.
         glibc: what makes the libraries that stand in for the machine's C library, if any does.
         launcher: what makes the launcher.
-        own: what makes the library of its sources, if those have host code of their own.
+        own: what makes the libraries of its sources, if those have host code of their own.
     """
     name, compiler, top, shared = kernel.name, kernel.tools.host_compiler, kernel.package.work, launcher.paths[0]
     places = replace(real_places(compiler), glibc=kernel.package.glibc if glibc else "")
-    library, described_in = own.paths[:2] if own else ("", "")
-    described = entry.entry_of(kernel, variants, f"{LIBRARIES}/{Path(library).name}" if own else "")
+    described_in = {Path(stage.paths[0]).name: stage.paths[1] for stage in own}
+    described = entry.entry_of(kernel, variants)
     request = Linking(
-        *(described, compiler, Path(shared).name, digest_of([LINKER_MAP]), Path(library).name),
+        *(described, compiler, Path(shared).name, digest_of([LINKER_MAP])),
         places=places,
         described_in=described_in,
         top=top,
@@ -96,7 +96,12 @@ def make(
     outputs = files_in(kernel.folder, (f"{name}.so", "compile.sh", "entry.json"))
     made = [compiled.paths[0], *wrapped.paths[1:], *objects_of(variants), *images_of(variants)]
     # What takes longest and waits for least comes first: a build makes sources in this order.
-    given = [*own_of(variants), *(own.paths[:2] if own else []), shared, *(glibc.paths if glibc else [])]
+    given = [
+        *own_of(variants),
+        *(path for stage in own for path in stage.paths[:2]),
+        shared,
+        *(glibc.paths if glibc else []),
+    ]
     sources = [*given, *made, *entry.sources_of(variants)]
     stage = Stage("LINK", name, kernel.where("link"), request, outputs, sources)
     stage.rest = lambda: bool(whole(kernel.run, variants))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ from ..core.dependencies import IN_PACKAGE
 from ..core.errors import DefinitionError, SettingsError, Where
 from ..core.request import ASIDE, digest
 from ..package.device_code import is_for_cpu
+from ..processes.environment import place_for_shell, require_plain_path
 from ..toolchain.host_code import ObjectJob, compile_object
 from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.nvcc import Nvcc
-from ..toolchain.nvcc_run import stand_in
+from ..toolchain.nvcc_run import HERE, stand_in
 from ..toolchain.package_folder import package_folder
 from ..toolchain.plain_flags import without_threads
 from ..toolchain.tvm import tvm_ffi_includes
@@ -26,6 +27,7 @@ from .compilation import Compilation
 from .context import KernelContext
 from .stage import Stage, files_in
 from .stage_run import StageRun
+from .text import Texts
 
 FOLDER = "_objects"
 """The folder of the objects, in that of the package's kernels; no kernel can have this name."""
@@ -42,12 +44,14 @@ class ObjectCompilation(Compilation[ObjectJob]):
         tvm_ffi: version of tvm-ffi, whose headers it may include.
         host_compiler: what nvcc runs for the host; the identity of nvcc covers it.
         source: the source as the definition names it.
+        texts: paths of what the definition makes of it: itself, and headers.
     """
 
     nvcc: Nvcc
     tvm_ffi: str
     host_compiler: HostCompiler = field(metadata=ASIDE)
     source: str = field(metadata=ASIDE)
+    texts: tuple[str, ...] = field(default=(), metadata=ASIDE)
 
     def make(self, scratch: Path, stage: StageRun) -> None:
         """Compile the source."""
@@ -56,7 +60,7 @@ class ObjectCompilation(Compilation[ObjectJob]):
         begun = time.time_ns()
         done = compile_object(self.real, self.nvcc, self.host_compiler, scratch, stage.tools, self.job)
         self._require_object(scratch / self.job.outputs[0], stage.where)
-        self.note(done, begun, stage)
+        self.note(done, begun, stage, *map(Path, self.texts))
 
     def _require_source(self, where: Where) -> None:
         """Raise a DefinitionError if there is no such source; when it is compiled, so that only its kernel fails."""
@@ -64,7 +68,7 @@ class ObjectCompilation(Compilation[ObjectJob]):
         if not self.source.startswith(IN_PACKAGE):
             beside = Path((where.location or "").rpartition(":")[0]).parent.as_posix()
             place, remedy = "beside the definition", f"give paths relative to {beside}"
-        if not (self.real.folder / self.real.source).is_file():
+        if not self.real.is_text and not (self.real.folder / self.real.source).is_file():
             raise DefinitionError(f"sources names {self.source!r}, which is no file {place}", where, remedy)
 
     def _require_object(self, made: Path, where: Where) -> None:
@@ -74,17 +78,48 @@ class ObjectCompilation(Compilation[ObjectJob]):
             raise DefinitionError(f"nvcc made no object of {self.real.shown}", where, remedy)
 
 
-def make_all(kernel: KernelContext, archs: Sequence[str]) -> list[Stage]:
-    """The stages of a kernel's sources. Kernels that list a source with equal options have its stage in common.
+@dataclass(frozen=True)
+class Objects:
+    """The stages of a variant's sources.
+
+    Arguments:
+        objects: those that make the objects, in the order of the sources.
+        texts: those that write what the definition makes.
+    """
+
+    objects: tuple[Stage, ...]
+    texts: tuple[Stage, ...]
+
+
+def make_all(kernel: KernelContext, slug: str, archs: Sequence[str]) -> Objects:
+    """The stages of a variant's sources. Whoever lists a source with equal options has its stage in common.
 
     Arguments:
         archs: what device code is made for.
 
     Raises:
-        DefinitionError: there is no such package.
+        DefinitionError: there is no such package, or the definition does not list the config.
         SettingsError: there is no nvcc.
     """
-    return list(dict.fromkeys(_make(kernel, source, tuple(archs)) for source in kernel.record.options.sources))
+    listed = kernel.record.sources_of(slug)
+    if listed is None:
+        message = "its sources are made for the configs that the definition lists, and this is none of them"
+        raise DefinitionError(message, kernel.where("lower", slug), "add it to configs")
+    headers = {source.path: source.text for source in listed if source.text is not None and not source.is_compiled}
+    common = _written(kernel, "headers", headers) if headers else None
+    objects, texts = [], [common] if common else []
+    for source in (source for source in listed if source.is_compiled):
+        own = None if source.text is None else _written(kernel, source.path, {source.path: source.text})
+        objects.append(_make(kernel, source.path, tuple(archs), own=own, headers=common))
+        texts += [own] if own else []
+    return Objects(tuple(dict.fromkeys(objects)), tuple(dict.fromkeys(texts)))
+
+
+def _written(kernel: KernelContext, name: str, files: Mapping[str, str]) -> Stage:
+    """The stage that writes texts into a folder of their own, whose name has a digest of them."""
+    folder = kernel.package.work / FOLDER / name_of(name, files)
+    stage = Stage("TEXT", ", ".join(files), kernel.where("lower"), Texts(files), files_in(folder, files), [])
+    return kernel.in_common(stage)
 
 
 def name_of(source: str, decides: Any) -> str:
@@ -96,52 +131,106 @@ def name_of(source: str, decides: Any) -> str:
     return f"{readable}-{digest(decides)[:16]}"
 
 
-def _make(kernel: KernelContext, source: str, archs: tuple[str, ...]) -> Stage:
+def _make(
+    kernel: KernelContext, source: str, archs: tuple[str, ...], *, own: Stage | None, headers: Stage | None
+) -> Stage:
+    """The stage of a source.
+
+    Arguments:
+        own: what writes it, if the definition makes it.
+        headers: what writes headers that the definition makes.
+    """
     top, folder, where = kernel.run.top, kernel.package.work / FOLDER, kernel.where("nvcc")
     nvcc, host_compiler = kernel.tools.nvcc, kernel.tools.host_compiler
     if nvcc is None or kernel.tools.nvrtc:
         message = "its sources have host code of their own, which NVRTC cannot compile"
         raise SettingsError(message, where, 'write cuda_compiler = "nvcc"')
-    job, real = _jobs(kernel, source, archs)
+    job, real = _jobs(kernel, _Place.of(kernel, source, own), archs, headers)
     tvm_ffi, folders = kernel.tools.lowerer.tvm_ffi, kernel.own_folders
-    request = ObjectCompilation(*(job, real, folders, nvcc, tvm_ffi), host_compiler=host_compiler, source=source)
+    texts = tuple(path for stage in (own, headers) if stage for path in stage.paths)
+    request = ObjectCompilation(
+        *(job, real, folders, nvcc, tvm_ffi), host_compiler=host_compiler, source=source, texts=texts
+    )
     path = top / real.source
-    sources, subject = [str(path)] if path.is_file() else [], real.shown
-    stage = Stage("OBJECT", subject, where, request, files_in(folder, job.outputs), sources, archs=archs)
+    sources = [*texts, *([str(path)] if path.is_file() and not own else [])]
+    stage = Stage("OBJECT", real.shown, where, request, files_in(folder, job.outputs), sources, archs=archs)
     output = os.path.relpath(folder / job.outputs[0], top)
     stage.command = command_of(top, real.source, real.arguments(nvcc.path, host_compiler.path, output), output)
     return kernel.in_common(stage, f"object {job.name}")
 
 
-def _jobs(kernel: KernelContext, source: str, archs: tuple[str, ...]) -> tuple[ObjectJob, ObjectJob]:
-    """What is compiled, with stand-ins for paths of this machine, and with these paths.
+@dataclass(frozen=True)
+class _Place:
+    """Where a source is.
 
-    Raises:
-        DefinitionError: there is no such package.
+    Arguments:
+        path: as commands name it.
+        named: the same, with stand-ins for paths of this machine.
+        listed: as the definition lists it.
+        shown: as progress lines have it.
+        packages: the folder in an installed package that it is in, and its name.
+        texts: likewise, the folder of a text.
     """
-    mode, top, where = kernel.package.settings.compress, kernel.run.top, kernel.where("nvcc")
+
+    path: str
+    named: str
+    listed: str
+    shown: str
+    packages: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, kernel: KernelContext, source: str, own: Stage | None) -> _Place:
+        """The place of a source; raises a DefinitionError if there is no such package.
+
+        Arguments:
+            own: what writes it, if the definition makes it.
+        """
+        if own:
+            folder, name = _folder_of(own, kernel.run.top)
+            path, named = f"{folder}/{source}", f"{stand_in(HERE)}/{name}/{source}"
+            return cls(path, named, source, source, texts={folder: name})
+        package, _, file = source.rpartition("/")
+        if source.startswith(IN_PACKAGE):
+            place = str(package_folder(package, kernel.where("nvcc"), "sources"))
+            return cls(f"{place}/{file}", f"{stand_in(package)}/{file}", source, source, packages={place: package})
+        top = kernel.run.top
+        path = os.path.relpath(top / Path(kernel.definition.file).parent / source, top)
+        return cls(path, path, source, path)
+
+
+def _folder_of(written: Stage, top: Path) -> tuple[str, str]:
+    """The folder of texts as commands in the project's folder name it, and its own name."""
+    folder = Path(written.paths[0]).parent
+    path = os.path.relpath(folder, top) if folder.is_relative_to(top) else place_for_shell(folder, top)
+    require_plain_path(path)
+    return path, folder.name
+
+
+def _jobs(
+    kernel: KernelContext, source: _Place, archs: tuple[str, ...], headers: Stage | None
+) -> tuple[ObjectJob, ObjectJob]:
+    """What is compiled, with stand-ins for paths of this machine, and with these paths."""
+    mode, top = kernel.package.settings.compress, kernel.run.top
     known = dict(zip(map(str, tvm_ffi_includes()), ("tvm_ffi", "dlpack"), strict=True))
-    packages = {str(path): label for label, path in kernel.package_folders.items()}
-    package, _, file = source.rpartition("/")
-    if source.startswith(IN_PACKAGE):
-        place = package_folder(package, where, "sources")
-        packages[str(place)] = package
-        path, named = f"{place}/{file}", f"{stand_in(package)}/{file}"
-    else:
-        path = named = os.path.relpath(top / Path(kernel.definition.file).parent / source, top)
+    packages = {**{str(path): label for label, path in kernel.package_folders.items()}, **source.packages}
+    first = dict([_folder_of(headers, top)]) if headers else {}
     compressed = [] if mode == "none" else [f"--compress-mode={mode}"]
     given = (word for folder in known for word in ("-I", folder))
+    own = (word for folder in first for word in ("-I", folder))
     real = ObjectJob(
-        *(path, "", archs, (*compressed, *without_threads(kernel.flags_in(top)), *given)),
+        *(source.path, "", archs, (*compressed, *own, *without_threads(kernel.flags_in(top)), *given)),
         folder=top,
-        where=where,
+        where=kernel.where("nvcc"),
         known=known,
         packages=packages,
         up=os.path.relpath(top, kernel.package.work / FOLDER),
-        shown=source if source.startswith(IN_PACKAGE) else path,
+        shown=source.shown,
+        texts={**first, **source.texts},
     )
     stand_ins = dict(zip(known, map(stand_in, ("TVM_FFI", "DLPACK")), strict=True))
     stand_ins |= {folder: stand_in(label) for folder, label in packages.items()}
-    job = replace(real, source=named, flags=tuple(stand_ins.get(word, word) for word in real.flags))
-    name = name_of(source, job)
+    stand_ins |= {folder: f"{stand_in(HERE)}/{label}" for folder, label in first.items()}
+    job = replace(real, source=source.named, flags=tuple(stand_ins.get(word, word) for word in real.flags))
+    name = name_of(source.listed, job)
     return replace(job, name=name), replace(real, name=name)

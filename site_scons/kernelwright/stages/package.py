@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import backends
 from ..backends.base import Backend
-from ..backends.commands import LIBRARIES
+from ..backends.commands import LIBRARIES, SOURCE_LIBRARY
 from ..core.errors import KernelwrightError, Where
 from ..core.files import Stamp, digest_of, file_stamp, lasting_stamp, sha256_of
 from ..core.request import ASIDE
@@ -158,8 +159,10 @@ class Assembly:
         return [part for part in map(self._made, self._parts) if part is not None]
 
     def _made(self, part: Part) -> Part | None:
-        """A kernel without the images that were not made; None: it cannot be used."""
-        needed = [product.path for path, product in part.products.items() if not path.startswith(f"{IMAGES}/")]
+        """A kernel without the code of variants that were not made; None: it cannot be used."""
+        # Each variant needs its image, or the library of its sources.
+        of_variants = re.compile(rf"{IMAGES}/.*|{SOURCE_LIBRARY.pattern}")
+        needed = [product.path for path, product in part.products.items() if not of_variants.fullmatch(path)]
         if any(lacks(self._run, path) for path in (part.entry.path, *needed)):
             return None
         return replace(part, products={path: p for path, p in part.products.items() if not lacks(self._run, p.path)})

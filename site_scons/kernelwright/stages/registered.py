@@ -66,11 +66,14 @@ def operators_text(
     return assembled.text
 
 
-def require_called(variants: Sequence[VariantFiles], lacking: Mapping[str, Sequence[str]], where: Where) -> None:
+def require_called(
+    variants: Sequence[VariantFiles], lacking: Mapping[str, Mapping[str, Sequence[str]]], where: Where
+) -> None:
     """Compare what variants call with what their sources have.
 
     Arguments:
-        lacking: functions that the sources have and their library does not: name -> what nothing has that they call.
+        lacking: for each library of sources the functions that these have and it does not: name -> what nothing has
+            that they call.
 
     Raises:
         DefinitionError: the sources neither export nor register what a variant calls, or its arguments are others.
@@ -84,8 +87,8 @@ def require_called(variants: Sequence[VariantFiles], lacking: Mapping[str, Seque
                 exported_functions(objects),
                 replace(where, variant=variant.slug),
             )
-            if name in lacking:
-                raise LoweringError(f"nothing has {', '.join(lacking[name])}, which {name!r} calls", place, UNDEFINED)
+            if absent := lacking[unit.own_library].get(name):
+                raise LoweringError(f"nothing has {', '.join(absent)}, which {name!r} calls", place, UNDEFINED)
             if name in exported:
                 continue
             schemas = registered_operators(objects) if registers_operators(objects) else {}

@@ -116,9 +116,9 @@ class _Linker:
     def __call__(self, *functions: str) -> list[str]:
         """Link it; what nothing has that these functions need is returned. Nobody needs what only others call."""
         name = self.request.name
-        operators = {one: own_symbol(one) for one in functions if one not in self.exported}
+        operators = {one: own_symbol(one, name) for one in functions if one not in self.exported}
         text = driver_text(driver_functions(self.objects, self.added)) + self.added + callers_text(operators)
-        text += functions_text(one for one in functions if one in self.exported)
+        text += functions_text([one for one in functions if one in self.exported], name)
         (self.scratch / f"{name}.s").write_text(text, encoding="utf-8")
         self._run()
         return undefined_functions(self.scratch / f"{name}.so", self._known)
@@ -150,7 +150,8 @@ def make(kernel: KernelContext, objects: Sequence[Stage], glibc: Stage | None, l
     compiler, nvcc, top = kernel.tools.host_compiler, kernel.tools.nvcc, kernel.package.work
     runtime = cuda_runtime(nvcc.path if nvcc else "", kernel.where("link"))
     files, content = [Path(stage.paths[0]).name for stage in objects], sha256_of(runtime)
-    name = name_of(kernel.record.options.sources[0], [files, kernel.record.options.libraries])
+    first = files[0].rpartition("-")[0]  # the name of its source
+    name = name_of(first, [files, kernel.record.options.libraries])
     request = SourceLibrary(
         name=name,
         objects=tuple(files),

@@ -285,9 +285,9 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], glibc: Stage
         ToolchainError: PyTorch is not installed, or CUDA's runtime is not.
     """
     name, compiler, where = kernel.name, kernel.tools.host_compiler, kernel.where("link")
-    own, front_end = set(kernel.record.options.sources), kernel.front_end.name
+    own, front_end = kernel.record.compiled_sources, kernel.front_end.name
     others = [one for one in kernel.definition.kernels if one.options.frontend == front_end]
-    shared = sorted(found.name for found in others if own.intersection(found.options.sources))
+    shared = sorted(found.name for found in others if own & found.compiled_sources)
     if len(shared) > 1:
         message = f"the kernels {', '.join(shared)} have a source in common, which PyTorch loads once only"
         raise DefinitionError(message, where, "name all operators in the Operators of one kernel")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -120,8 +120,9 @@ def _sources(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> list[
 
     It names images and does not read them, so that nvcc can run meanwhile; unless they may be lacking in the end.
     """
-    images = images_of(variants) if kernel.run.partial else []
     units = units_of(variants)
+    code = [*images_of(variants), *(path for unit in units for path in (*unit.own, unit.own_library_path) if path)]
+    images = code if kernel.run.partial else []
     named_in = dict.fromkeys(path for unit in units for path in unit.named_in.values())
     return list(dict.fromkeys([*(unit.signature for unit in units), *images, *named_in]))
 
@@ -179,6 +180,7 @@ def plan_of(request: Wrapping, stage: StageRun) -> KernelPlan:
             unit.archs if unit.own else (), ""
         )
         read = LoweredUnit.from_json(_signature(unit, stage.where), relative(unit.host), images)
+        read = replace(read, own_library=unit.own_library)
         return read.with_names(_names_in(unit.named_in, read)) if unit.named_in else read
 
     def units(variant: VariantFiles) -> tuple[LoweredUnit, ...]:

@@ -42,6 +42,9 @@ SOURCE = re.compile(
 )
 """The path of the source, of which cudafe++ and cicc make names of what is in this file only."""
 
+TEXT = re.compile(r'(?<= --orig_src_(?:path|file)_name ")(?:\\.|[^"\\])*(?=")')
+"""The same of a source that a definition has written, which is in another folder when it is compiled on demand."""
+
 MODULE = re.compile(r'--gen_module_id_file (?=--module_id_file_name "(?:[^"]*/)?([^"/]+)")')
 """How cudafe++ is told to write the name of the module into a file; without it, it reads the file."""
 
@@ -64,6 +67,7 @@ class ObjectJob:
         packages: folders in installed packages, and their names. ``__FILE__`` has the names of both kinds of folders.
         up: the folder of the project, relative to that of the outputs.
         shown: the source, as progress lines have it.
+        texts: folders of what a definition has written, as commands name them, and names that are equal everywhere.
     """
 
     source: str
@@ -76,6 +80,12 @@ class ObjectJob:
     packages: Mapping[str, str] = field(default_factory=dict, metadata=ASIDE)
     up: str = "."
     shown: str = field(default="", metadata=ASIDE)
+    texts: Mapping[str, str] = field(default_factory=dict, metadata=ASIDE)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether a definition has written the source."""
+        return self.source.rpartition("/")[0] in self.texts
 
     @property
     def outputs(self) -> tuple[str, str, str]:
@@ -114,7 +124,8 @@ def compile_object(
     subject, note = job.shown, ""
 
     def run(command: Sequence[str], part: str = "") -> ToolResult:
-        remedy, named = f"mend {job.source}, or the flags", f"{subject}{part}"
+        remedy = f"mend {f'what the definition writes into {job.source}' if job.is_text else job.source}, or the flags"
+        named = f"{subject}{part}"
         return tools.run(ToolCall(command, job.folder, scratch, job.where, remedy, kind="nvcc", subject=named))
 
     def run_part(part: tuple[str, str]) -> ToolResult:
@@ -205,10 +216,10 @@ def programs_of(dry_run: str, job: ObjectJob, scratch: str) -> Programs:
 def _fixed(command: str, number: int, job: ObjectJob, scratch: str, host: str) -> str:
     """A command with names that are the same in each run and folder."""
     command = TEMPORARY.sub(lambda match: f"kw_{match[1]}_", command)
-    command = SOURCE.sub(job.name, command)
+    command = (TEXT if job.is_text else SOURCE).sub(job.name, command)
     if program_of(command) != host:
         return command
-    folders = {**job.known, **job.packages}
+    folders = {**job.known, **job.packages, **job.texts}
     maps = " ".join(shlex.quote(f"-fmacro-prefix-map={path}={name}") for path, name in folders.items())
     listing = f"-MD -MF {shlex.quote(f'{scratch}/{LISTING.format(number)}')} -MT object"
     if " -E " in command:
@@ -235,7 +246,7 @@ def _headers(
 ) -> tuple[str, ...]:
     """The files that were read, the source among them, but for those that something else stands for."""
     paths = set(_listed(job, nvcc, host_compiler, scratch)) | set(options_files(job.flags, job.folder))
-    tops = tuple(f"{folder}/" for folder in job.known)
+    tops = (*(f"{folder}/" for folder in job.known), *(f"{job.folder / folder}/" for folder in job.texts))
     own = {path for path in paths if not str(path).startswith(tops)}
     return as_dependencies(own, project_root, job.packages)
 
