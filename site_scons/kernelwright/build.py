@@ -34,6 +34,7 @@ from .package.platform import UNTAGGED, require_platform
 from .package.project import Project, provider_project, read_project
 from .package.sdist import choose_files, read_files, words_for
 from .package.source import RECORD, find_source
+from .stages.wheel import require_no_other
 
 EDITABLE = "build/editable"
 """Folder with links to the packages of a project, and nothing else that could be imported."""
@@ -47,8 +48,8 @@ Config = Mapping[str, Any] | None
 def build_wheel(wheel_directory: str, config_settings: Config = None, metadata_directory: str | None = None) -> str:
     """Build the project's wheel, and return its name.
 
-    Of a split package all wheels are put into the folder, and the name is that of the package's own, or of the one that
-    the config setting ``provider`` asks for: the interface has a single name to return.
+    All wheels that ``scons wheel`` makes are put into the folder, and the name is that of the project's own, or of the
+    one that the config setting ``provider`` asks for: the interface has a single name to return.
     """
     with _plain_errors():
         require_platform()
@@ -59,23 +60,23 @@ def build_wheel(wheel_directory: str, config_settings: Config = None, metadata_d
             made = Path(folder, "wheels")
             _scons(["wheel"], config, {WHEEL_LIST: str(made)})
             lines = made.read_text().splitlines() if made.exists() else []
-        listed = [(arch, Path(path)) for arch, _, path in (line.partition("\t") for line in lines)]
-        if [arch for arch, _ in listed].count("") != 1:
+        wheels = {name: Path(path) for name, _, path in (line.partition("\t") for line in lines)}
+        project = _project(config, wanted)
+        name = next((name for name in wheels if name.startswith(f"{project.name}-{project.version}-")), "")
+        if not name:
             where = Where(stage="wheel", location="SConstruct")
-            message = (
-                f"scons wheel made wheels of {[arch for arch, _ in listed].count('')} packages, and a project has one"
+            made_names = f"made {', '.join(wheels)}" if wheels else "made no wheel"
+            message = f"scons wheel {made_names}, and none for {wanted or f'{project.name} {project.version}'}"
+            remedy = (
+                "call env.KernelWheel, and set archs, split and cuda in [tool.kernelwright] and not in the build file"
             )
-            raise SettingsError(message, where, "call env.KernelWheel once")
-        wheels = dict(listed)
-        if wanted not in wheels:
-            where = Where(stage="wheel", location="SConstruct")
-            remedy = "set archs and split in [tool.kernelwright], where they are known before the build"
-            raise SettingsError(f"scons wheel made no wheel for {wanted}", where, remedy)
+            raise SettingsError(message, where, remedy)
         if metadata_directory is not None:
-            _require_same(Path(metadata_directory), wheels[wanted])
-        for path in wheels.values():
-            Path(wheel_directory, path.name).write_bytes(path.read_bytes())
-        return wheels[wanted].name
+            _require_same(Path(metadata_directory), name, wheels[name])
+        require_no_other({Path(wheel_directory, each): path for each, path in wheels.items()})
+        for each, path in wheels.items():
+            Path(wheel_directory, each).write_bytes(path.read_bytes())
+        return name
 
 
 def build_editable(wheel_directory: str, config_settings: Config = None, metadata_directory: str | None = None) -> str:
@@ -190,14 +191,14 @@ def _provider(config: Mapping[str, Any]) -> str:
     return str(arch)
 
 
-def _require_same(prepared: Path, wheel: Path) -> None:
+def _require_same(prepared: Path, called: str, wheel: Path) -> None:
     """Raise a SettingsError if a wheel does not say of itself what the front end has been told already."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         if archive.read(name) == (prepared / "METADATA").read_bytes():
             return
     remedy = "set archs and split in [tool.kernelwright], and not in the build file alone"
-    message = f"the metadata of {wheel.name} is not what pyproject.toml says"
+    message = f"the metadata of {called} is not what pyproject.toml says"
     raise SettingsError(message, Where(stage="wheel", location="SConstruct"), remedy)
 
 

@@ -54,7 +54,7 @@ def scons(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     def call(command: Sequence[str], env: dict[str, str], check: bool) -> Any:
         run.commands.append(list(command))
         if run.listed and WHEEL_LIST in env:
-            Path(env[WHEEL_LIST]).write_text("".join(f"{arch}\t{path}\n" for arch, path in run.listed))
+            Path(env[WHEEL_LIST]).write_text("".join(f"{path.name}\t{path}\n" for path in run.listed))
         return SimpleNamespace(returncode=run.status)
 
     monkeypatch.setattr(build, "subprocess", SimpleNamespace(run=call))
@@ -62,20 +62,18 @@ def scons(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def test_the_wheel_of_the_package_is_given_and_all_are_put_into_the_folder(project, scons):
-    scons.listed = [
-        ("", wheel(project / "dist/demo-1.0-py3-none-linux_x86_64.whl")),
-        ("sm_80", wheel(project / "dist/demo_sm_80-1.0-py3-none-any.whl")),
-    ]
+    names = ("demo_more-1.0-py3-none-any.whl", "demo-1.0-py3-none-linux_x86_64.whl", "demo_sm_80-1.0-py3-none-any.whl")
+    scons.listed = [wheel(project / "build" / name) for name in names]
     assert build.build_wheel("out") == "demo-1.0-py3-none-linux_x86_64.whl"
     assert build.build_wheel("out", {"provider": "sm_80"}) == "demo_sm_80-1.0-py3-none-any.whl"
-    for _, path in scons.listed:
+    for path in scons.listed:
         assert (project / "out" / path.name).read_bytes() == path.read_bytes()
 
 
 @pytest.mark.parametrize("status", [1, 2, -9])
 def test_a_build_that_fails_gives_no_wheel_whatever_is_in_dist(project, scons, status):
     scons.status = status
-    scons.listed = [("", wheel(project / "dist/demo-1.0-py3-none-any.whl"))]
+    scons.listed = [wheel(project / "dist/demo-1.0-py3-none-any.whl")]
     for hook in (build.build_wheel, build.build_editable):
         with pytest.raises(SystemExit) as caught:
             hook("out")
@@ -83,22 +81,31 @@ def test_a_build_that_fails_gives_no_wheel_whatever_is_in_dist(project, scons, s
     assert list((project / "out").iterdir()) == []
 
 
-@pytest.mark.parametrize(("archs", "told"), [([], "wheels of 0 packages"), (["", ""], "wheels of 2 packages")])
-def test_no_wheel_or_those_of_two_packages_are_an_error(project, scons, archs, told):
-    scons.listed = [(arch, wheel(project / f"dist/demo{n}-1.0-py3-none-any.whl")) for n, arch in enumerate(archs)]
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        ([], "scons wheel made no wheel, and none for demo 1.0"),
+        (
+            ["demo_x-1.0", "demo-1.0.1"],
+            "made demo_x-1.0-py3-none-any.whl, demo-1.0.1-py3-none-any.whl, and none for demo 1.0",
+        ),
+    ],
+)
+def test_no_wheel_or_only_those_of_others_are_an_error(project, scons, made, told):
+    scons.listed = [wheel(project / f"dist/{name}-py3-none-any.whl") for name in made]
     with pytest.raises(SystemExit, match=told):
         build.build_wheel("out")
     assert list((project / "out").iterdir()) == []
 
 
 def test_a_wheel_that_was_not_made_or_has_other_metadata_than_the_front_end_was_told_is_an_error(project, scons):
-    scons.listed = [("", wheel(project / "dist/demo-1.0-py3-none-any.whl"))]
-    with pytest.raises(SystemExit, match="scons wheel made no wheel for sm_80"):
+    scons.listed = [wheel(project / "dist/demo-1.0-py3-none-any.whl")]
+    with pytest.raises(SystemExit, match="and none for sm_80"):
         build.build_wheel("out", {"provider": "sm_80"})
     with pytest.raises(SystemExit, match="provider is 'sm_90a'; the archs are sm_80"):
         build.build_wheel("out", {"provider": "sm_90a"})
     assert list((project / "out").iterdir()) == [] and len(scons.commands) == 1
-    scons.listed = [("", wheel(project / "dist/demo-1.0-py3-none-any.whl"))]
+    scons.listed = [wheel(project / "dist/demo-1.0-py3-none-any.whl")]
     (project / "prepared").mkdir()
     (project / "prepared/METADATA").write_text("Name: demo\n")
     assert build.build_wheel("out", None, "prepared")

@@ -77,7 +77,7 @@ def test_splitting_lowers_and_compiles_no_device_code_again_and_changes_no_tag(s
     assert whole == {"CC": 2, "LINK": 2, "PACKAGE": 1, "WHEEL": 1, "WRAP": 2}
     assert list(wheels_of(project)) == ["main"] and wheels_of(project)["main"].name == wheels_of(split)["main"].name
     assert not (project.folder / "build/demo/_runtime/provider.py").exists()
-    assert project.scons("wheel", "CACHE_DIR=").labels == whole
+    assert project.scons("--replace", "wheel", "CACHE_DIR=").labels == whole
     assert project.scons("wheel").stages == []
     assert inside(wheels_of(project)["main"]) == inside(wheels_of(split)["main"])
 

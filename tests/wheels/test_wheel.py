@@ -25,6 +25,7 @@ from support.wheels import (
     inside,
     metadata_of,
     pip_wheel,
+    require_well,
     source_in,
     wheel_of,
     without_dist,
@@ -85,9 +86,12 @@ def test_a_second_run_makes_nothing_and_a_change_makes_another(made: Project, tm
     wheel_of(project).write_bytes(b"no wheel")
     assert project.scons("wheel").stages == [] and wheel_of(project).read_bytes() == first
     project.write("README.md", "# Another text\n")
-    assert project.scons("wheel").stages == ["WHEEL demo_kernels"]
+    run = project.scons("wheel", ok=False)
+    assert run.stages == ["WHEEL demo_kernels"] and wheel_of(project).read_bytes() == first
+    assert f"dist/{wheel_of(project).name} is there, with other content" in run.output and "remedy: " in run.output
+    assert "in place of one of that name with other content" in project.scons("--replace", "wheel").output
     assert "Another text" in metadata_of(wheel_of(project)) and source_in(wheel_of(project))["dirty"] is True
-    project.scons("wheel", env={"SOURCE_DATE_EPOCH": "1700000000"})
+    project.scons("--replace", "wheel", env={"SOURCE_DATE_EPOCH": "1700000000"})
     with zipfile.ZipFile(wheel_of(project)) as archive:
         assert {entry.date_time for entry in archive.infolist()} == {(2023, 11, 14, 22, 13, 20)}
     project.write("VERSION", "1.3\n")
@@ -100,6 +104,26 @@ def test_a_second_run_makes_nothing_and_a_change_makes_another(made: Project, tm
         project.scons("wheel")
     (project.folder / "VERSION").unlink()
     assert project.scons().stages == [], "without the target nothing is read for a wheel"
+
+
+def test_each_package_of_a_project_has_a_wheel_of_its_own_name(made: Project, tmp_path: Path) -> None:
+    project = without_dist(made, tmp_path / "copy")
+    shutil.copytree(project.folder / "kernels", project.folder / "k2")
+    more = 'env.KernelPackage("demo2", env.Glob("k2/*.py"))\nenv.KernelWheel("demo2", name="Demo-Two")\n'
+    with (project.folder / "SConstruct").open("a") as file:
+        file.write(more)
+    project.scons("-j2", "wheel", "TARGETS=llvm")
+    one, two = sorted((project.folder / "dist").iterdir())
+    assert [path.name.partition("-py3")[0] for path in (one, two)] == ["demo_kernels-1.2rc1", "demo_two-1.2rc1"]
+    require_well(two)
+    files = inside(two)
+    assert {name.partition("/")[0] for name in files} == {"demo2", "demo_two-1.2rc1.dist-info"}
+    assert "Name: Demo-Two" in metadata_of(two) and not any(name.endswith("entry_points.txt") for name in files)
+    # A front end is given that of the project.
+    out = tmp_path / "out"
+    out.mkdir()
+    done = hook(project, f"print(build.build_wheel({str(out)!r}, {{'targets': 'llvm'}}))")
+    assert done.stdout.splitlines()[-1] == one.name and len(list(out.iterdir())) == 2
 
 
 def test_equal_sources_give_equal_wheels_wherever_and_by_whomever_they_are_built(made, tmp_path_factory):
@@ -208,9 +232,15 @@ def test_editable_install_follows_the_build_folder(made: Project, tmp_path: Path
         ("SConstruct", 'KernelWheel("demo")', 'KernelWheel("other")', "there is no package 'other'"),
         (
             "SConstruct",
+            'KernelWheel("demo")',
+            'KernelWheel("demo", name="a/b")',
+            "name is 'a/b', which no distribution",
+        ),
+        (
+            "SConstruct",
             'env.KernelWheel("demo")\n',
             'env.KernelWheel("demo")\nenv.KernelPackage("demo2", env.Glob("k2/*.py"))\nenv.KernelWheel("demo2")\n',
-            "a project has one name",
+            "its wheel would be called demo_kernels-1.2rc1, as that of demo",
         ),
     ],
 )

@@ -55,6 +55,7 @@ class BuiltFiles:
         digests: path relative to the package -> SHA-256.
         images: the device code of a split package.
         head: what the manifest says of the device code of a split package; empty: it is not split.
+        is_partial: whether it was built partially, and lacks something.
     """
 
     folder: Path
@@ -63,6 +64,7 @@ class BuiltFiles:
     digests: Mapping[str, str]
     images: Sequence[Image]
     head: Mapping[str, Any] = field(default_factory=dict)
+    is_partial: bool = False
 
 
 def read_built(folder: Path, name: str) -> BuiltFiles:
@@ -76,11 +78,11 @@ def read_built(folder: Path, name: str) -> BuiltFiles:
         KernelwrightError: the package is not built.
     """
     path = folder / "manifest.json"
-    digests, images, head = read_json(path, _contents, REMEDY)
+    digests, images, head, is_partial = read_json(path, _contents, REMEDY)
     if not any(path.startswith(("_lib/", IMAGES)) for path in digests):
         where = Where(stage="wheel", location=str(path))
         raise KernelwrightError(f"the package {name} has no built kernel", where, "build at least one for some target")
-    return BuiltFiles(folder, name, path.read_text(encoding="utf-8"), digests, tuple(images), head)
+    return BuiltFiles(folder, name, path.read_text(encoding="utf-8"), digests, tuple(images), head, is_partial)
 
 
 def package_files(built: BuiltFiles, project: Project, source: Source) -> dict[str, bytes]:
@@ -147,15 +149,15 @@ def _placed(built: BuiltFiles, project: Project) -> dict[str, Any]:
     return {"name": project.distribution, "version": project.version, "packages": packages, "wheels": wheels}
 
 
-def _contents(document: Record) -> tuple[dict[str, str], list[Image], dict[str, Any]]:
+def _contents(document: Record) -> tuple[dict[str, str], list[Image], dict[str, Any], bool]:
     files = document.record("files")
-    digests = {name: files.record(name).text("sha256") for name in files.raw}
+    digests, is_partial = {name: files.record(name).text("sha256") for name in files.raw}, document.has("missing")
     if not document.has("device_code") or not document.record("device_code").record("packages").raw:
-        return digests, [], {}  # libraries hold it, or the package has it in files of its own
+        return digests, [], {}, is_partial  # libraries hold it, or the package has it in files of its own
     head = document.record("device_code")
     packages = head.record("packages")
     named = {arch: packages.text(arch) for arch in packages.raw}
-    return digests, list(listed_images(document)), {"folder": head.text("folder"), "packages": named}
+    return digests, list(listed_images(document)), {"folder": head.text("folder"), "packages": named}, is_partial
 
 
 def listed_images(manifest: Record) -> Iterator[Image]:

@@ -6,6 +6,7 @@ import logging
 import platform
 import re
 import sys
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from ..core.errors import KernelwrightError, Where
 
 UNTAGGED = "linux_x86_64"
 """The tag of a wheel whose real one is not known yet."""
+
+ANALYSING = threading.Lock()
+"""Held while auditwheel looks into a wheel: it changes the folder of the whole process (6.8), and a logger here."""
 
 
 def require_platform() -> None:
@@ -44,7 +48,8 @@ def platform_tag(wheel: Path, others: Iterable[str] = ()) -> str:
     Raises:
         KernelwrightError: its libraries need something that not every such system has, or cannot be read.
     """
-    analysis = _analyse(wheel, frozenset(others))
+    with ANALYSING:
+        analysis = _analyse(wheel, frozenset(others))
     policy = analysis.overall_policy.name
     if not policy.startswith("manylinux"):
         remedy = 'name libraries of other packages in libraries; with glibc = "2.28" only those of glibc are needed'

@@ -11,7 +11,7 @@ import os
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,9 @@ from .version import content_of, dynamic_version, project_table, refused
 
 SHARED_FIELDS = ("authors", "keywords", "license", "license-files", "maintainers", "requires-python", "urls")
 """Fields of the project that its wheels of device code have too."""
+
+ENTRY_POINTS = ("scripts", "gui-scripts", "entry-points")
+"""Fields that refer to the package of the project's own wheel."""
 
 ALL_EXTRA = "cuda"
 """The extra that installs the device code of all archs."""
@@ -74,11 +77,41 @@ class Project:
     files: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Own:
+    """What tells one wheel from other wheels of the same project and version.
+
+    Arguments:
+        name: of a distribution of its own; empty: it is that of the project.
+        labels: what the version ends with, as its local part: ``("cu128",)`` makes ``1.0+cu128``.
+    """
+
+    name: str = ""
+    labels: tuple[str, ...] = ()
+
+    def labelled(self, label: str) -> Own:
+        """The same with one label more."""
+        return replace(self, labels=(*self.labels, label))
+
+    def version(self, version: str) -> str:
+        """The version of the wheel, for the version of the project."""
+        begin = "." if "+" in version else "+"
+        return f"{version}{begin}{'.'.join(self.labels)}" if self.labels else version
+
+
+PARTIAL = "partial"
+"""The label of a wheel whose package was built partially, which never has the name of one that lacks nothing."""
+
+WHOLE = Own()
+"""The wheel of a project that has no other one."""
+
+
 def read_project(
     root: Path,
     document: Mapping[str, Any],
     providers: Sequence[str] = (),
     called_through: Sequence[str] = ("tvm_ffi",),
+    own: Own = WHOLE,
 ) -> Project:
     """Check a project's fields, and read the files that they name.
 
@@ -88,30 +121,33 @@ def read_project(
         providers: the CUDA archs whose device code is in wheels of their own; the project gets an extra for each.
         called_through: the backends of its kernels, the default first. What that needs is among the dependencies, and
             what another one needs is an extra of its name.
+        own: what tells it from other wheels of the project. One with a name of its own has no entry points, because
+            those of the project refer to another package.
 
     Raises:
         SettingsError: a field is missing or not valid, or a file that one names is not there. The message names it.
     """
-    table, place, files = _checked_table(root, document)
+    table, place, files = _checked_table(root, document, own)
     table |= _with_extras(table, place, providers) if providers else {}
     return _project(root, table | _with_needs(table, called_through), place, files)
 
 
-def provider_project(root: Path, document: Mapping[str, Any], arch: str, package: str) -> Project:
+def provider_project(root: Path, document: Mapping[str, Any], arch: str, package: str, own: Own = WHOLE) -> Project:
     """What the wheel with the device code of one arch says of itself.
 
     Arguments:
         root, document: as for :func:`read_project`.
         arch: the arch.
         package: import name of the package that has the code.
+        own: as for the wheel of the package.
 
     Raises:
         SettingsError: as :func:`read_project`.
     """
-    table, place, files = _checked_table(root, document)
+    table, place, files = _checked_table(root, document, own)
     name, version = table["name"], table["version"]
     text = f"The device code of {name} for {arch}. It is of use together with {name} {version} only."
-    own = {
+    fields = {
         **{field: table[field] for field in SHARED_FIELDS if field in table},
         "name": distribution_of(name, arch),
         "version": version,
@@ -120,7 +156,7 @@ def provider_project(root: Path, document: Mapping[str, Any], arch: str, package
         "dependencies": [f"{name}=={version}"],
         "entry-points": {GROUP: {package: package}},
     }
-    return _project(root, own, place, files)
+    return _project(root, fields, place, files)
 
 
 def distribution_of(name: str, arch: str) -> str:
@@ -148,9 +184,11 @@ def _with_extras(table: Mapping[str, Any], place: str, providers: Sequence[str])
     return {"optional-dependencies": {**given, **extras}}
 
 
-def _checked_table(root: Path, document: Mapping[str, Any]) -> tuple[dict[str, Any], str, list[str]]:
-    """The table of the project's fields with its version, the table's name, and the files that both are read from."""
+def _checked_table(root: Path, document: Mapping[str, Any], own: Own) -> tuple[dict[str, Any], str, list[str]]:
+    """The table of the fields of a wheel with its version, the table's name, and the files that both are read from."""
     (table, place), files = project_table(document), ["pyproject.toml"]
+    if own.name:
+        table = {name: value for name, value in table.items() if name not in ENTRY_POINTS} | {"name": own.name}
     if "version" in table.get("dynamic", ()):
         if "version" in table:
             message = f"{place} has version = {shown(table['version'])}, and says that the version is dynamic"
@@ -165,7 +203,7 @@ def _checked_table(root: Path, document: Mapping[str, Any]) -> tuple[dict[str, A
     _check_license(table, place)
     fields = _fields(root, {name: table[name] for name in ("name", "version") if name in table}, place)
     # As it is in file names and in METADATA, so that all wheels name the same one.
-    return {**table, "version": str(fields.version)}, place, files
+    return {**table, "version": own.version(str(fields.version))}, place, files
 
 
 def _fields(root: Path, table: Mapping[str, Any], place: str) -> Any:

@@ -17,6 +17,7 @@ OPTIONS = {
     "partial": "Make packages of what can be built, as with -k; manifest.json lists the rest. Status 2 if any failed.",
     "no-wait": "Fail if another scons works in this tree, instead of waiting.",
     "why": "Say of each stage that runs what differs from the last time.",
+    "replace": "Let wheels take the place of wheels in dist that have the same name and other content.",
     "build-missing": "With --merge: compile what the shards lack.",
 }
 """Our command line options that have no value -> help text."""

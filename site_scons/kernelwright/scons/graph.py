@@ -25,7 +25,7 @@ from ..stages import commands
 from ..stages.package import Assembly, Part, backends_of
 from ..stages.stage import IR
 from . import compat
-from .command_line import SHARD, is_passive
+from .command_line import SHARD, given, is_passive
 from .definitions import Definitions
 from .package import Package
 from .run import BuildRun
@@ -190,11 +190,15 @@ class PackageGraph:
         package.tell([f"kernelwright: shard {self.run.shards.shard} of {package.settings.package} has {noun}"])
         return package.user_env.Alias(SHARD, [*entries, *nodes, *package.failing])
 
-    def add_wheel(self, files: Sequence[Any]) -> Any:
+    def add_wheel(self, files: Sequence[Any], name: str) -> Any:
         """Add the package's wheels to the alias ``wheel``; the alias is returned.
 
         Arguments:
             files: the nodes of the package's generated files.
+            name: of a distribution of its own; empty: it is that of the project.
+
+        Raises:
+            KernelwrightError: pyproject.toml does not describe a wheel, or another package of the run has its name.
         """
         from ..stages import wheel
 
@@ -202,10 +206,12 @@ class PackageGraph:
         manifest = next(node.get_abspath() for node in files if node.name == "manifest.json")
         tables = [name for names in package.tables.values() for name in names]
         sources = [*package.files, *tables]
-        stage = package.add_stage(wheel.make(package.context, sources, manifest, sorted(package.outside)))
+        stage = wheel.make(package.context, sources, manifest, sorted(package.outside), name)
+        self.run.take_wheel_name(stage.request, package.settings.package)
+        package.add_stage(stage)
 
         def publish(target: Any, source: Any, env: Any) -> Any:
-            error = wheel.publish(stage, package.context)
+            error = wheel.publish(stage, package.context, replacing=bool(given("replace")))
             return failure(target[0], str(error)) if error else None
 
         action = env.Action(publish, lambda target, source, env: None)  # it shows no line of its own

@@ -71,7 +71,7 @@ class BuildRun:
         )
         self.folders: set[str] = set()
         self.packages: dict[str, Any] = {}
-        self.wheel_of: str | None = None
+        self.wheels: dict[str, str] = {}
         self.commands: list[Mapping[str, Any]] | None = None
         self.settle: list[Callable[[], None]] = []
         self._settings = settings
@@ -169,6 +169,21 @@ class BuildRun:
                 message = f"{name} is {own!r}, and {first!r} for {self._settings.package}; packages of a run share it"
                 raise SettingsError(message, where, "give it in pyproject.toml, or the same value to each package")
         self.processes.allow(settings)
+
+    def take_wheel_name(self, wheels: Any, package: str) -> None:
+        """Note how the wheel of a package begins.
+
+        Arguments:
+            wheels: the request of its stage.
+
+        Raises:
+            SettingsError: the wheel of another package of the run has that name and version.
+        """
+        name = f"{wheels.project.name}-{wheels.project.version}"
+        if (other := self.wheels.setdefault(name, package)) != package:
+            where = Where(stage="settings", location=f"KernelWheel({package!r})")
+            message = f"its wheel would be called {name}, as that of {other}"
+            raise SettingsError(message, where, f'give it a name: env.KernelWheel({package!r}, name="...")')
 
     def lock(self) -> None:
         """Take the tree for this run, if it changes anything; see :meth:`.tree.Tree.lock`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import sys
 from pathlib import Path, PurePath
 from typing import Any, NoReturn
@@ -27,6 +28,9 @@ from ..define.settings import (
 from . import command_line, compat
 from .graph import PackageGraph
 from .run import BuildRun, begun_run, current_run
+
+DISTRIBUTION = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+"""The name of a distribution: https://packaging.python.org/en/latest/specifications/name-normalization/"""
 
 PREFIX = "KERNELWRIGHT_"
 """Construction variables have this prefix, because SCons reserves the plain name TARGETS for itself."""
@@ -92,12 +96,13 @@ def _require_utf8(folder: str) -> None:
         raise SettingsError(message, Where(stage="settings"), "rename it") from None
 
 
-def kernel_wheel(env: Any, package: Any = None) -> Any:
-    """``env.KernelWheel(name)``: have ``scons wheel`` put a wheel of a package into ``dist/``.
+def kernel_wheel(env: Any, package: Any = None, name: str = "") -> Any:
+    """``env.KernelWheel(package)``: have ``scons wheel`` put a wheel of a package into ``dist/``.
 
     Arguments:
         package: import name of a package of ``KernelPackage``, or what that returned; left out, it is the one that
             pyproject.toml names.
+        name: of the distribution; left out, it is that of the project. Each further package needs one of its own.
 
     Returns:
         The alias ``wheel``.
@@ -105,21 +110,19 @@ def kernel_wheel(env: Any, package: Any = None) -> Any:
     begun = begun_run(env)
     named = env["KERNELWRIGHT_TABLE"].get("package", "") if package is None else package
     where = Where(stage="settings", location=f"KernelWheel({shown(named)})")
-    name, added = next((pair for pair in (begun.packages if begun else {}).items() if _is_of(pair, named)), ("", None))
+    added = next((pair[1] for pair in (begun.packages if begun else {}).items() if _is_of(pair, named)), None)
     try:
         if added is None:
             raise SettingsError(f"there is no package {shown(named)}", where, "call env.KernelPackage for it before")
-        run = added[0].run
-        if run.wheel_of not in (None, name):
-            message = f"the project's wheel is that of {shown(run.wheel_of)} already, and a project has one name"
-            raise SettingsError(message, where, "put the other package into a project of its own")
-        run.wheel_of = name
+        if not isinstance(name, str) or (name and DISTRIBUTION.fullmatch(name) is None):
+            remedy = "use letters, digits, dots, dashes and underscores, with a letter or a digit at either end"
+            raise SettingsError(f"name is {shown(name)}, which no distribution can have", where, remedy)
         if "wheel" not in command_line.targets() or command_line.is_passive():
             # Nothing is read, or imported, for a wheel that is not wanted.
             return env.Alias("wheel")
         graph, nodes = added
         with compat.unchecked_nodes():
-            return graph.add_wheel(nodes)
+            return graph.add_wheel(nodes, name)
     except KernelwrightError as error:
         stop(error, begun)
     except OSError as error:

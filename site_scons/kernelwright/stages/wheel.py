@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ from .stage import Stage, files_in
 from .stage_run import StageRun
 
 if TYPE_CHECKING:
+    from ..package.content import BuiltFiles
     from ..package.project import Project
     from ..package.source import Source
     from .context import Context
@@ -46,6 +47,7 @@ class Wheels:
     Arguments:
         project: what the wheel of the package says of itself.
         providers: arch -> what the wheel with its device code says; none, if the package is not split.
+        partial: what takes the place of both if the package lacks something; None: a run makes no such package.
         limit: the largest size of a wheel; empty: there is none.
         writers: what decides what a wheel's bytes are.
         folder: that of the package, whose manifest is a source.
@@ -55,6 +57,7 @@ class Wheels:
     package: str
     project: Project
     providers: Mapping[str, Project]
+    partial: tuple[Project, Mapping[str, Project]] | None
     source: Source
     limit: str
     writers: tuple[str, ...]
@@ -63,20 +66,33 @@ class Wheels:
 
     def make(self, scratch: Path, stage: StageRun) -> None:
         """Write the wheels, look into them, and note their names."""
-        wheels = _written(self, scratch)
-        _check(wheels, self, stage)
+        from ..package.content import read_built
+
+        built = read_built(self.folder, self.package)
+        request = self
+        if self.partial and built.is_partial:
+            request = replace(self, project=self.partial[0], providers=self.partial[1])
+        wheels = _written(request, built, scratch)
+        _check(wheels, request, stage)
         names = {stem: wheel.name for stem, wheel in wheels.items()}
         (scratch / "wheel.json").write_text(pretty_json({"names": names}), encoding="utf-8")
         for stem, wheel in wheels.items():
             wheel.rename(scratch / f"{stem}.whl")
 
 
-def publish(stage: Stage, context: Context) -> KernelwrightError | None:
-    """Put the wheels that the stage has made into ``dist/``; what went wrong, as an error that a user can read."""
+def publish(stage: Stage, context: Context, replacing: bool) -> KernelwrightError | None:
+    """Put the wheels that the stage has made into ``dist/``; what went wrong, as an error that a user can read.
+
+    Arguments:
+        replacing: whether they take the place of wheels of the same name with other content.
+    """
     dist = context.run.top / "dist"
     *wheels, record = map(Path, stage.paths)
     try:
-        put_into(dist, wheels, record, context)
+        if list_file := os.environ.get(WHEEL_LIST):
+            _hand_over(Path(list_file), wheels, record)
+        else:
+            put_into(dist, wheels, record, context, replacing)
     except KernelwrightError as error:
         return error
     except OSError as error:
@@ -96,8 +112,19 @@ def _refused(error: OSError, dist: Path) -> KernelwrightError:
     return KernelwrightError(message, Where(stage=NAME), remedy)
 
 
-def put_into(dist: Path, wheels: Sequence[Path], record: Path, context: Context) -> None:
-    """Copy finished wheels to where users look for them, all or none; those that are there already stay."""
+def _hand_over(list_file: Path, wheels: Sequence[Path], record: Path) -> None:
+    """Tell the build backend, which has a folder of its own for wheels, where they are, and what they are called."""
+    names = read_json(record, _names, "run scons again")
+    with list_file.open("a") as stream:
+        stream.writelines(f"{names[wheel.stem]}\t{wheel}\n" for wheel in wheels)
+
+
+def put_into(dist: Path, wheels: Sequence[Path], record: Path, context: Context, replacing: bool = False) -> None:
+    """Copy finished wheels to where users look for them, all or none; those that are there already stay.
+
+    Raises:
+        KernelwrightError: a wheel of that name with other content is there, and ``replacing`` is false.
+    """
     names = read_json(record, _names, "run scons again")
     # The package's wheel is copied last, so that it is never there without the wheels that it needs.
     places = {dist / names[wheel.stem]: wheel for wheel in reversed(wheels)}
@@ -105,13 +132,9 @@ def put_into(dist: Path, wheels: Sequence[Path], record: Path, context: Context)
         remove_stale_scratch(dist)
     changed = {target: wheel for target, wheel in places.items() if not _is_copy(target, wheel)}
     replaced = [target.name for target in changed if target.is_file()]
-    _require_no_less(changed)
+    if not replacing:
+        require_no_other(changed, ", or write scons --replace wheel")
     _copy_all(changed)
-    if list_file := os.environ.get(WHEEL_LIST):
-        with Path(list_file).open("a") as stream:
-            stream.writelines(
-                f"{'' if wheel.stem == MAIN else wheel.stem}\t{dist / names[wheel.stem]}\n" for wheel in wheels
-            )
     for line in size_table(kernel_sizes(context.package, context.work)):
         context.run.note(f"  {line}")
     for wheel in wheels:
@@ -138,23 +161,28 @@ def _is_copy(target: Path, wheel: Path) -> bool:
     return target.is_file() and sha256_of(target) == sha256_of(wheel)
 
 
-def _require_no_less(wheels: Mapping[Path, Path]) -> None:
-    """Raise a KernelwrightError if a wheel that was built partially would take the place of a whole one."""
+def require_no_other(wheels: Mapping[Path, Path], way_out: str = "") -> None:
+    """Raise a KernelwrightError if a wheel would take the place of one with other content; damaged ones do not count.
+
+    Arguments:
+        wheels: where it is to be -> where it is.
+        way_out: a further remedy.
+    """
     for target, wheel in wheels.items():
-        if target.is_file() and _is_whole(wheel) is False and _is_whole(target):
-            message = f"{target.parent.name}/{target.name} lacks nothing, and the wheel that was built now does"
-            remedy = f"move that one away, or give the project another version; this one is {wheel}"
-            raise KernelwrightError(message, Where(stage=NAME), remedy)
+        if target.is_file() and not _is_copy(target, wheel) and _is_wheel(target):
+            message = f"{target.parent.name}/{target.name} is there, with other content than the wheel that was built"
+            remedy = f"remove it, or give the project another version{way_out}"
+            raise KernelwrightError(message, Where(stage=NAME), f"{remedy}; the new one is {wheel}")
 
 
-def _is_whole(wheel: Path) -> bool | None:
-    """Whether a wheel lacks nothing because its build had errors; None: it cannot be read."""
-    from ..package.verify import gaps_of, manifest_of
+def _is_wheel(wheel: Path) -> bool:
+    """Whether a file is a wheel of a kernel package with all that it lists."""
+    from ..package.verify import manifest_of
 
     try:
-        return bool(manifest_of(wheel).raw) and not gaps_of(wheel)
+        return bool(manifest_of(wheel).raw)
     except KernelwrightError:
-        return None
+        return False
 
 
 def _copy_all(wheels: Mapping[Path, Path]) -> None:
@@ -189,10 +217,13 @@ def _require_size(stem: str, wheel: Path, request: Wheels, where: Where) -> None
         raise KernelwrightError(message, where, f"build fewer archs or variants; the largest kernels are {largest}")
 
 
-def make(context: Context, definitions: Sequence[str], manifest: str, outside: Sequence[str] = ()) -> Stage:
+def make(
+    context: Context, definitions: Sequence[str], manifest: str, outside: Sequence[str] = (), name: str = ""
+) -> Stage:
     """The stage that writes the wheels of a package.
 
     Arguments:
+        name: of a distribution of its own, for a further package of a project; empty: it is that of the project.
         definitions: the definition files, relative to the project's folder.
         manifest: path of the package's manifest.json.
         outside: names of the files outside of the project that the kernels depend on.
@@ -202,38 +233,46 @@ def make(context: Context, definitions: Sequence[str], manifest: str, outside: S
     """
     from ..define.settings import read_document
     from ..package.platform import require_platform
-    from ..package.project import provider_project, read_project
+    from ..package.project import PARTIAL, Own, provider_project, read_project
     from ..package.source import find_source
 
     require_platform()
     top, settings = context.run.top, context.settings
-    name, archs = settings.package, settings.providers
+    package, archs = settings.package, settings.providers
     document = read_document(top / "pyproject.toml")
     called = backends.resolve(settings.backends, settings.targets)
-    project = read_project(top, document, providers=archs, called_through=called)
+
+    def described(own: Own) -> tuple[Project, dict[str, Project]]:
+        named = {arch: provider_package(package, arch) for arch in archs}
+        providers = {arch: provider_project(top, document, arch, named[arch], own) for arch in archs}
+        return read_project(top, document, providers=archs, called_through=called, own=own), providers
+
+    own = Own(name)
+    project, providers = described(own)
     request = Wheels(
-        package=name,
+        package=package,
         project=project,
-        providers={arch: provider_project(top, document, arch, provider_package(name, arch)) for arch in archs},
+        providers=providers,
+        partial=described(own.labelled(PARTIAL)) if context.run.partial else None,
         source=find_source(top, definitions, outside),
         limit=settings.max_wheel_size or "",
         writers=(VERSION, *(f"{writer} {version(writer)}" for writer in WRITERS)),
         folder=context.package,
         work=context.work,
     )
-    outputs = files_in(context.wheels / name, (*(f"{stem}.whl" for stem in (MAIN, *archs)), "wheel.json"))
+    outputs = files_in(context.wheels / package, (*(f"{stem}.whl" for stem in (MAIN, *archs)), "wheel.json"))
     sources = [manifest, *(f"{top}/{file}" for file in project.files)]
     return Stage("WHEEL", project.name, Where(stage=NAME), request, outputs, sources, cacheable=False)
 
 
-def _written(request: Wheels, scratch: Path) -> dict[str, Path]:
+def _written(request: Wheels, built: BuiltFiles, scratch: Path) -> dict[str, Path]:
     """Write the wheels. The name of the package's wheel has the platform that its libraries need.
 
     Returns:
         Stem -> path.
     """
     from ..package.archive import ANY, wheel_name, write_wheel
-    from ..package.content import package_files, provider_files, read_built
+    from ..package.content import package_files, provider_files
     from ..package.manifest import linked_libraries
     from ..package.platform import UNTAGGED, platform_tag
 
@@ -242,7 +281,7 @@ def _written(request: Wheels, scratch: Path) -> dict[str, Path]:
         write_wheel(path, project, files, platform, source.time)
         return path
 
-    built, project, source = read_built(request.folder, request.package), request.project, request.source
+    project, source = request.project, request.source
     files = package_files(built, project, source)
     has_libraries = any(name.endswith(".so") for name in files)
     others = linked_libraries(decoded(built.manifest))
