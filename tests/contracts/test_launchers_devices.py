@@ -153,18 +153,38 @@ def test_compressed_code_needs_a_driver_that_can_decompress_it(launcher, tmp_pat
     assert process.run(REFUSAL, version=12040) == "nothing was raised\n" and process.calls("load") == ["sm_80"]
 
 
+OLD_DRIVER = (
+    "RuntimeError: kernel 'scale': the code of variant default for cuda:0 ({arch}) needs a driver for CUDA {needed} or "
+    "newer; this one is for CUDA {has}\n  remedy: install an NVIDIA driver for CUDA {needed}{number}, or compile it "
+    "with CUDA {has}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "capability", "version", "loaded", "said"),
+    [
+        (12080, 80, 12000, ["sm_80"], ""),  # machine code needs the major version only
+        (12080, 90, 12070, [], OLD_DRIVER.format(arch="compute_80", needed="12.8", has="12.7", number="")),
+        (12080, 90, 12080, ["compute_80"], ""),
+        (13000, 80, 12090, [], OLD_DRIVER.format(arch="sm_80", needed="13.0", has="12.9", number=" (580 or newer)")),
+        (0, 80, 12000, ["sm_80"], ""),  # not known, so the driver decides
+        (13000, 75, 12000, [], "cuda:0 is an sm_75, and variant default was built for sm_80, compute_80"),
+    ],
+)
+def test_code_that_the_driver_is_too_old_for_is_not_loaded_and_both_versions_are_named(
+    launcher, tmp_path, tmp_path_factory, toolkit, capability, version, loaded, said
+):
+    process = of_scale(launcher, tmp_path_factory, tmp_path, ("sm_80", "compute_80"), toolkit=toolkit)
+    assert said in process.run(REFUSAL, capability=capability, version=version)
+    assert process.calls("load") == loaded
+
+
 # ---- errors of the driver
 
 
 @pytest.mark.parametrize(
     ("toolkit", "driver", "says"),
     [
-        (
-            13000,
-            12080,
-            "its device code was made with CUDA 13.0, and the driver is for CUDA 12.8\n"
-            "  remedy: install an NVIDIA driver for CUDA 13.0 (580 or newer), or compile it with CUDA 12.8",
-        ),
         (
             12040,
             12020,

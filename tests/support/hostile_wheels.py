@@ -29,6 +29,7 @@ from kernelwright.core.version import VERSION
 from kernelwright.package.archive import ANY, write_wheel
 from kernelwright.package.assemble import assemble
 from kernelwright.package.content import BuiltFiles, Image, package_files, provider_files, read_built
+from kernelwright.package.drivers import with_driver
 from kernelwright.package.manifest import BuiltPackage, PackagedKernel, sealed_document
 from kernelwright.package.platform import UNTAGGED, platform_tag
 from kernelwright.package.project import provider_project, read_project
@@ -39,6 +40,7 @@ SOURCE = Source("a" * 40, False, TIME)
 LAUNCHER = "_lib/libkernelwright-0123456789abcdef.so"
 LEVELS = ("x86-64", "x86-64-v3")
 GPUS = ("sm_80", "compute_80")
+DRIVERS = dict.fromkeys(GPUS, "12.0")
 PTX_CODE = b"//\n.version 8.0\n.target sm_80\n.address_size 64\n"
 
 
@@ -84,8 +86,8 @@ def kernel_entries(images: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[st
         name: {} if images else {"library": f"_lib/{name}.so", "launcher": LAUNCHER} for name in ("add", "scale")
     }
     return {
-        "add": {"doc": "a + b", **libraries["add"], "outputs": ["c"], "variants": [added]},
-        "scale": {"doc": "2 x", **libraries["scale"], "outputs": ["y"], "variants": scale},
+        "add": {"doc": "a + b", **libraries["add"], "outputs": ["c"], "drivers": DRIVERS, "variants": [added]},
+        "scale": {"doc": "2 x", **libraries["scale"], "outputs": ["y"], "drivers": DRIVERS, "variants": scale},
     }
 
 
@@ -131,6 +133,7 @@ def wheel_of(folder: Path, backends: tuple[str, ...], scripts: Mapping[str, str]
     document = {"project": {"name": "demo", "version": "1.0", "scripts": dict(scripts)}}
     project = read_project(folder, document, called_through=backends)
     files = package_files(read_built(folder / "demo", "demo"), project, SOURCE)
+    project = with_driver(project, files)
     tag = ANY
     if any(name.endswith(".so") for name in files):
         draft = folder / f"demo-1.0-py3-none-{UNTAGGED}.whl"
@@ -187,7 +190,8 @@ def provider_wheel(folder: Path, arch: str = "sm_80", version: str = "1.0") -> P
     document = {"project": {"name": "demo", "version": version}}
     project = provider_project(folder, document, arch, f"demo_{arch}")
     path = folder / f"{project.name}-{version}-py3-none-any.whl"
-    write_wheel(path, project, provider_files(built, project, Source("", False, TIME), arch), ANY, TIME)
+    files = provider_files(built, project, Source("", False, TIME), arch)
+    write_wheel(path, with_driver(project, files), files, ANY, TIME)
     return path
 
 
@@ -675,6 +679,20 @@ MANIFEST: dict[str, tuple[Change, str]] = {
             ]
         ),
         "kernel scale has no device code for sm_90",
+    ),
+    "a driver that is a lie": (
+        has(drivers={**DRIVERS, "compute_80": "12.1"}),
+        "kernel scale: the code for compute_80 needs a driver for CUDA 12.0, and the manifest says 12.1",
+    ),
+    "a driver that is left out": (
+        has(drivers={"sm_80": "12.0"}),
+        "kernel scale: the manifest does not say which driver the code for ptx sm_80 needs",
+    ),
+    "a driver that there is not": (has(drivers={"sm_80": "evil"}), "a driver for CUDA 'evil', which there is not"),
+    "a driver for no GPU": (has(drivers={"evil": "12.0"}), "a driver for 'evil', which is no arch of a GPU"),
+    "another driver in METADATA": (
+        metadata(b"(>=525.60.13)", b"(>=418)"),
+        "METADATA requires 'nvidia-driver (>=418)', and its manifest lists nvidia-driver (>=525.60.13)",
     ),
     "a kernel with a key of its own": (has(evil=1), "kernels.scale.evil is not expected"),
     "resources of another arch": (of_unit(resources={"sm_90": {}}), "variant dtype-float32 uses resources of an arch"),

@@ -128,7 +128,7 @@ def test_the_wheel_needs_nothing_of_tilelang(project):
     project.scons("wheel")
     (wheel,) = (project.folder / "dist").glob("*.whl")
     verified = subprocess.run([sys.executable, "-m", "kernelwright", "verify", wheel], capture_output=True, text=True)
-    assert verified.stdout == f"{wheel.name}: all well\n"
+    assert verified.stdout.startswith(f"{wheel.name}: all well\n")
     for library in (project.folder / "build/demo/_lib").glob("[dgms]*.so"):
         assert library.stat().st_size < 100_000
         assert not re.search(rb"tilelang|tvm_runtime", library.read_bytes())
@@ -191,7 +191,7 @@ def test_the_example_is_built_and_its_wheel_is_well(tmp_path):
     assert (labels["LOWER"], labels["CUBIN"]) == (4, 4)
     (wheel,) = (project.folder / "dist").glob("*.whl")
     verified = subprocess.run([sys.executable, "-m", "kernelwright", "verify", wheel], capture_output=True, text=True)
-    assert verified.stdout == f"{wheel.name}: all well\n"
+    assert verified.stdout.startswith(f"{wheel.name}: all well\n")
     signature = signature_of(project, "build/kernels/tile_kernels/attention/causal-True/cuda")
     assert signature["launches"][0]["grid"] == ["(length + 127) // 128", 16, "batch"]
 

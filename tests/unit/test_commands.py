@@ -18,6 +18,7 @@ from kernelwright.commands.init import HIDDEN, TEMPLATE, make_project
 from kernelwright.commands.tool import TOOLS, print_tool
 from kernelwright.commands.verify import LONGEST_PROBLEM, MOST_PROBLEMS
 from kernelwright.core.errors import KernelwrightError, SettingsError, ToolchainError, Where
+from kernelwright.core.records import Record
 from kernelwright.toolchain.distribution import Distribution
 from kernelwright.toolchain.elsewhere import Elsewhere
 
@@ -141,6 +142,7 @@ def wheels(tmp_path, monkeypatch):
     monkeypatch.setattr(verify_module, "verify_wheel", verify_wheel)
     monkeypatch.setattr(verify_module, "verify_together", lambda paths: found["together"] if len(paths) > 1 else [])
     monkeypatch.setattr(verify_module, "gaps_of", lambda path: [])
+    monkeypatch.setattr(verify_module, "manifest_of", lambda path: Record({"arch": "sm_80", "driver": "12.8"}, ""))
     return found
 
 
@@ -149,11 +151,12 @@ def test_wheels_that_are_well_end_with_0_and_each_problem_with_1(wheels, capsys)
         **{"a.whl": [], "b.whl": [], "bad.whl": ["it is damaged"], "none.whl": KernelwrightError("none.whl: is none")},
     }
     assert main(["verify", "a.whl", "b.whl"]) == 0
-    assert capsys.readouterr() == ("a.whl: all well\nb.whl: all well\n", "")
+    driver = "  driver: 570.26 (CUDA 12.8) or newer for sm_80\n"
+    assert capsys.readouterr() == (f"a.whl: all well\n{driver}b.whl: all well\n{driver}", "")
     assert main(["verify", "a.whl", "bad.whl"]) == 1
-    assert capsys.readouterr() == ("a.whl: all well\n", "kernelwright: bad.whl: it is damaged\n")
+    assert capsys.readouterr() == (f"a.whl: all well\n{driver}", "kernelwright: bad.whl: it is damaged\n")
     assert main(["verify", "none.whl", "a.whl"]) == 1
-    assert capsys.readouterr() == ("a.whl: all well\n", "kernelwright: none.whl: is none\n")
+    assert capsys.readouterr() == (f"a.whl: all well\n{driver}", "kernelwright: none.whl: is none\n")
     wheels["together"] = ["they are of two builds"]
     assert main(["verify", "a.whl", "b.whl"]) == 1
     assert capsys.readouterr() == ("", "kernelwright: they are of two builds\n")

@@ -18,6 +18,7 @@ from kernelwright.runtime.loader import SCHEMA
 
 PROJECT = Project("acme_demo", "Acme-Demo", "1.0", b"", "", {}, ())
 SOURCE = Source("a" * 40, True, 0)
+CODE = b".version 8.5\n.target sm_80\n"
 SPLIT = {"folder": "../work", "packages": {"sm_80": "acme.demo_sm_80", "sm_90a": "acme.demo_sm_90a"}}
 
 
@@ -34,8 +35,8 @@ def build(top: Path, device_code: dict[str, Any] | None = None, files: tuple[str
         (folder / name).write_bytes(name.encode())
         listed[name] = {"sha256": digest(name.encode()), "size": len(name)}
     (top / "work/k").mkdir(parents=True)
-    (top / "work/k/sm_80.cubin").write_bytes(b"cubin")
-    image = {"file": "k/sm_80.cubin", "sha256": digest(b"cubin"), "size": 5}
+    (top / "work/k/sm_80.cubin").write_bytes(CODE)
+    image = {"file": "k/sm_80.cubin", "sha256": digest(CODE), "size": len(CODE)}
     document = {
         "schema": SCHEMA,
         "package": "acme.demo",
@@ -73,7 +74,7 @@ def test_a_wheel_of_device_code_says_what_it_belongs_to(tmp_path: Path) -> None:
     built = read_built(build(tmp_path, SPLIT), "acme.demo")
     files = provider_files(built, PROJECT, SOURCE, "sm_80")
     assert sorted(files) == [f"acme/demo_sm_80/{name}" for name in ("__init__.py", "k/sm_80.cubin", "manifest.json")]
-    assert files["acme/demo_sm_80/k/sm_80.cubin"] == b"cubin"
+    assert files["acme/demo_sm_80/k/sm_80.cubin"] == CODE
     init = files["acme/demo_sm_80/__init__.py"]
     assert b"device code of acme.demo for sm_80" in init
     manifest = json.loads(files["acme/demo_sm_80/manifest.json"])
@@ -83,11 +84,12 @@ def test_a_wheel_of_device_code_says_what_it_belongs_to(tmp_path: Path) -> None:
         "package": "acme.demo",
         "arch": "sm_80",
         "version": "1.0",
+        "driver": "12.5",
         "kernelwright": VERSION,
         "source": {"commit": "a" * 40, "dirty": True},
         "files": {
             "__init__.py": {"sha256": digest(init), "size": len(init)},
-            "k/sm_80.cubin": {"sha256": digest(b"cubin"), "size": 5},
+            "k/sm_80.cubin": {"sha256": digest(CODE), "size": len(CODE)},
         },
     }
     assert list(manifest["files"]) == sorted(manifest["files"])

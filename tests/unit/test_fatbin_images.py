@@ -35,12 +35,24 @@ A, F = 0x10_0000, 0x20_0000
 
 
 def image(
-    kind: int, number: int, data: bytes, *, flags: int = 0, packed: int = 0, size: int = 0, gap: int = 0
+    kind: int,
+    number: int,
+    data: bytes,
+    *,
+    flags: int = 0,
+    packed: int = 0,
+    size: int = 0,
+    gap: int = 0,
+    version: tuple[int, int] = (0, 8),
 ) -> bytes:
-    """One image as a fatbin has it, with some bytes of padding behind it and some between its header and its data."""
+    """One image as a fatbin has it, with some bytes of padding behind it and some between its header and its data.
+
+    Arguments:
+        version: minor and major version: of PTX; the first number is the ABI of a cubin.
+    """
     padded = data + bytes(-len(data) % 8)
     header = ENTRY.pack(
-        kind, 257, ENTRY.size + gap, len(padded), packed, 0, 0, 8, number, 0, 0, flags, 0, size or len(data)
+        kind, 257, ENTRY.size + gap, len(padded), packed, 0, *version, number, 0, 0, flags, 0, size or len(data)
     )
     return header + bytes(max(0, gap)) + padded
 
@@ -129,9 +141,9 @@ def test_images_say_what_they_are_for() -> None:
         image(PTX, 80, b"ptx", gap=16),
     )
     assert [*images_in(container(*images))] == [
-        PackedImage("sm_90a", b"cubin with suffix" + bytes(7)),
-        PackedImage("sm_100f", b"family" + bytes(2)),
-        PackedImage("compute_80", b"ptx" + bytes(5)),
+        PackedImage("sm_90a", b"cubin with suffix" + bytes(7), 12000),
+        PackedImage("sm_100f", b"family" + bytes(2), 12080),
+        PackedImage("compute_80", b"ptx" + bytes(5), 12000),
     ]
     assert [*images_in(container())] == []
 
@@ -142,7 +154,7 @@ def test_a_compressed_image_is_unpacked_up_to_a_limit(monkeypatch: pytest.Monkey
     made = image(CUBIN, 80, packed, flags=LZ4, packed=len(packed), size=len(content))
     assert len(packed) < 50
     monkeypatch.setattr(fatbin, "LARGEST", len(content))
-    assert [*images_in(container(made))] == [PackedImage("sm_80", content)]
+    assert [*images_in(container(made))] == [PackedImage("sm_80", content, 12000)]
     monkeypatch.setattr(fatbin, "LARGEST", len(content) - 1)
     with pytest.raises(ValueError, match="249 are the most that are unpacked"):
         list(images_in(container(made)))

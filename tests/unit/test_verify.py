@@ -160,7 +160,7 @@ def test_one_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path, capsys
     zipped = shutil.copyfile(wheel, tmp_path / "x.zip")
     assert verify([tmp_path / "missing.whl", wheel, zipped, tmp_path / "gone.whl"]) == 1
     output = capsys.readouterr()
-    assert output.out == f"{NAME}: all well\n"
+    assert output.out == f"{NAME}: all well\n  driver: 525.60.13 (CUDA 12.0) or newer for sm_80\n"
     for name in ("missing.whl", "gone.whl", "x.zip: its name"):
         assert output.err.count(name) >= 1
 

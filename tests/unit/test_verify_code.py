@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 from kernelwright.core.records import Record
-from kernelwright.package.device_code import arch_problems, device_archs, image_problem, library_problem
+from kernelwright.package.device_code import (
+    arch_problems,
+    device_archs,
+    drivers_of,
+    image_problem,
+    library_problem,
+)
+from kernelwright.package.drivers import driver_problems
 from kernelwright.package.package_files import Content, split_problems
 from kernelwright.package.project import read_project
 from kernelwright.toolchain.fatbin import CUBIN, PTX
@@ -52,6 +59,33 @@ ARCHS = ["x86-64", "x86-64-v3", "sm_80", "compute_80"]
 )
 def test_code_says_what_it_is_for(data: bytes, archs: list[str]) -> None:
     assert list(device_archs(data)) == archs
+
+
+@pytest.mark.parametrize(
+    ("data", "needed"),
+    [
+        (cubin(80, abi=7) + cubin(90), {"sm_80": 12000, "sm_90": 13000}),
+        (cubin(100, abi=7) + cubin(103, abi=7), {"sm_100": 12080, "sm_103": 12090}),
+        (PTX_CODE.replace(b"8.0", b"8.5") % b"sm_80" + PTX_CODE % b"sm_90", {"ptx sm_80": 12050, "ptx sm_90": 12000}),
+        (container(image(CUBIN, 80, cubin(80, abi=7), version=(7, 1))), {"sm_80": 12000}),
+        (container(image(PTX, 80, PTX_CODE % b"sm_80", version=(0, 9))), {"ptx sm_80": 13000}),
+    ],
+)
+def test_code_says_which_driver_it_needs(data: bytes, needed: dict[str, int]) -> None:
+    assert drivers_of(data) == needed
+    told = {arch.replace("ptx sm", "compute"): driver for arch, driver in needed.items()}
+    assert list(driver_problems("it", told, [data])) == []
+    first = next(iter(told))
+    (problem,) = driver_problems("it", told | {first: 12010}, [data])
+    assert problem.startswith(f"it: the code for {first} needs a driver for CUDA") and "says 12.1" in problem
+    del told[first]
+    (problem,) = driver_problems("it", told, [data])
+    assert "the manifest does not say which driver" in problem
+
+
+def test_ptx_that_is_newer_than_all_that_is_known_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"PTX has the version 10\.1, which is not known"):
+        drivers_of(PTX_CODE.replace(b"8.0", b"10.1") % b"sm_80")
 
 
 @pytest.mark.parametrize("inside", [cubin(90), b"nothing", cubin(80) + cubin(90)])

@@ -70,13 +70,15 @@ def test_name_metadata_and_files(made: Project) -> None:
         "Project-URL: Source, https://example.org/demo",
         "Classifier: Topic :: Software Development",
         "Requires-Dist: numpy",
+        "Requires-External: nvidia-driver (>=580.65.06)",
     ):
         assert line in metadata_of(wheel).splitlines()
     assert "Requires-Dist: apache-tvm-ffi" in metadata_of(wheel) and "with a letter: \u00e9" in metadata_of(wheel)
     assert source_in(wheel) == {"commit": git(made.folder, "rev-parse", "HEAD").strip(), "dirty": False}
     command = [sys.executable, "-m", "kernelwright", "verify", "--entry-points", str(wheel)]
     done = subprocess.run(command, env=build_environment(), capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{wheel.name}: all well\n", "")
+    driver = "  driver: 580.65.06 (CUDA 13.0) or newer for sm_80, compute_80, sm_90a\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{wheel.name}: all well\n{driver}", "")
 
 
 def test_a_second_run_makes_nothing_and_a_change_makes_another(made: Project, tmp_path: Path) -> None:

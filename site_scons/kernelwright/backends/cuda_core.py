@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from ..core.driver import of_toolkit
 from ..core.dtype import Dtype, number_kind
 from ..core.errors import KernelwrightError, Where, shown
 from ..core.need import Need
@@ -155,6 +156,9 @@ def _module(kernel: KernelPlan) -> Iterator[str]:
     yield HEAD.format(kernel=name, arrays=arrays, names=", ".join(sorted(used, key=str.lower)))
     yield f'DRIVER = {kernel.driver}\n"""The CUDA version that a driver must be for to read the images; 0: any."""\n'
     yield f'\nTOOLKIT = {kernel.toolkit}\n"""The CUDA version of the compiler that made the images; 0: not known."""\n'
+    archs = dict.fromkeys(arch for unit in units for arch in unit.images)
+    drivers = {arch: driver for arch in archs if (driver := of_toolkit(arch, kernel.toolkit))}
+    yield f'\nDRIVERS = {drivers}\n"""arch -> the CUDA version that a driver must be for, where it is known."""\n'
     yield from functions
     yield "\n\n"
     yield _table("VARIANTS", _by_source(kernel, [f"_variant_{number}" for number in range(len(units))]))

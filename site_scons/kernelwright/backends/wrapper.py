@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 
 from ..core.arch import CPU_LEVELS, CudaArch
+from ..core.driver import of_toolkit
 from ..core.errors import KernelwrightError, Where
 from ..core.signature import SPREAD_CLUSTERS, DeviceKernel, Structure
 from ..runtime.tables import DeviceTable
@@ -307,7 +308,8 @@ class _Wrapper:
             embedded = "KW_IN_OBJECTS" if unit.exported else image_symbol(number, arch)
             place = f".file = {c_string(path)}" if self._split and not unit.exported else f".data = {embedded}"
             name = f", .symbol = {c_string(unit.names[arch])}" if unit.names else ""
-            yield f"  {_image(arch, place + name, unit.where)},"
+            driver = of_toolkit(arch, self._kernel.toolkit)
+            yield f"  {_image(arch, driver, place + name, unit.where)},"
 
     def _host_code(self, number: str, unit: LoweredUnit) -> None:
         """Include host.c. Its calls go to the launcher, and its globals are renamed: every host.c has the same."""
@@ -346,7 +348,7 @@ def _table(number: int, table: DeviceTable) -> str:
     return "{" + ", ".join(fields) + "}"
 
 
-def _image(arch: str, place: str, where: Where) -> str:
+def _image(arch: str, driver: int, place: str, where: Where) -> str:
     """The row of an image; ``place`` is the field that says where it is."""
     cuda_arch = CudaArch.of(arch)
     if not cuda_arch:
@@ -354,6 +356,7 @@ def _image(arch: str, place: str, where: Where) -> str:
     fields = [f".arch = {c_string(arch)}", f".capability = {cuda_arch.number}"]
     fields += [".ptx = true"] if cuda_arch.is_ptx else []
     fields += [f".suffix = '{cuda_arch.suffix}'"] if cuda_arch.suffix else []
+    fields += [f".driver = {driver}"] if driver else []
     return "{" + ", ".join([*fields, place]) + "}"
 
 

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..core.driver import version_text
 from ..core.errors import KernelwrightError, Where
 from ..core.records import Record, decoded, read_json
 from ..core.version import VERSION
 from ..runtime.loader import SCHEMA
 from .assemble import IMAGES, provider_package
+from .device_code import drivers_of
 from .manifest import listed, sealed_document
 from .project import Project, distribution_of
 from .source import Source
@@ -121,6 +123,7 @@ def provider_files(built: BuiltFiles, project: Project, source: Source, arch: st
         "package": built.name,
         "arch": arch,
         "version": project.version,
+        "driver": version_text(max(driver for data in content.values() for driver in drivers_of(data).values())),
         "kernelwright": VERSION,
         "source": source.as_json(),
         "files": {name: listed(data) for name, data in sorted(content.items())},

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterator
 
 from ..core.arch import CPU_LEVELS, is_ptx, real_arch, without_suffix
+from ..core.driver import CUDA_13_ABI, of_cubin, of_ptx
 from ..toolchain.fatbin import MAGIC, fatbin_ranges, images_in
 
 CUDA = 190
@@ -39,7 +40,7 @@ ABIS = (0, 3)
 BEGINS = {".cubin": ELF, ".fatbin": MAGIC}
 """What files of device code begin with."""
 
-PTX = re.compile(rb"\.version [0-9.]+\s+\.target (sm_[0-9]+[af]?)")
+PTX = re.compile(rb"\.version ([0-9]+)\.([0-9]+)\s+\.target (sm_[0-9]+[af]?)")
 CPU_BUILDS = re.compile(rb"llvm \((x86[a-z0-9-]+(?:, x86[a-z0-9-]+)*)\)")
 """What a library says of itself in messages."""
 
@@ -136,31 +137,53 @@ def arch_problems(kernel: str, claimed: set[str], library: bytes, exact: bool = 
 def device_archs(data: bytes) -> Iterator[str]:
     """The archs of the device code in a library or another file: ``sm_90`` for a cubin, ``ptx sm_80`` for PTX.
 
+    Raises:
+        ValueError: as :func:`device_code`.
+    """
+    yield from (arch for arch, _ in device_code(data))
+
+
+def drivers_of(data: bytes) -> dict[str, int]:
+    """What the device code in a library or another file needs of a driver: arch, as there -> CUDA version.
+
+    Raises:
+        ValueError: as :func:`device_code`.
+    """
+    needed: dict[str, int] = {}
+    for arch, driver in device_code(data):
+        needed[arch] = max(driver, needed.get(arch, 0))
+    return needed
+
+
+def device_code(data: bytes) -> Iterator[tuple[str, int]]:
+    """The archs of the device code in a library or another file, each with the CUDA version that a driver must be for.
+
     A cubin does not tell sm_90 from sm_90a: the number is all that the flags of its header have. A fatbin does. What is
     in a fatbin must be for the same arch as the fatbin says, as far as this Python can decompress it.
 
     Raises:
-        ValueError: a fatbin is damaged, or has other code in it than its header says.
+        ValueError: a fatbin is damaged, or has other code in it than its header says; or PTX is of an unknown version.
     """
     begin = 0
     for start, end in fatbin_ranges(data):
-        yield from _bare_archs(data[begin:start])
+        yield from _bare_code(data[begin:start])
         for image in images_in(data[start:end]):
-            inside = set(_bare_archs(image.content)) if image.content is not None else None
+            inside = {arch for arch, _ in _bare_code(image.content)} if image.content is not None else None
             if inside is not None and inside != {claim(image.arch, False)}:
                 raise ValueError(f"a fatbin for {image.arch} has code for {', '.join(inside) or 'no arch'} in it")
-            yield claim(image.arch, True)
+            yield claim(image.arch, True), image.driver
         begin = end
-    yield from _bare_archs(data[begin:])
+    yield from _bare_code(data[begin:])
 
 
-def _bare_archs(data: bytes) -> Iterator[str]:
-    """The archs of cubins and PTX that are in no fatbin."""
+def _bare_code(data: bytes) -> Iterator[tuple[str, int]]:
+    """The archs of cubins and PTX that are in no fatbin, and what they need."""
     for match in re.finditer(rb"\x7fELF\x02\x01", data):
         header = data[match.start() : match.start() + 64]
         if int.from_bytes(header[18:20], "little") == CUDA:
             flags = int.from_bytes(header[48:52], "little")
             # The ABI of CUDA 13 has the number in the second byte, older ones in the first.
-            yield f"sm_{flags >> 8 & 0xFF if header[8] >= 8 else flags & 0xFF}"
-    for target in PTX.finditer(data):
-        yield f"ptx {without_suffix(target[1].decode())}"
+            number = flags >> 8 & 0xFF if header[8] >= CUDA_13_ABI else flags & 0xFF
+            yield f"sm_{number}", of_cubin(number, header[8])
+    for major, minor, target in PTX.findall(data):
+        yield f"ptx {without_suffix(target.decode())}", of_ptx((int(major), int(minor)))

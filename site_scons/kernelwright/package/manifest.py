@@ -24,6 +24,7 @@ from ..runtime.arguments import outputs_of
 from ..runtime.loader import DIGEST_LINE, SCHEMA
 from ..runtime.tables import DeviceTable
 from ..toolchain.pytorch import LIBRARIES as TORCH
+from .drivers import needed_by
 
 PYTORCH = "torch"
 """The front end of kernels that register operators with PyTorch."""
@@ -128,6 +129,7 @@ def make_entry(kernel: EntrySource) -> str:
     """The text of a kernel's part of the manifest."""
     described = [(variant, [unit.read_signature() for unit in variant.units]) for variant in kernel.variants]
     first = described[0][1][0]
+    drivers = needed_by(unit for variant in kernel.variants for unit in variant.units)
     entry = {
         "doc": kernel.doc,
         **({"frontend": kernel.frontend} if kernel.frontend != "tir" else {}),
@@ -140,6 +142,7 @@ def make_entry(kernel: EntrySource) -> str:
         **({"recorded": _recorded(described)} if "recorded" in first else {}),
         "outputs": outputs_of(first),
         **({"backward": kernel.backward} if kernel.backward else {}),
+        **({"drivers": drivers} if drivers else {}),
         **({"meaning": list(kernel.meaning)} if kernel.meaning else {}),
         **({"declared": kernel.declared} if kernel.declared is not None else {}),
         **({"tables": [table.to_json() for table in kernel.tables]} if kernel.tables else {}),

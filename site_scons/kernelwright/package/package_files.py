@@ -33,7 +33,14 @@ from .assemble import IMAGES, generated, library_of, outputs, product_of, provid
 from .content import PROVIDER_INIT, listed_images
 from .described import described, fields, requirements
 from .device_code import arch_problems, image_problem, library_problem, own_code_problems
-from .manifest import OF_SIZES, BuiltPackage, PackagedKernel, described_backends, sealed_document
+from .drivers import driver_problems, external, least_drivers, of_kernel
+from .manifest import (
+    OF_SIZES,
+    BuiltPackage,
+    PackagedKernel,
+    described_backends,
+    sealed_document,
+)
 from .project import extra_of
 from .torch_operators import operator_problems
 
@@ -54,11 +61,11 @@ OF_PACKAGE = (
 )
 OF_KERNEL = (
     *("backends", "doc", "frontend", "library", "launcher", "source_libraries", "libraries", "operators", "opaque"),
-    *("recorded", "outputs", "backward", "meaning", "declared", "tables", "variants"),
+    *("recorded", "outputs", "backward", "drivers", "meaning", "declared", "tables", "variants"),
 )
 OF_VARIANT = ("slug", "config", "archs", "tabled", "exported", "arguments", "symbols", *OF_SIZES, "units")
 OF_UNIT = ("target", "archs", "source_arch", "schedule", "source_digest", "signature", "resources", "images", "tools")
-OF_PROVIDER = ("schema", "package", "arch", "version", "kernelwright", "source", "files", "digest")
+OF_PROVIDER = ("schema", "package", "arch", "version", "driver", "kernelwright", "source", "files", "digest")
 """What there is in the manifest of a package: of it, and of its kernels and their parts; and in that of device code."""
 
 
@@ -143,6 +150,7 @@ def package_problems(content: Content) -> Iterator[str]:
     if not RELEASE.fullmatch(document.text("kernelwright")):
         yield f"its manifest names the version {shown(document.text('kernelwright'))}, which is none of Kernelwright's"
     yield from _name_problems(content)
+    yield from _external_problems(content)
     if is_provider:
         yield from _provider_problems(content)
         return
@@ -152,6 +160,13 @@ def package_problems(content: Content) -> Iterator[str]:
     problems += [*_image_problems(content)] if content.in_files and not content.split else []
     problems += [*split_problems(content)] if content.split else []
     yield from problems or _text_problems(content)
+
+
+def _external_problems(content: Content) -> Iterator[str]:
+    """METADATA says the same of drivers as the manifest."""
+    said, needed = fields(content.files, "METADATA", "Requires-External"), external(least_drivers(content.document))
+    if said != needed:
+        yield f"METADATA requires {shown(', '.join(said))}, and its manifest lists {', '.join(needed) or 'no driver'}"
 
 
 def _name_problems(content: Content) -> Iterator[str]:
@@ -307,11 +322,14 @@ def _code_problems(name: str, kernel: Record, content: Content) -> Iterator[str]
     variants = kernel.records("variants")
     claimed = {arch for variant in variants for arch in variant.texts("archs")}
     if kernel.has("operators") or any(variant.has("exported") for variant in variants):
-        yield from dict.fromkeys(problem for each in code for problem in own_code_problems(name, claimed, each))
-        return
-    if content.in_files:
-        claimed = {arch for arch in claimed if arch in CPU_LEVELS}
-    yield from arch_problems(name, claimed, code[0], content.document.has("compress"))
+        problems = list(dict.fromkeys(problem for each in code for problem in own_code_problems(name, claimed, each)))
+    else:
+        if content.in_files:
+            claimed = {arch for arch in claimed if arch in CPU_LEVELS}
+        problems = [*arch_problems(name, claimed, code[0], content.document.has("compress"))]
+    yield from problems
+    if not problems and not content.in_files:
+        yield from driver_problems(f"kernel {name}", of_kernel(kernel), code)
 
 
 # ---- backends and files
@@ -414,9 +432,10 @@ def _provider_problems(content: Content) -> Iterator[str]:
     yield from _surplus(content, {*codes, "__init__.py", MANIFEST})
     if not codes:
         yield f"it has no device code for {arch}"
-    for path in sorted(codes):
-        if problem := image_problem(path, arch, content.file(path)):
-            yield f"{folder}{path} {problem}, and the wheel is for {arch}"
+    wrong = {path: problem for path in sorted(codes) if (problem := image_problem(path, arch, content.file(path)))}
+    yield from (f"{folder}{path} {problem}, and the wheel is for {arch}" for path, problem in wrong.items())
+    if codes and not wrong:
+        yield from driver_problems(f"the wheel for {arch}", least_drivers(document), map(content.file, sorted(codes)))
     init = PROVIDER_INIT.format(package=package, arch=arch).encode()
     if document.text("kernelwright") == VERSION and content.file("__init__.py") != init:
         yield f"{folder}__init__.py is not what Kernelwright {VERSION} writes"
@@ -432,6 +451,7 @@ def _provider_problems(content: Content) -> Iterator[str]:
 def _image_problems(content: Content) -> Iterator[str]:
     """Every file of device code is there, and for the arch that the manifest says."""
     place, files = content.document.record("device_code").text("folder"), content.document.record("files")
+    codes = list[bytes]()
     for image in listed_images(content.document):
         path = f"{place}/{image.file}"
         expected = {"sha256": image.sha256, "size": image.size}
@@ -439,6 +459,9 @@ def _image_problems(content: Content) -> Iterator[str]:
             yield f"{content.folder}{path} is not the device code for {image.arch} that the manifest lists"
         elif problem := image_problem(path, image.arch, content.file(path)):
             yield f"{content.folder}{path} {problem}, and the manifest says {image.arch}"
+        else:
+            codes.append(content.file(path))
+    yield from driver_problems("the package", least_drivers(content.document), codes)
 
 
 def split_problems(content: Content) -> Iterator[str]:

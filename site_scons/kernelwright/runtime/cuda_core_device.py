@@ -185,10 +185,7 @@ class Cuda:
         text = f"\n  its device code was made with CUDA {version_text(made)}, and {own}"
         if has >= made:
             return f"{text}, which is new enough\n  remedy: install the package again: its device code may be damaged"
-        # This is PTX. It needs a driver of its own CUDA version, and not just one of the same major version.
-        number = "" if made % 1000 else f" ({_driver_for(made)} or newer)"
-        wanted = f"CUDA {version_text(made)}{number}"
-        return f"{text}\n  remedy: install an NVIDIA driver for {wanted}, or compile it with CUDA {version_text(has)}"
+        return text + newer_driver(made, has)
 
     # ---- devices and contexts
 
@@ -383,6 +380,13 @@ def _traced_back() -> str:
 def version_text(cuda: int) -> str:
     """The text of a CUDA version number (1000 * major + 10 * minor), such as ``12.4``."""
     return f"{cuda // 1000}.{cuda % 1000 // 10}"
+
+
+def newer_driver(needed: int, has: int) -> str:
+    """The remedy for a driver that is too old for some code. PTX needs one of its own CUDA version."""
+    number = "" if needed % 1000 else f" ({_driver_for(needed)} or newer)"
+    wanted = f"CUDA {version_text(needed)}{number}"
+    return f"\n  remedy: install an NVIDIA driver for {wanted}, or compile it with CUDA {version_text(has)}"
 
 
 def _driver_for(cuda: int) -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from . import cuda_core_tensor_maps as tensor_maps
 from .arch import is_ptx, suitable
-from .cuda_core_device import Cuda, Device, version_text
+from .cuda_core_device import Cuda, Device, newer_driver, version_text
 from .dtype import integer_range
 from .strides import told_stride
 
@@ -100,7 +101,8 @@ class DeviceCode:
         archs: those that it was built for.
         functions: the names of its device functions; by arch, if it has several sources.
         find_image: finds the best image that is installed.
-        driver: the CUDA version that a driver must be for to read the images, such as 12040; 0: any.
+        driver: the CUDA version that a driver must be for to decompress the images, such as 12040; 0: any.
+        drivers: arch -> the CUDA version that a driver must be for to read its image, where that is known.
     """
 
     cuda: Cuda
@@ -109,6 +111,7 @@ class DeviceCode:
     functions: tuple[str, ...] | Mapping[str, tuple[str, ...]]
     find_image: FindImage
     driver: int = 0
+    drivers: Mapping[str, int] = field(default_factory=dict)
     _loaded: dict[int, dict[str, Function]] = field(default_factory=dict)
     _archs: dict[int, str] = field(default_factory=dict)
 
@@ -126,16 +129,32 @@ class DeviceCode:
                 RuntimeError,
                 f"{device} is an {sm}, and variant {self.slug} was built for {built}\n  remedy: add {sm} to its archs",
             )
-        arch, path = self.find_image(self.cuda.kernel, self.slug, " ".join(archs), device.number, device.capability)
-        self._check_driver(arch)
+        has = self._driver_version()
+        usable = [arch for arch in archs if self.drivers.get(arch, 0) <= has]
+        if not usable:
+            self._refuse_driver(min(archs, key=lambda arch: self.drivers[arch]), has, device)
+        arch, path = self.find_image(self.cuda.kernel, self.slug, " ".join(usable), device.number, device.capability)
+        self._check_driver(arch, has)
         return arch, path
 
-    def _check_driver(self, arch: str) -> None:
-        if not self.driver:
-            return
+    def _driver_version(self) -> int:
+        """The CUDA version of the driver, or the largest number if no image asks for one."""
+        if not self.driver and not self.drivers:
+            return sys.maxsize
         from cuda.bindings import driver
 
-        has = self.cuda.checked(lambda: "asking for the version of the driver", driver.cuDriverGetVersion())
+        return int(self.cuda.checked(lambda: "asking for the version of the driver", driver.cuDriverGetVersion()))
+
+    def _refuse_driver(self, arch: str, has: int, device: Device) -> NoReturn:
+        """Raise the error for a driver that is too old for all images that suit the device."""
+        needed = self.drivers[arch]
+        self.cuda.refuse(
+            RuntimeError,
+            f"the code of variant {self.slug} for {device} ({arch}) needs a driver for CUDA {version_text(needed)} or "
+            f"newer; this one is for CUDA {version_text(has)}{newer_driver(needed, has)}",
+        )
+
+    def _check_driver(self, arch: str, has: int) -> None:
         if has < self.driver:
             needed, own = (f"CUDA {version_text(version)}" for version in (self.driver, has))
             remedy = "install a newer NVIDIA driver, or compress it less, with compress = speed"

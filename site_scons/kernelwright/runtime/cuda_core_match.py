@@ -97,7 +97,7 @@ class Shared:
         self.matches: dict[tuple[Any, ...], Match] = {}
         self.archs = tuple(dict.fromkeys(arch for listed in archs.values() for arch in listed))
         self.codes = {
-            slug: DeviceCode(self.cuda, slug, listed, module.FUNCTIONS[slug], find_image, module.DRIVER)
+            slug: DeviceCode(self.cuda, slug, listed, module.FUNCTIONS[slug], find_image, module.DRIVER, module.DRIVERS)
             for slug, listed in archs.items()
         }
 

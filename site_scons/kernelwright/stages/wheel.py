@@ -273,12 +273,13 @@ def _written(request: Wheels, built: BuiltFiles, scratch: Path) -> dict[str, Pat
     """
     from ..package.archive import ANY, wheel_name, write_wheel
     from ..package.content import package_files, provider_files
+    from ..package.drivers import with_driver
     from ..package.manifest import linked_libraries
     from ..package.platform import UNTAGGED, platform_tag
 
     def write(project: Project, files: Mapping[str, bytes], platform: str) -> Path:
         path = scratch / wheel_name(project, platform)
-        write_wheel(path, project, files, platform, source.time)
+        write_wheel(path, with_driver(project, files), files, platform, source.time)
         return path
 
     project, source = request.project, request.source

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..core.arch import CudaArch, is_ptx
+from ..core.driver import of_cubin, of_ptx
 from ..core.errors import SettingsError, ToolchainError, Where
 from ..core.request import ASIDE
 from ..processes.environment import place_for_shell
@@ -126,10 +127,12 @@ class PackedImage:
     Arguments:
         arch: ``sm_90a`` for a cubin, ``compute_80`` for PTX.
         content: the image; None: it is compressed in a way that this Python cannot undo.
+        driver: the CUDA version that a driver must be for.
     """
 
     arch: str
     content: bytes | None
+    driver: int
 
 
 def fatbin_ranges(data: bytes) -> Iterator[tuple[int, int]]:
@@ -159,7 +162,10 @@ def images_in(fatbin: bytes) -> Iterator[PackedImage]:
         known = kind in (PTX, CUBIN) and header >= ENTRY.size
         if suffix is None or not known or packed > padded or len(data) < (packed or padded):
             raise ValueError("a fatbin has a header that is not known")
-        yield PackedImage(str(CudaArch(number, suffix, kind == PTX)), _unpacked(data, flags, size))
+        arch = CudaArch(number, suffix, kind == PTX)
+        driver = of_ptx((fields[7], fields[6])) if kind == PTX else of_cubin(number, fields[6])
+        packer = ZSTD_DRIVER if flags & ZSTD else 0
+        yield PackedImage(str(arch), _unpacked(data, flags, size), max(driver, packer))
         place += header + padded
 
 

@@ -1,5 +1,5 @@
-/* Which image of a module a device gets: the one that suits it best and that the driver can read, embedded or a file.
- * Nothing is loaded here. */
+/* Which image of a module a device gets: of those that the driver can read the one that suits it best, embedded or a
+ * file. Nothing is loaded here. */
 #ifndef KW_IMAGE_H
 #define KW_IMAGE_H
 
@@ -17,6 +17,29 @@ KW_COLD int kw_suitability(const kw_image *image, int capability) {
   return same_major || image->ptx ? score : 0;
 }
 
+/* The same of an image that the driver can read; of two that suit alike the one that a newer CUDA has made is better.
+ * `has` is the CUDA version of the driver. */
+KW_COLD int kw_usability(const kw_image *image, int capability, int has) {
+  int score = image->driver > has ? 0 : kw_suitability(image, capability);
+  return score ? 100000 * score + image->driver : 0;
+}
+
+/* Whether an image asks for an older driver than another one, or for the same and suits the device better. */
+KW_COLD bool kw_asks_less(const kw_image *image, const kw_image *other, int capability) {
+  if (image->driver != other->driver) return image->driver < other->driver;
+  return kw_suitability(image, capability) > kw_suitability(other, capability);
+}
+
+/* The driver is too old for all images that suit the device; `best` is the one that asks for least. */
+KW_COLD int kw_raise_old_driver(const kw_module *module, const kw_image *best, int has, int id) {
+  kw_text text;
+  kw_begin(&text);
+  kw_append(&text, "the code of variant %s for cuda:%d (%s) needs a driver for CUDA %d.%d or newer; this one is for CUDA %d.%d",
+            module->variant, id, best->arch, best->driver / 1000, best->driver % 1000 / 10, has / 1000, has % 1000 / 10);
+  kw_append_newer_driver(&text, best->driver, has);
+  return kw_raise_text("RuntimeError", &text);
+}
+
 KW_COLD int kw_raise_no_image(const kw_module *module, int capability, int id) {
   kw_text text;
   kw_begin(&text);
@@ -27,13 +50,17 @@ KW_COLD int kw_raise_no_image(const kw_module *module, int capability, int id) {
 }
 
 /* The index of the best image for the device, or -1 with an error raised. */
-KW_COLD int kw_choose_image(const kw_module *module, int capability, int id) {
+KW_COLD int kw_choose_image(const kw_module *module, int capability, int has, int id) {
+  const kw_image *images = module->images, *least = NULL;
   int best = -1, best_score = 0;
   for (int i = 0; i < module->num_images; ++i) {
-    int score = kw_suitability(&module->images[i], capability);
+    int score = kw_usability(&images[i], capability, has);
     if (score > best_score) best = i, best_score = score;
+    if (kw_suitability(&images[i], capability) && (!least || kw_asks_less(&images[i], least, capability)))
+      least = &images[i];
   }
-  return best >= 0 ? best : kw_raise_no_image(module, capability, id);
+  if (best >= 0) return best;
+  return least ? kw_raise_old_driver(module, least, has, id) : kw_raise_no_image(module, capability, id);
 }
 
 /* The image to load on a device. */
@@ -50,28 +77,28 @@ KW_COLD int kw_index_of(const kw_module *module, const char *arch, size_t length
   return -1;
 }
 
-/* The archs that suit a device, best first, with blanks between them. */
-KW_COLD void kw_list_suitable(const kw_module *module, int capability, kw_text *names) {
+/* The archs that suit a device and its driver, best first, with blanks between them. */
+KW_COLD void kw_list_suitable(const kw_module *module, int capability, int has, kw_text *names) {
   int below = INT32_MAX, best;
   names->used = 0;
   do {
     best = 0;
     for (int i = 0; i < module->num_images; ++i) {
-      int score = kw_suitability(&module->images[i], capability);
+      int score = kw_usability(&module->images[i], capability, has);
       if (score < below && score > best) best = score;
     }
     for (int i = 0; best && i < module->num_images; ++i)
-      if (kw_suitability(&module->images[i], capability) == best)
+      if (kw_usability(&module->images[i], capability, has) == best)
         kw_append(names, "%s%s", names->used ? " " : "", module->images[i].arch);
     below = best;
   } while (best);
 }
 
 /* Asks the provider for one of the images that suit the device; without a provider it is the best one. */
-KW_COLD int kw_find_file(const kw_module *module, int capability, int id, kw_choice *choice) {
+KW_COLD int kw_find_file(const kw_module *module, int capability, int has, int id, kw_choice *choice) {
   kw_text names, answer;
   if (!atomic_load(kw_now.kernel->provider)) return kw_path_in_build(module->images[choice->index].file, &choice->path);
-  kw_list_suitable(module, capability, &names);
+  kw_list_suitable(module, capability, has, &names);
   if (kw_ask_provider(module->variant, &names, id, capability, &answer)) return -1;
   if (*answer.data == ' ') return kw_raise("RuntimeError", "%s", answer.data + 1);
   const char *blank = strchr(answer.data, ' ');
@@ -83,10 +110,8 @@ KW_COLD int kw_find_file(const kw_module *module, int capability, int id, kw_cho
 }
 
 /* Compressed code needs a driver that can decompress it. */
-KW_COLD int kw_check_driver(const kw_module *module, const kw_image *image) {
-  int has = 0, needed = kw_now.kernel->driver;
-  CUresult status = needed ? kw_cuda.version(&has) : 0;
-  if (status) return kw_raise_cuda(status, "asking for the version of the driver");
+KW_COLD int kw_check_driver(const kw_module *module, const kw_image *image, int has) {
+  int needed = kw_now.kernel->driver;
   if (has >= needed) return 0;
   return kw_raise("RuntimeError",
                   "%s of variant %s is compressed, and needs a driver for CUDA %d.%d or newer; this one is for CUDA %d.%d\n"
@@ -94,15 +119,25 @@ KW_COLD int kw_check_driver(const kw_module *module, const kw_image *image) {
                   image->arch, module->variant, needed / 1000, needed % 1000 / 10, has / 1000, has % 1000 / 10);
 }
 
+/* The CUDA version of the driver, or the largest number if no image of a module asks for one; -1 with an error raised. */
+KW_COLD int kw_driver_version(const kw_module *module) {
+  int has = INT32_MAX;
+  bool asks = kw_now.kernel->driver;
+  for (int i = 0; i < module->num_images; ++i) asks |= module->images[i].driver != 0;
+  CUresult status = asks ? kw_cuda.version(&has) : 0;
+  return status ? kw_raise_cuda(status, "asking for the version of the driver") : has;
+}
+
 /* Chooses what is loaded on a device, and makes sure that its driver can read that; the lock is not held. Returns -1
  * with an error raised if there is nothing. */
 KW_COLD int kw_choose(const kw_module *module, int id, kw_choice *choice) {
   const kw_device *device = kw_get_device(id);
-  choice->index = device ? kw_choose_image(module, device->capability, id) : -1;
+  int has = device ? kw_driver_version(module) : -1;
+  choice->index = has >= 0 ? kw_choose_image(module, device->capability, has, id) : -1;
   if (choice->index < 0) return -1;
   bool in_file = !module->images[choice->index].data;
-  if (in_file && kw_find_file(module, device->capability, id, choice)) return -1;
-  return kw_check_driver(module, &module->images[choice->index]);
+  if (in_file && kw_find_file(module, device->capability, has, id, choice)) return -1;
+  return kw_check_driver(module, &module->images[choice->index], has);
 }
 
 #endif

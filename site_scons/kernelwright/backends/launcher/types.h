@@ -165,6 +165,7 @@ typedef struct kw_image {
   int capability;   /* 10 * major + minor */
   bool ptx;
   char suffix;      /* 'a': this capability only, 'f': its family, or 0 */
+  int driver;       /* the CUDA version that a driver must be for: 1000 * major + 10 * minor; 0: it is not known */
   const char *file; /* if it is in a file: its path relative to the build folder of the package */
   const char *symbol; /* what its only function is called, if that depends on the arch; or null: by the function's name */
   /* Of a variant with several sources, the one that it is made from: device code, and host code. Otherwise null. */
