@@ -24,13 +24,14 @@ from types import MappingProxyType
 from typing import Any
 
 from . import backends
+from .core.arch import native_family
 from .core.errors import KernelwrightError, SettingsError, ToolError, Where, is_text, printable, shown
 from .core.files import pretty_json
 from .define.settings import COMMAND_LINE, SETTINGS, Settings, merge, read_document, read_pyproject
-from .package import WHEEL_LIST
+from .package import OWN_FAMILY, WHEEL_LIST
 from .package.archive import ANY, info_files, wheel_name, write_wheel
 from .package.assemble import provider_package
-from .package.platform import UNTAGGED, require_platform
+from .package.platform import require_platform, untagged
 from .package.project import Project, provider_project, read_project
 from .package.sdist import choose_files, read_files, words_for
 from .package.source import RECORD, find_source
@@ -96,8 +97,9 @@ def build_editable(wheel_directory: str, config_settings: Config = None, metadat
         top = package.partition(".")[0]
         (links / top).unlink(missing_ok=True)
         (links / top).symlink_to(Path("..", top))
-        name, content = wheel_name(project, UNTAGGED), {f"__editable__.{project.name}.pth": line}
-        write_wheel(Path(wheel_directory, name), project, content, UNTAGGED, find_source(root).time)
+        platform = untagged(native_family())
+        name, content = wheel_name(project, platform), {f"__editable__.{project.name}.pth": line}
+        write_wheel(Path(wheel_directory, name), project, content, platform, find_source(root).time)
         return name
 
 
@@ -126,7 +128,8 @@ def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: C
         arch = _provider(config)
         project = _project(config, arch)
         folder = Path(metadata_directory, f"{project.name}-{project.version}.dist-info")
-        for name, content in info_files(project, ANY if arch or _is_pure(config) else UNTAGGED).items():
+        platform = ANY if arch or _is_pure(config) else untagged(_settings(config).family)
+        for name, content in info_files(project, platform).items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
         return folder.name
@@ -209,7 +212,7 @@ def _scons(targets: list[str], config: Config, variables: dict[str, str]) -> Non
     """Run scons in the project, with its output shown."""
     command = [sys.executable, "-m", "SCons", "-Q", *_arguments(config or {}), *targets]
     sys.stdout.flush()
-    done = subprocess.run(command, env={**os.environ, **variables}, check=False)
+    done = subprocess.run(command, env={**os.environ, **variables, OWN_FAMILY: "1"}, check=False)
     if done.returncode != 0:
         where = Where(stage="wheel", location="SConstruct")
         raise ToolError(command, done.returncode, "", where, "the messages above say what is wrong")

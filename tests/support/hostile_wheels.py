@@ -31,7 +31,7 @@ from kernelwright.package.assemble import assemble
 from kernelwright.package.content import BuiltFiles, Image, package_files, provider_files, read_built
 from kernelwright.package.drivers import with_driver
 from kernelwright.package.manifest import BuiltPackage, PackagedKernel, sealed_document
-from kernelwright.package.platform import UNTAGGED, platform_tag
+from kernelwright.package.platform import platform_tag, untagged
 from kernelwright.package.project import provider_project, read_project
 from kernelwright.package.source import Source
 
@@ -122,7 +122,7 @@ def built_package(
         PackagedKernel(name, pretty_json(entry), backends, products if name == "add" else {})
         for name, entry in entries.items()
     )
-    package = BuiltPackage("demo", VERSION, {}, backends, kernels, device_code=device_code)
+    package = BuiltPackage("demo", VERSION, {}, backends, kernels, device_code=device_code, machine="x86_64")
     for name, text in assemble(package).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -136,9 +136,9 @@ def wheel_of(folder: Path, backends: tuple[str, ...], scripts: Mapping[str, str]
     project = with_driver(project, files)
     tag = ANY
     if any(name.endswith(".so") for name in files):
-        draft = folder / f"demo-1.0-py3-none-{UNTAGGED}.whl"
-        write_wheel(draft, project, files, UNTAGGED, TIME)
-        tag = platform_tag(draft)
+        draft = folder / f"demo-1.0-py3-none-{untagged('x86_64')}.whl"
+        write_wheel(draft, project, files, untagged("x86_64"), TIME)
+        tag = platform_tag(draft, "x86_64")
         draft.unlink()
     path = folder / f"demo-1.0-py3-none-{tag}.whl"
     write_wheel(path, project, files, tag, TIME)
@@ -572,9 +572,12 @@ METADATA: dict[str, tuple[Change, str]] = {
 }
 
 LIBRARIES: dict[str, tuple[Change, str]] = {
-    "aarch64": (elf(machine=183), f"{LIB} is for Arm of 64 bits, and libraries are for x86-64"),
-    "32 bits": (elf(bits=1), f"{LIB} is for a machine of 32 bits, and libraries are for x86-64"),
-    "the other byte order": (elf(order=2), f"{LIB} is for a machine of 64 bits, the highest byte first, and libraries"),
+    "aarch64": (
+        elf(machine=183),
+        f"{LIB} is for CPUs of the family aarch64, and the package is for CPUs of the family x86_64",
+    ),
+    "32 bits": (elf(bits=1), f"{LIB} is for a machine of 32 bits, and the package is for CPUs of the family x86_64"),
+    "the other byte order": (elf(order=2), f"{LIB} is for a machine of 64 bits, the highest byte first, and the"),
     "a program": (elf(kind=2), f"{LIB} is no shared library of Linux"),
     "sections beyond its end": (elf(sections=1 << 40), f"{LIB} is cut off, or has a damaged header"),
     "no segments": (elf(segments=0), f"{LIB} has nothing that is loaded, or does not say"),

@@ -190,7 +190,7 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     (folder / "wheel.json").write_text(json.dumps({"names": names}))
     notes: list[str] = []
     monkeypatch.setattr(wheel_module, "kernel_sizes", lambda *folders: [])
-    context = SimpleNamespace(run=SimpleNamespace(note=notes.append), package=None, work=None)
+    context = SimpleNamespace(run=SimpleNamespace(note=notes.append), package=None, work=None, device_work=None)
     wheels = [folder / f"{stem}.whl" for stem in names]
     dist = tmp_path / "dist"
     return SimpleNamespace(
@@ -251,7 +251,7 @@ def test_a_wheel_may_have_just_the_largest_size_and_the_largest_kernels_are_name
     wheel.write_bytes(bytes(2048))
 
     def require(stem: str, limit: str, *providers: str) -> None:
-        request = SimpleNamespace(limit=limit, providers=providers, folder=None, work=None)
+        request = SimpleNamespace(limit=limit, providers=providers, folder=None, work=None, device=None)
         wheel_module._require_size(stem, wheel, request, Where(stage="wheel"))
 
     require("package", "2K")

@@ -47,7 +47,7 @@ def stubs(folder: Path, floor: str, host_compiler: HostCompiler) -> Path:
     made = folder / f"stubs {floor}"
     made.mkdir()
     try:
-        make_stubs(floor, host_compiler, made, runner, Where(stage="link"))
+        make_stubs(floor, host_compiler, made, runner, Where(stage="link"), "ld-linux-x86-64.so.2")
     finally:
         runner.close()
     return made

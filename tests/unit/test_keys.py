@@ -709,12 +709,12 @@ Elsewhere: path python; Entry: compiler; EntrySource: images_below; Extension: t
 Job: contexts jit session; KernelRecord: location remark; KernelSelection: places; Launcher: begun top; Library: path
 Linking: described_in top; LowerRequest: imported_for ir listed out python; Nvcc: archs obstacle path
 NvccCompilation: host_compiler shipped steps; Nvdisasm: path; Nvrtc: archs include library; NvrtcCompilation: store
-ObjectCompilation: host_compiler source texts; ObjectJob: folder known packages shown texts where; OwnOptions: reads
+ObjectCompilation: source texts; ObjectJob: folder known packages shown texts where; OwnOptions: reads
 PackJob: folder where; Package: assembly; Packing: fatbinary; Registering: python top; SourceLibrary: top
 ToolHeaders: path; Torch: folder
 ToolPaths: compiler cuda_runtime includes launcher python python_include; Tuning: places; Unit: ir location python
 UnitFiles: host images module named_in objects own own_library_path reports signature usages
-Wheels: folder work; Wrapper: top; Wrapping: top
+Wheels: device folder work; Wrapper: top; Wrapping: top
 """
 """The fields of requests, and of what is in them, that decide nothing of what is made."""
 

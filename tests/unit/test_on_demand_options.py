@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from kernelwright import backends
+from kernelwright.core.arch import FAMILIES
 from kernelwright.core.errors import KernelwrightError, SettingsError
 from kernelwright.define.settings import Settings
 from kernelwright.ondemand import machine as machine_module
 from kernelwright.ondemand import options as options_module
-from kernelwright.ondemand.machine import LEVELS, cuda_devices, native_cpu_arch
+from kernelwright.ondemand.machine import ADDED, cuda_devices, native_cpu_arch
 from kernelwright.ondemand.options import (
     OPTIONS,
     OTHERS,
@@ -141,27 +142,34 @@ def test_native_stands_for_the_devices_of_this_machine(monkeypatch: pytest.Monke
 # The devices.
 
 
-def write_cpuinfo(folder: Path, flags: list[str]) -> str:
+def write_cpuinfo(folder: Path, flags: list[str], word: str = "flags") -> str:
     """A new file, because what was read of one is remembered."""
     path = folder / f"cpuinfo-{len(list(folder.iterdir()))}"
-    path.write_text(f"processor\t: 0\nflags\t\t: fpu {' '.join(flags)}\nbugs\t:\n\nprocessor\t: 1\nflags\t\t: fpu\n")
+    path.write_text(f"processor\t: 0\n{word}\t\t: fpu {' '.join(flags)}\nbugs\t:\n\nprocessor\t: 1\nflags\t\t: fpu\n")
     return str(path)
 
 
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="there are levels of x86-64 only")
-def test_the_level_of_a_cpu_is_the_highest_all_of_whose_features_it_has(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("family", "word"), [("x86_64", "flags"), ("aarch64", "Features")])
+def test_the_arch_of_a_cpu_is_the_highest_all_of_whose_features_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, word: str
+) -> None:
+    monkeypatch.setattr(machine_module, "native_family", lambda: family)
     flags: list[str] = []
-    below = "x86-64"
-    for level, needed in LEVELS:
-        flags += needed.split()
-        for missing in needed.split():
+    lowest, *better = FAMILIES[family].archs
+    below = lowest
+    for level in better:
+        flags += ADDED[level].split()
+        for missing in ADDED[level].split():
             others = [f"{flag}x" if flag == missing else flag for flag in flags]
-            assert native_cpu_arch({}, write_cpuinfo(tmp_path, others)) == below, missing
-        assert native_cpu_arch({}, write_cpuinfo(tmp_path, flags)) == level
+            assert native_cpu_arch({}, write_cpuinfo(tmp_path, others, word)) == below, missing
+        assert native_cpu_arch({}, write_cpuinfo(tmp_path, flags, word)) == level
         below = level
-    assert native_cpu_arch({"KERNELWRIGHT_CPU_LEVEL": "x86-64-v2"}, write_cpuinfo(tmp_path, flags)) == "x86-64-v2"
-    assert native_cpu_arch({"KERNELWRIGHT_CPU_LEVEL": "x86-64-v4"}, write_cpuinfo(tmp_path, [])) == "x86-64"
-    assert native_cpu_arch({}, str(tmp_path / "nowhere")) == "x86-64"
+    for cap in better:
+        assert native_cpu_arch({"KERNELWRIGHT_CPU_LEVEL": cap}, write_cpuinfo(tmp_path, flags, word)) == cap
+        assert native_cpu_arch({"KERNELWRIGHT_CPU_LEVEL": cap}, write_cpuinfo(tmp_path, [], word)) == lowest
+    other = "armv8-a" if family == "x86_64" else "x86-64"
+    assert native_cpu_arch({"KERNELWRIGHT_CPU_LEVEL": other}, write_cpuinfo(tmp_path, flags, word)) == below
+    assert native_cpu_arch({}, str(tmp_path / "nowhere")) == lowest
 
 
 def test_a_machine_without_a_driver_has_no_cuda_devices_and_starts_nothing_to_see_that(monkeypatch):

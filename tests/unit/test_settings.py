@@ -63,7 +63,7 @@ def test_values_become_what_they_mean_and_later_layers_win(layers, name, value):
         ({"targets": ["rocm"]}, "unknown target 'rocm'", "the valid ones are llvm, cuda"),
         ({"targets": 3}, "expected a list", ""),
         ({"backends": ["x"]}, "unknown backend 'x'", "the valid ones are tvm_ffi"),
-        ({"archs": ["sm80"]}, "unknown arch 'sm80'", "use one of x86-64, x86-64-v2, x86-64-v3, x86-64-v4 for the"),
+        ({"archs": ["sm80"]}, "unknown arch 'sm80'", "x86-64-v4, armv8-a, neoverse-n1, neoverse-v2 for the"),
         ({"archs": ["sm_90b"]}, "unknown arch 'sm_90b'", ""),
         ({"archs": ["sm_80\0"]}, "expected a list of strings without NUL", ""),
         ({"archs": {"sm_80": 1}}, "expected a list of strings", ""),

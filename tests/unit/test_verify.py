@@ -368,7 +368,7 @@ def test_a_compressed_image_is_unpacked_to_its_size_and_no_further() -> None:
 def test_a_name_promises_no_older_system_than_the_libraries_need(good, tmp_path, monkeypatch, tag, needed, fits):
     draft = draft_of(good["package"])
     draft.tag(tag)
-    monkeypatch.setattr(verify_module, "platform_tag", lambda wheel, others: needed)
+    monkeypatch.setattr(verify_module, "platform_tag", lambda wheel, family, others: needed)
     problems = verify_wheel(draft.write(tmp_path))
     assert problems == ([] if fits else [f"its libraries need {needed}, its name says {tag}"])
 

@@ -118,7 +118,7 @@ def test_only_compressed_code_tells_an_arch_from_its_family_and_damage_is_named(
     damaged = container(image(CUBIN, 80, cubin(90)))
     (said,) = arch_problems("k", {"sm_80"}, damaged)
     assert said == "kernel k has damaged device code: a fatbin for sm_80 has code for sm_90 in it"
-    assert library_problem(cubin(80)) == "is for a GPU, and libraries are for x86-64"
+    assert library_problem(cubin(80), "x86_64") == "is for a GPU, and the package is for CPUs of the family x86_64"
 
 
 @pytest.mark.parametrize(

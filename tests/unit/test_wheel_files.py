@@ -84,15 +84,15 @@ def analysis(policy: str, *libraries: str) -> SimpleNamespace:
     ],
 )
 def test_the_tag_names_the_oldest_glibc(monkeypatch: pytest.MonkeyPatch, policy: str, tag: str) -> None:
-    monkeypatch.setattr(platform, "_analyse", lambda wheel, others: analysis(policy))
-    assert platform.platform_tag(Path("x.whl")) == tag
+    monkeypatch.setattr(platform, "_analyse", lambda wheel, family, others: analysis(policy))
+    assert platform.platform_tag(Path("x.whl"), "x86_64") == tag
 
 
 @pytest.mark.parametrize("policy", ["linux_x86_64", "musllinux_1_2_x86_64"])
 def test_a_wheel_that_runs_on_no_manylinux_has_no_tag(monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
-    monkeypatch.setattr(platform, "_analyse", lambda wheel, others: analysis(policy, "libgomp.so.1"))
+    monkeypatch.setattr(platform, "_analyse", lambda wheel, family, others: analysis(policy, "libgomp.so.1"))
     with pytest.raises(KernelwrightError, match=r"it runs on no manylinux system: it needs libgomp\.so\.1"):
-        platform.platform_tag(Path("x.whl"))
+        platform.platform_tag(Path("x.whl"), "x86_64")
 
 
 # ---- what is in it

@@ -1,12 +1,14 @@
 """Archs: their names in settings, JSON and paths, and all that follows from such a name.
 
-A name of the target ``llvm`` is a level of x86-64, one of ``cuda`` is nvcc's. What a package has to know of the latter
-where it runs is in ``runtime/arch.py``.
+A name of the target ``llvm`` is one that C compilers have for an arch of x86-64 or aarch64; one of ``cuda`` is nvcc's.
+What a package has to know of the latter where it runs is in ``runtime/arch.py``.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from ..runtime.arch import CudaArch as CudaArch
 from ..runtime.arch import is_ptx as is_ptx
@@ -14,8 +16,60 @@ from .errors import SettingsError, Where
 
 TARGETS = ("llvm", "cuda")
 
-CPU_LEVELS = {"x86-64": 1, "x86-64-v2": 2, "x86-64-v3": 3, "x86-64-v4": 4}
-"""The micro-architecture levels of the x86-64 psABI, lowest first, and their rank."""
+
+class Family(NamedTuple):
+    """A family of CPUs: libraries for one of them load on no other.
+
+    Arguments:
+        archs: its archs, the baseline first; each runs what was compiled for those before it.
+        usual: the arch that is built for where nothing names one.
+        elf: its number in ELF files (``e_machine`` of elf.h).
+        loader: the file name of its dynamic linker.
+        baseline: LLVM's name of the baseline, if that is not the arch's own name.
+    """
+
+    archs: tuple[str, ...]
+    usual: str
+    elf: int
+    loader: str
+    baseline: str
+
+
+FAMILIES = {
+    # The micro-architecture levels of the x86-64 psABI.
+    "x86_64": Family(
+        ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4"), "x86-64-v3", 62, "ld-linux-x86-64.so.2", "x86-64"
+    ),
+    # Names for -march and -mcpu: Armv8.0; Armv8.2 with dot products and half precision; Armv9.0 with SVE2.
+    "aarch64": Family(
+        ("armv8-a", "neoverse-n1", "neoverse-v2"), "neoverse-n1", 183, "ld-linux-aarch64.so.1", "generic"
+    ),
+}
+"""The families of CPUs that there is code for, by the name that ``uname -m`` has for them."""
+
+CPU_LEVELS = {arch: rank for family in FAMILIES.values() for rank, arch in enumerate(family.archs, 1)}
+"""CPU arch -> its rank in its family: code for a lower one runs on CPUs of a higher one."""
+
+FAMILY_OF = {arch: name for name, family in FAMILIES.items() for arch in family.archs}
+"""CPU arch -> the name of its family."""
+
+
+def native_family() -> str:
+    """The name of this machine's family of CPUs; that of x86-64 on a machine of which nothing is known."""
+    machine = os.uname().machine
+    return machine if machine in FAMILIES else "x86_64"
+
+
+def llvm_target(arch: str) -> tuple[str, str]:
+    """The triple and the CPU by which LLVM knows a CPU arch.
+
+    >>> llvm_target("neoverse-n1")
+    ('aarch64-unknown-linux-gnu', 'neoverse-n1')
+    """
+    name = FAMILY_OF[arch]
+    family = FAMILIES[name]
+    return f"{name}-unknown-linux-gnu", family.baseline if arch == family.archs[0] else arch
+
 
 FIRST_SPECIFIC, FIRST_FAMILY = 90, 100
 """The numbers of the first CUDA archs that exist with the suffixes ``a`` and ``f``, too."""

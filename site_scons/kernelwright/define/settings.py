@@ -6,11 +6,11 @@ import difflib
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ..core.arch import TARGETS, target_of
+from ..core.arch import FAMILIES, FAMILY_OF, TARGETS, native_family, target_of
 from ..core.errors import SettingsError, Where, shown
 from ..core.request import ASIDE
 from ..core.surroundings import NAME_OF_VARIABLE, OF_WORKERS, PASSED_ON, may_be_declared
@@ -38,6 +38,9 @@ else:
 
 GLIBC = re.compile(r"2\.[0-9]{1,3}")
 
+CUDA_ARCHS = ("sm_80", "sm_90a", "compute_80")
+"""Those that are built for where nothing names one."""
+
 
 def _setting(kind: Kind, default: Any, text: str, **more: Any) -> Any:
     """A field that declares a setting; ``text`` is its help, and ``more`` are further arguments of :class:`Setting`."""
@@ -62,6 +65,20 @@ def _check_targets(targets: tuple[str, ...], where: Where) -> None:
 def _check_archs(archs: tuple[str, ...], where: Where) -> None:
     for arch in archs:
         target_of(arch, where)
+
+
+def _check_cross_compilers(items: tuple[str, ...], where: Where) -> None:
+    for item in items:
+        family, equals, compiler = item.partition("=")
+        if family not in FAMILIES or not equals or not compiler:
+            message = f"cross_compilers has {shown(item)}, expected <family>=<compiler>"
+            remedy = f"write for example aarch64=aarch64-linux-gnu-gcc; the families are {', '.join(FAMILIES)}"
+            raise SettingsError(message, where, remedy)
+    families = [item.partition("=")[0] for item in items]
+    for family in families:
+        if families.count(family) > 1:
+            message = f"cross_compilers names {families.count(family)} compilers for {family}"
+            raise SettingsError(message, where, "name one for each family of CPUs")
 
 
 def _check_glibc(version: str, where: Where) -> None:
@@ -114,8 +131,8 @@ class Settings:
     )
     archs: tuple[str, ...] = _setting(
         WORDS,
-        ("x86-64-v3", "sm_80", "sm_90a", "compute_80"),
-        "architectures: x86-64-v3, sm_90a, compute_80 (PTX), ...; replaces those of the targets it names",
+        (FAMILIES[native_family()].usual, *CUDA_ARCHS),
+        "architectures: x86-64-v3, neoverse-n1, sm_90a, compute_80 (PTX), ...; replaces those of the targets it names",
         check=_check_archs,
     )
     # merge() checks the names of backends: only modules above this one know them.
@@ -136,6 +153,13 @@ class Settings:
     nvcc_flags: tuple[str, ...] = _setting(FLAGS, (), "further flags of each run of the CUDA compiler")
     host_compiler: str = _setting(
         TEXT, "", "C compiler, a path or a name; empty: the first of cc, gcc and clang on PATH"
+    )
+    cross_compilers: tuple[str, ...] = _setting(
+        NAMES,
+        (),
+        "C compilers for CPUs of another family than this machine's, such as aarch64=aarch64-linux-gnu-gcc, or "
+        "aarch64=zig; one that is not named: GNU's for that family, else Zig",
+        check=_check_cross_compilers,
     )
     tilelang_python: str = _aside(
         TEXT, "", "Python interpreter of an environment with TileLang, a path or a name; empty: there is none"
@@ -201,6 +225,22 @@ class Settings:
     def archs_of(self, target: str) -> tuple[str, ...]:
         """The archs of one target, in the order given."""
         return tuple(arch for arch in self.archs if target_of(arch) == target)
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The families of CPUs that the package is built for, this machine's first: those of its CPU archs."""
+        native = native_family()
+        listed = dict.fromkeys(FAMILY_OF[arch] for arch in self.archs if arch in FAMILY_OF)
+        return tuple(sorted(listed, key=lambda family: family != native)) or (native,)
+
+    @property
+    def family(self) -> str:
+        """The first of these: the only one, once a run has parted the settings by families."""
+        return self.families[0]
+
+    def for_family(self, family: str) -> Settings:
+        """The same settings without the CPU archs of other families."""
+        return replace(self, archs=tuple(arch for arch in self.archs if FAMILY_OF.get(arch, family) == family))
 
     @property
     def providers(self) -> tuple[str, ...]:

@@ -327,7 +327,9 @@ def _make(job: Job, scratch: Path, note: Callable[[str], None]) -> tuple[str, di
     entry = key_of_made(job.key, later)
     compress = compression(job.settings, job.tools)
     package = BuiltPackage(
-        *(job.record.name, VERSION, job.tools.data, names, packaged, compress, device_code), key=entry
+        *(job.record.name, VERSION, job.tools.data, names, packaged, compress, device_code),
+        key=entry,
+        machine=job.settings.family,
     )
     texts = {LATER: json.dumps(later, indent=1), REQUEST: json.dumps(job.parts, indent=1)}
     for file, text in {**texts, "manifest.json": make_manifest(package, texts)}.items():

@@ -1,4 +1,4 @@
-"""The devices of this machine: the level of its CPU, and the compute capabilities of its GPUs."""
+"""The devices of this machine: the arch of its CPU, and the compute capabilities of its GPUs."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from ..core.arch import CPU_LEVELS
+from ..core.arch import CPU_LEVELS, FAMILIES, FAMILY_OF, native_family
 from ..core.sealed import read_sealed, write_sealed
 
 REMEMBERED = "machine.json"
 """Name of the file in the cache that remembers a machine's GPUs."""
 
-LEVELS = (
-    ("x86-64-v2", "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"),
-    ("x86-64-v3", "abm avx avx2 bmi1 bmi2 f16c fma movbe"),
-    ("x86-64-v4", "avx512bw avx512cd avx512dq avx512f avx512vl"),
-)
-"""What each level of the x86-64 psABI adds to the one before, by the names of /proc/cpuinfo. LLVM has the same
-table (X86TargetParser.cpp). A name is there only if the operating system saves the registers, too."""
+ADDED = {
+    "x86-64-v2": "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3",
+    "x86-64-v3": "abm avx avx2 bmi1 bmi2 f16c fma movbe",
+    "x86-64-v4": "avx512bw avx512cd avx512dq avx512f avx512vl",
+    "neoverse-n1": "asimddp asimdhp asimdrdm atomics crc32 fphp lrcpc",
+    "neoverse-v2": "asimdfhm bf16 fcma flagm flagm2 frint i8mm ilrcpc sve sve2 svebf16 svei8mm",
+}
+"""What each CPU arch adds to the one before, by the names of /proc/cpuinfo, as far as compilers use it unasked. LLVM
+has the same tables (X86TargetParser.cpp, AArch64Processors.td), and so has ``backends/launcher/cpu.h``. A name is
+there only if the operating system saves the registers, too."""
 
 CAP = "KERNELWRIGHT_CPU_LEVEL"
 """The variable with which a user lowers the level that kernels run on; see ``backends/launcher/cpu.h``."""
@@ -76,20 +79,18 @@ def machine(remember: Path | None = None) -> Machine:
 
 
 def native_cpu_arch(environment: Mapping[str, str] = os.environ, cpuinfo: str = "/proc/cpuinfo") -> str:
-    """The highest level of x86-64 whose code runs on this CPU; ``generic`` on another one.
+    """The highest CPU arch whose code runs on this CPU.
 
     Where ``KERNELWRIGHT_CPU_LEVEL`` lowers what kernels run on, it lowers this as well.
     """
-    if os.uname().machine not in ("x86_64", "amd64"):
-        return "generic"
-    flags = _cpu_flags(cpuinfo)
-    arch = "x86-64"
-    for level, needed in LEVELS:
-        if not flags.issuperset(needed.split()):
+    family, flags = native_family(), _cpu_flags(cpuinfo)
+    arch, *better = FAMILIES[family].archs
+    for level in better:
+        if not flags.issuperset(ADDED[level].split()):
             break
         arch = level
     cap = environment.get(CAP, "")
-    return cap if CPU_LEVELS.get(cap, len(CPU_LEVELS)) < CPU_LEVELS[arch] else arch
+    return cap if FAMILY_OF.get(cap) == family and CPU_LEVELS[cap] < CPU_LEVELS[arch] else arch
 
 
 @cache
@@ -98,7 +99,7 @@ def _cpu_flags(cpuinfo: str) -> frozenset[str]:
     try:
         with open(cpuinfo, encoding="ascii", errors="replace") as stream:  # noqa: PTH123 (as quick as can be)
             for line in stream:
-                if line.startswith("flags"):
+                if line.startswith(("flags", "Features")):
                     return frozenset(line.partition(":")[2].split())
     except OSError:
         pass

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..backends import OF_FRONT_ENDS, choices
-from ..core.arch import CPU_LEVELS, TARGETS, arch_of_device, target_of
+from ..core.arch import TARGETS, arch_of_device, target_of
 from ..core.errors import SettingsError, Where, shown
 from ..define.pass_configs import checked_pass_configs
 from ..define.setting_kinds import FLAGS, TEXT, WORDS, Kind, Setting, backend, choice, require_known
@@ -314,5 +314,4 @@ def _as_settings(asked: Options) -> dict[str, Any]:
 def _native() -> tuple[str, ...]:
     """The archs of this machine's devices."""
     here = machine()
-    cpu = (here.cpu,) if here.cpu in CPU_LEVELS else ()
-    return (*cpu, *map(arch_of_device, here.cuda))
+    return (here.cpu, *map(arch_of_device, here.cuda))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .. import frontends
-from ..core.arch import CPU_LEVELS, TARGETS, arch_of_device
+from ..core.arch import CPU_LEVELS, FAMILY_OF, TARGETS, arch_of_device
 from ..core.errors import DefinitionError, SettingsError, Where
 from ..define.configs import require_values, variant_of
 from ..define.divisible import is_class
@@ -233,8 +233,8 @@ def select_for(record: KernelRecord, settings: Settings, machine: Machine, given
 
 def _cpu(archs: Sequence[str], machine: Machine) -> list[str]:
     """The best of the listed CPU archs that this machine runs, or its own."""
-    level = CPU_LEVELS.get(machine.cpu, 0)
-    usable = [arch for arch in archs if CPU_LEVELS[arch] <= level]
+    family, level = FAMILY_OF[machine.cpu], CPU_LEVELS[machine.cpu]
+    usable = [arch for arch in archs if FAMILY_OF[arch] == family and CPU_LEVELS[arch] <= level]
     return [max(usable, key=CPU_LEVELS.__getitem__) if usable else machine.cpu]
 
 

@@ -7,18 +7,16 @@ import re
 import struct
 from collections.abc import Iterator
 
-from ..core.arch import CPU_LEVELS, is_ptx, real_arch, without_suffix
+from ..core.arch import CPU_LEVELS, FAMILIES, is_ptx, real_arch, without_suffix
 from ..core.driver import CUDA_13_ABI, of_cubin, of_ptx
 from ..toolchain.fatbin import MAGIC, fatbin_ranges, images_in
 
 CUDA = 190
 """ELF's number of NVIDIA's machine code (EM_CUDA)."""
 
-X86_64 = 62
-"""And that of the processors that libraries are for (EM_X86_64)."""
-
-MACHINES = {3: "x86 of 32 bits", 40: "Arm of 32 bits", 183: "Arm of 64 bits", CUDA: "a GPU", 243: "RISC-V"}
-"""Further numbers, for messages."""
+MACHINES = {3: "x86 of 32 bits", 40: "Arm of 32 bits", CUDA: "a GPU", 243: "RISC-V"}
+MACHINES |= {family.elf: f"CPUs of the family {name}" for name, family in FAMILIES.items()}
+"""ELF's numbers of machines, for messages."""
 
 HEADER = struct.Struct("<4s4B8x2HI3QI6H")
 """The header of an ELF file of 64 bits: mark, class, byte order, version, ABI, type, machine, version, entry point,
@@ -32,7 +30,6 @@ LOAD, DYNAMIC = 1, 2
 """Types of segments that a library has (PT_LOAD, PT_DYNAMIC)."""
 
 ELF = b"\x7fELF"
-ONLY = "and libraries are for x86-64"
 SHARED = 3
 ABIS = (0, 3)
 """What a library of Linux has there: its type (ET_DYN), and an ABI (ELFOSABI_SYSV, ELFOSABI_GNU)."""
@@ -41,7 +38,8 @@ BEGINS = {".cubin": ELF, ".fatbin": MAGIC}
 """What files of device code begin with."""
 
 PTX = re.compile(rb"\.version ([0-9]+)\.([0-9]+)\s+\.target (sm_[0-9]+[af]?)")
-CPU_BUILDS = re.compile(rb"llvm \((x86[a-z0-9-]+(?:, x86[a-z0-9-]+)*)\)")
+CPU_ARCH = "|".join(sorted(CPU_LEVELS, reverse=True))  # x86-64-v2 before x86-64
+CPU_BUILDS = re.compile(f"llvm \\(((?:{CPU_ARCH})(?:, (?:{CPU_ARCH}))*)\\)".encode())
 """What a library says of itself in messages."""
 
 
@@ -50,8 +48,13 @@ def is_for_cpu(content: bytes) -> bool:
     return content.startswith(ELF) and int.from_bytes(content[18:20], "little") != CUDA
 
 
-def library_problem(content: bytes) -> str:
-    """Why a file is no library that an x86-64 of Linux can load; empty: it is one, as far as its header tells."""
+def library_problem(content: bytes, family: str) -> str:
+    """Why a file is no library that Linux can load; empty: it is one, as far as its header tells.
+
+    Arguments:
+        family: the family of CPUs that the package is for.
+    """
+    only = f"and the package is for CPUs of the family {family}"
     if not content.startswith(ELF) or len(content) < HEADER.size or not {*content[4:6]} <= {1, 2}:
         return "is no library: it does not begin as an ELF file does"
     _, bits, order, version, abi, kind, machine, again, _, segments, sections, _, size, *counts = HEADER.unpack_from(
@@ -59,9 +62,9 @@ def library_problem(content: bytes) -> str:
     )
     segment, segment_count, section, section_count, _ = counts
     if (bits, order) != (2, 1):
-        return f"is for a machine of {32 * bits} bits{', the highest byte first' if order == 2 else ''}, {ONLY}"
-    if machine != X86_64:
-        return f"is for {MACHINES.get(machine, f'the machine number {machine}')}, {ONLY}"
+        return f"is for a machine of {32 * bits} bits{', the highest byte first' if order == 2 else ''}, {only}"
+    if machine != FAMILIES[family].elf:
+        return f"is for {MACHINES.get(machine, f'the machine number {machine}')}, {only}"
     if kind != SHARED or abi not in ABIS or (version, again, size) != (1, 1, HEADER.size):
         return "is no shared library of Linux"
     tables = ((segments, segment, segment_count, SEGMENT.size), (sections, section, section_count, 64))

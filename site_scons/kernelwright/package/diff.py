@@ -18,6 +18,9 @@ from .verify import manifest_of
 
 WHERE = Where(stage="diff")
 
+USUAL = "x86_64"
+"""The family of CPUs that packages are for whose manifest names none."""
+
 
 @dataclass(frozen=True)
 class Usage:
@@ -49,7 +52,7 @@ class PackageFacts:
     """What a manifest says of a package.
 
     Arguments:
-        name: its import name, with the arch if it has the device code of one.
+        name: its import name, with the arch if it has the device code of one, or with the family of CPUs.
         partial: whether it lacks something because its build had errors.
         kernels: by name.
     """
@@ -124,11 +127,11 @@ def compare(old: PackageFacts, new: PackageFacts, limits: Limits) -> Difference:
     """The difference between two packages.
 
     Raises:
-        KernelwrightError: they are of different packages, or the device code of different archs.
+        KernelwrightError: they are of different packages, or for different archs or families of CPUs.
     """
     if old.name != new.name:
         message = f"the one is of {printable(old.name)}, and the other of {printable(new.name)}"
-        raise KernelwrightError(message, WHERE, "compare wheels of one package")
+        raise KernelwrightError(message, WHERE, "compare wheels of one package, for the same machines")
     difference = Difference()
     for name in sorted({*old.kernels, *new.kernels}):
         before, after = old.kernels.get(name), new.kernels.get(name)
@@ -227,6 +230,8 @@ def _package(document: Record) -> PackageFacts:
     if document.has("arch"):
         return PackageFacts(f"{name} for {document.text('arch')}", False, _device_code(document.record("files")))
     files, kernels = document.record("files"), document.members("kernels")
+    if document.has("machine") and document.text("machine") != USUAL:
+        name = f"{name} for {document.text('machine')}"
     return PackageFacts(name, document.has("missing"), {name: _kernel(name, kernel, files) for name, kernel in kernels})
 
 

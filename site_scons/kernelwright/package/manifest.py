@@ -107,6 +107,7 @@ class BuiltPackage:
         project: version of the project that it belongs to; empty: unknown.
         missing: what failed and is left out of a partial package; empty: it is complete.
         key: of a kernel that is compiled on demand: the digest of all that decides what is in its folder.
+        machine: the family of CPUs that libraries of the package are for.
     """
 
     name: str
@@ -119,6 +120,12 @@ class BuiltPackage:
     project: str = ""
     missing: Sequence[Mapping[str, Any]] = ()
     key: str = ""
+    machine: str = ""
+
+    @property
+    def has_libraries(self) -> bool:
+        """Whether a file of the package is for a family of CPUs."""
+        return any(path.endswith(".so") for kernel in self.kernels for path in kernel.products)
 
 
 OF_SIZES = ("stride_symbols", "multiples", "limited", "requires")
@@ -178,6 +185,7 @@ def make_manifest(package: BuiltPackage, texts: Mapping[str, str]) -> str:
         **({"version": package.project} if package.project else {}),
         "kernelwright": package.version,
         **({"key": package.key} if package.key else {}),
+        **({"machine": package.machine} if package.machine and package.has_libraries else {}),
         "tools": package.tools,
         "backends": described_backends(package.backends),
         **({"compress": dict(package.compress)} if package.compress else {}),

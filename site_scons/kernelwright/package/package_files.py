@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from .. import backends
 from ..backends.commands import LIBRARIES, NEEDED_BY_PATH, SOURCE_LIBRARY
 from ..backends.description import description_in
-from ..core.arch import CPU_LEVELS, TARGETS, CudaArch
+from ..core.arch import CPU_LEVELS, FAMILIES, FAMILY_OF, TARGETS, CudaArch
 from ..core.dtype import Dtype
 from ..core.errors import KernelwrightError, Where, shown
 from ..core.files import pretty_json
@@ -56,7 +56,18 @@ RUNTIME_MODULE = re.compile(r"_runtime/[a-z_]+\.py")
 CODE_FILE = re.compile(r".+\.(?:cubin|fatbin|ptx)")
 
 OF_PACKAGE = (
-    *("schema", "package", "version", "kernelwright", "source", "tools", "backends", "compress", "device_code"),
+    *(
+        "schema",
+        "package",
+        "version",
+        "kernelwright",
+        "machine",
+        "source",
+        "tools",
+        "backends",
+        "compress",
+        "device_code",
+    ),
     *("missing", "kernels", "files", "digest"),
 )
 OF_KERNEL = (
@@ -86,6 +97,11 @@ class Content(NamedTuple):
     def inside(self) -> set[str]:
         """The paths of the package's files, relative to it."""
         return {name.removeprefix(self.folder) for name in self.files if name.startswith(self.folder)}
+
+    @property
+    def family(self) -> str:
+        """The family of CPUs that it is for, as its manifest says; those without a word of it are for x86-64."""
+        return self.document.text("machine") if self.document.has("machine") else "x86_64"
 
     def file(self, path: str) -> bytes:
         """The content of a file of the package; empty: there is none."""
@@ -155,6 +171,9 @@ def package_problems(content: Content) -> Iterator[str]:
         yield from _provider_problems(content)
         return
     _ = document.mapping("tools")
+    if content.family not in FAMILIES:
+        yield f"its manifest names CPUs of the family {shown(content.family)}, which there is not"
+        return
     problems = list(_kernel_problems(content))
     problems += [*_backend_problems(content), *_surplus(content, _expected(content))]
     problems += [*_image_problems(content)] if content.in_files and not content.split else []
@@ -216,11 +235,11 @@ def _form_problems(name: str, kernel: Record, content: Content) -> Iterator[str]
         yield f"kernel {name} has two variants of one name"
     for variant in variants:
         subject = f"kernel {name}, variant {variant.text('slug')}"
-        yield from (f"{subject} {problem}" for problem in _variant_problems(variant, content.in_files))
+        yield from (f"{subject} {problem}" for problem in _variant_problems(variant, content))
 
 
-def _variant_problems(variant: Record, in_files: bool) -> Iterator[str]:
-    """The archs and dtypes of a variant are ones that there are; ``in_files``: its device code has to be in files."""
+def _variant_problems(variant: Record, content: Content) -> Iterator[str]:
+    """The archs and dtypes of a variant are ones that there are, and device code is where it has to be."""
     variant.require_names(*OF_VARIANT)
     units = variant.records("units")
     if [arch for unit in units for arch in unit.texts("archs")] != variant.texts("archs"):
@@ -232,9 +251,9 @@ def _variant_problems(variant: Record, in_files: bool) -> Iterator[str]:
             yield "has a digest that is none"
         if any(arch not in archs for arch, _ in unit.members("resources")):
             yield "uses resources of an arch that it has no code for"
-        if in_files and target == "cuda" and list(unit.record("images").raw) != archs:
+        if content.in_files and target == "cuda" and list(unit.record("images").raw) != archs:
             yield "has device code for other archs than it lists"
-        known = (arch in CPU_LEVELS if target == "llvm" else CudaArch.of(arch) for arch in archs)
+        known = (FAMILY_OF.get(arch) == content.family if target == "llvm" else CudaArch.of(arch) for arch in archs)
         if target not in TARGETS or not archs or not all(known):
             yield f"has code of the target {shown(target)} for {shown(', '.join(archs))}, which there is not"
     for dtype in sorted({argument.dtype for argument in _arguments(variant)}):
@@ -383,7 +402,7 @@ def _surplus(content: Content, expected: set[str]) -> Iterator[str]:
     for path in sorted(expected - content.inside):
         yield f"{content.folder}{path} is missing, which each build writes"
     for path in sorted(path for path in content.inside & expected if path.endswith(".so")):
-        if problem := library_problem(content.file(path)):
+        if problem := library_problem(content.file(path), content.family):
             yield f"{content.folder}{path} {problem}"
         entry = f"PyInit_{path.rpartition('/')[2].partition('.')[0]}"
         if path.endswith(".abi3.so") and entry.encode() not in content.file(path):

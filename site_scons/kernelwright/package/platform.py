@@ -11,10 +11,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ..core.arch import FAMILIES
 from ..core.errors import KernelwrightError, Where
 
-UNTAGGED = "linux_x86_64"
-"""The tag of a wheel whose real one is not known yet."""
+
+def untagged(family: str) -> str:
+    """The tag of a wheel for a family of CPUs, if its real one is not known yet."""
+    return f"linux_{family}"
+
 
 ANALYSING = threading.Lock()
 """Held while auditwheel looks into a wheel: it changes the folder of the whole process (6.8), and a logger here."""
@@ -24,22 +28,24 @@ def require_platform() -> None:
     """Refuse to build a wheel where its libraries would not be what its name says.
 
     Raises:
-        KernelwrightError: this is not Linux on x86-64 with glibc.
+        KernelwrightError: this is not Linux with glibc, on CPUs of a family that there is code for.
     """
     system, machine, library = sys.platform, platform.machine(), platform.libc_ver()[0]
     # An interpreter that is linked statically does not know its C library.
-    if (system, machine) == ("linux", "x86_64") and library in ("glibc", ""):
+    if system == "linux" and machine in FAMILIES and library in ("glibc", ""):
         return
     message = f"this is {system} on {machine} with {library or 'an unknown C library'}, and wheels can be built"
     remedy = "build it on such a machine, or in a container of one: docker run --platform linux/amd64"
-    raise KernelwrightError(f"{message} on linux on x86_64 with glibc only", Where(stage="wheel"), remedy)
+    only = f"{message} on linux on {' or '.join(FAMILIES)} with glibc only"
+    raise KernelwrightError(only, Where(stage="wheel"), remedy)
 
 
-def platform_tag(wheel: Path, others: Iterable[str] = ()) -> str:
+def platform_tag(wheel: Path, family: str, others: Iterable[str] = ()) -> str:
     """The tag of the oldest system that a wheel runs on.
 
     Arguments:
         wheel: one with any Linux tag.
+        family: the family of CPUs that it is for.
         others: names of the libraries that it needs of other packages.
 
     Returns:
@@ -49,7 +55,7 @@ def platform_tag(wheel: Path, others: Iterable[str] = ()) -> str:
         KernelwrightError: its libraries need something that not every such system has, or cannot be read.
     """
     with ANALYSING:
-        analysis = _analyse(wheel, frozenset(others))
+        analysis = _analyse(wheel, family, frozenset(others))
     policy = analysis.overall_policy.name
     if not policy.startswith("manylinux"):
         remedy = 'name libraries of other packages in libraries; with glibc = "2.28" only those of glibc are needed'
@@ -57,7 +63,7 @@ def platform_tag(wheel: Path, others: Iterable[str] = ()) -> str:
     return str(re.sub(r"^manylinux(1|2010|2014)_", _numbered, policy))
 
 
-def _analyse(wheel: Path, others: frozenset[str]) -> Any:
+def _analyse(wheel: Path, family: str, others: frozenset[str]) -> Any:
     from auditwheel.architecture import Architecture
     from auditwheel.error import AuditwheelError
     from auditwheel.libc import Libc
@@ -73,7 +79,7 @@ def _analyse(wheel: Path, others: frozenset[str]) -> Any:
     try:
         return analyze_wheel_abi(
             Libc.GLIBC,
-            Architecture.x86_64,
+            Architecture(family),
             wheel,
             # What is in the wheel itself; it looks into all of that.
             others | {f"{BESIDE_BY_PATH}/*"},

@@ -30,14 +30,15 @@ class KernelSize:
     library: int
 
 
-def kernel_sizes(package: Path, work: Path) -> list[KernelSize]:
+def kernel_sizes(package: Path, work: Path, device: Path) -> list[KernelSize]:
     """The sizes of a built package's kernels, the largest first.
 
     Arguments:
         package: its folder.
         work: the folder in which its kernels were built.
+        device: the folder in which their device code was built.
     """
-    kernels = read_json(package / "manifest.json", lambda document: _parse(document, work), "run scons again")
+    kernels = read_json(package / "manifest.json", lambda document: _parse(document, work, device), "run scons again")
     return sorted(kernels, key=lambda kernel: (-kernel.library, kernel.name))
 
 
@@ -58,7 +59,7 @@ def _row(name: str, sizes: Mapping[str, int], archs: list[str], library: int) ->
     return [name, *(f"{sizes[arch]:,}" if arch in sizes else "" for arch in archs), f"{library:,}"]
 
 
-def _parse(document: Record, work: Path) -> list[KernelSize]:
+def _parse(document: Record, work: Path, device: Path) -> list[KernelSize]:
     kernels, files = document.record("kernels"), document.record("files")
     sizes = []
     for name in kernels.raw:
@@ -67,7 +68,8 @@ def _parse(document: Record, work: Path) -> list[KernelSize]:
         for variant in kernel.records("variants"):
             for unit in variant.records("units"):
                 own = unit.text("source_arch") if unit.has("source_arch") else ""
-                folder = work / name / variant.text("slug") / unit.text("target") / own
+                top = device if unit.text("target") == "cuda" else work
+                folder = top / name / variant.text("slug") / unit.text("target") / own
                 for arch in unit.texts("archs"):
                     path = _code(folder, arch)
                     archs[arch] = archs.get(arch, 0) + (path.stat().st_size if path.is_file() else 0)

@@ -209,14 +209,15 @@ def _tag_problems(wheel: Path, files: Mapping[str, bytes]) -> Iterator[str]:
         yield f"it has no code for a CPU, and its name says {tag}"
         return
     try:
-        needed = platform_tag(wheel, linked_libraries(decoded(files[_manifests(files)[0]])))
+        family = content_of(_manifests(files)[0], files).family
+        needed = platform_tag(wheel, family, linked_libraries(decoded(files[_manifests(files)[0]])))
     except KernelwrightError as error:
         yield error.message
         return
-    if _glibc(tag) is None or _glibc(needed) is None or _glibc(tag) < _glibc(needed):
+    if _glibc(tag, family) is None or _glibc(needed, family) is None or _glibc(tag, family) < _glibc(needed, family):
         yield f"its libraries need {needed}, its name says {tag}"
 
 
-def _glibc(tag: str) -> Any:
-    match = re.fullmatch(r"manylinux_(\d+)_(\d+)_x86_64", tag)
+def _glibc(tag: str, family: str) -> Any:
+    match = re.fullmatch(rf"manylinux_(\d+)_(\d+)_{family}", tag)
     return (int(match[1]), int(match[2])) if match else None

@@ -333,6 +333,7 @@ class Loader(Contents):
                 f"kernel {name!r} of {self.package!r} is built for {', '.join(built)}, not {backend!r}"
             )
         described = self.described(backend or built[0])
+        self._require_machine()
         own = self.entry(name).get("operators", {})  # says which PyTorch this library needs
         for module, requirement in described["needs"]:
             require(module, f"pip install '{own.get(module, requirement)}'", f"kernel {name!r} of {self.package!r}")
@@ -342,6 +343,13 @@ class Loader(Contents):
             self.verified("_runtime/heuristic.py")
             return self.through("recorded_kernel.py", name)
         return self.through(described["modules"][0], name)
+
+    def _require_machine(self) -> None:
+        """Raise an ImportError if the libraries of the package are for other CPUs than this machine's."""
+        machine, here = self.manifest().get("machine", ""), os.uname().machine
+        if machine and machine != here:
+            message = f"{self.folder}: the package is for CPUs of the family {machine}, and this machine's is {here}"
+            raise ImportError(f"{message}; install the wheel for {here}")
 
 
 def read_regular(path: Path) -> bytes:

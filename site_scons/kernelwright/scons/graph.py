@@ -72,16 +72,20 @@ class PackageGraph:
 
     Arguments:
         env, run, settings, files: those of :class:`.package.Package`.
+        first: the graph of the same package for another family of CPUs, which makes the device code of both.
 
     Raises:
         SettingsError: there is a package of that name already.
     """
 
-    def __init__(self, env: Any, run: BuildRun, settings: Settings, files: Sequence[Any]) -> None:
+    def __init__(
+        self, env: Any, run: BuildRun, settings: Settings, files: Sequence[Any], first: PackageGraph | None = None
+    ) -> None:
         self.run = run
-        self.package = Package(env, run, settings, files)
+        self.package: Package = Package(env, run, settings, files, first.package if first else None)
         self.definitions = Definitions(self.package)
         self.assembly: Assembly | None = None
+        self.nodes: Any = []
 
     def add(self) -> Any:
         """Add all nodes; the generated files of the package are returned.
@@ -100,18 +104,18 @@ class PackageGraph:
             return self._pull()
         if not record_of(package).exists() and not run.discovery.exists() and not is_passive():
             self.definitions.begin()
-        run.shards.note_package(package.settings.package, package.key)
+        run.shards.note_package(package.label, package.key)
         settling = Settling(package)
         files = settling.take()
         self._look_into(files, settling)
         if run.shards.only_merged:
             kernels = self.definitions.kernels
-            run.shards.require_all(package.settings.package, package.key, kernels, package.stages)
-        result = self._add_shard(settling) if run.shards.shard else self.assemble(settling)
+            run.shards.require_all(package.label, package.key, kernels, package.stages)
+        self.nodes = self._add_shard(settling) if run.shards.shard else self.assemble(settling)
         add_targets(package, self.definitions, settling, files)
         self._look_ahead()
         run.settle.append(lambda: settling.write(self.definitions, self.assembly.copies if self.assembly else {}))
-        return result
+        return self.nodes
 
     def _look_into(self, files: Sequence[str], settling: Settling) -> None:
         """Make the stages of the kernels in some definition files and, with ``-k``, a stage that fails for each error.
@@ -140,7 +144,7 @@ class PackageGraph:
         package = self.package
         count = new_restored(package).pull(package.files)
         self.run.note(
-            f"kernelwright: {count} of {len(package.files)} definition files of {package.settings.package} are in the "
+            f"kernelwright: {count} of {len(package.files)} definition files of {package.label} are in the "
             "build cache with all that their kernels consist of"
         )
         return package.user_env.Alias(PULL, [], package.env.Action(lambda target, source, env: None, None))
@@ -187,14 +191,13 @@ class PackageGraph:
         entries = [self.run.nodes.node(build.entry) for build in kernels.values()]
         count = len(settling.kernels) + len(kernels)
         noun = "1 kernel" if count == 1 else f"{count} kernels"
-        package.tell([f"kernelwright: shard {self.run.shards.shard} of {package.settings.package} has {noun}"])
+        package.tell([f"kernelwright: shard {self.run.shards.shard} of {package.label} has {noun}"])
         return package.user_env.Alias(SHARD, [*entries, *nodes, *package.failing])
 
-    def add_wheel(self, files: Sequence[Any], name: str) -> Any:
+    def add_wheel(self, name: str) -> Any:
         """Add the package's wheels to the alias ``wheel``; the alias is returned.
 
         Arguments:
-            files: the nodes of the package's generated files.
             name: of a distribution of its own; empty: it is that of the project.
 
         Raises:
@@ -203,7 +206,7 @@ class PackageGraph:
         from ..stages import wheel
 
         package, env = self.package, self.package.env
-        manifest = next(node.get_abspath() for node in files if node.name == "manifest.json")
+        manifest = next(node.get_abspath() for node in self.nodes if node.name == "manifest.json")
         tables = [name for names in package.tables.values() for name in names]
         sources = [*package.files, *tables]
         stage = wheel.make(package.context, sources, manifest, sorted(package.outside), name)
@@ -359,7 +362,7 @@ def _add_compile_commands(package: Package, definitions: Definitions) -> None:
         run.commands = []
         stage = package.add_stage(commands.make(run.top, run.commands))
         env.Alias(commands.NAME, run.nodes.nodes_of(stage))
-    run.commands += [stage.command for stage in package.stages if stage.command]
+    run.commands += [s.command for s in package.stages if s.command and s.command not in run.commands]
     paths = [path for build in definitions.kernels.values() for path in (build.entry, *build.products.values())]
     env.Requires(env.Alias(commands.NAME), list(map(run.nodes.node, paths)))
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import SCons.Errors
 import SCons.Script
 
+from ..core.arch import native_family
 from ..core.dependencies import is_portable
 from ..core.errors import KernelwrightError, SettingsError, Where
 from ..core.files import canonical_json
@@ -182,23 +183,30 @@ def asked_of(settings: Settings, run: BuildRun) -> Asked:
 
 
 class Package:
-    """What all parts of one package's graph work with.
+    """What all parts of one package's graph work with. It is for one family of CPUs.
 
     Arguments:
         env: the user's environment; what is added to it are targets and aliases.
         run: the run of scons that it belongs to.
         settings: the package's settings.
         files: SCons file nodes of the definition files.
+        first: the same package for another family, whose device code this one takes; None: it makes its own.
 
     Raises:
         SettingsError: there is a package of that name already.
     """
 
-    def __init__(self, env: Any, run: BuildRun, settings: Settings, files: Sequence[Any]) -> None:
+    def __init__(
+        self, env: Any, run: BuildRun, settings: Settings, files: Sequence[Any], first: Package | None = None
+    ) -> None:
         self.run = run
         self.settings = settings
+        self.first = first
+        self.family = "" if settings.family == native_family() else settings.family
+        """The family of CPUs that it is for, if that is not this machine's."""
         self.asked = asked_of(settings, run)
         self.stages: list[Stage] = []
+        self._added: set[Stage] = set()
         self.failing: list[Any] = []
         """Nodes that show the errors of definition files, whatever the targets are."""
         self.outside: set[str] = set()
@@ -213,6 +221,8 @@ class Package:
         # a cache. That looks for compilers, which takes longer than all else in a small build with nothing to do.
         self.env.CacheDir(None)
         base = _base_folder(env)
+        run.tree.bases.add(base.get_abspath())
+        base = base.Dir(self.family) if self.family else base
         self.work = base.Dir("kernels").Dir(settings.package)
         self.folder = base.Dir(settings.package.replace(".", "/"))
         self.checks = base.Dir("check").Dir(settings.package)
@@ -220,7 +230,6 @@ class Package:
         self.top = str(run.top)
         self.files = [self.name(node.get_abspath()) for node in files]
         """The definition files, relative to the project's folder."""
-        run.tree.bases.add(base.get_abspath())
         if str(self.folder) in run.folders:
             where = Where(stage="settings", location=f"KernelPackage({settings.package!r})")
             raise SettingsError("a package of that name exists already", where, "give each package its own name")
@@ -229,6 +238,11 @@ class Package:
     def name(self, path: str) -> str:
         """A path relative to the top, with forward slashes, if it is below it."""
         return path[len(self.top) + 1 :] if path.startswith(self.top + os.sep) else path
+
+    @property
+    def label(self) -> str:
+        """What notes call it: two families have packages of one name."""
+        return f"{self.settings.package} for {self.family}" if self.family else self.settings.package
 
     @cached_property
     def tools(self) -> Tools:
@@ -248,6 +262,7 @@ class Package:
     @cached_property
     def context(self) -> Context:
         """What the package's stages are made from."""
+        first = self.first.context if self.first else None
         work, package, checks, wheels = (
             Path(node.get_abspath()) for node in (self.work, self.folder, self.checks, self.wheels)
         )
@@ -261,6 +276,8 @@ class Package:
             wheels=wheels,
             images_in=images_in(self.settings),
             has_gpu=self.has_gpu,
+            device=first.work if first else None,
+            device_stages=first.device_stages if first else {},
         )
 
     @cached_property
@@ -297,9 +314,13 @@ class Package:
     # ---- stages ----
 
     def add_stage(self, stage: Stage) -> Stage:
-        """Make a stage an SCons target."""
+        """Make a stage an SCons target, unless the same package for another family has done that."""
         run = self.run
         self.stages.append(stage)
+        if self.first and stage in self.first._added:
+            return stage
+        self._added.add(stage)
+        stage.subject += f" ({self.family})" if self.family else ""
         if run.shards.only_merged and stage.cacheable:
             run.shards.refuse(stage)
         stage.logs = Path(self.work.get_abspath(), stage.where.kernel or "not-discovered", "failed")

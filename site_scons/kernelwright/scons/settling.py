@@ -159,7 +159,8 @@ class Settling:
         """Note a definition file's finished kernels for other trees, if those can check all that decides."""
         package = self.package
         is_whole = len(done) == len(file.kernels) and not file.elsewhere
-        if not (done and is_whole and file.definition.shared and self.restored):
+        # What has device code from another package cannot be restored without that.
+        if package.first or not (done and is_whole and file.definition.shared and self.restored):
             return
         if all(map(is_portable, file.digests)):
             common = [stage for stage in (package.glibc_stage, package.launcher_stage) if stage is not None]

@@ -25,6 +25,7 @@ from ..define.settings import (
     reject_unknown,
     unknown_variables,
 )
+from ..package import OWN_FAMILY
 from . import command_line, compat
 from .graph import PackageGraph
 from .run import BuildRun, begun_run, current_run
@@ -78,9 +79,14 @@ def kernel_package(env: Any, package: str | None = None, sources: Any = (), **se
             remedy = 'give it some: Glob("kernels/*.py"); files whose names begin with _ are helpers'
             raise SettingsError(f"{merged.package} has no definition files", Where(stage="settings"), remedy)
         with compat.unchecked_nodes():
-            graph = PackageGraph(env, run, merged, files)
-            run.packages[merged.package] = graph, graph.add()
-            return run.packages[merged.package][1]
+            graphs: list[PackageGraph] = []
+            nodes = SCons.Util.NodeList()
+            for family in _families(merged):
+                settings_of = merged.for_family(family)
+                graphs.append(PackageGraph(env, run, settings_of, files, graphs[0] if graphs else None))
+                nodes += SCons.Util.flatten([graphs[-1].add()])
+            run.packages[merged.package] = graphs, nodes
+            return nodes
     except KernelwrightError as error:
         stop(error, begun_run(env))
     except OSError as error:
@@ -120,13 +126,19 @@ def kernel_wheel(env: Any, package: Any = None, name: str = "") -> Any:
         if "wheel" not in command_line.targets() or command_line.is_passive():
             # Nothing is read, or imported, for a wheel that is not wanted.
             return env.Alias("wheel")
-        graph, nodes = added
         with compat.unchecked_nodes():
-            return graph.add_wheel(nodes, name)
+            return [graph.add_wheel(name) for graph in added[0]][-1]
     except KernelwrightError as error:
         stop(error, begun)
     except OSError as error:
         stop(refused(error, place=env.Dir("#").get_abspath()), begun)
+
+
+def _families(settings: Settings) -> tuple[str, ...]:
+    """The families of CPUs that a run builds a package for: one, if no file of it is for a CPU."""
+    called = backends.resolve(settings.backends, settings.targets)
+    is_of_one = OWN_FAMILY in os.environ or not any(backends.get(name).library for name in called)
+    return settings.families[:1] if is_of_one else settings.families
 
 
 def _is_of(pair: tuple[str, tuple[Any, Any]], package: Any) -> bool:

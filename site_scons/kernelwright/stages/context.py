@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.arch import native_family
 from ..core.dependencies import IN_PACKAGE, dependency_name, is_portable, present_digest
 from ..core.errors import DefinitionError, EditedError, ToolchainError, Where
 from ..core.surroundings import OUTSIDE, interpreter
@@ -45,6 +46,9 @@ class Context:
             ``package``.
         has_gpu: whether CUDA code can be checked on this machine.
         common: path of its first output -> a stage that kernels have in common, as far as there are kernels yet.
+        device: the folder of the device code, if that of the kernels does not hold it: CPUs do not decide it, so the
+            packages for all families have it from the first.
+        device_stages: path of its first output -> a stage that makes device code, for all these packages.
     """
 
     run: Run
@@ -57,6 +61,18 @@ class Context:
     images_in: str = ""
     has_gpu: bool = False
     common: dict[str, Stage] = field(default_factory=dict)
+    device: Path | None = None
+    device_stages: dict[str, Stage] = field(default_factory=dict)
+
+    @property
+    def device_work(self) -> Path:
+        """The folder of the kernels' device code."""
+        return self.device or self.work
+
+    @property
+    def is_native(self) -> bool:
+        """Whether this machine can run the package's code for the CPU."""
+        return self.settings.family == native_family()
 
     @cached_property
     def interpreter(self) -> list[Any]:

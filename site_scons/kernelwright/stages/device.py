@@ -200,7 +200,7 @@ def _with_nvcc(kernel: KernelContext, arch: str, folder: Path, slug: str, shippe
         own_tool=kernel.own_tool if headers else None,
         flags_file=front_end.files("cuda", ()).flags,
         parted=_is_parted(kernel),
-        host_compiler=kernel.tools.host_compiler,
+        host_compiler=kernel.tools.native_compiler,
         shipped=shipped,
         steps=kernel.tools.steps,
     )

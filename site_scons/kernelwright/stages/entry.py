@@ -94,7 +94,7 @@ def entry_of(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Entry
         tools=kernel.tools.data,
         version=VERSION,
         backward=record.backward,
-        images_below=kernel.package.work if images_in else None,
+        images_below=kernel.package.device_work if images_in else None,
         own_tools=kernel.own_tools,
         frontend=kernel.front_end.name,
         meaning=record.reference or (),

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..core.arch import FAMILIES
 from ..core.errors import ToolchainError, Where
 from ..processes.tools import RunsTools, ToolCall, ToolResult
 from ..toolchain.ask import run_tool
@@ -31,9 +32,9 @@ LIBRARIES = {
 }
 """Name for the linker -> name at run time. The last three are a part of libc.so.6 from glibc 2.34 on."""
 
-LOADER = "ld-linux-x86-64.so.2"
-"""Has some symbols too (``__tls_get_addr``). libc.so stands in for it: at run time it does not matter which library has
-a symbol of some version."""
+FROM_LOADER = "libc"
+"""The library that stands in for the dynamic linker as well. That has some symbols too (``__tls_get_addr``), and at run
+time it does not matter which library has a symbol of some version."""
 
 VERSION = re.compile(r"GLIBC_([0-9]+(?:\.[0-9]+)+)")
 SYMBOL = struct.Struct("<IBBHQQ")
@@ -68,7 +69,9 @@ def node(version: Version) -> str:
     return f"GLIBC_{'.'.join(map(str, version))}"
 
 
-def make_stubs(floor: str, compiler: HostCompiler, scratch: Path, tools: RunsTools, where: Where) -> list[ToolResult]:
+def make_stubs(
+    floor: str, compiler: HostCompiler, scratch: Path, tools: RunsTools, where: Where, loader: str
+) -> list[ToolResult]:
     """Write ``libc.so`` and the others into ``scratch``; the runs of the compiler are returned.
 
     Arguments:
@@ -77,6 +80,7 @@ def make_stubs(floor: str, compiler: HostCompiler, scratch: Path, tools: RunsToo
         scratch: the folder to write to.
         tools: runs the compiler.
         where: the place for error messages.
+        loader: the file name of the dynamic linker.
 
     Raises:
         ToolchainError: the compiler has no glibc of which the symbols can be read.
@@ -84,7 +88,7 @@ def make_stubs(floor: str, compiler: HostCompiler, scratch: Path, tools: RunsToo
     newest = tuple(map(int, floor.split(".")))
     done = []
     for name, soname in LIBRARIES.items():
-        files = [soname, LOADER] if name == "libc" else [soname]
+        files = [soname, loader] if name == FROM_LOADER else [soname]
         symbols = chosen_symbols([_library(compiler, file, where) for file in files], newest, where)
         (scratch / f"{name}.s").write_text(assembly(symbols))
         (scratch / f"{name}.map").write_text(version_script(symbols))
@@ -179,21 +183,23 @@ def _symbol(item: tuple[int, ...], version: str, text: bytes) -> Symbol | None:
 
 @dataclass(frozen=True)
 class Floor:
-    """The oldest glibc, and the compiler whose glibc is read."""
+    """The oldest glibc, the compiler whose glibc is read, and the file name of its dynamic linker."""
 
     glibc: str
     compiler: HostCompiler
+    loader: str
 
     def make(self, scratch: Path, stage: StageRun) -> None:
         """Write the libraries."""
-        stage.took(*make_stubs(self.glibc, self.compiler, scratch, stage.tools, stage.where))
+        stage.took(*make_stubs(self.glibc, self.compiler, scratch, stage.tools, stage.where, self.loader))
 
 
 def make(context: Context) -> Stage | None:
     """The stage for a package; None: its libraries are linked with the machine's own."""
     floor = context.settings.glibc
-    if not floor:
+    compiler = context.tools.host_compiler
+    if not floor or compiler.brings_glibc:
         return None
-    request = Floor(floor, context.tools.host_compiler)
+    request = Floor(floor, compiler, FAMILIES[context.settings.family].loader)
     outputs = files_in(context.work / context.glibc, [f"{name}.so" for name in LIBRARIES])
     return Stage("GLIBC", floor, Where(stage="link"), request, outputs, [])

@@ -46,7 +46,9 @@ def make_all(kernel: KernelContext) -> list[Stage]:
     """A stage for each lowering of a kernel; none, if TVM's passes do not lower it."""
     if not kernel.front_end.has_passes:
         return []
-    return [make(unit) for config, slug in kernel.record.listed for unit, _ in units_of(kernel, slug, config)]
+    units = [unit for config, slug in kernel.record.listed for unit, _ in units_of(kernel, slug, config)]
+    # The package that device code is from shows how that was lowered.
+    return [make(unit) for unit in units if unit.target == "llvm" or not kernel.package.device]
 
 
 def make(unit: VariantUnit) -> Stage:

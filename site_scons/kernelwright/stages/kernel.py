@@ -95,7 +95,8 @@ class _Kernel:
         for backend in chosen:
             products |= self._backend(variants, backend)
         describing = library or self._add(entry.make(kernel, variants))
-        checks = check.make_all(kernel, variants, library) if record.has_reference and library else []
+        is_checked = record.has_reference and library and kernel.package.is_native
+        checks = check.make_all(kernel, variants, library) if is_checked and library else []
         entry_path = describing.outputs["entry.json"]
         texts = tuple(stage for variant in variants for stage in self._listed(variant, listings))
         stages = tuple(self._stages)
@@ -106,6 +107,10 @@ class _Kernel:
         self._stages.append(stage)
         return stage
 
+    def _once(self, stage: Stage) -> Stage:
+        """A stage that makes device code, or that of another package that has the same from there."""
+        return self._kernel.package.device_stages.setdefault(stage.paths[0], stage)
+
     def _variant(self, slug: str, config: Mapping[str, Any]) -> VariantFiles:
         units = [self._unit(*unit) for unit in lower.units_of(self._kernel, slug, config)]
         return VariantFiles(slug, config, tuple(units))
@@ -114,10 +119,12 @@ class _Kernel:
         """Lower a variant, and compile the CUDA code for some archs, unless the front end makes device code itself."""
         slug, target, front_end = unit.slug, unit.target, self._kernel.front_end
         lowered = front_end.files(target, unit.archs)
-        files = self._add(lower.make(unit)).outputs
+        lowering = lower.make(unit)
+        files = self._add(lowering if target == "llvm" else self._once(lowering)).outputs
         images = {arch: files[name] for arch, name in lowered.images.items()}
         usages = {arch: files[name] for arch, name in lowered.usages.items()}
-        compiled = device.make_all(self._kernel, slug, files[lowered.source], wanted) if lowered.source else {}
+        made = device.make_all(self._kernel, slug, files[lowered.source], wanted) if lowered.source else {}
+        compiled = {arch: self._once(stage) for arch, stage in made.items()}
         self._stages += compiled.values()
         for arch in wanted if lowered.source else ():
             images[arch], usage, _ = compiled[arch].paths
@@ -158,9 +165,8 @@ class _Kernel:
         """The images as they are loaded: compressed, if the settings say so."""
         if self._kernel.package.settings.compress == "none" or self._kernel.tools.nvcc is None:
             return images
-        return {
-            arch: self._add(fatbin.make(self._kernel, slug, image, arch)).paths[0] for arch, image in images.items()
-        }
+        stages = {arch: self._once(fatbin.make(self._kernel, slug, image, arch)) for arch, image in images.items()}
+        return {arch: self._add(stage).paths[0] for arch, stage in stages.items()}
 
     def _listed(self, variant: VariantFiles, listings: Collection[str]) -> Iterator[Stage]:
         """The stages that make texts of a variant's device code.
@@ -183,7 +189,7 @@ class _Kernel:
 
     def _images(self, variants: tuple[VariantFiles, ...]) -> dict[str, str]:
         """The device images, for a package that has them as files."""
-        top = self._kernel.package.work
+        top = self._kernel.package.device_work
         return {f"{IMAGES}/{Path(image).relative_to(top).as_posix()}": image for image in images_of(variants)}
 
     def _backend(self, variants: tuple[VariantFiles, ...], backend: Backend) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -47,7 +48,7 @@ class Linking:
 
     def command(self, variants: tuple[VariantFiles, ...], places: ToolPaths, output: str) -> list[str]:
         """The command for the variants that were made."""
-        objects = [Path(path).relative_to(self.top).as_posix() for path in objects_of(variants)]
+        objects = [os.path.relpath(path, self.top) for path in objects_of(variants)]
         shared = [f"{LIBRARIES}/{name}" for name in (*own_libraries_of(variants), self.launcher)]
         return link_command(self.described.kernel, [*objects, *shared], places, output)
 

@@ -83,7 +83,8 @@ class VariantUnit:
     @property
     def folder(self) -> Path:
         """The folder of its files."""
-        return self.kernel.folder / self.slug / self.target / self.own_arch
+        top = self.kernel.package.device_work if self.target == "cuda" else self.kernel.package.work
+        return top / self.kernel.name / self.slug / self.target / self.own_arch
 
     @property
     def request(self) -> Lowering:

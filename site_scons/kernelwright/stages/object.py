@@ -42,14 +42,14 @@ class ObjectCompilation(Compilation[ObjectJob]):
 
     Arguments:
         tvm_ffi: version of tvm-ffi, whose headers it may include.
-        host_compiler: what nvcc runs for the host; the identity of nvcc covers it.
+        host_compiler: what nvcc runs for the host; the identity of nvcc covers this machine's own only.
         source: the source as the definition names it.
         texts: paths of what the definition makes of it: itself, and headers.
     """
 
     nvcc: Nvcc
     tvm_ffi: str
-    host_compiler: HostCompiler = field(metadata=ASIDE)
+    host_compiler: HostCompiler
     source: str = field(metadata=ASIDE)
     texts: tuple[str, ...] = field(default=(), metadata=ASIDE)
 

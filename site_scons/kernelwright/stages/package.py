@@ -75,6 +75,7 @@ class Package:
 
     Arguments:
         runtime: digest of the modules that are copied into it.
+        machine: the family of CPUs that it is for.
         assembly: what makes it of its kernels.
     """
 
@@ -86,6 +87,7 @@ class Package:
     runtime: str
     compress: Mapping[str, Any]
     device_code: Mapping[str, Any]
+    machine: str
     assembly: Assembly = field(metadata=ASIDE)
 
     def make(self, scratch: Path, stage: StageRun) -> None:
@@ -143,6 +145,7 @@ class Assembly:
             runtime=digest_of(runtime_sources(self._backends, bool(self._device_code))),
             compress=compression(settings, self._context.tools),
             device_code=self._device_code,
+            machine=settings.family,
             assembly=self,
         )
         paths = files_in(self._context.package, self._outputs)
@@ -179,7 +182,8 @@ class Assembly:
         packages = {arch: provider_package(settings.package, arch) for arch in settings.providers}
         if self._context.images_in == "package":
             return {"folder": IMAGES, "packages": {}}
-        return {"folder": os.path.relpath(self._work, self._folder), "packages": packages} if packages else {}
+        folder = os.path.relpath(self._context.device_work, self._folder)
+        return {"folder": folder, "packages": packages} if packages else {}
 
     @cached_property
     def _outputs(self) -> tuple[str, ...]:
@@ -243,6 +247,7 @@ class Assembly:
             device_code=request.device_code,
             project=request.project,
             missing=gaps,
+            machine=request.machine,
         )
         for relative, text in assemble(package).items():
             (scratch / relative).parent.mkdir(parents=True, exist_ok=True)

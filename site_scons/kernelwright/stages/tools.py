@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .. import frontends
+from ..core.arch import native_family
 from ..core.errors import SettingsError, ToolchainError, Where
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ class Tools:
     """The tools of a package; nvcc and NVRTC only where CUDA code is built with them.
 
     Arguments:
+        host_compiler: the C compiler for the CPUs that the package is for.
         chain, settings: find those tools that few packages need, when they are asked for.
+        native: this machine's C compiler, which the CUDA compiler runs; None: it is the same.
     """
 
     lowerer: Lowerer
@@ -36,6 +39,12 @@ class Tools:
     nvrtc: Nvrtc | None = None
     chain: Toolchain | None = None
     settings: Settings | None = None
+    native: HostCompiler | None = None
+
+    @property
+    def native_compiler(self) -> HostCompiler:
+        """This machine's C compiler: device code is made with it, whatever CPUs the package is for."""
+        return self.native or self.host_compiler
 
     @property
     def cuda(self) -> Nvcc | Nvrtc | None:
@@ -106,15 +115,18 @@ def find_tools(settings: Settings, chain: Toolchain) -> Tools:
         ToolchainError: a tool is missing or broken.
         SettingsError: the CUDA compiler does not know an arch.
     """
-    compiler = chain.host_compiler(settings.host_compiler)
+    compiler = native = chain.host_compiler(settings.host_compiler)
+    if settings.family != native_family():
+        named = dict(item.split("=", 1) for item in settings.cross_compilers)
+        compiler = chain.cross_compiler(settings.family, named.get(settings.family, ""), settings.glibc)
     uses_nvrtc = "cuda" in settings.targets and settings.cuda_compiler == "nvrtc"
     nvrtc = chain.nvrtc() if uses_nvrtc else None
     nvcc = None
     if "cuda" in settings.targets and not uses_nvrtc:
-        nvcc = chain.nvcc(settings.nvcc, compiler)
+        nvcc = chain.nvcc(settings.nvcc, native)
     elif uses_nvrtc and settings.compress != "none":
-        nvcc = _nvcc_to_compress(settings, chain, compiler)
-    tools = Tools(chain.lowerer(), compiler, nvcc, nvrtc, chain, settings)
+        nvcc = _nvcc_to_compress(settings, chain, native)
+    tools = Tools(chain.lowerer(), compiler, nvcc, nvrtc, chain, settings, native)
     if tools.cuda is not None:
         require_archs(tools.cuda, settings.archs_of("cuda"))
     return tools

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import backends
+from ..core.arch import FAMILIES
 from ..core.errors import KernelwrightError, Where
 from ..core.files import SCRATCH, make_way, pretty_json, remove_stale_scratch, sha256_of
 from ..core.private import private_folders
@@ -50,8 +51,10 @@ class Wheels:
         partial: what takes the place of both if the package lacks something; None: a run makes no such package.
         limit: the largest size of a wheel; empty: there is none.
         writers: what decides what a wheel's bytes are.
+        family: the family of CPUs that the package is for.
         folder: that of the package, whose manifest is a source.
         work: that of the package's kernels.
+        device: that of their device code.
     """
 
     package: str
@@ -61,8 +64,10 @@ class Wheels:
     source: Source
     limit: str
     writers: tuple[str, ...]
+    family: str
     folder: Path = field(metadata=ASIDE)
     work: Path = field(metadata=ASIDE)
+    device: Path = field(metadata=ASIDE)
 
     def make(self, scratch: Path, stage: StageRun) -> None:
         """Write the wheels, look into them, and note their names."""
@@ -135,7 +140,7 @@ def put_into(dist: Path, wheels: Sequence[Path], record: Path, context: Context,
     if not replacing:
         require_no_other(changed, ", or write scons --replace wheel")
     _copy_all(changed)
-    for line in size_table(kernel_sizes(context.package, context.work)):
+    for line in size_table(kernel_sizes(context.package, context.work, context.device_work)):
         context.run.note(f"  {line}")
     for wheel in wheels:
         name, size = names[wheel.stem], f"{wheel.stat().st_size:,} bytes"
@@ -146,10 +151,20 @@ def put_into(dist: Path, wheels: Sequence[Path], record: Path, context: Context,
 
 
 def _leftovers(dist: Path, names: Mapping[str, str]) -> list[str]:
-    """Wheels in ``dist`` of the same project and version that this build does not make, such as of a dropped arch."""
+    """Wheels in ``dist`` of the same project and version that this build does not make, such as of a dropped arch.
+
+    Those for another family of CPUs are made beside this one, or on another machine.
+    """
     project, version, *_ = names[MAIN].split("-")
     same = re.compile(rf"{re.escape(project)}(_(sm|compute)_[0-9]+[af]?)?-{re.escape(version)}-.*\.whl")
-    return sorted(path.name for path in dist.iterdir() if same.fullmatch(path.name) and path.name not in names.values())
+    found = sorted(path.name for path in dist.iterdir() if same.fullmatch(path.name))
+    return [name for name in found if name not in names.values() and not name.endswith(_of_others(names[MAIN]))]
+
+
+def _of_others(wheel: str) -> tuple[str, ...]:
+    """How the names of wheels end that are for other families of CPUs than a wheel; none, if that is for all."""
+    ends = [f"_{family}.whl" for family in FAMILIES]
+    return tuple(end for end in ends if not wheel.endswith(end)) if wheel.endswith(tuple(ends)) else ()
 
 
 def _names(document: Record) -> dict[str, str]:
@@ -207,7 +222,7 @@ def _require_size(stem: str, wheel: Path, request: Wheels, where: Where) -> None
     limit, size = request.limit, wheel.stat().st_size
     if limit and size > parse_size(limit) * 1024:
         kernels = [
-            found for found in kernel_sizes(request.folder, request.work) if found.archs
+            found for found in kernel_sizes(request.folder, request.work, request.device) if found.archs
         ]  # the launcher has none
         bytes_of = {k.name: k.library if stem == MAIN else k.archs.get(stem, 0) for k in kernels}
         names = sorted(bytes_of, key=lambda name: (-bytes_of[name], name))[:3]
@@ -257,8 +272,10 @@ def make(
         source=find_source(top, definitions, outside),
         limit=settings.max_wheel_size or "",
         writers=(VERSION, *(f"{writer} {version(writer)}" for writer in WRITERS)),
+        family=settings.family,
         folder=context.package,
         work=context.work,
+        device=context.device_work,
     )
     outputs = files_in(context.wheels / package, (*(f"{stem}.whl" for stem in (MAIN, *archs)), "wheel.json"))
     sources = [manifest, *(f"{top}/{file}" for file in project.files)]
@@ -275,7 +292,7 @@ def _written(request: Wheels, built: BuiltFiles, scratch: Path) -> dict[str, Pat
     from ..package.content import package_files, provider_files
     from ..package.drivers import with_driver
     from ..package.manifest import linked_libraries
-    from ..package.platform import UNTAGGED, platform_tag
+    from ..package.platform import platform_tag, untagged
 
     def write(project: Project, files: Mapping[str, bytes], platform: str) -> Path:
         path = scratch / wheel_name(project, platform)
@@ -286,7 +303,8 @@ def _written(request: Wheels, built: BuiltFiles, scratch: Path) -> dict[str, Pat
     files = package_files(built, project, source)
     has_libraries = any(name.endswith(".so") for name in files)
     others = linked_libraries(decoded(built.manifest))
-    platform = platform_tag(write(project, files, UNTAGGED), others) if has_libraries else ANY
+    family = request.family
+    platform = platform_tag(write(project, files, untagged(family)), family, others) if has_libraries else ANY
     wheels = {MAIN: write(project, files, platform)}
     for arch, provider in request.providers.items():
         wheels[arch] = write(provider, provider_files(built, project, source, arch), ANY)

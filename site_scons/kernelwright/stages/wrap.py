@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -172,7 +173,7 @@ def plan_of(request: Wrapping, stage: StageRun) -> KernelPlan:
     """What the wrapper and the backends need to know; paths relative to the folder of the package's kernels."""
 
     def relative(path: str) -> str:
-        return Path(path).relative_to(request.top).as_posix()
+        return os.path.relpath(path, request.top)
 
     def lowered(unit: UnitFiles) -> LoweredUnit:
         # Those in objects have no files of their own.

@@ -17,11 +17,16 @@ INSTALL_COMPILER = "install gcc and g++, or set host_compiler"
 
 @dataclass(frozen=True)
 class HostCompiler:
-    """A C compiler: its path, the first line of ``--version``, and a digest of what decides its output."""
+    """A C compiler: its path, the first line of ``--version``, and a digest of what decides its output.
+
+    Arguments:
+        brings_glibc: whether it links for an older glibc by itself.
+    """
 
     path: str = field(metadata=ASIDE)
     version: str
     identity: str
+    brings_glibc: bool = False
 
 
 def find_host_compiler(setting: str, environment: Mapping[str, str]) -> str:

@@ -19,6 +19,7 @@ from ..core.files import canonical_json, file_stamp
 from ..core.sealed import form_of, read_sealed, write_sealed
 from ..processes.environment import require_plain_path
 from .ask import REVISION, content_digest
+from .cross_compiler import ZIG, find_cross_compiler, probe_cross_compiler, probe_zig, zig_records, zig_wrapper
 from .cuda import version_of
 from .distribution import Distribution, distribution_records, probe_distribution
 from .host_compiler import HostCompiler, find_host_compiler, probe_host_compiler
@@ -137,6 +138,22 @@ class Toolchain:
         """
         path = find_host_compiler(setting, self._environment)
         return self._probe(HostCompiler, "cc", path, [Path(path)], lambda: probe_host_compiler(path))
+
+    def cross_compiler(self, family: str, named: str, glibc: str) -> HostCompiler:
+        """The C compiler for CPUs of another family than this machine's.
+
+        Arguments:
+            family, named: as :func:`find_cross_compiler` has them.
+            glibc: the oldest glibc that libraries are to run with; empty: that of the compiler.
+
+        Raises:
+            ToolchainError: there is none, it does not answer, or it compiles for another family.
+        """
+        path = find_cross_compiler(family, named, self._environment)
+        if path != ZIG:
+            return self._probe(HostCompiler, "cc", path, [Path(path)], lambda: probe_cross_compiler(path, family))
+        wrapper, records = zig_wrapper(self._cache.parent / ZIG, family, glibc, self._environment), zig_records()
+        return self._probe(HostCompiler, "cc", wrapper, [Path(wrapper), *records], lambda: probe_zig(wrapper, records))
 
     def lowerer(self) -> Lowerer:
         """TVM and tvm-ffi.

@@ -33,7 +33,7 @@ static void kw_note_fork(void) {
   for (int id = 0; id < KW_MAX_DEVICES; ++id) atomic_store(&kw_devices[id].ready, false);
 }
 
-static void kw_watch_forks(void) { kw_watch_status = pthread_atfork(NULL, NULL, kw_note_fork); }
+static void kw_watch_forks(void) { kw_watch_status = kw_at_fork(kw_note_fork); }
 
 /* The handler is there before the lock is first taken: another thread may fork at any time. */
 KW_COLD void kw_lock_cuda(void) {

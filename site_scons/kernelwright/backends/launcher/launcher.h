@@ -10,6 +10,7 @@
 #include "current.h"
 #include "error.h"
 #include "share.h"
+#include "fork.h"
 #include "cpu.h"
 #include "driver.h"
 #include "provider.h"

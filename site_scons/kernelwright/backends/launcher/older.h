@@ -20,13 +20,26 @@ extern KW_HIDDEN void *__dso_handle;
 KW_HIDDEN int atexit(void (*function)(void)) { return __cxa_atexit((void (*)(void *))(void *)function, NULL, __dso_handle); }
 
 /* Linked before glibc 2.33, which has them under these names; the first argument is the version of the structure. */
+#if defined(__aarch64__)
+#define KW_STAT 0
+#else
+#define KW_STAT 1
+#endif
 struct stat;
 extern int __xstat(int version, const char *path, struct stat *result);
 extern int __lxstat(int version, const char *path, struct stat *result);
 extern int __fxstat(int version, int file, struct stat *result);
-KW_HIDDEN int stat(const char *path, struct stat *result) { return __xstat(1, path, result); }
-KW_HIDDEN int lstat(const char *path, struct stat *result) { return __lxstat(1, path, result); }
-KW_HIDDEN int fstat(int file, struct stat *result) { return __fxstat(1, file, result); }
+KW_HIDDEN int stat(const char *path, struct stat *result) { return __xstat(KW_STAT, path, result); }
+KW_HIDDEN int lstat(const char *path, struct stat *result) { return __lxstat(KW_STAT, path, result); }
+KW_HIDDEN int fstat(int file, struct stat *result) { return __fxstat(KW_STAT, file, result); }
+
+#if defined(__aarch64__)
+/* Always linked, except for x86-64. */
+extern int __register_atfork(void (*before)(void), void (*in_parent)(void), void (*in_child)(void), void *library);
+KW_HIDDEN int pthread_atfork(void (*before)(void), void (*in_parent)(void), void (*in_child)(void)) {
+  return __register_atfork(before, in_parent, in_child, __dso_handle);
+}
+#endif
 
 /* glibc 2.38: as C23 has them, with binary numbers. */
 #define KW_C23(type, name)                                                                       \

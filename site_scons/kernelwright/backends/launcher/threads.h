@@ -72,6 +72,8 @@ KW_FUNCTION void kw_spin(_Atomic uint32_t *word, uint32_t value) {
   for (int i = 0; i < KW_SPINS && atomic_load_explicit(word, memory_order_acquire) == value; ++i) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb" ::: "memory"); /* "yield" does nothing on most CPUs, and returns at once */
 #endif
   }
 }
@@ -204,7 +206,7 @@ static bool kw_start_worker(kw_pool *pool) {
 
 /* Returns how many threads can take part; a machine that gives us fewer than we want still computes the right thing. */
 static int kw_start_workers(kw_pool *pool, int threads) {
-  if (!pool->survives_fork) pool->survives_fork = !pthread_atfork(NULL, NULL, kw_forget_pool);
+  if (!pool->survives_fork) pool->survives_fork = !kw_at_fork(kw_forget_pool);
   while (pool->survives_fork && pool->workers < threads - 1 && kw_start_worker(pool)) ++pool->workers;
   return pool->workers + 1 < threads ? pool->workers + 1 : threads;
 }

@@ -154,7 +154,7 @@ typedef struct kw_block {
 /* One CPU build of a variant. */
 typedef struct kw_cpu_unit {
   const char *arch;
-  int level; /* 1 for x86-64 up to 4 for x86-64-v4 */
+  int level; /* its rank in its family: 1 for x86-64 up to 4 for x86-64-v4 */
   kw_entry entry;
 } kw_cpu_unit;
 

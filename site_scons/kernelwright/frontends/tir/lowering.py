@@ -11,7 +11,6 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.target import Target
 
-from ...core.arch import real_arch
+from ...core.arch import CPU_LEVELS, llvm_target, real_arch
 from ...core.errors import DefinitionError, KernelwrightError, LoweringError
 from ...core.files import pretty_json
 from ...runtime.dtype import passed_as
@@ -35,9 +34,6 @@ from .pipeline import passes_for, require_one_order
 from .schedule import AS_WRITTEN, BLOCK, candidates, has_blocks, is_bound_to_threads
 from .signature import Argument, arguments_of, require_written, stride_symbols_of, symbols_of, with_alignments
 from .tensor_maps import in_plain_memory, is_pointer, with_type
-
-TRIPLES = ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu")
-"""LLVM targets of the CPU archs: the first that knows an arch is used."""
 
 PACKED_CALL = 1
 """Value of the attribute ``calling_conv`` of a function with the packed signature (``CallingConv::kCPackedFunc``)."""
@@ -63,20 +59,14 @@ def target_for(unit: Unit) -> Target:
     """The TVM target of a unit.
 
     Raises:
-        LoweringError: LLVM does not know the arch (it would only warn, and generate code for another).
+        LoweringError: there is no such CPU arch (LLVM would only warn, and generate code for another).
     """
     if unit.target == "cuda":
         return Target({"kind": "cuda", "arch": real_arch(unit.arch)})
-    known: list[str] = []
-    for triple in TRIPLES:
-        # "generic" exists everywhere; with the arch itself LLVM would warn about those that it does not know.
-        probe = Target({"kind": "llvm", "mtriple": triple, "mcpu": "generic"})
-        names = [str(name) for name in tvm.get_global_func("target.llvm_get_cpu_archlist")(probe)]
-        if unit.arch in names:
-            return Target({"kind": "llvm", "mtriple": triple, "mcpu": unit.arch})
-        known += names
-    close = get_close_matches(unit.arch, known, 3) or ["x86-64-v3"]
-    raise LoweringError(f"LLVM knows no CPU arch {unit.arch!r}", unit.where, f"did you mean {' or '.join(close)}?")
+    if unit.arch not in CPU_LEVELS:
+        raise LoweringError(f"unknown CPU arch {unit.arch!r}", unit.where, f"use one of {', '.join(CPU_LEVELS)}")
+    triple, cpu = llvm_target(unit.arch)
+    return Target({"kind": "llvm", "mtriple": triple, "mcpu": cpu})
 
 
 def lower(definition: tirx.PrimFunc | tvm.IRModule, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
