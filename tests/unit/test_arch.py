@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from kernelwright.core.arch import (
-    CPU_LEVELS,
+    FAMILIES,
     CudaArch,
     arch_of_device,
     arch_order,
@@ -66,7 +66,7 @@ def test_what_follows_from_an_arch(function: Callable[[Any], str], expected: dic
         ["sm_80", "sm_90", "sm_90a", "sm_100"],
         ["x86-64", "x86-64-v2", "x86-64-v4"],
         ["sm_90", "compute_90a", "sm_90f"],
-        list(CPU_LEVELS),
+        *(list(family.archs) for family in FAMILIES.values()),
     ],
 )
 def test_archs_are_ordered_by_number_and_suffixes_follow_the_plain_one(ordered: list[str]) -> None:

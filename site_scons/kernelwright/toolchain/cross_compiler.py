@@ -30,7 +30,7 @@ for word; do
   *) set -- "$@" "$word" ;;
   esac
 done
-ZIG_GLOBAL_CACHE_DIR={cache} exec {zig} cc -target {triple} -g0 "$@"
+ZIG_GLOBAL_CACHE_DIR={cache} exec {zig} cc -target {triple} -g0 -Wl,--undefined-version "$@"
 """
 
 
@@ -113,4 +113,4 @@ def probe_zig(path: str, records: Sequence[Path]) -> HostCompiler:
     answer([path, "--version"], "pip install --force-reinstall ziglang")
     rows = sorted(row for row in record.read_text().splitlines() if row.startswith("ziglang/") and ".pyc" not in row)
     named = f"zig {version} cc -target {triple}"
-    return HostCompiler(path, named, identity([named, rows]), brings_glibc=True)
+    return HostCompiler(path, named, identity([named, rows, WRAPPER]), brings_glibc=True)
