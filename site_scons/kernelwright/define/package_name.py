@@ -5,9 +5,10 @@ from __future__ import annotations
 import keyword
 import sys
 
+from ..core.arch import FAMILIES
 from ..core.errors import SettingsError, Where
 
-BUILD_FOLDERS = ("kernels", "check", "wheels")
+BUILD_FOLDERS = ("kernels", "check", "wheels", *FAMILIES)
 """Folders beside the packages in the build folder."""
 
 _OF_OTHERS = """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +29,7 @@ class Extension:
         headers: digest of the backend's own headers.
         tvm_ffi: version of tvm-ffi, whose headers are included.
         needs: versions of what the backend needs.
+        family: the family of CPUs that it is for, if that is not this machine's; else empty.
         top: the folder of the package's kernels, in which the commands run.
     """
 
@@ -36,6 +39,7 @@ class Extension:
     headers: str
     tvm_ffi: str
     needs: Mapping[str, str]
+    family: str
     places: ToolPaths
     top: Path = field(metadata=ASIDE)
 
@@ -43,11 +47,26 @@ class Extension:
         """Run the commands, and write the script that does it again."""
         backend, name = backends.get(self.backend), self.kernel
         folder = backend.folder(name)
-        for command in backend.commands(name, self.places, str(scratch)):
+        for command in backend.commands(name, _with_python_config(self.places, self.family, scratch), str(scratch)):
             stage.tool(list(command), self.top, scratch, f"the sources are in {self.top / folder}", kind="ext")
         by_hand = backend.commands(name, replace(SYMBOLIC_PLACES, glibc=self.places.glibc), folder)
         script = shell_script(self.compiler.version, "../../..", *by_hand)
         (scratch / "compile.sh").write_text(script, encoding="utf-8")
+
+
+def _with_python_config(places: ToolPaths, family: str, scratch: Path) -> ToolPaths:
+    """The folders of headers, with one that has what Debian's ``pyconfig.h`` includes for a family of CPUs.
+
+    Debian has that file in packages for that family. What it says of types is the same on all families.
+    """
+    name = f"{family}-linux-gnu/python{sys.version_info.major}.{sys.version_info.minor}/pyconfig.h"
+    header = Path(places.python_include, "pyconfig.h")
+    if not family or not header.is_file() or name not in header.read_text(encoding="utf-8"):
+        return places
+    folder = scratch / "include"
+    (folder / name).parent.mkdir(parents=True)
+    (folder / name).write_bytes(Path(sysconfig.get_config_h_filename()).read_bytes())
+    return replace(places, includes=(*places.includes, str(folder)))
 
 
 def make(kernel: KernelContext, backend: Backend, wrapped: Stage, glibc: Stage | None) -> Stage:
@@ -65,6 +84,7 @@ def make(kernel: KernelContext, backend: Backend, wrapped: Stage, glibc: Stage |
         headers=digest_of(backend.headers()),
         tvm_ffi=tools.lowerer.tvm_ffi,
         needs=backend.build_versions(),
+        family="" if kernel.package.is_native else kernel.package.settings.family,
         places=replace(real_places(tools.host_compiler), glibc=kernel.package.glibc if glibc else ""),
         top=top,
     )

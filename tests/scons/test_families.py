@@ -1,0 +1,206 @@
+"""Builds for CPUs of another family than this machine's: what is made once, what is made twice, and what fails."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from support.arm import CPUS, CROSS, NO_ARM, NO_CROSS, has_arm, run_on_arm
+from support.project import ADD, SCALE, SCONSTRUCT, Project
+
+pytestmark = [
+    pytest.mark.skipif(CROSS is None, reason=NO_CROSS),
+    pytest.mark.skipif(os.uname().machine != "x86_64", reason="aarch64 is the other family"),
+]
+
+SETTINGS = """
+[project]
+name = "demo"
+version = "1.0"
+requires-python = ">=3.10"
+dependencies = ["apache-tvm-ffi>=0.1.14"]
+
+[tool.kernelwright]
+archs = ["x86-64-v3", "armv8-a", "neoverse-n1", "neoverse-v2", "sm_80", "compute_80"]
+"""
+
+WHEELS = SCONSTRUCT + 'env.KernelWheel("demo")\n'
+
+CALLS = """
+import numpy as np, platform, demo
+x = np.linspace(-2, 2, 1000, dtype="float32")
+assert (np.from_dlpack(demo.scale(x)) == 2 * x).all()
+assert (np.from_dlpack(demo.scale(x.astype("float16"))) == 2 * x.astype("float16")).all()
+assert (np.from_dlpack(demo.add_one(x.reshape(-1, 4))) == x.reshape(-1, 4) + 1).all()
+print(platform.machine(), demo.num_threads() > 0)
+"""
+
+BOTH = ("build/demo", "build/aarch64/demo")
+
+
+def machine_of(library: Path) -> int:
+    return int.from_bytes(library.read_bytes()[18:20], "little")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    made = Project.of(tmp_path / "project", SETTINGS, scale=SCALE, add_one=ADD)
+    made.write("SConstruct", WHEELS)
+    return made
+
+
+def test_one_run_builds_for_both_families_and_device_code_once(project: Project) -> None:
+    first = project.built("-j2", "wheel")
+    variants = 3
+    assert [first.labels[label] for label in ("PTX", "CUBIN", "LINK", "PACKAGE", "WHEEL")] == [
+        *(variants, variants, 4, 2, 2)
+    ], first.output
+    archs = [stage for stage in first.stages if stage.startswith("LOWER")]
+    assert len(archs) == variants * (1 + 3 + 1), "one for x86-64, three for aarch64, and one for CUDA"
+    assert not list((project.folder / "build/aarch64").rglob("*.cubin"))
+    libraries = {top: list((project.folder / top).rglob("*.so")) for top in BOTH}
+    assert {top: {*map(machine_of, found)} for top, found in libraries.items()} == {BOTH[0]: {62}, BOTH[1]: {183}}
+    assert {top: len(found) for top, found in libraries.items()} == {BOTH[0]: 3, BOTH[1]: 3}
+    names = sorted(path.name for path in (project.folder / "dist").iterdir())
+    assert names == [f"demo-1.0-py3-none-manylinux_2_17_{family}.whl" for family in ("aarch64", "x86_64")]
+    for name in names:
+        assert "all well" in project.kernelwright("verify", f"dist/{name}")
+    said = project.kernelwright("diff", *(f"dist/{name}" for name in names), status=1)
+    assert "the one is of demo for aarch64, and the other of demo" in said
+    with zipfile.ZipFile(project.folder / "dist" / names[0]) as archive:
+        code = archive.read("demo/_lib/scale.so")
+    cubins = list((project.folder / "build/kernels/demo/scale").rglob("*.cubin"))
+    assert len(cubins) == 2 and all(cubin.read_bytes() in code for cubin in cubins)
+    assert "remove it" not in first.output
+    assert project.scons("-j2", "wheel").counts[0] == 0
+
+
+def test_an_edit_makes_device_code_once_again_and_removal_of_a_family_leaves_the_other(project: Project) -> None:
+    project.built("-j2", "wheel")
+    before = project.files("build/demo/_lib")
+    project.replace("kernels/scale.py", "T.cast(2.0, dtype)", "T.cast(3.0, dtype)")
+    again = project.scons("-j2")
+    assert [again.labels[label] for label in ("PTX", "CUBIN", "LINK", "PACKAGE")] == [2, 2, 2, 2], again.output
+    project.replace("kernels/scale.py", "T.cast(3.0, dtype)", "T.cast(2.0, dtype)")
+    shutil.rmtree(project.folder / "build/aarch64")
+    back = project.scons("-j2", "--cache-disable")
+    assert project.files("build/demo/_lib") == before
+    assert all("aarch64" in stage for stage in back.stages if stage.startswith(("GLIBC", "LAUNCHER"))), back.output
+    own = project.scons("-j2", "ARCHS=x86-64-v3")
+    assert "aarch64" not in own.output and project.files("build/demo/_lib") == before
+    project.scons("-c")
+    assert not (project.folder / "build/aarch64/demo").exists() and not (project.folder / "build/demo").exists()
+
+
+def test_bytes_depend_neither_on_the_folder_nor_on_what_runs_at_once(project: Project, tmp_path: Path) -> None:
+    sources = project.copied(tmp_path / "a longer name of a folder")
+    project.built("-j2", "wheel")
+    sources.scons("-j1", "wheel", "--cache-disable")
+    assert len(project.files("dist")) == 2 and project.files("dist") == sources.files("dist")
+    assert project.files("build/aarch64/demo") == sources.files("build/aarch64/demo")
+
+
+def test_a_package_for_the_other_family_alone_has_its_device_code_beside_it(project: Project, tmp_path: Path) -> None:
+    alone = project.copied(tmp_path / "alone")
+    project.built("-j2", "wheel")
+    run = alone.scons("-j2", "wheel", "ARCHS=armv8-a,neoverse-n1,neoverse-v2")
+    assert run.labels["CUBIN"] == 3 and not (alone.folder / "build/demo").exists()
+    name = "dist/demo-1.0-py3-none-manylinux_2_17_aarch64.whl"
+    assert alone.files("dist") == {name: (project.folder / name).read_bytes()}
+
+
+def test_the_loader_names_both_families(project: Project) -> None:
+    project.built("-j2", "wheel")
+    program = "import demo\ntry:\n    demo.scale\nexcept ImportError as error:\n    print(error)"
+    said = project.python(program, env={"PYTHONPATH": "build/aarch64"})
+    text = "the package is for CPUs of the family aarch64, and this machine's is x86_64; install the wheel for x86_64"
+    assert text in said
+
+
+@pytest.mark.skipif(not has_arm(), reason=NO_ARM)
+@pytest.mark.parametrize("arch", CPUS)
+def test_each_arch_runs_on_a_cpu_that_has_no_more(project: Project, tmp_path: Path, arch: str) -> None:
+    project.built("-j2", "wheel")
+    (wheel,) = (project.folder / "dist").glob("*_aarch64.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "installed")
+    assert run_on_arm(CALLS, tmp_path, "installed", arch) == "aarch64 True\n"
+
+
+@pytest.mark.skipif(not has_arm(), reason=NO_ARM)
+def test_a_cpu_that_lacks_what_the_code_needs_is_told_so(project: Project) -> None:
+    project.scons("-j2", "ARCHS=neoverse-n1", "TARGETS=llvm")
+    said = run_on_arm(CALLS, project.folder, "build/aarch64", "armv8-a")
+    assert "this CPU supports armv8-a, and variant dtype-float32 was built for neoverse-n1 only" in said
+    said = run_on_arm(CALLS, project.folder, "build/aarch64", KERNELWRIGHT_CPU_LEVEL="x86-64")
+    assert "KERNELWRIGHT_CPU_LEVEL is 'x86-64', expected armv8-a, neoverse-n1 or neoverse-v2" in said
+
+
+def without_cross(folder: Path) -> dict[str, str]:
+    """Variables of a run that finds no compiler for aarch64."""
+    folder.mkdir()
+    for name in ("gcc", "g++", "cc", "ld", "as", "git", "sh"):
+        (folder / name).symlink_to(str(shutil.which(name)))
+    return {"PATH": str(folder)}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said", "remedy"),
+    [
+        ([], "there is no C compiler for aarch64, which archs need", "apt-get install gcc-aarch64-linux-gnu"),
+        (
+            ["CROSS_COMPILERS=aarch64=arm-cc"],
+            "cross_compilers names 'arm-cc' for aarch64, and there is no such program",
+            "or pip install 'kernelwright[cross]', or leave archs of aarch64 out",
+        ),
+        (["CROSS_COMPILERS=aarch64=gcc"], "gcc compiles for x86_64-", "and not for aarch64"),
+        (["CROSS_COMPILERS=riscv64=gcc"], "cross_compilers has 'riscv64=gcc'", "the families are x86_64, aarch64"),
+        (["CROSS_COMPILERS=gcc"], "cross_compilers has 'gcc', expected <family>=<compiler>", "aarch64="),
+        (
+            ["CROSS_COMPILERS=aarch64=gcc,aarch64=zig"],
+            "cross_compilers names 2 compilers for aarch64",
+            "name one for each family of CPUs",
+        ),
+        (["ARCHS=aarch64"], "unknown arch 'aarch64'", "armv8-a, neoverse-n1, neoverse-v2"),
+    ],
+)
+def test_a_compiler_that_is_not_there_is_an_error_with_its_remedy(
+    project: Project, tmp_path: Path, settings: list[str], said: str, remedy: str
+) -> None:
+    run = project.scons("TARGETS=llvm", *settings, env=without_cross(tmp_path / "bin"), ok=False)
+    assert said in run.output and remedy in run.output and "[settings]" in run.output, run.output
+    assert not list(project.folder.glob("build/**/demo"))
+
+
+def test_a_package_cannot_have_the_name_of_a_family(tmp_path: Path) -> None:
+    project = Project.of(tmp_path, SETTINGS, add_one=ADD)
+    project.replace("SConstruct", '"demo"', '"aarch64"')
+    assert "aarch64 are folders of the build" in project.scons(ok=False).output
+
+
+ZIG = Path(sys.prefix, f"lib/python3.{sys.version_info.minor}/site-packages/ziglang")
+
+
+@pytest.mark.skipif(not ZIG.is_dir(), reason="needs the extra cross: pip install ziglang")
+def test_zig_links_for_the_other_family_without_libraries_that_stand_in(project: Project) -> None:
+    run = project.scons("-j2", "CROSS_COMPILERS=aarch64=zig", "TARGETS=llvm", "wheel")
+    assert "GLIBC 2.28 (aarch64)" not in run.stages and len(project.files("dist")) == 2
+    if has_arm():
+        assert run_on_arm(CALLS, project.folder, "build/aarch64", "armv8-a") == "aarch64 True\n"
+
+
+def test_a_wheel_of_the_build_backend_is_for_this_machine(project: Project, tmp_path: Path) -> None:
+    project.write(
+        "pyproject.toml", SETTINGS.replace('archs = ["x86', 'package = "demo"\ntargets = ["llvm"]\narchs = ["x86')
+    )
+    out = tmp_path / "out"
+    out.mkdir()
+    command = [sys.executable, "-c", f"from kernelwright.build import build_wheel; build_wheel({str(out)!r})"]
+    done = subprocess.run(command, cwd=project.folder, env=project.variables(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in out.iterdir()] == ["demo-1.0-py3-none-manylinux_2_17_x86_64.whl"]
