@@ -664,3 +664,16 @@ def test_leading_dimensions_that_do_not_fold_are_refused(process: Process, call:
     named = f'{{"x": on_cuda((2, 3, 16)), "w": on_cuda((8,)), **dict({call})}}'
     assert said in process.refusal(f'made.kernel("leading")(**{named})')
     assert process.calls("launch") == []
+
+
+def test_outputs_that_overlap_are_refused_and_those_that_follow_one_another_are_not(process: Process) -> None:
+    """y is 192 bytes long."""
+    code = """made.kernel("leading")(x=on_cuda((2, 3, 16), data=0x20000), w=on_cuda((8,), data=0x30000),
+                                      y=on_cuda((2, 3, 8), data=0x40000), sums=on_cuda((2, 3), data=0x40000 + {}))"""
+    told = (
+        "ValueError: kernel 'leading': outputs 'y' and 'sums' overlap in memory\n  remedy: pass arrays with memory of"
+    )
+    for offset in (0, 188, -20):
+        assert told in process.refusal(code.format(offset))
+    process.run("\n".join(code.format(offset) for offset in (192, -24)))
+    assert len(process.calls("launch")) == 2

@@ -6,6 +6,7 @@ PyTorch's tensors are asked directly, which is quickest. Other arrays are read t
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any, NamedTuple
 
@@ -76,6 +77,18 @@ class Array(NamedTuple):
                 return False
             expected *= size
         return True
+
+    def shares_memory(self, other: Array, strided: bool) -> bool:
+        """Whether both have elements and one memory, as far as that is sure.
+
+        Arguments:
+            strided: one of them may have gaps, between which elements of the other may lie.
+        """
+        if self.is_empty or other.is_empty or self.data == other.data or strided:
+            return not (self.is_empty or other.is_empty) and self.data == other.data
+        lower, upper = sorted((self, other), key=lambda array: array.data)
+        bits = re.search(r"\d+", lower.dtype)
+        return upper.data - lower.data < -(-lower.span * int(bits[0] if bits else 8) // 8)
 
     def folded(self, trailing: int) -> Array:
         """The same array with leading dimensions that are one; they can be."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
@@ -242,6 +243,16 @@ class Matcher:
             if not _is_aligned(alignment, array):
                 text = f"argument '{name}' has data that is not aligned to {alignment} bytes"
                 self.shared.cuda.refuse(ValueError, f"{text}\n  remedy: pass a copy of it", MISALIGNED)
+        self._check_outputs(index, passed)
+
+    def _check_outputs(self, index: int, passed: Passed) -> None:
+        """Raise an error for two outputs that are one memory, where one would overwrite the other."""
+        pairs = zip(self._entry["variants"][index]["arguments"], passed, strict=True)
+        outputs = [(item, array) for item, array in pairs if item["output"] and isinstance(array, Array)]
+        for (item, array), (other, second) in itertools.combinations(outputs, 2):
+            if array.shares_memory(second, "strides" in item or "strides" in other):
+                text = f"outputs '{item['name']}' and '{other['name']}' overlap in memory"
+                self.shared.cuda.refuse(ValueError, f"{text}\n  remedy: pass arrays with memory of their own")
 
     def _check_strides(self, index: int, position: int, passed: Passed) -> None:
         """Compare an array's strides with the declared ones. Any stride fits an axis of size 1, or an empty array."""

@@ -299,6 +299,33 @@ KW_COLD int kw_check_limited(const kw_call *call, const kw_limited *limited) {
                   place->axis, limited->dtype);
 }
 
+/* Whether two tensors with elements share memory, as far as that is sure: elements of one with strides may lie between
+ * those of the other. */
+KW_COLD bool kw_share_memory(const DLTensor *one, const DLTensor *other, bool strided) {
+  const char *first = (const char *)one->data + one->byte_offset, *second = (const char *)other->data + other->byte_offset;
+  if (first == second || strided) return first == second;
+  const DLTensor *lower = first < second ? one : other;
+  uint64_t bits = (uint64_t)kw_count_within(lower, INT64_MAX) * lower->dtype.bits * lower->dtype.lanes;
+  return (uint64_t)llabs(first - second) < (bits + 7) / 8;
+}
+
+/* Outputs that are passed must not be one memory, where one would overwrite the other. */
+KW_COLD int kw_check_outputs(const kw_signature *signature, const kw_call *call) {
+  for (int32_t i = 0; i < call->kernel->num_arguments; ++i) {
+    for (int32_t j = 0; j < i; ++j) {
+      const kw_argument *one = &signature->arguments[j], *other = &signature->arguments[i];
+      const DLTensor *tensors[] = {call->tensors[j], call->tensors[i]};
+      if (!one->output || !other->output || !tensors[0] || !tensors[1]) continue;
+      if (kw_is_empty(tensors[0]) || kw_is_empty(tensors[1])) continue;
+      if (kw_share_memory(tensors[0], tensors[1], one->strided || other->strided))
+        return kw_raise("ValueError",
+                        "outputs '%s' and '%s' overlap in memory\n  remedy: pass arrays with memory of their own",
+                        one->name, other->name);
+    }
+  }
+  return 0;
+}
+
 KW_HOT int kw_check(const kw_signature *signature, kw_call *call) {
   int64_t limit = signature->int32_sizes ? KW_INT32_LIMIT : INT64_MAX;
   bool large = false; /* some size or stride may not fit 32 bits */
@@ -323,7 +350,8 @@ KW_HOT int kw_check(const kw_signature *signature, kw_call *call) {
   }
   for (int32_t i = 0; large && i < signature->num_limited && kw_ranks_match(signature, call); ++i)
     if (kw_check_limited(call, &signature->limited[i])) return -1;
-  return 0;
+  bool several = call->complete && call->kernel->num_outputs > 1;
+  return __builtin_expect(several, 0) ? kw_check_outputs(signature, call) : 0;
 }
 
 #endif
