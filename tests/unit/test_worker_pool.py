@@ -108,7 +108,7 @@ def test_the_worker_that_was_idle_for_longest_makes_room(fresh: Fresh, monkeypat
         assert len(processes(project)) == 4, "k2 made room for k1"
 
 
-def test_prints_do_not_disturb_the_protocol_and_take_no_disk(shared: Project) -> None:
+def test_prints_do_not_disturb_the_protocol_and_take_no_disk(shared: Project, monkeypatch) -> None:
     top = """
     import os, stat, sys
     print('{"id": 1, "result": {"value": {}}}')
@@ -118,6 +118,8 @@ def test_prints_do_not_disturb_the_protocol_and_take_no_disk(shared: Project) ->
     """
     assert shared.discover(shared.empty("noisy", top))["kernels"][0]["name"] == "noisy"
     assert "raw\n" in shared.printed[-1] and "[False, False]\n" in shared.printed[-1]
+    monkeypatch.setattr(shared.pool, "_on_output", None)
+    assert shared.discover(shared.empty("unheard", top))["kernels"][0]["name"] == "unheard"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")

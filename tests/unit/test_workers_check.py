@@ -26,7 +26,7 @@ from kernelwright.worker import check as check_module
 from kernelwright.worker.check import Check, from_device, to_device
 from kernelwright.worker.check_inputs import random_array
 from kernelwright.worker.check_sizes import SizeSets, size_sets
-from kernelwright.worker.strided import Strided, barely_aligned, strides_for
+from kernelwright.worker.strided import Spread, Strided, barely_aligned, strides_for
 from support.launcher_build import build, plan
 from support.moments import HANGS_AFTER_S
 from support.workers_project import Project
@@ -283,6 +283,15 @@ def test_on_a_gpu_a_view_with_strides_is_one_of_a_copy_of_the_memory(monkeypatch
     assert view.view("float16").tolist() == array.tolist()
     view[2, 4] = 0
     assert placed.content("x").tolist() == [*array[:2].tolist(), [10, 11, 12, 13, 0]]
+
+
+@pytest.mark.parametrize("steps", [(1, 1), (-1, 1), (2, -2), (-2, -3)])
+def test_the_memory_of_a_view_reaches_from_its_first_element_to_its_last(steps: tuple[int, int]) -> None:
+    array = np.arange(35, dtype="int16").reshape(5, 7)[:: steps[0], :: steps[1]]
+    for view in (array, array.T):
+        spread = Spread.of(view, np.dtype("float32"))
+        assert np.array_equal(spread.view(), view)
+        assert np.lib.array_utils.byte_bounds(spread.view()) == np.lib.array_utils.byte_bounds(spread.memory)
 
 
 def test_strides_fit_all_arguments_of_a_name_and_leave_gaps_where_they_are_free() -> None:
