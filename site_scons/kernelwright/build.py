@@ -32,7 +32,7 @@ from .package import OWN_FAMILY, WHEEL_LIST
 from .package.archive import ANY, info_files, wheel_name, write_wheel
 from .package.assemble import provider_package
 from .package.platform import require_platform, untagged
-from .package.project import Project, provider_project, read_project
+from .package.project import Project, own_of, provider_project, read_project
 from .package.sdist import choose_files, read_files, words_for
 from .package.source import RECORD, find_source
 from .stages.wheel import require_no_other
@@ -161,9 +161,11 @@ def _project(config: Mapping[str, Any] = MappingProxyType({}), provider: str = "
     document = read_document(root / "pyproject.toml")
     settings = _settings(config)
     if provider:
-        return provider_project(root, document, provider, provider_package(settings.package, provider))
+        package = provider_package(settings.package, provider)
+        return provider_project(root, document, provider, package, own_of(settings))
     called = backends.resolve(settings.backends, settings.targets)
-    return read_project(root, document, providers=settings.providers, called_through=called)
+    own = own_of(settings)
+    return read_project(root, document, providers=settings.providers, called_through=called, own=own)
 
 
 def _is_pure(config: Mapping[str, Any]) -> bool:

@@ -114,7 +114,7 @@ class Bench:
         """The command that compiles it, with options of the compiler process."""
         job, nvrtc = NvrtcJob("sm_80", (), self.folder, WHERE), self.nvrtc
         own = (f"--head={HEAD}", *own)
-        return job.arguments(process or compiler_process(), nvrtc.library, nvrtc.include, str(output), own)
+        return job.arguments(process or compiler_process(), nvrtc.library, nvrtc.options(), str(output), own)
 
     def said(self, compiled: CompiledCode) -> list[str]:
         """What the compiler process said of the precompiled header."""

@@ -59,13 +59,13 @@ def test_the_wheel_says_its_mode_and_has_the_same_code_and_none_uncompressed(pac
 def test_another_mode_packs_again_and_compiles_no_device_code(packed: Project, tmp_path: Path) -> None:
     project = packed.copied(tmp_path / "copy")
     for mode, compiled in (("balance", {"CC": 2}), ("size", {})):  # both need the same driver
-        labels = project.scons("-j2", "wheel", f"COMPRESS={mode}", "CACHE_DIR=").labels
+        labels = project.scons("-j2", "--replace", "wheel", f"COMPRESS={mode}", "CACHE_DIR=").labels
         assert labels == {**compiled, "FATBIN": 9, "LINK": 2, "PACKAGE": 1, "WHEEL": 1, "WRAP": 2}
         manifest = inside(wheels_of(project)["main"])["demo/manifest.json"].decode()
         assert f'"compress": {{\n  "mode": "{mode}",\n  "cuda": "12.4"\n }}' in manifest
         assert len(fatbin(project, "sm_90a")) < len(fatbin(packed, "sm_90a"))
         require_well(wheels_of(project)["main"])
-    assert "FATBIN" not in project.scons("-j2", "wheel").labels
+    assert "FATBIN" not in project.scons("-j2", "--replace", "wheel").labels
     assert not list((project.folder / "build").rglob("*.fatbin"))
     files = inside(wheels_of(project)["main"])
     assert b'"compress"' not in files["demo/manifest.json"] and MAGIC not in files["demo/_lib/scale.so"]
@@ -88,7 +88,7 @@ def test_the_driver_gets_the_container(packed: Project, machine: Machine) -> Non
 
 def test_split_and_compressed_code_needs_a_driver_that_can_read_it(packed, machine, tmp_path):
     project = packed.copied(tmp_path / "copy")
-    project.scons("-j2", "wheel", "COMPRESS=size", "SPLIT=arch")
+    project.scons("-j2", "--replace", "wheel", "COMPRESS=size", "SPLIT=arch")
     wheels = wheels_of(project)
     variants = ("add_one/default", "scale/dtype-float16", "scale/dtype-float32")
     code = {name for name in inside(wheels["sm_80"]) if "/cuda/" in name}

@@ -37,6 +37,7 @@ else:
     import tomli as tomllib
 
 GLIBC = re.compile(r"2\.[0-9]{1,3}")
+TOOLKIT = re.compile(r"(?:(nvcc|nvrtc)-)?([1-9][0-9]\.[0-9])")
 
 CUDA_ARCHS = ("sm_80", "sm_90a", "compute_80")
 """Those that are built for where nothing names one."""
@@ -79,6 +80,18 @@ def _check_cross_compilers(items: tuple[str, ...], where: Where) -> None:
         if families.count(family) > 1:
             message = f"cross_compilers names {families.count(family)} compilers for {family}"
             raise SettingsError(message, where, "name one for each family of CPUs")
+
+
+def _check_cuda(toolkits: tuple[str, ...], where: Where) -> None:
+    releases: dict[str, str] = {}
+    for toolkit in toolkits:
+        match = TOOLKIT.fullmatch(toolkit)
+        if match is None:
+            raise SettingsError(f"cuda has {shown(toolkit)}", where, "write releases such as 13.0, or nvrtc-12.8")
+        if other := releases.get(match[2]):
+            message = f"cuda has two toolkits of CUDA {match[2]}: {other} and {toolkit}"
+            raise SettingsError(message, where, "name one of them: their packages and wheels would have one name")
+        releases[match[2]] = toolkit
 
 
 def _check_glibc(version: str, where: Where) -> None:
@@ -147,6 +160,13 @@ class Settings:
         check=_check_tuning,
     )
     cuda_compiler: str = _setting(choice("nvcc", "nvrtc"), "nvcc", "what compiles device code")
+    cuda: tuple[str, ...] = _setting(
+        NAMES,
+        (),
+        "CUDA toolkits, a package and a wheel for each: releases such as 13.0, or nvrtc-12.8 for the NVRTC of one; "
+        "empty: one toolkit, whichever is found",
+        check=_check_cuda,
+    )
     nvcc: str = _setting(
         TEXT, "", "nvcc, a path or a name; empty: that of the PyPI packages, else CUDA_HOME's, else the one on PATH"
     )
@@ -241,6 +261,33 @@ class Settings:
     def for_family(self, family: str) -> Settings:
         """The same settings without the CPU archs of other families."""
         return replace(self, archs=tuple(arch for arch in self.archs if FAMILY_OF.get(arch, family) == family))
+
+    @property
+    def toolkits(self) -> tuple[Settings, ...]:
+        """The settings of the packages that are built, one for each CUDA toolkit, the main one first.
+
+        They have all archs, of which a toolkit may not know each.
+        """
+        if not self.cuda or "cuda" not in self.targets:
+            return (self,)
+        parsed = ((match[2], match[1]) for match in map(TOOLKIT.fullmatch, self.cuda) if match)
+        return tuple(
+            replace(self, cuda=(release,), cuda_compiler=compiler or self.cuda_compiler) for release, compiler in parsed
+        )
+
+    @property
+    def toolkit(self) -> str:
+        """The release of the CUDA toolkit; empty: any."""
+        return self.toolkits[0].cuda[0] if self.toolkits[0].cuda else ""
+
+    @property
+    def label(self) -> str:
+        """What tells wheels of the toolkit from those of others: ``cu128``; empty: no toolkit is named."""
+        return f"cu{self.toolkit.replace('.', '')}" if "cuda" in self.targets and self.toolkit else ""
+
+    def labelled(self, subject: str) -> str:
+        """What a line about something calls it, with the label of the toolkit if one is named."""
+        return f"{subject} {self.label}".rstrip()
 
     @property
     def providers(self) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from pyproject_metadata.errors import ConfigurationError, ConfigurationWarning
 from ..backends import get
 from ..backends.base import Backend
 from ..core.errors import shown
+from ..define.settings import Settings
 from ..runtime.provider import GROUP
 from .version import content_of, dynamic_version, project_table, refused
 
@@ -104,6 +105,11 @@ PARTIAL = "partial"
 
 WHOLE = Own()
 """The wheel of a project that has no other one."""
+
+
+def own_of(settings: Settings, name: str = "") -> Own:
+    """What tells the wheel of a package from others, by its settings: the CUDA toolkit that they name."""
+    return Own(name, (settings.label,) if settings.label else ())
 
 
 def read_project(

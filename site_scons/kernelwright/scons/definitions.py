@@ -169,7 +169,7 @@ class Definitions:
         configured = package.configured.applied(kernel, file.definition) if package.configured else kernel
         selection = self._tuned(select(configured, package.settings), kernel, file)
         if package.tools.cuda is not None:
-            require_archs(kernel, package.tools.cuda)
+            require_archs(kernel, package.tools.cuda, package.run.known_archs)
         return selection
 
     def _tuned(self, selection: KernelSelection, declared: KernelRecord, file: Unsettled) -> KernelSelection:

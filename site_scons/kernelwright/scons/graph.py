@@ -71,7 +71,7 @@ class PackageGraph:
     """The nodes of one kernel package.
 
     Arguments:
-        env, run, settings, files: those of :class:`.package.Package`.
+        env, run, settings, files, place: those of :class:`.package.Package`.
         first: the graph of the same package for another family of CPUs, which makes the device code of both.
 
     Raises:
@@ -79,20 +79,30 @@ class PackageGraph:
     """
 
     def __init__(
-        self, env: Any, run: BuildRun, settings: Settings, files: Sequence[Any], first: PackageGraph | None = None
+        self,
+        env: Any,
+        run: BuildRun,
+        settings: Settings,
+        files: Sequence[Any],
+        place: str = "",
+        first: PackageGraph | None = None,
     ) -> None:
         self.run = run
-        self.package: Package = Package(env, run, settings, files, first.package if first else None)
+        self.package: Package = Package(env, run, settings, files, place, first.package if first else None)
         self.definitions = Definitions(self.package)
         self.assembly: Assembly | None = None
         self.nodes: Any = []
+        """The nodes of the generated files of the package."""
 
-    def add(self) -> Any:
-        """Add all nodes; the generated files of the package are returned.
+    def add(self) -> None:
+        """Add all nodes.
 
         Raises:
             KernelwrightError: a tool is missing, or a definition is not valid and ``-k`` was not given.
         """
+        self.nodes = self._added()
+
+    def _added(self) -> Any:
         package, run = self.package, self.run
         if SCons.Script.GetOption("help"):
             return package.env.File([str(package.folder.File("manifest.json"))])
@@ -253,7 +263,7 @@ def add_targets(package: Package, definitions: Definitions, settling: Settling, 
         _add_compile_commands(package, definitions)
     if asked.ir:
         _add_ir(package, definitions)
-    if TUNE in requested:
+    if TUNE in requested and not package.place:
         _add_tune(package)
     if asked.check:
         _tell_of_checks(package, definitions)

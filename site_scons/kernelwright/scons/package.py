@@ -190,6 +190,8 @@ class Package:
         run: the run of scons that it belongs to.
         settings: the package's settings.
         files: SCons file nodes of the definition files.
+        place: the folder, below that of all outputs, for those of a package besides the main one of its name; empty:
+            it is the main one.
         first: the same package for another family, whose device code this one takes; None: it makes its own.
 
     Raises:
@@ -197,10 +199,17 @@ class Package:
     """
 
     def __init__(
-        self, env: Any, run: BuildRun, settings: Settings, files: Sequence[Any], first: Package | None = None
+        self,
+        env: Any,
+        run: BuildRun,
+        settings: Settings,
+        files: Sequence[Any],
+        place: str = "",
+        first: Package | None = None,
     ) -> None:
         self.run = run
         self.settings = settings
+        self.place = place
         self.first = first
         self.family = "" if settings.family == native_family() else settings.family
         """The family of CPUs that it is for, if that is not this machine's."""
@@ -222,7 +231,8 @@ class Package:
         self.env.CacheDir(None)
         base = _base_folder(env)
         run.tree.bases.add(base.get_abspath())
-        base = base.Dir(self.family) if self.family else base
+        for part in filter(None, (place, self.family)):
+            base = base.Dir(part)
         self.work = base.Dir("kernels").Dir(settings.package)
         self.folder = base.Dir(settings.package.replace(".", "/"))
         self.checks = base.Dir("check").Dir(settings.package)
@@ -241,8 +251,9 @@ class Package:
 
     @property
     def label(self) -> str:
-        """What notes call it: two families have packages of one name."""
-        return f"{self.settings.package} for {self.family}" if self.family else self.settings.package
+        """What notes, and records of shards, call it: two toolkits, or two families, have packages of one name."""
+        title = f"{self.settings.package} {self.place}".rstrip()
+        return f"{title} for {self.family}" if self.family else title
 
     @cached_property
     def tools(self) -> Tools:
@@ -327,6 +338,10 @@ class Package:
         run.add(stage)
         sources = list(map(run.nodes.node, stage.sources))
         nodes = self.env.Command(run.nodes.nodes_of(stage), sources, StageAction(stage, run))
+        if self.place and stage.cacheable and (twin := run.twin_of(stage)):
+            self.env.Requires(nodes, run.nodes.nodes_of(twin))
+        elif stage.cacheable and self.settings.label:
+            run.twin_of(stage)
         # SCons's own cache has a file for each output, and its keys lack what a stage finds out while it runs.
         self.env.NoCache(nodes)
         return stage

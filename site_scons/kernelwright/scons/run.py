@@ -15,6 +15,7 @@ import SCons.Script
 
 from ..core.errors import SettingsError, Where
 from ..core.once import if_made, shared_property
+from ..core.request import digest
 from ..define.settings import SETTINGS, Settings
 from ..processes.of_build import BuildProcesses
 from ..stages.stage import Stage
@@ -72,6 +73,9 @@ class BuildRun:
         self.folders: set[str] = set()
         self.packages: dict[str, Any] = {}
         self.wheels: dict[str, str] = {}
+        self.known_archs: set[str] = set()
+        """The CUDA archs that the toolkits know, if a package is built with several."""
+        self._twins: dict[tuple[str, str], Stage] = {}
         self.commands: list[Mapping[str, Any]] | None = None
         self.settle: list[Callable[[], None]] = []
         self._settings = settings
@@ -189,6 +193,14 @@ class BuildRun:
         """Take the tree for this run, if it changes anything; see :meth:`.tree.Tree.lock`."""
         if not command_line.is_passive():
             self.tree.lock(wait=not command_line.given("no-wait"))
+
+    def twin_of(self, stage: Stage) -> Stage | None:
+        """The stage that makes the same from the same, but for its sources, for another package; None: there is none.
+
+        Of two packages of one kernel the second finds in the build cache what the first has made.
+        """
+        first = self._twins.setdefault((stage.label, digest(stage.request)), stage)
+        return None if first is stage else first
 
     def add(self, stage: Stage) -> None:
         """Register a stage, and have its outputs made again if somebody changed them since they were built."""

@@ -80,17 +80,33 @@ def kernel_package(env: Any, package: str | None = None, sources: Any = (), **se
             raise SettingsError(f"{merged.package} has no definition files", Where(stage="settings"), remedy)
         with compat.unchecked_nodes():
             graphs: list[PackageGraph] = []
-            nodes = SCons.Util.NodeList()
-            for family in _families(merged):
-                settings_of = merged.for_family(family)
-                graphs.append(PackageGraph(env, run, settings_of, files, graphs[0] if graphs else None))
-                nodes += SCons.Util.flatten([graphs[-1].add()])
-            run.packages[merged.package] = graphs, nodes
-            return nodes
+            for one, place in _editions(run, merged):
+                first = None
+                for family in _families(one):
+                    graphs.append(PackageGraph(env, run, one.for_family(family), files, place, first))
+                    graphs[-1].add()
+                    first = first or graphs[-1]
+            run.packages[merged.package] = graphs, SCons.Util.NodeList([n for graph in graphs for n in graph.nodes])
+            return run.packages[merged.package][1]
     except KernelwrightError as error:
         stop(error, begun_run(env))
     except OSError as error:
         stop(refused(error, place=os.path.join(env.Dir("#").get_abspath(), "build")), begun_run(env))  # noqa: PTH118
+
+
+def _editions(run: BuildRun, settings: Settings) -> list[tuple[Settings, str]]:
+    """The packages that are built: settings, and the folder of those besides the main one.
+
+    A package of several CUDA toolkits is built with each of them.
+    """
+    found = settings.toolkits
+    if len(found) > 1 and not any(SCons.Script.GetOption(option) for option in ("help", "clean")):
+        from ..stages.tools import editions
+
+        known = editions(settings, run.toolchain)
+        run.known_archs.update(arch for _, archs in known for arch in archs)
+        found = tuple(one for one, _ in known)
+    return [(one, one.label if number else "") for number, one in enumerate(found)]
 
 
 def _require_utf8(folder: str) -> None:
@@ -127,7 +143,9 @@ def kernel_wheel(env: Any, package: Any = None, name: str = "") -> Any:
             # Nothing is read, or imported, for a wheel that is not wanted.
             return env.Alias("wheel")
         with compat.unchecked_nodes():
-            return [graph.add_wheel(name) for graph in added[0]][-1]
+            for graph in added[0]:
+                graph.add_wheel(name)
+            return env.Alias("wheel")
     except KernelwrightError as error:
         stop(error, begun)
     except OSError as error:

@@ -102,7 +102,8 @@ def _image(
         sources: what it is made from: ``device.cu``, or its PTX.
         wanted: the archs that need it, if that is not the arch alone.
     """
-    folder, subject, archs = Path(source).parent, f"{kernel.name}/{slug} {arch}", tuple(wanted) or (arch,)
+    subject = kernel.package.settings.labelled(f"{kernel.name}/{slug} {arch}")
+    folder, archs = Path(source).parent, tuple(wanted) or (arch,)
     compiles = _with_nvrtc if kernel.tools.nvrtc else _with_nvcc
     request: NvccCompilation | NvrtcCompilation = compiles(kernel, arch, folder, slug, arch in archs)
     label, outputs, where = "PTX" if is_ptx(arch) else "CUBIN", files_in(folder, request.job.outputs), request.job.where

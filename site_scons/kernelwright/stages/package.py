@@ -150,7 +150,8 @@ class Assembly:
         )
         paths = files_in(self._context.package, self._outputs)
         where = Where(stage="assemble")
-        stage = Stage("PACKAGE", settings.package, where, request, paths, [], cacheable=False)
+        subject = settings.labelled(settings.package)
+        stage = Stage("PACKAGE", subject, where, request, paths, [], cacheable=False)
         stage.late = lambda: [*map(self._late, self._whole), *self._gaps, *self._damaged()]
         return stage
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -133,10 +133,14 @@ def _calling(target: str) -> list[str]:
     return [name for name in backends.names() if target in backends.get(name).targets]
 
 
-def require_archs(record: KernelRecord, compiler: Nvcc | Nvrtc) -> None:
-    """Raise a DefinitionError for a CUDA arch in a decorator that the CUDA compiler does not know."""
+def require_archs(record: KernelRecord, compiler: Nvcc | Nvrtc, others: Collection[str] = ()) -> None:
+    """Raise a DefinitionError for a CUDA arch in a decorator that the CUDA compiler does not know.
+
+    Arguments:
+        others: the archs that other toolkits of the run know.
+    """
     for arch in record.options.archs or ():
-        if target_of(arch) == "cuda" and arch not in compiler.archs:
+        if target_of(arch) == "cuda" and arch not in (*compiler.archs, *others):
             where = Where(record.name, stage="discover", location=record.location)
             remedy = f"use some of {', '.join(compiler.archs)}"
             raise DefinitionError(f"{compiler.name} {compiler.version} does not know the arch {arch!r}", where, remedy)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -115,16 +115,13 @@ def find_tools(settings: Settings, chain: Toolchain) -> Tools:
         ToolchainError: a tool is missing or broken.
         SettingsError: the CUDA compiler does not know an arch.
     """
+    settings = settings.toolkits[0]
     compiler = native = chain.host_compiler(settings.host_compiler)
     if settings.family != native_family():
         named = dict(item.split("=", 1) for item in settings.cross_compilers)
         compiler = chain.cross_compiler(settings.family, named.get(settings.family, ""), settings.glibc)
-    uses_nvrtc = "cuda" in settings.targets and settings.cuda_compiler == "nvrtc"
-    nvrtc = chain.nvrtc() if uses_nvrtc else None
-    nvcc = None
-    if "cuda" in settings.targets and not uses_nvrtc:
-        nvcc = chain.nvcc(settings.nvcc, native)
-    elif uses_nvrtc and settings.compress != "none":
+    nvcc, nvrtc = _cuda_compiler(settings, chain, native)
+    if nvrtc is not None and settings.compress != "none":
         nvcc = _nvcc_to_compress(settings, chain, native)
     tools = Tools(chain.lowerer(), compiler, nvcc, nvrtc, chain, settings, native)
     if tools.cuda is not None:
@@ -132,10 +129,56 @@ def find_tools(settings: Settings, chain: Toolchain) -> Tools:
     return tools
 
 
+def _cuda_compiler(settings: Settings, chain: Toolchain, compiler: HostCompiler) -> tuple[Nvcc | None, Nvrtc | None]:
+    """What compiles CUDA code: one of these, or none without the target ``cuda``.
+
+    Raises:
+        ToolchainError: there is none, or it is broken.
+        SettingsError: the setting ``nvcc`` names one of another release than the setting ``cuda``.
+    """
+    if "cuda" not in settings.targets:
+        return None, None
+    if settings.cuda_compiler == "nvrtc":
+        return None, chain.nvrtc(settings.toolkit)
+    nvcc = chain.nvcc(settings.nvcc, compiler, settings.toolkit)
+    if settings.toolkit and not nvcc.version.startswith(f"{settings.toolkit}."):
+        message = f"nvcc = {settings.nvcc!r} is of CUDA {nvcc.version}, and cuda names {settings.toolkit}"
+        raise SettingsError(message, Where(stage="settings"), "leave nvcc out, or name its release in cuda")
+    return nvcc, None
+
+
+def editions(settings: Settings, chain: Toolchain) -> list[tuple[Settings, tuple[str, ...]]]:
+    """The settings of the packages that are built, one for each CUDA toolkit, and the archs that the toolkit knows.
+
+    Each has those archs that its toolkit knows.
+
+    Raises:
+        ToolchainError: a toolkit is missing or broken.
+        SettingsError: no toolkit knows an arch, or a toolkit knows none of them.
+    """
+    wanted = settings.archs_of("cuda")
+    found: list[tuple[Settings, tuple[str, ...]]] = []
+    for one in settings.toolkits:
+        nvcc, nvrtc = _cuda_compiler(one, chain, chain.host_compiler(one.host_compiler))
+        found.append((one, nvrtc.archs if nvrtc else nvcc.archs if nvcc else ()))
+    knows = "; ".join(f"CUDA {one.toolkit} knows {', '.join(known)}" for one, known in found)
+    for arch in wanted:
+        if not any(arch in known for _, known in found):
+            message = f"no toolkit of cuda = {', '.join(settings.cuda)} knows the arch {arch!r}"
+            raise SettingsError(message, Where(stage="settings"), knows)
+    for one, known in found:
+        if not {*known} & {*wanted}:
+            message = f"CUDA {one.toolkit} knows none of the archs {', '.join(wanted)}"
+            remedy = f"remove it from cuda, or add an arch to archs; {knows}"
+            raise SettingsError(message, Where(stage="settings"), remedy)
+    others = settings.archs_of("llvm")
+    return [(replace(one, archs=(*others, *(a for a in wanted if a in known))), known) for one, known in found]
+
+
 def _nvcc_to_compress(settings: Settings, chain: Toolchain, compiler: HostCompiler) -> Nvcc:
     """The nvcc that comes with fatbinary, where NVRTC compiles."""
     try:
-        nvcc: Nvcc = chain.nvcc(settings.nvcc, compiler)
+        nvcc: Nvcc = chain.nvcc(settings.nvcc, compiler, settings.toolkit)
     except ToolchainError as error:
         message = f"compress = {settings.compress!r} needs fatbinary, which comes with nvcc: {error.message}"
         remedy = "pip install 'kernelwright[cuda]', or write compress = none; on the command line: COMPRESS=none"

@@ -248,7 +248,7 @@ def make(
     """
     from ..define.settings import read_document
     from ..package.platform import require_platform
-    from ..package.project import PARTIAL, Own, provider_project, read_project
+    from ..package.project import PARTIAL, Own, own_of, provider_project, read_project
     from ..package.source import find_source
 
     require_platform()
@@ -262,7 +262,7 @@ def make(
         providers = {arch: provider_project(top, document, arch, named[arch], own) for arch in archs}
         return read_project(top, document, providers=archs, called_through=called, own=own), providers
 
-    own = Own(name)
+    own = own_of(settings, name)
     project, providers = described(own)
     request = Wheels(
         package=package,
@@ -279,7 +279,8 @@ def make(
     )
     outputs = files_in(context.wheels / package, (*(f"{stem}.whl" for stem in (MAIN, *archs)), "wheel.json"))
     sources = [manifest, *(f"{top}/{file}" for file in project.files)]
-    return Stage("WHEEL", project.name, Where(stage=NAME), request, outputs, sources, cacheable=False)
+    subject = settings.labelled(project.name)
+    return Stage("WHEEL", subject, Where(stage=NAME), request, outputs, sources, cacheable=False)
 
 
 def _written(request: Wheels, built: BuiltFiles, scratch: Path) -> dict[str, Path]:

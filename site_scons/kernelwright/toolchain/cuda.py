@@ -22,6 +22,18 @@ HEADERS = (
 of nvidia-cuda-cccl, which has a folder of its own since CUDA 13."""
 
 
+CUDART_VERSION = re.compile(r"^#define CUDART_VERSION\s+([0-9]+)", re.M)
+
+
+def release_of_headers(include: Path) -> str:
+    """The CUDA release that some headers are of, such as ``12.8``; empty: they do not tell, or are not there."""
+    try:
+        match = CUDART_VERSION.search((include / "cuda_runtime_api.h").read_text(errors="replace"))
+    except OSError:
+        return ""
+    return f"{int(match[1]) // 1000}.{int(match[1]) % 1000 // 10}" if match else ""
+
+
 def in_wheels(name: str) -> list[Path]:
     """The files or folders of that name in the PyPI wheels of CUDA's parts, those of the newest CUDA first.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import tempfile
@@ -14,7 +15,7 @@ from ..core.errors import ToolchainError
 from ..core.files import file_stamp
 from ..core.request import ASIDE
 from .ask import WHERE, answer, content_digest, identity, run_tool
-from .cuda import HEADERS, RELEASE, first_program, in_wheels, version_of
+from .cuda import HEADERS, RELEASE, first_program, in_wheels, release_of_headers, version_of
 from .host_compiler import HostCompiler
 
 INSTALL_CUDA = "pip install 'kernelwright[cuda]', or set nvcc to another compiler, or have targets = llvm, without CUDA"
@@ -41,8 +42,12 @@ class Nvcc:
     name = "nvcc"
 
 
-def find_nvcc(setting: str, environment: Mapping[str, str]) -> str:
+def find_nvcc(setting: str, environment: Mapping[str, str], release: str = "") -> str:
     """Path of nvcc: the setting, else the PyPI wheels', else CUDA_HOME's, else the one on PATH.
+
+    Arguments:
+        release: the CUDA release that it has to be of, such as ``13.0``; also looked for in ``/usr/local/cuda-13.0``.
+            Empty: any.
 
     Raises:
         ToolchainError: there is none; it says how to get one.
@@ -54,10 +59,40 @@ def find_nvcc(setting: str, environment: Mapping[str, str]) -> str:
         return str(Path(path).absolute())
     home = environment.get("CUDA_HOME", "")
     candidates = [*in_wheels("bin/nvcc"), *([Path(home, "bin", "nvcc")] if home else [])]
+    if release:
+        return _of_release(release, candidates, environment)
     program = first_program(candidates, "nvcc", environment)
     if program is None:
         raise ToolchainError("no nvcc: none in the Python environment, CUDA_HOME or PATH", WHERE, INSTALL_CUDA)
     return program
+
+
+def _of_release(release: str, candidates: Sequence[Path], environment: Mapping[str, str]) -> str:
+    """The first nvcc of a CUDA release.
+
+    Raises:
+        ToolchainError: there is none.
+    """
+    on_path = shutil.which("nvcc", path=environment.get("PATH"))
+    places = [*candidates, Path(f"/usr/local/cuda-{release}/bin/nvcc"), *([Path(on_path)] if on_path else [])]
+    found = {str(path): _release(path) for path in places if os.access(path, os.X_OK)}
+    path = next((path for path, own in found.items() if own == release), None)
+    if path is None:
+        has = f" (there is that of {', '.join(dict.fromkeys(found.values()))})" if found else ""
+        place = f"the Python environment, CUDA_HOME, /usr/local/cuda-{release} or PATH"
+        remedy = f"install the toolkit of CUDA {release}"
+        if release.startswith("12."):
+            remedy += f', as PyPI has no nvcc of CUDA 12; or write cuda = ["nvrtc-{release}", ...], which PyPI has'
+        raise ToolchainError(f"no nvcc of CUDA {release}{has}: none in {place}", WHERE, remedy)
+    return path
+
+
+def _release(nvcc: Path) -> str:
+    """The CUDA release of an nvcc, by the headers beside it, or else by what it says."""
+    top = nvcc.resolve().parent.parent
+    places = (top / folder for folder in ("include", "targets/x86_64-linux/include"))
+    known = next(filter(None, map(release_of_headers, places)), "")
+    return known or ".".join(version_of(str(nvcc), INSTALL_CUDA).split(".")[:2])
 
 
 def fatbinary_beside(nvcc: str) -> str | None:

@@ -23,7 +23,7 @@ from ..core.files import canonical_json
 from ..processes.tools import Elsewhere, RunsTools, ToolCall, ToolResult
 from .headers import can_include, included_files
 from .nvcc_run import CompiledCode, DeviceJob, as_dependencies, by_hand, shell_script, stand_in, write_usage
-from .nvrtc import Nvrtc, compiler_process, include_flags
+from .nvrtc import Nvrtc, compiler_process
 from .plain_flags import can_trim
 from .shared import shared_nvrtc
 from .trimming import head_lines
@@ -72,34 +72,33 @@ machine code of both is equal then; otherwise nvcc computes these addresses in 3
 class NvrtcJob(DeviceJob):
     """One run of NVRTC."""
 
-    def options(self, include: str) -> list[str]:
+    def options(self, fixed: Sequence[str]) -> list[str]:
         """NVRTC's options; what NVRTC does not have among the flags is left as it is.
 
         Arguments:
-            include: folder of the CUDA headers.
+            fixed: those of every run, see :meth:`Nvrtc.options`.
         """
         report = [] if is_ptx(self.arch) else ["--ptxas-options=-v"]
-        # NVRTC can keep what it compiles in the user's home folder; the build has a cache of its own.
-        fixed = [f"-arch={self.arch}", "-std=c++17", "-no-cache", *report]
-        return [*fixed, *(word for words in _parted(self.flags) for word in words[1]), *include_flags(include)]
+        own = [f"-arch={self.arch}", "-std=c++17", *report]
+        return [*own, *(word for words in _parted(self.flags) for word in words[1]), *fixed]
 
     def arguments(
-        self, process: Sequence[str], library: str, include: str, output: str, own: Sequence[str]
+        self, process: Sequence[str], library: str, fixed: Sequence[str], output: str, own: Sequence[str]
     ) -> list[str]:
         """The command.
 
         Arguments:
             process: the program that runs NVRTC.
             library: path of NVRTC.
-            include: folder of the CUDA headers.
+            fixed: as for :meth:`options`.
             output: the file to make.
             own: further options of the program.
         """
-        return [*process, f"--library={library}", f"--output={output}", *own, *self.options(include), "device.cu"]
+        return [*process, f"--library={library}", f"--output={output}", *own, *self.options(fixed), "device.cu"]
 
     def command(self, nvrtc: Nvrtc) -> list[str]:
         """The command as other tools may read it, without a precompiled header."""
-        return self.arguments(compiler_process(), nvrtc.library, nvrtc.include, self.output, [])
+        return self.arguments(compiler_process(), nvrtc.library, nvrtc.options(), self.output, [])
 
 
 @dataclass(frozen=True)
@@ -175,7 +174,7 @@ def compile_with_nvrtc(
 
 def _run(job: NvrtcJob, nvrtc: Nvrtc, scratch: Path, tools: RunsTools, subject: str, own: Sequence[str]) -> ToolResult:
     process, output = compiler_process(), str(scratch / job.output)
-    command = job.arguments(process, nvrtc.library, nvrtc.include, output, own)
+    command = job.arguments(process, nvrtc.library, nvrtc.options(), output, own)
     remedy = f"the source is {job.folder / 'device.cu'}; mend the definition that it was lowered from, or the flags"
     needs = _needs(job, nvrtc, scratch)
     given = (command, job.folder, scratch, job.where, remedy)
@@ -191,7 +190,7 @@ def _needs(job: NvrtcJob, nvrtc: Nvrtc, scratch: Path) -> Elsewhere | None:
     if not can_trim(job.flags) or can_include(job.flags):
         return None
     output = scratch / job.output
-    command = job.arguments(compiler_process(), nvrtc.library, nvrtc.include, str(output), [])
+    command = job.arguments(compiler_process(), nvrtc.library, nvrtc.options(), str(output), [])
     return Elsewhere(shared_nvrtc(nvrtc), (job.folder / "device.cu",), (output,), tuple(command))
 
 
@@ -249,12 +248,14 @@ def _key(job: NvrtcJob, nvrtc: Nvrtc, head: str) -> str:
     That includes what decides where a process has its memory: a header made by another Python is refused.
     """
     machine = [sys.version, sys.executable, os.uname().release, nvrtc.library]
-    parts = [PCH_REVISION, nvrtc.identity, job.options(nvrtc.include), machine, head]
+    parts = [PCH_REVISION, nvrtc.identity, job.options(nvrtc.options()), machine, head]
     return hashlib.sha256(canonical_json(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 def script(job: NvrtcJob, nvrtc: Nvrtc) -> str:
     """A shell script that repeats the run by hand; it names no path of this machine."""
     process = [stand_in("PYTHON"), "-I", "-S", "-B", stand_in("NVRTC_COMPILE")]
-    arguments = by_hand(job).arguments(process, stand_in("NVRTC"), stand_in("CUDA_INCLUDE"), job.output, [])
+    arguments = by_hand(job).arguments(
+        process, stand_in("NVRTC"), nvrtc.options(stand_in("CUDA_INCLUDE")), job.output, []
+    )
     return shell_script(f"NVRTC {nvrtc.version}", ".", arguments)

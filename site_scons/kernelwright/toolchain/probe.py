@@ -77,14 +77,17 @@ class Toolchain:
         self._kept = read_sealed(cache, _Kept) or _Kept()
         self.probed: dict[str, float] = {}
 
-    def nvcc(self, setting: str, host_compiler: HostCompiler) -> Nvcc:
+    def nvcc(self, setting: str, host_compiler: HostCompiler, release: str = "") -> Nvcc:
         """The CUDA compiler, which runs that C compiler.
+
+        Arguments:
+            release: the CUDA release that it has to be of; empty: any.
 
         Raises:
             ToolchainError: there is none, a part of it is missing, its parts have different versions, or it does not
                 compile a small kernel.
         """
-        path = find_nvcc(setting, self._environment)
+        path = find_nvcc(setting, self._environment, release)
         for part in (path, host_compiler.path):
             require_plain_path(part)
         parts = nvcc_parts(path)
@@ -97,8 +100,11 @@ class Toolchain:
 
         return self._probe(Nvcc, "nvcc", path, files, probe)
 
-    def nvrtc(self) -> Nvrtc:
+    def nvrtc(self, release: str = "") -> Nvrtc:
         """The CUDA compiler that is a library.
+
+        Arguments:
+            release: as for :meth:`nvcc`.
 
         Raises:
             ToolchainError: as :meth:`nvcc`.
@@ -106,7 +112,7 @@ class Toolchain:
         # Imported here, because few builds use it.
         from .nvrtc import Nvrtc, find_nvrtc, include_beside, nvrtc_parts, probe_nvrtc
 
-        library = find_nvrtc(self._environment)
+        library = find_nvrtc(self._environment, release)
         parts = nvrtc_parts(library)
 
         def probe() -> Nvrtc:
