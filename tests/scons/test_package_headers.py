@@ -96,9 +96,10 @@ def built(site: Path) -> Project:
     """A project that was built with the packages as they are at first."""
     from kernelwright.backends.own_code import cuda_runtime
     from kernelwright.core.errors import Where
-    from kernelwright.toolchain.nvcc import find_nvcc
+    from kernelwright.toolchain.nvcc import Nvcc, find_nvcc
 
-    shutil.copy(cuda_runtime(find_nvcc("", {}), Where()), site / "acme_headers/runtime.a")
+    nvcc = Nvcc(find_nvcc("", {}), "13.0", "", ())
+    shutil.copy(cuda_runtime(nvcc, Where(), "x86_64"), site / "acme_headers/runtime.a")
     project = new_project(site.parent / "project", site, site / "acme_headers/runtime.a")
     project.scons()
     assert project.python(VALUE) == "3\n"

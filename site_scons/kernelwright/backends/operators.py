@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import DefinitionError, Where
+from .assembler import ASSEMBLER
 from .launcher import LAUNCHER
 from .own_code import contents, needed_symbols
 
@@ -29,18 +30,6 @@ PART = re.compile(r"""(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|\[[^\]]*\]|\([^)]*\
 
 NUMBERS = ("int", "SymInt", "float", "bool")
 """Types in schemas that declared numbers are passed for."""
-
-CALLER = """
-.text
-.globl {symbol}
-.type {symbol}, @function
-{symbol}:
-  leaq kw_operator_{name}(%rip), %r8
-  jmp kw_call_operator@PLT
-.section .rodata
-kw_operator_{name}: .asciz "{name}"
-"""
-"""A function that calls an operator: it hands on its four arguments, and the name as the fifth."""
 
 
 def registers_operators(objects: Iterable[Path]) -> bool:
@@ -65,13 +54,16 @@ def assembler_command(compiler: str, includes: Iterable[str | Path], output: str
     return [compiler, *flags, "-S", "-x", "c++", str(OPERATORS), "-o", output]
 
 
-def callers_text(symbols: Mapping[str, str]) -> str:
+def callers_text(symbols: Mapping[str, str], family: str) -> str:
     """Assembler text of functions that call operators.
 
     Arguments:
         symbols: the name of an operator -> the C name of its function.
+        family: the family of CPUs.
     """
-    return "".join(CALLER.format(name=name, symbol=symbol) for name, symbol in sorted(symbols.items()))
+    return "".join(
+        ASSEMBLER[family].caller.format(name=name, symbol=symbol) for name, symbol in sorted(symbols.items())
+    )
 
 
 def parameters_of(schema: str) -> list[str]:

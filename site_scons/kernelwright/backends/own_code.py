@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..core.arch import FAMILIES, native_family
 from ..core.errors import ToolchainError, Where
-from ..toolchain.nvcc import INSTALL_CUDA
+from ..toolchain.nvcc import INSTALL_CUDA, Nvcc
+from .assembler import ASSEMBLER
 
 if TYPE_CHECKING:
     from elftools.elf.sections import Symbol
@@ -22,58 +24,6 @@ RUNTIME = "libcudart_static.a"
 OF_DRIVER = re.compile(r"cu[A-Z]\w*")
 """The names of functions of the CUDA driver; those of its runtime and of libraries go on with a small letter."""
 
-DRIVER_HEAD = """\
-/* What sources call of the CUDA driver. Written by Kernelwright. */
-.section .note.GNU-stack, "", @progbits
-.text
-/* Finds a function by its name (%rax), notes where it is (%r11), and goes on there with the arguments of the call. */
-kw_find_in_driver:
-  pushq %rdi
-  pushq %rsi
-  pushq %rdx
-  pushq %rcx
-  pushq %r8
-  pushq %r9
-  pushq %r11
-  movq %rax, %rdi
-  call kw_driver_function@PLT
-  popq %r11
-  popq %r9
-  popq %r8
-  popq %rcx
-  popq %rdx
-  popq %rsi
-  popq %rdi
-  movq %rax, (%r11)
-  jmp *%rax
-"""
-"""The beginning of driver.s. A call leaves the stack 8 bytes off its alignment, and seven registers make up for it.
-
-Registers for floating-point numbers are not kept: except for three deprecated ones, no function of the driver takes
-such a number by value (cuda.h of CUDA 13).
-"""
-
-DRIVER_FUNCTION = """
-.text
-.globl {name}
-.hidden {name}
-.type {name}, @function
-{name}:
-  movq kw_place_of_{name}(%rip), %rax
-  testq %rax, %rax
-  je 1f
-  jmp *%rax
-1:
-  leaq kw_name_of_{name}(%rip), %rax
-  leaq kw_place_of_{name}(%rip), %r11
-  jmp kw_find_in_driver
-.section .rodata
-kw_name_of_{name}: .asciz "{name}"
-.local kw_place_of_{name}
-.comm kw_place_of_{name}, 8, 8
-"""
-"""A function of driver.s."""
-
 UNVERSIONED = 1
 """Numbers up to this one in a library's table of versions stand for no version."""
 
@@ -84,15 +34,6 @@ machine that builds. The last one unwinds stacks, of which a process needs one; 
 
 OWN = "kw_own_"
 """The prefix of the C name by which kernels call a function of sources: ``EXPORT`` is that of dispatchers."""
-
-FUNCTION = """
-.section .text.{symbol}, "ax", @progbits
-.globl {symbol}
-.type {symbol}, @function
-{symbol}:
-  jmp {exported}@PLT
-"""
-"""A function of a source library, which kernels call, and which goes on in one that sources export."""
 
 
 def own_symbol(function: str, library: str) -> str:
@@ -105,10 +46,13 @@ def own_symbol(function: str, library: str) -> str:
     return f"{OWN}{library.removesuffix('.so').rpartition('-')[2]}_{function}"
 
 
-def functions_text(functions: Iterable[str], library: str) -> str:
-    """Assembler text of what kernels call, for functions that sources export; ``library`` is as above."""
+def functions_text(functions: Iterable[str], library: str, family: str) -> str:
+    """Assembler text of what kernels call, for functions that sources export, and for a family of CPUs; ``library`` is
+    as above.
+    """
+    text = ASSEMBLER[family].function
     named = ((own_symbol(name, library), f"{EXPORT}{name}") for name in functions)
-    return "".join(FUNCTION.format(symbol=symbol, exported=exported) for symbol, exported in named)
+    return "".join(text.format(symbol=symbol, exported=exported) for symbol, exported in named)
 
 
 def exported_functions(objects: Iterable[Path]) -> list[str]:
@@ -148,25 +92,40 @@ def needed_symbols(path: Path) -> list[str]:
     return _symbols(path, defined=False)
 
 
-def driver_text(functions: Iterable[str]) -> str:
-    """The text of driver.s: functions of these names, which call those of the driver.
+def driver_text(functions: Iterable[str], family: str) -> str:
+    """Assembler text for a family of CPUs: functions of these names, which call those of the driver.
 
     The driver is looked for at the first call, so that neither building nor loading a package needs one.
     """
-    return DRIVER_HEAD + "".join(DRIVER_FUNCTION.format(name=name) for name in functions)
+    texts = ASSEMBLER[family]
+    return texts.driver + "".join(texts.of_driver.format(name=name) for name in functions)
 
 
-def cuda_runtime(nvcc: str, where: Where) -> Path:
-    """CUDA's runtime beside an nvcc.
+def cuda_runtime(nvcc: Nvcc | None, where: Where, family: str, toolkit: str = "") -> Path:
+    """CUDA's runtime for a family of CPUs.
+
+    Arguments:
+        toolkit: the folder of a CUDA toolkit for CPUs of another family than this machine's.
 
     Raises:
         ToolchainError: there is none.
     """
-    top = Path(nvcc).resolve().parent.parent
-    for folder in ("lib", "lib64", "targets/x86_64-linux/lib"):
-        if (top / folder / RUNTIME).is_file():
-            return top / folder / RUNTIME
-    raise ToolchainError(f"there is no {RUNTIME} beside nvcc in {top}", where, INSTALL_CUDA)
+    top, is_native = Path(nvcc.path if nvcc else "").resolve().parent.parent, family == native_family()
+    below = f"targets/{FAMILIES[family].cuda}/lib"
+    places: list[Path] = [top / folder for folder in (*(("lib", "lib64") if is_native else ()), below)]
+    if toolkit and not is_native:
+        # What pip install --target makes has it below nvidia.
+        places += [Path(toolkit, folder) for folder in ("lib", "lib64", below)]
+        places += sorted(Path(toolkit).glob("nvidia/cu*/lib"))
+    for place in places:
+        if (place / RUNTIME).is_file():
+            return place / RUNTIME
+    if is_native:
+        raise ToolchainError(f"there is no {RUNTIME} beside nvcc in {top}", where, INSTALL_CUDA)
+    release = f"=={'.'.join(nvcc.version.split('.')[:2])}.*" if nvcc else ""
+    options = f"--target cuda-{family} --no-deps --only-binary=:all: --platform manylinux2014_{family}"
+    remedy = f"pip install {options} 'nvidia-cuda-runtime{release}', and write cross_cuda = \"cuda-{family}\""
+    raise ToolchainError(f"there is no {RUNTIME} for {family} beside nvcc, nor in cross_cuda", where, remedy)
 
 
 def undefined_functions(library: Path, known: Iterable[Path]) -> list[str]:

@@ -8,12 +8,14 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from ..backends.launcher import LAUNCHER
 from ..backends.own_code import cuda_runtime
+from ..core.arch import FAMILIES, native_family
 from ..core.dependencies import IN_PACKAGE
-from ..core.errors import Where
+from ..core.errors import ToolchainError, Where
 from ..toolchain.fatbin import find_fatbinary
 from ..toolchain.nvrtc import PROGRAM
 from ..toolchain.package_folder import package_folder
@@ -25,8 +27,12 @@ from .own_environments import found_tilelang
 TOOLS = (
     *("nvcc", "fatbinary", "cc", "launcher", "tvm_ffi", "dlpack"),
     *("python", "python_include", "nvrtc", "nvrtc_compile", "cuda_include", "cuda_runtime", "tilelang"),
+    *(f"{tool}_{family}" for tool in ("cc", "cuda_runtime") for family in FAMILIES),
 )
 """What ``kernelwright tool`` knows, by the names that scripts have for it."""
+
+
+WHERE = Where(stage="toolchain")
 
 
 def known_tool(name: str) -> str:
@@ -40,13 +46,24 @@ def known_tool(name: str) -> str:
     raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(TOOLS)}, and does not begin with {IN_PACKAGE}")
 
 
+def _compiler_for(toolchain: Toolchain, family: str) -> str:
+    """The path of the C compiler for a family of CPUs."""
+    if family == native_family():
+        return toolchain.host_compiler("").path
+    compiler = toolchain.cross_compiler(family, "", "")
+    if compiler.brings_glibc:
+        remedy = f"set CC_{family.upper()} to the program that the build has written, in build/.kernelwright/zig"
+        raise ToolchainError(f"Zig is no program for {family} alone", WHERE, remedy)
+    return compiler.path
+
+
 def print_tool(toolchain: Toolchain, name: str) -> int:
     """Print the path of one tool."""
     compiler = toolchain.host_compiler
     paths: dict[str, Callable[[], object]] = {
         "cc": lambda: compiler("").path,
         "nvcc": lambda: toolchain.nvcc("", compiler("")).path,
-        "cuda_runtime": lambda: cuda_runtime(toolchain.nvcc("", compiler("")).path, Where(stage="toolchain")),
+        "cuda_runtime": lambda: cuda_runtime(toolchain.nvcc("", compiler("")), WHERE, native_family()),
         "fatbinary": lambda: find_fatbinary(toolchain.nvcc("", compiler(""))),
         "launcher": lambda: LAUNCHER,
         "tvm_ffi": lambda: tvm_ffi_includes()[0],
@@ -58,7 +75,12 @@ def print_tool(toolchain: Toolchain, name: str) -> int:
         "cuda_include": lambda: toolchain.nvrtc().include,
         "tilelang": lambda: found_tilelang(toolchain).path,
     }
-    print(paths[name]() if name in paths else package_folder(name, Where(stage="toolchain"), "tool"))
+    for family in FAMILIES:
+        paths[f"cc_{family}"] = partial(_compiler_for, toolchain, family)
+        paths[f"cuda_runtime_{family}"] = partial(
+            cuda_runtime, toolchain.nvcc("", compiler("")) if name.startswith("cuda_runtime_") else None, WHERE, family
+        )
+    print(paths[name]() if name in paths else package_folder(name, WHERE, "tool"))
     return 0
 
 

@@ -25,7 +25,8 @@ class Family(NamedTuple):
         usual: the arch that is built for where nothing names one.
         elf: its number in ELF files (``e_machine`` of elf.h).
         loader: the file name of its dynamic linker.
-        baseline: LLVM's name of the baseline, if that is not the arch's own name.
+        baseline: LLVM's name of the baseline.
+        cuda: the name of a CUDA toolkit's folder for it, below ``targets``.
     """
 
     archs: tuple[str, ...]
@@ -33,16 +34,22 @@ class Family(NamedTuple):
     elf: int
     loader: str
     baseline: str
+    cuda: str
 
 
 FAMILIES = {
     # The micro-architecture levels of the x86-64 psABI.
     "x86_64": Family(
-        ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4"), "x86-64-v3", 62, "ld-linux-x86-64.so.2", "x86-64"
+        ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4"),
+        "x86-64-v3",
+        62,
+        "ld-linux-x86-64.so.2",
+        "x86-64",
+        "x86_64-linux",
     ),
     # Names for -march and -mcpu: Armv8.0; Armv8.2 with dot products and half precision; Armv9.0 with SVE2.
     "aarch64": Family(
-        ("armv8-a", "neoverse-n1", "neoverse-v2"), "neoverse-n1", 183, "ld-linux-aarch64.so.1", "generic"
+        ("armv8-a", "neoverse-n1", "neoverse-v2"), "neoverse-n1", 183, "ld-linux-aarch64.so.1", "generic", "sbsa-linux"
     ),
 }
 """The families of CPUs that there is code for, by the name that ``uname -m`` has for them."""

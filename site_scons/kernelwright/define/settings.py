@@ -181,6 +181,12 @@ class Settings:
         "aarch64=zig; one that is not named: GNU's for that family, else Zig",
         check=_check_cross_compilers,
     )
+    cross_cuda: str = _setting(
+        TEXT,
+        "",
+        "folder of a CUDA toolkit for CPUs of another family, whose runtime sources with host code of their own are "
+        "linked with; empty: that beside nvcc, if it has one",
+    )
     tilelang_python: str = _aside(
         TEXT, "", "Python interpreter of an environment with TileLang, a path or a name; empty: there is none"
     )

@@ -105,6 +105,9 @@ class FrontEnd:
     on_demand: ClassVar[bool] = True
     """Whether its kernels can be compiled on demand, for a call."""
 
+    native_only: ClassVar[str] = ""
+    """Why its kernels cannot be built for CPUs of another family than this machine's; empty: they can."""
+
     includes: ClassVar[tuple[str, ...]] = ()
     """Folders of headers that its sources include, as in ``@kernel(includes=[...])``; ``needs`` bring them."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from .. import backends, frontends
 from ..core.errors import DefinitionError, KernelwrightError, SettingsError, Where
 from ..stages.code import code_digest
-from ..stages.context import KernelContext, told
+from ..stages.context import NATIVE_ONLY, KernelContext, told
 from ..stages.package import named_backends
 from .package import Package
 
@@ -168,6 +168,10 @@ class Definitions:
             raise DefinitionError(kernel.remark, Where(kernel.name, stage="discover", location=kernel.location))
         configured = package.configured.applied(kernel, file.definition) if package.configured else kernel
         selection = self._tuned(select(configured, package.settings), kernel, file)
+        why = frontends.of(configured).native_only
+        if package.family and why and selection.archs:
+            where = Where(kernel.name, stage="discover", location=kernel.location)
+            raise DefinitionError(f"it cannot be built for {package.family} here: {why}", where, NATIVE_ONLY)
         if package.tools.cuda is not None:
             require_archs(kernel, package.tools.cuda, package.run.known_archs)
         return selection

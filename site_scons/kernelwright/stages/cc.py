@@ -17,7 +17,7 @@ from ..toolchain.nvcc_run import shell_script
 from ..toolchain.shared import shared_compiler
 from .commands import command_of
 from .context import KernelContext, whole
-from .places import SYMBOLIC_PLACES, real_places
+from .places import real_places, symbolic_places
 from .stage import Stage, files_in
 from .stage_run import StageRun
 
@@ -46,8 +46,10 @@ class Wrapper:
         needs = Elsewhere(tool, tuple(map(Path, stage.sources)), (output,))
         command = commands.compile_command(name, places, str(output))
         remedy = f"the sources are below {self.top}"
-        stage.tool(command, self.top, scratch, remedy, kind="cc", elsewhere=needs)
-        by_hand = commands.compile_command(name, SYMBOLIC_PLACES, f"{name}/wrapper.o")
+        # Machines of a cluster have compilers for their own CPUs.
+        elsewhere = None if self.compiler.cross else needs
+        stage.tool(command, self.top, scratch, remedy, kind="cc", elsewhere=elsewhere)
+        by_hand = commands.compile_command(name, symbolic_places(self.compiler), f"{name}/wrapper.o")
         (scratch / "compile_wrapper.sh").write_text(shell_script(self.compiler.version, "..", by_hand))
 
 

@@ -70,6 +70,12 @@ class Context:
         return self.device or self.work
 
     @property
+    def cross_cuda(self) -> str:
+        """The folder of a CUDA toolkit for the CPUs of another family; empty: no setting names one."""
+        folder = self.settings.cross_cuda
+        return str(self.run.top / Path(folder).expanduser()) if folder else ""
+
+    @property
     def is_native(self) -> bool:
         """Whether this machine can run the package's code for the CPU."""
         return self.settings.family == native_family()
@@ -187,8 +193,11 @@ class KernelContext:
         """The libraries of installed packages that its sources call.
 
         Raises:
-            DefinitionError: no package has one.
+            DefinitionError: no package has one, or they are for other CPUs.
         """
+        if self.record.options.libraries and not self.package.is_native:
+            message = f"its libraries are those that are installed here, and {self.package.settings.family} has others"
+            raise DefinitionError(message, self.where("link"), NATIVE_ONLY)
         if not self.record.options.libraries or self.tools.nvcc is None:
             return ()
         from ..toolchain.libraries import find_library
@@ -333,6 +342,10 @@ def made(run: Services, unit: UnitFiles) -> UnitFiles | None:
     archs = tuple(arch for arch in unit.archs if unit.target != "cuda" or arch in images)
     usages = {arch: path for arch, path in unit.usages.items() if arch in images}
     return replace(unit, archs=archs, images=images, usages=usages)
+
+
+NATIVE_ONLY = "build that package on such a machine, or leave archs of that family out here"
+"""What to do about a kernel that cannot be built for another family of CPUs."""
 
 
 RELOCATABLE = re.compile(

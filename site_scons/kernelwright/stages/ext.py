@@ -16,7 +16,7 @@ from ..core.request import ASIDE
 from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.nvcc_run import shell_script
 from .context import KernelContext
-from .places import SYMBOLIC_PLACES, real_places
+from .places import real_places, symbolic_places
 from .stage import Stage, files_in
 from .stage_run import StageRun
 
@@ -29,7 +29,6 @@ class Extension:
         headers: digest of the backend's own headers.
         tvm_ffi: version of tvm-ffi, whose headers are included.
         needs: versions of what the backend needs.
-        family: the family of CPUs that it is for, if that is not this machine's; else empty.
         top: the folder of the package's kernels, in which the commands run.
     """
 
@@ -39,7 +38,6 @@ class Extension:
     headers: str
     tvm_ffi: str
     needs: Mapping[str, str]
-    family: str
     places: ToolPaths
     top: Path = field(metadata=ASIDE)
 
@@ -47,9 +45,11 @@ class Extension:
         """Run the commands, and write the script that does it again."""
         backend, name = backends.get(self.backend), self.kernel
         folder = backend.folder(name)
-        for command in backend.commands(name, _with_python_config(self.places, self.family, scratch), str(scratch)):
+        for command in backend.commands(
+            name, _with_python_config(self.places, self.compiler.cross, scratch), str(scratch)
+        ):
             stage.tool(list(command), self.top, scratch, f"the sources are in {self.top / folder}", kind="ext")
-        by_hand = backend.commands(name, replace(SYMBOLIC_PLACES, glibc=self.places.glibc), folder)
+        by_hand = backend.commands(name, symbolic_places(self.compiler, self.places.glibc), folder)
         script = shell_script(self.compiler.version, "../../..", *by_hand)
         (scratch / "compile.sh").write_text(script, encoding="utf-8")
 
@@ -84,7 +84,6 @@ def make(kernel: KernelContext, backend: Backend, wrapped: Stage, glibc: Stage |
         headers=digest_of(backend.headers()),
         tvm_ffi=tools.lowerer.tvm_ffi,
         needs=backend.build_versions(),
-        family="" if kernel.package.is_native else kernel.package.settings.family,
         places=replace(real_places(tools.host_compiler), glibc=kernel.package.glibc if glibc else ""),
         top=top,
     )

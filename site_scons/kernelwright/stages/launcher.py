@@ -16,7 +16,7 @@ from ..processes.tools import ToolCall, ToolResult, together
 from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.nvcc_run import shell_script
 from .context import Context
-from .places import SYMBOLIC_PLACES, real_places
+from .places import real_places, symbolic_places
 from .runs import Services
 from .stage import Stage, files_in
 from .stage_run import StageRun
@@ -96,7 +96,7 @@ def make(context: Context, glibc: Stage | None, begun: Future[CompiledLauncher] 
     """
     compiler = context.tools.host_compiler
     stubs = context.glibc if glibc else ""
-    places, symbolic = replace(real_places(compiler), glibc=stubs), replace(SYMBOLIC_PLACES, glibc=stubs)
+    places, symbolic = replace(real_places(compiler), glibc=stubs), symbolic_places(compiler, stubs)
     request = Launcher(
         compiler=compiler,
         commands=tuple(map(tuple, launcher_commands(symbolic, launcher_library("")))),

@@ -20,7 +20,7 @@ from .commands import command_of
 from .context import KernelContext, whole
 from .entry import Entry
 from .left_out import without_left_out
-from .places import SYMBOLIC_PLACES, real_places
+from .places import real_places, symbolic_places
 from .registered import require_called
 from .stage import Stage, files_in
 from .stage_run import StageRun
@@ -61,7 +61,7 @@ class Linking:
         require_called(linked, lacking, stage.where)
         command = self.command(linked, self.places, str(scratch / f"{name}.so"))
         stage.tool(command, top, scratch, f"the sources are below {top}", kind="link")
-        by_hand = self.command(linked, replace(SYMBOLIC_PLACES, glibc=self.places.glibc), f"{name}/{name}.so")
+        by_hand = self.command(linked, symbolic_places(self.compiler, self.places.glibc), f"{name}/{name}.so")
         (scratch / "compile.sh").write_text(shell_script(self.compiler.version, "..", by_hand))
         self.described.write(linked, scratch, self.launcher)
 

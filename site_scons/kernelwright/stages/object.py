@@ -15,6 +15,7 @@ from ..core.errors import DefinitionError, SettingsError, Where
 from ..core.request import ASIDE, digest
 from ..package.device_code import is_for_cpu
 from ..processes.environment import place_for_shell, require_plain_path
+from ..toolchain.cross_compiler import remedy_for
 from ..toolchain.host_code import ObjectJob, compile_object
 from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.nvcc import Nvcc
@@ -142,6 +143,9 @@ def _make(
     """
     top, folder, where = kernel.run.top, kernel.package.work / FOLDER, kernel.where("nvcc")
     nvcc, host_compiler = kernel.tools.nvcc, kernel.tools.host_compiler
+    if host_compiler.brings_glibc:
+        message = "its sources have host code of their own, which Zig does not compile: nvcc needs GNU's C++ compiler"
+        raise SettingsError(message, where, remedy_for(kernel.package.settings.family))
     if nvcc is None or kernel.tools.nvrtc:
         message = "its sources have host code of their own, which NVRTC cannot compile"
         raise SettingsError(message, where, 'write cuda_compiler = "nvcc"')
@@ -156,7 +160,9 @@ def _make(
     stage = Stage("OBJECT", real.shown, where, request, files_in(folder, job.outputs), sources, archs=archs)
     output = os.path.relpath(folder / job.outputs[0], top)
     stage.command = command_of(top, real.source, real.arguments(nvcc.path, host_compiler.path, output), output)
-    return kernel.in_common(stage, f"object {job.name}")
+    # The headers of the C++ library differ.
+    of_family = "" if kernel.package.is_native else f" {kernel.package.settings.family}"
+    return kernel.in_common(stage, f"object {job.name}{of_family}")
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+from dataclasses import replace
 
 from ..backends.commands import ToolPaths
 from ..backends.launcher import LAUNCHER
@@ -20,6 +21,12 @@ SYMBOLIC_PLACES = ToolPaths(
     stand_in("PYTHON_INCLUDE"),
 )
 """What compile.sh has in place of this machine's paths."""
+
+
+def symbolic_places(compiler: HostCompiler, glibc: str = "", cuda_runtime: str = "") -> ToolPaths:
+    """The same for the CPUs that a compiler is for; the last two are as in :class:`ToolPaths`."""
+    named = stand_in(compiler.named("CC"))
+    return replace(SYMBOLIC_PLACES, compiler=named, glibc=glibc, cuda_runtime=cuda_runtime)
 
 
 def real_places(compiler: HostCompiler) -> ToolPaths:

@@ -33,7 +33,7 @@ from ..toolchain.nvcc_run import shell_script, stand_in
 from ..toolchain.tvm import tvm_ffi_library
 from .context import KernelContext
 from .object import FOLDER, name_of
-from .places import SYMBOLIC_PLACES, real_places
+from .places import real_places, symbolic_places
 from .registered import UNDEFINED, operators_text
 from .stage import Stage
 from .stage_run import StageRun
@@ -51,6 +51,7 @@ class SourceLibrary:
         runtime: digest of CUDA's runtime.
         operators: digest of what runs operators of PyTorch, and the version of tvm-ffi.
         libraries: those of installed packages that it is linked with by name.
+        family: the family of CPUs that it is for.
         top: the folder of the package's kernels, in which the linker runs.
     """
 
@@ -62,6 +63,7 @@ class SourceLibrary:
     runtime: str
     operators: tuple[str, ...]
     libraries: tuple[Library, ...]
+    family: str
     places: ToolPaths
     top: Path = field(metadata=ASIDE)
 
@@ -92,7 +94,8 @@ class SourceLibrary:
             link.refuse(functions)
         described = {"schema": 1, "functions": [one for one in functions if one not in lacking], "lacking": lacking}
         (scratch / f"{name}.json").write_text(pretty_json(described), encoding="utf-8")
-        symbolic = replace(SYMBOLIC_PLACES, glibc=self.places.glibc, cuda_runtime=stand_in("CUDA_RUNTIME"))
+        runtime = stand_in(self.compiler.named("CUDA_RUNTIME"))
+        symbolic = symbolic_places(self.compiler, self.places.glibc, cuda_runtime=runtime)
         by_hand = self.command(symbolic, FOLDER, f"{LIBRARIES}/{name}.so")
         (scratch / f"link_{name}.sh").write_text(shell_script(self.compiler.version, "..", by_hand))
 
@@ -117,8 +120,10 @@ class _Linker:
         """Link it; what nothing has that these functions need is returned. Nobody needs what only others call."""
         name = self.request.name
         operators = {one: own_symbol(one, name) for one in functions if one not in self.exported}
-        text = driver_text(driver_functions(self.objects, self.added)) + self.added + callers_text(operators)
-        text += functions_text([one for one in functions if one in self.exported], name)
+        family = self.request.family
+        text = driver_text(driver_functions(self.objects, self.added), family) + self.added
+        text += callers_text(operators, family)
+        text += functions_text([one for one in functions if one in self.exported], name, family)
         (self.scratch / f"{name}.s").write_text(text, encoding="utf-8")
         self._run()
         return undefined_functions(self.scratch / f"{name}.so", self._known)
@@ -148,7 +153,8 @@ def make(kernel: KernelContext, objects: Sequence[Stage], glibc: Stage | None, l
         launcher: what makes the launcher.
     """
     compiler, nvcc, top = kernel.tools.host_compiler, kernel.tools.nvcc, kernel.package.work
-    runtime = cuda_runtime(nvcc.path if nvcc else "", kernel.where("link"))
+    family, toolkit = kernel.package.settings.family, kernel.package.cross_cuda
+    runtime = cuda_runtime(nvcc, kernel.where("link"), family, toolkit)
     files, content = [Path(stage.paths[0]).name for stage in objects], sha256_of(runtime)
     first = files[0].rpartition("-")[0]  # the name of its source
     name = name_of(first, [files, kernel.record.options.libraries])
@@ -161,6 +167,7 @@ def make(kernel: KernelContext, objects: Sequence[Stage], glibc: Stage | None, l
         runtime=content,
         operators=(digest_of([OPERATORS]), kernel.tools.lowerer.tvm_ffi),
         libraries=kernel.libraries,
+        family=family,
         places=replace(real_places(compiler), glibc=kernel.package.glibc if glibc else "", cuda_runtime=str(runtime)),
         top=top,
     )

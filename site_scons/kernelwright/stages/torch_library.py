@@ -30,7 +30,7 @@ from . import entry
 from .commands import command_of
 from .context import KernelContext
 from .entry import Entry
-from .places import SYMBOLIC_PLACES, real_places
+from .places import real_places, symbolic_places
 from .stage import Stage, files_in
 from .stage_run import StageRun
 
@@ -138,7 +138,7 @@ class Registering:
         """Write the script that links the library again, and the part of the manifest."""
         name, source = self.described.kernel, replace(self.described.source, operators=operators)
         replace(self.described, source=source).write(variants, scratch)
-        places = replace(SYMBOLIC_PLACES, glibc=self.places.glibc, cuda_runtime=stand_in("CUDA_RUNTIME"))
+        places = symbolic_places(self.compiler, self.places.glibc, cuda_runtime=stand_in("CUDA_RUNTIME"))
         torch = stand_in(IN_PACKAGE + FOLDER)
         libraries = [f"{torch}/{Path(path).name}" for path in (*map(str, self.torch.libraries), *absent)]
         libraries += [f"{stand_in(IN_PACKAGE + one.folder)}/{one.path.name}" for one in self.libraries]
@@ -291,7 +291,7 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], glibc: Stage
     if len(shared) > 1:
         message = f"the kernels {', '.join(shared)} have a source in common, which PyTorch loads once only"
         raise DefinitionError(message, where, "name all operators in the Operators of one kernel")
-    runtime = str(cuda_runtime(kernel.tools.nvcc.path if kernel.tools.nvcc else "", where))
+    runtime = str(cuda_runtime(kernel.tools.nvcc, where, kernel.package.settings.family))
     torch, content = find_torch(where), sha256_of(Path(runtime))
     places = replace(real_places(compiler), glibc=kernel.package.glibc if glibc else "", cuda_runtime=runtime)
     described, top = entry.entry_of(kernel, variants), kernel.package.work

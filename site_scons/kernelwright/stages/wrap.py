@@ -44,7 +44,9 @@ class Wrapping:
         backend: what is written for; empty: the library.
         backends: those that call the library, if its arguments may not be declared.
         headers: digest of the backend's headers: some of its files are copies of those that all kernels have in common.
-        top: the folder of the package's kernels, which paths in the plan are relative to.
+        device: the folder of the device code, relative to that of the package's kernels.
+        top: the folder of the package's kernels, which paths in the plan are relative to. Names of images that are
+            somewhere else than in the library are relative to the folder of the device code.
     """
 
     kernel: str
@@ -58,6 +60,7 @@ class Wrapping:
     backend: str
     backends: tuple[str, ...]
     headers: str
+    device: str
     top: Path = field(metadata=ASIDE)
 
     def make(self, scratch: Path, stage: StageRun) -> None:
@@ -109,6 +112,7 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], backend: Bac
         backend=backend.name if backend else "",
         backends=kernel.selection.backends if kernel.front_end.may_be_opaque and not backend else (),
         headers=digest_of(backend.headers()) if backend else "",
+        device=os.path.relpath(kernel.package.device_work, work),
         top=work,
     )
     stage = Stage("WRAP", subject, kernel.where("wrap"), request, outputs, _sources(kernel, variants))
@@ -170,17 +174,15 @@ def _toolkit(kernel: KernelContext) -> int:
 
 
 def plan_of(request: Wrapping, stage: StageRun) -> KernelPlan:
-    """What the wrapper and the backends need to know; paths relative to the folder of the package's kernels."""
-
-    def relative(path: str) -> str:
-        return os.path.relpath(path, request.top)
+    """What the wrapper and the backends need to know; paths as :class:`Wrapping` says."""
+    of_images = os.path.normpath(request.top / request.device) if request.split else request.top
 
     def lowered(unit: UnitFiles) -> LoweredUnit:
         # Those in objects have no files of their own.
-        images = {arch: relative(image) for arch, image in unit.images.items()} or dict.fromkeys(
+        images = {arch: os.path.relpath(image, of_images) for arch, image in unit.images.items()} or dict.fromkeys(
             unit.archs if unit.own else (), ""
         )
-        read = LoweredUnit.from_json(_signature(unit, stage.where), relative(unit.host), images)
+        read = LoweredUnit.from_json(_signature(unit, stage.where), os.path.relpath(unit.host, request.top), images)
         read = replace(read, own_library=unit.own_library)
         return read.with_names(_names_in(unit.named_in, read)) if unit.named_in else read
 

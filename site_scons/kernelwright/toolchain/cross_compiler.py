@@ -99,10 +99,10 @@ def probe_cross_compiler(path: str, family: str) -> HostCompiler:
     if machine.partition("-")[0] != family:
         raise ToolchainError(f"{path} compiles for {machine}, and not for {family}", WHERE, remedy)
     version = answer([path, "--version"], remedy).splitlines()[0]
-    return HostCompiler(path, version, identity([version, machine, sha256_of(Path(path))]))
+    return HostCompiler(path, version, identity([version, machine, sha256_of(Path(path))]), family)
 
 
-def probe_zig(path: str, records: Sequence[Path]) -> HostCompiler:
+def probe_zig(path: str, records: Sequence[Path], family: str) -> HostCompiler:
     """Identify Zig's compiler by what pip has installed.
 
     Raises:
@@ -113,4 +113,4 @@ def probe_zig(path: str, records: Sequence[Path]) -> HostCompiler:
     answer([path, "--version"], "pip install --force-reinstall ziglang")
     rows = sorted(row for row in record.read_text().splitlines() if row.startswith("ziglang/") and ".pyc" not in row)
     named = f"zig {version} cc -target {triple}"
-    return HostCompiler(path, named, identity([named, rows, WRAPPER]), brings_glibc=True)
+    return HostCompiler(path, named, identity([named, rows, WRAPPER]), family, brings_glibc=True)

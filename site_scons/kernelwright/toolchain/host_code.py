@@ -146,7 +146,7 @@ def compile_object(
         note = f"nvcc is run as a whole for {job.source}, and what it makes differs from run to run: {what}"
     report = {"schema": 1, "archs": usage_by_arch(result.output, job.archs)}
     (scratch / f"{job.name}.json").write_text(pretty_json(report), encoding="utf-8")
-    script = by_hand.arguments(stand_in("NVCC"), stand_in("CC"), f"{stand_in(HERE)}/{job.name}.o")
+    script = by_hand.arguments(stand_in("NVCC"), stand_in(host_compiler.named("CC")), f"{stand_in(HERE)}/{job.name}.o")
     (scratch / f"compile_{job.name}.sh").write_text(shell_script(f"nvcc {nvcc.version}", job.up, script))
     headers = _headers(job, nvcc, host_compiler, scratch, tools.project_root)
     return CompiledCode(result, headers, (note,) if note else ())

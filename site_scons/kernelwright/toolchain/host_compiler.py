@@ -20,13 +20,19 @@ class HostCompiler:
     """A C compiler: its path, the first line of ``--version``, and a digest of what decides its output.
 
     Arguments:
+        cross: the family of CPUs that it compiles for, if that is not this machine's.
         brings_glibc: whether it links for an older glibc by itself.
     """
 
     path: str = field(metadata=ASIDE)
     version: str
     identity: str
+    cross: str = ""
     brings_glibc: bool = False
+
+    def named(self, tool: str) -> str:
+        """What scripts call a tool for its CPUs: ``CC`` or, for those of another family, ``CC_AARCH64``."""
+        return f"{tool}_{self.cross.upper()}" if self.cross else tool
 
 
 def find_host_compiler(setting: str, environment: Mapping[str, str]) -> str:

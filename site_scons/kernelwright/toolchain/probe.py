@@ -159,7 +159,9 @@ class Toolchain:
         if path != ZIG:
             return self._probe(HostCompiler, "cc", path, [Path(path)], lambda: probe_cross_compiler(path, family))
         wrapper, records = zig_wrapper(self._cache.parent / ZIG, family, glibc, self._environment), zig_records()
-        return self._probe(HostCompiler, "cc", wrapper, [Path(wrapper), *records], lambda: probe_zig(wrapper, records))
+        return self._probe(
+            HostCompiler, "cc", wrapper, [Path(wrapper), *records], lambda: probe_zig(wrapper, records, family)
+        )
 
     def lowerer(self) -> Lowerer:
         """TVM and tvm-ffi.

@@ -20,6 +20,7 @@ class CuteDslProgram(FrontEnd):
     targets = ("cuda",)
     needs = (NEED,)
     compiles_device_code = True
+    native_only = "NVIDIA's compiler makes host code for this machine's CPUs only"
     returns = Program
     lowering = "compiler"
     expects = "a Program"

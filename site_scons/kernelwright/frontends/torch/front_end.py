@@ -27,6 +27,7 @@ class TorchSources(FrontEnd):
     has_host_code = True
     backends = ("torch_ops",)
     on_demand = False
+    native_only = "PyTorch has to load its library to tell which operators it registers"
     includes = ("package:torch/include", "package:torch/include/torch/csrc/api/include")
     # As torch.utils.cpp_extension has them: PyTorch's headers are in C++20, and have own operators for these types.
     flags = (
