@@ -83,13 +83,6 @@ OUT = 'out=; for word; do [ "$before" != -o ] || out="$word"; before="$word"; do
 SLEEPER = ENDLESS.replace("tail", '"$top/sleeper"')
 """A shell command that does not end by itself; its path is one of the tree."""
 
-HANG = f"""\
-{SLEEPER} &
-sh -c '{SLEEPER.replace("$top", "$0")} & touch "$0/begun"; wait' "$top" &
-wait; exit 1
-"""
-"""A hook of a tool that hangs, with a child and a grandchild that do so too."""
-
 
 class Tree(Project):
     """A copy of the built project."""
@@ -550,30 +543,6 @@ def test_edit_under_a_clock_that_was_set_back_is_seen(clean, tree):
         os.utime(tree.folder / CUBIN, (when, when))
         tree.build()
         assert tree.outputs() == expected(clean, new)
-
-
-# --- Tools that hang, die or need much memory
-
-
-@pytest.mark.parametrize("ending", ["Ctrl-C", "SIGKILL"])
-def test_nothing_of_an_ended_build_is_left(tree, ending):
-    tree.hook("nvcc", HANG)
-    tree.remove(CUBIN)
-    run = tree.start("CACHE_DIR=")
-    tree.appears("begun")
-    sleeper = f"{tree.folder}/sleeper"
-    wait_for(
-        lambda: sum(words[0] == sleeper for _, words in processes_of(tree.folder)) >= 2,
-        "the tool has not started its children",
-    )
-    if ending == "Ctrl-C":
-        os.killpg(run.pid, signal.SIGINT)
-    else:
-        run.kill()
-    tree.wait_until_alone()
-    run.communicate(timeout=HANGS_AFTER_S)
-    assert run.returncode == (2 if ending == "Ctrl-C" else -signal.SIGKILL)
-    assert not (tree.folder / CUBIN).exists()
 
 
 # --- What must not, and what must, get into a build from outside

@@ -64,18 +64,6 @@ def test_sizes_that_do_not_fit_have_the_words_of_tvm(tmp_path):
     assert str(got.value) == str(expected.value)
 
 
-@pytest.mark.parametrize("kind", [int, np.int64, np.array])
-def test_integers_of_any_library_are_compared_with_their_type(kind):
-    kernel, on, x = Signatures("flags", entry_of("flags")), Described(value=True), Described("bool", (2,))
-    for level, text in ((128, "'level' is 128, which does not fit int8"), (2**62, f"is {2**62}, which does not fit")):
-        with pytest.raises(ValueError, match=text):
-            kernel.choose([on, Described(value=kind(level)), Described(value=0), x])
-    for count in (256, -1):
-        with pytest.raises(ValueError, match=f"'count' is {count}, which does not fit uint8"):
-            kernel.choose([on, Described(value=0), Described(value=kind(count)), x])
-    assert kernel.choose([on, Described(value=kind(-128)), Described(value=kind(255)), x]).index == 0
-
-
 def test_a_size_is_computed_from_the_integer_that_was_compared():
     kernel, asked = Signatures("windows", entry_of("windows")), []
 
@@ -126,25 +114,16 @@ def copied(kind: str, output: str = "n") -> Signatures:
     return Signatures("f", {"variants": [{"slug": "s", "arguments": arguments, "symbols": {"n": kind}}]})
 
 
-BEYOND = "has a dimension of 2147418113, beyond the 2147418112 that int32 sizes allow"
-
-
 @pytest.mark.parametrize(
-    ("kind", "shape", "text"),
+    ("shape", "text"),
     [
-        *(("int32", shape, "") for shape in [(INT32_LIMIT, 1), (INT32_LIMIT, 0), (1, INT32_LIMIT), (65536, 32767)]),
-        ("int32", (INT32_LIMIT + 1, 1), BEYOND),
-        ("int32", (INT32_LIMIT + 1, 0), BEYOND),
-        ("int32", (1, INT32_LIMIT + 1), BEYOND),
-        ("int32", (65537, 32767), "of shape [65537, 32767] has more elements than the 2147418112 that int32"),
-        ("int32", (-1, 2), "has a dimension of -1, expected one from 0"),
-        ("int64", (INT32_LIMIT + 1, 1), ""),
-        ("int64", ((2**63 - 1) // 128, 1), ""),
-        ("int64", (2**63, 1), f"has a dimension of {2**63}, beyond the {2**63 - 1} that int64 sizes"),
+        ((INT32_LIMIT + 1, 1), ""),
+        (((2**63 - 1) // 128, 1), ""),
+        ((2**63, 1), f"has a dimension of {2**63}, beyond the {2**63 - 1} that int64 sizes"),
     ],
 )
-def test_as_many_elements_are_taken_and_made_as_the_integers_of_a_kernel_allow(kind, shape, text):
-    kernel, x, small = copied(kind), Described("bool", shape), Described("bool", (1, 1))
+def test_as_many_elements_are_taken_and_made_as_int64_sizes_allow(shape, text):
+    kernel, x, small = copied("int64"), Described("bool", shape), Described("bool", (1, 1))
     if not text:
         assert kernel.choose([x]).outputs() == [("bool", shape)] and kernel.choose([x, x]).index == 0
         return
