@@ -45,30 +45,10 @@ def demand(tmp_path: Path) -> Demand:
     return Demand(Project(tmp_path))
 
 
-def test_a_cell_is_compiled_called_and_compiled_anew_when_it_was_edited(demand: Demand) -> None:
+def test_a_cell_may_have_tvmscript_and_deep_expressions_and_no_source_beside_it(demand: Demand) -> None:
     demand.run(
         CELLS
-        + f"TIMES = '''{TIMES}'''"
         + '''
-cell(TIMES)
-times = names["times"]
-kernel = times.compile()
-assert not kernel.cached and (array(kernel(x)) == 2).all() and (array(times(x.astype("float64"))) == 2).all()
-cell("# a comment above\\n" + TIMES)
-assert names["times"].compile().key == kernel.key and names["times"].compile().cached
-cell(TIMES.replace("const(2", "const(5"))
-assert (array(names["times"](x)) == 5).all() and (array(times(x)) == 2).all(), "the old object is what it was"
-assert [one.cached for one in names["times"].par_compile()] == [True, False]
-
-# A mistake is told with the cell and its line, and without a line of ours.
-cell(TIMES.replace("x = te", "oops\\n    x = te"))
-with pytest.raises(kw.KernelwrightError) as error:
-    names["times"].compile()
-text = str(error.value)
-place = f"/tmp/ipykernel_1/{count}.py:4 times/dtype-float32 [lower]: "
-assert place + "the definition of times raised NameError" in text, text
-assert "site_scons" not in text and "ondemand" not in text, text
-
 # TVM's printer recurses for each of the terms, and the stack of this thread would have room for about 2000.
 from kernelwright.ondemand.deep import deeply
 z = te.placeholder((4,), "float32", name="z")
