@@ -133,6 +133,17 @@ def test_another_release_or_none_is_an_error_with_the_line_for_pip(monkeypatch):
         require_release(WHERE)
 
 
+def test_parameters_with_the_names_of_sizes_and_strides_need_no_values() -> None:
+    def plain(m, x, row, y, n: tl.int64, N: tl.constexpr, k=3, other=None): ...  # type: ignore  # noqa: F821
+
+    function: Any = SimpleNamespace(fn=SimpleNamespace(fn=plain))  # as decorators make it
+    x = Tensor("float32", "m", "n", "k", "N", strides=("row", None, None, 1))
+    program = Program(function, x=x, y=x, N=64, grid="m")
+    expected = {"m": Size("m"), "x": x, "row": Size("row"), "y": x, "n": Size("n", "int64"), "N": 64}
+    assert list(program.arguments.items()) == list(expected.items())
+    assert Program(function, x=x, m=1, y=x, row=2, n=3, grid=1).arguments == {"x": x, "m": 1, "y": x, "row": 2, "n": 3}
+
+
 def test_the_specialized_variant_has_aligned_data_and_rows_of_multiples():
     """Only of sizes that the function gets and that an input tells: nothing else of a call changes its code."""
     tensors = {

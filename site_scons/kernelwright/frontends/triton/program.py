@@ -6,6 +6,8 @@ Nothing here imports Triton, so that its absence can be explained.
 from __future__ import annotations
 
 import copy
+import inspect
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any
@@ -18,9 +20,11 @@ from ...define.arguments import (
     Tensor,
     Workspace,
     check_launch_only,
+    declared_in,
     declared_strides,
     multiples_of,
     refuse_optional,
+    told_by,
     told_strides,
 )
 from ...define.sizes import Size, Sizes, check_axes, check_size, names_in, on_axes, text_of
@@ -63,6 +67,9 @@ OPTIONAL = {"num_ctas": 1, "maxnreg": None}
 Passed = Tensor | Scalar | Size | Workspace | TensorDescriptor
 """What a launch passes."""
 
+ANNOTATION = re.compile(r"\b(u?)i(?:nt)?(32|64)\b")
+"""An integer as the annotation of a parameter: ``tl.int64``, ``"i64"``."""
+
 PLAIN = (bool, int, float, str, type(None))
 """The types of constants that a process can be told."""
 
@@ -91,7 +98,7 @@ class Program(Declared):
         arguments: for parameters of the function, by name and in their order: a :class:`Tensor` or a :class:`Scalar`,
             which becomes an argument of the kernel; a :class:`TensorDescriptor`, which makes its tensor one; a
             :class:`Size`, which callers do not pass; or a plain value, for which the code is compiled. Parameters with
-            a default can be left out.
+            a default can be left out, and those that have the names of sizes or strides of the tensors.
     """
 
     def __init__(
@@ -126,7 +133,7 @@ class Program(Declared):
             "launch_pdl": launch_pdl,
         }
         self.launch_only = launch or {}
-        arguments = {name: _described(value) for name, value in arguments.items()}
+        arguments = _bound(function, {name: _described(value) for name, value in arguments.items()})
         self._absent: dict[str, Any] = {name: value for name, value in arguments.items() if _is_absent(value)}
         self._order = tuple(arguments)
         self.arguments = arguments = {
@@ -274,6 +281,34 @@ class Program(Declared):
 def _described(value: Any) -> Any:
     """A value of a Program; of a descriptor of what each call passes None for, the tensor alone."""
     return value.tensor if isinstance(value, TensorDescriptor) and _is_absent(value.tensor) else value
+
+
+def _bound(function: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments, with a Size for each parameter without a value that has the name of a tensor's size or stride.
+
+    Arguments:
+        function: that of the Program; only one in Python tells its parameters.
+    """
+    while hasattr(function, "fn"):  # what decorators make of it
+        function = function.fn
+    parameters = inspect.signature(function).parameters if inspect.isfunction(function) else {}
+    told = told_by(declared_in(arguments)) - arguments.keys()
+    own = {
+        name: Size(name, _integer(str(parameter.annotation)))
+        for name, parameter in parameters.items()
+        if name in told and "constexpr" not in str(parameter.annotation) and parameter.default is parameter.empty
+    }
+    names, bound = list(parameters), dict[str, Any]()
+    for name, value in arguments.items() if own else ():
+        before = names[: names.index(name)] if name in names else []
+        bound |= {each: own[each] for each in before if each in own} | {name: value}
+    return {**bound, **own} if own else dict(arguments)
+
+
+def _integer(annotation: str) -> str:
+    """The dtype of an integer by the annotation of its parameter: an int32, unless that is another one."""
+    found = ANNOTATION.search(annotation)
+    return f"{found[1]}int{found[2]}" if found else "int32"
 
 
 def _is_absent(value: Any) -> bool:
