@@ -10,7 +10,7 @@ import pytest
 from kernelwright import grid, kernel, recorded
 from kernelwright.core.errors import DefinitionError
 from kernelwright.define import recorded as recording
-from kernelwright.define.arguments import Tensor, multiples_of
+from kernelwright.define.arguments import Scalar, Tensor, multiples_of
 
 
 def scale(dtype: str = "float32", block: int = 1, n_multiple_of: int = 1) -> None:
@@ -75,6 +75,6 @@ def test_too_many_classes_are_an_error() -> None:
 
 
 def test_a_size_is_a_multiple_of_all_that_is_said_of_it():
-    said = [Tensor("float32", "m", "n", multiples={"n": 6}), Tensor("float32", "n", multiples={"n": 4})]
-    assert multiples_of(said, {"m": 2, "n": 16}) == {"m": 2, "n": 48}
-    assert multiples_of(reversed(said)) == {"n": 12}
+    x, y = Tensor("float32", "m", "n", multiples={"n": 6}), Tensor("float32", "n", multiples={"n": 4})
+    assert multiples_of({"x": x, "y": y}, {"m": 2, "n": 16}) == {"m": 2, "n": 48}
+    assert multiples_of({"y": y, "x": x, "k": Scalar("int32", multiple=8), "n": Scalar("int32")}) == {"n": 12, "k": 8}

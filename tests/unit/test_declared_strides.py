@@ -146,6 +146,21 @@ def test_numbers_in_a_size_have_64_bits_and_what_is_passed_has_those_of_its_dtyp
             passed(wrong=value)
 
 
+def test_an_integer_that_callers_pass_may_have_to_be_a_multiple() -> None:
+    signature = lowered(UNIT, x=Tensor("int8", "n", 1), k=Scalar("int32", default=32, multiple=16))
+    assert (signature["multiples"], [check["passes"] for check in signature["host_checks"]]) == (
+        {"k": 16},
+        ["(k % 16) == 0"],
+    )
+    for dtype, more in (
+        ("float32", {"multiple": 2}),
+        ("int32", {"default": 8, "multiple": 16}),
+        ("int8", {"multiple": 0}),
+    ):
+        with pytest.raises(DefinitionError, match="which is a multiple of no such number"):
+            lowered(UNIT, x=Tensor("int8", "n", 1), k=Scalar(dtype, **more))
+
+
 def test_a_function_gets_constants_and_null_pointers() -> None:
     signature = lowered(UNIT, x=Tensor("int8", 4, 8), mask=None, causal=True, fast=False)
     (launch,) = signature["launches"]

@@ -6,7 +6,7 @@ import itertools
 import keyword
 import math
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from types import EllipsisType
 from typing import Any
@@ -119,7 +119,7 @@ class Tensor:
 
     def with_demands_of(self, other: Tensor) -> Tensor:
         """The same tensor, which has to be as aligned as another one, and to have sizes that are multiples as there."""
-        multiples = multiples_of([self, other])
+        multiples = multiples_of({"this": self, "that": other})
         alignment = max(self.alignment or 0, other.alignment or 0) or None
         strides = other.strides if isinstance(self.strides, str) else self.strides  # multiples may name them
         return self.of_fields(**{**vars(self), "alignment": alignment, "multiples": multiples, "strides": strides})
@@ -141,10 +141,20 @@ class Scalar:
     Arguments:
         dtype: its type, such as ``float32``.
         default: what it is in calls that leave it out, or that pass None; None: none may.
+        multiple: what an integer is a multiple of, which callers are held to.
     """
 
     dtype: str
     default: bool | int | float | None = None
+    multiple: int = 1
+
+    @property
+    def is_multiple(self) -> bool:
+        """Whether its ``multiple`` is a number that such an argument can be a multiple of, as its default then is."""
+        fits = (
+            type(self.multiple) is int and 0 < self.multiple < 1 << 31 and ("int" in self.dtype or self.multiple == 1)
+        )
+        return fits and (self.default is None or self.multiple == 1 or self.default % self.multiple == 0)
 
 
 @dataclass(frozen=True, init=False)
@@ -290,16 +300,17 @@ def told_strides(declared: Mapping[str, Tensor | Scalar]) -> dict[str, int | str
     }
 
 
-def multiples_of(values: Iterable[Any], known: Mapping[str, int] | None = None) -> dict[str, int]:
+def multiples_of(declared: Mapping[str, Any], known: Mapping[str, int] | None = None) -> dict[str, int]:
     """The multiples of sizes: name of a size -> the number that its values are multiples of, by all declarations.
 
     Arguments:
-        values: the arguments; tensors among them declare multiples.
+        declared: the arguments by their names.
         known: multiples from elsewhere.
     """
     multiples = dict(known or {})
-    for value in values:
-        for name, number in value.multiples.items() if isinstance(value, Tensor) else ():
+    for argument, value in declared.items():
+        own = {argument: value.multiple} if isinstance(value, Scalar) and value.multiple != 1 else {}
+        for name, number in (value.multiples if isinstance(value, Tensor) else own).items():
             multiples[name] = math.lcm(number, multiples.get(name, 1))
     return multiples
 
@@ -382,6 +393,9 @@ def _check_default(name: str, value: Scalar, where: Where) -> None:
     if value.default is not None and not fits:
         message = f"argument {name!r} has default={shown(value.default)}, which is no {value.dtype}"
         raise DefinitionError(message, where, "write a number of that type, or leave it out")
+    if not value.is_multiple:
+        message = f"argument {name!r} is {shown(value)}, which is a multiple of no such number"
+        raise DefinitionError(message, where, "give multiple=16 to an integer whose default, if it has one, is one")
 
 
 def _check_passed(declared: Mapping[str, Tensor | Scalar], outputs: Sequence[str], where: Where) -> None:

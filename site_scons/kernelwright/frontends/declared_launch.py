@@ -56,7 +56,7 @@ def lower_launches(
         DefinitionError: the arguments cannot be those of a kernel.
         LoweringError: TVM cannot make the host code.
     """
-    unit = replace(unit, multiples=multiples_of(declared.values(), unit.multiples))
+    unit = replace(unit, multiples=multiples_of(declared, unit.multiples))
     host = _Host(declared, sizes, unit.where)
     function = host.function(launches)
     mapped = {value.tensor for launch in launches for value in launch.mapped.values()}

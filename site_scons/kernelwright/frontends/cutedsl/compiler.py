@@ -142,7 +142,7 @@ def _source(results: Mapping[str, _Compiled]) -> str:
 
 
 def _signature(program: Program, unit: Unit, functions: list[str], arguments: list[Argument]) -> dict[str, Any]:
-    strides, multiples = stride_symbols_of(arguments), multiples_of(program.declared.values())
+    strides, multiples = stride_symbols_of(arguments), multiples_of(program.declared)
     return {
         "arch": unit.arch,
         "arguments": [argument.to_json() for argument in arguments],
@@ -243,7 +243,7 @@ class _Compiler:
 
     def _arguments(self) -> Iterator[Any]:
         """Stand-ins for the arguments: tensors without data, and numbers of the right type."""
-        runtime, multiples = self._cute.runtime, multiples_of(self._program.declared.values())
+        runtime, multiples = self._cute.runtime, multiples_of(self._program.declared)
         shapes = (value.shape for value in self._program.declared.values() if isinstance(value, Tensor))
         names = dict.fromkeys(size for shape in shapes for size in shape if isinstance(size, str))
         sizes = {name: self._cute.sym_int32(divisibility=multiples.get(name, 1), symbol=name) for name in names}

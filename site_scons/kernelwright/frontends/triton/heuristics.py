@@ -38,7 +38,7 @@ class UnknownError(Exception):
 
 def multiples_in(program: Program, unit: Unit) -> dict[str, int]:
     """What each name is a multiple of that the sizes of a program have: sizes, and strides."""
-    multiples = multiples_of(program.declared.values(), unit.multiples)
+    multiples = multiples_of(program.declared, unit.multiples)
     strides = {
         name: divisor_of(Size(stride), multiples)
         for name, stride in told_strides(program.declared).items()
@@ -154,7 +154,7 @@ def each_specialized(returned: Program | Launches[Program], unit: Unit) -> list[
         raise DefinitionError(message, unit.where, "leave specialize out, or pass the sizes with Size")
     multiples: dict[str, int] = {}
     for program, own in pairs:
-        for name, number in multiples_of(program.declared.values(), own.multiples).items():
+        for name, number in multiples_of(program.declared, own.multiples).items():
             multiples[name] = math.lcm(number, multiples.get(name, 1))
     return [(program, replace(own, multiples=multiples)) for program, own in pairs]
 

@@ -242,7 +242,7 @@ class Program(Declared):
             if isinstance(value, Workspace):
                 value.check(name, sure, where)
             elif isinstance(value, TensorDescriptor):
-                value.check(name, multiples_of(self.declared.values()), where)
+                value.check(name, multiples_of(self.declared), where)
             elif isinstance(value, Size):
                 check_size(value, names, f"argument {name!r}", where)
         self.check_options(where)
