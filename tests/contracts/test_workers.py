@@ -52,6 +52,12 @@ def k():
     return None
 """
 
+STUCK = """\
+import ctypes, subprocess
+subprocess.Popen(["/bin/sh", "-c", {script!r}])
+ctypes.PyDLL(None).pause()  # without a look at whether the build has ended
+"""
+
 
 class Definitions:
     """A worker of the fork server, which executes a definition that runs the script."""
@@ -393,8 +399,10 @@ from kernelwright.processes.runner import ToolRunner
 from kernelwright.processes.tools import ToolCall
 folder, script = Path(sys.argv[1]), sys.argv[2]
 """
+CALL = "WorkerPool(1, folder).call(DiscoverRequest('k.py'))"
 BUILDS = {
-    "definitions": "WorkerPool(1, folder).call(DiscoverRequest('k.py'))",
+    "definitions": CALL,
+    "definitions that are stuck in C": CALL,
     "compilers": "runner = ToolRunner(1, folder, 900.0, MemoryGovernor(1 << 20, Measurements(folder / 'm.json')))\n"
     "runner.run(ToolCall(['/bin/sh', '-c', script], folder, folder, Where(), '', kind='cc', subject='s'))",
 }
@@ -404,7 +412,7 @@ BUILDS = {
 @pytest.mark.parametrize("build", BUILDS)
 def test_nothing_outlives_a_build_that_is_ended(build: str, ending: signal.Signals, tmp_path: Path) -> None:
     script = family(tmp_path) + "wait"
-    (tmp_path / "k.py").write_text(DEFINITION.format(script=script))
+    (tmp_path / "k.py").write_text((STUCK if "stuck" in build else DEFINITION).format(script=script))
     command = [sys.executable, "-c", BUILD + BUILDS[build], str(tmp_path), script]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(SITE_SCONS)})
     number(tmp_path / "other-group")

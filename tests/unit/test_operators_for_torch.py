@@ -17,6 +17,7 @@ from kernelwright.cuda import Operators
 from kernelwright.frontends import get
 from kernelwright.package.manifest import PackagedKernel, require_distinct_operators
 from kernelwright.package.torch_operators import operator_problems
+from kernelwright.runtime.torch_ops import _is_free
 from kernelwright.stages.torch_library import _refused
 from kernelwright.toolchain.pytorch import Torch, Undefined, sorted_out, stand_in_text
 
@@ -229,3 +230,10 @@ def test_two_kernels_with_one_operator_or_namespace_are_an_error() -> None:
         require_distinct_operators(PACKAGE, [packaged("b", operator), PackagedKernel("silu", "{", ("tvm_ffi",), {})])
         with pytest.raises(DefinitionError, match=f"the kernels silu and b both register the operator {operator}"):
             require_distinct_operators(PACKAGE, [packaged("b", operator), PackagedKernel("silu", "{", ("torch",), {})])
+
+
+def test_a_namespace_is_taken_as_long_as_a_library_has_it() -> None:
+    library = pytest.importorskip("torch").library.Library("kernelwright_taken", "DEF")
+    assert not _is_free("kernelwright_taken")
+    library._destroy()
+    assert _is_free("kernelwright_taken") and _is_free("kernelwright_taken")
