@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from kernelwright.cli import main
+from kernelwright.commands import doctor as doctor_module
 from kernelwright.commands import tool as tool_module
 from kernelwright.commands import verify as verify_module
 from kernelwright.commands.doctor import doctor
@@ -21,6 +22,7 @@ from kernelwright.core.errors import KernelwrightError, SettingsError, Toolchain
 from kernelwright.core.records import Record
 from kernelwright.toolchain.distribution import Distribution
 from kernelwright.toolchain.elsewhere import Elsewhere
+from kernelwright.toolchain.pytorch import Torch
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -48,14 +50,40 @@ def toolchain(**replaced: Any) -> Any:
     return SimpleNamespace(**{**found, **replaced})
 
 
-def test_the_doctor_names_every_tool_and_ends_with_0_if_all_that_is_needed_is_there(capsys):
+@pytest.fixture(autouse=True)
+def _torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """PyTorch for CUDA, with what its headers include."""
+    for name in ("cuda/include/cublas_v2.h", "cuda/include/cusolverDn.h", "cuda/include/cusparse.h", MACROS):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    monkeypatch.setattr(doctor_module, "find_torch", lambda where: Torch("2.13.0", "", tmp_path / "torch/lib"))
+
+
+MACROS = "torch/include/c10/cuda/impl/cuda_cmake_macros.h"
+
+
+def test_the_doctor_says_what_sources_for_pytorch_lack(capsys, tmp_path, monkeypatch):
+    (tmp_path / "cuda/include/cusparse.h").unlink()
+    (tmp_path / MACROS).unlink()
+    assert doctor(toolchain(nvcc=lambda *given: SimpleNamespace(path=f"{tmp_path}/cuda/bin/nvcc", version="13"))) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("torch")]
+    lacking = "cusparse.h (pip install nvidia-cusparse) and c10/cuda/impl/cuda_cmake_macros.h (write an empty file"
+    assert line.startswith(f"torch: 2.13.0; sources that include ATen/cuda/CUDAContext.h lack {lacking}")
+    monkeypatch.setattr(doctor_module, "find_torch", missing)
     assert doctor(toolchain()) == 0
+    assert "torch: there is none; only sources for PyTorch need it: pip install 'torch>=2.4'" in capsys.readouterr().out
+
+
+def test_the_doctor_names_every_tool_and_ends_with_0_if_all_that_is_needed_is_there(capsys, tmp_path):
+    nvcc = f"{tmp_path}/cuda/bin/nvcc"
+    assert doctor(toolchain(nvcc=lambda *given: SimpleNamespace(path=nvcc, version="13.0.88"))) == 0
     assert capsys.readouterr().out.splitlines() == [
         "tvm: 0.27.0",
         "tvm-ffi: 0.1.15",
         "host compiler: cc 12",
-        "nvcc: 13.0.88 at /cuda/bin/nvcc",
+        f"nvcc: 13.0.88 at {nvcc}",
         "nvrtc: 13.0.88 at /cuda/lib/libnvrtc.so.13",
+        "torch: 2.13.0",
         "tilelang: 0.1.15 at /tl/bin/python",
         f"triton: 3.9.0 at {sys.executable}",
     ]

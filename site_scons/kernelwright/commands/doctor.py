@@ -8,16 +8,19 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from ..core.errors import KernelwrightError
+from ..core.errors import KernelwrightError, Where
 from ..frontends.tilelang import program as tilelang_program
 from ..frontends.triton import program as triton_program
 from ..toolchain.probe import Toolchain
+from ..toolchain.pytorch import NEED as PYTORCH
+from ..toolchain.pytorch import find_torch, lacking_headers
 from .command import Command
 from .own_environments import found_tilelang, found_triton
 
 OPTIONAL = {
     "nvrtc": "only cuda_compiler = nvrtc needs it: pip install 'kernelwright[nvrtc]'",
     "tilelang": f"only definitions in TileLang need it: {tilelang_program.ENVIRONMENT.remedy}",
+    "torch": f"only sources for PyTorch need it: {PYTORCH.install}",
     "triton": f"only definitions in Triton need it: {triton_program.ENVIRONMENT.remedy}",
 }
 """Tools that not every build needs -> what needs them. It is no error if one of these is missing."""
@@ -32,6 +35,7 @@ def doctor(toolchain: Toolchain) -> int:
         "host compiler": lambda: toolchain.host_compiler("").version,
         "nvcc": lambda: "{0.version} at {0.path}".format(toolchain.nvcc("", toolchain.host_compiler(""))),
         "nvrtc": lambda: "{0.version} at {0.library}".format(toolchain.nvrtc()),
+        "torch": lambda: _found_torch(toolchain),
         "tilelang": lambda: "{0.version} at {0.python}".format(found_tilelang(toolchain)),
         "triton": lambda: found_triton(toolchain),
     }
@@ -45,6 +49,15 @@ def doctor(toolchain: Toolchain) -> int:
             status = 1
             print(f"{name}: {error}")
     return status
+
+
+def _found_torch(toolchain: Toolchain) -> str:
+    """PyTorch's version, and what sources lack that include its headers for CUDA."""
+    torch = find_torch(Where(stage="settings"))
+    nvcc = toolchain.nvcc("", toolchain.host_compiler(""))
+    lacking = " and ".join(lacking_headers(torch, Path(nvcc.path).resolve().parent.parent))
+    rest = "; sources that include ATen/cuda/CUDAContext.h lack {}; those for the stable ABI need none of these"
+    return torch.version + (rest.format(lacking) if lacking else "")
 
 
 def run(options: argparse.Namespace) -> int:
