@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +94,14 @@ def test_a_wheel_of_device_code_says_what_it_belongs_to(tmp_path: Path) -> None:
         },
     }
     assert list(manifest["files"]) == sorted(manifest["files"])
+
+
+@pytest.mark.parametrize("having", [{"source_libraries": ["_lib/a.cu-0123456789abcdef.so"]}, {"operators": {}}])
+def test_code_in_libraries_of_sources_is_not_told_to_be_missing(tmp_path: Path, having: dict[str, Any]) -> None:
+    built = read_built(build(tmp_path, SPLIT), "acme.demo")
+    kernels = {"own": {**having, "variants": [{"archs": ["sm_90a"]}]}, "other": {"variants": [{"archs": ["sm_80"]}]}}
+    built = replace(built, manifest=json.dumps({"kernels": kernels}))
+    with pytest.raises(
+        KernelwrightError, match=r"all code for sm_90a is in libraries of sources .* those of own; these stay"
+    ):
+        provider_files(built, PROJECT, SOURCE, "sm_90a")

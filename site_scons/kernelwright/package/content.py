@@ -104,6 +104,18 @@ def package_files(built: BuiltFiles, project: Project, source: Source) -> dict[s
     return {**files, f"{inside}/manifest.json": text.encode()}
 
 
+def _with_code_in_libraries(built: BuiltFiles, arch: str) -> list[str]:
+    """The kernels of a split package that have code for an arch in libraries of their sources, and not in images."""
+    kernels = Record(decoded(built.manifest.encode()), "").members("kernels")
+    having = ("source_libraries", "operators")
+    return [
+        name
+        for name, kernel in kernels
+        if any(map(kernel.has, having))
+        and any(arch in variant.texts("archs") for variant in kernel.records("variants"))
+    ]
+
+
 def provider_files(built: BuiltFiles, project: Project, source: Source, arch: str) -> dict[str, bytes]:
     """The files with the device code of one arch, by their path in a wheel.
 
@@ -112,6 +124,14 @@ def provider_files(built: BuiltFiles, project: Project, source: Source, arch: st
     """
     where = Where(stage="wheel", location=str(built.folder / "manifest.json"))
     images = [image for image in built.images if image.arch == arch]
+    if not images and (own := _with_code_in_libraries(built, arch)):
+        message = (
+            f"all code for {arch} is in libraries of sources with host code of their own, those of {', '.join(own)}"
+        )
+        remedy = 'write split = "none", or put kernels without such sources into a package that is split'
+        raise KernelwrightError(
+            f"{message}; these stay in the wheel of the package, and that for {arch} would be empty", where, remedy
+        )
     if not images:
         remedy = "remove it from archs, or from the kernels' own lists of archs what keeps it out"
         raise KernelwrightError(f"no kernel is built for {arch}, and its wheel would be empty", where, remedy)
