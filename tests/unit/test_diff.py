@@ -145,3 +145,23 @@ def test_a_partial_package_is_told_and_texts_cannot_control_the_terminal(tmp_pat
     assert main(["diff", "--allow-removed", old, new]) == 0
     out = capsys.readouterr().out
     assert f"{new} was built partially" in out and "\x1b" not in out and r"bad\x1b[2J" in out
+
+
+def operators(**schemas: str) -> dict[str, Any]:
+    registered = {f"acme::{name}": {"schema": schema, "keys": ["CPU"]} for name, schema in schemas.items()}
+    return kernel(operators={"registered": registered})
+
+
+def test_operators_that_are_gone_and_other_schemas_are_told(tmp_path, capsys):
+    old = {"ops": operators(silu="(Tensor x) -> Tensor", gelu="(Tensor x) -> Tensor")}
+    new = {"ops": operators(silu="(Tensor x, int n=0) -> Tensor", norm="(Tensor x) -> Tensor")}
+    assert main(["diff", package(tmp_path / "old", old), package(tmp_path / "new", new)]) == 1
+    said = capsys.readouterr()
+    assert said.err == "kernelwright: ops has no operator acme::gelu any more\n"
+    assert said.out.splitlines() == [
+        "changed  ops             1,000 bytes, as before",
+        "removed  ops acme::gelu  (Tensor x) -> Tensor",
+        "added    ops acme::norm  (Tensor x) -> Tensor",
+        "changed  ops acme::silu  (Tensor x) -> Tensor, now (Tensor x, int n=0) -> Tensor",
+        "kernels: 0 added, 0 removed, 1 changed, 0 as before",
+    ]

@@ -1,4 +1,4 @@
-"""``kernelwright diff``: says what differs between two wheels: kernels, registers, spills, sizes."""
+"""``kernelwright diff``: says what differs between two wheels: kernels, operators, registers, spills, sizes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     "diff",
-    "say what differs between two wheels: kernels, registers, spills, sizes",
+    "say what differs between two wheels: kernels, operators, registers, spills, sizes",
     run,
     (
         argument("old", "a wheel, or the folder of a built package", metavar="OLD"),
@@ -50,7 +50,7 @@ COMMAND = Command(
         argument("--max-size-growth", "likewise, if a kernel grows: 5%%", metavar="PERCENT", type=percent),
         argument(
             "--allow-removed",
-            "exit status 0 although a kernel, a variant or an arch is gone",
+            "exit status 0 although a kernel, a variant, an arch or an operator is gone",
             action="store_true",
         ),
     ),

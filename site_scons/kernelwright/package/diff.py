@@ -1,4 +1,4 @@
-"""What differs between two wheels of a package, for people and for CI: kernels, registers, spills and sizes.
+"""What differs between two wheels of a package, for people and for CI: kernels, operators, registers, spills and sizes.
 
 All of it is in the manifests. A wheel is read as a stranger's file: its digests are compared, and nothing of it runs.
 """
@@ -39,12 +39,14 @@ class KernelFacts:
         size: bytes of its library, its device code and what backends have compiled for it.
         archs: slug of a variant -> what it has code for.
         functions: slug and arch -> device function -> what it uses.
+        schemas: operator that it registers with PyTorch -> its schema.
     """
 
     content: str
     size: int
     archs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     functions: Mapping[tuple[str, str], Mapping[str, Usage]] = field(default_factory=dict)
+    schemas: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class Difference:
     Arguments:
         rows: what changed, the kernel or the part of it that did, and how.
         exceeded: the limits that are exceeded, a line for each.
-        gone: what calls may have used and is there no more, a line for each kernel and each variant.
+        gone: what calls may have used and is there no more, a line for each kernel, each variant and each operator.
         added, removed, changed, same: how many kernels are.
     """
 
@@ -164,6 +166,9 @@ def _gone(name: str, before: KernelFacts, after: KernelFacts) -> Iterator[str]:
         if lost:
             whole = slug not in after.archs
             yield f"{name}/{slug} is gone" if whole else f"{name}/{slug} has no code for {', '.join(lost)} any more"
+    yield from (
+        f"{name} has no operator {operator} any more" for operator in sorted(before.schemas.keys() - after.schemas)
+    )
 
 
 def _changes(name: str, before: KernelFacts, after: KernelFacts) -> Iterator[tuple[str, str, str]]:
@@ -175,6 +180,7 @@ def _changes(name: str, before: KernelFacts, after: KernelFacts) -> Iterator[tup
         for word, archs in (("removed", [a for a in old if a not in new]), ("added", [a for a in new if a not in old])):
             if archs:
                 yield word, f"{name}/{slug}", ", ".join(archs)
+    yield from _operators(name, before, after)
     yield from _one_sided(name, before, after)
     for subject, one, other in _functions(name, before, after):
         steps = []
@@ -184,6 +190,16 @@ def _changes(name: str, before: KernelFacts, after: KernelFacts) -> Iterator[tup
             steps.append(f"{_step(one.spills, other.spills)} bytes of spills")
         if steps:
             yield "changed", subject, ", ".join(steps)
+
+
+def _operators(name: str, before: KernelFacts, after: KernelFacts) -> Iterator[tuple[str, str, str]]:
+    """The rows about operators of PyTorch that only one of the packages has, or that have another schema."""
+    for operator in sorted({*before.schemas, *after.schemas}):
+        old, new = before.schemas.get(operator), after.schemas.get(operator)
+        if old is None or new is None:
+            yield "added" if old is None else "removed", f"{name} {operator}", new or old or ""
+        elif old != new:
+            yield "changed", f"{name} {operator}", f"{old}, now {new}"
 
 
 def _one_sided(name: str, before: KernelFacts, after: KernelFacts) -> Iterator[tuple[str, str, str]]:
@@ -263,7 +279,9 @@ def _kernel(name: str, kernel: Record, files: Record) -> KernelFacts:
             for arch in used.raw:
                 functions.setdefault((slug, arch), {}).update({n: _usage(u) for n, u in used.members(arch)})
     said = {key: value for key, value in kernel.raw.items() if key != "doc"}
-    return KernelFacts(canonical_json([said, digests]), size, archs, functions)
+    registered = kernel.record("operators").members("registered") if kernel.has("operators") else ()
+    schemas = {operator: told.text("schema") for operator, told in registered}
+    return KernelFacts(canonical_json([said, digests]), size, archs, functions, schemas)
 
 
 def _usage(used: Record) -> Usage:
