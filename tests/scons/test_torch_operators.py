@@ -326,6 +326,7 @@ SOURCES = {
         "python", SILU, "void* PyObject_Call(void*, void*, void*);", "void* f() { return PyObject_Call(0, 0, 0); }"
     ),
     "driver.cpp": raw("driver", SILU, "int cuInit(unsigned);", "int begin() { return cuInit(0); }"),
+    "ending.cpp": raw("ending", SILU, more="#include <cstdlib>\nint ended = (_Exit(0), 1);"),
     "named.cpp": raw("named", SILU),
     "schema.cpp": raw("schema", SILU),
     "first.cpp": FRAGMENT,
@@ -362,6 +363,11 @@ def driver():
     return Operators("driver::silu")
 
 
+@kernel(frontend="torch", sources=["ending.cpp"])
+def ending():
+    return Operators("ending::silu")
+
+
 @kernel(frontend="torch", sources=["named.cpp"])
 def named():
     return Operators("named::gelu")
@@ -393,6 +399,7 @@ SAID = {
     "lacking": r"undefined reference to `lacking\(int\)'(.|\n)*remedy: list the source that has it in sources",
     "python": r"its sources are a module of Python(.|\n)*remedy: register functions with TORCH_LIBRARY",
     "driver": r"undefined reference to `cuInit'(.|\n)*remedy: get the function with cudaGetDriverEntryPoint",
+    "ending": r"its sources end the process that loads them, with exit status 0(.|\n)*remedy: see what runs when",
     "named": r"its sources do not register named::gelu; they register named::silu",
     "schema": r"the schema of schema::silu is \(Tensor x\) -> Tensor, and schemas says \(Tensor x, int n\) -> Tensor",
 }

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from kernelwright.backends.commands import SOURCE_LIBRARY
-from kernelwright.core.errors import Where
+from kernelwright.core.errors import KernelwrightError, Where
+from kernelwright.processes.tools import ToolCall, ToolResult
 from kernelwright.stages.object import name_of
-from kernelwright.toolchain.host_code import ObjectJob, module_name, programs_of
+from kernelwright.toolchain.host_code import ObjectJob, compile_object, module_name, programs_of
 from kernelwright.toolchain.plain_flags import without_threads
 
 JOB = ObjectJob("csrc/scale.cu", "csrc-scale.cu-0123", ("sm_80", "sm_90a"), (), folder=Path("/p"), where=Where("scale"))
@@ -93,3 +97,22 @@ def test_flags_for_threads_decide_nothing(given):
 
 def test_a_path_that_is_written_in_another_way_has_the_same_name():
     assert name_of("a/../b/./c.cu", []) == name_of("b/c.cu", [])
+
+
+def test_what_takes_too_long_is_named_with_its_source(tmp_path):
+    """And not the shell that runs it."""
+    calls: list[ToolCall] = []
+
+    def run(call: ToolCall) -> ToolResult:
+        calls.append(call)
+        if "cicc" in call.command[-1]:
+            raise KernelwrightError("it took too long")
+        dry = HEAD + HOST + DEVICE.format(80) + LAST if "--dryrun" in call.command else ""
+        return ToolResult(dry.replace("/s/", f"{tmp_path}/"), 0.0, 0.0, 0)
+
+    tools: Any = SimpleNamespace(run=run, project_root=tmp_path)
+    compiler: Any = SimpleNamespace(path="/usr/bin/cc")
+    job = replace(JOB, folder=tmp_path, shown="csrc/scale.cu")
+    with pytest.raises(KernelwrightError, match="it took too long"):
+        compile_object(job, SimpleNamespace(path="nvcc"), compiler, tmp_path, tools, job)  # type: ignore[arg-type]
+    assert {call.called for call in calls} == {"", "cudafe++ for csrc/scale.cu", "cicc or ptxas for csrc/scale.cu"}

@@ -73,7 +73,7 @@ def listed_sources(
         DefinitionError: it is something else, or an entry cannot be a source.
     """
     if not callable(sources):
-        return {EVERY: _checked(sources or (), "sources", where)}
+        return {EVERY: _checked(() if sources is None else sources, "sources", where)}
     function: Callable[..., Any] = sources
     known: dict[str, tuple[OwnSource, ...]] = {}
     listed = {}

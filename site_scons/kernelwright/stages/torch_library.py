@@ -54,6 +54,8 @@ IN_C = "API call failed"
 WHAT = re.compile(r"what\(\):\s*(.*)|^(\w+Error: .*)", re.M)
 """What PyTorch says of another problem."""
 
+ENDS = "see what runs when the library is loaded: constructors of static variables, TORCH_LIBRARY blocks"
+
 OWN = "own.c"
 """What is put into the library besides the sources."""
 
@@ -194,6 +196,9 @@ class Registering:
             stage.tool(command, scratch, scratch, "mend the sources", kind="torch", called="PyTorch")
         except ToolError as error:
             raise _refused(error, stage) from error
+        if not output.is_file():
+            message = "its sources end the process that loads them, with exit status 0, before PyTorch can be asked"
+            raise DefinitionError(message, stage.where, ENDS)
         registered: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
         output.unlink()
         return registered

@@ -34,6 +34,9 @@ from .nvcc_steps import EXPORTED, LINE, TEMPORARY, VARIABLE, program_of
 PROGRAMS = {"cudafe++", "cicc", "ptxas", "fatbinary", "rm"}
 """The programs besides the host compiler that nvcc runs for an object."""
 
+NAMED = ("cudafe++", "cicc", "ptxas", "fatbinary")
+"""Those of them that an error about time names; the host compiler only preprocesses for most of them."""
+
 LISTING = "headers-{}.d"
 """Names of the lists of headers that runs of the preprocessor leave."""
 
@@ -123,13 +126,19 @@ def compile_object(
     command = job.arguments(nvcc.path, host_compiler.path, f"{place}/{job.name}.o")
     subject, note = job.shown, ""
 
-    def run(command: Sequence[str], part: str = "") -> ToolResult:
+    def run(command: Sequence[str], part: str = "", called: str = "") -> ToolResult:
         remedy = f"mend {f'what the definition writes into {job.source}' if job.is_text else job.source}, or the flags"
         named = f"{subject}{part}"
-        return tools.run(ToolCall(command, job.folder, scratch, job.where, remedy, kind="nvcc", subject=named))
+        about: dict[str, str] = {"kind": "nvcc", "subject": named, "called": called}
+        return tools.run(ToolCall(command, job.folder, scratch, job.where, remedy, **about))  # type: ignore[arg-type]
 
     def run_part(part: tuple[str, str]) -> ToolResult:
-        return run(["/bin/sh", "-c", part[1]], f" {part[0]}")
+        label, commands = part
+        # Nobody has asked for a shell, and what takes too long is one of these.
+        names = [name for name in NAMED if re.search(rf'{re.escape(name)}"?\s', commands)]
+        names += [Path(host_compiler.path).name] if " -c " in commands else []
+        called = f"{' or '.join(names)} for {subject}"
+        return run(["/bin/sh", "-c", commands], f" {label}", called)
 
     try:
         dry = run([command[0], "--dryrun", *command[1:]])
