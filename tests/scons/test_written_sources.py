@@ -10,8 +10,27 @@ from typing import Any
 import pytest
 from support.demand import Demand
 from support.project import Project
+from support.wheels import inside
 
-SETTINGS = '[tool.kernelwright]\ntargets = ["cuda"]\narchs = ["sm_80"]\nbackends = ["tvm_ffi"]\n'
+SETTINGS = """\
+[project]
+name = "demo"
+version = "1.0"
+dependencies = ["apache-tvm-ffi>=0.1.8"]
+
+[tool.kernelwright]
+targets = ["cuda"]
+archs = ["sm_80"]
+backends = ["tvm_ffi"]
+"""
+
+SCONSTRUCT = """\
+from kernelwright.scons import generate
+env = Environment(tools=[generate])
+package = env.KernelPackage("demo", env.Glob("kernels/*.py"))
+env.Default(package)
+env.KernelWheel(package)
+"""
 
 NUMBERS = """\
 #include <tvm/ffi/c_api.h>
@@ -71,6 +90,7 @@ print([demo.run.variant(scale=n)() for n in (3, 5, 8)], [demo.count.variant(scal
 
 def new_project(folder: Path, settings: str = "", definitions: str = DEFINITIONS) -> Project:
     project = Project.of(folder, SETTINGS + settings, own=definitions)
+    project.write("SConstruct", SCONSTRUCT)
     for name, text in (("numbers.cc", NUMBERS), ("value.h", "#define VALUE 10\n"), ("part.cc.txt", PART)):
         project.write(f"kernels/{name}", text)
     return project
@@ -129,6 +149,14 @@ def test_a_script_and_the_database_of_compilers_name_the_text(built):
     (script, *_) = built.folder.glob("build/**/_objects/compile_part.cc-*.sh")
     named = re.search(r'"\$HERE"/(part.cc-[0-9a-f]{16}/part.cc)$', script.read_text().strip())
     assert named and script.parent / named[1] in texts and str(built.folder) not in script.read_text()
+
+
+def test_a_wheel_has_the_libraries_of_all_configs(project):
+    project.scons("wheel", "--cache-disable")
+    (wheel,) = (project.folder / "dist").glob("*.whl")
+    assert "all well" in project.kernelwright("verify", wheel)
+    libraries = [name for name in inside(wheel) if ".cc-" in name]
+    assert len(libraries) == 3 and not [name for name in inside(wheel) if name.endswith((".cc", ".inc"))]
 
 
 def manifest_of(project: Project) -> Any:
