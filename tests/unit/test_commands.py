@@ -40,8 +40,8 @@ def toolchain(**replaced: Any) -> Any:
     found = {
         "lowerer": lambda: SimpleNamespace(tvm="0.27.0", tvm_ffi="0.1.15"),
         "host_compiler": lambda setting: compiler,
-        "nvcc": lambda setting, cc: SimpleNamespace(path="/cuda/bin/nvcc", version="13.0.88"),
-        "nvrtc": lambda: SimpleNamespace(
+        "nvcc": lambda setting, cc, release="": SimpleNamespace(path="/cuda/bin/nvcc", version="13.0.88"),
+        "nvrtc": lambda release="": SimpleNamespace(
             library="/cuda/lib/libnvrtc.so.13", include="/cuda/include", version="13.0.88"
         ),
     }

@@ -57,28 +57,35 @@ def _compiler_for(toolchain: Toolchain, family: str) -> str:
     return compiler.path
 
 
-def print_tool(toolchain: Toolchain, name: str) -> int:
-    """Print the path of one tool."""
+def print_tool(toolchain: Toolchain, name: str, release: str = "") -> int:
+    """Print the path of one tool.
+
+    Arguments:
+        release: the CUDA release that a tool of CUDA has to be of; empty: any.
+    """
     compiler = toolchain.host_compiler
     paths: dict[str, Callable[[], object]] = {
         "cc": lambda: compiler("").path,
-        "nvcc": lambda: toolchain.nvcc("", compiler("")).path,
-        "cuda_runtime": lambda: cuda_runtime(toolchain.nvcc("", compiler("")), WHERE, native_family()),
-        "fatbinary": lambda: find_fatbinary(toolchain.nvcc("", compiler(""))),
+        "nvcc": lambda: toolchain.nvcc("", compiler(""), release).path,
+        "cuda_runtime": lambda: cuda_runtime(toolchain.nvcc("", compiler(""), release), WHERE, native_family()),
+        "fatbinary": lambda: find_fatbinary(toolchain.nvcc("", compiler(""), release)),
         "launcher": lambda: LAUNCHER,
         "tvm_ffi": lambda: tvm_ffi_includes()[0],
         "dlpack": lambda: tvm_ffi_includes()[1],
         "python": lambda: sys.executable,
         "python_include": lambda: sysconfig.get_path("include"),
-        "nvrtc": lambda: toolchain.nvrtc().library,
+        "nvrtc": lambda: toolchain.nvrtc(release).library,
         "nvrtc_compile": lambda: PROGRAM,
-        "cuda_include": lambda: toolchain.nvrtc().include,
+        "cuda_include": lambda: toolchain.nvrtc(release).include,
         "tilelang": lambda: found_tilelang(toolchain).path,
     }
     for family in FAMILIES:
         paths[f"cc_{family}"] = partial(_compiler_for, toolchain, family)
         paths[f"cuda_runtime_{family}"] = partial(
-            cuda_runtime, toolchain.nvcc("", compiler("")) if name.startswith("cuda_runtime_") else None, WHERE, family
+            cuda_runtime,
+            toolchain.nvcc("", compiler(""), release) if name.startswith("cuda_runtime_") else None,
+            WHERE,
+            family,
         )
     print(paths[name]() if name in paths else package_folder(name, WHERE, "tool"))
     return 0
@@ -87,7 +94,7 @@ def print_tool(toolchain: Toolchain, name: str) -> int:
 def run(options: argparse.Namespace) -> int:
     """Look for the tool in the environment of this process."""
     with tempfile.TemporaryDirectory() as folder:
-        return print_tool(Toolchain(Path(folder, "toolchain.json"), dict(os.environ)), options.name)
+        return print_tool(Toolchain(Path(folder, "toolchain.json"), dict(os.environ)), options.name, options.cuda)
 
 
 COMMAND = Command(
@@ -102,5 +109,6 @@ COMMAND = Command(
             type=known_tool,
             metavar="NAME",
         ),
+        argument("--cuda", "the CUDA release that a tool of CUDA has to be of", default="", metavar="RELEASE"),
     ),
 )

@@ -111,12 +111,13 @@ def pack(job: PackJob, nvcc: Nvcc, fatbinary: str, scratch: Path, tools: RunsToo
     Raises:
         KernelwrightError: as :meth:`ToolRunner.run`.
     """
-    output, by_hand = job.outputs
+    output, repeats = job.outputs
     command = job.arguments(fatbinary, place_for_shell(scratch / output, job.folder))
     remedy = f"the image is {job.folder / job.image}; remove it and try again, or write compress = none"
     result = tools.run(ToolCall(command, job.folder, scratch, job.where, remedy, kind="fatbinary", subject=subject))
-    script = shell_script(f"fatbinary of nvcc {nvcc.version}", ".", job.arguments(stand_in("FATBINARY"), output))
-    (scratch / by_hand).write_text(script)
+    by_hand = job.arguments(stand_in("FATBINARY"), output)
+    script = shell_script(f"fatbinary of nvcc {nvcc.version}", ".", by_hand, cuda=nvcc.version)
+    (scratch / repeats).write_text(script)
     return result
 
 

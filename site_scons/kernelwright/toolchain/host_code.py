@@ -156,7 +156,8 @@ def compile_object(
     report = {"schema": 1, "archs": usage_by_arch(result.output, job.archs)}
     (scratch / f"{job.name}.json").write_text(pretty_json(report), encoding="utf-8")
     script = by_hand.arguments(stand_in("NVCC"), stand_in(host_compiler.named("CC")), f"{stand_in(HERE)}/{job.name}.o")
-    (scratch / f"compile_{job.name}.sh").write_text(shell_script(f"nvcc {nvcc.version}", job.up, script))
+    text = shell_script(f"nvcc {nvcc.version}", job.up, script, cuda=nvcc.version)
+    (scratch / f"compile_{job.name}.sh").write_text(text)
     headers = _headers(job, nvcc, host_compiler, scratch, tools.project_root)
     return CompiledCode(result, headers, (note,) if note else ())
 

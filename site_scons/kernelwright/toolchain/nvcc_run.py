@@ -248,25 +248,31 @@ def script(job: NvccJob, nvcc: Nvcc) -> str:
     """A shell script that repeats the run by hand; it names no path of this machine."""
     headers = stand_in(job.headers.name) if job.headers else None
     arguments = by_hand(job).arguments(stand_in("NVCC"), stand_in("CC"), job.output, headers)
-    return shell_script(f"nvcc {nvcc.version}", ".", arguments)
+    return shell_script(f"nvcc {nvcc.version}", ".", arguments, cuda=nvcc.version)
 
 
-def shell_script(made_with: str, folder: str, *commands: Sequence[str]) -> str:
+def shell_script(made_with: str, folder: str, *commands: Sequence[str], cuda: str = "") -> str:
     """A script that runs commands in ``folder``, relative to itself.
 
     Arguments:
+        cuda: version of the CUDA tool that the commands run, such as ``13.0.88``, as a machine may have several.
         commands: one after the other, with stand-ins for paths.
     """
     names = dict.fromkeys(name for command in commands for word in command for name in STAND_IN.findall(word))
     variables = dict(zip(names, _variables(list(names)), strict=True))
     tools = {name: one for name, one in variables.items() if name != HERE}
-    uses = "".join(f"{one}=${{{one}:-$(python3 -m kernelwright tool {_tool(name)})}}\n" for name, one in tools.items())
+    of = {name: f" --cuda {'.'.join(cuda.split('.')[:2])}" for name in OF_CUDA if cuda}
+    told = {name: f"{_tool(name)}{of.get(name, '')}" for name in tools}
+    uses = "".join(f"{one}=${{{one}:-$(python3 -m kernelwright tool {told[name]})}}\n" for name, one in tools.items())
     lines = [" ".join(_quoted(word, variables) for word in command) for command in commands]
     here = f'{HERE}=$(cd "$(dirname "$0")" && pwd)\n' if HERE in variables else ""
     place = f'"${HERE}/{folder}"' if here else f'"$(dirname "$0")/{folder}"'
     head = f"#!/bin/sh\n# Repeats this step by hand. Made with {made_with}.\nset -e\n{here}cd {place}\n"
     return head + uses + "".join(f"{line}\n" for line in [*lines[:-1], f"exec {lines[-1]}"])
 
+
+OF_CUDA = ("NVCC", "FATBINARY", "NVRTC", "CUDA_INCLUDE")
+"""The stand-ins for what belongs to a CUDA toolkit."""
 
 HERE = "HERE"
 """Stands for the folder of a script, whatever folder its commands run in."""

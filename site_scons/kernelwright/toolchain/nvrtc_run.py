@@ -258,4 +258,4 @@ def script(job: NvrtcJob, nvrtc: Nvrtc) -> str:
     arguments = by_hand(job).arguments(
         process, stand_in("NVRTC"), nvrtc.options(stand_in("CUDA_INCLUDE")), job.output, []
     )
-    return shell_script(f"NVRTC {nvrtc.version}", ".", arguments)
+    return shell_script(f"NVRTC {nvrtc.version}", ".", arguments, cuda=nvrtc.version)
