@@ -10,6 +10,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from kernelwright.core.errors import ToolchainError
+from kernelwright.toolchain import cross_compiler
+from kernelwright.toolchain.cross_compiler import find_cross_compiler
 from support.arm import CPUS, CROSS, NO_ARM, NO_CROSS, has_arm, run_on_arm
 from support.project import ADD, SCALE, SCONSTRUCT, Project
 
@@ -152,11 +155,10 @@ def without_cross(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("settings", "said", "remedy"),
     [
-        ([], "there is no C compiler for aarch64, which archs need", "apt-get install gcc-aarch64-linux-gnu"),
         (
             ["CROSS_COMPILERS=aarch64=arm-cc"],
             "cross_compilers names 'arm-cc' for aarch64, and there is no such program",
-            "or pip install 'kernelwright[cross]', or leave archs of aarch64 out",
+            "apt-get install gcc-aarch64-linux-gnu g++-aarch64-linux-gnu, or pip install 'kernelwright[cross]', or",
         ),
         (["CROSS_COMPILERS=aarch64=gcc"], "gcc compiles for x86_64-", "and not for aarch64"),
         (["CROSS_COMPILERS=riscv64=gcc"], "cross_compilers has 'riscv64=gcc'", "the families are x86_64, aarch64"),
@@ -175,6 +177,21 @@ def test_a_compiler_that_is_not_there_is_an_error_with_its_remedy(
     run = project.scons("TARGETS=llvm", *settings, env=without_cross(tmp_path / "bin"), ok=False)
     assert said in run.output and remedy in run.output and "[settings]" in run.output, run.output
     assert not list(project.folder.glob("build/**/demo"))
+
+
+def test_without_a_setting_gnu_s_compiler_is_taken_and_else_zig_s(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    nothing, gnu = {"PATH": str(tmp_path)}, {"PATH": str(Path(str(CROSS)).parent)}
+    for records in ([], [tmp_path / "ziglang-0.17.1.dist-info/RECORD"]):
+        monkeypatch.setattr(cross_compiler, "zig_records", lambda found=records: found)
+        assert find_cross_compiler("aarch64", "", gnu) == CROSS
+        if records:
+            assert find_cross_compiler("aarch64", "", nothing) == find_cross_compiler("aarch64", "zig", gnu) == "zig"
+        for named in ("zig", "") if not records else ("arm-cc",):
+            with pytest.raises(ToolchainError) as caught:
+                find_cross_compiler("aarch64", named, nothing)
+            assert "for aarch64, " in caught.value.message and "kernelwright[cross]" in str(caught.value.remedy)
 
 
 def test_a_package_cannot_have_the_name_of_a_family(tmp_path: Path) -> None:

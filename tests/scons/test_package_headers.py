@@ -64,7 +64,7 @@ import sys
 from pathlib import Path
 from kernelwright.stages import sources
 sys.path.insert(0, {str(site)!r})
-sources.cuda_runtime = lambda nvcc, where: Path({str(runtime)!r})
+sources.cuda_runtime = lambda *given: Path({str(runtime)!r})
 """
     settings = '[tool.kernelwright]\ntargets = ["cuda"]\narchs = ["sm_80"]\nbackends = ["tvm_ffi"]\n'
     project.write("SConstruct", found + SCONSTRUCT)

@@ -18,6 +18,7 @@ from kernelwright.commands.doctor import doctor
 from kernelwright.commands.init import HIDDEN, TEMPLATE, make_project
 from kernelwright.commands.tool import TOOLS, print_tool
 from kernelwright.commands.verify import LONGEST_PROBLEM, MOST_PROBLEMS
+from kernelwright.core.arch import FAMILIES, native_family
 from kernelwright.core.errors import KernelwrightError, SettingsError, ToolchainError, Where
 from kernelwright.core.records import Record
 from kernelwright.toolchain.distribution import Distribution
@@ -30,6 +31,10 @@ else:
     import tomli as tomllib
 
 
+OWN = native_family()
+(OTHER,) = FAMILIES.keys() - {OWN}
+
+
 def missing(*arguments: Any) -> Any:
     raise ToolchainError("there is none", Where(stage="settings"), "install it")
 
@@ -40,6 +45,9 @@ def toolchain(**replaced: Any) -> Any:
     found = {
         "lowerer": lambda: SimpleNamespace(tvm="0.27.0", tvm_ffi="0.1.15"),
         "host_compiler": lambda setting: compiler,
+        "cross_compiler": lambda family, named, glibc: SimpleNamespace(
+            path=f"/usr/bin/{family}-cc", version=f"cc 13 for {family}", brings_glibc=False
+        ),
         "nvcc": lambda setting, cc, release="": SimpleNamespace(path="/cuda/bin/nvcc", version="13.0.88"),
         "nvrtc": lambda release="": SimpleNamespace(
             library="/cuda/lib/libnvrtc.so.13", include="/cuda/include", version="13.0.88"
@@ -81,6 +89,7 @@ def test_the_doctor_names_every_tool_and_ends_with_0_if_all_that_is_needed_is_th
         "tvm: 0.27.0",
         "tvm-ffi: 0.1.15",
         "host compiler: cc 12",
+        f"cross compiler: cc 13 for {OTHER}",
         f"nvcc: 13.0.88 at {nvcc}",
         "nvrtc: 13.0.88 at /cuda/lib/libnvrtc.so.13",
         "torch: 2.13.0",
@@ -105,6 +114,7 @@ def test_the_doctor_finds_no_triton_where_the_setting_names_none_though_there_is
         ("lowerer", 1, "tvm-ffi: [settings]: there is none"),
         ("host_compiler", 1, "host compiler: [settings]: there is none"),
         ("nvcc", 1, "nvcc: [settings]: there is none"),
+        ("cross_compiler", 0, f"cross compiler: there is none; only archs of {OTHER} need it: install it"),
         ("nvrtc", 0, "nvrtc: there is none; only cuda_compiler = nvrtc needs it: pip install 'kernelwright[nvrtc]'"),
     ],
 )
@@ -116,7 +126,7 @@ def test_the_doctor_ends_with_1_if_a_tool_is_missing_that_every_build_needs(caps
 
 def test_each_tool_is_the_one_that_scripts_mean_by_its_name(capsys, monkeypatch):
     monkeypatch.setattr(tool_module, "find_fatbinary", lambda nvcc: f"{nvcc.path}/../fatbinary")
-    monkeypatch.setattr(tool_module, "cuda_runtime", lambda nvcc, where: f"{nvcc}/../libcudart_static.a")
+    monkeypatch.setattr(tool_module, "cuda_runtime", lambda nvcc, where, family: f"{nvcc.path}/{family}")
     printed = {}
     for name in TOOLS:
         assert print_tool(toolchain(), name) == 0
@@ -131,7 +141,9 @@ def test_each_tool_is_the_one_that_scripts_mean_by_its_name(capsys, monkeypatch)
     assert Path(printed.pop("nvrtc_compile")).name == "nvrtc_compile.py"
     assert printed == {
         **{"nvcc": "/cuda/bin/nvcc", "fatbinary": "/cuda/bin/nvcc/../fatbinary"},
-        **{"cuda_runtime": "/cuda/bin/nvcc/../libcudart_static.a", "cc": "/usr/bin/cc", "python": sys.executable},
+        **{"cuda_runtime": f"/cuda/bin/nvcc/{OWN}", "cc": "/usr/bin/cc", "python": sys.executable},
+        **{f"cuda_runtime_{family}": f"/cuda/bin/nvcc/{family}" for family in FAMILIES},
+        **{f"cc_{OWN}": "/usr/bin/cc", f"cc_{OTHER}": f"/usr/bin/{OTHER}-cc"},
         **{"nvrtc": "/cuda/lib/libnvrtc.so.13", "cuda_include": "/cuda/include", "tilelang": "/tl/tilelang"},
     }
 

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from ..core.arch import FAMILIES, native_family
 from ..core.errors import KernelwrightError, Where
 from ..frontends.tilelang import program as tilelang_program
 from ..frontends.triton import program as triton_program
@@ -16,6 +17,9 @@ from ..toolchain.pytorch import NEED as PYTORCH
 from ..toolchain.pytorch import find_torch, lacking_headers
 from .command import Command
 from .own_environments import found_tilelang, found_triton
+
+(OTHER,) = FAMILIES.keys() - {native_family()}
+"""The family of CPUs that this machine is not of."""
 
 OPTIONAL = {
     "nvrtc": "only cuda_compiler = nvrtc needs it: pip install 'kernelwright[nvrtc]'",
@@ -33,6 +37,7 @@ def doctor(toolchain: Toolchain) -> int:
         "tvm": lambda: toolchain.lowerer().tvm,
         "tvm-ffi": lambda: toolchain.lowerer().tvm_ffi,
         "host compiler": lambda: toolchain.host_compiler("").version,
+        "cross compiler": lambda: toolchain.cross_compiler(OTHER, "", "").version,
         "nvcc": lambda: "{0.version} at {0.path}".format(toolchain.nvcc("", toolchain.host_compiler(""))),
         "nvrtc": lambda: "{0.version} at {0.library}".format(toolchain.nvrtc()),
         "torch": lambda: _found_torch(toolchain),
@@ -43,6 +48,9 @@ def doctor(toolchain: Toolchain) -> int:
         try:
             print(f"{name}: {probe()}")
         except KernelwrightError as error:
+            if name == "cross compiler":
+                print(f"{name}: {error.message}; only archs of {OTHER} need it: {error.remedy}")
+                continue
             if name in OPTIONAL:
                 print(f"{name}: {error.message}; {OPTIONAL[name]}")
                 continue
