@@ -31,7 +31,7 @@ void *kw_driver_function(const char *name) {
 extern long cuWeighted(long, long, long, long, long, long, long, long, long, long, long);
 
 int __tvm_ffi_twice(int x) { return 2 * x; }
-extern int kw_own_twice(int);
+extern int kw_own_0_twice(int);
 
 int kw_call_operator(int a, int b, int c, int d, const char *name) {
   return strcmp(name, "norm") ? 0 : 1000 * a + 100 * b + 10 * c + d;
@@ -40,7 +40,7 @@ extern int call_norm(int, int, int, int);
 
 int main(void) {
   long first = cuWeighted(1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1), again = cuWeighted(0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1);
-  printf("%ld %ld %d %d %d\n", first, again, lookups, kw_own_twice(21), call_norm(1, 2, 3, 4));
+  printf("%ld %ld %d %d %d\n", first, again, lookups, kw_own_0_twice(21), call_norm(1, 2, 3, 4));
 }
 """
 
@@ -51,7 +51,7 @@ def test_arguments_arrive_in_a_function_that_is_looked_for_once(tmp_path: Path, 
     if not native and (CROSS is None or QEMU is None or family != "aarch64"):
         pytest.skip(f"{NO_CROSS}, and qemu-user")
     text = driver_text(["cuWeighted"], family) + callers_text({"norm": "call_norm"}, family)
-    (tmp_path / "made.s").write_text(text + functions_text(["twice"], family))
+    (tmp_path / "made.s").write_text(text + functions_text(["twice"], "demo-0", family))
     (tmp_path / "program.c").write_text(PROGRAM)
     compiler = shutil.which("cc") if native else CROSS
     command = [str(compiler), "-O1", "-static", "program.c", "made.s", "-o", "program"]

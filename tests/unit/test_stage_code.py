@@ -67,7 +67,8 @@ STRANGERS = {
     "CUBIN": f"frontends worker {WHEELS} commands/report stages/lower stages/cc scons",
     "CC": f"frontends worker {WHEELS} commands/report stages/lower stages/device scons",
     "SASS": f"frontends worker {WHEELS} commands/report stages/lower stages/device backends scons",
-    "LINK": f"frontends worker {WHEELS} commands/report stages/lower stages/device scons",
+    # The entry that is written with a library says which drivers its device code needs.
+    "LINK": f"frontends worker {WHEELS.replace('package/device_code ', '')} commands/report stages/lower scons",
     "PACKAGE": "frontends worker commands/report stages/lower stages/ir stages/device scons",
 }
 """Modules that have nothing to do with a stage: an edit of them must not run it again."""

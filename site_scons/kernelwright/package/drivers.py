@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..backends.files import UnitFiles
 from ..core.arch import CudaArch, arch_order
@@ -14,7 +15,9 @@ from ..core.errors import DefinitionError, Where, shown
 from ..core.records import Record, decoded
 from ..toolchain.cuda import cuda_version
 from .device_code import claim, device_code, drivers_of
-from .project import Project
+
+if TYPE_CHECKING:
+    from .project import Project
 
 VERSION = re.compile(r"[1-9][0-9]\.[0-9]")
 
