@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernelwright.runtime.arguments import INT32_LIMIT, Signatures
+from kernelwright.runtime.arguments import Signatures
+from kernelwright.runtime.size import INT32_LIMIT
 from support.launcher_build import build, c_unit, plan
 from support.matching import KERNELS, Large, described, entry_of, f16, f32, outputs_of, signatures_of
 

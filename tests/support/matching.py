@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from kernelwright.runtime.arguments import Described
+from kernelwright.runtime.expected import Described
 
 from .launcher_build import FakeTensor, scalar, signature, tensor
 

@@ -21,7 +21,8 @@ import tvm_ffi
 from kernelwright.backends.plan import KernelPlan, LoweredUnit
 from kernelwright.backends.sources import emit
 from kernelwright.core.errors import KernelwrightError
-from kernelwright.runtime.arguments import Described, Signatures
+from kernelwright.runtime.arguments import Signatures
+from kernelwright.runtime.expected import Described
 from kernelwright.runtime.tables import DeviceTable, Rules, Tuned, table_for
 from support.extension_build import entry_of
 from support.forked import starter

@@ -9,8 +9,10 @@ import re
 
 import numpy as np
 import pytest
-from kernelwright.runtime.arguments import INT32_LIMIT, Described, Signatures
+from kernelwright.runtime.arguments import Signatures
+from kernelwright.runtime.expected import Described
 from kernelwright.runtime.interface import plain_number
+from kernelwright.runtime.size import INT32_LIMIT
 from support.launcher_build import build, plan, signature, tensor
 from support.matching import described, entry_of, f32
 

@@ -10,7 +10,7 @@ from support.launcher_build import tensor
 
 torch = pytest.importorskip("torch")
 
-from kernelwright.runtime.arguments import Described  # noqa: E402
+from kernelwright.runtime.expected import Described  # noqa: E402
 from kernelwright.runtime.torch_kernel import Operators, _described  # noqa: E402
 
 

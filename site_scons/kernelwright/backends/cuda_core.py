@@ -73,6 +73,7 @@ class CudaCore(Backend):
         "interface.py",
         "refusal.py",
         "arguments.py",
+        "expected.py",
         "rivals.py",
         "size.py",
         "strides.py",

@@ -35,6 +35,7 @@ class Jax(Backend):
         "refusal.py",
         "dlpack.py",
         "arguments.py",
+        "expected.py",
         "rivals.py",
         "dtype.py",
         "size.py",

@@ -114,6 +114,7 @@ class Torch(Backend):
         "refusal.py",
         "dlpack.py",
         "arguments.py",
+        "expected.py",
         "rivals.py",
         "dtype.py",
         "size.py",

@@ -15,8 +15,9 @@ from ..core.errors import DefinitionError, EditedError, KernelwrightError
 from ..core.files import canonical_json
 from ..define.configs import require_values
 from ..define.recorded import config_text
-from ..runtime.arguments import Described, Signatures, Words
+from ..runtime.arguments import Signatures, Words
 from ..runtime.dtype import name_of_torch
+from ..runtime.expected import Described
 from ..runtime.interface import in_order
 from ..runtime.passed import optional_in
 from ..runtime.refusal import AMBIGUOUS, MISALIGNED, NO_TARGET, NO_VARIANT, refusal_of

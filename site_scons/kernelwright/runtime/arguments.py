@@ -17,14 +17,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NoReturn
 
-from .dtype import integer_range, number_kind, passed_as
-from .interface import TENSOR, is_symbolic, plain_number
+from .dtype import integer_range
+from .expected import Described, Expected, ExpectedVariant, passed_text, shape_text, value_text, with_plain_number
+from .interface import TENSOR
 from .loader import gaps_text
 from .passed import optional_in, passed_in
 from .refusal import AMBIGUOUS, BY_KERNEL, NO_TARGET, NO_VARIANT, refuse
 from .rivals import Pair, Relations
-from .size import INT32_LIMIT, Requirement, Size, are_int32, argument_text, value_or_none
-from .strides import DeclaredStrides, fold, stride_of
+from .size import INT32_LIMIT, Size, value_or_none
+from .strides import fold
 
 SPLIT = "\n  remedy: split the call, or build the kernel with int64 sizes"
 WIDER = '\n  remedy: pass a smaller array, or give the function a parameter of 64 bits: Size(..., dtype="int64")'
@@ -35,27 +36,6 @@ Symbols = Mapping[str, Any]
 
 Leading = Mapping[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]]
 """The size that leading dimensions fold into -> the first array, an input if possible, its shape, and these."""
-
-
-@dataclass(frozen=True)
-class Described:
-    """One argument of a call.
-
-    Arguments:
-        dtype: of a tensor, as TVM writes it, such as ``float16``; None for a scalar.
-        shape: of a tensor: integers, or symbolic ones; None for a scalar.
-        value: of a scalar.
-        device: of a tensor, for messages, such as ``cuda:0``; None where it is not known.
-        strides: of a tensor, in elements; None: it is compact, or they are not known.
-        whole: of a tensor whose leading dimensions have been folded, the shape that was passed.
-    """
-
-    dtype: str | None = None
-    shape: tuple[Any, ...] | None = None
-    value: Any = None
-    device: str | None = None
-    strides: Sequence[Any] | None = None
-    whole: tuple[Any, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +79,7 @@ class Signatures:
     def __init__(self, kernel: str, entry: Mapping[str, Any], words: Words | None = None) -> None:
         self.kernel = kernel
         self._words = words or Words()
-        self.variants = [_Variant(variant) for variant in entry["variants"]]
+        self.variants = [ExpectedVariant(variant) for variant in entry["variants"]]
         arguments = self.variants[0].arguments
         self.names = tuple(argument.name for argument in arguments)
         self.outputs = tuple(outputs_of({**entry["variants"][0], **entry}))
@@ -170,14 +150,9 @@ class Signatures:
 
     @cached_property
     def _relations(self) -> Relations:
-        return Relations(self._pairs(), [variant.config for variant in self.variants], self._meaning)
-
-    def _pairs(self) -> Iterator[Pair]:
-        """Each two declared variants that may have code for the same device, with their numbers."""
-        declared = self.variants[: self._declared]
-        for (n, one), (m, other) in itertools.combinations(enumerate(declared), 2):
-            if one.targets == other.targets or {*one.targets} & {*other.targets}:
-                yield n, one.arguments, m, other.arguments
+        return Relations(
+            _pairs(self.variants[: self._declared]), [variant.config for variant in self.variants], self._meaning
+        )
 
     def compared(self, target: str | None) -> list[int]:
         """The numbers of the variants that a call is compared with; target: see :meth:`choose`."""
@@ -201,7 +176,7 @@ class Signatures:
     def _bound(self, passed: Sequence[Described | None]) -> list[Described | None]:
         """The arguments by position, with None for outputs that are left out."""
         left_out = [argument.output for argument in self._arguments]
-        call = [_with_plain_number(described) for described in passed]
+        call = [with_plain_number(described) for described in passed]
         if len(call) != len(self.names) and passed_in(self._items, self.optional, len(call)) is not None:
             given = iter(call)
             call = [None if output else next(given, Described()) for output in left_out]
@@ -229,7 +204,7 @@ class Signatures:
             symbol, trailing = self.folds[name]
             other, its_shape, its_leading = leading[symbol]
             if whole[: len(whole) - trailing] != its_leading:
-                both = f"'{other}' of shape {_shape_text(its_shape)} and '{name}' of shape {_shape_text(whole)}"
+                both = f"'{other}' of shape {shape_text(its_shape)} and '{name}' of shape {shape_text(whole)}"
                 text = f"arguments {both} differ in their leading dimensions, which fold into {symbol}"
                 self.refuse(ValueError, f"{text}\n  remedy: pass arrays with equal ones")
             if array.whole is None:
@@ -263,7 +238,7 @@ class Signatures:
             leading.setdefault(symbol, (name, whole, whole[: len(whole) - trailing]))
         return leading
 
-    def _check_ranges(self, variant: _Variant, call: Sequence[Described | None]) -> None:
+    def _check_ranges(self, variant: ExpectedVariant, call: Sequence[Described | None]) -> None:
         """Raise an error for an integer or a size out of the kernel's range. Symbolic sizes are not checked."""
         for argument, described in zip(variant.arguments, call, strict=True):
             if described is None:
@@ -287,7 +262,7 @@ class Signatures:
             if size > limit:
                 self.refuse(ValueError, f"argument '{argument.name}' has a dimension of {size}, beyond {allowed}")
         if math.prod(sizes) > limit and len(sizes) == len(shape):
-            text = f"argument '{argument.name}' of shape {_shape_text(shape)} has more elements than {allowed}"
+            text = f"argument '{argument.name}' of shape {shape_text(shape)} has more elements than {allowed}"
             self.refuse(ValueError, text + SPLIT)
 
     def _check_sizes(self, chosen: Chosen, call: Sequence[Described | None]) -> None:
@@ -318,7 +293,7 @@ class Signatures:
     def _raise_no_match(self, call: Sequence[Described | None], numbers: Sequence[int]) -> NoReturn:
         """Raise a ValueError if only constant sizes are wrong, otherwise a TypeError."""
         text = f"{self._words.problem}{self.passed_text(call)}"
-        text += self._expected_text(call, numbers)
+        text += _expected_text([self.variants[number] for number in numbers], call)
         only_sizes = any(self.variants[number].matches(call, sizes=False) for number in numbers)
         text += f"\n  remedy: {self._words.remedy}"
         if None in call and passed_in(self._items, self.optional, len(call) - len(self.outputs) - 1) is not None:
@@ -327,24 +302,13 @@ class Signatures:
 
     def _raise_several(self, call: Sequence[Described | None], numbers: Sequence[int]) -> NoReturn:
         text = f"these arguments fit several variants, which differ in meaning{self.passed_text(call)}"
-        text += self._expected_text(call, numbers)
+        text += _expected_text([self.variants[number] for number in numbers], call)
         self.refuse(ValueError, f"{text}\n  remedy: {self._words.several or names_one(self.kernel)}", AMBIGUOUS)
-
-    def _expected_text(self, call: Sequence[Described | None], numbers: Sequence[int]) -> str:
-        """What variants expect, as lines of a message."""
-        text = ""
-        for number in numbers:
-            expected = zip(self.variants[number].arguments, call, strict=True)
-            listed = ", ".join(f"{a.name} = {a.text}" for a, described in expected if described is not None)
-            text += f"\n  {self.variants[number].slug} expects: {listed}"
-            if unfulfilled := self.variants[number].unfulfilled(call):
-                text += f"\n  {self.variants[number].slug} requires {unfulfilled}"
-        return text
 
     def passed_text(self, call: Sequence[Described | None]) -> str:
         """What a call passes, as a line of a message."""
         given = [(name, described) for name, described in zip(self.names, call, strict=True) if described is not None]
-        return "\n  passed: " + ", ".join(f"{name} = {_passed_text(described)}" for name, described in given)
+        return "\n  passed: " + ", ".join(f"{name} = {passed_text(described)}" for name, described in given)
 
     def real(self, name: str, value: float) -> float:
         """A number as a float.
@@ -360,6 +324,25 @@ class Signatures:
     def refuse(self, kind: type[Exception], text: str, refusal: str = BY_KERNEL) -> NoReturn:
         """Raise an error that names the kernel, and tells programs why the call is refused."""
         refuse(self.kernel, kind, text + self._gaps, refusal)
+
+
+def _pairs(declared: Sequence[ExpectedVariant]) -> Iterator[Pair]:
+    """Each two variants that may have code for the same device, with their numbers."""
+    for (n, one), (m, other) in itertools.combinations(enumerate(declared), 2):
+        if one.targets == other.targets or {*one.targets} & {*other.targets}:
+            yield n, one.arguments, m, other.arguments
+
+
+def _expected_text(variants: Sequence[ExpectedVariant], call: Sequence[Described | None]) -> str:
+    """What variants expect, as lines of a message."""
+    text = ""
+    for variant in variants:
+        expected = zip(variant.arguments, call, strict=True)
+        listed = ", ".join(f"{a.name} = {a.text}" for a, described in expected if described is not None)
+        text += f"\n  {variant.slug} expects: {listed}"
+        if unfulfilled := variant.unfulfilled(call):
+            text += f"\n  {variant.slug} requires {unfulfilled}"
+    return text
 
 
 @dataclass(frozen=True)
@@ -389,7 +372,7 @@ class Chosen:
         made = [by_name[name] for name in self.signatures.outputs]
         return [(argument.dtype, self._shape(variant, argument)) for argument in made]
 
-    def _shape(self, variant: _Variant, argument: Expected) -> tuple[Any, ...]:
+    def _shape(self, variant: ExpectedVariant, argument: Expected) -> tuple[Any, ...]:
         shape = []
         for axis, size in enumerate(argument.shape):
             value = value_or_none(size, self.symbols) if isinstance(size, Size) else size
@@ -402,7 +385,7 @@ class Chosen:
         too_many = len(known) == len(shape) and math.prod(known) > limit
         if any(size < 0 or size > limit for size in known) or too_many:
             expected = f"expected sizes from 0, with a product up to the {limit} that int{_bits(limit)} sizes allow"
-            text = f"output '{argument.name}' would have the shape {_shape_text(shape)}, {expected}"
+            text = f"output '{argument.name}' would have the shape {shape_text(shape)}, {expected}"
             self.signatures.refuse(ValueError, text)
         if argument.folds:
             shape[:1] = self.leading[self.signatures.folds[argument.name][0]][2]
@@ -414,165 +397,5 @@ def _fits(size: Size, symbols: Symbols, found: Any) -> bool:
     return not all(name in symbols for name in size.names) or bool(value_or_none(size, symbols) == found)
 
 
-class Expected:
-    """One argument as one variant expects it."""
-
-    def __init__(self, item: Mapping[str, Any], multiples: Mapping[str, int]) -> None:
-        self.name: str = item["name"]
-        self.dtype: str = item["dtype"]
-        self.output = bool(item["output"])
-        self.kind = "tensor" if item["kind"] == "tensor" else number_kind(self.dtype)
-        sizes = item.get("shape") or () if self.kind == "tensor" else ()
-        self.shape = tuple(Size(size) if isinstance(size, str) else int(size) for size in sizes)
-        self._steps = [multiples.get(size, 1) for size in sizes]
-        self.strides: Sequence[int | str] = item.get("strides", ())
-        self.given: bool | None = item.get("given", True)
-        self.folds: bool = item.get("folds", False)
-        shown = sizes, multiples, self.strides, self.given
-        self.text = argument_text(self.kind, self.dtype, *shown, folds=self.folds)
-        self.host_text = passed_as(self.dtype)
-        if self.kind == "tensor":
-            self.host_text = f"Tensor([{', '.join(map(str, sizes))}], {self.dtype})"
-
-    def matches(self, described: Described, sizes: bool) -> bool:
-        """Whether a tensor has the dtype and rank (and, with ``sizes``, the constant sizes), or a number the kind."""
-        if self.kind != "tensor":
-            return described.shape is None and self._takes(described.value)
-        if described.shape is None or self.given is False:
-            return described.shape is None and not self.given
-        shape = described.shape
-        if described.dtype != self.dtype or len(shape) != len(self.shape):
-            return False
-        return not sizes or all(map(_size_fits, self.shape, self._steps, shape))
-
-    def _takes(self, value: Any) -> bool:
-        """Whether a plain number is of the kind. An int passes as a bool, a bool as an int, and both as a float."""
-        if self.kind == "pointer":
-            return value is None
-        if isinstance(value, int) or (is_symbolic(value) and hasattr(value, "__index__")):
-            return True
-        return self.kind == "float" and (isinstance(value, float) or is_symbolic(value))
-
-
-def _size_fits(size: Size | int, step: int, found: Any) -> bool:
-    if isinstance(size, int):
-        return bool(found == size)
-    return step == 1 or not bool(found % step)
-
-
-class _Variant:
-    """What one variant expects."""
-
-    def __init__(self, entry: Mapping[str, Any]) -> None:
-        self.slug: str = entry["slug"]
-        self.config: Mapping[str, Any] = entry.get("config", {})
-        self.targets = tuple(dict.fromkeys(unit["target"] for unit in entry.get("units", ())))
-        self.tabled = tuple(entry.get("tabled", ()))  # targets for which it only runs where a tuning table says so
-        self.arguments = [Expected(item, entry.get("multiples", {})) for item in entry["arguments"]]
-        self.strides = DeclaredStrides(entry)
-        self._requires = [Requirement(text) for text in entry.get("requires", ())]
-        self._limited: Mapping[str, str] | None = entry.get("limited")
-        has_int32 = are_int32(entry["symbols"].values(), entry.get("stride_symbols", {}).values(), self._limited)
-        self.limit = INT32_LIMIT if has_int32 else 2**63 - 1
-
-    def matches(self, call: Sequence[Described | None], sizes: bool) -> bool:
-        """Whether a call fits; see :meth:`Expected.matches`."""
-        pairs = zip(self.arguments, call, strict=True)
-        return all(described is None or argument.matches(described, sizes) for argument, described in pairs)
-
-    def strides_fit(self, call: Sequence[Described | None]) -> bool:
-        """Whether the strides of a call that matches fit."""
-        return self.strides.fit(call, self.solve(call))
-
-    def unfulfilled(self, call: Sequence[Described | None]) -> str:
-        """What a call does not fulfil of what the variant requires, and what it has; empty: it fulfils everything, or
-        does not even have the dtypes and ranks."""
-        if not self._requires or not self.matches(call, sizes=False):
-            return ""
-        symbols = self.strides.told(call, self.solve(call))
-        failed = (one for one in self._requires if not one.holds(symbols))
-        return next((one.unfulfilled_text(symbols) for one in failed), "")
-
-    def not_fitting(self, call: Sequence[Described | None]) -> str:
-        """The first size or stride that does not fit the type in which the function gets it; empty: all do."""
-        told = self.strides.told(call, self.solve(call)) if self._limited else {}
-        for name, dtype in (self._limited or {}).items():
-            low, high = integer_range(dtype)
-            if isinstance(told.get(name), int) and not low <= told[name] <= high:
-                place = self._place(name, told[name], call)
-                return f"{place}, which does not fit {dtype}, as which the function gets it"
-        return ""
-
-    def _place(self, name: str, value: int, call: Sequence[Described | None]) -> str:
-        """Which argument has a size or a stride of that name."""
-        for argument, array in zip(self.arguments, call, strict=True):
-            if array is None or array.shape is None:
-                continue
-            for axis in range(len(argument.shape)):
-                if getattr(argument.shape[axis], "text", "") == name:
-                    return f"argument '{argument.name}' has the size {value} in dimension {axis}"
-                if name in argument.strides[axis : axis + 1] and stride_of(array, axis) == value:
-                    return f"argument '{argument.name}' has the stride {value} in dimension {axis}"
-        return f"{name} is {value}"
-
-    def solve(self, call: Sequence[Described | None]) -> dict[str, Any]:
-        """The value of each symbol: the number of that name, or the first size that is the symbol; inputs go first."""
-        symbols: dict[str, Any] = {}
-        pairs = [(a, d) for a, d in zip(self.arguments, call, strict=True) if d is not None]
-        for argument, described in pairs:
-            if argument.kind == "int":
-                symbols.setdefault(argument.name, described.value)
-        for argument, described in sorted(pairs, key=lambda pair: pair[0].output):
-            for size, found in zip(argument.shape, described.shape, strict=True) if described.shape else ():
-                if isinstance(size, Size) and size.text.isidentifier():
-                    symbols.setdefault(size.text, found)
-        return symbols
-
-    def call_text(self, kernel: str) -> str:
-        """The signature as TVM's host code writes it in messages."""
-        return f"{kernel}({', '.join(f'{a.name}: {a.host_text}' for a in self.arguments)})"
-
-    def source_text(self, size: Size) -> str:
-        """What a size has to match: the place that gives its symbol, or else its expression."""
-        if size.text.isidentifier():
-            for argument in sorted(self.arguments, key=lambda argument: argument.output):
-                for axis, other in enumerate(argument.shape):
-                    if isinstance(other, Size) and other.text == size.text:
-                        return f"match {argument.name}.shape[{axis}]"
-        return f"be {size.text}"
-
-
-def _with_plain_number(described: Described | None) -> Described | None:
-    if described is None or described.shape is not None:
-        return described
-    return replace(described, value=plain_number(described.value))
-
-
 def _bits(limit: int) -> int:
     return 32 if limit <= INT32_LIMIT else 64
-
-
-def _shape_text(shape: Sequence[Any]) -> str:
-    return f"[{', '.join(map(str, shape))}]"
-
-
-def _passed_text(described: Described) -> str:
-    if described.shape is None:
-        return value_text(described.value)
-    place = f" on {described.device}" if described.device else ""
-    return f"{described.dtype}{_shape_text(described.shape if described.whole is None else described.whole)}{place}"
-
-
-def value_text(value: Any) -> str:
-    """A value that is not a tensor, in the words of Python."""
-    if value is None:
-        return "None"
-    if isinstance(value, str):
-        return "a str"
-    if isinstance(value, bool):
-        return f"the bool {value}"
-    if isinstance(value, int) or is_symbolic(value):
-        return f"the int {value}"
-    if isinstance(value, float):
-        return f"the float {value:g}"
-    return "a Python object that is not a tensor"

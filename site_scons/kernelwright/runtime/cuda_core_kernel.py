@@ -11,13 +11,13 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn
 
-from .arguments import Described, Expected, value_text
 from .cuda_core_arrays import ABSENT, CUDA, MANAGED, Absent, Array, UnreadableArrayError, read_array
 from .cuda_core_device import Device
 from .cuda_core_frameworks import Framework, Stream, address_of, framework_of
 from .cuda_core_launch import Call, DeviceCode, LaunchError
 from .cuda_core_match import Match, Matcher, Passed, Shared, described_as
 from .dtype import NARROW, rounded
+from .expected import Described, Expected, value_text
 from .interface import DEVICE_TYPES, LEGACY, TENSOR, Choice, Interface, kind_of, parse_device, plain_number
 from .passed import passed_in
 from .refusal import BY_KERNEL, NO_TARGET

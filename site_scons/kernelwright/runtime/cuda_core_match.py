@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
-from .arguments import Chosen, Described, Signatures
+from .arguments import Chosen, Signatures
 from .cuda_core_arrays import ABSENT, CUDA, Array
 from .cuda_core_device import Cuda, Device
 from .cuda_core_launch import DeviceCode
+from .expected import Described
 from .interface import IMMUTABLE, library_of, refuse_writing
 from .refusal import MISALIGNED
 from .strides import stride_of

@@ -20,7 +20,8 @@ import jax_tvm_ffi  # type: ignore[import-untyped]
 import numpy as np
 import tvm_ffi
 
-from .arguments import Described, Signatures
+from .arguments import Signatures
+from .expected import Described
 from .interface import UNSIGNED, Interface, backward_of, in_order, kind_of, plain_number, unsigned_of
 
 PLATFORMS = {"cpu": "cpu", "cuda": "gpu"}

@@ -20,8 +20,9 @@ from typing import Any, NoReturn
 
 import torch
 
-from .arguments import Described, Signatures
+from .arguments import Signatures
 from .dtype import name_of_torch, torch_dtype
+from .expected import Described
 from .interface import UNSIGNED, VIEW, backward_of, in_order, is_symbolic, kind_of, plain_number, unsigned_of
 from .refusal import BY_KERNEL, because, refusal_of
 from .torch_names import NameWithoutVersion, namespace_of
