@@ -21,6 +21,7 @@ from support.wheels import (
     metadata_of,
     require_well,
     unpack,
+    without_dist,
     write,
 )
 
@@ -152,3 +153,22 @@ def test_a_kernel_for_an_arch_that_one_toolkit_lacks_is_built_by_the_other_only(
     assert "kernelwright: add_one is not built for cuda: the package has none of its archs" in output
     assert (project.folder / "build/demo/_lib/add_one.so").exists()
     assert not (project.folder / "build/cu128/demo/_lib/add_one.so").exists()
+
+
+def test_one_wheel_has_code_of_both_and_the_driver_decides(made: Project, tmp_path: Path, machine: Machine) -> None:
+    project = without_dist(made, tmp_path / "copy")
+    output = project.scons("-j2", "wheel", "CUDA=nvrtc-12.8,13.0", "CUDA_WHEELS=one").output
+    cubins = r"^\[ (?:CUBIN|CACHED) \] (?:CUBIN )?\w+/\S+ {} (cu\d+)$"
+    by = {arch: {*re.findall(cubins.format(arch), output, re.M)} for arch in ("sm_70", "sm_80")}
+    assert by == {"sm_70": {"cu128"}, "sm_80": {"cu128"}}, "that for sm_110 is there: the main package has it"
+    ((version, wheel),) = wheels_of(project).items()
+    assert version == "1.2rc1+cu128cu130"
+    said = project.kernelwright("verify", "--entry-points", wheel)
+    least = "525.60.13 (CUDA 12.0) or newer for sm_70, sm_80; 570.26 (CUDA 12.8) or newer for compute_80; "
+    assert f"  driver: {least}580.65.06 (CUDA 13.0) or newer for sm_110\n" in said
+    folder = unpack(tmp_path / "installed", wheel)
+    assert machine.call(folder, capability=80, STANDIN_VERSION="12000") == "supported: True\n"
+    assert machine.call(folder, capability=110, STANDIN_VERSION="12080") == "supported: True\n"
+    assert machine.call(folder, capability=110, STANDIN_VERSION="13000") == "supported: True\n"
+    assert list(dict.fromkeys(machine.loaded)) == ["cubin sm_80", "ptx compute_80", "cubin sm_110"]
+    assert project.scons("wheel", "CUDA=nvrtc-12.8,13.0", "CUDA_WHEELS=one").stages == []

@@ -13,7 +13,6 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ..core.driver import of_toolkit
 from ..core.dtype import Dtype, number_kind
 from ..core.errors import KernelwrightError, Where, shown
 from ..core.need import Need
@@ -158,7 +157,7 @@ def _module(kernel: KernelPlan) -> Iterator[str]:
     yield f'DRIVER = {kernel.driver}\n"""The CUDA version that a driver must be for to read the images; 0: any."""\n'
     yield f'\nTOOLKIT = {kernel.toolkit}\n"""The CUDA version of the compiler that made the images; 0: not known."""\n'
     archs = dict.fromkeys(arch for unit in units for arch in unit.images)
-    drivers = {arch: driver for arch in archs if (driver := of_toolkit(arch, kernel.toolkit))}
+    drivers = {arch: driver for arch in archs if (driver := kernel.driver_of(arch))}
     yield f'\nDRIVERS = {drivers}\n"""arch -> the CUDA version that a driver must be for, where it is known."""\n'
     yield from functions
     yield "\n\n"

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from ..core.arch import CPU_LEVELS, TARGETS
 from ..core.converter import from_json
+from ..core.driver import of_toolkit
 from ..core.errors import KernelwrightError, Where, shown
 from ..core.signature import IDENTIFIER, SCHEMA, Argument, RecordedFunction, Signature, Structure, function_of
 from ..runtime.rivals import Pair, Relations
@@ -147,6 +148,7 @@ class KernelPlan:
         tables: the tuning tables.
         meaning: the names in the configs that the reference takes. Variants with equal inputs compute different things
             if they differ in one of these.
+        others: arch -> the CUDA version of another compiler, which makes its images.
     """
 
     name: str
@@ -159,6 +161,11 @@ class KernelPlan:
     declared: int | None = None
     tables: tuple[DeviceTable, ...] = ()
     meaning: tuple[str, ...] = ()
+    others: Mapping[str, int] = field(default_factory=dict)
+
+    def driver_of(self, arch: str) -> int:
+        """The CUDA version that a driver must be for to read the image for an arch; 0: it is not known."""
+        return of_toolkit(arch, self.others.get(arch, self.toolkit))
 
     @property
     def num_declared(self) -> int:

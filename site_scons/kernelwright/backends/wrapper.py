@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator
 
 from ..core.arch import CPU_LEVELS, CudaArch
-from ..core.driver import of_toolkit
 from ..core.errors import KernelwrightError, Where
 from ..core.signature import SPREAD_CLUSTERS, DeviceKernel, Structure
 from ..runtime.tables import DeviceTable
@@ -308,7 +307,7 @@ class _Wrapper:
             embedded = "KW_IN_OBJECTS" if unit.exported else image_symbol(number, arch)
             place = f".file = {c_string(path)}" if self._split and not unit.exported else f".data = {embedded}"
             name = f", .symbol = {c_string(unit.names[arch])}" if unit.names else ""
-            driver = of_toolkit(arch, self._kernel.toolkit)
+            driver = self._kernel.driver_of(arch)
             yield f"  {_image(arch, driver, place + name, unit.where)},"
 
     def _host_code(self, number: str, unit: LoweredUnit) -> None:

@@ -167,6 +167,11 @@ class Settings:
         "empty: one toolkit, whichever is found",
         check=_check_cuda,
     )
+    cuda_wheels: str = _setting(
+        choice("each", "one"),
+        "each",
+        "with several toolkits; each: a wheel for each; one: one with code for each arch of the first that knows it",
+    )
     nvcc: str = _setting(
         TEXT, "", "nvcc, a path or a name; empty: that of the PyPI packages, else CUDA_HOME's, else the one on PATH"
     )
@@ -274,6 +279,11 @@ class Settings:
 
         They have all archs, of which a toolkit may not know each.
         """
+        return self.of_each_toolkit if self.cuda_wheels == "each" else (self,)
+
+    @property
+    def of_each_toolkit(self) -> tuple[Settings, ...]:
+        """The same settings with each CUDA toolkit, in the order in which they are named; itself, if none is."""
         if not self.cuda or "cuda" not in self.targets:
             return (self,)
         parsed = ((match[2], match[1]) for match in map(TOOLKIT.fullmatch, self.cuda) if match)
@@ -283,13 +293,14 @@ class Settings:
 
     @property
     def toolkit(self) -> str:
-        """The release of the CUDA toolkit; empty: any."""
-        return self.toolkits[0].cuda[0] if self.toolkits[0].cuda else ""
+        """The release of the CUDA toolkit, the first one if there are several; empty: any."""
+        return self.of_each_toolkit[0].cuda[0] if self.of_each_toolkit[0].cuda else ""
 
     @property
     def label(self) -> str:
-        """What tells wheels of the toolkit from those of others: ``cu128``; empty: no toolkit is named."""
-        return f"cu{self.toolkit.replace('.', '')}" if "cuda" in self.targets and self.toolkit else ""
+        """What tells wheels of the toolkits from those of others: ``cu128``; empty: no toolkit is named."""
+        named = [one.cuda[0].replace(".", "") for one in self.of_each_toolkit if one.cuda and "cuda" in self.targets]
+        return "".join(f"cu{name}" for name in named)
 
     def labelled(self, subject: str) -> str:
         """What a line about something calls it, with the label of the toolkit if one is named."""

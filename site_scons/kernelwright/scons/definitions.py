@@ -173,7 +173,8 @@ class Definitions:
             where = Where(kernel.name, stage="discover", location=kernel.location)
             raise DefinitionError(f"it cannot be built for {package.family} here: {why}", where, NATIVE_ONLY)
         if package.tools.cuda is not None:
-            require_archs(kernel, package.tools.cuda, package.run.known_archs)
+            known = {*package.tools.cuda_archs, *package.run.known_archs}
+            require_archs(kernel, package.tools.cuda, known)
         return selection
 
     def _tuned(self, selection: KernelSelection, declared: KernelRecord, file: Unsettled) -> KernelSelection:

@@ -124,6 +124,11 @@ class KernelContext:
         """The tools, probed."""
         return self.package.tools
 
+    def with_toolkit_for(self, arch: str) -> KernelContext:
+        """The same with the CUDA toolkit that makes the code for an arch."""
+        tools = self.tools.for_arch(arch)
+        return self if tools is self.tools else replace(self, package=replace(self.package, tools=tools))
+
     @property
     def folder(self) -> Path:
         """The folder of the kernel's files."""

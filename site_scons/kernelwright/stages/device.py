@@ -50,14 +50,14 @@ def make_all(kernel: KernelContext, slug: str, source: str, archs: Sequence[str]
     """
     # Flags that the source says are for all programs.
     said = [str(Path(source).with_name(name))] if (name := kernel.front_end.files("cuda", ()).flags) else []
-    if not _is_parted(kernel):
-        return {arch: _image(kernel, slug, source, arch, [source, *said]) for arch in archs}
+    parted = {arch: _is_parted(kernel.with_toolkit_for(arch)) for arch in archs}
+    stages = {arch: _image(kernel, slug, source, arch, [source, *said]) for arch in archs if not parted[arch]}
     needed_by: dict[str, list[str]] = {}
-    for arch in archs:
+    for arch in (arch for arch in archs if parted[arch]):
         needed_by.setdefault(virtual_arch(arch), []).append(arch)
-    stages = {arch: _image(kernel, slug, source, arch, [source, *said], needed_by[arch]) for arch in needed_by}
+    stages |= {arch: _image(kernel, slug, source, arch, [source, *said], needed_by[arch]) for arch in needed_by}
     for arch in archs:
-        if not is_ptx(arch):
+        if parted[arch] and not is_ptx(arch):
             ptx = stages[virtual_arch(arch)].paths[0]
             stages[arch] = _image(kernel, slug, source, arch, [ptx, *said])
     return stages
@@ -70,7 +70,8 @@ def make_ptx(kernel: KernelContext, slug: str, source: str, archs: Sequence[str]
         source: path of ``device.cu``.
         archs: what code there is for.
     """
-    stages = [] if _is_parted(kernel) else [ptx_of(kernel, slug, source, arch) for arch in archs if not is_ptx(arch)]
+    whole = [arch for arch in archs if not is_ptx(arch) and not _is_parted(kernel.with_toolkit_for(arch))]
+    stages = [ptx_of(kernel, slug, source, arch) for arch in whole]
     return [stage for stage in stages if not set(stage.archs) & set(archs)]
 
 
@@ -102,7 +103,8 @@ def _image(
         sources: what it is made from: ``device.cu``, or its PTX.
         wanted: the archs that need it, if that is not the arch alone.
     """
-    subject = kernel.package.settings.labelled(f"{kernel.name}/{slug} {arch}")
+    kernel = kernel.with_toolkit_for(arch)
+    subject = (kernel.tools.settings or kernel.package.settings).labelled(f"{kernel.name}/{slug} {arch}")
     folder, archs = Path(source).parent, tuple(wanted) or (arch,)
     compiles = _with_nvrtc if kernel.tools.nvrtc else _with_nvcc
     request: NvccCompilation | NvrtcCompilation = compiles(kernel, arch, folder, slug, arch in archs)

@@ -149,6 +149,12 @@ def _make(
     if nvcc is None or kernel.tools.nvrtc:
         message = "its sources have host code of their own, which NVRTC cannot compile"
         raise SettingsError(message, where, 'write cuda_compiler = "nvcc"')
+    if unknown := [arch for arch in archs if kernel.tools.others and arch not in nvcc.archs]:
+        message = (
+            f"its sources have host code of their own, which nvcc {nvcc.version} compiles for all archs, and it does"
+        )
+        remedy = "give the kernel archs=[...] without it, or name a toolkit first in cuda that knows all of them"
+        raise SettingsError(f"{message} not know {unknown[0]!r}", where, remedy)
     job, real = _jobs(kernel, _Place.of(kernel, source, own), archs, headers)
     tvm_ffi, folders = kernel.tools.lowerer.tvm_ffi, kernel.own_folders
     texts = tuple(path for stage in (own, headers) if stage for path in stage.paths)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ class Tools:
         host_compiler: the C compiler for the CPUs that the package is for.
         chain, settings: find those tools that few packages need, when they are asked for.
         native: this machine's C compiler, which the CUDA compiler runs; None: it is the same.
+        others: the same with the further CUDA toolkits of a package that has code of several.
     """
 
     lowerer: Lowerer
@@ -40,11 +42,22 @@ class Tools:
     chain: Toolchain | None = None
     settings: Settings | None = None
     native: HostCompiler | None = None
+    others: tuple[Tools, ...] = ()
 
     @property
     def native_compiler(self) -> HostCompiler:
         """This machine's C compiler: device code is made with it, whatever CPUs the package is for."""
         return self.native or self.host_compiler
+
+    def for_arch(self, arch: str) -> Tools:
+        """The tools of the first CUDA toolkit that knows an arch."""
+        knowing = (tools for tools in (self, *self.others) if tools.cuda and arch in tools.cuda.archs)
+        return next(knowing, self)
+
+    @property
+    def cuda_archs(self) -> tuple[str, ...]:
+        """The archs that any of the CUDA toolkits knows."""
+        return tuple(dict.fromkeys(arch for tools in (self, *self.others) if tools.cuda for arch in tools.cuda.archs))
 
     @property
     def cuda(self) -> Nvcc | Nvrtc | None:
@@ -100,7 +113,10 @@ class Tools:
     def data(self) -> dict[str, Any]:
         """The tools as the manifest shows them, without paths."""
         tools = {"host_compiler": self.host_compiler, "nvcc": self.nvcc, "nvrtc": self.nvrtc}
-        return {"tvm": asdict(self.lowerer), **{name: _described(tool) for name, tool in tools.items() if tool}}
+        others = [one.cuda for one in self.others if one.cuda]
+        more = {f"{tool.name.lower()} {tool.version.rpartition('.')[0]}": tool for tool in others}
+        named = {name: _described(tool) for name, tool in {**tools, **more}.items() if tool}
+        return {"tvm": asdict(self.lowerer), **named}
 
 
 def _described(tool: HostCompiler | Nvcc | Nvrtc | Distribution | Elsewhere | None) -> dict[str, str]:
@@ -115,7 +131,19 @@ def find_tools(settings: Settings, chain: Toolchain) -> Tools:
         ToolchainError: a tool is missing or broken.
         SettingsError: the CUDA compiler does not know an arch.
     """
-    settings = settings.toolkits[0]
+    each = settings.of_each_toolkit
+    first, *others = (_tools_of(one, chain) for one in (each if settings.cuda_wheels == "one" else each[:1]))
+    if others:
+        tools = (first, *others)
+        require_any(settings, [(s.toolkit, t.cuda.archs) for s, t in zip(each, tools, strict=True) if t.cuda])
+        return replace(first, others=tuple(others))
+    if first.cuda is not None:
+        require_archs(first.cuda, settings.archs_of("cuda"))
+    return first
+
+
+def _tools_of(settings: Settings, chain: Toolchain) -> Tools:
+    """The tools with one CUDA toolkit."""
     compiler = native = chain.host_compiler(settings.host_compiler)
     if settings.family != native_family():
         named = dict(item.split("=", 1) for item in settings.cross_compilers)
@@ -123,10 +151,7 @@ def find_tools(settings: Settings, chain: Toolchain) -> Tools:
     nvcc, nvrtc = _cuda_compiler(settings, chain, native)
     if nvrtc is not None and settings.compress != "none":
         nvcc = _nvcc_to_compress(settings, chain, native)
-    tools = Tools(chain.lowerer(), compiler, nvcc, nvrtc, chain, settings, native)
-    if tools.cuda is not None:
-        require_archs(tools.cuda, settings.archs_of("cuda"))
-    return tools
+    return Tools(chain.lowerer(), compiler, nvcc, nvrtc, chain, settings, native)
 
 
 def _cuda_compiler(settings: Settings, chain: Toolchain, compiler: HostCompiler) -> tuple[Nvcc | None, Nvrtc | None]:
@@ -161,11 +186,7 @@ def editions(settings: Settings, chain: Toolchain) -> list[tuple[Settings, tuple
     for one in settings.toolkits:
         nvcc, nvrtc = _cuda_compiler(one, chain, chain.host_compiler(one.host_compiler))
         found.append((one, nvrtc.archs if nvrtc else nvcc.archs if nvcc else ()))
-    knows = "; ".join(f"CUDA {one.toolkit} knows {', '.join(known)}" for one, known in found)
-    for arch in wanted:
-        if not any(arch in known for _, known in found):
-            message = f"no toolkit of cuda = {', '.join(settings.cuda)} knows the arch {arch!r}"
-            raise SettingsError(message, Where(stage="settings"), knows)
+    knows = require_any(settings, [(one.toolkit, known) for one, known in found])
     for one, known in found:
         if not {*known} & {*wanted}:
             message = f"CUDA {one.toolkit} knows none of the archs {', '.join(wanted)}"
@@ -173,6 +194,20 @@ def editions(settings: Settings, chain: Toolchain) -> list[tuple[Settings, tuple
             raise SettingsError(message, Where(stage="settings"), remedy)
     others = settings.archs_of("llvm")
     return [(replace(one, archs=(*others, *(a for a in wanted if a in known))), known) for one, known in found]
+
+
+def require_any(settings: Settings, found: Sequence[tuple[str, Sequence[str]]]) -> str:
+    """Raise a SettingsError for an arch that no CUDA toolkit knows; which ones each knows, in words, is returned.
+
+    Arguments:
+        found: releases of the toolkits, and the archs that each knows.
+    """
+    knows = "; ".join(f"CUDA {release} knows {', '.join(known)}" for release, known in found)
+    for arch in settings.archs_of("cuda"):
+        if not any(arch in known for _, known in found):
+            message = f"no toolkit of cuda = {', '.join(settings.cuda)} knows the arch {arch!r}"
+            raise SettingsError(message, Where(stage="settings"), knows)
+    return knows
 
 
 def _nvcc_to_compress(settings: Settings, chain: Toolchain, compiler: HostCompiler) -> Nvcc:

@@ -40,6 +40,7 @@ class Wrapping:
         split: whether the device images are somewhere else than in the library.
         compress: the mode of the compression of device code.
         toolkit: the CUDA version of the compiler that makes the images.
+        others: arch -> that of another compiler, which makes its images.
         meaning: see :class:`backends.plan.KernelPlan`.
         backend: what is written for; empty: the library.
         backends: those that call the library, if its arguments may not be declared.
@@ -56,6 +57,7 @@ class Wrapping:
     split: bool
     compress: str
     toolkit: int
+    others: Mapping[str, int]
     meaning: tuple[str, ...]
     backend: str
     backends: tuple[str, ...]
@@ -108,6 +110,7 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], backend: Bac
         split=bool(kernel.package.images_in),
         compress=kernel.package.settings.compress,
         toolkit=_toolkit(kernel),
+        others=_others(kernel),
         meaning=record.reference or (),
         backend=backend.name if backend else "",
         backends=kernel.selection.backends if kernel.front_end.may_be_opaque and not backend else (),
@@ -173,6 +176,14 @@ def _toolkit(kernel: KernelContext) -> int:
     return cuda_version(compiler.version) if compiler and not kernel.front_end.compiles_device_code else 0
 
 
+def _others(kernel: KernelContext) -> dict[str, int]:
+    """The CUDA versions of the compilers for those archs whose images another one makes."""
+    main = _toolkit(kernel)
+    archs = kernel.selection.compiled_archs("cuda") if kernel.tools.others else ()
+    versions = {arch: _toolkit(kernel.with_toolkit_for(arch)) for arch in archs}
+    return {arch: version for arch, version in versions.items() if version != main}
+
+
 def plan_of(request: Wrapping, stage: StageRun) -> KernelPlan:
     """What the wrapper and the backends need to know; paths as :class:`Wrapping` says."""
     of_images = os.path.normpath(request.top / request.device) if request.split else request.top
@@ -201,6 +212,7 @@ def plan_of(request: Wrapping, stage: StageRun) -> KernelPlan:
         declared=tuned.declared,
         tables=tuned.tables,
         meaning=request.meaning,
+        others=request.others,
     )
     check_symbols(plan, tuned, stage.where)
     return plan
