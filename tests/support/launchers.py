@@ -52,7 +52,7 @@ class Variant:
         cls, kernel: str, defined: Any, *, slug: str = "default", config: Any = None, outputs: Any = (), **more: Any
     ) -> Variant:
         """That of a PrimFunc, a DeclaredLaunch or several of these."""
-        from kernelwright.define.arguments import declared_in
+        from kernelwright.define.declared import declared_in
         from kernelwright.frontends.declared_launch import lower_launches
         from kernelwright.frontends.launches import DeclaredLaunch
         from kernelwright.frontends.tir.front_end import Tir

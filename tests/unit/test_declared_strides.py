@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kernelwright.core.errors import DefinitionError, Where
 from kernelwright.cuda import Exported, Scalar, Size, Source, Stride, Tensor, TensorMap, Workspace
-from kernelwright.define.arguments import check_arguments, told_strides
+from kernelwright.define.declared import check_arguments, told_strides
 from kernelwright.frontends.declared_launch import declared_arguments
 from kernelwright.frontends.unit import Unit
 from kernelwright.runtime.arguments import Described, Signatures

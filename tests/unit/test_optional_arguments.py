@@ -15,7 +15,7 @@ from kernelwright.backends.stubs import StubTypes, kernel_stub
 from kernelwright.core.errors import DefinitionError, KernelwrightError, Where
 from kernelwright.cuda import Exported, Scalar, Size, Source, Tensor, TensorMap
 from kernelwright.cutedsl import Program as CuteProgram
-from kernelwright.define.arguments import Declared
+from kernelwright.define.declared import Declared
 from kernelwright.runtime.interface import in_order
 from kernelwright.triton import Program as TritonProgram
 from support.extension_build import Built, build_both

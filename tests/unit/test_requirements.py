@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from kernelwright import kernel
 from kernelwright.core.errors import DefinitionError
-from kernelwright.define.arguments import Scalar, Tensor, check_arguments
+from kernelwright.define.arguments import Scalar, Tensor
+from kernelwright.define.declared import check_arguments
 from kernelwright.define.sizes import ceildiv
 from kernelwright.define.unit import Unit
 from kernelwright.frontends.cutedsl.program import Program

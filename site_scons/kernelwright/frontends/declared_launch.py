@@ -17,7 +17,8 @@ from ..core.dtype import Dtype, bytes_of
 from ..core.errors import DefinitionError, Where
 from ..core.signature import ZEROED
 from ..core.signature import TensorMap as EncodedMap
-from ..define.arguments import Scalar, Tensor, Workspace, declared_strides, multiples_of, told_strides
+from ..define.arguments import Scalar, Tensor, Workspace, multiples_of
+from ..define.declared import declared_strides, told_strides
 from ..define.sizes import Size, Sizes, names_in, text_of, unbracketed
 from ..runtime.dtype import integer_range
 from ..runtime.size import MULTIPROCESSORS, OCCUPANCY, translate

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from ..core.errors import DefinitionError, Where
-from ..define.arguments import Declared, Scalar, Tensor, Workspace
+from ..define.arguments import Scalar, Tensor, Workspace
+from ..define.declared import Declared
 from ..define.unit import Unit
 
 Item = TypeVar("Item", bound=Declared)

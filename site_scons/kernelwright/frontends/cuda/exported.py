@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...core.errors import DefinitionError, Where, shown
-from ...define.arguments import Declared, Scalar, Tensor, check_arguments
+from ...define.arguments import Scalar, Tensor
+from ...define.declared import Declared, check_arguments
 from .source import MACRO
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 
 from ...core.errors import DefinitionError, Where, shown
-from ...define.arguments import DTYPES, Declared, Scalar, Tensor, Workspace, check_launch_only
+from ...define.arguments import DTYPES, Scalar, Tensor, Workspace
+from ...define.declared import Declared, check_launch_only
 from ...define.sizes import Size, Sizes, check_axes, check_size, on_axes
 from .struct import Struct, flat
 from .tensor_map import TensorMap

@@ -18,7 +18,8 @@ from typing import Any
 from ...core.arch import CudaArch, arch_order, real_arch
 from ...core.errors import DefinitionError, KernelwrightError, LoweringError, ToolchainError, Where
 from ...core.files import pretty_json
-from ...define.arguments import Scalar, Tensor, first_difference, multiples_of
+from ...define.arguments import Scalar, Tensor, multiples_of
+from ...define.declared import first_difference
 from ...define.sizes import divisor_of
 from ...define.strides import all_strides
 from ..cubin import device_files, functions_of, undefined_symbols, usage_of, with_spills

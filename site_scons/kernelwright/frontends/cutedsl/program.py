@@ -11,7 +11,8 @@ from typing import Any
 from ...core.errors import DefinitionError, Where
 from ...core.need import Need
 from ...define import arguments
-from ...define.arguments import Declared, Scalar, Tensor, refuse_optional
+from ...define.arguments import Scalar, Tensor
+from ...define.declared import Declared, refuse_optional
 
 VERSION = "4.8.1"
 """The release of nvidia-cutlass-dsl whose exported code the launcher knows (``launcher/cutedsl.h``)."""

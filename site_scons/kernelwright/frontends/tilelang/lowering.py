@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ...core.errors import DefinitionError, Where
-from ...define.arguments import Tensor, check_arguments
+from ...define.arguments import Tensor
+from ...define.declared import check_arguments
 from ..declared_launch import lower_launches
 from ..other_process import asked, source_of
 from ..unit import LoweredKernel, Unit

@@ -15,7 +15,8 @@ from typing import Any
 
 from ...core.arch import SHARED_MEMORY, arch_order, real_arch
 from ...core.errors import DefinitionError, KernelwrightError, LoweringError, ToolchainError, Where
-from ...define.arguments import Scalar, Tensor, Workspace, first_difference
+from ...define.arguments import Scalar, Tensor, Workspace
+from ...define.declared import first_difference
 from ...define.divisible import SPECIALIZED as DIVISIBILITY
 from ...define.sizes import Size, divisor_of
 from ..raised import MAX_MESSAGE, first_line, line_of

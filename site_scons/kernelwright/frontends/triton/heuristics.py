@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from ...core.errors import DefinitionError, Where
-from ...define.arguments import multiples_of, told_strides
+from ...define.arguments import multiples_of
+from ...define.declared import told_strides
 from ...define.divisible import ALL
 from ...define.sizes import Size, divisor_of, text_of
 from ..raised import line_of

@@ -28,7 +28,8 @@ from triton.runtime.interpreter import (
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ...core.errors import DefinitionError, Where
-from ...define.arguments import Scalar, Tensor, Workspace, declared_strides
+from ...define.arguments import Scalar, Tensor, Workspace
+from ...define.declared import declared_strides
 from ...define.sizes import Size, text_of
 from ...runtime.size import MULTIPROCESSORS, OCCUPANCY, stride_name
 from ...runtime.size import Size as Computed

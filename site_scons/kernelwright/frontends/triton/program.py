@@ -14,15 +14,12 @@ from typing import Any
 
 from ...core.errors import DefinitionError, Where, shown
 from ...core.need import Interpreter, Need, OwnEnvironment
-from ...define.arguments import (
+from ...define.arguments import Scalar, Tensor, Workspace, multiples_of
+from ...define.declared import (
     Declared,
-    Scalar,
-    Tensor,
-    Workspace,
     check_launch_only,
     declared_in,
     declared_strides,
-    multiples_of,
     refuse_optional,
     told_by,
     told_strides,
