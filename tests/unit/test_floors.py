@@ -116,3 +116,33 @@ def test_a_build_knows_its_cluster_in_one_place_which_is_read_only_if_there_is_o
         if folder_of(imported) == "cluster" != folder_of(module)
     }
     assert users == {("scons/run.py", "start", True), ("commands/worker.py", "command", False)}
+
+
+LONGER = {"runtime/loader.py": "nothing else is imported before the modules of a package have been verified"}
+"""Modules that have more lines than others, and why."""
+
+WITH_MORE = {"BuildRun": 22, "KernelContext": 22}
+"""Classes that have more methods than others."""
+
+
+def values_of(call: ast.Call) -> int:
+    """How many values a call passes by position, without those that are unpacked."""
+    return sum(not isinstance(each, ast.Starred) for each in call.args)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_modules_functions_classes_and_calls_stay_readable(module: Path) -> None:
+    text, name = module.read_text(encoding="utf-8"), module.relative_to(PACKAGE).as_posix()
+    assert len(text.splitlines()) <= (520 if name in LONGER else 500)
+    tree = ast.parse(text)
+    inner = [
+        node for statement in tree.body if not isinstance(statement, ast.AnnAssign) for node in ast.walk(statement)
+    ]
+    for node in inner:  # a table at the top of a module may have long rows
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None and node.end_lineno - node.lineno < 60, node.name
+        if isinstance(node, ast.ClassDef):
+            methods = [each for each in node.body if isinstance(each, ast.FunctionDef)]
+            assert len(methods) <= WITH_MORE.get(node.name, 20), node.name
+        if isinstance(node, ast.Call) and not ast.unparse(node.func).endswith("._line"):  # that takes lines of a text
+            assert values_of(node) <= 6, f"{name}:{node.lineno}"

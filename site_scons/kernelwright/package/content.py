@@ -84,7 +84,9 @@ def read_built(folder: Path, name: str) -> BuiltFiles:
     if not any(path.startswith(("_lib/", IMAGES)) for path in digests):
         where = Where(stage="wheel", location=str(path))
         raise KernelwrightError(f"the package {name} has no built kernel", where, "build at least one for some target")
-    return BuiltFiles(folder, name, path.read_text(encoding="utf-8"), digests, tuple(images), head, is_partial)
+    return BuiltFiles(
+        folder, name, path.read_text(encoding="utf-8"), digests, tuple(images), head=head, is_partial=is_partial
+    )
 
 
 def package_files(built: BuiltFiles, project: Project, source: Source) -> dict[str, bytes]:

@@ -200,7 +200,7 @@ class Signatures:
         if not self.folds:
             return list(call)
         leading, result = self._leading(call), list(call)
-        for position, name, array, whole in self._wholes(call):
+        for position, name, array, whole in _wholes(self, call):
             symbol, trailing = self.folds[name]
             other, its_shape, its_leading = leading[symbol]
             if whole[: len(whole) - trailing] != its_leading:
@@ -217,16 +217,10 @@ class Signatures:
                 result[position] = replace(array, shape=view[0], strides=view[1], whole=whole)
         return result
 
-    def _wholes(self, call: Sequence[Described | None]) -> list[tuple[int, str, Described, tuple[Any, ...]]]:
-        """The arrays that fold, with their positions, names and shapes, in order."""
-        pairs = [(at, n, d) for at, (n, d) in enumerate(zip(self.names, call, strict=True)) if n in self.folds and d]
-        wholes = [(at, n, d, d.shape if d.whole is None else d.whole) for at, n, d in pairs]
-        return [(at, n, d, whole) for at, n, d, whole in wholes if whole is not None]
-
     def _leading(self, call: Sequence[Described | None]) -> Leading:
         """The leading dimensions of a call, which they are compared with."""
         leading: dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]] = {}
-        wholes = self._wholes(call) if self.folds else ()
+        wholes = _wholes(self, call) if self.folds else ()
         for _, name, _, whole in wholes:
             symbol, trailing = self.folds[name]
             if len(whole) < trailing:
@@ -324,6 +318,14 @@ class Signatures:
     def refuse(self, kind: type[Exception], text: str, refusal: str = BY_KERNEL) -> NoReturn:
         """Raise an error that names the kernel, and tells programs why the call is refused."""
         refuse(self.kernel, kind, text + self._gaps, refusal)
+
+
+def _wholes(signatures: Signatures, call: Sequence[Described | None]) -> list[tuple[int, str, Described, Any]]:
+    """The arrays that fold, with their positions, names and shapes, in order."""
+    names = enumerate(zip(signatures.names, call, strict=True))
+    folding = [(at, n, d) for at, (n, d) in names if n in signatures.folds and d]
+    wholes = [(at, n, d, d.shape if d.whole is None else d.whole) for at, n, d in folding]
+    return [one for one in wholes if one[-1] is not None]
 
 
 def _pairs(declared: Sequence[ExpectedVariant]) -> Iterator[Pair]:

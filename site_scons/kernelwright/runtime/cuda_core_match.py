@@ -15,8 +15,8 @@ from .cuda_core_arrays import ABSENT, CUDA, Array
 from .cuda_core_device import Cuda, Device
 from .cuda_core_launch import DeviceCode
 from .expected import Described
-from .interface import IMMUTABLE, library_of, refuse_writing
-from .refusal import MISALIGNED
+from .interface import IMMUTABLE, library_of
+from .refusal import MISALIGNED, refuse_writing
 from .strides import stride_of
 from .tables import Tuned, table_for, tables_of
 
@@ -98,8 +98,9 @@ class Shared:
         self.alignments = [module.ALIGNMENTS.get(variant["slug"], ()) for variant in entry["variants"]]
         self.matches: dict[tuple[Any, ...], Match] = {}
         self.archs = tuple(dict.fromkeys(arch for listed in archs.values() for arch in listed))
+        drivers = {"driver": module.DRIVER, "drivers": module.DRIVERS}
         self.codes = {
-            slug: DeviceCode(self.cuda, slug, listed, module.FUNCTIONS[slug], find_image, module.DRIVER, module.DRIVERS)
+            slug: DeviceCode(self.cuda, slug, listed, module.FUNCTIONS[slug], find_image, **drivers)
             for slug, listed in archs.items()
         }
 

@@ -10,7 +10,7 @@ import threading
 
 from .loader import gaps_text
 from .passed import optional_in
-from .refusal import BY_KERNEL, because, refuse
+from .refusal import BY_KERNEL, because, refuse, refuse_writing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -445,12 +445,6 @@ class NewArray:
     def __repr__(self) -> str:
         place = f"cuda:{self.__dlpack_device__()[1]}"
         return f"<output of kernel {self._kernel}: {self.dtype}{list(self.shape)} on {place}>"
-
-
-def refuse_writing(kernel: str, name: str, what: str) -> NoReturn:
-    """Raise the error for an argument that the kernel writes although it is something that nobody may write."""
-    remedy = "pass an array that can be written, or leave outputs out of the call to get new ones"
-    refuse(kernel, ValueError, f"argument {name!r} is {what}, and the kernel writes it\n  remedy: {remedy}")
 
 
 def first_line(error: BaseException) -> str:

@@ -46,3 +46,9 @@ def refusal_of(error: BaseException) -> str | None:
         return own
     context = getattr(getattr(error, "__tvm_ffi_error__", None), "extra_context", None)
     return str(context) if isinstance(context, str) else None
+
+
+def refuse_writing(kernel: str, name: str, what: str) -> NoReturn:
+    """Raise the error for an argument that the kernel writes although it is something that nobody may write."""
+    remedy = "pass an array that can be written, or leave outputs out of the call to get new ones"
+    refuse(kernel, ValueError, f"argument {name!r} is {what}, and the kernel writes it\n  remedy: {remedy}")

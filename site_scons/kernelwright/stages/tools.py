@@ -151,7 +151,7 @@ def _tools_of(settings: Settings, chain: Toolchain) -> Tools:
     nvcc, nvrtc = _cuda_compiler(settings, chain, native)
     if nvrtc is not None and settings.compress != "none":
         nvcc = _nvcc_to_compress(settings, chain, native)
-    return Tools(chain.lowerer(), compiler, nvcc, nvrtc, chain, settings, native)
+    return Tools(chain.lowerer(), compiler, nvcc, nvrtc, chain=chain, settings=settings, native=native)
 
 
 def _cuda_compiler(settings: Settings, chain: Toolchain, compiler: HostCompiler) -> tuple[Nvcc | None, Nvrtc | None]:
