@@ -70,6 +70,17 @@ def test_the_wheel_of_the_package_is_given_and_all_are_put_into_the_folder(proje
         assert (project / "out" / path.name).read_bytes() == path.read_bytes()
 
 
+def test_of_several_toolkits_the_wheel_of_the_first_is_given(project, scons):
+    text = PYPROJECT.replace('split = "arch"', 'cuda = ["13.0", "nvrtc-12.8"]')
+    (project / "pyproject.toml").write_text(text)
+    names = [f"demo-1.0+{label}-py3-none-linux_x86_64.whl" for label in ("cu128", "cu130", "cu128cu130")]
+    scons.listed = [wheel(project / "build" / name) for name in names]
+    assert build.build_wheel("out") == names[1]
+    assert build.build_wheel("out", {"cuda": "nvrtc-12.8"}) == names[0]
+    assert build.build_wheel("out", {"cuda": "nvrtc-12.8,13.0", "cuda_wheels": "one"}) == names[2]
+    assert build.prepare_metadata_for_build_wheel("out") == "demo-1.0+cu130.dist-info"
+
+
 @pytest.mark.parametrize("status", [1, 2, -9])
 def test_a_build_that_fails_gives_no_wheel_whatever_is_in_dist(project, scons, status):
     scons.status = status

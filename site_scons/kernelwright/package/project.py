@@ -108,8 +108,10 @@ WHOLE = Own()
 
 
 def own_of(settings: Settings, name: str = "") -> Own:
-    """What tells the wheel of a package from others, by its settings: the CUDA toolkit that they name."""
-    return Own(name, (settings.label,) if settings.label else ())
+    """What tells the wheel of a package from others, by its settings: the CUDA toolkit that they name, the first one if
+    each has a wheel."""
+    label = settings.toolkits[0].label
+    return Own(name, (label,) if label else ())
 
 
 def read_project(
