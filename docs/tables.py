@@ -13,11 +13,12 @@ from typing import Any, TypeVar, get_args
 from kernelwright.cli import command_of
 from kernelwright.commands import COMMANDS
 from kernelwright.commands.command import Command
+from kernelwright.core.arch import FAMILIES
 from kernelwright.core.pipeline import STAGES, StageKind
 from kernelwright.core.request import deciding
 from kernelwright.define.kernel_options import Declaration, OwnOptions, declared_options
 from kernelwright.define.setting_kinds import Setting
-from kernelwright.define.settings import SETTINGS, Settings
+from kernelwright.define.settings import CUDA_ARCHS, SETTINGS, Settings
 from kernelwright.ondemand.options import OPTIONS, Option
 
 DOCS = Path(__file__).parent
@@ -43,7 +44,7 @@ def written_part(settings: Mapping[str, Setting], defaults: object) -> str:
 
 
 def default_of(declared: Setting, value: object) -> str:
-    """The default as the table shows it."""
+    """The default as the table shows it, for x86-64; that of the archs depends on the machine."""
     words = value if isinstance(value, tuple) else (declared.kind.text(value),)
     return ", ".join(f"`{word}`" for word in words if word) or "empty"
 
@@ -147,7 +148,7 @@ def tables() -> dict[str, dict[str, str]]:
     """Name of a page -> what a table is of -> that table."""
     return {
         "reference.md": {
-            "settings": written_part(SETTINGS, Settings()),
+            "settings": written_part(SETTINGS, Settings(archs=(FAMILIES["x86_64"].usual, *CUDA_ARCHS))),
             "arguments": options_part(Declaration),
             "commands": commands_part(map(command_of, COMMANDS)),
             "exits": exits_part(map(command_of, COMMANDS)),

@@ -13,7 +13,7 @@ import pytest
 from kernelwright.core.errors import ToolchainError
 from kernelwright.toolchain import cross_compiler
 from kernelwright.toolchain.cross_compiler import find_cross_compiler
-from support.arm import CPUS, CROSS, NO_ARM, NO_CROSS, has_arm, run_on_arm
+from support.arm import CPUS, CROSS, CUDA, NO_ARM, NO_CROSS, has_arm, run_on_arm
 from support.project import ADD, SCALE, SCONSTRUCT, Project
 
 pytestmark = [
@@ -42,6 +42,8 @@ assert (np.from_dlpack(demo.scale(x.astype("float16"))) == 2 * x.astype("float16
 assert (np.from_dlpack(demo.add_one(x.reshape(-1, 4))) == x.reshape(-1, 4) + 1).all()
 print(platform.machine(), demo.num_threads() > 0)
 """
+
+ZIG = Path(sys.prefix, f"lib/python3.{sys.version_info.minor}/site-packages/ziglang")
 
 BOTH = ("build/demo", "build/aarch64/demo")
 
@@ -144,6 +146,63 @@ def test_a_cpu_that_lacks_what_the_code_needs_is_told_so(project: Project) -> No
     assert "KERNELWRIGHT_CPU_LEVEL is 'x86-64', expected armv8-a, neoverse-n1 or neoverse-v2" in said
 
 
+OWN = """
+from kernelwright import kernel
+from kernelwright.cuda import Exported
+
+@kernel(frontend="cuda", sources=["own.cu"], flags=["-DFACTOR=2"])
+def twice():
+    \"\"\"2 x\"\"\"
+    return Exported("twice")
+"""
+SOURCE = """
+#include <string>
+#include <tvm/ffi/tvm_ffi.h>
+__global__ void device(float *x) { x[threadIdx.x] *= FACTOR; }
+int64_t twice(int64_t x) {
+  float *memory = nullptr;
+  if (cudaMalloc(&memory, 4 * 32) == cudaSuccess) device<<<1, 32>>>(memory);
+  return FACTOR * std::stoll(std::to_string(x));
+}
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(twice, twice);
+"""
+
+
+@pytest.mark.skipif(not has_arm(), reason=NO_ARM)
+def test_sources_with_host_code_of_their_own_are_compiled_for_each_family(tmp_path: Path) -> None:
+    settings = SETTINGS.replace("[tool.kernelwright]", '[tool.kernelwright]\ntargets = ["cuda"]')
+    project = Project.of(tmp_path / "project", settings, own=OWN)
+    project.write("kernels/own.cu", SOURCE)
+    said = project.scons(ok=False).output
+    assert "there is no libcudart_static.a for aarch64 beside nvcc, nor in cross_cuda" in said
+    assert "--platform manylinux2014_aarch64 'nvidia-cuda-runtime==13.0.*'" in said
+    run = project.scons("-j2", f"CROSS_CUDA={CUDA}")
+    assert (run.labels["OBJECT"], run.labels["SOURCES"]) == (2, 2)
+    assert project.scons(f"CROSS_CUDA={CUDA}").counts[0] == 0
+    program = "import demo; print(demo.twice(21))"
+    assert project.python(program) == "42\n"
+    assert run_on_arm(program, project.folder, "build/aarch64", "armv8-a") == "42\n"
+    zig = project.scons(f"CROSS_CUDA={CUDA}", "CROSS_COMPILERS=aarch64=zig", ok=False).output
+    assert "which Zig does not compile" in zig or not ZIG.is_dir()
+
+
+CUTE = """
+from kernelwright import kernel
+from kernelwright.cutedsl import Program
+
+@kernel(frontend="cutedsl")
+def cute():
+    return Program(None)
+"""
+
+
+def test_what_cannot_be_built_for_the_other_family_is_an_error(tmp_path: Path) -> None:
+    project = Project.of(tmp_path, SETTINGS, cute=CUTE)
+    said = project.scons(ok=False).output
+    assert "kernels/cute.py:5 cute [discover]: it cannot be built for aarch64 here: NVIDIA's compiler makes" in said
+    assert "build that package on such a machine, or leave archs of that family out here" in said
+
+
 def without_cross(folder: Path) -> dict[str, str]:
     """Variables of a run that finds no compiler for aarch64."""
     folder.mkdir()
@@ -198,9 +257,6 @@ def test_a_package_cannot_have_the_name_of_a_family(tmp_path: Path) -> None:
     project = Project.of(tmp_path, SETTINGS, add_one=ADD)
     project.replace("SConstruct", '"demo"', '"aarch64"')
     assert "aarch64 are folders of the build" in project.scons(ok=False).output
-
-
-ZIG = Path(sys.prefix, f"lib/python3.{sys.version_info.minor}/site-packages/ziglang")
 
 
 @pytest.mark.skipif(not ZIG.is_dir(), reason="needs the extra cross: pip install ziglang")

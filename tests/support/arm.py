@@ -35,7 +35,10 @@ libbz2-1.0 libc6 libcrypt1 libexpat1 libffi8 libgcc-s1 liblzma5 libpython3.11-mi
 libssl3 libstdc++6 libuuid1 python3.11 python3.11-minimal zlib1g
 """
 
-WHEELS = ("apache-tvm-ffi", "numpy", "typing_extensions")
+WHEELS = ("apache-tvm-ffi", "numpy", "typing_extensions", "nvidia-cuda-runtime==13.0.96")
+
+CUDA = f"{ROOT}/site"
+"""The folder with CUDA's runtime for aarch64."""
 
 
 def has_arm() -> bool:
@@ -58,7 +61,7 @@ def run_on_arm(program: str, folder: Path, path: str, arch: str = "neoverse-v2",
 
 
 def make_root(folder: Path) -> None:
-    """Download Debian's Python for arm64, and NumPy and tvm-ffi for it, into a folder."""
+    """Download Debian's Python for arm64, and NumPy, tvm-ffi and CUDA's runtime for it, into a folder."""
     (folder / "packages").mkdir(parents=True)
     names = [f"{name}:arm64" for name in DEBIAN.split()]
     subprocess.run(["apt-get", "download", "-qq", *names], cwd=folder / "packages", check=True)
