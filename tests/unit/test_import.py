@@ -161,7 +161,7 @@ def test_the_block_is_what_launch_bounds_say(tmp_path: Path, without_cuda: None)
 
 GRID = """\
 namespace cooperative_groups {
-struct grid_group { __device__ void sync() const; };
+struct grid_group { __device__ void sync() const; __device__ int rank() const; };
 struct thread_block { __device__ void sync(); };
 __device__ grid_group this_grid();
 template <class G> __device__ void sync(const G &group);
@@ -172,7 +172,7 @@ template <class T> __device__ void wait(T *x) { auto grid = cg::this_grid(); gri
 __global__ void method(float *x) { cg::this_grid().sync(); }
 __global__ void function(float *x) { cg::sync(cg::this_grid()); }
 template <class T> __global__ void called(T *x) { wait(x); }
-__global__ void block(float *x) { cg::thread_block().sync(); cg::this_grid(); x[0] = given[1]; }
+__global__ void block(float *x) { cg::thread_block().sync(); x[cg::this_grid().rank()] = given[1]; }
 __global__ void __cluster_dims__(2, 1, 1) clustered(float *x) {}
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -135,3 +136,19 @@ def test_what_is_registered_for_a_gpu_leaves_no_stream_behind(registered: list[A
         (kernel.function, ["args", "rets"], "cpu"),
         (("guarded", kernel.function), ["args", "rets"], "gpu"),
     ]
+
+
+def test_threads_that_use_a_kernel_at_once_register_it_once(registered: list[Any], monkeypatch) -> None:
+    entry, others = entry_of(described("x y")), list[threading.Thread]()
+
+    def register(*given: Any, **more: Any) -> None:
+        registered.append(given)
+        if not others:
+            others.append(threading.Thread(target=kernel_of, args=(entry,)))
+            others[0].start()
+            others[0].join(0.2)  # it waits for this one
+
+    monkeypatch.setattr(jax_tvm_ffi, "register_ffi_target", register)
+    kernel_of(entry)
+    others[0].join()
+    assert len(registered) == 1
