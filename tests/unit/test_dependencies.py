@@ -15,6 +15,8 @@ from kernelwright.core.dependencies import (
     path_of,
     present_digest,
 )
+from kernelwright.core.errors import DefinitionError, Where
+from kernelwright.toolchain.package_folder import package_folder
 
 NAMES = {
     "project/kernels/a.h": "kernels/a.h",
@@ -72,6 +74,16 @@ def test_any_other_file_has_its_absolute_path_and_the_folder_of_a_package_is_the
 def test_what_is_in_no_package_is_absent(site: Path, tmp_path: Path, name: str) -> None:
     assert present_digest(tmp_path, name) == ""
     path_of(tmp_path, name)
+
+
+def test_the_folder_of_a_package_is_found_and_one_that_no_package_has_is_an_error(site: Path) -> None:
+    assert package_folder("package:acme/include", Where("k")) == site / "acme/include"
+    with pytest.raises(DefinitionError) as caught:
+        package_folder("package:nowhere/include", Where("k"), "sources")
+    assert str(caught.value) == (
+        "k: sources names 'nowhere/include', and no installed package has that folder\n  remedy: install the package "
+        "that has nowhere, or mend the name: folders of packages are looked for in sys.path"
+    )
 
 
 def test_folders_and_surroundings_have_digests_too(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
