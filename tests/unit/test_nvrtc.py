@@ -600,3 +600,21 @@ def test_no_nvrtc_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_machine_code_is_that_of_nvcc_with_addresses_of_shared_memory_as_wide(bench: Bench) -> None:
     ours, theirs = bench.compile(*SAME_AS_NVRTC, arch="sm_90a", pch=True)[1], by_nvcc(bench, "sm_90a", *SAME_AS_NVRTC)
     assert machine_code(ours) == machine_code(theirs) and machine_code(ours)
+
+
+def test_the_newest_release_is_found_or_the_one_that_is_asked_for(tmp_path, monkeypatch):
+    """PyTorch for CUDA 12 brings an NVRTC as well, in a folder whose name sorts behind that of CUDA 13."""
+    folders = [tmp_path / f"nvidia/{name}/lib" for name in ("cudnn", "cuda_nvrtc", "cu13")]
+    for folder, release in zip(folders, ("", "12.8", "13.0"), strict=True):
+        folder.mkdir(parents=True)
+        for name in (f"libnvrtc.so.{release[:2]}", f"libnvrtc-builtins.so.{release}") if release else ():
+            (folder / name).touch()
+    monkeypatch.setattr(nvrtc_library, "in_wheels", lambda name: folders)
+    old, new = folders[1] / "libnvrtc.so.12", folders[2] / "libnvrtc.so.13"
+    assert find_nvrtc({}) == find_nvrtc({}, "13.0") == new and find_nvrtc({}, "12.8") == old
+    with pytest.raises(ToolchainError, match=r"no NVRTC of CUDA 12\.9 \(there is that of 13\.0, 12\.8\)"):
+        find_nvrtc({}, "12.9")
+    beside = nvrtc_library.header_folders(str(include_beside(old)), "$X")
+    assert beside == ["$X", "$X/../../cuda_nvcc/include", "$X/../../cuda_cccl/include"]
+    assert include_beside(old) == tmp_path / "nvidia/cuda_runtime/include"
+    assert nvrtc_library.header_folders(str(include_beside(new)), "$X") == ["$X", "$X/cccl"]

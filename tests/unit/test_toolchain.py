@@ -67,6 +67,26 @@ def test_setting_wins_over_wheels_and_these_over_cuda_home_and_that_over_path(tm
     assert "pip install 'kernelwright[cuda]'" in caught.value.remedy and "targets = llvm" in caught.value.remedy
 
 
+def test_nvcc_of_a_release_is_found_by_the_headers_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for release in ("12.4", "13.0"):
+        include = tmp_path / release / "include"
+        include.mkdir(parents=True)
+        number = {"12.4": 12040, "13.0": 13000}[release]
+        (include / "cuda_runtime_api.h").write_text(f"#define CUDART_VERSION  {number}\n")
+        (tmp_path / release / "bin").mkdir()
+        program = tmp_path / release / "bin/nvcc"
+        program.write_text("#!/bin/sh\nexit 1\n")  # it is not asked
+        program.chmod(0o755)
+    wheels, home = tmp_path / "13.0/bin/nvcc", {"CUDA_HOME": str(tmp_path / "12.4")}
+    monkeypatch.setattr(nvcc_module, "in_wheels", lambda name: [wheels])
+    assert find_nvcc("", home, "12.4") == str(tmp_path / "12.4/bin/nvcc")
+    assert find_nvcc("", home, "13.0") == find_nvcc("", home) == str(wheels)
+    assert find_nvcc("", {"PATH": str(tmp_path / "12.4/bin")}, "12.4") == str(tmp_path / "12.4/bin/nvcc")
+    with pytest.raises(ToolchainError, match=r"no nvcc of CUDA 12\.8 \(there is that of 13\.0, 12\.4\)") as caught:
+        find_nvcc("", home, "12.8")
+    assert 'cuda = ["nvrtc-12.8", ...]' in (caught.value.remedy or "")
+
+
 @pytest.mark.parametrize("is_wrapped", [False, True])
 @pytest.mark.parametrize(
     ("place", "parts", "message", "package"),

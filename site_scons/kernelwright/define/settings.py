@@ -284,23 +284,23 @@ class Settings:
     @property
     def of_each_toolkit(self) -> tuple[Settings, ...]:
         """The same settings with each CUDA toolkit, in the order in which they are named; itself, if none is."""
-        if not self.cuda or "cuda" not in self.targets:
-            return (self,)
-        parsed = ((match[2], match[1]) for match in map(TOOLKIT.fullmatch, self.cuda) if match)
-        return tuple(
-            replace(self, cuda=(release,), cuda_compiler=compiler or self.cuda_compiler) for release, compiler in parsed
-        )
+        chosen = [replace(self, cuda=(one[2],), cuda_compiler=one[1] or self.cuda_compiler) for one in self._named]
+        return tuple(chosen) or (self,)
+
+    @property
+    def _named(self) -> list[re.Match[str]]:
+        """The CUDA toolkits: compiler, if it is said, and release."""
+        return [match for match in map(TOOLKIT.fullmatch, self.cuda) if match and "cuda" in self.targets]
 
     @property
     def toolkit(self) -> str:
         """The release of the CUDA toolkit, the first one if there are several; empty: any."""
-        return self.of_each_toolkit[0].cuda[0] if self.of_each_toolkit[0].cuda else ""
+        return next((one[2] for one in self._named), "")
 
     @property
     def label(self) -> str:
         """What tells wheels of the toolkits from those of others: ``cu128``; empty: no toolkit is named."""
-        named = [one.cuda[0].replace(".", "") for one in self.of_each_toolkit if one.cuda and "cuda" in self.targets]
-        return "".join(f"cu{name}" for name in named)
+        return "".join(f"cu{one[2].replace('.', '')}" for one in self._named)
 
     def labelled(self, subject: str) -> str:
         """What a line about something calls it, with the label of the toolkit if one is named."""
