@@ -93,3 +93,11 @@ def test_an_error_of_a_function_names_the_config():
             lambda block: ["a.cu", Text("a.h", "int a;"), Text("a.h", f"int {'ab'[block - 1]};")][: block + 1],
             configs=grid(block=[1, 2]),
         )
+
+
+@pytest.mark.parametrize("name", ["../a.cu", "/a.cu", "gen/a.cu", "", "a\n.cu"])
+def test_no_record_can_have_a_text_written_elsewhere(name: str) -> None:
+    told = to_json(declared([Text("a.cu", "int a;")]))
+    told["sources"][EVERY][0]["path"] = name
+    with pytest.raises(ValueError, match="a text is called"):
+        from_json(KernelRecord, told)

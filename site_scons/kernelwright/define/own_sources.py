@@ -53,6 +53,11 @@ class OwnSource:
     path: str
     text: str | None = None
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for a text whose name is not that of a file: records are read back from anywhere."""
+        if self.text is not None and not NAME.fullmatch(self.path):
+            raise ValueError(f"a text is called {shown(self.path)}")
+
     @property
     def is_compiled(self) -> bool:
         """Whether a compiler makes an object of it. If not, it is a header."""
