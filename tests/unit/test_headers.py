@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 from kernelwright.core.dependencies import EDITED
-from kernelwright.core.errors import ToolchainError, Where
+from kernelwright.core.errors import DefinitionError, ToolchainError, Where
 from kernelwright.stages.compilation import included
+from kernelwright.stages.context import require_folders
 from kernelwright.toolchain.headers import (
     Search,
     can_include,
@@ -286,3 +288,24 @@ def test_a_run_depends_on_what_it_read_looked_for_in_vain_and_made(tmp_path: Pat
     read = ["kernels/a.h", "include/b.h"]
     found = included(tmp_path, read, job, time.time_ns() + 10**9, tmp_path / "build/x/device.cu")
     assert sorted(found) == ["include/b.h", "kernels/a.h", "kernels/b.h"] and found["kernels/b.h"] == ""
+
+
+def test_folders_of_headers_are_there_and_mean_the_same_in_another_checkout(tmp_path: Path) -> None:
+    inside, where = tmp_path / "kernels/include", Where("k", location="kernels/k.py:3")
+    inside.mkdir(parents=True)
+    require_folders({"include": inside, "/usr": Path("/usr")}, tmp_path, where)
+    for name, path, said in (
+        (
+            "inclde",
+            inside.with_name("inclde"),
+            "is no folder beside the definition\n  remedy: give paths relative to k",
+        ),
+        (
+            "/dev/null",
+            Path("/dev/null"),
+            "is no folder on this machine\n  remedy: give paths relative to kernels, or m",
+        ),
+        (str(inside), inside, "other checkouts of the project do not have\n  remedy: write 'include'"),
+    ):
+        with pytest.raises(DefinitionError, match=re.escape(f"includes names {name!r}, which {said}")):
+            require_folders({name: path}, tmp_path, where)
