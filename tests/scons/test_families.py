@@ -13,7 +13,7 @@ import pytest
 from kernelwright.core.errors import ToolchainError
 from kernelwright.toolchain import cross_compiler
 from kernelwright.toolchain.cross_compiler import find_cross_compiler
-from support.arm import CPUS, CROSS, CUDA, NO_ARM, NO_CROSS, has_arm, run_on_arm
+from support.arm import CPUS, CROSS, CUDA, NO_ARM, NO_CROSS, build_on_arm, can_build_on_arm, has_arm, run_on_arm
 from support.project import ADD, SCALE, SCONSTRUCT, Project
 
 pytestmark = [
@@ -144,6 +144,15 @@ def test_a_cpu_that_lacks_what_the_code_needs_is_told_so(project: Project) -> No
     assert "this CPU supports armv8-a, and variant dtype-float32 was built for neoverse-n1 only" in said
     said = run_on_arm(CALLS, project.folder, "build/aarch64", KERNELWRIGHT_CPU_LEVEL="x86-64")
     assert "KERNELWRIGHT_CPU_LEVEL is 'x86-64', expected armv8-a, neoverse-n1 or neoverse-v2" in said
+
+
+@pytest.mark.skipif(not can_build_on_arm(), reason=NO_ARM)
+def test_an_arm_machine_builds_and_checks_for_itself(tmp_path: Path) -> None:
+    """It takes some minutes, because qemu runs TVM."""
+    project = Project.of(tmp_path, '[tool.kernelwright]\ntargets = ["llvm"]\nworker_timeout = 900\n', add_one=ADD)
+    said = build_on_arm(project.folder, "-Q", "check")
+    assert "[ LOWER ] add_one/default neoverse-n1" in said and "[ CHECK ] add_one/default cpu" in said, said
+    assert {*map(machine_of, project.folder.glob("build/kernels/demo/add_one/*.so"))} == {183}
 
 
 OWN = """

@@ -418,6 +418,7 @@ device, and no arch was given
     "loaded('gpu').compile()": "kernels/gpu.py:6 gpu [settings]: gpu is to be compiled for CUDA only, this machine has",
     "loaded('gpu')(np.ones(2))": "kernels/gpu.py:6 gpu [settings]: gpu is to be compiled for CUDA only, this machine",
     "loaded('gpu').using(archs=['x86-64-v3']).compile()": "it is compiled for cuda",
+    "double.using(archs=['x86-64-v3', 'neoverse-n1']).compile()": "CPUs of the families x86_64 and aarch64, and what",
     "loaded('times').compile(dtypes='float32')": "times/dtypes-float32 [lower]: config key 'dtypes' is not a",
     "loaded('times').compile(factor=3.5j)": "kernels/times.py:6 times [lower]: ",
     "loaded('times').compile(factor=3)": "times/factor-3 [lower]: config {'factor': 3} gives no value for",

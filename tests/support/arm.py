@@ -12,6 +12,11 @@ import sys
 import zipfile
 from pathlib import Path
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 ROOT = os.environ.get("KERNELWRIGHT_ARM_ROOT", "")
 """The folder."""
 
@@ -36,6 +41,21 @@ libssl3 libstdc++6 libuuid1 python3.11 python3.11-minimal zlib1g
 """
 
 WHEELS = ("apache-tvm-ffi", "numpy", "typing_extensions", "nvidia-cuda-runtime==13.0.96")
+"""What tests need that run what is built."""
+
+BUILDING = "site-of-builds"
+"""The folder below ``ROOT`` with what builds need; Kernelwright itself is not in it."""
+
+PYTHON = """\
+#!/bin/sh
+exec {qemu} -L {root} {root}/usr/bin/python3.11 "$@"
+"""
+
+STARTED = """\
+{root}/{building}
+import sys; sys.executable = "{root}/python"
+"""
+"""What Python reads when it starts: processes that a build starts are run by qemu as well."""
 
 CUDA = f"{ROOT}/site"
 """The folder with CUDA's runtime for aarch64."""
@@ -60,6 +80,20 @@ def run_on_arm(program: str, folder: Path, path: str, arch: str = "neoverse-v2",
     return done.stdout if done.returncode == 0 else done.stderr
 
 
+def can_build_on_arm() -> bool:
+    """Whether tests can build on that machine."""
+    return has_arm() and CROSS is not None and Path(ROOT, BUILDING).is_dir()
+
+
+def build_on_arm(folder: Path, *arguments: str) -> str:
+    """What ``scons`` prints in a project on that machine; GNU's cross compiler is its C compiler."""
+    command = [f"{ROOT}/python", "-m", "SCons", *arguments, f"HOST_COMPILER={CROSS}"]
+    given = {"PYTHONPATH": str(Path(__file__).resolve().parents[2] / "site_scons"), "PATH": os.environ["PATH"]}
+    done = subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True, timeout=4 * TIMEOUT_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 def make_root(folder: Path) -> None:
     """Download Debian's Python for arm64, and NumPy, tvm-ffi and CUDA's runtime for it, into a folder."""
     (folder / "packages").mkdir(parents=True)
@@ -67,13 +101,27 @@ def make_root(folder: Path) -> None:
     subprocess.run(["apt-get", "download", "-qq", *names], cwd=folder / "packages", check=True)
     for package in folder.glob("packages/*.deb"):
         subprocess.run(["dpkg", "-x", package, str(folder)], check=True)
+    _download(folder, "site", "--no-deps", *WHEELS)
+    project = Path(__file__).resolve().parents[2] / "pyproject.toml"
+    with project.open("rb") as stream:
+        _download(folder, BUILDING, *tomllib.load(stream)["project"]["dependencies"])
+    (folder / "python").write_text(PYTHON.format(qemu=QEMU, root=folder))
+    (folder / "python").chmod(0o755)
+    started = folder / "usr/local/lib/python3.11/dist-packages/arm.pth"
+    started.parent.mkdir(parents=True)
+    started.write_text(STARTED.format(root=folder, building=BUILDING))
+
+
+def _download(folder: Path, place: str, *wanted: str) -> None:
+    """Unpack the wheels for aarch64 that pip finds."""
     platforms = [word for glibc in (17, 24, 27, 28) for word in ("--platform", f"manylinux_2_{glibc}_aarch64")]
-    options = ["--no-deps", "--only-binary=:all:", "--python-version=3.11", *platforms, "-d", f"{folder}/packages"]
-    subprocess.run([sys.executable, "-m", "pip", "download", "-q", *options, *WHEELS], check=True)
+    options = ["--only-binary=:all:", "--python-version=3.11", *platforms, "-d", f"{folder}/packages"]
+    subprocess.run([sys.executable, "-m", "pip", "download", "-q", *options, *wanted], check=True)
     for wheel in folder.glob("packages/*.whl"):
         with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(folder / "site")
+            archive.extractall(folder / place)
     shutil.rmtree(folder / "packages")
+    (folder / "packages").mkdir()
 
 
 if __name__ == "__main__":

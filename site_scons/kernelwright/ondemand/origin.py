@@ -217,6 +217,7 @@ def select_for(record: KernelRecord, settings: Settings, machine: Machine, given
         selection = select(record, settings)
         if not any(selection.archs.values()):
             raise _no_arch(record, settings)
+        _require_one_family(selection)
         return selection
     allowed = record.options.targets or settings.targets
     targets = tuple(target for target in settings.targets if target in allowed)
@@ -229,6 +230,16 @@ def select_for(record: KernelRecord, settings: Settings, machine: Machine, given
     own = selection.archs.get("cuda", ())
     compiled = tuple(dict.fromkeys(_best(own, number) for number in machine.cuda)) if own else None
     return replace(selection, compiled=compiled)
+
+
+def _require_one_family(selection: KernelSelection) -> None:
+    """Raise a SettingsError for archs of several families of CPUs: what is compiled on demand is one library."""
+    record = selection.record
+    families = dict.fromkeys(FAMILY_OF[arch] for arch in selection.archs.get("llvm", ()))
+    if len(families) > 1:
+        message = f"archs are for CPUs of the families {' and '.join(families)}, and what is compiled is one library"
+        where = Where(record.name, stage="settings", location=record.location)
+        raise SettingsError(message, where, "name archs of one family; scons builds for several")
 
 
 def _cpu(archs: Sequence[str], machine: Machine) -> list[str]:
