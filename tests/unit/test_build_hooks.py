@@ -79,6 +79,8 @@ def test_of_several_toolkits_the_wheel_of_the_first_is_given(project, scons):
     assert build.build_wheel("out", {"cuda": "nvrtc-12.8"}) == names[0]
     assert build.build_wheel("out", {"cuda": "nvrtc-12.8,13.0", "cuda_wheels": "one"}) == names[2]
     assert build.prepare_metadata_for_build_wheel("out") == "demo-1.0+cu130.dist-info"
+    unlabelled = {"cuda": "nvrtc-12.8", "cuda_label": "no"}
+    assert build.prepare_metadata_for_build_wheel("out", unlabelled) == "demo-1.0.dist-info"
 
 
 @pytest.mark.parametrize("status", [1, 2, -9])

@@ -125,6 +125,7 @@ def test_with_an_older_driver_the_wheel_for_it_runs_and_the_other_one_names_both
         ("nvrtc-12.8", "nvcc-12.4", ["no nvcc of CUDA 12.4 (there is that of 13.0)", 'cuda = ["nvrtc-12.4", ...]']),
         ("nvrtc-12.8", "nvrtc-12.9", ["no NVRTC of CUDA 12.9", "'nvidia-cuda-nvrtc-cu12==12.9.*'"]),
         ("nvrtc-12.8", "nvrtc-13.0", ["cuda has two toolkits of CUDA 13.0: 13.0 and nvrtc-13.0"]),
+        (TWO, f'{TWO}cuda_label = "no"\n', ["would give the wheels of 13.0 and nvrtc-12.8 one name"]),
         ("nvrtc-12.8", "12", ["cuda has '12'", "write releases such as 13.0, or nvrtc-12.8"]),
         (
             '"sm_70", ',

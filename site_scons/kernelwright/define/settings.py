@@ -172,6 +172,11 @@ class Settings:
         "each",
         "with several toolkits; each: a wheel for each; one: one with code for each arch of the first that knows it",
     )
+    cuda_label: str = _setting(
+        choice("yes", "no"),
+        "yes",
+        "whether versions of wheels end with the toolkits that cuda names, as 1.0+cu128; no: for an index such as PyPI",
+    )
     nvcc: str = _setting(
         TEXT, "", "nvcc, a path or a name; empty: that of the PyPI packages, else CUDA_HOME's, else the one on PATH"
     )
@@ -418,6 +423,10 @@ def merge(layers: Iterable[tuple[str, Mapping[str, Any]]], known_backends: Itera
                 require_known("backend", value, tuple(known_backends), where)
             values[name] = value
     settings = Settings(**values)
+    if settings.cuda_label == "no" and len(settings.toolkits) > 1:
+        message = f"cuda_label = 'no' would give the wheels of {' and '.join(settings.cuda)} one name"
+        remedy = 'write cuda_label = "yes", or cuda_wheels = "one", or name one toolkit'
+        raise SettingsError(message, Where(stage="settings"), remedy)
     if settings.split != "none" and "cuda" not in settings.targets:
         remedy = "add the target cuda, or write split = none; on the command line: SPLIT=none"
         raise SettingsError(f"split = {settings.split!r} without the target cuda", Where(stage="settings"), remedy)
