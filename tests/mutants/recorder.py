@@ -18,8 +18,6 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-import pytest
-
 FOLDER = Path("THE_FOLDER")
 """Where the notes are; ``sample.py`` replaces the text."""
 ROOM = 4096
@@ -106,29 +104,35 @@ threading.settrace(RECORDER)
 os.register_at_fork(after_in_child=RECORDER.forget)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: Any) -> None:
     path = FOLDER / f"{os.getpid()}.test"
     path.write_bytes(bytes(ROOM))
     RECORDER.test = shared(path)
+    config.pluginmanager.register(hooks())
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
-    RECORDER.begin(f"setup\t{item.nodeid}")
-    return (yield)
+def hooks() -> object:
+    """What pytest calls. Only its own process imports it: what a worker has imported is no dependency of definitions."""
+    import pytest
 
+    class Hooks:
+        @pytest.hookimpl(wrapper=True)
+        def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
+            RECORDER.begin(f"setup\t{item.nodeid}")
+            return (yield)
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    RECORDER.begin(f"call\t{item.nodeid}")
-    return (yield)
+        @pytest.hookimpl(wrapper=True, tryfirst=True)
+        def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+            RECORDER.begin(f"call\t{item.nodeid}")
+            return (yield)
 
+        @pytest.hookimpl(wrapper=True)
+        def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[Any]:
+            began = time.monotonic()
+            try:
+                return (yield)
+            finally:
+                with (FOLDER / "times").open("a") as file:
+                    file.write(f"{item.nodeid}\t{time.monotonic() - began:.3f}\n")
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
-    began = time.monotonic()
-    try:
-        return (yield)
-    finally:
-        with (FOLDER / "times").open("a") as file:
-            file.write(f"{item.nodeid}\t{time.monotonic() - began:.3f}\n")
+    return Hooks()
