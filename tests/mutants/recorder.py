@@ -112,7 +112,7 @@ def pytest_configure(config: Any) -> None:
 
 
 def hooks() -> object:
-    """What pytest calls. Only its own process imports it: what a worker has imported is no dependency of definitions."""
+    """What pytest calls. Only its own process imports it: what a worker imports is no dependency of a definition."""
     import pytest
 
     class Hooks:
