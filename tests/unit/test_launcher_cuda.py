@@ -239,7 +239,7 @@ def test_host_code_of_the_authors_runs_in_the_context_of_its_stream(machine: Mac
     checks = "int32_t ENTRY(void *self, void *arguments, int32_t count, void *result) { return 0; }\n"
     for name, text in (
         ("host.c", checks.replace("ENTRY", data["entry"])),
-        ("own.c", f"int {own_symbol('launch')}(void) {{ return 0; }}\n"),
+        ("own.c", f"int {own_symbol('launch', '')}(void) {{ return 0; }}\n"),
     ):
         (folder / "own").mkdir(exist_ok=True)
         (folder / "own" / name).write_text(text)
