@@ -145,7 +145,7 @@ def provider_files(built: BuiltFiles, project: Project, source: Source, arch: st
         "package": built.name,
         "arch": arch,
         "version": project.version,
-        "driver": version_text(max(driver for data in content.values() for driver in drivers_of(data).values())),
+        "driver": version_text(max((d for data in content.values() for d in drivers_of(data).values()), default=0)),
         "kernelwright": VERSION,
         "source": source.as_json(),
         "files": {name: listed(data) for name, data in sorted(content.items())},
