@@ -98,7 +98,8 @@ def test_an_edit_makes_device_code_once_again_and_removal_of_a_family_leaves_the
     assert all("aarch64" in stage for stage in back.stages if stage.startswith(("GLIBC", "LAUNCHER"))), back.output
     own = project.scons("-j2", "ARCHS=x86-64-v3")
     assert "aarch64" not in own.output and project.files("build/demo/_lib") == before
-    project.scons("-c")
+    cleaned = project.scons("-c")
+    assert "Could not remove" not in cleaned.output
     assert not (project.folder / "build/aarch64/demo").exists() and not (project.folder / "build/demo").exists()
 
 

@@ -56,7 +56,7 @@ def add_cleaning(package: Package) -> Any:
     _clean(package, "wheel", wheel)
     manifest = package.env.Command(package.folder.File("manifest.json"), [], "")
     single = [str(package.run.top / "build" / name) for name in (".kernelwright", *SINGLE_FILES)]
-    package.env.Clean(manifest, [*folders, wheel, *single])
+    package.env.Clean(manifest, [*folders, wheel, *([] if package.first else single)])
     return manifest
 
 
