@@ -15,6 +15,7 @@ import numpy
 import pytest
 from kernelwright.ondemand import watched
 from kernelwright.ondemand.build import Compiled
+from kernelwright.ondemand.eager import _exact_key, _key, _key_with_strides
 from kernelwright.ondemand.loaded import KernelLoader
 from kernelwright.ondemand.reached import Reached, reached_by
 from kernelwright.package.manifest import sealed_document
@@ -95,3 +96,14 @@ def test_what_a_function_has_around_it_is_compared(change: Callable[..., object]
     assert reached.doubt is None and reached.is_current()
     change(names)
     assert not reached.is_current()
+
+
+def test_what_decides_which_variant_fits_is_in_the_key_of_an_argument() -> None:
+    x = numpy.zeros((2, 4), "float32")
+    wide = numpy.zeros((2, 8), "float32")[:, :4]
+    kinds = [x, x.T, x[0], x.astype("float16"), numpy.float32(0), numpy.zeros((), "float32"), 1, 1.0, None]
+    assert len({_key(each) for each in kinds}) == len(kinds)
+    assert _key(x) == _key(x + 1) == _key(wide) and _key(1) == _key(2)
+    for key in (_exact_key, _key_with_strides):
+        assert len({key(each) for each in (*kinds, wide)}) == len(kinds) + 1 and key(x) == key(x + 1)
+    assert len({_exact_key(each) for each in (1, 2, numpy.int32(2), numpy.int64(2))}) == 4
