@@ -26,7 +26,7 @@ NOT_HERE = (
         "too old",
     ),
     *("there is a GPU", "levels of x86-64", "the variant is built", "checked where records", "no cases in", "nginx"),
-    *("that environment has no", "KERNELWRIGHT_DRILLS", "chromium", "root may", "clang is not installed"),
+    *("that environment has no", "KERNELWRIGHT_DRILLS", "chromium", "root may", "clang is not installed", "aarch64"),
 )
 """What reasons say of things that ``.ci/run`` does not install, or cannot where it is not root."""
 
