@@ -112,6 +112,9 @@ KERNELS: dict[str, list[dict[str, Any]]] = {
 }
 """Kernel -> what signature.json says of its variants."""
 
+MISSING = {"masked": [{"kernel": "masked", "archs": ["sm_80"], "stage": "nvcc", "error": "large"}]}
+"""Kernel -> what a manifest says that it lacks."""
+
 
 def outputs_of(name: str) -> list[str]:
     """The names of a kernel's outputs."""
@@ -130,7 +133,7 @@ def signatures_of(name: str) -> list[dict[str, Any]]:
 def entry_of(name: str) -> dict[str, Any]:
     """What the manifest would say."""
     variants = [{**variant, "units": [{"target": "llvm"}]} for variant in KERNELS[name]]
-    return {"variants": variants, "outputs": outputs_of(name)}
+    return {"variants": variants, "outputs": outputs_of(name), "missing": MISSING.get(name, [])}
 
 
 class Large(FakeTensor):

@@ -208,14 +208,3 @@ def test_least_and_greatest_of_symbolic_sizes_are_asked_of_them(size, result):
     kernel = Signatures("k", {"variants": [{"slug": "s", "arguments": arguments, "symbols": {"n": "int32"}}]})
     ((dtype, (found,)),) = kernel.choose([Described("float32", (Unknown("n"), 2))]).outputs()
     assert (dtype, str(found)) == ("float32", result)
-
-
-def test_what_a_variant_lacks_is_told_with_every_error():
-    entry = entry_of("saxpy") | {
-        "missing": [{"kernel": "saxpy", "archs": ["sm_80"], "stage": "nvcc", "error": "large"}]
-    }
-    with pytest.raises(
-        TypeError, match=r"kernel 'saxpy': takes 4 arguments \(alpha, x, y, \[z\]\), or 3 with"
-    ) as caught:
-        Signatures("saxpy", entry).choose([])
-    assert "large" in str(caught.value)
