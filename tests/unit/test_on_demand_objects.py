@@ -58,7 +58,9 @@ def test_a_call_reads_a_file_again_until_its_stamp_is_older_than_the_clock_is_ex
         assert watch.is_current() != is_seen
 
 
-def test_a_call_sees_that_packages_are_looked_for_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_sees_that_packages_are_looked_for_elsewhere_and_what_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for place in ("first", "second"):
         (tmp_path / place / "acme_p").mkdir(parents=True)
         (tmp_path / place / "acme_p/a.h").write_text(place)
@@ -66,6 +68,10 @@ def test_a_call_sees_that_packages_are_looked_for_elsewhere(tmp_path: Path, monk
     monkeypatch.syspath_prepend(str(tmp_path / "second"))
     watch, name = watched.Watch(tmp_path, Reached()), "/package:acme_p//a.h"
     watch.rely_on({name: sha256(b"second").hexdigest()})
+    assert watch.settle() and watch.is_current()
+    with monkeypatch.context() as forgotten:
+        forgotten.setattr(watched.SESSIONS, "generation", -1)
+        assert not watch.is_current() and not watch.settle()
     assert watch.settle() and watch.is_current()
     monkeypatch.syspath_prepend(str(tmp_path / "first"))
     assert not watch.is_current()
