@@ -144,6 +144,17 @@ def test_a_mistake_is_told_with_its_line_and_costs_only_its_config(project):
     assert [variant["slug"] for variant in made["variants"]] == ["scale-3", "scale-5"]
 
 
+def test_a_file_beside_a_source_that_hides_a_text_is_an_error(project):
+    project.write("kernels/config.inc", "#define SCALE 1000\nint part();\n")
+    run = project.scons("run", ok=False)
+    assert (
+        "kernels/numbers.cc includes the file 'config.inc' beside it, which hides the Text of this name" in run.output
+    )
+    (project.folder / "kernels/config.inc").unlink()
+    project.scons()
+    assert project.python(CALLS) == "[40, 60, 80] [1, 2] 1\n"
+
+
 def test_a_script_and_the_database_of_compilers_name_the_text(built):
     texts = list(built.folder.glob("build/**/_objects/part.cc-*/part.cc"))
     (script, *_) = built.folder.glob("build/**/_objects/compile_part.cc-*.sh")

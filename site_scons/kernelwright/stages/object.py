@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..core.dependencies import IN_PACKAGE
+from ..core.dependencies import IN_PACKAGE, path_of
 from ..core.errors import DefinitionError, SettingsError, Where
 from ..core.request import ASIDE, digest
 from ..package.device_code import is_for_cpu
@@ -61,6 +61,7 @@ class ObjectCompilation(Compilation[ObjectJob]):
         begun = time.time_ns()
         done = compile_object(self.real, self.nvcc, self.host_compiler, scratch, stage.tools, self.job)
         self._require_object(scratch / self.job.outputs[0], stage.where)
+        self._require_texts({*map(os.path.basename, self.texts)}, done.headers, stage)
         self.note(done, begun, stage, *map(Path, self.texts))
 
     def _require_source(self, where: Where) -> None:
@@ -77,6 +78,20 @@ class ObjectCompilation(Compilation[ObjectJob]):
         if not made.is_file() or not is_for_cpu(made.read_bytes()):
             remedy = "leave out flags that have nvcc make something else, such as -E, -cubin or -clean"
             raise DefinitionError(f"nvcc made no object of {self.real.shown}", where, remedy)
+
+    def _require_texts(self, names: set[str], read: Sequence[str], stage: StageRun) -> None:
+        """Raise a DefinitionError if a file beside the source hid a text: compilers look there before all folders.
+
+        Arguments:
+            names: those of the texts.
+            read: names of the files that were read, as ``CompiledCode.headers`` has them.
+        """
+        paths = {path_of(stage.run.top, name) for name in read}
+        for path in sorted(paths.difference(map(Path, self.texts))):
+            beside = path.parent == (self.real.folder / self.real.source).parent and path.name in names
+            if beside and not any(other.name == path.name for other in paths.intersection(map(Path, self.texts))):
+                message = f"{self.real.shown} includes the file {path.name!r} beside it, which hides the Text"
+                raise DefinitionError(f"{message} of this name", stage.where, "give one of them another name")
 
 
 @dataclass(frozen=True)
