@@ -215,6 +215,15 @@ def test_the_best_candidate_of_each_size_is_chosen_and_a_second_run_gives_the_sa
     assert answers(tuned) == ["fast", "wide"] and len(tuned.lines) > len(lines.splitlines())
 
 
+def test_without_compile_on_demand_no_candidate_counts_as_one_that_failed(tuned: Tuned) -> None:
+    tuned.demand.run(f"kw.load({str(tuned.file)!r}).double.compile()")
+    said = tuned.demand.run(
+        COMMAND.format(arguments=["tune", "double"]), env=tuned.variables() | {"KERNELWRIGHT_JIT": "off"}, ok=False
+    )
+    assert "double [tune]: tuning compiles candidates, and compile on demand is off" in said.stderr
+    assert not list(tuned.folder.glob("tuning/*")) and not list(tuned.folder.glob("build/tune/**/log.txt"))
+
+
 def test_candidates_that_fail_in_any_way_are_out_with_their_logs(tuned: Tuned) -> None:
     tuned.points("slow", "crashes", "fast", "wrong", "late", "raises", "hangs")
     said = tuned.tune(limit_s=10)

@@ -17,7 +17,7 @@ from ..define.divisible import rounded_up
 from ..define.space import Point
 from ..define.tuning import Evidence, TableDevice, TableFile, same
 from ..ondemand.files import origin_in
-from ..ondemand.options import Options
+from ..ondemand.options import OFF, Options
 from ..ondemand.origin import job_of
 from ..processes.protocol import CostRequest
 from ..runtime.tables import Rules
@@ -119,6 +119,10 @@ class Tuner:
         if not self.choices:
             self._refuse()
         job = job_of(self.origin, self.choices[0].candidates(device.target)[0], self._options)
+        if job.jit == OFF:  # what cannot be compiled would count as a candidate that failed
+            where = Where(request.kernel, stage="tune", location=self.origin.record.location)
+            message = "tuning compiles candidates, and compile on demand is off"
+            raise SettingsError(message, where, "set KERNELWRIGHT_JIT=on for this command")
         archs = job.selection.compiled or job.selection.archs[device.target]
         self.arch = device.arch(archs) if device.target == "cuda" else job.selection.archs["llvm"][0]
         tools = job.tools.data
