@@ -98,9 +98,11 @@ def test_an_edit_makes_device_code_once_again_and_removal_of_a_family_leaves_the
     assert all("aarch64" in stage for stage in back.stages if stage.startswith(("GLIBC", "LAUNCHER"))), back.output
     own = project.scons("-j2", "ARCHS=x86-64-v3")
     assert "aarch64" not in own.output and project.files("build/demo/_lib") == before
-    cleaned = project.scons("-c")
-    assert "Could not remove" not in cleaned.output
-    assert not (project.folder / "build/aarch64/demo").exists() and not (project.folder / "build/demo").exists()
+    project.write("build/cu128/aarch64/demo/__init__.py", "")
+    project.write("build/cu128/notes/__init__.py", "")
+    assert "Could not remove" not in project.scons("-c", "ARCHS=x86-64-v3").output
+    left = [path.relative_to(project.folder / "build").as_posix() for path in project.folder.glob("build/**/*.*")]
+    assert left == ["cu128/notes/__init__.py"], "what settings do not name any more is cleaned, and no more than that"
 
 
 def test_bytes_depend_neither_on_the_folder_nor_on_what_runs_at_once(project: Project, tmp_path: Path) -> None:
@@ -263,10 +265,11 @@ def test_without_a_setting_gnu_s_compiler_is_taken_and_else_zig_s(
             assert "for aarch64, " in caught.value.message and "kernelwright[cross]" in str(caught.value.remedy)
 
 
-def test_a_package_cannot_have_the_name_of_a_family(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["aarch64", "cu128"])
+def test_a_package_cannot_have_the_name_of_a_folder_of_a_family_or_a_toolkit(tmp_path: Path, name: str) -> None:
     project = Project.of(tmp_path, SETTINGS, add_one=ADD)
-    project.replace("SConstruct", '"demo"', '"aarch64"')
-    assert "aarch64 are folders of the build" in project.scons(ok=False).output
+    project.replace("SConstruct", '"demo"', f'"{name}"')
+    assert "aarch64, cu128 and the like are folders of the build" in project.scons(ok=False).output
 
 
 @pytest.mark.skipif(not ZIG.is_dir(), reason="needs the extra cross: pip install ziglang")

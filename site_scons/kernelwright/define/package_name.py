@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import re
 import sys
 
 from ..core.arch import FAMILIES
@@ -10,6 +11,9 @@ from ..core.errors import SettingsError, Where
 
 BUILD_FOLDERS = ("kernels", "check", "wheels", *FAMILIES)
 """Folders beside the packages in the build folder."""
+
+LABEL = r"cu[0-9]+"
+"""How those folders are called that are for one of several CUDA toolkits."""
 
 _OF_OTHERS = """
 IPython OpenSSL PIL absl accelerate aiohttp anyio apex attr attrs babel bs4 certifi cffi chardet charset_normalizer
@@ -54,8 +58,8 @@ def check_package_name(name: str, where: Where) -> None:
     top = name.split(".")[0]
     if not is_importable(name):
         raise SettingsError(f"package is {name!r}, which Python cannot import", where, "use a Python identifier")
-    if top in BUILD_FOLDERS:
-        folders = ", ".join(BUILD_FOLDERS)
+    if top in BUILD_FOLDERS or re.fullmatch(LABEL, top):
+        folders = ", ".join([*BUILD_FOLDERS, "cu128 and the like"])
         raise SettingsError(f"package is {name!r}, but {folders} are folders of the build", where, "use another name")
     if top in TAKEN:
         message = f"package is {name!r}, which would take the place of the module {top!r}"

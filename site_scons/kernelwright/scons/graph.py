@@ -16,10 +16,11 @@ import SCons.Script
 import SCons.Util
 
 from .. import frontends
-from ..core.arch import image_file
+from ..core.arch import FAMILIES, image_file
 from ..core.errors import KernelwrightError
 from ..core.pipeline import LISTINGS
 from ..core.shard import shard_of
+from ..define.package_name import LABEL
 from ..define.settings import Settings
 from ..stages import commands
 from ..stages.package import Assembly, Part, backends_of
@@ -42,7 +43,8 @@ SINGLE_FILES = ("trace.json", "report.html", "compile_commands.json")
 def add_cleaning(package: Package) -> Any:
     """Add nodes for ``scons -c``. They need no discovery, because whole folders are removed."""
     wheel, folders = package.wheels.Dir(package.settings.package), (package.work, package.folder, package.checks)
-    package.run.require_folders(folder.get_abspath() for folder in (*folders, wheel))
+    others = [str(folder) for folder in _of_other_settings(package)]
+    package.run.require_folders([*(folder.get_abspath() for folder in (*folders, wheel)), *others])
     work = Path(package.work.get_abspath())
     for folder in work.glob("*"):
         _clean(package, folder.name, package.work.Dir(folder.name))
@@ -56,8 +58,17 @@ def add_cleaning(package: Package) -> Any:
     _clean(package, "wheel", wheel)
     manifest = package.env.Command(package.folder.File("manifest.json"), [], "")
     single = [str(package.run.top / "build" / name) for name in (".kernelwright", *SINGLE_FILES)]
-    package.env.Clean(manifest, [*folders, wheel, *([] if package.first else single)])
+    package.env.Clean(manifest, [*folders, wheel, *([] if package.first else [*single, *others])])
     return manifest
+
+
+def _of_other_settings(package: Package) -> list[Path]:
+    """The folders of the package for CUDA toolkits and families of CPUs, also those that settings no longer name."""
+    base, name = Path(package.base.get_abspath()), package.settings.package
+    places = [path for path in base.glob("*") if re.fullmatch(LABEL, path.name) or path.name in FAMILIES]
+    places += [path / family for path in places for family in FAMILIES]
+    below = (f"kernels/{name}", name.replace(".", "/"), f"check/{name}", f"wheels/{name}")
+    return [folder for place in places for folder in map(place.joinpath, below) if folder.is_dir()]
 
 
 def _clean(package: Package, alias: str, folder: Any, files: Sequence[str] | None = None) -> None:

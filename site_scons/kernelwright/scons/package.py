@@ -231,6 +231,7 @@ class Package:
         self.env.CacheDir(None)
         base = _base_folder(env)
         run.tree.bases.add(base.get_abspath())
+        self.base = base
         for part in filter(None, (place, self.family)):
             base = base.Dir(part)
         self.work = base.Dir("kernels").Dir(settings.package)
