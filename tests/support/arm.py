@@ -17,7 +17,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-ROOT = os.environ.get("KERNELWRIGHT_ARM_ROOT", "")
+ROOT = os.environ.get("KERNELWRIGHT_TEST_ARM_ROOT", "")
 """The folder."""
 
 QEMU = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
@@ -27,7 +27,7 @@ CROSS = shutil.which("aarch64-linux-gnu-gcc")
 NO_CROSS = "needs GNU's C compiler for aarch64: apt-get install gcc-aarch64-linux-gnu"
 """Why tests that build for aarch64 are skipped."""
 
-NO_ARM = "needs qemu-aarch64 and KERNELWRIGHT_ARM_ROOT, see tests/support/arm.py"
+NO_ARM = "needs qemu-aarch64 and KERNELWRIGHT_TEST_ARM_ROOT, see tests/support/arm.py"
 """Why tests that run what was built are skipped."""
 
 CPUS = {"armv8-a": "cortex-a57", "neoverse-n1": "neoverse-n1", "neoverse-v2": "max"}
