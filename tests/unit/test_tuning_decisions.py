@@ -422,7 +422,7 @@ def test_timings_of_other_devices_tools_and_ways_to_measure_are_kept_apart(monke
         selection = SimpleNamespace(compiled=None, archs={"llvm": ("x86-64-v3",), "cuda": ("sm_90a",)})
         monkeypatch.setattr(tuner, "usable_cpus", lambda: cpus)
         monkeypatch.setattr(tuner, "origin_in", lambda *given: SimpleNamespace(record=record))
-        monkeypatch.setattr(tuner, "job_of", lambda *given: SimpleNamespace(tools=tools, selection=selection))
+        monkeypatch.setattr(tuner, "job_of", lambda *given: SimpleNamespace(tools=tools, selection=selection, jit="on"))
         device = Device(**{"spec": "cpu", "name": "EPYC", "count": 4, **other})
         found = tuner.Tuner(tuner.Request(Path("k.py"), "gemm", device, policy=Policy(rounds=rounds)), Progress())
         return found.key(made, made, {}).made_with
