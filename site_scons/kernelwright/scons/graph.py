@@ -132,11 +132,11 @@ class PackageGraph:
         if run.shards.only_merged:
             kernels = self.definitions.kernels
             run.shards.require_all(package.label, package.key, kernels, package.stages)
-        self.nodes = self._add_shard(settling) if run.shards.shard else self.assemble(settling)
+        result = self._add_shard(settling) if run.shards.shard else self.assemble(settling)
         add_targets(package, self.definitions, settling, files)
         self._look_ahead()
         run.settle.append(lambda: settling.write(self.definitions, self.assembly.copies if self.assembly else {}))
-        return self.nodes
+        return result
 
     def _look_into(self, files: Sequence[str], settling: Settling) -> None:
         """Make the stages of the kernels in some definition files and, with ``-k``, a stage that fails for each error.
