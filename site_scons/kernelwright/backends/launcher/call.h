@@ -326,6 +326,22 @@ KW_COLD int kw_check_outputs(const kw_signature *signature, const kw_call *call)
   return 0;
 }
 
+/* What only tensors with declared strides are checked for, if they have elements. */
+KW_COLD int kw_check_strided(const kw_signature *signature, kw_call *call, int32_t position, int64_t limit) {
+  const DLTensor *tensor = call->tensors[position];
+  if (kw_check_span(&signature->arguments[position], tensor, limit)) return -1;
+  if (kw_ranks_match(signature, call) && kw_check_strides(signature, call, position)) return -1;
+  call->adapted |= kw_has_size_of_one(tensor);
+  return 0;
+}
+
+/* Compares the sizes and strides that a device function gets in less than 64 bits. */
+KW_COLD int kw_check_all_limited(const kw_signature *signature, const kw_call *call) {
+  for (int32_t i = 0; i < signature->num_limited && kw_ranks_match(signature, call); ++i)
+    if (kw_check_limited(call, &signature->limited[i])) return -1;
+  return 0;
+}
+
 KW_HOT int kw_check(const kw_signature *signature, kw_call *call) {
   int64_t limit = signature->int32_sizes ? KW_INT32_LIMIT : INT64_MAX;
   bool large = false; /* some size or stride may not fit 32 bits */
@@ -336,11 +352,7 @@ KW_HOT int kw_check(const kw_signature *signature, kw_call *call) {
       int64_t elements = kw_count_within(tensor, limit);
       large |= elements > INT32_MAX || argument->strided;
       call->adapted |= tensor->byte_offset != 0;
-      if (elements > 0 && argument->strided) {
-        if (kw_check_span(argument, tensor, limit)) return -1;
-        if (kw_ranks_match(signature, call) && kw_check_strides(signature, call, i)) return -1;
-        call->adapted |= kw_has_size_of_one(tensor);
-      }
+      if (__builtin_expect(argument->strided, 0) && elements > 0 && kw_check_strided(signature, call, i, limit)) return -1;
       if (__builtin_expect(elements > 0 && kw_is_aligned(argument, tensor), 1)) continue;
       if (elements && kw_raise_tensor(argument, tensor, limit)) return -1;
       call->adapted = true;
@@ -348,8 +360,7 @@ KW_HOT int kw_check(const kw_signature *signature, kw_call *call) {
       return -1;
     }
   }
-  for (int32_t i = 0; large && i < signature->num_limited && kw_ranks_match(signature, call); ++i)
-    if (kw_check_limited(call, &signature->limited[i])) return -1;
+  if (__builtin_expect(large, 0) && kw_check_all_limited(signature, call)) return -1;
   bool several = call->complete && call->kernel->num_outputs > 1;
   return __builtin_expect(several, 0) ? kw_check_outputs(signature, call) : 0;
 }

@@ -367,9 +367,9 @@ KW_COLD int kw_tell_first(const kw_kernel *kernel, const kw_variant *variants, i
 /* ---- the ways in ---- */
 
 KW_HOT int kw_dispatch_first(const kw_kernel *kernel, const kw_variant *variants, int32_t count,
-                             const TVMFFIAny *passed, int32_t num_passed, TVMFFIAny *result, const kw_before *before) {
+                             const TVMFFIAny *passed, int32_t num_passed, TVMFFIAny *result, const kw_before *before,
+                             int64_t *room) {
   kw_call call;
-  int64_t room[KW_ROOM(kernel)];
   call.before = before;
   if (kw_bind(&call, kernel, passed, num_passed, room)) return -1;
   kw_sought ahead = kw_look_ahead(&call, count);
@@ -379,11 +379,20 @@ KW_HOT int kw_dispatch_first(const kw_kernel *kernel, const kw_variant *variants
   return kw_run(&call, kw_chosen(kernel, &call, variants, count, first, ahead), result);
 }
 
+/* The same for a kernel that folds dimensions: an array whose size is not constant costs other calls instructions. */
+KW_COLD int kw_dispatch_folding(const kw_kernel *kernel, const kw_variant *variants, int32_t count,
+                                const TVMFFIAny *passed, int32_t num_passed, TVMFFIAny *result, const kw_before *before) {
+  int64_t room[KW_ROOM(kernel)];
+  return kw_dispatch_first(kernel, variants, count, passed, num_passed, result, before, room);
+}
+
 /* Runs the first of the variants that the arguments fit, or what a tuning table has in its place. */
 int kw_dispatch(const kw_kernel *kernel, const kw_variant *variants, int32_t count, const TVMFFIAny *passed,
                 int32_t num_passed, TVMFFIAny *result) {
   kw_before before = kw_begin_kernel(kernel);
-  int status = kw_dispatch_first(kernel, variants, count, passed, num_passed, result, &before);
+  int status = __builtin_expect(kernel->folds != NULL, 0)
+                   ? kw_dispatch_folding(kernel, variants, count, passed, num_passed, result, &before)
+                   : kw_dispatch_first(kernel, variants, count, passed, num_passed, result, &before, NULL);
   if (__builtin_expect(status, 0)) kw_explain_gaps(kernel);
   kw_end_kernel(&before);
   return status;
