@@ -9,6 +9,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 
+def metadata_name(distribution: str) -> str:
+    """The name of a distribution as the folder of its metadata has it."""
+    return re.sub(r"[-_.]+", "_", distribution).lower()
+
+
 @dataclass(frozen=True)
 class Need:
     """A Python package that has to be installed.

@@ -1,5 +1,7 @@
 """Front ends, the languages of definitions. Each has a folder, with a subclass of ``FrontEnd`` in ``front_end.py``.
 
+Other distributions may bring more of them (``core/plugins.py``).
+
 That module is imported when it is asked for, and TVM not before something is lowered, which workers do.
 """
 
@@ -9,7 +11,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..core.errors import DefinitionError, Where, shown
+from ..core.errors import DefinitionError, ToolchainError, Where, shown
 from .sequence import Launches
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ FOLDERS = ("tir", "cuda", "cutedsl", "triton", "tilelang", "torch")
 
 
 def names() -> tuple[str, ...]:
-    """The names of the front ends, the default first."""
+    """The names of the front ends that come with Kernelwright, the default first."""
     return FOLDERS
 
 
@@ -32,11 +34,23 @@ def get(name: str, where: Where | None = None) -> FrontEnd:
 
     Raises:
         DefinitionError: there is none; the message lists the names.
+        ToolchainError: it is a plug-in that cannot be used.
     """
-    if not isinstance(name, str) or name not in FOLDERS:
-        raise DefinitionError(f"frontend is {shown(name)}", where, f"use one of {', '.join(names())}")
-    front_end: FrontEnd = importlib.import_module(f".{name}.front_end", __name__).FRONT_END
-    return front_end
+    if isinstance(name, str) and name in FOLDERS:
+        front_end: FrontEnd = importlib.import_module(f".{name}.front_end", __name__).FRONT_END
+        return front_end
+    from ..core import plugins
+    from .base import FrontEnd
+
+    try:
+        plugin: FrontEnd | None = plugins.find("front end", name, FrontEnd) if isinstance(name, str) else None
+    except ToolchainError as error:
+        error.where = where or error.where
+        raise
+    if plugin is None:
+        known = ", ".join([*names(), *plugins.installed("front end")])
+        raise DefinitionError(f"frontend is {shown(name)}", where, f"use one of {known}, or install what has another")
+    return plugin
 
 
 class Written(Protocol):

@@ -80,6 +80,15 @@ class FrontEnd:
     name: ClassVar[str]
     """The name in ``@kernel(frontend=...)``."""
 
+    interface: ClassVar[int] = 0
+    """The version of this interface that a plug-in is written for, ``core.plugins.INTERFACE``."""
+
+    distribution: str = ""
+    """The distribution that brings it; empty: it comes with Kernelwright."""
+
+    version: str = ""
+    """The version of that distribution."""
+
     targets: ClassVar[tuple[str, ...]] = ("llvm", "cuda")
     """The targets that its definitions can be built for."""
 
@@ -203,7 +212,7 @@ class FrontEnd:
 
     def load(self) -> Any:
         """Import what lowering imports, once, in the process that workers are forks of; by default its module."""
-        return importlib.import_module(f".{self.name}.{self.lowering}", __package__)
+        return importlib.import_module(f".{self.lowering}", type(self).__module__.rpartition(".")[0])
 
     def recognizes(self, returned: Any) -> bool:
         """Whether a definition in this front end can return this object."""

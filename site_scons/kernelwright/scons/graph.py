@@ -351,7 +351,7 @@ def _tell_of_checks(package: Package, definitions: Definitions) -> None:
             package.tell([f"kernelwright: {name} has no reference, so it is not checked"])
         elif not build.checks:
             language = build.record.options.frontend
-            why = not_checked(frontends.get(language), package.tools.of_front_ends.get(language))
+            why = not_checked(frontends.get(language), package.tools.of_front_end(language))
             package.tell([f"kernelwright: {name} {why}"])
 
 

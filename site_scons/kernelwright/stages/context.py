@@ -143,7 +143,7 @@ class KernelContext:
     @property
     def own_tool(self) -> Distribution | Elsewhere | None:
         """The tool that only kernels in its front end are made with."""
-        return self.tools.of_front_ends.get(self.front_end.name)
+        return self.tools.of_front_end(self.front_end.name)
 
     @property
     def python(self) -> str:

@@ -13,6 +13,7 @@ from ..core.errors import SettingsError, ToolchainError, Where
 
 if TYPE_CHECKING:
     from ..define.settings import Settings
+    from ..frontends.base import FrontEnd
     from ..toolchain.distribution import Distribution
     from ..toolchain.elsewhere import Elsewhere
     from ..toolchain.host_compiler import HostCompiler
@@ -66,19 +67,24 @@ class Tools:
 
     @cached_property
     def of_front_ends(self) -> dict[str, Distribution | Elsewhere]:
-        """The tools that front ends run besides TVM, by the name of the front end."""
-        tools = {name: self.of_front_end(name) for name in frontends.names()}
+        """The tools that the front ends of Kernelwright run besides TVM, by the name of the front end."""
+        tools = {name: self._tool_of(name) for name in frontends.names()}
         return {name: tool for name, tool in tools.items() if tool is not None}
 
     def of_front_end(self, name: str) -> Distribution | Elsewhere | None:
         """The tool that a front end runs besides TVM; None: it runs none."""
+        return self.of_front_ends.get(name) if name in frontends.names() else self._tool_of(name)
+
+    def _tool_of(self, name: str) -> Distribution | Elsewhere | None:
         if self.chain is None or self.settings is None:
             raise ToolchainError("the tools of front ends were not looked for", Where(stage="settings"))
-        return frontends.get(name).tool(self.chain, self.settings)
+        front_end = frontends.get(name)
+        tool = front_end.tool(self.chain, self.settings)
+        return _with_plugin(front_end, tool) if front_end.distribution else tool
 
     def data_of_front_end(self, name: str) -> dict[str, Any]:
         """What is known of that tool, without paths."""
-        return _described(self.of_front_ends.get(name))
+        return _described(self.of_front_end(name))
 
     @cached_property
     def steps(self) -> KnownSteps:
@@ -117,6 +123,16 @@ class Tools:
         more = {f"{tool.name.lower()} {tool.version.rpartition('.')[0]}": tool for tool in others}
         named = {name: _described(tool) for name, tool in {**tools, **more}.items() if tool}
         return {"tvm": asdict(self.lowerer), **named}
+
+
+def _with_plugin(front_end: FrontEnd, tool: Distribution | Elsewhere | None) -> Distribution | Elsewhere:
+    """The tool of a front end that a plug-in brings: what the plug-in itself consists of is a part of its identity."""
+    from ..core.plugins import content_of
+    from ..toolchain.ask import identity
+    from ..toolchain.distribution import Distribution
+
+    facts = [*content_of(front_end), tool.identity if tool else ""]
+    return replace(tool or Distribution(front_end.version, ""), identity=identity(facts))
 
 
 def _described(tool: HostCompiler | Nvcc | Nvrtc | Distribution | Elsewhere | None) -> dict[str, str]:

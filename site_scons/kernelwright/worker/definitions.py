@@ -26,6 +26,7 @@ from typing import TypeVar
 from .. import frontends
 from ..core.dependencies import is_portable, present_digest
 from ..core.errors import DefinitionError, EditedError, KernelwrightError, Where
+from ..core.need import metadata_name
 from ..core.project import Project
 from ..core.surroundings import FOLDER, INSTALLED, OUTSIDE, PASSED_ON, VARIABLE, distributions_of, surrounding_digest
 from ..define.configs import Variant
@@ -57,6 +58,8 @@ class Uses:
         self._before = frozenset(sys.modules)
         self._variables = {name: surrounding_digest(VARIABLE + name) or "" for name in seen}
         self._owners: dict[frozenset[str], list[str] | None] = {}
+        self.needed: set[str] = set()
+        """The distributions of the plug-ins that its kernels are written in, and those that these need."""
 
     @property
     def files(self) -> dict[str, str]:
@@ -72,7 +75,7 @@ class Uses:
     def surroundings(self) -> dict[str, str]:
         """What it depends on besides files of the project: name -> digest (see ``core.surroundings``)."""
         asked = sorted(self._reads.variables.intersection(self._variables))
-        installed = [INSTALLED + name for name in self._distributions() or ()]
+        installed = [INSTALLED + name for name in sorted({*(self._distributions() or ()), *self.needed})]
         # The values at the start of the worker count: the definition may have set others since.
         variables = {VARIABLE + name: self._variables.get(name, "") for name in {*asked, *self._reads.absent}}
         return {**variables, **{name: surrounding_digest(name) or "" for name in installed}}
@@ -219,12 +222,28 @@ class Definition:
             module = self._guarded("the file", where, lambda: self._watch.execute(path, folder, name))
             self._watch.recorder.note_candidate(path)
             self.kernels = kernels_of(module)
+            self._load_plugins()
             self._note_declared()
         self._check_kernels(path)
         self._require_declared("the file", where)
 
     def _where(self, kernel: Kernel) -> Where:
         return Where(kernel.name, location=self._project.location(kernel.location))
+
+    def _load_plugins(self) -> None:
+        """Import the plug-ins that kernels are written in: they are dependencies, like all that the file imports."""
+        for kernel in self.kernels:
+            if kernel.options.frontend in frontends.names():
+                continue
+            where = self._where(kernel)
+            front_end = frontends.of(kernel, where)
+            for need in front_end.needs:
+                if not need.is_installed:
+                    raise DefinitionError(f"definitions in {front_end.name} need {need.name}", where, need.install)
+            self._guarded(f"the front end {front_end.name!r}", where, front_end.load)
+            self.uses.needed.update(
+                map(metadata_name, [front_end.distribution, *(need.name for need in front_end.needs)])
+            )
 
     def _note_declared(self) -> None:
         """Note the files that kernels declare: they are dependencies even if nothing is seen to read them."""

@@ -1,0 +1,94 @@
+"""Front ends and backends that other distributions bring: entry points name them.
+
+Only a name that a definition or a setting uses is looked up, and only that plug-in is imported.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from .errors import ToolchainError, Where
+from .files import sha256_of
+from .need import metadata_name
+from .surroundings import installed_digest
+
+INTERFACE = 1
+"""The version of what plug-ins are asked for and may call; docs/extending.md describes it."""
+
+WHERE = Where(stage="plug-in")
+
+GROUPS = {"front end": "kernelwright.frontends", "backend": "kernelwright.backends"}
+"""What a plug-in is -> the group of its entry points."""
+
+
+def installed(kind: str) -> list[str]:
+    """The names of all plug-ins of a kind that are installed, sorted."""
+    from importlib.metadata import entry_points  # takes 30 ms, and few runs have plug-ins
+
+    return sorted({point.name for point in entry_points(group=GROUPS[kind])})
+
+
+@cache
+def find(kind: str, name: str, base: type) -> Any:
+    """The plug-in of a kind and a name, for the rest of this process; None: none was installed when it was asked for.
+
+    Arguments:
+        base: the class that it has to be an object of.
+
+    Raises:
+        ToolchainError: it cannot be imported, it is no such object, it is for another version of the interface, or two
+            distributions have one of that name.
+    """
+    from importlib.metadata import entry_points
+
+    found = {}
+    for point in entry_points(group=GROUPS[kind], name=name):
+        found[point.dist.name if point.dist else "a distribution without a name"] = point
+    if len(found) > 1:
+        both = " and ".join(sorted(found))
+        raise ToolchainError(f"{both} both have a {kind} {name!r}", WHERE, "uninstall all of them but one")
+    for distribution, point in found.items():
+        subject = f"the {kind} {name!r} of {distribution}"
+        try:
+            plugin = point.load()
+        except Exception as error:
+            message = f"{subject} cannot be imported: {type(error).__name__}: {error}"
+            remedy = "install what it needs, or repair it"
+            raise ToolchainError(message, WHERE, remedy, detail=traceback.format_exc()) from error
+        for wrong in _wrong(plugin, name, base, point.value):
+            raise ToolchainError(f"{subject} {wrong}", WHERE, f"mend {distribution}, or install another version of it")
+        plugin.distribution, plugin.version = distribution, point.dist.version if point.dist else ""
+        return plugin
+    return None
+
+
+def content_of(plugin: Any) -> list[str]:
+    """Digests of a plug-in's own files and of the distributions that it needs: what may decide what it makes.
+
+    The files themselves are read, because the record of an editable install does not list them.
+    """
+    top = sys.modules[type(plugin).__module__.partition(".")[0]]
+    folders = [Path(folder) for folder in getattr(top, "__path__", ())]
+    files = [(path, path.relative_to(folder).as_posix()) for folder in folders for path in folder.rglob("*")]
+    files = files or [(Path(str(top.__file__)), "")]
+    own = [
+        f"{name} {sha256_of(path)}"
+        for path, name in sorted(files)
+        if path.is_file() and "__pycache__" not in name and not name.endswith(".pyc")
+    ]
+    return [*own, *(f"{need.name} {installed_digest(metadata_name(need.name))}" for need in plugin.needs)]
+
+
+def _wrong(plugin: Any, name: str, base: type, value: str) -> Iterator[str]:
+    """What is wrong with an object that an entry point names."""
+    if not isinstance(plugin, base):
+        yield f"is of type {type(plugin).__name__}, expected a {base.__name__}, as {value} has to be"
+    if plugin.interface != INTERFACE:
+        yield f"is for version {plugin.interface} of the interface, and this Kernelwright has version {INTERFACE}"
+    if plugin.name != name:
+        yield f"has the name {plugin.name!r}, and its entry point another"

@@ -1,0 +1,82 @@
+"""Front ends that other distributions bring: found by name, their content counts, and their faults are errors."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from support.plugin import SETTINGS, TWICE, distribute, put, scons, with_plugin
+from support.project import ADD, Project
+
+
+def project_in(folder: Path) -> Project:
+    return Project.of(folder / "project", SETTINGS, twice=TWICE, add_one=ADD)
+
+
+def value(project: Project) -> str:
+    return project.python(
+        "import numpy as np, demo\nprint(np.from_dlpack(demo.twice(np.ones(3, 'float32'))).tolist())"
+    ).strip()
+
+
+def test_a_language_from_outside_is_built_and_what_it_consists_of_counts(tmp_path: Path) -> None:
+    """It takes as long as six builds."""
+    python, site = with_plugin(tmp_path)
+    project = project_in(tmp_path)
+    said = scons(python, project).stdout
+    assert "[ LOWER ] twice/default x86-64-v3" in said and value(project) == "[2.0, 2.0, 2.0]", said
+    assert "[ " not in scons(python, project).stdout
+    put(site, "FACTOR = 1.0", "FACTOR = 3.0", "lowering")
+    said = scons(python, project).stdout
+    assert "[ LOWER ] twice/default x86-64-v3" in said and "add_one" not in said, said
+    assert value(project) == "[6.0, 6.0, 6.0]"
+    distribute(site, "acme_numbers", {"acme_numbers.py": "TWO = 2.0\n"})
+    assert "[ LOWER ] twice/default x86-64-v3" in scons(python, project).stdout
+    # An editable install: its record has no hash of what is edited.
+    shutil.move(site / "acme_lang", tmp_path / "acme_lang")
+    (site / "editable.pth").write_text(f"{tmp_path}\n")
+    (site / "acme_lang-1.0.dist-info/RECORD").write_text("editable.pth,,\n")
+    assert value(project) == "[6.0, 6.0, 6.0]" and not scons(python, project).returncode
+    lowering = tmp_path / "acme_lang/lowering.py"
+    lowering.write_text(lowering.read_text().replace("FACTOR = 3.0", "FACTOR = 4.0"))
+    said = scons(python, project).stdout
+    assert "[ LOWER ] twice/default x86-64-v3" in said and value(project) == "[8.0, 8.0, 8.0]", said
+
+
+def test_a_plug_in_that_cannot_be_used_is_an_error_at_the_kernel_and_disturbs_no_other(tmp_path: Path) -> None:
+    python, site = with_plugin(tmp_path)
+    project = project_in(tmp_path)
+    cases: list[tuple[tuple[str, str], list[str]]] = [
+        (("interface = 1", "interface = 7"), ["for version 7 of the interface, and this Kernelwright has version 1"]),
+        (('name = "acme"', 'name = "other"'), ["has the name 'other', and its entry point another"]),
+        (("FRONT_END = Acme()", "FRONT_END = Acme"), ["is of type type, expected a FrontEnd"]),
+        (("from . import Expression", "import nowhere"), ["cannot be imported: ModuleNotFoundError", "'nowhere'"]),
+        (('"acme_numbers", "acme-numbers', '"acme_letters", "acme-letters'), ["need acme-letters", "pip install"]),
+        (("from . import lowering", "raise ValueError('broken')"), ["the front end 'acme' raised ValueError: broken"]),
+        (("return super().lower", "import os; os._exit(3); return super().lower"), ["twice/default [lower]"]),
+    ]
+    for change, texts in cases:
+        put(site, *change)
+        done = scons(python, project, "-k")
+        assert done.returncode == 2 and "kernels/twice.py:4 twice" in done.stdout, done.stdout
+        assert all(text in done.stdout for text in texts), done.stdout
+        assert "Traceback" not in done.stdout.replace("    Traceback", "") and "add_one.so" in str(
+            list((project.folder / "build/kernels").rglob("*.so"))
+        )
+    put(site)
+    put(site, name="acme_lang_too")
+    assert "acme_lang and acme_lang_too both have a front end 'acme'" in scons(python, project).stdout
+    for info in site.glob("acme_lang*.dist-info"):
+        shutil.rmtree(info)
+    said = scons(python, project).stdout
+    assert "frontend is 'acme'" in said and "or install what has another" in said
+
+
+@pytest.mark.parametrize("name", ["tir", "cuda"])
+def test_a_name_of_ours_is_not_looked_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kernelwright import frontends
+    from kernelwright.core import plugins
+
+    monkeypatch.setattr(plugins, "find", None)
+    assert frontends.get(name).distribution == ""

@@ -1,0 +1,127 @@
+"""An environment with a front end that another distribution brings, and projects whose kernels are written in it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import subprocess
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+
+from support.environments import environment, site_of
+from support.project import SITE_SCONS, Project
+
+SETTINGS = '[tool.kernelwright]\ntargets = ["llvm"]\narchs = ["x86-64-v3"]\n'
+
+FRONT_END = '''\
+"""Kernels that are one expression."""
+
+from kernelwright.core.need import Need
+from kernelwright.frontends.tir.front_end import Tir
+
+from . import Expression
+
+
+class Acme(Tir):
+    name = "acme"
+    interface = 1
+    needs = (Need("acme_numbers", "acme-numbers>=1"),)
+    expects = "an Expression"
+    remedy = 'return acme_lang.Expression("2 * x")'
+
+    def recognizes(self, returned):
+        return isinstance(returned, Expression)
+
+    def argument_names(self, returned, unit):
+        return ["x", "y"]
+
+    def load(self):
+        super().load()
+        from . import lowering
+
+    def lower(self, returned, unit, progress):
+        from .lowering import function_of
+
+        return super().lower(function_of(returned), unit, progress)
+
+
+FRONT_END = Acme()
+'''
+
+LOWERING = """\
+from tvm import te
+
+FACTOR = 1.0
+
+def function_of(expression):
+    n = te.var("n")
+    x = te.placeholder((n,), "float32", "x")
+    y = te.compute((n,), lambda i: eval(expression.text, {"x": x[i]}) * FACTOR, "y")
+    return te.create_prim_func([x, y])
+"""
+
+LANGUAGE = {
+    "acme_lang/__init__.py": "class Expression:\n    def __init__(self, text):\n        self.text = text\n",
+    "acme_lang/front_end.py": FRONT_END,
+    "acme_lang/lowering.py": LOWERING,
+}
+
+TWICE = """\
+from acme_lang import Expression
+from kernelwright import kernel
+
+@kernel(frontend="acme", outputs=["y"])
+def twice():
+    \"\"\"2 x\"\"\"
+    return Expression("x * 2")
+"""
+
+
+def distribute(site: Path, name: str, files: Mapping[str, str], entry_points: str = "", version: str = "1.0") -> None:
+    """Write a distribution as pip installs it."""
+    info = f"{name}-{version}.dist-info"
+    known = {
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/entry_points.txt": entry_points,
+    }
+    rows = []
+    for path, text in {**files, **known}.items():
+        (site / path).parent.mkdir(parents=True, exist_ok=True)
+        (site / path).write_text(text)
+        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
+        rows.append(f"{path},sha256={digest},{len(text)}")
+    (site / info / "RECORD").write_text("\n".join([*rows, f"{info}/RECORD,,", ""]))
+
+
+def with_plugin(folder: Path) -> tuple[Path, Path]:
+    """An environment that has all of the tests' own and the plug-in: its interpreter, and where it has packages."""
+    home = environment(folder / "env")
+    site = site_of(home)
+    (site / "tests.pth").write_text(f"{SITE_SCONS}\n{sysconfig.get_path('purelib')}\n")
+    put(site)
+    distribute(site, "acme_numbers", {"acme_numbers.py": "TWO = 2\n"})
+    return home / "bin/python", site
+
+
+def put(site: Path, old: str = "", new: str = "", file: str = "front_end", name: str = "acme_lang") -> None:
+    """Install the plug-in, with a change in one of its files."""
+    path = f"acme_lang/{file}.py"
+    assert old in LANGUAGE[path]
+    files = {**LANGUAGE, path: LANGUAGE[path].replace(old, new)} if old else LANGUAGE
+    distribute(site, name, files, "[kernelwright.frontends]\nacme = acme_lang.front_end:FRONT_END\n")
+
+
+def scons(python: Path, project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ``scons`` of an environment in a project."""
+    variables = {**project.variables(), "PYTHONPATH": ""}
+    command = [str(python), "-m", "SCons", "-Q", *arguments]
+    return subprocess.run(
+        command,
+        cwd=project.folder,
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
