@@ -147,9 +147,11 @@ def exits_part(commands: Iterable[Command]) -> str:
 def tables() -> dict[str, dict[str, str]]:
     """Name of a page -> what a table is of -> that table."""
     return {
-        "reference.md": {
+        "reference-settings.md": {
             "settings": written_part(SETTINGS, Settings(archs=(FAMILIES["x86_64"].usual, *CUDA_ARCHS))),
-            "arguments": options_part(Declaration),
+        },
+        "reference-definitions.md": {"arguments": options_part(Declaration)},
+        "reference-commands.md": {
             "commands": commands_part(map(command_of, COMMANDS)),
             "exits": exits_part(map(command_of, COMMANDS)),
         },

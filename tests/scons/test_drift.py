@@ -129,7 +129,7 @@ def test_every_stage_that_is_made_is_in_the_table():
 
 def test_the_docs_have_the_table_of_the_stages():
     require_written("architecture.md")
-    shown = re.findall(r"`\[ (\w+) \]", section("reference.md", "## The command line of scons"))
+    shown = re.findall(r"`\[ (\w+) \]", doc("reference-scons.md"))
     assert set(shown) == {*MADE, "CACHED"}
 
 
@@ -202,19 +202,20 @@ def test_memory_has_a_first_estimate_for_every_kind_of_run():
 
 
 def test_the_docs_have_the_table_of_the_settings_that_are_declared():
-    run = require_written("reference.md")
-    table = section("reference.md", "## Settings")
+    run = require_written("reference-settings.md")
+    table = doc("reference-settings.md")
     assert run["written_part"](SETTINGS, Settings()) in table
     assert re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]+ \| [^|]+ \|$", table, re.M) == list(SETTINGS)
 
 
 def test_the_docs_list_every_option_command_and_tool():
-    commands = section("reference.md", "## The command line of scons")
+    commands = doc("reference-scons.md")
     for name in OPTIONS:
         assert f"| `scons --{name}` |" in commands
     for name in VALUED:
         assert re.search(rf"^\| `scons --{name}[ =]\S+` \|", commands, re.M), name
-    tools = section("reference.md", "## The command kernelwright")
+    require_written("reference-commands.md")
+    tools = doc("reference-commands.md")
     assert set(re.findall(r"^\| `kernelwright (\w+)", tools, re.M)) == set(COMMANDS)
     actions = [action.name for action in command_of("cache").actions]
     assert re.findall(r"^\| `kernelwright cache (\w+)", tools, re.M) == actions
@@ -224,21 +225,22 @@ def test_the_docs_list_every_option_command_and_tool():
 
 def test_the_docs_list_every_argument_of_the_decorator():
     named = [n for n, p in inspect.signature(kernel).parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY]
-    text = section("reference.md", "## Declaring kernels").partition("\n### ")[0]
+    require_written("reference-definitions.md")
+    text = doc("reference-definitions.md").partition("\n## ")[0]
     assert sorted(first_cells(text)) == sorted(named)
     reserved = re.search(r"or be one of (.*?)\.\n", text, re.S)
     assert reserved and set(re.findall(r"`(\w+)`", reserved[1])) == RESERVED
 
 
 def test_the_docs_list_every_tolerance():
-    rows = re.findall(r"^\| `(\w+)` \| ([\d.e-]+) \|", section("reference.md", "## What is checked"), re.M)
+    rows = re.findall(r"^\| `(\w+)` \| ([\d.e-]+) \|", doc("reference-checks.md"), re.M)
     assert {name: float(value) for name, value in rows} == TOLERANCES
 
 
 def test_the_docs_list_every_variable_of_the_environment():
     sources = [p.read_text() for p in (PACKAGE / "backends/launcher").rglob("*.h")]
     found = [name for text in sources for name in re.findall(r'"(KERNELWRIGHT_\w+)"', text)]
-    documented = set(first_cells(section("reference.md", "## Environment variables")))
+    documented = set(first_cells(section("reference-package.md", "## Environment variables")))
     assert found and set(found) <= documented
 
 
@@ -260,7 +262,7 @@ def test_the_docs_list_every_backend():
     assert word and set(re.findall(r"`(\w+)`", word[0])) == names
     table = re.findall(r"^\| \[?`(\w+)`\]?[^|]*\|", doc("backends.md"), re.M)
     assert set(table) >= names
-    text = re.search(r"^- `backends`: .*?\.\n", section("reference.md", "## Settings"), re.M | re.S)
+    text = re.search(r"^- `backends`: .*?\.\n", doc("reference-settings.md"), re.M | re.S)
     assert text and set(re.findall(r"`(\w+)`", text[0])) >= names
     assert f"`schema` is {SCHEMA}" in doc("manifest.md")
 

@@ -41,7 +41,7 @@ staged, _ = record(stages="3")
 assert (plain.options.stages, staged.options.stages, backward.options.stages) == (1, 3, 1)
 assert digest(plain) != digest(staged)
 assert from_json(KernelRecord, to_json(staged)) == staged != plain
-table = runpy.run_path("{docs}")["tables"]()["reference.md"]["arguments"]
+table = runpy.run_path("{docs}")["tables"]()["reference-definitions.md"]["arguments"]
 assert "| `stages` | number | `1` | How many stages it has. |" in table
 try:
     record(stagse=3)

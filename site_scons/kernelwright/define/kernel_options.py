@@ -1,7 +1,7 @@
 """The options of ``@kernel``. Each is declared once: its type, its default, how it is checked, and what it means.
 
 The decorator, the record that the build keeps of a kernel, the backward kernel's decorator, the messages and the table
-in ``docs/reference.md`` follow from that. A new option is one field here, and the code that uses it.
+in ``docs/reference-definitions.md`` follow from that. A new option is one field here, and the code that uses it.
 """
 
 from __future__ import annotations
@@ -262,8 +262,8 @@ class OwnOptions:
     requires: Sequence[str] = _option(
         (),
         "list",
-        '[What sizes have to be](#requires): `["n <= block", "m == 8 * m8"]`. A call runs the first variant whose '
-        "requirements hold.",
+        '[What sizes have to be](reference-variants.md#requires): `["n <= block", "m == 8 * m8"]`. '
+        "A call runs the first variant whose requirements hold.",
         _requires,
     )
     flags: Sequence[str] = _option((), "list", "nvcc flags, after `nvcc_flags` of the package.", _texts)
@@ -281,7 +281,11 @@ class OwnOptions:
         aside=True,
     )
     tolerance: Tolerance | None = _option(
-        None, "number", "Largest error that the check accepts, see [below](#what-is-checked).", _tolerance, "by dtype"
+        None,
+        "number",
+        "Largest error that the check accepts, see [checks](reference-checks.md#what-is-checked).",
+        _tolerance,
+        "by dtype",
     )
 
 
@@ -335,7 +339,8 @@ class BackwardDeclaration(OwnOptions):
     tune: Any = _option(
         None,
         "list of dicts, or a function",
-        "The [space](#tune) of tuning parameters: further parameters of the function, which callers do not see.",
+        "The [space](reference-variants.md#tune) of tuning parameters: further parameters of the function, "
+        "which callers do not see.",
         _as_given,
     )
 
@@ -355,15 +360,15 @@ class Declaration(KernelOptions, BackwardDeclaration):
     preferred: Any = _option(
         None,
         "dict, or a function",
-        "Arch → the point of the [space](#tune) that runs there if no tuning table says more: "
+        "Arch → the point of the [space](reference-variants.md#tune) that runs there if no tuning table says more: "
         '`{"sm_90a": {"block_m": 128}}`.',
         _as_given,
     )
     divisible: Mapping[str, Sequence[int]] | None = _option(
         None,
         "dict",
-        '[Classes of sizes](#divisible): `{"m": [1, 16]}` makes a variant for each m that is a multiple of 16, and '
-        "one for all others.",
+        '[Classes of sizes](reference-variants.md#divisible): `{"m": [1, 16]}` makes a variant for each m that is '
+        "a multiple of 16, and one for all others.",
         _as_given,
     )
     specialize: str | None = _option(

@@ -129,7 +129,7 @@ class Settings:
     """Everything that a user can choose about a kernel package.
 
     Each field declares one setting: type, default, kind, and what it is. What may be given for it, the command line,
-    ``scons -h``, :func:`affecting` and the table in ``docs/reference.md`` follow from that.
+    ``scons -h``, :func:`affecting` and the table in ``docs/reference-settings.md`` follow from that.
     """
 
     package: str = _setting(

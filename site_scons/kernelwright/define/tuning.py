@@ -1,7 +1,7 @@
 """Tuning tables: the files that say which candidates of a kernel run on a device, for which sizes, and why.
 
 A table has rules for each config of a caller. They cover every size, so a table only changes the order of variants that
-fit: it can name no variant that the definition does not declare. ``docs/reference.md`` describes the form.
+fit: it can name no variant that the definition does not declare. ``docs/reference-variants.md`` describes the form.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def _option(kind: Kind, text: str, variable: str = "", default: str = "", check:
 
 
 OTHERS = ("KERNELWRIGHT_CPU_LEVEL", "KERNELWRIGHT_NUM_THREADS", "KERNELWRIGHT_CUDA_DRIVER")
-"""Variables that kernels look at when they run; ``docs/reference.md`` describes them."""
+"""Variables that kernels look at when they run; ``docs/reference-package.md`` describes them."""
 
 INTERNAL = ("KERNELWRIGHT_TEST_", "KERNELWRIGHT_FUZZ", "KERNELWRIGHT_WHEEL_LIST")
 """Variables that our tests set, and that one process of ours sets for another, begin so."""
