@@ -65,7 +65,7 @@ def measure(bench: Bench) -> Result:
     """Build two kernels for three backends, and call them in one process, in turn."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise Skip(f"{' and '.join(missing)} not installed: pip install -e '.[bench,cython,frameworks]'")
+        raise Skip(f"{' and '.join(missing)} not installed: pip install -e '.[cython]' --group frameworks")
     project = _built(bench)
     bench.say("calls")
     count = 100 if bench.small else 5000

@@ -33,7 +33,7 @@ NOTE = "medians of interleaved samples of 4 ms; details have all samples and the
 def measure(bench: Bench) -> Result:
     """Build the library for the CPU only, and time all kernels in one process."""
     if importlib.util.find_spec("torch") is None:
-        raise Skip("PyTorch is not installed: pip install -e '.[bench,frameworks]'")
+        raise Skip("PyTorch is not installed: pip install --group frameworks")
     project = _built(bench)
     found = {threads: _measured(bench, project, threads) for threads in THREADS}
     rows = [_row(one, threads) for threads, listed in found.items() for one in listed]

@@ -59,7 +59,7 @@ def find_ninja() -> Path:
     beside = Path(sys.executable).with_name("ninja")
     found = str(beside) if beside.exists() else shutil.which("ninja")
     if found is None:
-        raise Skip("ninja is not installed: pip install -e '.[bench]'")
+        raise Skip("ninja is not installed: pip install --group bench")
     return Path(found)
 
 

@@ -30,7 +30,7 @@ def draw(path: Path, lines: Mapping[str, Mapping[int, float]]) -> None:
     try:
         import matplotlib
     except ImportError as error:
-        raise Skip("no plot, matplotlib is not installed: pip install -e '.[bench]'") from error
+        raise Skip("no plot, matplotlib is not installed: pip install --group bench") from error
     matplotlib.use("Agg")
     import matplotlib.pyplot as pyplot
 

@@ -69,7 +69,7 @@ def measure(bench: Bench) -> Result:
     """Record a program, build its package, and launch through both in one process, in turn."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise Skip(f"{' and '.join(missing)} not installed: pip install -e '.[bench,triton,frameworks]'")
+        raise Skip(f"{' and '.join(missing)} not installed: pip install -e '.[triton]' --group frameworks")
     project = _built(bench)
     bench.say("launches")
     actions = {what: partial(_child, bench, project, what) for what in _MEASURED}

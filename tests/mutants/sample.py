@@ -14,7 +14,7 @@ other tests would find does not count. Which tests execute what is noted once, i
 that run twice are noted twice.
 
 With ``--json FILE`` the outcomes are written there, and what is in the file is not run again. Before, install mutmut,
-whose changes the random ones in Python are: ``pip install -e '.[mutants]'``.
+whose changes the random ones in Python are: ``pip install --group mutants``.
 """
 
 from __future__ import annotations
