@@ -291,7 +291,7 @@ def test_no_package_takes_the_name_of_a_module_that_others_import(name: str) -> 
     assert name in str(caught.value) and "pyproject.toml" in str(caught.value) and caught.value.remedy
     if "." not in name and name == name.lower():
         with pytest.raises(SettingsError):
-            make_project(name, Path("/nonexistent"))
+            make_project(f"/nonexistent/{name}")
 
 
 @pytest.mark.parametrize("name", ["acme", "acme.json", "jsons", "kernels_of_torch", "torch_kernels"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from kernelwright.commands import doctor as doctor_module
 from kernelwright.commands import tool as tool_module
 from kernelwright.commands import verify as verify_module
 from kernelwright.commands.doctor import doctor
-from kernelwright.commands.init import HIDDEN, TEMPLATE, make_project
+from kernelwright.commands.init import HIDDEN, LANGUAGES, make_project
 from kernelwright.commands.tool import TOOLS, print_tool
 from kernelwright.commands.verify import LONGEST_PROBLEM, MOST_PROBLEMS
 from kernelwright.core.arch import FAMILIES, native_family
@@ -214,22 +215,26 @@ def test_problems_are_one_line_each_of_bounded_length_and_number(wheels, capsys)
     assert "problems more" not in capsys.readouterr().err
 
 
-def test_a_new_project_has_its_name_and_that_of_its_package_where_each_belongs(tmp_path):
-    folder = make_project("Acme-Kernels.fast", tmp_path)
-    assert folder == tmp_path / "Acme-Kernels.fast"
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_new_project_has_its_name_and_that_of_its_package_where_each_belongs(tmp_path, language):
+    folder = make_project(str(tmp_path / "elsewhere/Acme-Kernels.fast"), language)
+    assert folder == tmp_path / "elsewhere/Acme-Kernels.fast"
     document = tomllib.loads((folder / "pyproject.toml").read_text())
     assert document["project"]["name"] == "Acme-Kernels.fast"
     assert document["tool"]["kernelwright"]["package"] == "acme_kernels_fast"
     texts = {path: path.read_text() for path in folder.rglob("*") if path.is_file()}
-    assert not [path for path, text in texts.items() if "@NAME@" in text or "@PACKAGE@" in text]
+    assert not [path for path, text in texts.items() if re.search("@[A-Z_]+@", text)]
     assert any("acme_kernels_fast" in text for path, text in texts.items() if path.suffix == ".py")
-    assert len(texts) == len([path for path in TEMPLATE.rglob("*") if path.is_file()])
+    definition = (folder / "kernels/scale_add.py").read_text()
+    assert f'frontend="{language}"' in definition or (language == "tir" and "frontend" not in definition)
     assert not {path.name for path in folder.iterdir()} & set(HIDDEN), "these are hidden in a project"
 
 
 def test_an_empty_folder_is_taken_and_what_is_in_one_stays_and_the_command_ends_with_1(tmp_path, monkeypatch, capsys):
     (tmp_path / "acme").mkdir()
-    assert (make_project("acme", tmp_path) / "SConstruct").exists()
+    monkeypatch.chdir(tmp_path / "acme")
+    assert (make_project(".") / "SConstruct").exists() and 'name = "acme"' in Path("pyproject.toml").read_text()
+    monkeypatch.chdir(tmp_path)
     for name in ("taken", "file"):
         with pytest.raises(SettingsError, match="a file, or a folder that is not empty, has this name"):
             if name == "taken":
@@ -237,11 +242,10 @@ def test_an_empty_folder_is_taken_and_what_is_in_one_stays_and_the_command_ends_
                 (tmp_path / name / "pyproject.toml").write_text("mine")
             else:
                 (tmp_path / name).write_text("mine")
-            make_project(name, tmp_path)
+            make_project(name)
     assert (tmp_path / "taken/pyproject.toml").read_text() == "mine" and len(list((tmp_path / "taken").iterdir())) == 1
-    monkeypatch.chdir(tmp_path)
     assert main(["init", "numpy"]) == 1 and "would take the name" in capsys.readouterr().err
-    assert main(["init", "new"]) == 0 and "new is made. Next: cd new" in capsys.readouterr().out
+    assert main(["init", "new"]) == 0 and "new is made. Next:\ncd new" in capsys.readouterr().out
     assert main(["init", "new"]) == 1 and "is not empty, has this name" in capsys.readouterr().err
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 import tarfile
 from importlib.metadata import distributions
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -22,8 +24,8 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider"]))
 """
 
 
-def init(folder: Path, name: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kernelwright", "init", name]
+def init(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "kernelwright", "init", *arguments]
     variables = os.environ | {"PYTHONPATH": str(SITE_SCONS)}
     return subprocess.run(
         command, cwd=folder, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
@@ -32,11 +34,12 @@ def init(folder: Path, name: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_new_project_is_checked_installed_and_tested(tmp_path: Path) -> None:
     done = init(tmp_path, "Acme-Kernels")
-    assert done.returncode == 0 and "Next: cd Acme-Kernels" in done.stdout
+    assert done.returncode == 0 and "Next:\ncd Acme-Kernels" in done.stdout
     project = Project(tmp_path / "Acme-Kernels")
     names = {str(path.relative_to(project.folder)) for path in project.folder.rglob("*") if path.is_file()}
     assert names == {
         *("SConstruct", "pyproject.toml", "README.md", ".gitignore", ".github/workflows/kernels.yml"),
+        ".github/workflows/release.yml",
         *("kernels/scale_add.py", "tests/test_scale_add.py"),
     }
     assert not [name for name in names if re.search("@[A-Z]+@", (project.folder / name).read_text())]
@@ -84,7 +87,53 @@ def test_the_wheel_of_python_m_build_is_that_of_pip(tmp_path: Path) -> None:
     assert not any(name.startswith(("build/", "dist/", ".env")) for name in names)
 
 
-NO_NAMES = dict.fromkeys(["", "a b", "../x", "1a", "\u00e9"], "a project cannot have this name") | {"-x": "usage:"}
+LANGUAGE_NEEDS = {"cuda": "numpy", "triton": "triton", "cutedsl": "cutlass"}
+
+
+@pytest.mark.parametrize("language", [*LANGUAGE_NEEDS, "tilelang"])
+def test_a_new_project_in_another_language_builds(tmp_path: Path, language: str) -> None:
+    python = os.environ.get("KERNELWRIGHT_TILELANG_PYTHON", "")
+    if not (python if language == "tilelang" else find_spec(LANGUAGE_NEEDS[language])):
+        pytest.skip(f"{language} is not installed")
+    assert init(tmp_path, "--language", language, "elsewhere/acme").returncode == 0
+    settings = [f"TILELANG_PYTHON={python}"] if language == "tilelang" else []
+    project = Project(tmp_path / "elsewhere/acme")
+    assert project.scons("-j2", "ARCHS=sm_90a", *settings).labels["PACKAGE"] == 1
+    manifest = json.loads((project.folder / "build/acme/manifest.json").read_text())
+    (variant,) = manifest["kernels"]["scale_add"]["variants"]
+    assert variant["archs"] == ["sm_90a"]
+
+
+def test_the_steps_of_the_release_workflow_do_what_they_say(tmp_path: Path) -> None:
+    assert init(tmp_path, "acme").returncode == 0
+    folder = tmp_path / "acme"
+    text = (folder / ".github/workflows/release.yml").read_text()
+    steps = [step for step in re.findall(r"^      - run: (.*)$", text, re.M) if "pip install" not in step]
+    assert [step.split()[0] for step in steps] == ["scons", "ls"]
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    for name, code in (
+        ("scons", "from SCons.Script import main"),
+        ("kernelwright", "from kernelwright.cli import main"),
+    ):
+        (bin_folder / name).write_text(f"#!{sys.executable}\nimport sys\n{code}\nsys.exit(main())\n")
+        (bin_folder / name).chmod(0o755)
+    variables = os.environ | build_environment() | {"GITHUB_REF_NAME": "v0.1.0"}
+    variables["PATH"] = f"{bin_folder}:{variables['PATH']}"
+
+    def run(step: str, **more: str) -> int:
+        command = ["bash", "-ec", step]
+        return subprocess.run(command, cwd=folder, env=variables | more, capture_output=True, check=False).returncode
+
+    assert run(steps[0].replace("scons ", "scons TARGETS=llvm ")) == 0
+    assert run(steps[1]) == 0
+    assert run(steps[1], GITHUB_REF_NAME="v0.2.0") != 0, "the tag is that of another version"
+    (wheel,) = (folder / "dist").iterdir()
+    wheel.write_bytes(wheel.read_bytes()[:-100])
+    assert run(steps[1]) != 0, "the wheel is damaged"
+
+
+NO_NAMES = dict.fromkeys(["", "a b", "1a", "\u00e9"], "a project cannot have this name") | {"-x": "usage:"}
 NO_NAMES |= dict.fromkeys(["class", "kernels", "numpy", "TVM-FFI", "json"], "would take the name of something else")
 
 

@@ -1,9 +1,11 @@
-"""``kernelwright init NAME``: a new kernel project that can be built, tested and installed at once."""
+"""``kernelwright init FOLDER``: a new kernel project that can be built, tested and installed at once."""
 
 from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import SettingsError, Where, refused
@@ -17,13 +19,54 @@ HIDDEN = {"gitignore": ".gitignore", "github": ".github"}
 NAME = re.compile(r"[A-Za-z0-9]|[A-Za-z0-9][A-Za-z0-9._-]*[A-Za-z0-9]")
 """Names of distributions (https://packaging.python.org/en/latest/specifications/name-normalization/)."""
 
+USUAL_ARCHS = '["sm_80", "sm_90a", "compute_80"]'
 
-def make_project(name: str, parent: Path) -> Path:
-    """Write a new project into a folder of its name.
+
+@dataclass(frozen=True)
+class Language:
+    """What a new project has for the language of its first kernel.
 
     Arguments:
-        name: that of its distribution, such as ``acme-kernels``.
-        parent: the folder that gets the project's folder, which may be there already if it is empty.
+        folders: those below the template that the project has besides ``project``.
+        extras: what has to be installed of Kernelwright.
+        settings: lines of ``[tool.kernelwright]``.
+        devices: what its kernels run on.
+        set_up: what a shell has to do before the project is built, with ``&&`` at its end.
+    """
+
+    folders: tuple[str, ...]
+    extras: str = "cuda"
+    settings: str = f'targets = ["cuda"]\narchs = {USUAL_ARCHS}'
+    devices: str = "NVIDIA GPUs"
+    set_up: str = ""
+
+
+LANGUAGES = {
+    "tir": Language(
+        ("tir",),
+        settings=f'targets = ["llvm", "cuda"]\narchs = {USUAL_ARCHS} '
+        "# and for CPUs like the one that builds: x86-64-v3, or neoverse-n1 on Arm",
+        devices="the CPU and for NVIDIA GPUs",
+    ),
+    "cuda": Language(("cuda", "gpu")),
+    "triton": Language(("triton", "gpu"), "cuda,triton"),
+    "tilelang": Language(
+        ("tilelang", "gpu"),
+        settings='targets = ["cuda"]\narchs = ["sm_80", "sm_90a"]\ntilelang_python = ".venv-tilelang/bin/python"',
+        set_up="python3 -m venv .venv-tilelang && .venv-tilelang/bin/pip install tilelang==0.1.15 && ",
+    ),
+    "cutedsl": Language(("cutedsl", "gpu"), "cuda,cutedsl", settings='targets = ["cuda"]\narchs = ["sm_80", "sm_90a"]'),
+}
+"""Front end of the first kernel -> what its project has."""
+
+
+def make_project(place: str, language: str = "tir") -> Path:
+    """Write a new project.
+
+    Arguments:
+        place: the project's folder; its last part is the name of the project's distribution, such as ``acme-kernels``.
+            The folder may be there already if it is empty.
+        language: one of :data:`LANGUAGES`.
 
     Returns:
         The project's folder.
@@ -31,46 +74,70 @@ def make_project(name: str, parent: Path) -> Path:
     Raises:
         SettingsError: a project cannot have this name, or its folder is not empty.
     """
+    folder = Path(place)
+    name = folder.resolve().name if place else ""
     package = re.sub(r"[-.]+", "_", name).lower()
-    where = Where(stage="init", location=name)
+    where = Where(stage="init", location=place)
     if not NAME.fullmatch(name) or not package.isidentifier():
         remedy = "begin with a letter, and use letters, digits and dashes: acme-kernels"
         raise SettingsError("a project cannot have this name", where, remedy)
     if not is_importable(package) or package in {*BUILD_FOLDERS, *TAKEN}:
         message = f"the package {package!r} would take the name of something else"
         raise SettingsError(message, where, "choose another name, such as acme-kernels")
-    folder = parent / name
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise SettingsError(
             "a file, or a folder that is not empty, has this name", where, "choose another name, or remove it"
         )
-    for source in sorted(path for path in TEMPLATE.rglob("*") if path.is_file()):
-        parts = source.relative_to(TEMPLATE).parts
-        target = folder.joinpath(HIDDEN.get(parts[0], parts[0]), *parts[1:])
-        target = target.with_name(target.name.removesuffix(".in"))  # so that no tool takes it for a module of ours
-        target.parent.mkdir(parents=True, exist_ok=True)
+    of_language = LANGUAGES[language]
+    words = {
+        **{"NAME": name, "PACKAGE": package, "EXTRAS": of_language.extras, "SETTINGS": of_language.settings},
+        **{"DEVICES": of_language.devices, "SET_UP": of_language.set_up},
+    }
+    for source, target in _files(of_language):
+        written = folder / target
+        written.parent.mkdir(parents=True, exist_ok=True)
         text = source.read_text(encoding="utf-8")
-        target.write_text(text.replace("@NAME@", name).replace("@PACKAGE@", package), encoding="utf-8")
+        written.write_text(re.sub("@([A-Z_]+)@", lambda word: words[word[1]], text), encoding="utf-8")
     return folder
 
 
+def _files(language: Language) -> Iterator[tuple[Path, Path]]:
+    """The files of the template that a project gets, and their paths in the project."""
+    for part in ("project", *language.folders):
+        for source in sorted(path for path in (TEMPLATE / part).rglob("*") if path.is_file()):
+            first, *others = source.relative_to(TEMPLATE / part).parts
+            target = Path(HIDDEN.get(first, first), *others)
+            yield source, target.with_name(target.name.removesuffix(".in"))  # so that no tool takes it for one of ours
+
+
 def run(options: argparse.Namespace) -> int:
-    """Make a new project in the working folder."""
+    """Make a new project."""
     try:
-        folder = make_project(options.name, Path.cwd())
+        folder = make_project(options.folder, options.language)
     except OSError as error:
-        raise refused(error, Where(stage="init", location=options.name)) from error
-    print(f"{folder.name} is made. Next: cd {folder.name} && pip install --no-build-isolation '.[test]' && pytest")
+        raise refused(error, Where(stage="init", location=options.folder)) from error
+    set_up = LANGUAGES[options.language].set_up
+    print(f"{folder.resolve().name} is made. Next:")
+    print(f"cd {options.folder} && {set_up}pip install --no-build-isolation '.[test]' && pytest")
     return 0
 
 
 COMMAND = Command(
     "init",
-    "make a new project with a kernel, its test and a CI workflow",
+    "make a new project with a kernel, its test and CI workflows",
     run,
     (
         argument(
-            "name", "name of the project, such as acme-kernels; a folder of that name is made here", metavar="NAME"
+            "folder",
+            "folder to make, such as acme-kernels or ../acme-kernels; its last part is the name of the project",
+            metavar="FOLDER",
+        ),
+        argument(
+            "--language",
+            f"what the kernel is written in: {', '.join(LANGUAGES)} (default: tir)",
+            choices=LANGUAGES,
+            default="tir",
+            metavar="LANGUAGE",
         ),
     ),
 )
