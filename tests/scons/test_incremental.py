@@ -112,3 +112,17 @@ def test_a_run_that_does_not_make_the_package_leaves_it_as_it_is(cpu_project):
     copy.unlink()
     assert cpu_project.scons("-j2").labels == {"PACKAGE": 1} and copy.read_bytes() == whole
     assert cpu_project.scons("-j2").labels == {}
+
+
+def test_an_edit_of_what_only_checks_call_lowers_nothing_and_the_check_sees_it(cpu_project):
+    cpu_project.built("-j2", ".", "check")
+    scale = "kernels/scale.py"
+    cpu_project.replace(scale, "return x * 2", "return x * 2.0")
+    assert cpu_project.scons("-j2", ".", "check").labels == {"CHECK": 2}
+    cpu_project.replace(scale, "return x * 2.0", "return x * 3.0")
+    failed = cpu_project.scons("-j2", ".", "check", ok=False)
+    assert failed.labels["CHECK"] == 2 and "LOWER" not in failed.labels, failed.output
+    cpu_project.replace(scale, "return x * 3.0", "double = 2.0\n    return x * double")
+    assert cpu_project.scons("-j2", ".", "check").labels == {"LOWER": 2, "CHECK": 2}, "lines that move may count"
+    cpu_project.replace(scale, "T.cast(2.0", "T.cast(5.0")
+    assert cpu_project.scons("-j2", ".").labels["LOWER"] == 2 and cpu_project.value() == 5

@@ -65,6 +65,7 @@ class Inputs:
         kernel: the kernel that the definition file declares.
         others: further kernels of that file.
         contents: the definition's files, with their digests.
+        lowered: the digest of the definition file without what only checks call.
         later: request -> file that it turned out to read -> digest.
         surroundings: what the definition sees besides, with digests.
         listings: the texts of device code that are asked for.
@@ -75,6 +76,7 @@ class Inputs:
     others: tuple[KernelRecord, ...] = ()
     tools: Tools = TOOLS
     contents: Mapping[str, str] = field(default_factory=lambda: {FILE: "1" * 64})
+    lowered: str = ""
     later: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     surroundings: Mapping[str, str] = field(default_factory=dict)
     shared: bool = True
@@ -85,7 +87,8 @@ class Inputs:
     @property
     def definition(self) -> DefinitionRecord:
         kernels = (self.kernel, *self.others)
-        return DefinitionRecord(FILE, self.contents, kernels, self.later, {}, self.surroundings, self.shared)
+        of_file = FILE, self.contents, kernels, self.later, {}, self.surroundings, self.shared
+        return DefinitionRecord(*of_file, lowered=self.lowered)
 
 
 def new_run(top: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings | None = None) -> BuildRun:

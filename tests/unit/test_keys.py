@@ -366,6 +366,7 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
     "where device code is": (setting(split="arch"), {*WRAPS, "LINK", "PACKAGE"}),
     "the oldest glibc": (setting(glibc="2.31"), {*OF_C, "GLIBC"}),
     "a file of the definition": (given(contents={FILE: "2" * 64}), {"LOWER", "CHECK"}),
+    "what only checks call": (given(contents={FILE: "2" * 64}, lowered="1" * 64), {"CHECK"}),
     "one more file": (given(contents={FILE: "1" * 64, "kernels/": "3" * 64}), {"LOWER", "CHECK"}),
     "what the definition sees besides its files": (given(surroundings={"/installed/a": "5" * 64}), {"LOWER", "CHECK"}),
     "the configs of passes": (option(pass_configs={"tirx.disable_vectorize": True}), {"LOWER"}),
@@ -704,7 +705,7 @@ JOB = Job(DEFINITION, SELECTED, Settings(), SESSION, SELECTED, {}, {"gemm llvm":
 
 NOT_IN_THE_KEY = """
 CheckRequest: library listed python signature; Checking: unit variants; Compilation: folders real
-DefinitionRecord: kernels later recorded shared untracked; DeviceJob: folder packages where; Disassembly: cubin
+DefinitionRecord: kernels later lowered recorded shared untracked; DeviceJob: folder packages where; Disassembly: cubin
 Elsewhere: path python; Entry: compiler; EntrySource: images_below; Extension: top; Failure: error; HostCompiler: path
 Job: contexts jit session; KernelRecord: location remark; KernelSelection: places; Launcher: begun top; Library: path
 Linking: described_in top; LowerRequest: imported_for ir listed out python; Nvcc: archs obstacle path

@@ -75,6 +75,11 @@ def kind_digest(path: Path) -> str:
     return hashlib.sha256(os.fsencode(f"{kind} {target}")).hexdigest() if is_there else ""
 
 
+def whole_name(name: str) -> str:
+    """Another name of a definition file, for a lowering that looks into it: it depends on what checks call, too."""
+    return f"./{name}"
+
+
 def is_file(name: str) -> bool:
     """Whether a name is that of a file or a folder."""
     return name not in (FOLDER, OUTSIDE) and not name.startswith((VARIABLE, INSTALLED))

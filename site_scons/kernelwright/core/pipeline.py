@@ -67,7 +67,7 @@ STAGES = (
     StageKind(
         "LOWER",
         ("#228264", "#3ac18d"),
-        "the definition file and what it depends on",
+        "what the definition file depends on; the file itself is in the request",
         "Lowering",
         "`module.tir`, `signature.json`; `host.o`, or `host.c` and `device.cu` (with TileLang `flags.json`); or what "
         "[CuTe DSL](cutedsl.md#what-is-built) or [Triton](triton.md#what-is-built) makes",

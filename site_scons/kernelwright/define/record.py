@@ -115,6 +115,7 @@ class DefinitionRecord:
             them, and what a variant is lowered to does not.
         surroundings: what it depends on besides files of the project: name (see ``core.surroundings``) -> digest.
         shared: whether this is all that it depends on, so that other trees can tell whether it is the same there.
+        lowered: SHA-256 of the file without the functions that only checks call; empty: it is no file.
         untracked: what it did that no digest can tell, with the place.
     """
 
@@ -126,6 +127,7 @@ class DefinitionRecord:
     surroundings: Mapping[str, str] = field(default_factory=dict)
     shared: bool = field(default=False, metadata=ASIDE)
     untracked: tuple[str, ...] = field(default=(), metadata=ASIDE)
+    lowered: str = field(default="", metadata=ASIDE)
 
     @property
     def unnamed(self) -> list[str]:

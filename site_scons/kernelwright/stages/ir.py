@@ -14,7 +14,7 @@ from ..core.files import sha256_of
 from ..frontends.unit import IR_INDEX
 from .context import KernelContext
 from .execution import move
-from .lower import Lowering, VariantUnit, units_of, write_anew
+from .lower import Lowering, VariantUnit, sources_of, units_of, write_anew
 from .stage import IR, Stage, files_in
 from .stage_run import StageRun
 
@@ -55,7 +55,7 @@ def make(unit: VariantUnit) -> Stage:
     """The stage that writes the IR of a variant; its one declared output lists the files, which are beside it."""
     kernel, where, folder = unit.kernel, unit.kernel.where("lower", unit.slug), unit.folder / IR
     outputs, request = files_in(folder, [IR_INDEX]), Showing(**vars(unit.request))
-    sources, archs = kernel.definition_files, unit.archs
+    sources, archs = sources_of(kernel), unit.archs
     stage = Stage("IR", unit.subject, where, request, outputs, sources, cacheable=False, archs=archs)
     stage.late = lambda: {path.name: sha256_of(path) for path in _files(folder)}
     return kernel.remembering(stage, unit.subject)

@@ -26,7 +26,8 @@ class Lowering:
 
     Arguments:
         asked: what the worker is asked for.
-        definition: what decides what the definition does (:attr:`KernelContext.definition_identity`).
+        definition: what decides what the definition does (:attr:`KernelContext.definition_identity`); of the file
+            itself, all but what only checks call.
         tvm: what lowers it.
         own_tool: what its front end runs besides.
         files: the names of the files that are made.
@@ -102,7 +103,17 @@ class VariantUnit:
             python=kernel.python,
             imported_for=self.own_arch if kernel.front_end.imports_for_arch else "",
         )
-        return Lowering(asked, kernel.definition_identity, kernel.tools.lowerer, kernel.own_tool, files.names)
+        return Lowering(asked, _definition(kernel), kernel.tools.lowerer, kernel.own_tool, files.names)
+
+
+def _definition(kernel: KernelContext) -> Mapping[str, Any]:
+    identity, own = kernel.definition_identity, kernel.definition
+    return {**identity, "contents": {**identity["contents"], own.file: own.lowered}} if own.lowered else identity
+
+
+def sources_of(kernel: KernelContext) -> list[str]:
+    """The files that a lowering depends on as they are: those of the definition, without the definition file itself."""
+    return [path for path in kernel.definition_files if path != f"{kernel.run.top}/{kernel.definition.file}"]
 
 
 def units_of(kernel: KernelContext, slug: str, config: Mapping[str, Any]) -> list[tuple[VariantUnit, tuple[str, ...]]]:
@@ -119,7 +130,7 @@ def make(unit: VariantUnit) -> Stage:
     """The stage that lowers a variant."""
     kernel, request, where = unit.kernel, unit.request, unit.kernel.where("lower", unit.slug)
     outputs = files_in(unit.folder, request.files)
-    stage = Stage("LOWER", unit.subject, where, request, outputs, kernel.definition_files, archs=unit.archs)
+    stage = Stage("LOWER", unit.subject, where, request, outputs, sources_of(kernel), archs=unit.archs)
     stage.here = not kernel.definition.shared
     stage.keeps = unit.folder / IR
     return kernel.remembering(stage, unit.subject)

@@ -12,19 +12,21 @@ from __future__ import annotations
 
 import ast
 import errno
+import hashlib
 import itertools
 import linecache
 import os
 import posixpath
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
 from .. import frontends
-from ..core.dependencies import is_portable, present_digest
+from ..core.dependencies import is_portable, present_digest, whole_name
 from ..core.errors import DefinitionError, EditedError, KernelwrightError, Where
 from ..core.need import metadata_name
 from ..core.project import Project
@@ -67,6 +69,14 @@ class Uses:
         return dict(sorted(self._reads.files.items()))
 
     @property
+    def lowered(self) -> str:
+        """The digest of what lowerings depend on of the definition file: all but what only checks execute."""
+        functions = self._watch.recorder.functions
+        if self._reads.reads_itself or functions is None or functions.text is None:
+            return self._reads.files[self._file]
+        return hashlib.sha256(functions.text.encode()).hexdigest()
+
+    @property
     def recorded(self) -> dict[str, str]:
         """The files that ``recorded()`` looked for -> digest of what was used."""
         return dict(sorted(self._reads.recorded.items()))
@@ -99,7 +109,8 @@ class Uses:
             made: contents of the files that were made from it; see :meth:`places_in`.
         """
         shareable = {} if self.is_shareable else {OUTSIDE: ""}
-        return {**self.files, **self.surroundings, **shareable, **self.places_in(made)}
+        whole = {whole_name(self._file): self.files[self._file]} if self._reads.reads_itself else {}
+        return {**self.files, **self.surroundings, **shareable, **whole, **self.places_in(made)}
 
     def places_in(self, made: Iterable[bytes]) -> dict[str, str]:
         """The project's folder as a dependency, if its path is in the given contents; otherwise nothing."""
@@ -205,7 +216,9 @@ class Definition:
         subject, where = f"the {what} of {kernel.name}", self._where(kernel)
         self.reads.findings.clear()
         self.reads.by_tool = by_tool
-        with self._watch.recording(self.reads):
+        of_check = {"reference": kernel.reference_function, "inputs": kernel.inputs_function}.get(what)
+        functions = self._watch.recorder.functions
+        with self._watch.recording(self.reads), functions.with_body(of_check) if functions else nullcontext():
             result = self._guarded(subject, where, function)
         self._require_declared(subject, where)
         return result
@@ -213,11 +226,13 @@ class Definition:
     def note_read(self, files: Mapping[str, str]) -> None:
         """Note the files that another process read for it, as ``LoweredKernel.read`` has them."""
         self.reads.files = {**files, **self.reads.files}
+        self.reads.reads_itself = self.reads.reads_itself or self.file in files
 
     def execute(self, path: str) -> None:
         """Execute the file, once."""
         folder, name = module_name_of(path)
         where = Where(location=self.file)
+        self._watch.recorder.own = self.file
         with self._watch.recording(self.reads):
             module = self._guarded("the file", where, lambda: self._watch.execute(path, folder, name))
             self._watch.recorder.note_candidate(path)

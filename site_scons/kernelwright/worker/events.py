@@ -95,7 +95,7 @@ class Events:
         if name is not None and _caller().f_code.co_filename == recorded.__file__:
             reads.recorded.setdefault(name, present_digest(self._root, name))
         elif name is not None:
-            self._recorder.note(reads, name)
+            self._recorder.note_content(reads, name)
             if _is_by_import("get_code"):
                 reads.modules.add(name)
             elif reads.strict and name not in reads.modules:

@@ -30,10 +30,11 @@ class ProjectLoader(SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         """Compile what is in the file now; tracebacks show the same text later."""
-        content = self.get_data(self.path)
-        code: CodeType = self.source_to_code(content, self.path)
-        self._recorder.note_module(self.path, content)
-        lines = importlib.util.decode_source(content).splitlines(keepends=True)
+        with self._recorder.noting():
+            content = self.get_data(self.path)
+        text = self._recorder.note_module(self.path, content)
+        code: CodeType = self.source_to_code(content if text is None else text, self.path)
+        lines = (importlib.util.decode_source(content) if text is None else text).splitlines(keepends=True)
         linecache.cache[self.path] = (len(content), None, lines, self.path)  # without a time: never checked again
         return code
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from ..core.dependencies import present_digest
 from ..core.files import OUTPUT_FOLDERS
 from ..core.project import Installation, Project
+from .check_functions import CheckFunctions
 from .patterns import pattern_files
 from .strict import Finding, Findings, Strict
 
@@ -40,6 +41,7 @@ class Reads:
         refused: the first thing that it did and that no mode allows; its code may have caught the exception.
         by_tool: whether the compiler of a front end calls it. What the compiler does by itself is a part of the
             compiler's identity.
+        reads_itself: whether it has looked into its own file.
     """
 
     strict: bool = False
@@ -54,6 +56,7 @@ class Reads:
     absent: set[str] = field(default_factory=set)
     refused: Finding | None = None
     by_tool: bool = False
+    reads_itself: bool = False
 
     def has_made(self, path: str) -> bool:
         """Whether the definition made a file itself, or the folder that it is in."""
@@ -73,9 +76,13 @@ class ReadRecorder:
     Arguments:
         project, installation: tell which files are the user's, and which are installed.
         strict: judges what a strict definition does.
+
+    ``own`` is the name of the definition file itself, and ``functions`` those of it that only checks call.
     """
 
     def __init__(self, project: Project, installation: Installation, strict: Strict) -> None:
+        self.own = ""
+        self.functions: CheckFunctions | None = None
         self._project = project
         self._installation = installation
         self._root = Path(project.root)
@@ -134,6 +141,11 @@ class ReadRecorder:
             with self.noting():
                 reads.files[name] = present_digest(self._root, name)
 
+    def note_content(self, reads: Reads, name: str) -> None:
+        """Note a file that is looked into, and not imported."""
+        reads.reads_itself = reads.reads_itself or name == self.own
+        self.note(reads, name)
+
     def note_listing(self, reads: Reads, name: str) -> None:
         """Note the names in a folder, if they count."""
         parts = name.split("/")
@@ -141,12 +153,16 @@ class ReadRecorder:
         if _is_outside(name) or (parts[0] not in OUTPUT_FOLDERS and not hidden):
             self.note(reads, name + "/")
 
-    def note_module(self, path: str, content: bytes) -> None:
-        """Note a module with the digest of the content that is compiled."""
+    def note_module(self, path: str, content: bytes) -> str | None:
+        """Note a module with the digest of its content, and return the text that is compiled; None: the content."""
         name = self.name_of(path)
         if name is not None and self._reads is not None:
             self._reads.files[name] = hashlib.sha256(content).hexdigest()
             self._reads.modules.add(name)
+        if name != self.own:
+            return None
+        self.functions = CheckFunctions(path, content)
+        return self.functions.text
 
     def note_candidate(self, path: str) -> None:
         """Note a file, or with a slash at the end a folder, that an import asks for, whether or not it is there."""

@@ -105,6 +105,7 @@ class Server:
             tuple(kernels),
             recorded=definition.uses.recorded,
             surroundings=surroundings,
+            lowered=definition.uses.lowered,
             shared=definition.uses.is_shareable,
             untracked=definition.uses.untracked,
         )

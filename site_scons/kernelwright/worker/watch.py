@@ -64,7 +64,7 @@ class Questions:
                 if name is not None:
                     self._recorder.note(reads, KIND + name)
                     if at_content and os.path.isfile(full):  # noqa: PTH113
-                        self._recorder.note(reads, name)
+                        self._recorder.note_content(reads, name)
 
     def _counted(self, code: CodeType) -> None:
         """Note that the user's code asks how many processors there are."""
