@@ -172,6 +172,21 @@ def test_what_the_reference_reads_when_it_is_called_is_a_dependency(project: Pro
     assert {"kernels/scale.py", "kernels/factors.py"} <= set(check(project, more).dependencies)
 
 
+def test_what_a_reference_changes_is_not_in_what_is_lowered_later(project: Project) -> None:
+    more = REFERENCE.replace("return x", "FACTORS[0] = 3.0\n    return x") + "FACTORS = [2.0]\n"
+    check(project, more)
+    text = (
+        (project.folder / "kernels/scale.py").read_text().replace("    @T.prim", "    factor = FACTORS[0]\n    @T.prim")
+    )
+    file = str(project.write("kernels/scale.py", text.replace("T.cast(alpha, dtype)", "T.float32(factor)")).name)
+    lower = {"slug": "dtype-float32", "config": {"dtype": "float32"}}
+    before = project.lower(f"kernels/{file}", "scale", **lower)["contents"]
+    signature, library = library_of(project, "scale", before)
+    request = CheckRequest(f"kernels/{file}", "scale", lower["slug"], str(library), 0, signature, "cpu", 1e9)
+    project.pool.call(request)
+    assert project.lower(f"kernels/{file}", "scale", **lower)["contents"] == before
+
+
 def test_a_wrong_value_names_sizes_argument_index_and_both_values(project: Project) -> None:
     wrong = "y[vi, vj] = T.if_then_else(tirx.all(vi == 2, vj == 1), T.float32(9), alpha * x[vi, vj])"
     with pytest.raises(CheckError) as caught:

@@ -219,7 +219,7 @@ class MeasuringServer(Server):
         self.operations |= {MeasureRequest: self._measure, CostRequest: self._costs}
 
     def _costs(self, request: CostRequest, progress: Progress) -> CostResult:
-        definition = self._definitions.load(request.file, request.strict)
+        definition = self._definitions.load(request.file, request.strict, checks=True)
         kernel = definition.kernel(request.kernel)
 
         def costs() -> list[float]:
@@ -228,7 +228,7 @@ class MeasuringServer(Server):
         return CostResult(tuple(definition.call(kernel, "cost", costs)))
 
     def _measure(self, request: MeasureRequest, progress: Progress) -> MeasureResult:
-        definition = self._definitions.load(request.file, request.strict)
+        definition = self._definitions.load(request.file, request.strict, checks=True)
         kernel, variant = definition.find(request)
         from ..worker.check import Check
 

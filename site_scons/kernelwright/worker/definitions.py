@@ -148,14 +148,15 @@ class Definition:
 
     ``kernels`` are its kernels, in order. ``reads`` is what it has read so far, and ``uses`` what it therefore depends
     on. ``is_spoiled``: it has failed, and might not fail again in this process, where modules are loaded and caches
-    full; a new process sees the failure again.
+    full; a new process sees the failure again. ``has_checked``: a function has run that only checks call, and may have
+    changed what the others use.
     """
 
     def __init__(self, file: str, strict: bool, watch: Watch, seen: Iterable[str]) -> None:
         self.file = file
         self.reads = Reads(strict)
         self.kernels: tuple[Kernel, ...] = ()
-        self.is_spoiled = False
+        self.is_spoiled = self.has_checked = False
         self._watch = watch
         self._project = watch.project
         self.uses = Uses(file, self.reads, watch, seen)
@@ -217,6 +218,7 @@ class Definition:
         self.reads.findings.clear()
         self.reads.by_tool = by_tool
         of_check = {"reference": kernel.reference_function, "inputs": kernel.inputs_function}.get(what)
+        self.has_checked = self.has_checked or of_check is not None
         functions = self._watch.recorder.functions
         with self._watch.recording(self.reads), functions.with_body(of_check) if functions else nullcontext():
             result = self._guarded(subject, where, function)
@@ -350,12 +352,13 @@ class Definitions:
         self._begun = False
         self._known: Definition | None = None
 
-    def load(self, file: str, strict: bool = False, configs: bool = False) -> Definition:
+    def load(self, file: str, strict: bool = False, configs: bool = False, checks: bool = False) -> Definition:
         """The executed definition file; the first call executes it, and no other call does.
 
         Arguments:
             strict: whether it is an error if the file reads something without declaring it, now or later.
             configs: whether its configs have to be those that are recorded now.
+            checks: whether it is for a check, and not for what the build is made of.
 
         Raises:
             DefinitionError: the file cannot be read or executed, declares no kernel, or does what strict mode forbids.
@@ -378,7 +381,9 @@ class Definitions:
             self._known = definition
             return definition
         known = self._known
-        if known is None or known.is_spoiled or (known.file, known.reads.strict) != (name, strict):
+        if known is None or known.is_spoiled or (known.has_checked and not checks):
+            raise SpentError
+        if (known.file, known.reads.strict) != (name, strict):
             raise SpentError
         if not known.uses.are_current(known.reads.files):
             raise SpentError

@@ -188,7 +188,7 @@ class Server:
         progress("executing the definition")
         if request.device == INTERPRETED:
             os.environ.update(frontends.interpreter_variables())
-        definition = self._definitions.load(request.file, request.strict)
+        definition = self._definitions.load(request.file, request.strict, checks=True)
         kernel, variant = definition.find(request)
         function = None
         if request.device == INTERPRETED:
