@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 from kernelwright.package.device_code import device_archs
+from kernelwright.toolchain.nvcc import find_nvcc
 from support.project import ROOT, SITE_SCONS, Project
+from support.scripts import script
 from support.standin_calls import call, make_standin
 
 SETTINGS = '[tool.kernelwright]\ntargets = ["llvm", "cuda"]\narchs = ["x86-64-v3", "sm_80", "sm_90a"]\n'
@@ -360,3 +362,20 @@ def test_mistakes_are_errors_of_the_build_that_say_what_to_do(built, tmp_path):
     run = project.scons("-k", "-j2", ok=False)
     for expected in ERRORS:
         assert re.search(expected, run.output), f"{expected}\n{run.output}"
+
+
+def test_an_nvcc_that_compiles_nothing_is_told_from_a_mistake_in_a_source(tmp_path):
+    """It is not asked to compile anything before there is a mistake, because that takes a second."""
+    kernel = '@kernel(frontend="cuda", sources=["a.cu"], backends=["tvm_ffi"])\n'
+    kernel += 'def halved():\n    return Exported("halved")\n'
+    project = Project.of(tmp_path, SETTINGS, own=DEFINITIONS.partition("@kernel")[0] + kernel)
+    project.write("kernels/a.cu", PLAIN)
+    real = Path(find_nvcc("", os.environ))
+    shutil.copytree(real.parents[1], tmp_path / "cuda", copy_function=os.symlink)
+    (tmp_path / "cuda/bin/nvcc").unlink()
+    answers = f'case "$1" in --version|--list*) exec {real} "$@";; esac'
+    nvcc = script(tmp_path / "cuda/bin/nvcc", f"{answers}\necho 'cc1plus: not found' >&2\nexit 1")
+    run = project.scons(f"NVCC={nvcc}", ok=False)
+    assert run.labels.get("OBJECT") == 1, "the build has begun"
+    assert re.search(r"nvcc does not compile a small kernel for sm_\d+\n", run.output)
+    assert "a C++ compiler (g++) must be installed" in run.output and "cc1plus: not found" in run.output

@@ -379,7 +379,8 @@ class Project:
             tools.lowerer()
             for name in frontends.names():
                 frontends.get(name).tool(tools, Settings())
-            tools.nvcc("", tools.host_compiler(compiler))
+            host_compiler = tools.host_compiler(compiler)
+            tools.nvcc_programs(tools.nvcc("", host_compiler), host_compiler)
             if not compiler:
                 with tempfile.TemporaryDirectory(dir=self.shared) as top:
                     project = new_project(Path(top))

@@ -473,7 +473,7 @@ def test_the_ranges_of_a_table_are_in_the_signatures_of_what_has_them_and_a_new_
     ],
 )
 def test_what_a_stage_read_in_its_last_run_is_in_its_signature(tmp_path, monkeypatch, request_, stage, obstacle):
-    base = tool("nvcc", obstacle=obstacle)(setting(nvcc_flags=("-include", "a.h"))(BASE))
+    base = setting(nvcc_flags=("-include", "a.h"))(replace(BASE, tools=replace(BASE.tools, known_obstacle=obstacle)))
     before = signatures(tmp_path, monkeypatch, base)
     later = {request_: {"kernels/table.txt": "4" * 64}}
     assert changed(before, signatures(tmp_path, monkeypatch, replace(base, later=later))) == {stage} - {None}
@@ -708,9 +708,10 @@ CheckRequest: library listed python signature; Checking: unit variants; Compilat
 DefinitionRecord: kernels later lowered recorded shared untracked; DeviceJob: folder packages where; Disassembly: cubin
 Elsewhere: path python; Entry: compiler; EntrySource: images_below; Extension: top; Failure: error; HostCompiler: path
 Job: contexts jit session; KernelRecord: location remark; KernelSelection: places; Launcher: begun top; Library: path
-Linking: described_in top; LowerRequest: imported_for ir listed out python; Nvcc: archs obstacle path
-NvccCompilation: host_compiler shipped steps; Nvdisasm: path; Nvrtc: archs include library; NvrtcCompilation: store
-ObjectCompilation: source texts; ObjectJob: folder known packages shown texts where; OwnOptions: reads
+Linking: described_in top; LowerRequest: imported_for ir listed out python; Nvcc: archs path
+NvccCompilation: host_compiler obstacle shipped steps; Nvdisasm: path; Nvrtc: archs include library
+NvrtcCompilation: store; ObjectCompilation: source texts; ObjectJob: folder known packages shown texts where
+OwnOptions: reads
 PackJob: folder where; Package: assembly; Packing: fatbinary; Registering: python top; SourceLibrary: top
 ToolHeaders: path; Torch: folder
 ToolPaths: compiler cuda_runtime includes launcher python python_include; Tuning: places; Unit: ir location python

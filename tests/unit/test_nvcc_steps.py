@@ -12,7 +12,7 @@ from kernelwright.core.arch import is_ptx, virtual_arch
 from kernelwright.core.errors import KernelwrightError, ToolError, Where
 from kernelwright.toolchain import nvcc_probe, trimmed_source
 from kernelwright.toolchain.kept_headers import KeptHeaders
-from kernelwright.toolchain.nvcc_probe import compile_probe
+from kernelwright.toolchain.nvcc_probe import probe_programs
 from kernelwright.toolchain.nvcc_run import CompiledCode, NvccRun
 from kernelwright.toolchain.nvcc_steps import read_steps
 from kernelwright.toolchain.nvcc_steps_run import KnownSteps, can_part, compile_by_steps
@@ -234,19 +234,23 @@ def test_a_path_that_a_shell_would_act_on_is_given_to_none(bench):
     assert not [*bench.project.rglob("sprung*")]
 
 
+def obstacle_of(bench, **changed: str) -> str:
+    """Why an nvcc is run as a whole, that of the tests but for some changes."""
+    return probe_programs(replace(bench.nvcc, archs=("sm_80",), **changed), bench.compiler).obstacle
+
+
 def test_the_probe_lets_the_real_nvcc_be_run_step_by_step(bench, tmp_path):
-    assert compile_probe(bench.nvcc.path, "13.0.88", bench.compiler.path, "sm_90", "") == ""
+    assert obstacle_of(bench) == ""
     wrapper = script(tmp_path / "nvcc", f'exec {bench.nvcc.path} "$@"')
-    assert compile_probe(str(wrapper), "13.0.88", bench.compiler.path, "sm_80", "") == f"{wrapper} is a script"
-    obstacle = compile_probe(bench.nvcc.path, "13.5.1", bench.compiler.path, "sm_80", "")
-    assert obstacle == "it is of CUDA 13.5.1, and what it runs is known of 13.0 only"
+    assert obstacle_of(bench, path=str(wrapper)) == f"{wrapper} is a script"
+    assert obstacle_of(bench, version="13.5.1") == "it is of CUDA 13.5.1, and what it runs is known of 13.0 only"
 
 
 def test_the_probe_sees_whether_trimming_changes_ptx(bench, monkeypatch):
     trimmed = trimmed_source.trimmed
     monkeypatch.setattr(trimmed_source, "trimmed", lambda *given: trimmed(*given).replace("0.3f", "0.4f"))
     obstacle = "it makes other PTX without declarations that are not used"
-    assert compile_probe(bench.nvcc.path, "13.0.88", bench.compiler.path, "sm_80", "") == obstacle
+    assert obstacle_of(bench) == obstacle
 
 
 @pytest.mark.parametrize(
@@ -262,4 +266,4 @@ def test_the_probe_finds_out_what_is_wrong(bench, tmp_path, monkeypatch, answer,
     monkeypatch.setattr(nvcc_probe, "ELF", b"#!")
     case = f'[ "$1" = --dryrun ] && {{ {answer.replace("{nvcc}", bench.nvcc.path)}; exit; }}'
     other = script(tmp_path / "nvcc", f'{case}\nexec {bench.nvcc.path} "$@"')
-    assert compile_probe(str(other), "13.0.88", bench.compiler.path, "sm_80", "").startswith(obstacle)
+    assert obstacle_of(bench, path=str(other)).startswith(obstacle)

@@ -94,7 +94,7 @@ def listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inputs: Inputs) -> s
 
 
 BOTH = Inputs(listings=LISTINGS)
-WHOLE = replace(BOTH, tools=replace(TOOLS, nvcc=replace(TOOLS.nvcc, obstacle="it is a script")))
+WHOLE = replace(BOTH, tools=replace(TOOLS, known_obstacle="it is a script"))
 
 
 @pytest.mark.parametrize("listings", [(), ("sass",), ("ptx",), ("sass", "ptx")])

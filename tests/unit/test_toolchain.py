@@ -115,7 +115,7 @@ def test_nvcc_that_cannot_compile_shows_command_and_output(tmp_path):
         "--list-gpu-arch) ;; *) echo 'cc1plus: not found' >&2; exit 1;; esac",
     )
     with pytest.raises(ToolchainError, match="does not compile a small kernel for sm_80") as caught:
-        probe(tmp_path, nvcc)
+        Toolchain(tmp_path / "cache.json", {}).nvcc_programs(probe(tmp_path, nvcc), COMPILER)
     assert "cc1plus: not found" in caught.value.detail and "-arch=sm_80" in caught.value.detail
     assert "g++" in caught.value.remedy
 

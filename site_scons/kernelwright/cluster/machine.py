@@ -44,7 +44,9 @@ def finders(toolchain: Toolchain) -> Finders:
 
 def _nvcc(toolchain: Toolchain) -> SharedTool:
     compiler = toolchain.host_compiler("")
-    return shared_nvcc(toolchain.nvcc("", compiler), compiler)
+    nvcc = toolchain.nvcc("", compiler)
+    toolchain.nvcc_programs(nvcc, compiler)  # it compiles
+    return shared_nvcc(nvcc, compiler)
 
 
 def _compiler(toolchain: Toolchain) -> SharedTool:

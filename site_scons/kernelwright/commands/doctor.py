@@ -12,6 +12,7 @@ from ..core.arch import FAMILIES, native_family
 from ..core.errors import KernelwrightError, Where
 from ..frontends.tilelang import program as tilelang_program
 from ..frontends.triton import program as triton_program
+from ..toolchain.nvcc_probe import require_compiles
 from ..toolchain.probe import Toolchain
 from ..toolchain.pytorch import NEED as PYTORCH
 from ..toolchain.pytorch import find_torch, lacking_headers
@@ -38,7 +39,7 @@ def doctor(toolchain: Toolchain) -> int:
         "tvm-ffi": lambda: toolchain.lowerer().tvm_ffi,
         "host compiler": lambda: toolchain.host_compiler("").version,
         "cross compiler": lambda: toolchain.cross_compiler(OTHER, "", "").version,
-        "nvcc": lambda: "{0.version} at {0.path}".format(toolchain.nvcc("", toolchain.host_compiler(""))),
+        "nvcc": lambda: _found_nvcc(toolchain),
         "nvrtc": lambda: "{0.version} at {0.library}".format(toolchain.nvrtc()),
         "torch": lambda: _found_torch(toolchain),
         "tilelang": lambda: "{0.version} at {0.python}".format(found_tilelang(toolchain)),
@@ -57,6 +58,14 @@ def doctor(toolchain: Toolchain) -> int:
             status = 1
             print(f"{name}: {error}")
     return status
+
+
+def _found_nvcc(toolchain: Toolchain) -> str:
+    """nvcc's version and path, if it compiles."""
+    compiler = toolchain.host_compiler("")
+    nvcc = toolchain.nvcc("", compiler)
+    require_compiles(nvcc, compiler)
+    return f"{nvcc.version} at {nvcc.path}"
 
 
 def _found_torch(toolchain: Toolchain) -> str:

@@ -84,8 +84,8 @@ def ptx_of(kernel: KernelContext, slug: str, source: str, arch: str) -> Stage:
 
 def _is_parted(kernel: KernelContext) -> bool:
     """Whether cubins are made from PTX files."""
-    nvcc = None if kernel.tools.nvrtc else kernel.tools.nvcc
-    return nvcc is not None and not nvcc.obstacle and can_part(kernel.flags)
+    tools = kernel.tools
+    return tools.nvcc is not None and not tools.nvrtc and can_part(kernel.flags) and not tools.obstacle
 
 
 def _image(
@@ -128,6 +128,7 @@ class NvccCompilation(Compilation[NvccJob]):
         host_compiler: what nvcc runs for the host; the identity of nvcc covers it.
         shipped: whether what is made is used itself, and not only for cubins.
         steps: what nvcc runs, as far as it was asked for.
+        obstacle: as :class:`NvccRun` has it.
     """
 
     nvcc: Nvcc
@@ -137,6 +138,7 @@ class NvccCompilation(Compilation[NvccJob]):
     host_compiler: HostCompiler = field(metadata=ASIDE)
     shipped: bool = field(metadata=ASIDE)
     steps: KnownSteps = field(metadata=ASIDE)
+    obstacle: str = field(metadata=ASIDE)
 
     @property
     def command(self) -> list[str]:
@@ -148,7 +150,7 @@ class NvccCompilation(Compilation[NvccJob]):
         nvcc, host_compiler, begun = self.nvcc, self.host_compiler, time.time_ns()
         self.require_sound(stage.run.top)
         job = replace(self.real, flags=(*self.own_flags(), *self.real.flags))
-        run = NvccRun(job, nvcc, host_compiler, scratch, stage.tools, stage.stage.subject)
+        run = NvccRun(job, nvcc, host_compiler, scratch, stage.tools, stage.stage.subject, obstacle=self.obstacle)
         if self.parted:
             identity = (nvcc.identity, nvcc.path, host_compiler.identity, host_compiler.path, code_digest("PTX"))
             kept = KeptHeaders(stage.run.state / "headers", identity)
@@ -204,6 +206,7 @@ def _with_nvcc(kernel: KernelContext, arch: str, folder: Path, slug: str, shippe
         flags_file=front_end.files("cuda", ()).flags,
         parted=_is_parted(kernel),
         host_compiler=kernel.tools.native_compiler,
+        obstacle=kernel.tools.obstacle,
         shipped=shipped,
         steps=kernel.tools.steps,
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.dependencies import IN_PACKAGE, path_of
-from ..core.errors import DefinitionError, SettingsError, Where
+from ..core.errors import DefinitionError, SettingsError, ToolError, Where
 from ..core.request import ASIDE, digest
 from ..package.device_code import is_for_cpu
 from ..processes.environment import place_for_shell, require_plain_path
@@ -59,10 +59,21 @@ class ObjectCompilation(Compilation[ObjectJob]):
         self._require_source(stage.where)
         self.require_sound(stage.run.top)
         begun = time.time_ns()
-        done = compile_object(self.real, self.nvcc, self.host_compiler, scratch, stage.tools, self.job)
+        try:
+            done = compile_object(self.real, self.nvcc, self.host_compiler, scratch, stage.tools, self.job)
+        except ToolError:
+            self.require_compiler()
+            raise
         self._require_object(scratch / self.job.outputs[0], stage.where)
         self._require_texts({*map(os.path.basename, self.texts)}, done.headers, stage)
         self.note(done, begun, stage, *map(Path, self.texts))
+
+    def require_compiler(self) -> None:
+        """Raise a ToolchainError if nvcc compiles nothing, so that the source is not to blame."""
+        # Imported here, because few runs have an error.
+        from ..toolchain.nvcc_probe import require_compiles
+
+        require_compiles(self.nvcc, self.host_compiler)
 
     def _require_source(self, where: Where) -> None:
         """Raise a DefinitionError if there is no such source; when it is compiled, so that only its kernel fails."""

@@ -34,6 +34,7 @@ class Tools:
         chain, settings: find those tools that few packages need, when they are asked for.
         native: this machine's C compiler, which the CUDA compiler runs; None: it is the same.
         others: the same with the further CUDA toolkits of a package that has code of several.
+        known_obstacle: what :attr:`obstacle` is; None: the tools are asked.
     """
 
     lowerer: Lowerer
@@ -44,6 +45,7 @@ class Tools:
     settings: Settings | None = None
     native: HostCompiler | None = None
     others: tuple[Tools, ...] = ()
+    known_obstacle: str | None = None
 
     @property
     def native_compiler(self) -> HostCompiler:
@@ -92,6 +94,17 @@ class Tools:
         from ..toolchain.nvcc_steps_run import KnownSteps
 
         return KnownSteps()
+
+    @cached_property
+    def obstacle(self) -> str:
+        """Why nvcc is run as a whole; empty: the programs that it runs can be run one by one.
+
+        Raises:
+            ToolchainError: nvcc does not compile a small kernel.
+        """
+        if self.known_obstacle is not None or self.nvcc is None or self.chain is None:
+            return self.known_obstacle or ""
+        return self.chain.nvcc_programs(self.nvcc, self.native_compiler).obstacle
 
     @cached_property
     def fatbinary(self) -> str:

@@ -20,7 +20,7 @@ from ..processes.environment import tool_environment
 
 WHERE = Where(stage="settings")
 
-REVISION = 8
+REVISION = 9
 """Raise when a probe reads something else, so that kept results are not used."""
 
 TIMEOUT_S = 120

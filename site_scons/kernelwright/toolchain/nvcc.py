@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..core.arch import is_ptx, with_suffixes
+from ..core.arch import with_suffixes
 from ..core.errors import ToolchainError
 from ..core.files import file_stamp
 from ..core.request import ASIDE
@@ -30,14 +30,12 @@ class Nvcc:
         version: such as ``13.0.88``.
         identity: digest of everything that decides its output.
         archs: names that ``-arch`` takes and that we build for: ``sm_90a``, ``compute_80``, ...
-        obstacle: why it is run as a whole; empty: the programs that it runs can be run one by one.
     """
 
     path: str = field(metadata=ASIDE)
     version: str
     identity: str
     archs: tuple[str, ...] = field(metadata=ASIDE)
-    obstacle: str = field(default="", metadata=ASIDE)
 
     name = "nvcc"
 
@@ -128,22 +126,17 @@ def _top_of_wrapped(nvcc: str) -> Path:
 
 
 def probe_nvcc(path: str, parts: Sequence[Path], host_compiler: HostCompiler) -> Nvcc:
-    """Identify nvcc, and compile a small kernel with it.
+    """Identify nvcc.
 
     Raises:
-        ToolchainError: a part of it is missing, its parts have different versions, or it does not compile the kernel.
+        ToolchainError: it does not answer, a part of it is missing, or its parts have different versions.
     """
-    # Imported here, because most runs know the tools.
-    from .nvcc_probe import compile_probe
-
     version = version_of(path, INSTALL_CUDA)
     _check_parts(path, version, parts)
     archs = [name for kind in ("code", "arch") for name in answer([path, f"--list-gpu-{kind}"], INSTALL_CUDA).split()]
-    real = next(arch for arch in archs if not is_ptx(arch))
-    obstacle = compile_probe(path, version, host_compiler.path, real, INSTALL_CUDA)
     digests = ((part.name, content_digest(str(part), file_stamp(part))) for part in parts)
     contents = (name.encode() + b"\0" + bytes.fromhex(digest) for name, digest in digests)
-    return Nvcc(path, version, identity([version, host_compiler.identity], contents), with_suffixes(archs), obstacle)
+    return Nvcc(path, version, identity([version, host_compiler.identity], contents), with_suffixes(archs))
 
 
 def _check_parts(nvcc: str, version: str, parts: Sequence[Path]) -> None:

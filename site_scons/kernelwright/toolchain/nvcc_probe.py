@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.arch import virtual_arch
+from ..core.arch import is_ptx, virtual_arch
 from ..core.errors import ToolchainError
 from .ask import WHERE, failure, run_tool
+from .host_compiler import HostCompiler
+from .nvcc import INSTALL_CUDA, Nvcc
 from .nvcc_steps import Steps, read_steps
 from .trimmed_source import TrimmedSource
 
@@ -40,30 +42,45 @@ CHECKED_RELEASES = ("13.0",)
 ELF = b"\x7fELF"
 
 
-def compile_probe(nvcc: str, version: str, host_compiler: str, arch: str, remedy: str) -> str:
-    """Compile a small kernel with nvcc and with the programs that nvcc runs.
-
-    The result says why these programs cannot be used without nvcc; empty: they can.
+@dataclass(frozen=True)
+class NvccPrograms:
+    """The programs that an nvcc runs.
 
     Arguments:
-        nvcc, host_compiler: paths of the compilers.
-        version: nvcc's, such as ``13.0.88``.
-        arch: one that nvcc knows, such as ``sm_80``.
-        remedy: how to get another nvcc.
+        obstacle: why nvcc is run as a whole; empty: these programs can be run one by one, and make the same.
+    """
+
+    obstacle: str
+
+
+def probe_programs(nvcc: Nvcc, host_compiler: HostCompiler) -> NvccPrograms:
+    """Compile a small kernel with nvcc and with the programs that nvcc runs.
 
     Raises:
         ToolchainError: nvcc does not compile it.
     """
-    problem = f"nvcc does not compile a small kernel for {arch}"
-    remedy = f"a C++ compiler (g++) must be installed, and all CUDA packages be of one release: {remedy}"
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "probe.cu").write_text(PROBE_SOURCE)
-        probe = _Probe(nvcc, host_compiler, arch, Path(folder))
-        command = probe.arguments("cubin", "probe.cubin")
-        done = run_tool(command, problem, remedy, Path(folder))
-        if done.returncode != 0:
-            raise failure(problem, remedy, command, done)
-        return _known_obstacle(nvcc, version) or probe.obstacle()
+        probe = _compiled(nvcc, host_compiler, Path(folder))
+        return NvccPrograms(_known_obstacle(nvcc.path, nvcc.version) or probe.obstacle())
+
+
+def require_compiles(nvcc: Nvcc, host_compiler: HostCompiler) -> None:
+    """Raise a ToolchainError if nvcc does not even compile a small kernel, so that a source is not to blame."""
+    with tempfile.TemporaryDirectory() as folder:
+        _compiled(nvcc, host_compiler, Path(folder))
+
+
+def _compiled(nvcc: Nvcc, host_compiler: HostCompiler, folder: Path) -> _Probe:
+    arch = next(arch for arch in nvcc.archs if not is_ptx(arch))
+    problem = f"nvcc does not compile a small kernel for {arch}"
+    remedy = f"a C++ compiler (g++) must be installed, and all CUDA packages be of one release: {INSTALL_CUDA}"
+    Path(folder, "probe.cu").write_text(PROBE_SOURCE)
+    probe = _Probe(nvcc.path, host_compiler.path, arch, folder)
+    command = probe.arguments("cubin", "probe.cubin")
+    done = run_tool(command, problem, remedy, folder)
+    if done.returncode != 0:
+        raise failure(problem, remedy, command, done)
+    return probe
 
 
 def _known_obstacle(nvcc: str, version: str) -> str:

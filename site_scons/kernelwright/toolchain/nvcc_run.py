@@ -144,6 +144,7 @@ class NvccRun:
         scratch: a folder on the same file system as the outputs' last place.
         tools: runs programs.
         subject: what is made, for the measurements of memory; the same in every build.
+        obstacle: why nvcc is run as a whole; empty: the programs that it runs can be run one by one.
     """
 
     job: NvccJob
@@ -152,6 +153,7 @@ class NvccRun:
     scratch: Path
     tools: RunsTools
     subject: str
+    obstacle: str = ""
 
     def place(self, name: str) -> str:
         """A file in the scratch folder, as a command names it."""
@@ -193,7 +195,7 @@ def compile_device_code(run: NvccRun) -> CompiledCode:
     Raises:
         KernelwrightError: as :meth:`ToolRunner.run`; the message has the command, its output and the source's path.
     """
-    job, nvcc, command = run.job, run.nvcc, run.command
+    job, command = run.job, run.command
     if can_include(job.flags):
         # The target's name is given because nvcc would write the path of the output there without quoting it.
         command += ["-MD", "-MF", run.place(LISTING), "-MT", "device"]
@@ -208,7 +210,7 @@ def compile_device_code(run: NvccRun) -> CompiledCode:
         raise
     run.write_results(result.output)
     headers = run.headers() if can_include(job.flags) else ()
-    return CompiledCode(result, headers, (f"nvcc is run as a whole: {nvcc.obstacle}",) if nvcc.obstacle else ())
+    return CompiledCode(result, headers, (f"nvcc is run as a whole: {run.obstacle}",) if run.obstacle else ())
 
 
 def _from_project(text: str, folder: Path, project_root: Path) -> str:

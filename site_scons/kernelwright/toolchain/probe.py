@@ -29,6 +29,7 @@ from .tvm import Lowerer, probe_tvm, tvm_records
 if TYPE_CHECKING:
     from ..core.answers import Answers
     from .elsewhere import Elsewhere, Parts
+    from .nvcc_probe import NvccPrograms
     from .nvdisasm import Nvdisasm
     from .nvrtc import Nvrtc
 
@@ -84,8 +85,7 @@ class Toolchain:
             release: the CUDA release that it has to be of; empty: any.
 
         Raises:
-            ToolchainError: there is none, a part of it is missing, its parts have different versions, or it does not
-                compile a small kernel.
+            ToolchainError: there is none, a part of it is missing, or its parts have different versions.
         """
         path = find_nvcc(setting, self._environment, release)
         for part in (path, host_compiler.path):
@@ -99,6 +99,26 @@ class Toolchain:
             return self._asked(Nvcc, "nvcc", parts, facts, places, lambda: probe_nvcc(path, parts, host_compiler))
 
         return self._probe(Nvcc, "nvcc", path, files, probe)
+
+    def nvcc_programs(self, nvcc: Nvcc, host_compiler: HostCompiler) -> NvccPrograms:
+        """The programs that nvcc runs. Only what compiles device code by itself asks, because it takes a second.
+
+        Raises:
+            ToolchainError: nvcc does not compile a small kernel.
+        """
+        # Imported here, because most runs know the tools.
+        from .nvcc_probe import NvccPrograms, probe_programs
+
+        parts = nvcc_parts(nvcc.path)
+
+        def probe() -> NvccPrograms:
+            facts = [nvcc.version, host_compiler.identity]
+            return self._asked(
+                NvccPrograms, "nvcc-programs", parts, facts, {}, lambda: probe_programs(nvcc, host_compiler)
+            )
+
+        files = [*parts, Path(host_compiler.path)]
+        return self._probe(NvccPrograms, "nvcc-programs", nvcc.path, files, probe)
 
     def nvrtc(self, release: str = "") -> Nvrtc:
         """The CUDA compiler that is a library.
