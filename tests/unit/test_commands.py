@@ -50,6 +50,7 @@ def toolchain(**replaced: Any) -> Any:
             path=f"/usr/bin/{family}-cc", version=f"cc 13 for {family}", brings_glibc=False
         ),
         "nvcc": lambda setting, cc, release="": SimpleNamespace(path="/cuda/bin/nvcc", version="13.0.88"),
+        "nvcc_programs": lambda nvcc, cc: SimpleNamespace(obstacle=""),
         "nvrtc": lambda release="": SimpleNamespace(
             library="/cuda/lib/libnvrtc.so.13", include="/cuda/include", version="13.0.88"
         ),

@@ -12,7 +12,6 @@ from ..core.arch import FAMILIES, native_family
 from ..core.errors import KernelwrightError, Where
 from ..frontends.tilelang import program as tilelang_program
 from ..frontends.triton import program as triton_program
-from ..toolchain.nvcc_probe import require_compiles
 from ..toolchain.probe import Toolchain
 from ..toolchain.pytorch import NEED as PYTORCH
 from ..toolchain.pytorch import find_torch, lacking_headers
@@ -64,7 +63,7 @@ def _found_nvcc(toolchain: Toolchain) -> str:
     """nvcc's version and path, if it compiles."""
     compiler = toolchain.host_compiler("")
     nvcc = toolchain.nvcc("", compiler)
-    require_compiles(nvcc, compiler)
+    toolchain.nvcc_programs(nvcc, compiler)
     return f"{nvcc.version} at {nvcc.path}"
 
 

@@ -32,7 +32,7 @@ from ..processes.messages import Hello
 from ..processes.tool_process import end_session
 from . import server, tvm_import
 from .definitions import Definitions
-from .environment import variables_of
+from .environment import Variables, variables_of
 
 DESCRIPTORS = 4
 """How many descriptors come with a request."""
@@ -160,7 +160,7 @@ class ForkServer:
                 time.sleep(POLL_S)
 
 
-def _load_unless_build_ends(control: socket.socket) -> Hello | KernelwrightError:
+def _load_unless_build_ends(control: socket.socket, variables: Variables) -> Hello | KernelwrightError:
     """Import TVM. If the build ends meanwhile, a thread ends this process; the thread is gone before the first fork."""
     done, doing = os.pipe()
 
@@ -174,7 +174,7 @@ def _load_unless_build_ends(control: socket.socket) -> Hello | KernelwrightError
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
-        return tvm_import.load()
+        return tvm_import.load(writes_bytecode="PYTHONDONTWRITEBYTECODE" not in variables.others)
     finally:
         os.close(doing)
         thread.join()
@@ -187,8 +187,9 @@ def main() -> None:
     control = socket.socket(fileno=os.dup(0))
     os.close(0)
     os.open(os.devnull, os.O_RDONLY)  # takes the lowest number that is free
-    loaded = _load_unless_build_ends(control)
-    definitions = Definitions(root, variables_of(sys.argv[2]))
+    variables = variables_of(sys.argv[2])
+    loaded = _load_unless_build_ends(control, variables)
+    definitions = Definitions(root, variables)
     gc.collect()
     gc.freeze()  # TVM's own objects stay; later collections need not look at them, nor copy their pages
     if ForkServer(control).run():

@@ -21,12 +21,20 @@ from ..processes.messages import Hello
 from ..processes.tool_process import REVISION
 
 
-def load() -> Hello | KernelwrightError:
-    """Import TVM, and return the greeting of a worker, or the error."""
+def load(*, writes_bytecode: bool = False) -> Hello | KernelwrightError:
+    """Import TVM, and return the greeting of a worker, or the error.
+
+    Arguments:
+        writes_bytecode: whether Python may keep the bytecode of what is imported. Some installers leave none, and then
+            the import takes twice as long.
+    """
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, not writes_bytecode
     try:
         return Hello(_versions(), REVISION)
     except KernelwrightError as error:
         return error
+    finally:
+        sys.dont_write_bytecode = before
 
 
 def _versions() -> dict[str, str]:
