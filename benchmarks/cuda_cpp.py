@@ -69,7 +69,8 @@ def measure(bench: Bench) -> Result:
 def _project(bench: Bench) -> Project:
     """The example with this one kernel, for one arch."""
     project = example(bench, "cuda-cpp", "norm_kernels")
-    (project.folder / "kernels/layer_norm.py").unlink()
+    for other in ("layer_norm", "column_means"):
+        (project.folder / f"kernels/{other}.py").unlink()
     definition = project.folder / "kernels/rms_norm.py"
     head, first, _ = definition.read_text().split("@kernel(")
     definition.write_text(f"{head}@kernel({first}")
