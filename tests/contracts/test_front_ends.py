@@ -120,7 +120,7 @@ def test_what_another_front_end_lowers_is_recognized_as_its() -> None:
 def test_a_source_of_a_kernel_with_sources_is_an_error_that_names_the_ways_out() -> None:
     source = Source("scale.cu", "scale", x=Tensor("float32", "n"), grid=1, block=32)
     with pytest.raises(DefinitionError, match="Source, expected an Exported") as caught:
-        recognized(get("cuda").with_host_code(), source, WHERE)
+        recognized(get("cuda").with_host_code(()), source, WHERE)
     assert "Exported(" in caught.value.remedy and "leave sources out" in caught.value.remedy
 
 
@@ -157,5 +157,5 @@ def test_entries_of_variants_with_similar_slugs_differ() -> None:
 def test_a_source_that_launches_by_itself_has_no_code_for_each_arch() -> None:
     unit = Unit("k", "default", "kw_k__default__cuda", {}, (), "cuda", "sm_90a", "k.py:3", per_arch=True)
     with pytest.raises(DefinitionError, match="function 'f' launches by itself") as caught:
-        get("cuda").with_host_code().lower(Exported("f"), unit, lambda doing: None)
+        get("cuda").with_host_code(()).lower(Exported("f"), unit, lambda doing: None)
     assert caught.value.remedy and "leave per_arch out" in caught.value.remedy

@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support.project import Project
@@ -220,6 +221,29 @@ def test_operators_are_called_by_name_and_in_torch_ops_and_errors_are_pytorchs(b
     assert "True <kernel ops with the operators acme::scaled> steady._half" in lines
     assert "RuntimeError no kernel of package 'demo' has CPU code" in rest
     assert "True" in lines[4:]  # what torch.compile made
+
+
+WITHOUT_TORCH = """
+
+@kernel(
+    frontend="cuda",
+    sources=["stable.cu"],
+    includes=["package:torch/include"],
+    flags=["-DTORCH_TARGET_VERSION=0x020A000000000000"],
+    backends=["tvm_ffi"],
+)
+def without_torch():
+    return Exported("on_gpu")
+"""
+
+
+def test_a_source_is_compiled_once_for_pytorch_and_for_callers_without_it(built: Project, tmp_path: Path) -> None:
+    project = built.copied(tmp_path / "both")
+    project.write(
+        "kernels/own.py", DEFINITIONS.replace("import Operators", "import Exported, Operators") + WITHOUT_TORCH
+    )
+    run = project.scons("-j2")
+    assert run.labels["SOURCES"] == 1 and "OBJECT" not in run.labels
 
 
 VERSIONS = """

@@ -68,7 +68,7 @@ def of(kernel: Written, where: Where | None = None) -> FrontEnd:
         DefinitionError: there is none.
     """
     front_end = get(kernel.options.frontend, where)
-    return front_end.with_host_code() if kernel.options.sources else front_end
+    return front_end.with_host_code(kernel.options.includes) if kernel.options.sources else front_end
 
 
 def targets_of(kernel: Kernel) -> Sequence[str]:

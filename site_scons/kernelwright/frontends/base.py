@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -196,8 +196,12 @@ class FrontEnd:
             message = "sources are compiled for all archs together, and per_arch asks for a definition of each"
             raise DefinitionError(message, where, "leave per_arch out; a source can ask for __CUDA_ARCH__")
 
-    def with_host_code(self) -> FrontEnd:
-        """The front end for definitions whose sources have host code of their own; by default there is none."""
+    def with_host_code(self, includes: Sequence[str]) -> FrontEnd:
+        """The front end for definitions whose sources have host code of their own; by default there is none.
+
+        Arguments:
+            includes: folders of headers, as in ``@kernel(includes=[...])``.
+        """
         return self
 
     def require_pass_configs(self, pass_configs: PassConfigs, where: Where) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..base import FrontEnd, LoweredFiles
+from ..torch.front_end import TorchSources
 from .exported import Exported
 from .source import Source
 
@@ -25,9 +26,9 @@ class CudaSource(FrontEnd):
         """See :meth:`FrontEnd.constants`; macros are constants, too."""
         return {**returned.defines, **returned.arguments}
 
-    def with_host_code(self) -> FrontEnd:
+    def with_host_code(self, includes: Sequence[str]) -> FrontEnd:
         """See :meth:`FrontEnd.with_host_code`."""
-        return CudaLibrary()
+        return CudaLibraryWithTorch() if TorchSources.includes[0] in includes else CudaLibrary()
 
 
 class CudaLibrary(FrontEnd):
@@ -45,6 +46,14 @@ class CudaLibrary(FrontEnd):
     def files(self, target: str, archs: tuple[str, ...]) -> LoweredFiles:
         """See :meth:`FrontEnd.files`."""
         return LoweredFiles("module.tir", ("host.c",))
+
+
+class CudaLibraryWithTorch(CudaLibrary):
+    """The same of sources with PyTorch's headers. They are compiled as for PyTorch, so that both have equal objects."""
+
+    needs = TorchSources.needs
+    includes = TorchSources.includes
+    flags = TorchSources.flags
 
 
 FRONT_END = CudaSource()
