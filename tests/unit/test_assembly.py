@@ -25,7 +25,7 @@ from kernelwright.scons.progress import Progress
 from kernelwright.stages import wheel as wheel_module
 from kernelwright.stages.package import Assembly, Built, Part
 from kernelwright.stages.partial import Partial
-from kernelwright.stages.wheel import put_into
+from kernelwright.stages.wheel import finish, put_into
 from support import moments
 from support.scons_tree import Inputs, graph_of, make_all, stages_of
 
@@ -190,11 +190,16 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     (folder / "wheel.json").write_text(json.dumps({"names": names}))
     notes: list[str] = []
     monkeypatch.setattr(wheel_module, "kernel_sizes", lambda *folders: [])
-    context = SimpleNamespace(run=SimpleNamespace(note=notes.append), package=None, work=None, device_work=None)
+    run = SimpleNamespace(note=notes.append, top=tmp_path)
+    context = SimpleNamespace(run=run, package=None, work=None, device_work=None)
     wheels = [folder / f"{stem}.whl" for stem in names]
     dist = tmp_path / "dist"
     return SimpleNamespace(
-        names=names, notes=notes, dist=dist, put=lambda: put_into(dist, wheels, folder / "wheel.json", context)
+        names=names,
+        notes=notes,
+        dist=dist,
+        put=lambda: put_into(dist, wheels, folder / "wheel.json", context),
+        finish=lambda: finish([SimpleNamespace(outputs={"wheel.json": folder / "wheel.json"})], context),
     )
 
 
@@ -217,6 +222,7 @@ def test_the_wheel_of_the_package_comes_last_what_is_there_stays_and_one_of_an_e
         (built.dist / name).touch()
     built.notes.clear()
     built.put()
+    assert built.finish() is None
     assert (built.dist / built.names["sm_80"]).stat() == before
     assert [note for note in built.notes if "remove it" in note] == [
         "kernelwright: dist/demo-1.0-py3-none-manylinux_2_28_x86_64.whl has this version and is of an earlier build: "
@@ -251,7 +257,7 @@ def test_a_wheel_may_have_just_the_largest_size_and_the_largest_kernels_are_name
     wheel.write_bytes(bytes(2048))
 
     def require(stem: str, limit: str, *providers: str) -> None:
-        request = SimpleNamespace(limit=limit, providers=providers, folder=None, work=None, device=None)
+        request = SimpleNamespace(limit=limit, providers=providers, variants=(), folder=None, work=None, device=None)
         wheel_module._require_size(stem, wheel, request, Where(stage="wheel"))
 
     require("package", "2K")

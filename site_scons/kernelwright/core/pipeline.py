@@ -238,7 +238,7 @@ STAGES = (
         ("#2b5f5f", "#8fc9c4"),
         "`manifest.json`, `pyproject.toml` and the files that it names",
         "Wheels",
-        "`package.whl`, `wheel.json`; if it is split, `<arch>.whl`",
+        "`package.whl`, `wheel.json`; if it is split, `<arch>.whl` or `<label>.whl`",
         module="stages.wheel",
         also=("backends",),
     ),

@@ -248,9 +248,10 @@ class Settings:
     # The words are the modes of fatbinary.
     compress: str = _setting(choice("none", "speed", "balance", "size"), "none", "how cubins and PTX are compressed")
     split: str = _setting(
-        choice("none", "arch"),
+        choice("none", "arch", "variant"),
         "none",
-        "where device code goes; none: one wheel with the rest; arch: a wheel of its own for each CUDA arch",
+        "where device code goes; none: one wheel with the rest; arch: a wheel of its own for each CUDA arch; variant: "
+        "also a wheel with the rest for each kind of GPU, of which the installer takes one",
     )
     max_wheel_size: str = _aside(SIZE, "", "largest size that a wheel may have; empty: no limit")
     max_registers: int | None = _setting(

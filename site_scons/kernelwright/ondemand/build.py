@@ -300,7 +300,7 @@ def _make(job: Job, scratch: Path, note: Callable[[str], None]) -> tuple[str, di
     Returns:
         The key of the result, and the files that stages turned out to read.
     """
-    from ..package.assemble import IMAGES
+    from ..package.images import IMAGES
     from ..package.manifest import BuiltPackage, make_manifest
     from ..stages import kernel, launcher
     from ..stages.package import compression

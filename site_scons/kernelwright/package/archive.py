@@ -13,6 +13,7 @@ from wheel.wheelfile import WheelFile
 
 from ..core.version import VERSION
 from .project import Project
+from .wheel_variants import INFO_FILE
 
 TAG = "py3-none"
 """Kernel libraries are loaded through tvm-ffi, and know nothing of the Python that does so."""
@@ -21,9 +22,9 @@ ANY = "any"
 """The platform tag of device code, which is the same whatever the machine around the GPU is."""
 
 
-def wheel_name(project: Project, platform: str) -> str:
-    """The file name of a wheel for a platform tag such as ``manylinux_2_17_x86_64``."""
-    return f"{project.name}-{project.version}-{TAG}-{platform}.whl"
+def wheel_name(project: Project, platform: str, label: str = "") -> str:
+    """The file name of a wheel for a platform tag such as ``manylinux_2_17_x86_64``; ``label`` is a wheel variant's."""
+    return f"{project.name}-{project.version}-{TAG}-{platform}{f'-{label}' if label else ''}.whl"
 
 
 def info_files(project: Project, platform: str) -> dict[str, bytes]:
@@ -42,7 +43,9 @@ def info_files(project: Project, platform: str) -> dict[str, bytes]:
     }
 
 
-def write_wheel(path: Path, project: Project, files: Mapping[str, bytes], platform: str, seconds: int) -> None:
+def write_wheel(
+    path: Path, project: Project, files: Mapping[str, bytes], platform: str, seconds: int, variant: str = ""
+) -> None:
     """Write a wheel.
 
     Arguments:
@@ -51,10 +54,12 @@ def write_wheel(path: Path, project: Project, files: Mapping[str, bytes], platfo
         files: its content but for the folder ``.dist-info``: path in the wheel -> bytes.
         platform: the platform tag, or several that are joined with dots; ``any``: nothing in it is for a platform.
         seconds: time of all files, in seconds since 1970; zip counts even seconds, in no time zone.
+        variant: the text of ``variant.json``; empty: it is no wheel variant.
     """
     moment = time.gmtime(seconds)
     with _Archive(path, moment[:6]) as archive:
-        info = {f"{archive.dist_info_path}/{name}": data for name, data in info_files(project, platform).items()}
+        described = info_files(project, platform) | ({INFO_FILE: variant.encode()} if variant else {})
+        info = {f"{archive.dist_info_path}/{name}": data for name, data in described.items()}
         for name, content in (*sorted(files.items()), *sorted(info.items())):
             archive.writestr(name, content)
 

@@ -30,9 +30,6 @@ RUNTIME = (
 PROVIDER = "provider.py"
 """A further one, for packages whose libraries do not hold their device code: finds it in files."""
 
-IMAGES = "_images"
-"""The folder of a package for its device code, if libraries do not hold it and it has no wheels of its own."""
-
 OUTPUTS = (
     "__init__.py",
     "__init__.pyi",

@@ -6,7 +6,7 @@ The device code of a split package is in wheels of its own, each with a package 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,34 +16,19 @@ from ..core.errors import KernelwrightError, Where
 from ..core.records import Record, decoded, read_json
 from ..core.version import VERSION
 from ..runtime.loader import SCHEMA
-from .assemble import IMAGES, provider_package
+from .assemble import provider_package
 from .device_code import drivers_of
+from .images import IMAGES, Image, kept_images, listed_images
 from .manifest import listed, sealed_document
 from .project import Project, distribution_of
 from .source import Source
+from .wheel_variants import Group
 
 REMEDY = "run scons again; if that does not help, remove the build folder"
 
 PROVIDER_INIT = (
     '"""The device code of {package} for {arch}. There is nothing to import: {package} reads the files."""\n'
 )
-
-
-@dataclass(frozen=True)
-class Image:
-    """A file with device code.
-
-    Arguments:
-        arch: what it is for.
-        file: its name, relative to the folder that the images are in.
-        sha256: its digest.
-        size: its bytes.
-    """
-
-    arch: str
-    file: str
-    sha256: str
-    size: int
 
 
 @dataclass(frozen=True)
@@ -104,6 +89,35 @@ def package_files(built: BuiltFiles, project: Project, source: Source) -> dict[s
     files = {f"{inside}/{path}": _verified(built.folder / path, digest) for path, digest in built.digests.items()}
     text = with_source(built.manifest, source, _placed(built, project))
     return {**files, f"{inside}/manifest.json": text.encode()}
+
+
+def variant_files(
+    built: BuiltFiles, project: Project, source: Source, label: str, group: Group | None
+) -> dict[str, bytes]:
+    """The files of a wheel variant: those of the package, with the device code for one group of GPUs.
+
+    Arguments:
+        built, project, source: as for :func:`package_files`.
+        label: that of the variant.
+        group: the GPUs that it is for; None: all machines that no other variant is for.
+
+    Raises:
+        KernelwrightError: no kernel has code for the group, or a file is not the one that the manifest lists.
+    """
+    document = decoded(built.manifest.encode())
+    kept = kept_images(Record(document, ""), group)
+    if group and not any(group.has(image.arch) for image in kept.values()):
+        where = Where(stage="wheel", location=str(built.folder / "manifest.json"))
+        message = f"no kernel has device code of its own for sm_{group.first}, and its wheel would be as another one"
+        remedy = "remove it from archs, or from kernels what keeps it out, such as their own lists of archs or sources"
+        raise KernelwrightError(message, where, remedy)
+    files = {path: said for path, said in document["files"].items() if not path.startswith(IMAGES) or path in kept}
+    place = {**document["device_code"], "label": label, "name": project.distribution, "version": project.version}
+    text = with_source(sealed_document({**document, "files": files, "device_code": place}), source)
+    inside = built.name.replace(".", "/")
+    digests = {path: said["sha256"] for path, said in files.items()}
+    content = {f"{inside}/{path}": _verified(built.folder / path, digest) for path, digest in digests.items()}
+    return {**content, f"{inside}/manifest.json": text.encode()}
 
 
 def _with_code_in_libraries(built: BuiltFiles, arch: str) -> list[str]:
@@ -183,15 +197,6 @@ def _contents(document: Record) -> tuple[dict[str, str], list[Image], dict[str, 
     packages = head.record("packages")
     named = {arch: packages.text(arch) for arch in packages.raw}
     return digests, list(listed_images(document)), {"folder": head.text("folder"), "packages": named}, is_partial
-
-
-def listed_images(manifest: Record) -> Iterator[Image]:
-    """The device code that the manifest of a split package lists."""
-    for _, kernel in manifest.members("kernels"):
-        for variant in kernel.records("variants"):
-            for unit in variant.records("units"):
-                for arch, image in unit.members("images") if unit.has("images") else ():
-                    yield Image(arch, image.text("file"), image.text("sha256"), image.count("size"))
 
 
 def _verified(path: Path, digest: str) -> bytes:

@@ -23,8 +23,9 @@ from ..core.errors import printable, shown
 from ..runtime.provider import GROUP
 from .archive import ANY, TAG
 from .project import REFERENCE, SCRIPT, TAKEN_SCRIPT
+from .wheel_variants import INFO_FILE, without_label
 
-DESCRIBED = ("METADATA", "WHEEL", "RECORD", "entry_points.txt")
+DESCRIBED = ("METADATA", "WHEEL", "RECORD", "entry_points.txt", INFO_FILE)
 """Files of the folder ``.dist-info``, besides those of ``licenses``. Others can tell installers to do more."""
 
 LICENSES = "licenses/"
@@ -54,7 +55,7 @@ def fields(files: Mapping[str, bytes], name: str, field: str) -> list[str]:
 
 def platform_of(wheel: Path) -> str:
     """The platform tag in the name of a wheel; empty: it is not called as the wheel of a kernel package is."""
-    match = NAMED.fullmatch(wheel.name)
+    match = NAMED.fullmatch(without_label(wheel.name))
     return match["platform"] if match else ""
 
 
@@ -64,7 +65,7 @@ def name_problems(wheel: Path, files: Mapping[str, bytes]) -> Iterator[str]:
     https://packaging.python.org/en/latest/specifications/binary-distribution-format/#file-name-convention
     """
     try:
-        name, version, _, _ = parse_wheel_filename(wheel.name)
+        name, version, _, _ = parse_wheel_filename(without_label(wheel.name))
     except InvalidWheelFilename:
         yield "its name is not that of a wheel: NAME-VERSION-py3-none-PLATFORM.whl"
         return
@@ -132,7 +133,7 @@ def _wheel_problems(wheel: Path, files: Mapping[str, bytes]) -> Iterator[str]:
         if only is not None and value != only:
             known = f"and installers know {only}" if only else "which no build writes"
             yield f"WHEEL has the {field} {shown(value)}, {known}"
-    named = NAMED.fullmatch(wheel.name)
+    named = NAMED.fullmatch(without_label(wheel.name))
     if named is None:
         yield f"its name is not for {TAG}, as those of kernel packages are, which know nothing of Python"
         return

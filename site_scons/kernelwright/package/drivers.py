@@ -15,6 +15,7 @@ from ..core.errors import DefinitionError, Where, shown
 from ..core.records import Record, decoded
 from ..toolchain.cuda import cuda_version
 from .device_code import claim, device_code, drivers_of
+from .images import archs_here
 
 if TYPE_CHECKING:
     from .project import Project
@@ -60,9 +61,11 @@ def least_drivers(manifest: Record) -> dict[str, int]:
     if manifest.has("arch"):
         return {manifest.text("arch"): _counted(manifest.text("driver"))}
     least: dict[str, int] = {}
+    here = archs_here(manifest)
     for _, kernel in manifest.members("kernels"):
         for arch, driver in of_kernel(kernel).items():
-            least[arch] = max(driver, least.get(arch, 0))
+            if here is None or arch in here:
+                least[arch] = max(driver, least.get(arch, 0))
     return {arch: least[arch] for arch in sorted(least, key=arch_order)}
 
 

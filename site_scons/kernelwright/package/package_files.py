@@ -29,11 +29,12 @@ from ..define.names import is_name
 from ..define.package_name import TAKEN, is_importable
 from ..runtime.loader import DamageError, is_backend, is_entry, manifest_in
 from ..runtime.provider import GROUP
-from .assemble import IMAGES, generated, library_of, outputs, product_of, provider_package
-from .content import PROVIDER_INIT, listed_images
+from .assemble import generated, library_of, outputs, product_of, provider_package
+from .content import PROVIDER_INIT
 from .described import described, fields, requirements
 from .device_code import arch_problems, image_problem, library_problem, own_code_problems
 from .drivers import driver_problems, external, least_drivers, of_kernel
+from .images import IMAGES, label_of, listed_images
 from .manifest import (
     OF_SIZES,
     BuiltPackage,
@@ -56,19 +57,8 @@ RUNTIME_MODULE = re.compile(r"_runtime/[a-z_]+\.py")
 CODE_FILE = re.compile(r".+\.(?:cubin|fatbin|ptx)")
 
 OF_PACKAGE = (
-    *(
-        "schema",
-        "package",
-        "version",
-        "kernelwright",
-        "machine",
-        "source",
-        "tools",
-        "backends",
-        "compress",
-        "device_code",
-    ),
-    *("missing", "kernels", "files", "digest"),
+    *("schema", "package", "version", "kernelwright", "machine", "source", "tools", "backends", "compress"),
+    *("device_code", "missing", "kernels", "files", "digest"),
 )
 OF_KERNEL = (
     *("backends", "doc", "frontend", "library", "launcher", "source_libraries", "libraries", "operators", "opaque"),
@@ -390,7 +380,9 @@ def _expected(content: Content) -> set[str]:
         called = kernel.texts("backends")
         expected |= {product_of(b.name, file) for b in chosen if b.name in called for file in b.products(name)}
     if content.in_files and not content.split:
-        expected |= {f"{IMAGES}/{image.file}" for image in listed_images(document)}
+        images = {f"{IMAGES}/{image.file}" for image in listed_images(document)}
+        # A wheel variant has those that its label stands for, which is compared with that.
+        expected |= images & content.inside if label_of(document) else images
     return expected | {"_runtime/__init__.py", "_runtime/loader.py"}
 
 
@@ -474,6 +466,8 @@ def _image_problems(content: Content) -> Iterator[str]:
     for image in listed_images(content.document):
         path = f"{place}/{image.file}"
         expected = {"sha256": image.sha256, "size": image.size}
+        if label_of(content.document) and path not in files.raw:
+            continue
         if place != IMAGES or files.raw.get(path) != expected:
             yield f"{content.folder}{path} is not the device code for {image.arch} that the manifest lists"
         elif problem := image_problem(path, image.arch, content.file(path)):

@@ -110,7 +110,8 @@ WHOLE = Own()
 def own_of(settings: Settings, name: str = "") -> Own:
     """What tells the wheel of a package from others, by its settings: the CUDA toolkit that they name, the first one if
     each has a wheel."""
-    label = settings.toolkits[0].label if settings.cuda_label == "yes" else ""
+    # All wheel variants have one version, so the toolkit is in their labels.
+    label = settings.toolkits[0].label if settings.cuda_label == "yes" and settings.split != "variant" else ""
     return Own(name, (label,) if label else ())
 
 

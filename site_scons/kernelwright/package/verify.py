@@ -16,13 +16,15 @@ from ..core.errors import KernelwrightError, Where
 from ..core.private import private_pattern
 from ..core.records import Record, decoded
 from .archive import ANY
-from .content import listed_images
-from .described import fields, is_info, name_problems, platform_of, point_problems, record_problems
+from .described import described, fields, is_info, name_problems, platform_of, point_problems, record_problems
 from .device_code import is_for_cpu
+from .images import listed_images
 from .manifest import linked_libraries
 from .members import Member, list_members, member_problems, open_regular, read_member
 from .package_files import MANIFEST, content_of, file_problems, package_problems
 from .platform import platform_tag
+from .variant_checks import variant_problems
+from .wheel_variants import INFO_FILE, label_in, read_variant
 
 
 def verify_wheel(wheel: Path, private: Sequence[str] = (), own_points: bool = False) -> list[str]:
@@ -49,6 +51,7 @@ def verify_wheel(wheel: Path, private: Sequence[str] = (), own_points: bool = Fa
         return [f"it has {had}, so it is no wheel of a kernel package"]
     problems = [*_place_problems(manifests[0], files), *_manifest_problems(manifests[0], files, whole=True)]
     problems += point_problems(manifests[0], files, own_points)
+    problems = problems or list(variant_problems(wheel, files, Record(decoded(files[manifests[0]]), "")))
     return problems or list(_tag_problems(wheel, files))
 
 
@@ -69,6 +72,24 @@ def manifest_of(wheel: Path) -> Record:
         where = Where(stage="verify", location=str(wheel))
         raise KernelwrightError(f"{problems[0]}{more}", where, "get the wheel again; kernelwright verify lists all")
     return Record(decoded(files[manifests[0]]), "")
+
+
+def properties_of(wheel: Path) -> dict[str, Any]:
+    """The properties of a wheel variant.
+
+    Raises:
+        KernelwrightError: it cannot be read, is damaged, or has no properties that a build writes.
+    """
+    files = _read(wheel)
+    try:
+        if isinstance(files, list):
+            raise ValueError(files[0])
+        if problems := list(record_problems(files)):
+            raise ValueError(problems[0])
+        return read_variant(described(files, INFO_FILE).encode(), label_in(wheel.name))
+    except ValueError as error:
+        where = Where(stage="wheel", location=str(wheel))
+        raise KernelwrightError(f"it is no wheel variant: {error}", where, "remove it, or get it again") from error
 
 
 def verify_together(wheels: Sequence[Path]) -> list[str]:

@@ -44,6 +44,7 @@ class Provider:
         self._folder = folder
         self._path = folder / "manifest.json"
         self._place = manifest["device_code"]
+        self._files = manifest["files"] if "label" in self._place else None
         self._package = manifest.get("package")
         self._schema = manifest.get("schema")
         self._read_manifest = read_manifest
@@ -81,11 +82,21 @@ class Provider:
         )
 
     def _installed_archs(self) -> list[str]:
+        if self._files is not None:
+            units = [unit for variant in self._variants.values() for unit in variant["units"]]
+            images = [image for unit in units for image in unit.get("images", {}).items()]
+            return list(dict.fromkeys(arch for arch, listed in images if self._is_here(listed)))
         packages = self._place["packages"]
         return [arch for arch in packages if self._installed(packages[arch]) is not None]
 
+    def _is_here(self, listed: dict[str, Any]) -> bool:
+        """Whether an image is in this wheel; a wheel variant has those for some devices only."""
+        return self._files is None or f"{self._place['folder']}/{listed['file']}" in self._files
+
     def _folder_of(self, arch: str, listed: dict[str, Any]) -> Path | None:
         """The folder with the device code of an arch; None: it is not installed."""
+        if not self._is_here(listed):
+            return None
         if "folder" in self._place:
             return Path(self._folder, self._place["folder"]).resolve()
         folder = self._installed(self._place["packages"][arch])
@@ -164,5 +175,12 @@ class Provider:
         return f"\n  remedy: {again}"
 
     def _pip(self, arch: str, again: bool = False) -> str:
+        if self._files is not None:
+            label, wheel = self._place["label"], f"'{self._place['name']}=={self._place['version']}'"
+            return (
+                f"this is the wheel variant {label}, for other machines. Install the wheel with all code, "
+                f"pip install --force-reinstall --no-deps {wheel}, or the variant for this machine, uv pip install "
+                f"--preview-features wheel-variants --reinstall {wheel}"
+            )
         options = "--force-reinstall --no-deps " if again else ""
         return f"pip install {options}'{self._place['wheels'][arch]}=={self._place['version']}'"

@@ -24,7 +24,7 @@ from ..define.package_name import LABEL
 from ..define.settings import Settings
 from ..stages import commands
 from ..stages.package import Assembly, Part, backends_of
-from ..stages.stage import IR
+from ..stages.stage import IR, Stage
 from . import compat
 from .command_line import SHARD, given, is_passive
 from .definitions import Definitions
@@ -215,8 +215,8 @@ class PackageGraph:
         package.tell([f"kernelwright: shard {self.run.shards.shard} of {package.label} has {noun}"])
         return package.user_env.Alias(SHARD, [*entries, *nodes, *package.failing])
 
-    def add_wheel(self, name: str) -> Any:
-        """Add the package's wheels to the alias ``wheel``; the alias is returned.
+    def add_wheel(self, name: str) -> Stage:
+        """Add the package's wheels to the alias ``wheel``; the stage that makes them is returned.
 
         Arguments:
             name: of a distribution of its own; empty: it is that of the project.
@@ -230,7 +230,8 @@ class PackageGraph:
         manifest = next(node.get_abspath() for node in self.nodes if node.name == "manifest.json")
         tables = [name for names in package.tables.values() for name in names]
         sources = [*package.files, *tables]
-        stage = wheel.make(package.context, sources, manifest, sorted(package.outside), name)
+        outside = sorted(package.outside)
+        stage = wheel.make(package.context, sources, manifest, outside, name, first=not package.place)
         self.run.take_wheel_name(stage.request, package.settings.package)
         package.add_stage(stage)
 
@@ -239,7 +240,31 @@ class PackageGraph:
             return failure(target[0], str(error)) if error else None
 
         action = env.Action(publish, lambda target, source, env: None)  # it shows no line of its own
-        return env.AlwaysBuild(env.Alias(wheel.NAME, self.run.nodes.nodes_of(stage), action))
+        env.AlwaysBuild(env.Alias(wheel.NAME, self.run.nodes.nodes_of(stage), action))
+        return stage
+
+
+def add_wheels(graphs: Sequence[PackageGraph], name: str) -> Any:
+    """Add the wheels of a package to the alias ``wheel``, those of all toolkits and families; the alias is returned.
+
+    Arguments:
+        graphs: those of the package.
+        name: as for :meth:`PackageGraph.add_wheel`.
+
+    Raises:
+        KernelwrightError: as :meth:`PackageGraph.add_wheel`.
+    """
+    from ..stages import wheel
+
+    stages = [graph.add_wheel(name) for graph in graphs]
+    package = graphs[0].package
+
+    def finish(target: Any, source: Any, env: Any) -> Any:
+        error = wheel.finish(stages, package.context)
+        return failure(target[0], str(error)) if error else None
+
+    action = package.env.Action(finish, lambda target, source, env: None)
+    return package.env.AlwaysBuild(package.env.Alias(wheel.NAME, [], action))
 
 
 TUNE = "tune"

@@ -27,7 +27,7 @@ from ..define.settings import (
 )
 from ..package import OWN_FAMILY
 from . import command_line, compat
-from .graph import PackageGraph
+from .graph import PackageGraph, add_wheels
 from .run import BuildRun, begun_run, current_run
 
 DISTRIBUTION = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -143,9 +143,7 @@ def kernel_wheel(env: Any, package: Any = None, name: str = "") -> Any:
             # Nothing is read, or imported, for a wheel that is not wanted.
             return env.Alias("wheel")
         with compat.unchecked_nodes():
-            for graph in added[0]:
-                graph.add_wheel(name)
-            return env.Alias("wheel")
+            return add_wheels(added[0], name)
     except KernelwrightError as error:
         stop(error, begun)
     except OSError as error:

@@ -13,7 +13,8 @@ from ..backends.commands import LIBRARIES
 from ..backends.files import UnitFiles, VariantFiles, images_of
 from ..core.arch import image_file, is_ptx, virtual_arch
 from ..define.record import KernelRecord
-from ..package.assemble import IMAGES, library_of, product_of
+from ..package.assemble import library_of, product_of
+from ..package.images import IMAGES
 from . import cc, check, device, entry, ext, fatbin, link, lower, sass, sources, torch_library, wrap
 from . import object as object_files
 from .context import KernelContext

@@ -20,7 +20,8 @@ from ..core.files import Stamp, digest_of, file_stamp, lasting_stamp, sha256_of
 from ..core.request import ASIDE
 from ..core.version import VERSION
 from ..define.settings import Settings
-from ..package.assemble import IMAGES, outputs, provider_package, runtime_sources
+from ..package.assemble import outputs, provider_package, runtime_sources
+from ..package.images import IMAGES
 from .context import Context
 from .execution import move, remove, tell_of_alteration
 from .object import FOLDER as OBJECTS
@@ -313,7 +314,8 @@ def images_in(settings: Settings) -> str:
     """Where the device images are, if libraries do not hold them: ``wheels`` of their own, or the ``package``."""
     if settings.split == "arch":
         return "wheels"
-    return "package" if any(backend.images for backend in named_backends(settings)) else ""
+    in_files = settings.split == "variant" or any(backend.images for backend in named_backends(settings))
+    return "package" if in_files else ""
 
 
 def compression(settings: Settings, tools: Tools) -> dict[str, Any]:

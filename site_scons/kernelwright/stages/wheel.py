@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from .. import backends
 from ..core.arch import FAMILIES
 from ..core.errors import KernelwrightError, Where
-from ..core.files import SCRATCH, make_way, pretty_json, remove_stale_scratch, sha256_of
+from ..core.files import SCRATCH, make_way, pretty_json, remove_stale_scratch, sha256_of, write_atomically
 from ..core.private import private_folders
 from ..core.quantity import parse_size
 from ..core.records import Record, decoded, read_json
@@ -24,13 +24,16 @@ from ..core.version import VERSION
 from ..package import WHEEL_LIST
 from ..package.assemble import provider_package
 from ..package.size_table import kernel_sizes, size_table
+from ..package.wheel_variants import NULL, require_groups, without_label
 from .stage import Stage, files_in
 from .stage_run import StageRun
 
 if TYPE_CHECKING:
+    from ..define.settings import Settings
     from ..package.content import BuiltFiles
     from ..package.project import Project
     from ..package.source import Source
+    from ..package.wheel_variants import Group
     from .context import Context
 
 NAME = "wheel"
@@ -47,7 +50,9 @@ class Wheels:
 
     Arguments:
         project: what the wheel of the package says of itself.
-        providers: arch -> what the wheel with its device code says; none, if the package is not split.
+        whole: whether there is a wheel of the whole package. Of several toolkits with wheel variants the first has it.
+        providers: arch -> what the wheel with its device code says; none, if the package is not split by arch.
+        variants: label of a wheel variant -> the GPUs that it is for; None: those machines that no other one is for.
         partial: what takes the place of both if the package lacks something; None: a run makes no such package.
         limit: the largest size of a wheel; empty: there is none.
         writers: what decides what a wheel's bytes are.
@@ -59,7 +64,9 @@ class Wheels:
 
     package: str
     project: Project
+    whole: bool
     providers: Mapping[str, Project]
+    variants: Mapping[str, Group | None]
     partial: tuple[Project, Mapping[str, Project]] | None
     source: Source
     limit: str
@@ -146,25 +153,77 @@ def put_into(dist: Path, wheels: Sequence[Path], record: Path, context: Context,
         name, size = names[wheel.stem], f"{wheel.stat().st_size:,} bytes"
         instead = ", in place of one of that name with other content" if name in replaced else ""
         context.run.note(f"kernelwright: dist/{name} ({size}{instead})")
-    for name in _leftovers(dist, names):
-        context.run.note(f"kernelwright: dist/{name} has this version and is of an earlier build: remove it")
 
 
-def _leftovers(dist: Path, names: Mapping[str, str]) -> list[str]:
+def finish(stages: Sequence[Stage], context: Context) -> KernelwrightError | None:
+    """Look at ``dist/`` when all wheels of a package are there: name those of earlier builds, and tell installers of
+    wheel variants; what went wrong, as an error that a user can read."""
+    if os.environ.get(WHEEL_LIST):
+        return None
+    dist = context.run.top / "dist"
+    try:
+        names = [name for stage in stages for name in names_of(stage).values()]
+        for name in _leftovers(dist, names):
+            context.run.note(f"kernelwright: dist/{name} has this version and is of an earlier build: remove it")
+        for written in write_indexes(dist, names):
+            context.run.note(f"kernelwright: dist/{written} tells installers which wheel variant is for which machine")
+    except KernelwrightError as error:
+        return error
+    except OSError as error:
+        return _refused(error, dist)
+    return None
+
+
+def names_of(stage: Stage) -> dict[str, str]:
+    """The names of the wheels that a stage has made, by their stems."""
+    return read_json(Path(stage.outputs["wheel.json"]), _names, "run scons again")
+
+
+def write_indexes(dist: Path, names: Iterable[str]) -> list[str]:
+    """Write the file with the properties of all wheel variants in a folder that have the project and version of some.
+
+    Arguments:
+        names: of wheels that were put there; those without a label make no such file.
+
+    Returns:
+        The names of the files that were written.
+
+    Raises:
+        KernelwrightError: two wheels cannot be offered together, or one is damaged.
+    """
+    from ..package.verify import properties_of
+    from ..package.wheel_variants import index_name, index_text, label_in
+
+    written = []
+    for begin in sorted({"-".join(name.split("-")[:2]) for name in names if label_in(name)}):
+        labels = {path: label_in(path.name) for path in dist.iterdir() if path.name.startswith(f"{begin}-")}
+        variants = {path.name: (label, properties_of(path)) for path, label in labels.items() if label}
+        write_atomically(dist / index_name(begin), index_text(variants))
+        written.append(index_name(begin))
+    return written
+
+
+def _leftovers(dist: Path, names: Sequence[str]) -> list[str]:
     """Wheels in ``dist`` of the same project and version that this build does not make, such as of a dropped arch.
 
     Those for another family of CPUs are made beside this one, or on another machine.
     """
-    project, version, *_ = names[MAIN].split("-")
-    same = re.compile(rf"{re.escape(project)}(_(sm|compute)_[0-9]+[af]?)?-{re.escape(version)}-.*\.whl")
+    versions = {tuple(name.split("-")[:2]) for name in names}
+    # The first of them is the wheel of a package; others have names of their own, with the arch in them.
+    project, _ = names[0].split("-")[:2]
+    arch = r"(_(sm|compute)_[0-9]+[af]?)?"
+    of = "|".join(re.escape(version) for version in sorted({version for _, version in versions}))
+    same = re.compile(rf"{re.escape(project)}{arch}-({of})-.*\.whl")
     found = sorted(path.name for path in dist.iterdir() if same.fullmatch(path.name))
-    return [name for name in found if name not in names.values() and not name.endswith(_of_others(names[MAIN]))]
+    others = _of_others(names)
+    return [name for name in found if name not in names and not without_label(name).endswith(others)]
 
 
-def _of_others(wheel: str) -> tuple[str, ...]:
-    """How the names of wheels end that are for other families of CPUs than a wheel; none, if that is for all."""
-    ends = [f"_{family}.whl" for family in FAMILIES]
-    return tuple(end for end in ends if not wheel.endswith(end)) if wheel.endswith(tuple(ends)) else ()
+def _of_others(wheels: Iterable[str]) -> tuple[str, ...]:
+    """How the names of wheels end that are for other families of CPUs than some; none, if one of these is for all."""
+    plain = [without_label(wheel) for wheel in wheels]
+    families = [family for family in FAMILIES if any(name.endswith(f"_{family}.whl") for name in plain)]
+    return tuple(f"_{family}.whl" for family in FAMILIES if family not in families) if families else ()
 
 
 def _names(document: Record) -> dict[str, str]:
@@ -224,16 +283,21 @@ def _require_size(stem: str, wheel: Path, request: Wheels, where: Where) -> None
         kernels = [
             found for found in kernel_sizes(request.folder, request.work, request.device) if found.archs
         ]  # the launcher has none
-        bytes_of = {k.name: k.library if stem == MAIN else k.archs.get(stem, 0) for k in kernels}
+        bytes_of = {k.name: k.archs.get(stem, 0) if stem in request.providers else k.library for k in kernels}
         names = sorted(bytes_of, key=lambda name: (-bytes_of[name], name))[:3]
         largest = ", ".join(f"{name} ({bytes_of[name]:,} bytes)" for name in names)
-        subject = f"the wheel {wheel.name}" if request.providers else "the wheel"
+        subject = f"the wheel {wheel.name}" if request.providers or request.variants else "the wheel"
         message = f"{subject} has {size:,} bytes, and max_wheel_size is {limit}"
         raise KernelwrightError(message, where, f"build fewer archs or variants; the largest kernels are {largest}")
 
 
 def make(
-    context: Context, definitions: Sequence[str], manifest: str, outside: Sequence[str] = (), name: str = ""
+    context: Context,
+    definitions: Sequence[str],
+    manifest: str,
+    outside: Sequence[str] = (),
+    name: str = "",
+    first: bool = True,
 ) -> Stage:
     """The stage that writes the wheels of a package.
 
@@ -242,9 +306,10 @@ def make(
         definitions: the definition files, relative to the project's folder.
         manifest: path of the package's manifest.json.
         outside: names of the files outside of the project that the kernels depend on.
+        first: whether it is the package of the first CUDA toolkit, or of the only one.
 
     Raises:
-        KernelwrightError: pyproject.toml does not describe a wheel.
+        KernelwrightError: pyproject.toml does not describe a wheel, or wheel variants cannot have these archs.
     """
     from ..define.settings import read_document
     from ..package.platform import require_platform
@@ -267,7 +332,9 @@ def make(
     request = Wheels(
         package=package,
         project=project,
+        whole=first or settings.split != "variant",
         providers=providers,
+        variants=_variants(settings, first),
         partial=described(own.labelled(PARTIAL)) if context.run.partial else None,
         source=find_source(top, definitions, outside),
         limit=settings.max_wheel_size or "",
@@ -277,10 +344,20 @@ def make(
         work=context.work,
         device=context.device_work,
     )
-    outputs = files_in(context.wheels / package, (*(f"{stem}.whl" for stem in (MAIN, *archs)), "wheel.json"))
+    stems = (*([MAIN] if request.whole else []), *archs, *request.variants)
+    outputs = files_in(context.wheels / package, (*(f"{stem}.whl" for stem in stems), "wheel.json"))
     sources = [manifest, *(f"{top}/{file}" for file in project.files)]
     subject = settings.labelled(project.name)
     return Stage("WHEEL", subject, Where(stage=NAME), request, outputs, sources, cacheable=False)
+
+
+def _variants(settings: Settings, first: bool) -> dict[str, Group | None]:
+    """The labels of the wheel variants, and the GPUs that each is for."""
+    if settings.split != "variant":
+        return {}
+    toolkit = settings.label if settings.cuda_label == "yes" else ""
+    groups = require_groups(settings.archs_of("cuda"), f"archs{f' of {toolkit}' if toolkit else ''}")
+    return {**({NULL: None} if first else {}), **{group.label(toolkit): group for group in groups}}
 
 
 def _written(request: Wheels, built: BuiltFiles, scratch: Path) -> dict[str, Path]:
@@ -290,14 +367,15 @@ def _written(request: Wheels, built: BuiltFiles, scratch: Path) -> dict[str, Pat
         Stem -> path.
     """
     from ..package.archive import ANY, wheel_name, write_wheel
-    from ..package.content import package_files, provider_files
+    from ..package.content import package_files, provider_files, variant_files
     from ..package.drivers import with_driver
     from ..package.manifest import linked_libraries
     from ..package.platform import platform_tag, untagged
 
-    def write(project: Project, files: Mapping[str, bytes], platform: str) -> Path:
-        path = scratch / wheel_name(project, platform)
-        write_wheel(path, with_driver(project, files), files, platform, source.time)
+    def write(project: Project, files: Mapping[str, bytes], platform: str, label: str = "") -> Path:
+        path = scratch / wheel_name(project, platform, label)
+        variant = _variant_text(label, request.variants[label], files) if label else ""
+        write_wheel(path, with_driver(project, files), files, platform, source.time, variant)
         return path
 
     project, source = request.project, request.source
@@ -306,10 +384,21 @@ def _written(request: Wheels, built: BuiltFiles, scratch: Path) -> dict[str, Pat
     others = linked_libraries(decoded(built.manifest))
     family = request.family
     platform = platform_tag(write(project, files, untagged(family)), family, others) if has_libraries else ANY
-    wheels = {MAIN: write(project, files, platform)}
+    wheels = {MAIN: write(project, files, platform)} if request.whole else {}
+    for label, group in request.variants.items():
+        wheels[label] = write(project, variant_files(built, project, source, label, group), platform, label)
     for arch, provider in request.providers.items():
         wheels[arch] = write(provider, provider_files(built, project, source, arch), ANY)
     return wheels
+
+
+def _variant_text(label: str, group: Group | None, files: Mapping[str, bytes]) -> str:
+    """The text of ``variant.json`` of a wheel with some files."""
+    from ..package.drivers import least_drivers
+    from ..package.wheel_variants import properties, variant_text
+
+    manifest = next(content for name, content in files.items() if name.endswith("/manifest.json"))
+    return variant_text(label, properties(group, least_drivers(Record(decoded(manifest), ""))) if group else {})
 
 
 def _check(wheels: Mapping[str, Path], request: Wheels, stage: StageRun) -> None:
