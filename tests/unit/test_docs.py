@@ -47,6 +47,7 @@ def test_the_site_builds_without_a_warning_and_has_every_page_and_interface(tmp_
     loader = (f"runtime.loader.Loader.{name}" for name in ("manifest", "preload", "set_num_threads", "num_threads"))
     call = (f"runtime.kernel.Kernel.{name}" for name in ("__call__", "variant", "devices", "supported", "function"))
     assert documented >= {*listed.split(), *loader, *call}
+    assert "max_regist" in (tmp_path / "searchindex.js").read_text(), "the search knows the text of the pages"
     for address in re.findall(r'(?:src|href)="(\w+://[^"]+)"', (tmp_path / "tutorial.html").read_text()):
         assert not re.search(r"\.(js|css|woff2?)\b", address), "a page loads nothing from elsewhere"
 
@@ -73,6 +74,16 @@ def test_links_lead_to_files_and_headings_on_a_code_host(page: Path) -> None:
         target = (page.parent / path).resolve() if path else page
         assert target.is_relative_to(ROOT) and target.exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+def test_a_page_begins_with_who_needs_it(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    included = re.match(r"```\{include\} (\S+)", text)
+    if included and page.stem != "index":
+        text = (DOCS / included[1]).read_text(encoding="utf-8")
+    if page.stem not in ("index", "changelog"):
+        assert re.match(r"# [^\n]+\n\nThis page is for those ", text), "say in the first sentence who needs the page"
 
 
 def test_the_kernel_of_the_readme_is_that_of_the_tutorial() -> None:
