@@ -39,6 +39,7 @@ archs = ["sm_80", "compute_90"]
 
 BOUND = """\
 #include <ATen/core/Tensor.h>
+#include <c10/cuda/CUDAMacros.h>  // it includes a file that PyTorch for CPUs does not have
 #include <torch/library.h>
 
 at::Tensor scaled(const at::Tensor& x, double factor) {

@@ -155,6 +155,18 @@ def test_a_file_beside_a_source_that_hides_a_text_is_an_error(project):
     assert project.python(CALLS) == "[40, 60, 80] [1, 2] 1\n"
 
 
+def test_so_is_a_file_beside_a_header_and_what_the_header_has_for_itself_is_none(project):
+    project.write("include/common.h", '#pragma once\n#include "config.inc"\n')
+    project.write("include/config.inc", "#pragma once\n#define SCALE 1000\nint part();\n")
+    project.replace("kernels/numbers.cc", '#include "config.inc"', '#include "../include/common.h"')
+    run = project.scons("run", ok=False)
+    assert "include/common.h includes the file 'config.inc' beside it, which hides the Text of this name" in run.output
+    project.write("include/config.inc", "#pragma once\n#define ITS_OWN 1000\n")
+    project.replace("kernels/numbers.cc", '#include "../include', '#include "config.inc"\n#include "../include')
+    project.scons()
+    assert project.python(CALLS) == "[40, 60, 80] [1, 2] 1\n"
+
+
 def test_a_script_and_the_database_of_compilers_name_the_text(built):
     texts = list(built.folder.glob("build/**/_objects/part.cc-*/part.cc"))
     (script, *_) = built.folder.glob("build/**/_objects/compile_part.cc-*.sh")

@@ -71,7 +71,7 @@ def _found_torch(toolchain: Toolchain) -> str:
     """PyTorch's version, and what sources lack that include its headers for CUDA."""
     torch = find_torch(Where(stage="settings"))
     nvcc = toolchain.nvcc("", toolchain.host_compiler(""))
-    lacking = " and ".join(lacking_headers(torch, Path(nvcc.path).resolve().parent.parent))
+    lacking = lacking_headers(Path(nvcc.path).resolve().parent.parent)
     rest = "; sources that include ATen/cuda/CUDAContext.h lack {}; those for the stable ABI need none of these"
     return torch.version + (rest.format(lacking) if lacking else "")
 

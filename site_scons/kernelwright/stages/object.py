@@ -19,7 +19,7 @@ from ..toolchain.cross_compiler import remedy_for
 from ..toolchain.host_code import ObjectJob, compile_object
 from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.nvcc import Nvcc
-from ..toolchain.nvcc_run import HERE, stand_in
+from ..toolchain.nvcc_run import HERE, CompiledCode, stand_in
 from ..toolchain.package_folder import package_folder
 from ..toolchain.plain_flags import without_threads
 from ..toolchain.tvm import tvm_ffi_includes
@@ -65,7 +65,7 @@ class ObjectCompilation(Compilation[ObjectJob]):
             self.require_compiler()
             raise
         self._require_object(scratch / self.job.outputs[0], stage.where)
-        self._require_texts({*map(os.path.basename, self.texts)}, done.headers, stage)
+        self._require_texts(done, stage)
         self.note(done, begun, stage, *map(Path, self.texts))
 
     def require_compiler(self) -> None:
@@ -90,19 +90,21 @@ class ObjectCompilation(Compilation[ObjectJob]):
             remedy = "leave out flags that have nvcc make something else, such as -E, -cubin or -clean"
             raise DefinitionError(f"nvcc made no object of {self.real.shown}", where, remedy)
 
-    def _require_texts(self, names: set[str], read: Sequence[str], stage: StageRun) -> None:
-        """Raise a DefinitionError if a file beside the source hid a text: compilers look there before all folders.
+    def _require_texts(self, done: CompiledCode, stage: StageRun) -> None:
+        """Raise a DefinitionError if a file hid a text: compilers look beside what includes it before all folders.
 
-        Arguments:
-            names: those of the texts.
-            read: names of the files that were read, as ``CompiledCode.headers`` has them.
+        If the compiler has read the text, too, a header has a file of that name for itself.
         """
-        paths = {path_of(stage.run.top, name) for name in read}
-        for path in sorted(paths.difference(map(Path, self.texts))):
-            beside = path.parent == (self.real.folder / self.real.source).parent and path.name in names
-            if beside and not any(other.name == path.name for other in paths.intersection(map(Path, self.texts))):
-                message = f"{self.real.shown} includes the file {path.name!r} beside it, which hides the Text"
-                raise DefinitionError(f"{message} of this name", stage.where, "give one of them another name")
+        paths, source = [path_of(stage.run.top, name) for name in done.headers], self.real.folder / self.real.source
+        names = {*map(os.path.basename, self.texts)} - {path.name for path in done.texts}
+        for path in (path for path in paths if path.name in names):
+            includes = re.compile(rf'^[ \t]*#[ \t]*include[ \t]*"{re.escape(path.name)}"', re.M)
+            around = (other for other in paths if other.parent == path.parent)
+            found = next((other for other in around if includes.search(other.read_text(errors="replace"))), None)
+            if found or path.parent == source.parent:
+                by = os.path.relpath(found, stage.run.top) if found and found != source else self.real.shown
+                message = f"{by} includes the file {path.name!r} beside it, which hides the Text of this name"
+                raise DefinitionError(message, stage.where, "give one of them another name")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -158,8 +158,11 @@ def compile_object(
     script = by_hand.arguments(stand_in("NVCC"), stand_in(host_compiler.named("CC")), f"{stand_in(HERE)}/{job.name}.o")
     text = shell_script(f"nvcc {nvcc.version}", job.up, script, cuda=nvcc.version)
     (scratch / f"compile_{job.name}.sh").write_text(text)
-    headers = _headers(job, nvcc, host_compiler, scratch, tools.project_root)
-    return CompiledCode(result, headers, (note,) if note else ())
+    paths = set(_listed(job, nvcc, host_compiler, scratch)) | set(options_files(job.flags, job.folder))
+    texts = frozenset(path for path in paths if _is_below(path, (f"{job.folder / folder}" for folder in job.texts)))
+    own = {path for path in paths - texts if not _is_below(path, job.known)}
+    headers = as_dependencies(own, tools.project_root, job.packages)
+    return CompiledCode(result, headers, (note,) if note else (), texts)
 
 
 @dataclass(frozen=True)
@@ -251,14 +254,8 @@ def usage_by_arch(output: str, archs: Sequence[str]) -> dict[str, dict[str, dict
     return usage
 
 
-def _headers(
-    job: ObjectJob, nvcc: Nvcc, host_compiler: HostCompiler, scratch: Path, project_root: Path
-) -> tuple[str, ...]:
-    """The files that were read, the source among them, but for those that something else stands for."""
-    paths = set(_listed(job, nvcc, host_compiler, scratch)) | set(options_files(job.flags, job.folder))
-    tops = (*(f"{folder}/" for folder in job.known), *(f"{job.folder / folder}/" for folder in job.texts))
-    own = {path for path in paths if not str(path).startswith(tops)}
-    return as_dependencies(own, project_root, job.packages)
+def _is_below(path: Path, folders: Iterable[str]) -> bool:
+    return str(path).startswith(tuple(f"{folder}/" for folder in folders))
 
 
 def _listed(job: ObjectJob, nvcc: Nvcc, host_compiler: HostCompiler, scratch: Path) -> Iterator[Path]:

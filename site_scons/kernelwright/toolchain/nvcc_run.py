@@ -127,11 +127,13 @@ class CompiledCode:
         headers: the names of the files that flags made it read, sorted (see ``core.dependencies``). CUDA's and the
             system's headers are not among them, because the identities of the tools stand for those.
         notes: what the user may want to know about the run.
+        texts: the files that it read of those that the definition has written.
     """
 
     result: ToolResult
     headers: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    texts: frozenset[Path] = frozenset()
 
 
 @dataclass(frozen=True)

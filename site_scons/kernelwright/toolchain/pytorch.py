@@ -33,9 +33,6 @@ STABLE = re.compile(r"(aoti_torch|torch)_\w+")
 OF_TOOLKIT = {"cublas_v2.h": "nvidia-cublas", "cusolverDn.h": "nvidia-cusolver", "cusparse.h": "nvidia-cusparse"}
 """What PyTorch's headers for CUDA, such as ``ATen/cuda/CUDAContext.h``, include -> the packages that have it."""
 
-OF_CUDA_BUILD = "c10/cuda/impl/cuda_cmake_macros.h"
-"""What these headers include and only a PyTorch for CUDA has. It may be empty."""
-
 TARGET_VERSION = re.compile(
     r"-D ?TORCH_TARGET_VERSION=0x([0-9a-fA-F]{2})([0-9a-fA-F]{2})[0-9a-fA-F]{12}(?![0-9a-fA-F])\w*"
 )
@@ -92,16 +89,14 @@ def find_torch(where: Where) -> Torch:
     return Torch(version, installed_digest("torch"), package_folder(FOLDER, where, "libraries"))
 
 
-def lacking_headers(torch: Torch, toolkit: Path) -> Iterator[str]:
-    """What PyTorch's headers for CUDA include and this machine lacks, with what to do.
+def lacking_headers(toolkit: Path) -> str:
+    """What PyTorch's headers for CUDA include and this machine lacks, with what to do; empty: it lacks nothing.
 
     Arguments:
         toolkit: the folder of nvcc's toolkit.
     """
-    if absent := [header for header in OF_TOOLKIT if not (toolkit / "include" / header).is_file()]:
-        yield f"{', '.join(absent)} (pip install {' '.join(OF_TOOLKIT[header] for header in absent)})"
-    if not (torch.folder.parent / "include" / OF_CUDA_BUILD).is_file():
-        yield f"{OF_CUDA_BUILD} (write an empty file of that name into a folder of includes)"
+    absent = [header for header in OF_TOOLKIT if not (toolkit / "include" / header).is_file()]
+    return f"{', '.join(absent)} (pip install {' '.join(OF_TOOLKIT[header] for header in absent)})" if absent else ""
 
 
 def defined_in(library: Path, names: Iterable[str]) -> set[str]:

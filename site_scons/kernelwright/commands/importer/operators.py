@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ...backends.operators import parameters_of
 from ...core.errors import SettingsError, Where
+from ...toolchain.pytorch import OF_TOOLKIT
 from .definition import WIDTH, comment, in_docstring, kernel_name, quoted
 from .kernel_builder import CUTLASS, Layout, Registered, registered_in
 
@@ -71,8 +72,8 @@ def _operators(
     """The definition of operators that run in PyTorch."""
     named = [f"        {quoted(f'{found.namespaces[name]}::{name}')}," for name in found.functions]
     about = comment(
-        "TODO: if the sources include headers such as ATen/cuda/CUDAContext.h, and PyTorch is one for CPUs, some more "
-        "are needed: see Operators for PyTorch in docs/cuda-cpp.md."
+        "TODO: if the sources include headers such as ATen/cuda/CUDAContext.h, they need more headers where they are "
+        f"built, which PyTorch for CPUs does not bring: pip install {' '.join(OF_TOOLKIT.values())}"
     )
     lines = ["from kernelwright.cuda import Operators", "", *about, *_notes(file.parent, layout, ()), *options, "", ""]
     document = f'    """The operators of {layout.name}."""'

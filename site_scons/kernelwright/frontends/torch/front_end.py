@@ -37,6 +37,8 @@ class TorchSources(FrontEnd):
         "-D__CUDA_NO_BFLOAT16_CONVERSIONS__",
         "-D__CUDA_NO_HALF2_OPERATORS__",
         "--expt-relaxed-constexpr",
+        # On Linux the file decides nothing, and PyTorch for CPUs does not have it.
+        "-DC10_CUDA_NO_CMAKE_CONFIGURE_FILE",
     )
     returns = Operators
     expects = "an Operators"
