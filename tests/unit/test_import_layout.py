@@ -32,8 +32,10 @@ def test_a_project_becomes_a_definition_file_with_what_build_toml_says(tmp_path:
         "includes": ["registration", "package:torch/include"],
         "flags": [
             *("-DUSE_CUDA=1", "-DCUDA_KERNEL", "-DTORCH_EXTENSION_NAME=two_ops", "-DENABLE_FP8"),
-            *("--expt-relaxed-constexpr", "-DTORCH_TARGET_VERSION=0x020a000000000000"),
+            *("--expt-relaxed-constexpr", "--expt-extended-lambda", "-DTORCH_TARGET_VERSION=0x020a000000000000"),
             *("-DSCALE=2", "-Xptxas", "-O3", "-DHOST=1", "-Xcompiler=-fno-math-errno"),
+            *("-U__CUDA_NO_HALF_OPERATORS__", "-U__CUDA_NO_HALF_CONVERSIONS__"),
+            *("-U__CUDA_NO_BFLOAT16_CONVERSIONS__", "-U__CUDA_NO_HALF2_OPERATORS__"),
         ],
         "archs": ["sm_80", "sm_90a", "sm_120", "compute_120"],
         "backends": ["tvm_ffi"],

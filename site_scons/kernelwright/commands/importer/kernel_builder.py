@@ -33,8 +33,8 @@ CUTLASS = "package:cutlass_library/source/include"
 DEFINED = ("-DUSE_CUDA=1", "-DCUDA_KERNEL")
 """What kernel-builder defines for sources of CUDA."""
 
-FOR_TORCH = ("-DENABLE_FP8", "--expt-relaxed-constexpr")
-"""Flags that kernel-builder adds for extensions of PyTorch."""
+FOR_TORCH = ("-DENABLE_FP8", "--expt-relaxed-constexpr", "--expt-extended-lambda")
+"""Flags that kernel-builder adds for extensions of PyTorch, and that PyTorch's own files for CMake add."""
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ def _write_header(path: Path) -> None:
 
 def _options(layout: Layout, here: str, needs_header: bool, is_called_without: bool) -> list[str]:
     """What all kernels have in common."""
-    flags = [*layout.flags, *([] if is_called_without else [f"-U__CUDA_NO_{name}__" for name in FOR_CUDA_TYPES])]
+    flags = [*layout.flags, *(f"-U__CUDA_NO_{name}__" for name in FOR_CUDA_TYPES if layout.is_torch)]
 
     def placed(path: str) -> str:
         return path if path.startswith("package:") else os.path.normpath(f"{here}/{path}")
