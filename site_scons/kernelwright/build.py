@@ -35,7 +35,7 @@ from .package.platform import require_platform, untagged
 from .package.project import Project, own_of, provider_project, read_project
 from .package.sdist import choose_files, read_files, words_for
 from .package.source import RECORD, find_source
-from .stages.wheel import require_no_other
+from .stages.wheel import require_no_other, write_indexes
 
 EDITABLE = "build/editable"
 """Folder with links to the packages of a project, and nothing else that could be imported."""
@@ -77,6 +77,7 @@ def build_wheel(wheel_directory: str, config_settings: Config = None, metadata_d
         require_no_other({Path(wheel_directory, each): path for each, path in wheels.items()})
         for each, path in wheels.items():
             Path(wheel_directory, each).write_bytes(path.read_bytes())
+        write_indexes(Path(wheel_directory), wheels)
         return name
 
 

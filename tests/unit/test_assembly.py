@@ -216,7 +216,8 @@ def test_the_wheel_of_the_package_comes_last_what_is_there_stays_and_one_of_an_e
         f"kernelwright: dist/{name} ({len(f'new {stem}'):,} bytes)" for stem, name in built.names.items()
     ]
     before = (built.dist / built.names["sm_80"]).stat()
-    for name in ("demo_sm_90a-1.0-py3-none-any.whl", "demo-1.0-py3-none-manylinux_2_28_x86_64.whl"):
+    cu126 = "demo-1.0+cu126-py3-none-any.whl"
+    for name in ("demo_sm_90a-1.0-py3-none-any.whl", "demo-1.0-py3-none-manylinux_2_28_x86_64.whl", cu126):
         (built.dist / name).touch()
     for name in ("demo-1.1-py3-none-any.whl", "demo_more-1.0-py3-none-any.whl", "demo-1.0.tar.gz", "demo-1x0-a.whl"):
         (built.dist / name).touch()
@@ -225,10 +226,23 @@ def test_the_wheel_of_the_package_comes_last_what_is_there_stays_and_one_of_an_e
     assert built.finish() is None
     assert (built.dist / built.names["sm_80"]).stat() == before
     assert [note for note in built.notes if "remove it" in note] == [
+        f"kernelwright: dist/{cu126} has this version and is of an earlier build: remove it",
         "kernelwright: dist/demo-1.0-py3-none-manylinux_2_28_x86_64.whl has this version and is of an earlier build: "
         "remove it",
         "kernelwright: dist/demo_sm_90a-1.0-py3-none-any.whl has this version and is of an earlier build: remove it",
     ]
+
+
+def test_a_wheel_for_a_family_of_cpus_that_was_dropped_is_named(tmp_path: Path) -> None:
+    mine, arm = (f"demo-1.0-py3-none-manylinux_2_17_{family}" for family in ("x86_64", "aarch64"))
+    for name in (f"{mine}.whl", f"{arm}.whl", f"{mine}-sm_80.whl", f"{arm}-sm_80.whl"):
+        (tmp_path / name).touch()
+    lines = list(wheel_module._leftovers(tmp_path, [f"{mine}.whl", f"{mine}-sm_80.whl"]))
+    assert [line.partition(" has this version and ")[0] for line in lines] == [
+        f"dist/{arm}-sm_80.whl",
+        f"dist/{arm}.whl",
+    ]
+    assert all("is for aarch64, and this build is not: remove it, unless another machine" in line for line in lines)
 
 
 def test_a_wheel_that_cannot_be_copied_keeps_all_others_back(built):

@@ -80,8 +80,10 @@ def test_the_doctor_says_what_sources_for_pytorch_lack(capsys, tmp_path, monkeyp
     assert "torch: there is none; only sources for PyTorch need it: pip install 'torch>=2.4'" in capsys.readouterr().out
 
 
-def test_the_doctor_names_every_tool_and_ends_with_0_if_all_that_is_needed_is_there(capsys, tmp_path):
+def test_the_doctor_names_every_tool_and_ends_with_0_if_all_that_is_needed_is_there(capsys, tmp_path, monkeypatch):
     nvcc = f"{tmp_path}/cuda/bin/nvcc"
+    program(tmp_path / "uv", "uv 0.13.9 (x86_64)")
+    monkeypatch.setenv("PATH", str(tmp_path))
     assert doctor(toolchain(nvcc=lambda *given: SimpleNamespace(path=nvcc, version="13.0.88"))) == 0
     assert capsys.readouterr().out.splitlines() == [
         "tvm: 0.27.0",
@@ -93,7 +95,22 @@ def test_the_doctor_names_every_tool_and_ends_with_0_if_all_that_is_needed_is_th
         "torch: 2.13.0",
         "tilelang: 0.1.15 at /tl/bin/python",
         f"triton: 3.9.0 at {sys.executable}",
+        f"uv: 0.13.9 at {tmp_path}/uv",
     ]
+
+
+def program(path: Path, text: str) -> None:
+    """Write a program that prints a text."""
+    path.write_text(f"#!/bin/sh\necho '{text}'\n")
+    path.chmod(0o755)
+
+
+def test_the_doctor_says_whether_uv_knows_wheel_variants(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for said in ("there is none on PATH", f"the one at {tmp_path}/uv does not know wheel variants"):
+        assert doctor(toolchain()) == 0
+        assert f"uv: {said}; only machines that install wheel variants need it" in capsys.readouterr().out
+        program(tmp_path / "uv", "uv 0.13.5")
 
 
 def test_the_doctor_finds_no_triton_where_the_setting_names_none_though_there_is_one_here(

@@ -17,13 +17,16 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from support import environments
+from kernelwright.core.errors import ToolchainError
+from kernelwright.toolchain.nvrtc import find_nvrtc
+from support import arm, environments
 from support.project import Project, once
 from support.wheels import (
     FILES,
     Machine,
     commit,
     driver,
+    hook,
     inside,
     kernelwright,
     machine,
@@ -82,14 +85,14 @@ def wheels_of(project: Project) -> dict[str, Path]:
     return found
 
 
-def uv_install(folder: Path, *index: str | Path, driver: str = "", arch: str = "", preview: bool = True) -> str:
+def uv_install(folder: Path, *options: str | Path, driver: str = "", arch: str = "", preview: bool = True) -> str:
     """What uv says when it installs the package into a folder, on a machine that NVIDIA's provider is told to see."""
     import uv
 
     told = {"NV_VARIANT_PROVIDER_FORCE_CUDA_DRIVER_VERSION": driver, "NV_VARIANT_PROVIDER_FORCE_SM_ARCH": arch}
     command = [uv.find_uv_bin(), "pip", "install", "--no-deps", "--no-cache", "--prerelease=allow", "--no-config"]
     command += ["--python", sys.executable, "--target", folder, "--verbose"]
-    command += [*(["--preview-features", "wheel-variants"] if preview else []), *index, "demo-kernels"]
+    command += [*(["--preview-features", "wheel-variants"] if preview else []), *options, "demo-kernels"]
     done = subprocess.run(
         list(map(str, command)), env=os.environ | told, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
@@ -234,6 +237,109 @@ def test_wheels_of_earlier_builds_beside_them_are_named_or_refused(built: Projec
     damaged.write_bytes(b"no archive")
     output = project.scons("wheel", "ARCHS=sm_80,compute_80", ok=False).output
     assert f"{damaged}" in output and "it cannot be read" in output and "Traceback" not in output
+
+
+def test_verify_compares_variants_with_each_other_and_with_the_file_beside_them(built: Project, tmp_path: Path) -> None:
+    dist = shutil.copytree(built.folder / "dist", tmp_path / "dist")
+    wheels, index = sorted(dist.glob("*.whl")), dist / INDEX
+    whole = json.loads(index.read_text())
+    changes = {
+        "of sm_90 what": {"variants": {name: needs for name, needs in whole["variants"].items() if name != "sm_90"}},
+        "of providers what": {"providers": {}},
+        "cannot be read: variants is": {"variants": None},
+    }
+    for said, change in changes.items():
+        index.write_text(json.dumps({**whole, **change}))
+        done = kernelwright("verify", "--entry-points", *wheels)
+        assert done.returncode == 1 and said in done.stdout and "scons wheel" in done.stdout, done.stdout
+    index.unlink()
+    require_well(*wheels)
+    project = built.copied(tmp_path / "copy")
+    (project.folder / "kernels/add_one.py").unlink()
+    project.scons("--replace", "wheel")
+    shutil.copy(wheels_of(project)["sm_80"], dist)
+    done = kernelwright("verify", "--entry-points", *wheels)
+    assert done.returncode == 1 and "-sm_80.whl has other kernels than " in done.stdout
+
+
+def test_diff_compares_a_variant_with_the_one_of_its_label_by_the_code_in_it(built: Project, tmp_path: Path) -> None:
+    wheels = wheels_of(built)
+    done = kernelwright("diff", wheels["sm_80"], wheels["sm_90"])
+    assert done.returncode == 1 and "the one is of demo, the wheel variant sm_80, and the other of " in done.stdout
+    project = built.copied(tmp_path / "copy")
+    project.scons("--replace", "wheel", "ARCHS=sm_90a,compute_90")
+    done = kernelwright("diff", wheels["sm_90"], wheels_of(project)["sm_90"])
+    assert "add_one/default has no code for compute_80 any more" in done.stdout and "sm_80 " not in done.stdout
+
+
+def test_front_ends_get_the_wheel_with_everything_and_all_others_beside_it(built: Project, tmp_path: Path) -> None:
+    project, out = without_dist(built, tmp_path / "copy"), tmp_path / "out"
+    out.mkdir()
+    done = hook(project, f"print('made', build.build_wheel({str(out)!r}))")
+    dist = built.folder / "dist"
+    assert done.returncode == 0 and f"made {wheels_of(built)[''].name}\n" in done.stdout
+    assert {p.name: p.read_bytes() for p in out.iterdir()} == {p.name: p.read_bytes() for p in dist.iterdir()}
+
+
+def test_each_kernel_has_what_it_runs_best_whatever_archs_others_have(built: Project, tmp_path: Path) -> None:
+    project = without_dist(built, tmp_path / "copy")
+    project.replace("kernels/add_one.py", "@kernel(", '@kernel(archs=["sm_80", "compute_80"], ')
+    project.replace("kernels/scale.py", "@kernel(", '@kernel(archs=["sm_86", "sm_90a", "compute_80"], ')
+    run = project.scons("wheel", ok=False)
+    assert "no kernel has device code of its own for sm_100, and its wheel would be as another one" in run.output
+    project.scons("wheel", "ARCHS=sm_80,sm_86,sm_90a,compute_80")
+    code = {name.split("/", 2)[2] for name in inside(wheels_of(project)["sm_86"]) if "/_images/" in name}
+    kept = {(path.split("/")[0], path.rpartition("/")[2]) for path in code}
+    assert kept == {("add_one", "sm_80.cubin"), ("scale", "sm_86.cubin")}
+    require_well(*wheels_of(project).values())
+
+
+TWO = 'package = "demo"\nsplit = "variant"\ncuda = ["13.0", "nvrtc-12.8"]\n'
+
+
+def why_not() -> str:
+    try:
+        find_nvrtc(dict(os.environ), "12.8")
+    except ToolchainError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.skipif(bool(why_not()), reason=f"the extra nvrtc12 is not installed: {why_not()}")
+def test_wheels_of_two_toolkits_have_one_version_and_the_driver_decides(tmp_path: Path, machine: Machine) -> None:
+    project = write(tmp_path / "project")
+    project.replace("pyproject.toml", 'package = "demo"\n', TWO)
+    project.replace("pyproject.toml", '"sm_80", "sm_90a", "compute_80"]', '"sm_70", "sm_80", "sm_110", "compute_80"]')
+    project.scons("-j2", "wheel")
+    wheels = wheels_of(project)
+    of = {"cu128": ("70", "80"), "cu130": ("80", "110")}
+    assert {*wheels} == {"", "null", *(f"{cuda}_sm_{number}" for cuda, numbers in of.items() for number in numbers)}
+    require_well(*wheels.values())
+    cases = (("12.4", "8.0", "cu128_sm_80"), ("13.0", "8.6", "cu130_sm_80"), ("13.0", "7.0", "cu128_sm_70"))
+    for cuda, arch, label in cases:
+        uv_install(tmp_path / label, *flat(project), driver=cuda, arch=arch)
+        assert label_of(tmp_path / label) == label
+        major, minor = cuda.split(".")
+        told = {"capability": int(arch.replace(".", "")), "STANDIN_VERSION": f"{major}0{minor}0"}
+        assert machine.call(tmp_path / label, **told) == "supported: True\n"
+    assert project.scons("wheel").stages == []
+    output = project.scons("--replace", "wheel", "CUDA=13.0", "ARCHS=sm_80,sm_110,compute_80").output
+    assert "cu128_sm_80.whl has this version and is of an earlier build: remove it" in output
+
+
+@pytest.mark.skipif(arm.CROSS is None, reason=arm.NO_CROSS)
+def test_labels_are_equal_for_both_families_and_uv_takes_the_wheel_for_the_cpu(built: Project, tmp_path: Path) -> None:
+    project = without_dist(built, tmp_path / "copy")
+    project.scons("-j2", "wheel", "ARCHS=x86-64-v3,neoverse-n1")
+    names = [path.name for path in (project.folder / "dist").glob("*.whl")]
+    assert len(names) == 2 * len(LABELS) and sum("aarch64" in name for name in names) == len(LABELS)
+    options = ("--python-platform", "aarch64-unknown-linux-gnu")
+    uv_install(tmp_path / "site", *flat(project), *options, driver="13.0", arch="9.0")
+    assert label_of(tmp_path / "site") == "sm_90"
+    (described,) = (tmp_path / "site").glob("demo_kernels-*.dist-info/WHEEL")
+    assert "Tag: py3-none-manylinux_2_17_aarch64" in described.read_text()
+    output = project.scons("wheel", "ARCHS=x86-64-v3").output
+    assert output.count("is for aarch64, and this build is not: remove it") == len(LABELS)
 
 
 def test_a_split_that_does_not_fit_is_an_error_before_anything_is_built(built: Project, tmp_path: Path) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from ..core.arch import FAMILIES, native_family
-from ..core.errors import KernelwrightError, Where
+from ..core.errors import KernelwrightError, ToolchainError, Where
 from ..frontends.tilelang import program as tilelang_program
 from ..frontends.triton import program as triton_program
+from ..toolchain.ask import answer
 from ..toolchain.probe import Toolchain
 from ..toolchain.pytorch import NEED as PYTORCH
 from ..toolchain.pytorch import find_torch, lacking_headers
@@ -21,10 +24,14 @@ from .own_environments import found_tilelang, found_triton
 (OTHER,) = FAMILIES.keys() - {native_family()}
 """The family of CPUs that this machine is not of."""
 
+FIRST_UV = (0, 13, 6)
+"""The first version of uv that installs wheel variants."""
+
 OPTIONAL = {
     "nvrtc": "only cuda_compiler = nvrtc needs it: pip install 'kernelwright[nvrtc]'",
     "tilelang": f"only definitions in TileLang need it: {tilelang_program.ENVIRONMENT.remedy}",
     "torch": f"only sources for PyTorch need it: {PYTORCH.install}",
+    "uv": "only machines that install wheel variants need it: pip install 'uv>=0.13.6'",
     "triton": f"only definitions in Triton need it: {triton_program.ENVIRONMENT.remedy}",
 }
 """Tools that not every build needs -> what needs them. It is no error if one of these is missing."""
@@ -43,6 +50,7 @@ def doctor(toolchain: Toolchain) -> int:
         "torch": lambda: _found_torch(toolchain),
         "tilelang": lambda: "{0.version} at {0.python}".format(found_tilelang(toolchain)),
         "triton": lambda: found_triton(toolchain),
+        "uv": _found_uv,
     }
     for name, probe in probes.items():
         try:
@@ -65,6 +73,21 @@ def _found_nvcc(toolchain: Toolchain) -> str:
     nvcc = toolchain.nvcc("", compiler)
     toolchain.nvcc_programs(nvcc, compiler)
     return f"{nvcc.version} at {nvcc.path}"
+
+
+def _found_uv() -> str:
+    """The version of uv and where it is, if it installs wheel variants.
+
+    Raises:
+        ToolchainError: there is none, or it is too old.
+    """
+    path, where = shutil.which("uv"), Where(stage="settings")
+    if path is None:
+        raise ToolchainError("there is none on PATH", where, OPTIONAL["uv"])
+    found = re.match(r"uv (\d+)\.(\d+)\.(\d+)", answer([path, "--version"], OPTIONAL["uv"]))
+    if found is None or tuple(map(int, found.groups())) < FIRST_UV:
+        raise ToolchainError(f"the one at {path} does not know wheel variants", where, OPTIONAL["uv"])
+    return f"{found[0].removeprefix('uv ')} at {path}"
 
 
 def _found_torch(toolchain: Toolchain) -> str:

@@ -14,6 +14,7 @@ from ..core.files import canonical_json
 from ..core.records import Record
 from ..runtime.loader import read_manifest
 from .assemble import kernel_of
+from .images import images_of, label_of
 from .verify import manifest_of
 
 WHERE = Where(stage="diff")
@@ -54,7 +55,8 @@ class PackageFacts:
     """What a manifest says of a package.
 
     Arguments:
-        name: its import name, with the arch if it has the device code of one, or with the family of CPUs.
+        name: its import name, with the arch if it has the device code of one, with the family of CPUs, and with the
+            label of a wheel variant.
         partial: whether it lacks something because its build had errors.
         kernels: by name.
     """
@@ -248,7 +250,9 @@ def _package(document: Record) -> PackageFacts:
     files, kernels = document.record("files"), document.members("kernels")
     if document.has("machine") and document.text("machine") != USUAL:
         name = f"{name} for {document.text('machine')}"
-    return PackageFacts(name, document.has("missing"), {name: _kernel(name, kernel, files) for name, kernel in kernels})
+    label = label_of(document)
+    facts = {name: _kernel(name, kernel, files, is_variant=bool(label)) for name, kernel in kernels}
+    return PackageFacts(f"{name}, the wheel variant {label}" if label else name, document.has("missing"), facts)
 
 
 def _device_code(files: Record) -> dict[str, KernelFacts]:
@@ -263,7 +267,8 @@ def _device_code(files: Record) -> dict[str, KernelFacts]:
     return facts
 
 
-def _kernel(name: str, kernel: Record, files: Record) -> KernelFacts:
+def _kernel(name: str, kernel: Record, files: Record, is_variant: bool) -> KernelFacts:
+    """What a manifest says of a kernel, in a wheel variant only of the device code that is there."""
     own = [kernel.text("library")] if kernel.has("library") else []
     own += [path for path in sorted(files.raw) if kernel_of(path) == name]
     size = sum(files.record(path).count("size") for path in own)
@@ -272,11 +277,14 @@ def _kernel(name: str, kernel: Record, files: Record) -> KernelFacts:
     functions: dict[tuple[str, str], dict[str, Usage]] = {}
     for variant in kernel.records("variants"):
         slug = variant.text("slug")
-        archs[slug] = tuple(variant.texts("archs"))
+        listed = images_of(variant) if is_variant else ()
+        absent = {image.arch for image in listed if image.path not in files.raw}
+        archs[slug] = tuple(arch for arch in variant.texts("archs") if arch not in absent)
         for unit in variant.records("units"):
-            size += sum(image.count("size") for _, image in unit.members("images")) if unit.has("images") else 0
+            images = unit.members("images") if unit.has("images") else ()
+            size += sum(image.count("size") for arch, image in images if arch not in absent)
             used = unit.record("resources")
-            for arch in used.raw:
+            for arch in used.raw.keys() - absent:
                 functions.setdefault((slug, arch), {}).update({n: _usage(u) for n, u in used.members(arch)})
     said = {key: value for key, value in kernel.raw.items() if key != "doc"}
     registered = kernel.record("operators").members("registered") if kernel.has("operators") else ()

@@ -28,15 +28,21 @@ class Image:
     sha256: str
     size: int
 
+    @property
+    def path(self) -> str:
+        """Where it is in a package that has it."""
+        return f"{IMAGES}/{self.file}"
+
 
 def listed_images(manifest: Record) -> Iterator[Image]:
     """The device code that a manifest lists, if libraries do not hold it."""
     for _, kernel in manifest.members("kernels"):
         for variant in kernel.records("variants"):
-            yield from _of_variant(variant)
+            yield from images_of(variant)
 
 
-def _of_variant(variant: Record) -> Iterator[Image]:
+def images_of(variant: Record) -> Iterator[Image]:
+    """The same of one variant of a kernel."""
     for unit in variant.records("units"):
         for arch, image in unit.members("images") if unit.has("images") else ():
             yield Image(arch, image.text("file"), image.text("sha256"), image.count("size"))
@@ -53,7 +59,7 @@ def archs_here(manifest: Record) -> set[str] | None:
     if not label_of(manifest):
         return None
     files = manifest.record("files").raw
-    return {image.arch for image in listed_images(manifest) if f"{IMAGES}/{image.file}" in files}
+    return {image.arch for image in listed_images(manifest) if image.path in files}
 
 
 def kept_images(manifest: Record, group: Group | None) -> dict[str, Image]:
@@ -69,8 +75,8 @@ def kept_images(manifest: Record, group: Group | None) -> dict[str, Image]:
     kept: dict[str, Image] = {}
     for _, kernel in manifest.members("kernels"):
         for variant in kernel.records("variants"):
-            images = list(_of_variant(variant))
+            images = list(images_of(variant))
             archs = [image.arch for image in images]
             chosen = group.code(archs) if group else portable(archs)
-            kept |= {f"{IMAGES}/{image.file}": image for image in images if image.arch in chosen}
+            kept |= {image.path: image for image in images if image.arch in chosen}
     return kept

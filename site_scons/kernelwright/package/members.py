@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from ..core.errors import printable
+from ..core.errors import KernelwrightError, Where, printable
 
 END = struct.Struct("<4s4H2LH")
 """The end: mark, numbers of two disks, entries on this disk and in all, size and place of the directory, comment."""
@@ -79,6 +79,35 @@ class Member:
     mode: int
     attributes: int
     start: int
+
+
+def files_of(wheel: Path) -> dict[str, bytes] | list[str]:
+    """The files of a wheel, or what is wrong with it before their content is looked at.
+
+    Raises:
+        KernelwrightError: it is no archive, or cannot be read.
+    """
+    try:
+        with open_regular(wheel) as archive:
+            members = list_members(archive)
+            if problems := [*member_problems(members, os.fstat(archive.fileno()).st_size)]:
+                return problems
+            return _contents(archive, members)
+    except (OSError, ValueError) as error:
+        where = Where(stage="verify", location=str(wheel))
+        message = f"it cannot be read: {str(error) or type(error).__name__}"
+        raise KernelwrightError(message, where, "name a wheel of Kernelwright's, or get it again") from error
+
+
+def _contents(archive: BinaryIO, members: Sequence[Member]) -> dict[str, bytes] | list[str]:
+    """The content of each file, or which are damaged."""
+    files, problems = {}, []
+    for member in members:
+        try:
+            files[member.name] = read_member(archive, member)
+        except ValueError as error:
+            problems.append(f"{member.name} is damaged: {error}")
+    return problems or files
 
 
 def open_regular(path: Path) -> BinaryIO:

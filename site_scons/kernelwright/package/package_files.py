@@ -380,7 +380,7 @@ def _expected(content: Content) -> set[str]:
         called = kernel.texts("backends")
         expected |= {product_of(b.name, file) for b in chosen if b.name in called for file in b.products(name)}
     if content.in_files and not content.split:
-        images = {f"{IMAGES}/{image.file}" for image in listed_images(document)}
+        images = {image.path for image in listed_images(document)}
         # A wheel variant has those that its label stands for, which is compared with that.
         expected |= images & content.inside if label_of(document) else images
     return expected | {"_runtime/__init__.py", "_runtime/loader.py"}

@@ -6,25 +6,23 @@ There are two kinds: a wheel of a package, and one with the device code of one a
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from ..core.errors import KernelwrightError, Where
 from ..core.private import private_pattern
 from ..core.records import Record, decoded
 from .archive import ANY
-from .described import described, fields, is_info, name_problems, platform_of, point_problems, record_problems
+from .described import fields, is_info, name_problems, platform_of, point_problems, record_problems
 from .device_code import is_for_cpu
 from .images import listed_images
 from .manifest import linked_libraries
-from .members import Member, list_members, member_problems, open_regular, read_member
+from .members import files_of
 from .package_files import MANIFEST, content_of, file_problems, package_problems
 from .platform import platform_tag
-from .variant_checks import variant_problems
-from .wheel_variants import INFO_FILE, label_in, read_variant
+from .variant_checks import misfits, variant_problems
 
 
 def verify_wheel(wheel: Path, private: Sequence[str] = (), own_points: bool = False) -> list[str]:
@@ -40,7 +38,7 @@ def verify_wheel(wheel: Path, private: Sequence[str] = (), own_points: bool = Fa
     Raises:
         KernelwrightError: the file is no wheel, or cannot be read.
     """
-    files = _read(wheel)
+    files = files_of(wheel)
     if isinstance(files, list):
         return files
     if problems := [*name_problems(wheel, files), *record_problems(files), *_path_problems(files, private)]:
@@ -61,7 +59,7 @@ def manifest_of(wheel: Path) -> Record:
     Raises:
         KernelwrightError: it is no wheel of a kernel package, or it is damaged.
     """
-    files = _read(wheel)
+    files = files_of(wheel)
     problems, manifests = (files, []) if isinstance(files, list) else (list(record_problems(files)), _manifests(files))
     if not problems and len(manifests) != 1:
         problems = [f"it has {len(manifests)} {MANIFEST}, so it is no wheel of a kernel package"]
@@ -74,24 +72,6 @@ def manifest_of(wheel: Path) -> Record:
     return Record(decoded(files[manifests[0]]), "")
 
 
-def properties_of(wheel: Path) -> dict[str, Any]:
-    """The properties of a wheel variant.
-
-    Raises:
-        KernelwrightError: it cannot be read, is damaged, or has no properties that a build writes.
-    """
-    files = _read(wheel)
-    try:
-        if isinstance(files, list):
-            raise ValueError(files[0])
-        if problems := list(record_problems(files)):
-            raise ValueError(problems[0])
-        return read_variant(described(files, INFO_FILE).encode(), label_in(wheel.name))
-    except ValueError as error:
-        where = Where(stage="wheel", location=str(wheel))
-        raise KernelwrightError(f"it is no wheel variant: {error}", where, "remove it, or get it again") from error
-
-
 def verify_together(wheels: Sequence[Path]) -> list[str]:
     """What does not fit among wheels that are right by themselves: packages, and the device code that belongs to them.
 
@@ -101,13 +81,14 @@ def verify_together(wheels: Sequence[Path]) -> list[str]:
     Raises:
         KernelwrightError: a file is no wheel, or cannot be read.
     """
-    contents = [inside for wheel in wheels if (inside := _opened(wheel)) is not None]
+    opened = {wheel: inside for wheel in wheels if (inside := _opened(wheel)) is not None}
+    contents = list(opened.values())
     packages, providers = [p for p in contents if not p.arch], [p for p in contents if p.arch]
     problems = []
     for package in packages:
         own = [provider for provider in providers if (provider.package, provider.version) == package[1:3]]
         problems += [problem for provider in own for problem in _fit_problems(package, provider)]
-    return problems
+    return [*problems, *misfits({wheel: inside.manifest for wheel, inside in opened.items() if not inside.arch})]
 
 
 def gaps_of(wheel: Path) -> list[dict[str, Any]]:
@@ -133,7 +114,7 @@ class _Opened(NamedTuple):
 
 def _opened(wheel: Path) -> _Opened | None:
     """What a wheel says of itself; None: it has no manifest, or a damaged one."""
-    files = _read(wheel)
+    files = files_of(wheel)
     if isinstance(files, list):
         return None
     try:
@@ -159,31 +140,6 @@ def _fit_problems(package: _Opened, provider: _Opened) -> Iterator[str]:
     for image in images:
         if files.raw.get(image.file) != {"sha256": image.sha256, "size": image.size}:
             yield f"{package.wheel}: {image.file} is not the one in {provider.wheel}: they are of different builds"
-
-
-def _read(wheel: Path) -> dict[str, bytes] | list[str]:
-    """The files of a wheel, or what is wrong with it before their content is looked at."""
-    try:
-        with open_regular(wheel) as archive:
-            members = list_members(archive)
-            if problems := [*member_problems(members, os.fstat(archive.fileno()).st_size)]:
-                return problems
-            return _contents(archive, members)
-    except (OSError, ValueError) as error:
-        where = Where(stage="verify", location=str(wheel))
-        message = f"it cannot be read: {str(error) or type(error).__name__}"
-        raise KernelwrightError(message, where, "name a wheel of Kernelwright's, or get it again") from error
-
-
-def _contents(archive: BinaryIO, members: Sequence[Member]) -> dict[str, bytes] | list[str]:
-    """The content of each file, or which are damaged."""
-    files, problems = {}, []
-    for member in members:
-        try:
-            files[member.name] = read_member(archive, member)
-        except ValueError as error:
-            problems.append(f"{member.name} is damaged: {error}")
-    return problems or files
 
 
 def _manifests(files: Mapping[str, bytes]) -> list[str]:

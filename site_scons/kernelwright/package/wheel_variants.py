@@ -167,6 +167,11 @@ def variant_text(label: str, needs: Mapping[str, Any]) -> str:
     return pretty_json({**HEAD, "variants": {label: needs}})
 
 
+def begin_of(wheel: str) -> str:
+    """The project and the version in the name of a wheel: ``acme_kernels-1.0``."""
+    return "-".join(wheel.split("-")[:2])
+
+
 def index_name(begin: str) -> str:
     """Name of the file with the properties of all labels, for wheels that begin with a project and a version."""
     return f"{begin}-variants.json"

@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -163,8 +163,8 @@ def finish(stages: Sequence[Stage], context: Context) -> KernelwrightError | Non
     dist = context.run.top / "dist"
     try:
         names = [name for stage in stages for name in names_of(stage).values()]
-        for name in _leftovers(dist, names):
-            context.run.note(f"kernelwright: dist/{name} has this version and is of an earlier build: remove it")
+        for line in _leftovers(dist, names):
+            context.run.note(f"kernelwright: {line}")
         for written in write_indexes(dist, names):
             context.run.note(f"kernelwright: dist/{written} tells installers which wheel variant is for which machine")
     except KernelwrightError as error:
@@ -191,11 +191,11 @@ def write_indexes(dist: Path, names: Iterable[str]) -> list[str]:
     Raises:
         KernelwrightError: two wheels cannot be offered together, or one is damaged.
     """
-    from ..package.verify import properties_of
-    from ..package.wheel_variants import index_name, index_text, label_in
+    from ..package.variant_checks import properties_of
+    from ..package.wheel_variants import begin_of, index_name, index_text, label_in
 
     written = []
-    for begin in sorted({"-".join(name.split("-")[:2]) for name in names if label_in(name)}):
+    for begin in sorted({begin_of(name) for name in names if label_in(name)}):
         labels = {path: label_in(path.name) for path in dist.iterdir() if path.name.startswith(f"{begin}-")}
         variants = {path.name: (label, properties_of(path)) for path, label in labels.items() if label}
         write_atomically(dist / index_name(begin), index_text(variants))
@@ -203,27 +203,29 @@ def write_indexes(dist: Path, names: Iterable[str]) -> list[str]:
     return written
 
 
-def _leftovers(dist: Path, names: Sequence[str]) -> list[str]:
-    """Wheels in ``dist`` of the same project and version that this build does not make, such as of a dropped arch.
-
-    Those for another family of CPUs are made beside this one, or on another machine.
-    """
-    versions = {tuple(name.split("-")[:2]) for name in names}
+def _leftovers(dist: Path, names: Sequence[str]) -> Iterator[str]:
+    """Lines about wheels in ``dist`` of the same project and version that this build does not make, such as of an arch,
+    a CUDA toolkit or a family of CPUs that was dropped."""
     # The first of them is the wheel of a package; others have names of their own, with the arch in them.
-    project, _ = names[0].split("-")[:2]
-    arch = r"(_(sm|compute)_[0-9]+[af]?)?"
-    of = "|".join(re.escape(version) for version in sorted({version for _, version in versions}))
-    same = re.compile(rf"{re.escape(project)}{arch}-({of})-.*\.whl")
-    found = sorted(path.name for path in dist.iterdir() if same.fullmatch(path.name))
-    others = _of_others(names)
-    return [name for name in found if name not in names and not without_label(name).endswith(others)]
+    project, arch = re.escape(names[0].split("-")[0]), r"(_(sm|compute)_[0-9]+[af]?)?"
+    versions = {TOOLKIT_LABEL.sub("", name.split("-")[1]) for name in names}
+    same = re.compile(rf"{project}{arch}-(?P<version>[^-]+)-.*\.whl")
+    families = [family for family in FAMILIES if any(_is_of(family, name) for name in names)] or [*FAMILIES]
+    for name in sorted(path.name for path in dist.iterdir()):
+        found = same.fullmatch(name)
+        if found is None or name in names or TOOLKIT_LABEL.sub("", found["version"]) not in versions:
+            continue
+        other = next((family for family in FAMILIES if family not in families and _is_of(family, name)), "")
+        why = f"is for {other}, and this build is not: remove it, unless another machine has made it"
+        yield f"dist/{name} has this version and {why if other else 'is of an earlier build: remove it'}"
 
 
-def _of_others(wheels: Iterable[str]) -> tuple[str, ...]:
-    """How the names of wheels end that are for other families of CPUs than some; none, if one of these is for all."""
-    plain = [without_label(wheel) for wheel in wheels]
-    families = [family for family in FAMILIES if any(name.endswith(f"_{family}.whl") for name in plain)]
-    return tuple(f"_{family}.whl" for family in FAMILIES if family not in families) if families else ()
+TOOLKIT_LABEL = re.compile(r"[+.](cu\d+)+(?=\.|$)")
+"""The part of a version that names CUDA toolkits."""
+
+
+def _is_of(family: str, wheel: str) -> bool:
+    return without_label(wheel).endswith(f"_{family}.whl")
 
 
 def _names(document: Record) -> dict[str, str]:
