@@ -28,12 +28,13 @@ from kernelwright.core.records import Record
 from kernelwright.core.version import VERSION
 from kernelwright.package.archive import ANY, write_wheel
 from kernelwright.package.assemble import assemble
-from kernelwright.package.content import BuiltFiles, Image, package_files, provider_files, read_built
+from kernelwright.package.content import BuiltFiles, Image, package_files, provider_files, read_built, variant_files
 from kernelwright.package.drivers import with_driver
 from kernelwright.package.manifest import BuiltPackage, PackagedKernel, sealed_document
 from kernelwright.package.platform import platform_tag, untagged
 from kernelwright.package.project import provider_project, read_project
 from kernelwright.package.source import Source
+from kernelwright.package.wheel_variants import Group, properties, variant_text
 
 TIME = 1_700_000_000
 SOURCE = Source("a" * 40, False, TIME)
@@ -195,7 +196,22 @@ def provider_wheel(folder: Path, arch: str = "sm_80", version: str = "1.0") -> P
     return path
 
 
-GOOD: dict[str, Callable[[Path], Path]] = {"package": package_wheel, "pure": pure_wheel, "provider": provider_wheel}
+def variant_wheel(folder: Path) -> Path:
+    """The wheel variant of a package in Python, for GPUs of 8.0 and later ones of that major version."""
+    pure_wheel(folder).unlink()
+    document = {"project": {"name": "demo", "version": "1.0"}}
+    project, group = read_project(folder, document, called_through=("cuda_core",)), Group(80, 90)
+    files = variant_files(read_built(folder / "demo", "demo"), project, SOURCE, group.label(), group)
+    path = folder / f"demo-1.0-py3-none-any-{group.label()}.whl"
+    needs = properties(group, {"sm_80": 12000})
+    write_wheel(path, with_driver(project, files), files, ANY, TIME, variant_text(group.label(), needs))
+    return path
+
+
+GOOD: dict[str, Callable[[Path], Path]] = {
+    **{"package": package_wheel, "pure": pure_wheel, "provider": provider_wheel},
+    **{"variant": variant_wheel},
+}
 """The good wheels."""
 
 
@@ -775,11 +791,58 @@ IMAGES: dict[str, tuple[Change, str]] = {
     "a name for a platform": (renamed("py3-none-manylinux_2_17_x86_64.whl"), "and the name has"),
 }
 
+
+def labelled(label: str) -> Change:
+    """Its name, its manifest and ``variant.json`` have another label."""
+
+    def change(draft: Draft) -> None:
+        draft.name = draft.name.replace("sm_80", label)
+        draft.document["device_code"]["label"] = label
+        draft.replace("@variant.json", b'"sm_80": {', f'"{label}": {{'.encode())
+
+    return change
+
+
+VARIANT: dict[str, tuple[Change, str]] = {
+    "the label of another variant": (
+        renamed("py3-none-any-sm_90.whl"),
+        "its name has the label sm_90, its manifest has the label sm_80, and it has a variant.json",
+    ),
+    "no label": (renamed("py3-none-any.whl"), "its name has no label, its manifest has the label sm_80"),
+    "no properties": (lambda draft: draft.files.pop(f"{draft.info}/variant.json"), "and it has no variant.json"),
+    "properties of other GPUs": (
+        text("@variant.json", b"80_real", b"90_real"),
+        "variant.json is none that a build writes: it asks for 90_real, and the package has no such wheel",
+    ),
+    "an older driver than the code needs": (
+        text("@variant.json", b'"12.0"', b'"11.0"'),
+        "variant.json asks for nvidia :: cuda_version_lower_bound :: 11.0 and nvidia :: sm_arch :: 80_real, and its code needs",
+    ),
+    "a provider of somebody": (
+        text("@variant.json", b"nvidia-variant", b"evil-variant"),
+        "other providers, than a build",
+    ),
+    "two labels": (
+        text("@variant.json", b'"sm_80": {', b'"sm_90": {}, "sm_80": {'),
+        "it is about sm_90, sm_80, and not sm_80",
+    ),
+    "properties that are no JSON": (text("@variant.json", b"{", b"["), "variant.json is none that a build writes"),
+    "a null variant that asks for a machine": (labelled("null"), "and its code needs nothing"),
+    "code for other GPUs": (
+        put("_images/add/all.compute_80.ptx", PTX_CODE + b"add"),
+        "_images/add/all.compute_80.ptx is for other machines than those that it is for",
+    ),
+    "code that is missing": (
+        lambda draft: draft.take("_images/add/all.sm_80.cubin"),
+        "_images/add/all.sm_80.cubin is missing, which machines run that it is for",
+    ),
+}
+
 KINDS: dict[str, Kind] = {
     name: Kind(base, change, message)
     for base, table in (
         *(("provider", ARCHIVE), ("provider", DEVICE_CODE), ("package", METADATA), ("package", LIBRARIES)),
-        *(("package", MANIFEST), ("pure", IMAGES)),
+        *(("package", MANIFEST), ("pure", IMAGES), ("variant", VARIANT)),
     )
     for name, (change, message) in table.items()
 }

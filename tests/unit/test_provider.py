@@ -165,3 +165,21 @@ def test_a_manifest_of_another_form_is_named(tmp_path: Path, variant: str) -> No
     said = provider(tmp_path, manifest=manifest).find(variant, "sm_80", 0, 80)
     place = tmp_path / "demo" / "manifest.json"
     assert said == f" {place}: does not list its device code in the form of schema {SCHEMA}"
+
+
+def test_a_wheel_variant_has_the_next_best_code_or_says_where_to_get_the_best(tmp_path: Path) -> None:
+    manifest = manifest_of(CUBIN, b"code", "sm_80", "sm_90a")
+    images = manifest["kernels"]["scale"]["variants"][1]["units"][1]["images"]
+    images["sm_90a"] = {"file": "scale/default/cuda/sm_90a.cubin", "sha256": digest(b"other")}
+    manifest["device_code"] = {"folder": "_images", "packages": {}, "label": "sm_80", "name": "Demo", "version": "1.0"}
+    manifest["files"] = {f"_images/{CUBIN}": {"sha256": digest(b"code")}}
+    place = tmp_path / "demo/_images" / CUBIN
+    place.parent.mkdir(parents=True)
+    place.write_bytes(b"code")
+    found = provider(tmp_path, manifest=manifest)
+    assert answer(found, "sm_90a sm_80") == f"sm_80 {place}"
+    message, remedy = answer(found, "sm_90a", capability=90).splitlines()
+    assert message.endswith("an sm_90, and the device code for it is not installed: sm_90a (installed: sm_80)")
+    assert remedy.startswith("  remedy: this is the wheel variant sm_80, for other machines.")
+    place.write_bytes(b"altered")
+    assert "was altered, or belongs to another build" in answer(found, "sm_80")
