@@ -294,6 +294,38 @@ def test_each_kernel_has_what_it_runs_best_whatever_archs_others_have(built: Pro
     require_well(*wheels_of(project).values())
 
 
+OWN = """\
+#include <tvm/ffi/c_api.h>
+__global__ void fill(int *x) { *x = 1; }
+extern "C" __attribute__((visibility("default")))
+int __tvm_ffi_own(void *, const TVMFFIAny *, int32_t, TVMFFIAny *result) {
+  result->type_index = kTVMFFIInt;
+  result->v_int64 = 7;
+  return 0;
+}
+"""
+DEFINITION = """\
+from kernelwright import kernel
+from kernelwright.cuda import Exported
+
+@kernel(frontend="cuda", sources=["own.cu"])
+def own():
+    return Exported("own")
+"""
+
+
+@pytest.mark.parametrize("split", ["variant", "arch"])
+def test_code_of_sources_with_host_code_of_their_own_is_in_each_wheel(built, tmp_path, split):
+    project = without_dist(built, tmp_path / "copy")
+    project.write("kernels/own.py", DEFINITION)
+    project.write("kernels/own.cu", OWN)
+    project.scons("-j2", "wheel", "ARCHS=sm_80,compute_80", f"SPLIT={split}")
+    wheels = sorted((project.folder / "dist").glob("*.whl"))
+    require_well(*wheels)
+    having = [wheel for wheel in wheels if any("/_lib/own.cu-" in name for name in inside(wheel))]
+    assert len(having) == (len(wheels) if split == "variant" else 1)
+
+
 TWO = 'package = "demo"\nsplit = "variant"\ncuda = ["13.0", "nvrtc-12.8"]\n'
 
 

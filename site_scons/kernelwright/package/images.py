@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from ..core.records import Record
 from .wheel_variants import Group, portable
@@ -59,7 +60,11 @@ def archs_here(manifest: Record) -> set[str] | None:
     if not label_of(manifest):
         return None
     files = manifest.record("files").raw
-    return {image.arch for image in listed_images(manifest) if image.path in files}
+    kernels = [kernel for _, kernel in manifest.members("kernels")]
+    units = [unit for kernel in kernels for variant in kernel.records("variants") for unit in variant.records("units")]
+    # The libraries of sources with host code of their own have their device code in every wheel.
+    own = [unit.texts("archs") for unit in units if unit.text("target") == "cuda" and not unit.has("images")]
+    return {*chain(*own), *(image.arch for image in listed_images(manifest) if image.path in files)}
 
 
 def kept_images(manifest: Record, group: Group | None) -> dict[str, Image]:

@@ -225,10 +225,11 @@ def _form_problems(name: str, kernel: Record, content: Content) -> Iterator[str]
         yield f"kernel {name} has two variants of one name"
     for variant in variants:
         subject = f"kernel {name}, variant {variant.text('slug')}"
-        yield from (f"{subject} {problem}" for problem in _variant_problems(variant, content))
+        in_files = content.in_files and not _has_own_libraries(kernel)
+        yield from (f"{subject} {problem}" for problem in _variant_problems(variant, content.family, in_files))
 
 
-def _variant_problems(variant: Record, content: Content) -> Iterator[str]:
+def _variant_problems(variant: Record, family: str, in_files: bool) -> Iterator[str]:
     """The archs and dtypes of a variant are ones that there are, and device code is where it has to be."""
     variant.require_names(*OF_VARIANT)
     units = variant.records("units")
@@ -241,9 +242,10 @@ def _variant_problems(variant: Record, content: Content) -> Iterator[str]:
             yield "has a digest that is none"
         if any(arch not in archs for arch, _ in unit.members("resources")):
             yield "uses resources of an arch that it has no code for"
-        if content.in_files and target == "cuda" and list(unit.record("images").raw) != archs:
+        images = unit.record("images").raw if unit.has("images") else {}
+        if target == "cuda" and list(images) != (archs if in_files else []):
             yield "has device code for other archs than it lists"
-        known = (FAMILY_OF.get(arch) == content.family if target == "llvm" else CudaArch.of(arch) for arch in archs)
+        known = (FAMILY_OF.get(arch) == family if target == "llvm" else CudaArch.of(arch) for arch in archs)
         if target not in TARGETS or not archs or not all(known):
             yield f"has code of the target {shown(target)} for {shown(', '.join(archs))}, which there is not"
     for dtype in sorted({argument.dtype for argument in _arguments(variant)}):
@@ -318,6 +320,11 @@ def _needed_problems(name: str, kernel: Record, code: Sequence[bytes], installed
         if _distribution(requirement) not in installed:
             remedy = f'add "{requirement}" to project.dependencies'
             yield f"it does not depend on {shown(requirement)}, which has {needed} for kernel {name}: {remedy}"
+
+
+def _has_own_libraries(kernel: Record) -> bool:
+    """Whether the device code of a kernel is in libraries of its sources, whatever is done with that of others."""
+    return kernel.has("source_libraries") or kernel.has("operators")
 
 
 def _own_code(kernel: Record, content: Content) -> list[bytes]:
@@ -462,7 +469,8 @@ def _provider_problems(content: Content) -> Iterator[str]:
 def _image_problems(content: Content) -> Iterator[str]:
     """Every file of device code is there, and for the arch that the manifest says."""
     place, files = content.document.record("device_code").text("folder"), content.document.record("files")
-    codes = list[bytes]()
+    own = [kernel for _, kernel in content.document.members("kernels") if _has_own_libraries(kernel)]
+    codes = [code for kernel in own for code in _own_code(kernel, content)]
     for image in listed_images(content.document):
         path = f"{place}/{image.file}"
         expected = {"sha256": image.sha256, "size": image.size}
