@@ -77,6 +77,10 @@ FITTING = [
     *(("leading", (None, f32(*shape)[..., :6], f32(3))) for shape in ((2, 3, 9), (9,), (1, 1, 9), (5, 0, 9))),
     ("leading", (None, f32(3, 2, 6)[:, :1], f32(3))),
     *(("limits", (gaps(16, 3), k)) for k in (True, -(2**63) + 1)),
+    *(("gated", (f32(4, size),)) for size in (0, 6, 12)),
+    *(("gated", (f16(4, size),)) for size in (1, 3, 99)),
+    *(("gated", (np.zeros((4, size), np.bool_),)) for size in (32, 63, 64)),
+    ("gated", (f32(4, 6), f32(4, 3))),
 ]
 
 
@@ -134,6 +138,10 @@ WRONG = [
     ("longer", (Large(32767, 65536),)),
     *(("limits", (gaps(*shape), k)) for shape, k in (((66, 3), 2), ((17, 3), 4), ((4, 3), 3), ((4, 3), False))),
     *(("limits", (gaps(4, 3), k)) for k in (0, 2**63 - 4)),
+    *(("gated", (f32(4, size),)) for size in (1, 4, 7)),
+    *(("gated", (f16(4, size), f16(4, 2))) for size in (0, 2, 101)),
+    *(("gated", (np.zeros((4, size), np.bool_),)) for size in (0, 31)),
+    ("gated", (f32(4, 6, 1),)),
     *(
         ("leading", (None, x, f32(3)))
         for x in (f32(3, 2, 6)[:, ::-1], f32(3, 4, 6)[:, :2], f32(2, 3, 6).transpose(1, 0, 2))

@@ -598,6 +598,35 @@ def test_outputs_that_are_left_out_are_device_memory(process: Process) -> None:
 # ---- leading dimensions
 
 
+def test_a_size_that_is_arithmetic_of_one_name_tells_it(process: Process) -> None:
+    process.run(
+        """
+        gated = made.kernel("gated")
+        sizes = [gated(on_cuda((n, 2 * d + 1)), on_cuda((2 * d + 1,))).shape for n, d in ((3, 4), (1, 1), (2, 0))]
+        assert sizes == [(3, 4), (1, 1), (2, 0)]
+        gated(on_cuda((5, 3)), on_cuda((3,)), on_cuda((5, 1)))
+        """,
+        parameters="pppil",
+    )
+    assert [line.split()[3] for line in process.calls("launch")] == ["12", "1", "5"]
+    assert [line.split()[3:] for line in process.parameters()] == [["4", "8"], ["1", "2"], ["1", "2"]]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "said"),
+    [
+        ("(3, 8), (8,)", "  default: argument 'x' has the size 8 in dimension 1, which is no 2 * d + 1\n"),
+        ("(3, 0), (0,)", "  default: argument 'x' has the size 0 in dimension 1, which is no 2 * d + 1\n"),
+        ("(3, 9), (7,)", "\n  remedy: pass arrays whose sizes fit each other"),
+        ("(3, 9), (9,), (3, 5)", "\n  remedy: pass arrays whose sizes fit each other"),
+    ],
+)
+def test_a_size_from_which_no_name_follows_is_refused(process: Process, shapes: str, said: str) -> None:
+    passed = ", ".join(f"on_cuda({shape})" for shape in re.findall(r"\([^)]*\)", shapes))
+    assert said in process.refusal(f'made.kernel("gated")({passed})')
+    assert process.calls("launch") == []
+
+
 def test_leading_dimensions_are_one_to_functions_and_outputs_have_those_of_an_input(process: Process) -> None:
     process.run(
         """

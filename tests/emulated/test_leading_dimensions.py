@@ -51,6 +51,26 @@ def _(x, weight, add):
     return x * scales[..., None] * weight + (0 if add is None else add), scales
 
 
+GATE = """
+__global__ void gate(const float *x, const float *ends, float *y, int d) {
+  const float *row = x + blockIdx.x * (2 * d + 1);
+  for (int i = 0; i < d; ++i) y[blockIdx.x * d + i] = row[i] * row[d + i] + row[2 * d] + ends[d + 2];
+}
+"""
+
+
+@kernel(frontend="cuda", outputs=["y"])
+def gate():
+    x, y = Tensor("float32", ..., "2 * d + 1"), Tensor("float32", ..., "d")
+    return Source(GATE, "gate", x=x, ends=Tensor("float32", "d + 3"), y=y, d=Size("d"), grid="rows", block=1)
+
+
+@gate.reference
+def _(x, ends):
+    d = x.shape[-1] // 2
+    return x[..., :d] * x[..., d : 2 * d] + x[..., 2 * d :] + ends[-1]
+
+
 @kernel(frontend="cuda", sources=["told.cc"], backends=["tvm_ffi"])
 def told():
     return Exported("told", x=Tensor("float32", ..., "n"), y=Tensor("float32", ..., "n"))
@@ -75,18 +95,17 @@ from kernelwright.triton import Program, Size, Tensor
 
 
 @triton.jit
-def gate(x, y, n, d, BLOCK: tl.constexpr):
+def gate(x, y, d, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     for start in range(0, d, BLOCK):
         i = start + tl.arange(0, BLOCK)
-        first, second = tl.load(x + row * n + i, i < d), tl.load(x + row * n + d + i, i < d)
+        first, second = tl.load(x + row * 2 * d + i, i < d), tl.load(x + row * 2 * d + d + i, i < d)
         tl.store(y + row * d + i, first * second, i < d)
 
 
 @kernel(frontend="triton", outputs=["y"])
 def gated():
-    return Program(gate, grid="rows", x=Tensor("float32", ..., "n"), y=Tensor("float32", ..., "n // 2"),
-                   n=Size("n"), d=Size("n // 2"), BLOCK=16)
+    return Program(gate, grid="rows", x=Tensor("float32", ..., "2 * d"), y=Tensor("float32", ..., "d"), BLOCK=16)
 
 
 @gated.reference
@@ -109,10 +128,13 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return project
 
 
-def test_checks_have_none_to_three_leading_dimensions_and_references_get_them(project: Project, tmp_path: Path) -> None:
-    folder, module = project.folder / "build/kernels/demo/rms_norm/default/cuda", dict[str, Any]()
+@pytest.mark.parametrize("name", ["rms_norm", "gate"])
+def test_checks_have_none_to_three_leading_dimensions_and_references_get_them(
+    project: Project, tmp_path: Path, name: str
+) -> None:
+    folder, module = project.folder / f"build/kernels/demo/{name}/default/cuda", dict[str, Any]()
     exec(compile(NORM, project.folder / "kernels/norm.py", "exec"), module)
-    kernel, signature = module["rms_norm"], json.loads((folder / "signature.json").read_text())
+    kernel, signature = module[name], json.loads((folder / "signature.json").read_text())
     code = Lowered(kernel, kernel.variants[0], signature, (folder / "device.cu").read_text())
     comparison, ranks = Comparison(code, tmp_path), list[int]()
     for sizes in comparison.drawing.sizes.sets():
@@ -123,6 +145,14 @@ def test_checks_have_none_to_three_leading_dimensions_and_references_get_them(pr
         ranks.append(inputs["x"].ndim - 1)
     assert {*ranks} == {0, 1, 2, 3}
 
+
+GATES = """
+for lead in ((2, 3), (), (1, 4, 2)):
+    y = demo.gate(on_cuda(*lead, 9, data=0x10000), on_cuda(7, data=0x20000))
+    assert tuple(y.shape) == (*lead, 4), y.shape
+for x, ends in ((on_cuda(2, 3, 8), on_cuda(7)), (on_cuda(2, 3, 9), on_cuda(6))):
+    print(message_of(demo.gate, x, ends))
+"""
 
 CALLS = """
 weight = on_cuda(8, data=0x20000)
@@ -146,16 +176,32 @@ class Array(FakeTensor):
 
 class demo:
     rms_norm = kernelwright.load("kernels/norm.py").rms_norm
+    gate = kernelwright.load("kernels/norm.py").gate
 
 on_cuda = Array
 """
 
 
-@pytest.mark.parametrize("way", ["tvm_ffi", "cuda_core", "cython", "on demand"])
+WAYS = ["tvm_ffi", "cuda_core", "cython", "on demand"]
+
+
+def head_of(way: str) -> str:
+    return {"cython": "from demo.backends import cython as demo\n", "on demand": ON_DEMAND}.get(way, "")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_size_that_is_arithmetic_of_one_name_tells_it_however_it_is_called(project: Project, way: str) -> None:
+    code, is_python = head_of(way) + GATES, way == "cuda_core"
+    printed, log = call(project, code, parameters="pppi", cuda_core=is_python, capability=90)
+    assert re.findall(r"grid (\d+) .* (\d+)$", "\n".join(log), re.M) == [("6", "4"), ("1", "4"), ("8", "4")]
+    assert "argument 'x' has the size 8 in dimension 1, which is no 2 * d + 1\n" in printed
+    assert "ends.shape[0]" in printed and "\n  remedy: pass arrays whose sizes fit each other" in printed
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_outputs_have_the_leading_dimensions_of_inputs_and_functions_see_rows(project: Project, way: str) -> None:
-    head = {"cython": "from demo.backends import cython as demo\n", "on demand": ON_DEMAND}.get(way, "")
     shape = "np_shape = lambda each: tuple(getattr(each, 'shape', None))\n"
-    code = head + shape + CALLS
+    code = head_of(way) + shape + CALLS
     printed, log = call(project, code, parameters="pppppi", cuda_core=way == "cuda_core", capability=90)
     said = (
         "arguments 'x' of shape [2, 3, 8] and 'add' of shape [6, 8] differ in their leading dimensions, which fold into"
@@ -182,4 +228,4 @@ def test_programs_of_triton_are_checked_and_called_with_leading_dimensions(proje
     assert re.findall("[0-9]+", printed) == ["2", "3", "32", "32"]
     assert re.findall(r"launch gate .*? grid (\d+)", "\n".join(log)) == ["6", "1"]
     stub = (project.folder / "build/demo/__init__.pyi").read_text()
-    assert "(x: float32[(..., rows), n], y: float32[(..., rows), n // 2])" in stub
+    assert "(x: float32[(..., rows), 2 * d], y: float32[(..., rows), d])" in stub

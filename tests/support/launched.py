@@ -298,6 +298,9 @@ def kernels() -> dict[str, Kernel]:
         "square": declared("square_kernel", 1, {"x": Tensor("int8", "n", "n"), "y": Tensor("int8", "n", "m")}),
     }
     made = {name: Kernel([Variant.of(name, launch)]) for name, launch in launches.items()}
+    both = {"x": Tensor("float32", "n", "2 * d + 1"), "w": Tensor("float32", "2*d+1"), "y": Tensor("float32", "n", "d")}
+    gated = declared("gated_kernel", "n * d", {**both, "d": Size("d"), "twice": Size("2 * d", dtype="int64")})
+    made["gated"] = Kernel([Variant.of("gated", gated, outputs=["y"])])
     other = declared("other_kernel", 1, {"x": Tensor("float16", "n"), **kinds})
     numbers_of = {"default": declared("numbers_kernel", 1, {"x": x, **kinds}), "other": other}
     made["numbers"] = Kernel([Variant.of("numbers", launch, slug=slug) for slug, launch in numbers_of.items()])

@@ -108,6 +108,20 @@ KERNELS: dict[str, list[dict[str, Any]]] = {
         )
         for slug, given, requires in (("small", None, ["m < 100", "s <= 2 * d"]), ("apart", False, ["m < 1000"]))
     ],
+    "gated": [
+        _variant(
+            *(_x(dtype, "n", size), _x(dtype, "n", 32 if size == 64 else "d", name="y", output=True)),
+            slug=slug,
+            symbols=dict.fromkeys("n" if size == 64 else "nd", "int64"),
+            **more,
+        )
+        for slug, dtype, size, more in (
+            ("even", "float32", "2 * d", {"multiples": {"d": 3}}),
+            ("odd", "float16", "1 + d * 2", {"requires": ["d < 50"]}),
+            ("special", "bool", 64, {}),
+            ("general", "bool", "d + 32", {}),
+        )
+    ],
     "longer": [_variant(_x("bool", "n", "m"), _x("bool", "n + 1", "m", name="y", output=True))],
 }
 """Kernel -> what signature.json says of its variants."""

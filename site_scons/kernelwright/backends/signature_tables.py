@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from ..core.dtype import Dtype
 from ..core.errors import KernelwrightError
-from ..core.signature import Argument
+from ..core.signature import Argument, Place
 from ..runtime.dtype import integer_range
-from ..runtime.size import Requirement, are_int32, argument_text
+from ..runtime.size import Requirement, are_int32, argument_text, line_text
 from .c_text import c_string, size_expression, symbols_of
 from .plan import LoweredUnit
 
@@ -40,6 +40,9 @@ def signature_tables(number: int, unit: LoweredUnit, has_outputs: bool, competes
         )
         lines += [f"static const kw_limited kw_limited_{number}[] = {{{', '.join(rows)}}};"]
         fields += [f".limited = kw_limited_{number}", f".num_limited = {len(unit.limited)}"]
+    if of_lines := _lines(number, unit):
+        lines += of_lines
+        fields += [f".lines = kw_lines_{number}"]
     if unit.requires:
         lines += _requires(number, unit)
         fields += [f".requirements = kw_requirements_{number}", f".requires = kw_requires_{number}"]
@@ -81,9 +84,9 @@ def _stride_sources(unit: LoweredUnit) -> dict[str, str]:
 
 def _told(unit: LoweredUnit) -> dict[str, str]:
     """Where a call has each size, stride and integer: a ``kw_told`` by name."""
-    told = {name: f"{{{c_string(name)}, 0, 0, {source}}}" for name, source in _stride_sources(unit).items()}
-    for name, (position, axis) in unit.symbol_places().items():
-        told[name] = f"{{{c_string(name)}, {position}, {-1 if axis is None else axis}, NULL, 0, 1}}"
+    told = {name: f"{{{c_string(name)}, 0, 0, {source}, 1, 0}}" for name, source in _stride_sources(unit).items()}
+    for name, (position, axis, times, plus) in unit.symbol_places().items():
+        told[name] = f"{{{c_string(name)}, {position}, {-1 if axis is None else axis}, NULL, 0, 1, {times}, {plus}}}"
     return told
 
 
@@ -183,10 +186,25 @@ def _symbols(size: int | str, unit: LoweredUnit) -> list[str]:
 
 def _symbol_sources(unit: LoweredUnit) -> dict[str, str]:
     """The C expression of each symbol that the inputs give."""
-    return {
-        symbol: f"call->values[{position}]->v_int64" if axis is None else f"call->tensors[{position}]->shape[{axis}]"
-        for symbol, (position, axis) in unit.symbol_places().items()
-    }
+    return {symbol: _source(place) for symbol, place in unit.symbol_places().items()}
+
+
+def _source(place: Place) -> str:
+    if place.axis is None:
+        return f"call->values[{place.argument}]->v_int64"
+    size = f"call->tensors[{place.argument}]->shape[{place.axis}]"
+    return size if (place.times, place.plus) == (1, 0) else f"kw_on_line({size}, {place.times}, {place.plus})"
+
+
+def _lines(number: int, unit: LoweredUnit) -> list[str]:
+    """The table of the sizes that tell a symbol by more than its name."""
+    rows = []
+    for name, place in unit.symbol_places().items():
+        if place.axis is not None and (place.times, place.plus) != (1, 0):
+            step = unit.multiples.get(name, 1)
+            text = line_text(str(unit.arguments[place.argument].shape[place.axis]), name, step)
+            rows.append(f"{{{place.argument}, {place.axis}, {place.times * step}, {place.plus}, {c_string(text)}}}")
+    return [f"static const kw_line kw_lines_{number}[] = {{{', '.join([*rows, '{0}'])}}};"] if rows else []
 
 
 def _unbound(arguments: Sequence[Argument], unit: LoweredUnit, symbol: str) -> KernelwrightError:

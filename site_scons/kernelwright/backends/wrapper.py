@@ -194,7 +194,7 @@ class _Wrapper:
             return "{0}"
         places = units[0].symbol_places()
         size_places = [places[symbol] for symbol in rules.by]
-        sizes = [f"{{{position}, {-1 if axis is None else axis}}}" for position, axis in size_places]
+        sizes = [f"{{{at}, {-1 if axis is None else axis}, {times}, {plus}}}" for at, axis, times, plus in size_places]
         if sizes:
             self._line(f"static const kw_size kw_sizes_{name}[] = {{{', '.join(sizes)}}};")
         self._line(f"static const kw_range kw_ranges_{name}[] = {{")

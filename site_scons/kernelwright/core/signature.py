@@ -12,9 +12,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
-from ..runtime.size import Requirement
+from ..runtime.size import Requirement, lines_in
 from .converter import Count, that, to_json
 from .dtype import number_kind
 from .errors import is_text, shown
@@ -94,6 +94,21 @@ class Argument:
 
 SPREAD_CLUSTERS = "kernelwright.spread_clusters"
 """A launch parameter besides TVM's, without an argument: the blocks of a cluster go to different multiprocessors."""
+
+
+class Place(NamedTuple):
+    """Where the inputs of a call give a symbol.
+
+    Arguments:
+        argument: the number of an argument.
+        axis: that of the dimension whose size is ``times`` the symbol, and ``plus``; None: the argument is a number of
+            that name.
+    """
+
+    argument: int
+    axis: int | None = None
+    times: int = 1
+    plus: int = 0
 
 
 @dataclass(frozen=True)
@@ -451,18 +466,19 @@ class Signature:
         """The names of the outputs, in the order in which new ones are returned."""
         return self.outputs or self._marked
 
-    def symbol_places(self) -> dict[str, tuple[int, int | None]]:
-        """Where the inputs give each symbol: the number of an argument, and of a dimension whose size is the symbol;
-        None: the argument is a number of that name."""
-        places: dict[str, tuple[int, int | None]] = {}
+    def symbol_places(self) -> dict[str, Place]:
+        """Where the inputs give each symbol."""
+        places: dict[str, Place] = {}
         for position, argument in enumerate(self.arguments):
             if argument.launcher_kind == "KW_INT":
-                places.setdefault(argument.name, (position, None))
-        for position, argument in enumerate(self.arguments):
-            for axis, size in enumerate(argument.shape):
-                if argument.given and not argument.output and isinstance(size, str) and size.isidentifier():
-                    places.setdefault(size, (position, axis))
-        return places
+                places.setdefault(argument.name, Place(position))
+        told = [argument.shape if argument.given and not argument.output else () for argument in self.arguments]
+        for position, shape in enumerate(told):
+            for axis, size in enumerate(shape):
+                if isinstance(size, str) and size.isidentifier():
+                    places.setdefault(size, Place(position, axis))
+        lines = lines_in(told, [*places])
+        return {**places, **{name: Place(at, axis, line.times, line.plus) for name, (at, axis, line) in lines.items()}}
 
     def stride_places(self) -> dict[str, list[tuple[int, int]]]:
         """Where arrays give each symbol that only strides have: the numbers of arguments and of dimensions."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.errors import DefinitionError, Where, shown
 from ..runtime.dtype import integer_range, number_kind
-from ..runtime.size import MULTIPROCESSORS, OCCUPANCY, stride_name, translate
+from ..runtime.size import MULTIPROCESSORS, OCCUPANCY, Line, line, lines_in, stride_name, translate
 from .arguments import DTYPES, EXAMPLE, MOST_ALIGNED, SCALARS, Scalar, Tensor
 from .strides import COMPACT, all_strides, check_strides, check_told, strides_of
 from .unit import Unit
@@ -89,7 +89,22 @@ def told_by(declared: Mapping[str, Tensor | Scalar]) -> frozenset[str]:
     tensors = [value for value in declared.values() if isinstance(value, Tensor)]
     named = {size for tensor in tensors for size in tensor.shape if isinstance(size, str) and size.isidentifier()}
     strides = stride_symbols(declared) | told_strides(declared).keys()
-    return frozenset(named | integers_of(declared) | strides)
+    return frozenset(named | integers_of(declared) | lines_of(declared).keys() | strides)
+
+
+def lines_of(
+    declared: Mapping[str, Tensor | Scalar], outputs: Collection[str] = ()
+) -> dict[str, tuple[str, int, Line]]:
+    """The names that only sizes such as ``2 * d`` tell -> the first argument and the dimension that does.
+
+    Arguments:
+        outputs: the names of the outputs, which a call may leave out.
+    """
+    names = list(declared)
+    firm = (n for n, v in declared.items() if isinstance(v, Tensor) and v.passed and n not in outputs)
+    shapes: dict[str, tuple[int | str, ...]] = {name: getattr(declared[name], "shape", ()) for name in firm}
+    found = lines_in((shapes.get(name, ()) for name in names), integers_of(declared))
+    return {name: (names[position], axis, told) for name, (position, axis, told) in found.items()}
 
 
 def declared_strides(declared: Mapping[str, Tensor | Scalar]) -> dict[str, tuple[int | str, ...]]:
@@ -213,7 +228,7 @@ def _check_passed(declared: Mapping[str, Tensor | Scalar], outputs: Sequence[str
         message = f"all its tensors may be None ({', '.join(tensors)}), and then none tells on which device to run"
         raise DefinitionError(message, where, "have at least one Tensor that is neither optional nor given=False")
     told = {size for name, tensor in tensors.items() if tensor.passed and name not in outputs for size in tensor.shape}
-    told |= {name for name, value in declared.items() if isinstance(value, Scalar) and "int" in value.dtype}
+    told |= integers_of(declared) | lines_of(declared, outputs).keys()
     leading = {each.shape[0] for n, each in tensors.items() if each.folds and each.passed and n not in outputs}
     for name in outputs:
         if name in tensors and tensors[name].folds and tensors[name].shape[0] not in leading:
@@ -246,6 +261,7 @@ def _check_told(declared: Mapping[str, Tensor | Scalar], outputs: Sequence[str],
     shapes = {name: value.shape for name, value in declared.items() if isinstance(value, Tensor)}
     texts = {name: [size for size in shape if isinstance(size, str)] for name, shape in shapes.items()}
     told = integers_of(declared).union(*(texts[name] for name in texts if name not in outputs))
+    told |= lines_of(declared, outputs).keys()
     for name, sizes in texts.items():
         for size in (size for size in sizes if not size.isidentifier()):
             unknown = next((used for used in _names(size) if used not in told), None)
@@ -297,7 +313,9 @@ def _check_tensor(name: str, value: Tensor, where: Where) -> None:
     if alignment is not None and alignment > MOST_ALIGNED:
         message = f"argument {name!r} has alignment={shown(alignment)}, and nobody allocates memory like that"
         raise DefinitionError(message, where, f"use a power of two up to {MOST_ALIGNED}")
-    known: tuple[object, ...] = (*value.shape, *(value.strides if isinstance(value.strides, tuple) else ()))
+    lines = (line(size) for size in value.shape if isinstance(size, str))
+    of_lines = (told.name for told in lines if told is not None)
+    known = (*value.shape, *of_lines, *(value.strides if isinstance(value.strides, tuple) else ()))
     for size, factor in value.multiples.items():
         if size not in known or not str(size).isidentifier() or type(factor) is not int or not 0 < factor < 1 << 31:
             message = f"argument {name!r} has multiples={shown(dict(value.multiples))}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import DefinitionError, Where, shown
-from ..runtime.size import stride_of, translate
+from ..runtime.size import CEILDIV, FUNCTIONS, stride_of, translate
 
 INTEGERS = ("int32", "int64", "uint32", "uint64")
 """The dtypes that a size can be passed as."""
@@ -89,6 +89,17 @@ def is_bracketed(text: str) -> bool:
 def unbracketed(text: str) -> str:
     """An expression without the brackets around all of it."""
     return text[1:-1] if is_bracketed(text) else text
+
+
+def plain_text(size: str) -> str:
+    """A size that was declared, in the operations that signatures have."""
+
+    def text(operation: str, operands: list[str]) -> str:
+        if operation in FUNCTIONS:
+            return f"{operation}({', '.join(map(unbracketed, operands))})"
+        return f"({f' {operation} '.join(operands)})" if len(operands) > 1 else f"(0 - {operands[0]})"
+
+    return unbracketed(translate(size, str, str, text)) if CEILDIV in size else size
 
 
 def names_in(size: Sizes) -> list[str]:

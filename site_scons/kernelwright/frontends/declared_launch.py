@@ -18,15 +18,15 @@ from ..core.errors import DefinitionError, Where
 from ..core.signature import ZEROED
 from ..core.signature import TensorMap as EncodedMap
 from ..define.arguments import Scalar, Tensor, Workspace, multiples_of
-from ..define.declared import declared_strides, told_strides
-from ..define.sizes import Size, Sizes, names_in, text_of, unbracketed
+from ..define.declared import declared_strides, lines_of, told_strides
+from ..define.sizes import Size, Sizes, names_in, plain_text, text_of, unbracketed
 from ..runtime.dtype import integer_range
 from ..runtime.size import MULTIPROCESSORS, OCCUPANCY, translate
 from .cuda.tensor_map import UNIT, TensorMap
 from .launches import NULL, DeclaredLaunch, Given, Passed, dtype_of
 from .tir.launch import COUNT_BLOCKS, TOLD_BELOW
 from .tir.lowering import lower_host
-from .tir.signature import Argument, arguments_of
+from .tir.signature import Argument, arguments_of, line_variable
 from .unit import LoweredKernel, Unit
 
 OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -58,7 +58,7 @@ def lower_launches(
         LoweringError: TVM cannot make the host code.
     """
     unit = replace(unit, multiples=multiples_of(declared, unit.multiples))
-    host = _Host(declared, sizes, unit.where)
+    host = _Host(declared, unit.named(list(declared)), sizes, unit.where)
     function = host.function(launches)
     mapped = {value.tensor for launch in launches for value in launch.mapped.values()}
     arguments = _arguments(function, declared, mapped, unit)
@@ -77,17 +77,30 @@ def declared_arguments(declared: Mapping[str, Tensor | Scalar], unit: Unit, size
     Raises:
         DefinitionError: the arguments cannot be those of a kernel.
     """
-    return _arguments(_Host(declared, sizes, unit.where).function(()), declared, (), unit)
+    host = _Host(declared, unit.named(list(declared)), sizes, unit.where)
+    return _arguments(host.function(()), declared, (), unit)
 
 
 def _arguments(
     function: tirx.PrimFunc, declared: Mapping[str, Tensor | Scalar], mapped: Collection[str], unit: Unit
 ) -> list[Argument]:
     absent = {name: value.dtype for name, value in declared.items() if _is_absent(value)}
+    lines = lines_of(declared, unit.named(list(declared)))
     return [
-        _declared(argument, declared[argument.name], UNIT if argument.name in mapped else 1, unit.where)
+        _with_text(_declared(argument, value, UNIT if argument.name in mapped else 1, unit.where), value, lines)
         for argument in arguments_of(function, unit, absent)
+        for value in [declared[argument.name]]
     ]
+
+
+def _with_text(argument: Argument, value: Tensor | Scalar, lines: Collection[str]) -> Argument:
+    """An argument with sizes as they are declared, where host code computes their names of another size."""
+    if isinstance(value, Scalar) or not argument.text or not lines:
+        return argument
+    sizes = zip(argument.text, value.shape, strict=True)
+    computed = (isinstance(size, str) and any(name in lines for name in names_in(size)) for size in value.shape)
+    texts = [plain_text(str(own)) if is_one else text for is_one, (text, own) in zip(computed, sizes, strict=True)]
+    return replace(argument, text=tuple(texts))
 
 
 def _declared(argument: Argument, value: Tensor | Scalar, least: int, where: Where) -> Argument:
@@ -117,11 +130,14 @@ class _Host:
 
     Arguments:
         declared: its arguments.
+        outputs: the names of those that a call may leave out.
         sizes: the dtype of the sizes that callers choose.
         where: the definition, for errors.
     """
 
-    def __init__(self, declared: Mapping[str, Tensor | Scalar], sizes: str, where: Where) -> None:
+    def __init__(
+        self, declared: Mapping[str, Tensor | Scalar], outputs: Collection[str], sizes: str, where: Where
+    ) -> None:
         self._declared = declared
         self._where = where
         self._size_dtype = sizes
@@ -134,6 +150,11 @@ class _Host:
         self._parameters = {n: tirx.Var(n, value.dtype) for n, value in declared.items() if isinstance(value, Scalar)}
         # A number that callers pass is the size of that name, too.
         self._sizes = {name: number for name, number in self._parameters.items() if declared[name].dtype == sizes}
+        self._lines: dict[tuple[str, int], Any] = {}
+        for name, (argument, axis, told) in lines_of(declared, outputs).items():
+            self._lines[argument, axis] = size = self._variable(line_variable(name, told))
+            less, times = (tirx.IntImm(sizes, number) for number in (told.plus, told.times))
+            self._sizes[name] = self._analyzer.simplify(tirx.FloorDiv(size - less, times))
         for value in declared.values():  # a stride with the name of a size is that size
             for size in value.shape if isinstance(value, Tensor) else ():
                 self._size(size)
@@ -190,7 +211,9 @@ class _Host:
         if _is_absent(value):
             return tirx.Var(name, "handle")
         strides = [self._stride(stride) for stride in self._strides[name]]
-        shape = [self._size(size) for size in value.shape]
+        places = [(name, axis) for axis in range(len(value.shape))]
+        pairs = zip(places, value.shape, strict=True)
+        shape = [self._lines[place] if place in self._lines else self._size(size) for place, size in pairs]
         return tirx.decl_buffer(shape, value.dtype, name, strides=strides)
 
     def _stride(self, stride: int | str) -> Any:
@@ -245,10 +268,14 @@ class _Host:
                 raise DefinitionError(message, self._where, f"{remedy}, or give one of them another name")
             return tirx.Cast(self._size_dtype, self._parameters[size])
         if size not in self._sizes:
-            self._sizes[size] = tirx.Var(size, self._size_dtype)
-            most = tirx.IntImm(self._size_dtype, integer_range(self._size_dtype)[1])
-            self._analyzer.bind(self._sizes[size], tvm.ir.Range(0, most))
+            self._sizes[size] = self._variable(size)
         return self._sizes[size]
+
+    def _variable(self, name: str) -> Any:
+        variable = tirx.Var(name, self._size_dtype)
+        most = tirx.IntImm(self._size_dtype, integer_range(self._size_dtype)[1])
+        self._analyzer.bind(variable, tvm.ir.Range(0, most))
+        return variable
 
     def _passed(self, name: str, value: Passed) -> Any:
         value = NULL if value is None or _is_absent(value) else value

@@ -342,6 +342,8 @@ def _expected_text(variants: Sequence[ExpectedVariant], call: Sequence[Described
         expected = zip(variant.arguments, call, strict=True)
         listed = ", ".join(f"{a.name} = {a.text}" for a, described in expected if described is not None)
         text += f"\n  {variant.slug} expects: {listed}"
+        if variant.matches(call, sizes=False) and (off := variant.off_line(call)):
+            text += f"\n  {variant.slug}: {off}"
         if unfulfilled := variant.unfulfilled(call):
             text += f"\n  {variant.slug} requires {unfulfilled}"
     return text

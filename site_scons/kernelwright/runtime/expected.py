@@ -8,7 +8,7 @@ from typing import Any
 
 from .dtype import integer_range, number_kind, passed_as
 from .interface import is_symbolic, plain_number
-from .size import INT32_LIMIT, Requirement, Size, are_int32, argument_text
+from .size import INT32_LIMIT, Requirement, Size, are_int32, argument_text, line_text, lines_in
 from .strides import DeclaredStrides, stride_of
 
 
@@ -53,6 +53,12 @@ class Expected:
         if self.kind == "tensor":
             self.host_text = f"Tensor([{', '.join(map(str, sizes))}], {self.dtype})"
 
+    @property
+    def sizes_told(self) -> list[int | str]:
+        """The sizes that tell their names; none of what a call need not pass."""
+        is_firm = self.given and not self.output
+        return [size.text if isinstance(size, Size) else size for size in self.shape] if is_firm else []
+
     def matches(self, described: Described, sizes: bool) -> bool:
         """Whether a tensor has the dtype and rank (and, with ``sizes``, the constant sizes), or a number the kind."""
         if self.kind != "tensor":
@@ -89,6 +95,9 @@ class ExpectedVariant:
         self.tabled = tuple(entry.get("tabled", ()))  # targets for which it only runs where a tuning table says so
         self.arguments = [Expected(item, entry.get("multiples", {})) for item in entry["arguments"]]
         self.strides = DeclaredStrides(entry)
+        integers = [argument.name for argument in self.arguments if argument.kind == "int"]
+        self._lines = lines_in((argument.sizes_told for argument in self.arguments), integers)
+        self._multiples: Mapping[str, int] = entry.get("multiples", {})
         self._requires = [Requirement(text) for text in entry.get("requires", ())]
         self._limited: Mapping[str, str] | None = entry.get("limited")
         has_int32 = are_int32(entry["symbols"].values(), entry.get("stride_symbols", {}).values(), self._limited)
@@ -97,7 +106,18 @@ class ExpectedVariant:
     def matches(self, call: Sequence[Described | None], sizes: bool) -> bool:
         """Whether a call fits; see :meth:`Expected.matches`."""
         pairs = zip(self.arguments, call, strict=True)
-        return all(described is None or argument.matches(described, sizes) for argument, described in pairs)
+        fits = all(described is None or argument.matches(described, sizes) for argument, described in pairs)
+        return fits and not (sizes and self.off_line(call))
+
+    def off_line(self, call: Sequence[Described | None]) -> str:
+        """The first size that does not tell its name, of a call that matches apart from sizes; empty: there is none."""
+        for name, (position, axis, told) in self._lines.items():
+            array, argument, step = call[position], self.arguments[position], self._multiples.get(name, 1)
+            size = array.shape[axis] if array is not None and array.shape is not None else None
+            if size is not None and not told.fits(size, step):
+                text = line_text(str(argument.sizes_told[axis]), name, step)
+                return f"argument '{argument.name}' has the size {size} in dimension {axis}, which is no {text}"
+        return ""
 
     def strides_fit(self, call: Sequence[Described | None]) -> bool:
         """Whether the strides of a call that matches fit."""
@@ -141,10 +161,14 @@ class ExpectedVariant:
         for argument, described in pairs:
             if argument.kind == "int":
                 symbols.setdefault(argument.name, described.value)
-        for argument, described in sorted(pairs, key=lambda pair: pair[0].output):
-            for size, found in zip(argument.shape, described.shape, strict=True) if described.shape else ():
-                if isinstance(size, Size) and size.text.isidentifier():
-                    symbols.setdefault(size.text, found)
+        for outputs in (False, True):
+            for argument, described in (pair for pair in pairs if pair[0].output == outputs):
+                for size, found in zip(argument.shape, described.shape, strict=True) if described.shape else ():
+                    if isinstance(size, Size) and size.text.isidentifier():
+                        symbols.setdefault(size.text, found)
+            for name, (position, axis, told) in self._lines.items():
+                if (array := call[position]) is not None and array.shape is not None:
+                    symbols.setdefault(name, told.solved(array.shape[axis]))
         return symbols
 
     def call_text(self, kernel: str) -> str:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from .size import Size, value_or_none
+from .size import Size, line, value_or_none
 
 
 class Compared(Protocol):
@@ -117,6 +117,12 @@ def _is_case(special: Sequence[Compared], general: Sequence[Compared]) -> bool:
                 later.append((size, wanted))
             elif (wanted if isinstance(wanted, int) else values.setdefault(wanted, size)) != size:
                 return False
+    for size, wanted in later:
+        told, other = line(wanted), line(size) if isinstance(size, str) else None
+        if told is not None and told.name not in values and other is not None and told[1:] == other[1:]:
+            values[str(told.name)] = other.name
+        elif told is not None and isinstance(size, int) and told.fits(size):
+            values.setdefault(str(told.name), told.solved(size))
     return all(_put_in(wanted, values) == size for size, wanted in later)
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
 Symbols = Mapping[str, Any]
@@ -227,6 +227,80 @@ _FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "min": _symbolic(min, "__sym_min__"),
     "max": _symbolic(max, "__sym_max__"),
 }
+
+
+class Line(NamedTuple):
+    """A size that tells its one name: ``times * name + plus``.
+
+    Arguments:
+        name: None, in a part of a size that has none.
+        times: from 1.
+    """
+
+    name: str | None
+    times: int
+    plus: int
+
+    def solved(self, size: Any) -> Any:
+        """The value of the name where a call has that size, which may be a symbolic integer of PyTorch."""
+        return (size - self.plus) // self.times
+
+    def fits(self, size: Any, step: int = 1) -> bool:
+        """Whether there is such a value from 0 that is a multiple of ``step``."""
+        return bool((size - self.plus) % (self.times * step) == 0) and bool(size >= self.plus)
+
+
+def line(text: str) -> Line | None:
+    """A size such as ``2 * d + 1`` as what its one name follows from; None: it is no such size.
+
+    >>> line("2 * (d + 3)")
+    Line(name='d', times=2, plus=6)
+    """
+
+    def operation(sign: str, operands: list[Line]) -> Line:
+        first, *rest = operands if len(operands) > 1 else [Line(None, 0, 0), *operands]
+        for second in rest:
+            first = _together(sign, first, second)
+        return first
+
+    try:
+        found = translate(text, lambda number: Line(None, 0, number), lambda name: Line(name, 1, 0), operation)
+    except ValueError:
+        return None
+    return found if found.name and 0 < found.times < 1 << 31 and abs(found.plus) < 1 << 31 else None
+
+
+def lines_in(shapes: Iterable[Sequence[int | str]], told: Collection[str]) -> dict[str, tuple[int, int, Line]]:
+    """The names that only such sizes tell -> the first place of each: the numbers of a shape and of a dimension.
+
+    Arguments:
+        shapes: those of all arguments; none of what a call need not pass.
+        told: the integers among the arguments.
+    """
+    known, found = {*told}, dict[str, tuple[int, int, Line]]()
+    sizes = [(position, axis, size) for position, shape in enumerate(shapes) for axis, size in enumerate(shape)]
+    texts = [(position, axis, size) for position, axis, size in sizes if isinstance(size, str)]
+    known.update(size for _, _, size in texts if size.isidentifier())
+    for position, axis, size in texts:
+        told_line = None if size.isidentifier() else line(size)
+        if told_line is not None and told_line.name not in known:
+            found.setdefault(str(told_line.name), (position, axis, told_line))
+    return found
+
+
+def line_text(size: str, name: str, step: int) -> str:
+    """What a size is that tells its name, as messages show it; ``step`` is what the name is a multiple of."""
+    return size if step == 1 else f"{size} with {name} a multiple of {step}"
+
+
+def _together(sign: str, one: Line, other: Line) -> Line:
+    name = one.name or other.name
+    if sign == "*" and not (one.times and other.times):
+        return Line(name, one.times * other.plus + other.times * one.plus, one.plus * other.plus)
+    if sign not in ("+", "-") or {one.name, other.name} - {None, name}:
+        raise ValueError(f"{sign} makes no line")
+    factor = 1 if sign == "+" else -1
+    return Line(name, one.times + factor * other.times, one.plus + factor * other.plus)
 
 
 def value_or_none(size: Size, symbols: Mapping[str, Any]) -> Any:

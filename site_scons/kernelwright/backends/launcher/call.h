@@ -137,6 +137,15 @@ KW_COLD bool kw_strides_match(const kw_signature *signature, const kw_call *call
   return true;
 }
 
+/* The first size that does not tell its symbol, of a call whose ranks match; or null. */
+KW_COLD const kw_line *kw_off_line(const kw_signature *signature, const kw_call *call) {
+  for (const kw_line *line = signature->lines; line && line->step; ++line) {
+    int64_t size = call->tensors[line->argument]->shape[line->axis];
+    if (size < line->plus || (size - line->plus) % line->step) return line;
+  }
+  return NULL;
+}
+
 KW_FUNCTION bool kw_matches(const kw_signature *signature, const kw_call *call, kw_depth depth) {
   for (int32_t i = 0; i < call->kernel->num_arguments; ++i) {
     const kw_argument *argument = &signature->arguments[i];
@@ -145,6 +154,7 @@ KW_FUNCTION bool kw_matches(const kw_signature *signature, const kw_call *call, 
       return false;
   }
   if (depth < KW_SIZES) return true;
+  if (__builtin_expect(signature->lines != NULL, 0) && kw_off_line(signature, call)) return false;
   if ((signature->fits && !signature->fits(call)) || (signature->requires && signature->requires(call) >= 0)) return false;
   return depth < KW_DATA || __builtin_expect(!call->kernel->by_strides, 1) || kw_strides_match(signature, call);
 }
@@ -281,20 +291,25 @@ KW_FUNCTION int kw_check_number(const kw_argument *argument, kw_call *call, int3
   return kw_raise_range(argument->name, value->v_int64, argument->dtype.bits, argument->dtype.code == kDLInt);
 }
 
+#define KW_WIDER \
+  "\n  remedy: pass a smaller array, or give the function a parameter of 64 bits: Size(..., dtype=\"int64\")"
+
 /* Compares a size or a stride with the type that a device function gets it in. */
 KW_COLD int kw_check_limited(const kw_call *call, const kw_limited *limited) {
   const kw_told *told = &limited->told;
   const kw_place size = {told->argument, told->axis}, *place = told->num_strides ? told->strides : &size;
   int64_t value = kw_told_value(call, *told);
   if (value >= limited->low && value <= limited->high) return 0;
+  if (told->times != 1 || told->plus)
+    return kw_raise("ValueError", "%s is %" PRId64 ", which does not fit %s, as which the function gets it" KW_WIDER,
+                    told->name, value, limited->dtype);
   for (const kw_place *last = place + told->num_strides - 1; place < last; ++place) {
     const DLTensor *tensor = call->tensors[place->argument];
     if (tensor && kw_stride(tensor, place->axis) == value) break;
   }
   return kw_raise("ValueError",
                   "argument '%s' has the %s %" PRId64 " in dimension %d, which does not fit %s, as which the function "
-                  "gets it\n  remedy: pass a smaller array, or give the function a parameter of 64 bits: "
-                  "Size(..., dtype=\"int64\")",
+                  "gets it" KW_WIDER,
                   call->kernel->arguments[place->argument].name, told->num_strides ? "stride" : "size", value,
                   place->axis, limited->dtype);
 }

@@ -191,7 +191,10 @@ KW_COLD int kw_raise_no_match(const kw_call *call, const kw_variant *variants, i
     const kw_signature *signature = kw_compared_on(call->kernel, &variants[i], given, call->device.device_type);
     if (!signature) continue;
     kw_append_expected(&text, call, variants[i].slug, signature);
-    if (kw_matches(signature, call, KW_KINDS)) kind = "ValueError";
+    bool ranked = kw_matches(signature, call, KW_KINDS);
+    const kw_line *line = ranked ? kw_off_line(signature, call) : NULL;
+    if (ranked) kind = "ValueError";
+    if (line) kw_append_off_line(&text, call, variants[i].slug, line);
     int32_t number = kw_unfulfilled(signature, call);
     if (number >= 0) kw_append_unfulfilled(&text, call, variants[i].slug, &signature->requirements[number]);
   }
@@ -216,7 +219,8 @@ KW_COLD int kw_handle_no_match(kw_call *call, const kw_variant *variants, int32_
   if (candidates > 1 || !call->complete) return kw_raise_no_match(call, variants, given);
   const kw_signature *expected = kw_signature_on(only, call->device.device_type);
   const kw_argument *arguments = expected->arguments;
-  if (kw_unfulfilled(expected, call) >= 0) return kw_raise_no_match(call, variants, given);
+  bool told = !kw_matches(expected, call, KW_KINDS) || !kw_off_line(expected, call);
+  if (!told || kw_unfulfilled(expected, call) >= 0) return kw_raise_no_match(call, variants, given);
   for (int32_t i = 0; i < call->kernel->num_arguments; ++i) {
     const DLTensor *tensor = call->tensors[i];
     if (tensor && (kw_count_within(tensor, KW_INT32_LIMIT) < 0 || kw_is_of_other_class(&arguments[i], tensor)))

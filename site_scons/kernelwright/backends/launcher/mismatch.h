@@ -78,6 +78,13 @@ KW_COLD void kw_append_expected(kw_text *text, const kw_call *call, const char *
   }
 }
 
+/* Says which size of a call tells nothing of its symbol. */
+KW_COLD void kw_append_off_line(kw_text *text, const kw_call *call, const char *slug, const kw_line *line) {
+  kw_append(text, "\n  %s: argument '%s' has the size %" PRId64 " in dimension %d, which is no %s", slug,
+            call->kernel->arguments[line->argument].name, call->tensors[line->argument]->shape[line->axis], line->axis,
+            line->text);
+}
+
 /* Says which requirement a call does not fulfil, and what it has for the names in it. */
 KW_COLD void kw_append_unfulfilled(kw_text *text, const kw_call *call, const char *slug,
                                    const kw_requirement *requirement) {

@@ -156,7 +156,7 @@ KW_HOT bool kw_product(const kw_rules *rules, const kw_call *call, int64_t *prod
     kw_size at = rules->sizes[i];
     const DLTensor *tensor = call->tensors[at.argument];
     if (at.axis < 0 ? !call->values[at.argument] : !tensor || at.axis >= tensor->ndim) return false;
-    int64_t size = at.axis < 0 ? call->values[at.argument]->v_int64 : tensor->shape[at.axis];
+    int64_t size = at.axis < 0 ? call->values[at.argument]->v_int64 : kw_on_line(tensor->shape[at.axis], at.times, at.plus);
     bool negative = (*product < 0) != (size < 0);
     if (__builtin_mul_overflow(*product, size, product)) *product = negative ? INT64_MIN : INT64_MAX;
   }

@@ -52,7 +52,17 @@ typedef struct kw_told {
   const kw_place *strides;
   int32_t num_strides;
   int64_t step;
+  int64_t times, plus; /* a size is so many times the symbol, and so much more */
 } kw_told;
+
+/* A size that tells a symbol by more than its name, such as 2 * d + 1: less `plus` it is a multiple of `step`. The last
+ * one of several has the step 0. */
+typedef struct kw_line {
+  int32_t argument;
+  int32_t axis;
+  int64_t step, plus;
+  const char *text;
+} kw_line;
 
 /* What a definition requires of a call: a comparison, such as "n <= 4096", and the names in it. */
 typedef struct kw_requirement {
@@ -82,6 +92,7 @@ typedef struct kw_signature {
   /* Whether the sizes of a call that matches fit each other; null: host code sees to it, since no other variant could
    * have been meant. */
   bool (*fits)(const struct kw_call *call);
+  const kw_line *lines; /* or null */
   const kw_limited *limited;
   int32_t num_limited;
   const kw_requirement *requirements;
@@ -247,6 +258,7 @@ typedef struct kw_identity {
 typedef struct kw_size {
   int32_t argument;
   int32_t axis;
+  int64_t times, plus; /* as in a kw_told */
 } kw_size;
 
 /* The variant for sizes up to that; the last of several ranges has no end, which is INT64_MAX. */
@@ -370,11 +382,16 @@ static inline int64_t kw_told_stride(const kw_call *call, const kw_place *places
   return compact - compact % step;
 }
 
+/* The symbol of which a size is `times`, and `plus`. */
+static inline int64_t kw_on_line(int64_t size, int64_t times, int64_t plus) {
+  return (int64_t)((uint64_t)size - (uint64_t)plus) / times;
+}
+
 /* What a call has for a name: a size, a stride or an integer; that is no size if int64 does not have it. */
 static inline int64_t kw_told_value(const kw_call *call, kw_told told) {
   const TVMFFIAny *value = call->values[told.argument];
   if (told.num_strides) return kw_told_stride(call, told.strides, told.num_strides, told.step);
-  if (told.axis >= 0) return call->tensors[told.argument]->shape[told.axis];
+  if (told.axis >= 0) return kw_on_line(call->tensors[told.argument]->shape[told.axis], told.times, told.plus);
   return value->type_index > kTVMFFIBool || value->zero_padding ? INT64_MIN : value->v_int64;
 }
 

@@ -15,7 +15,7 @@ from tvm.s_tir.stmt import MatchBufferRegion
 from tvm.tirx.tile_primitive import TilePrimitiveCall
 
 from ...core.errors import DefinitionError
-from ...runtime.size import translate
+from ...runtime.size import Line, translate
 from ..unit import Unit
 from .alignment import element_alignment, required_alignment, views_of
 from .tensor_maps import ENCODE, STORING
@@ -134,20 +134,34 @@ def symbols_of(arguments: list[Argument], unit: Unit) -> dict[str, str]:
     for variable in variables_of(
         size for argument in arguments for size in (*(argument.shape or ()), *argument.strides)
     ):
-        if not variables.setdefault(str(variable.name), variable).same_as(variable):
+        if not variables.setdefault(_symbol(variable), variable).same_as(variable):
             raise DefinitionError(
                 f"two different size variables are named {variable.name!r}", unit.where, "give each its own name"
             )
-    named = {str(variable.name) for variable in variables_of(size for a in arguments for size in a.shape or ())}
+    named = {_symbol(variable) for variable in variables_of(size for a in arguments for size in a.shape or ())}
     return {name: str(variable.ty.dtype) for name, variable in variables.items() if name in named}
 
 
 def stride_symbols_of(arguments: list[Argument]) -> dict[str, str]:
     """The variables that only strides have, with their types."""
-    named = {str(variable.name) for variable in variables_of(size for a in arguments for size in a.shape or ())}
+    named = {_symbol(variable) for variable in variables_of(size for a in arguments for size in a.shape or ())}
     named |= {argument.name for argument in arguments if argument.shape is None}
     variables = variables_of(stride for argument in arguments for stride in argument.strides)
-    return {str(variable.name): str(variable.ty.dtype) for variable in variables if str(variable.name) not in named}
+    return {_symbol(variable): str(variable.ty.dtype) for variable in variables if _symbol(variable) not in named}
+
+
+_LINE = re.compile(r"(\w+)__times_(\d+)_(plus|minus)_(\d+)")
+"""The name of a variable that stands for a size of which host code computes the symbol."""
+
+
+def line_variable(name: str, told: Line) -> str:
+    """The name of the variable for a size that tells a symbol; generated C has it, too."""
+    return f"{name}__times_{told.times}_{'minus' if told.plus < 0 else 'plus'}_{abs(told.plus)}"
+
+
+def _symbol(variable: Any) -> str:
+    found = _LINE.fullmatch(str(variable.name))
+    return found[1] if found else str(variable.name)
 
 
 def variables_of(sizes: Iterable[Any]) -> list[Any]:
@@ -170,6 +184,8 @@ def expression(size: Any, unit: Unit, argument: str) -> str:
     def text(node: Any) -> str:
         if isinstance(node, tirx.IntImm):
             return str(int(node.value))
+        if isinstance(node, tvm.ir.Var) and (told := _LINE.fullmatch(str(node.name))):
+            return f"({told[1]} * {told[2]} {'-' if told[3] == 'minus' else '+'} {told[4]})"
         if isinstance(node, tvm.ir.Var):
             if not node.name.isidentifier() or keyword.iskeyword(node.name):
                 message = f"a size variable is named {str(node.name)!r}, which cannot be a name in Python"

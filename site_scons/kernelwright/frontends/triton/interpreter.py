@@ -29,7 +29,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ...core.errors import DefinitionError, Where
 from ...define.arguments import Scalar, Tensor, Workspace
-from ...define.declared import declared_strides
+from ...define.declared import declared_strides, lines_of
 from ...define.sizes import Size, text_of
 from ...runtime.size import MULTIPROCESSORS, OCCUPANCY, stride_name
 from ...runtime.size import Size as Computed
@@ -209,6 +209,8 @@ def _symbols(declared: Mapping[str, Tensor | Scalar], given: Mapping[str, Any]) 
                     symbols.setdefault(named, stride)
         elif isinstance(value, Scalar) and "int" in value.dtype:
             symbols[name] = int(given[name])
+    for name, (argument, axis, told) in lines_of(declared).items():
+        symbols.setdefault(name, told.solved(int(given[argument].shape[axis])))
     return {MULTIPROCESSORS: 4, OCCUPANCY: 2} | symbols
 
 
