@@ -112,7 +112,7 @@ def test_what_a_library_calls_decides_whether_it_is_stable_and_needs_cuda() -> N
         ("(Tensor(a!)[] out, ScalarType? d=None) -> (Tensor, Tensor(a!), int)", None),
         (
             '(int[2] n=[1, -2], *, str mode="a, (b", Tensor x) -> ()',
-            "f(self, n: list[int]=..., *, mode: str=..., x: Tensor) -> None",
+            "f(self, n: int | list[int]=..., *, mode: str=..., x: Tensor) -> None",
         ),
         (
             "(Tensor(a!) x, Tensor(b!) y) -> (Tensor(a!), Tensor(b!))",
@@ -132,7 +132,7 @@ def test_a_stub_has_the_types_of_a_schema(schema: str, method: str | None) -> No
     if method:
         assert text == method
     elif "SymInt" in schema:
-        assert text == "f(self, x: Tensor | None, n: list[int], *, s: list[int] | None=...) -> list[Tensor]"
+        assert text == "f(self, x: Tensor | None, n: int | list[int], *, s: list[int] | None=...) -> list[Tensor]"
     else:
         assert text == "f(self, out: list[Tensor], d: dtype | None=...) -> tuple[Tensor, Tensor, int]"
     assert f"a::f{schema}" in (ast.get_docstring(class_) or "")

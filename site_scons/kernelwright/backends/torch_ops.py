@@ -19,6 +19,9 @@ TYPES = {
 }
 """A type in a schema -> the one of Python that callers pass or get."""
 
+REPEATED = ("int", "float")
+"""Types of which lists of a given length may be one number in a call."""
+
 KIND = re.compile(r"(\w+)(?:\([^)]*\))?((?:\[\d*\]|\?)*)(?:\([^)]*\))?((?:\[\d*\]|\?)*)")
 """A type in a schema: its name, that of what aliases it, and whether it is a list, or may be None."""
 
@@ -76,8 +79,10 @@ def _python_type(kind: str) -> str:
     if match is None:
         return "_Any"
     text = TYPES.get(match[1], "_Any")
-    for mark in re.findall(r"\[|\?", match[2] + match[3]):
-        text = f"_b.list[{text}]" if mark == "[" else f"{text} | None"
+    for mark in re.findall(r"\[\d*\]|\?", match[2] + match[3]):
+        # For a list of a given length, PyTorch takes one number as well: each element is that.
+        one = f"{text} | " if match[1] in REPEATED and mark[1:-1] else ""
+        text = f"{text} | None" if mark == "?" else f"{one}_b.list[{text}]"
     return text
 
 
