@@ -151,9 +151,11 @@ def test_arrays_are_taken_as_declared_and_others_are_refused(built):
 def test_random_views_are_computed_as_numpy_does_and_the_first_variant_that_fits_runs(built):
     printed = built.python(
         """
-        import demo, numpy as np
+        import demo, numpy as np, torch, warnings
+        from demo.backends import torch as by_torch
         from hypothesis import given, settings, strategies as st
 
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         chosen = set()
 
         @settings(max_examples=300, deadline=None, database=None, derandomize=True)
@@ -171,6 +173,14 @@ def test_random_views_are_computed_as_numpy_does_and_the_first_variant_that_fits
             out[...] = 0
             assert not y.any(), "beside the output"
             variant = demo.either.choice(x).variant
+            if min((*x.strides, *out.strides)) >= 0:  # PyTorch has no negative strides
+                one, other = torch.from_numpy(x), torch.from_numpy(out)
+                assert torch.equal(by_torch.either(one), one + 1)
+                by_torch.either(one, other)
+                assert torch.equal(other, one + 1) and by_torch.either.choice(one).variant == variant
+                out[...] = 0
+                assert not y.any(), "beside the output"
+                chosen.add(f"torch {variant}")
             assert variant == ("layout-compact" if x.flags.c_contiguous else "layout-any"), (x.shape, x.strides)
             chosen.add(variant)
 
@@ -178,7 +188,7 @@ def test_random_views_are_computed_as_numpy_does_and_the_first_variant_that_fits
         print(sorted(chosen))
         """
     )
-    assert printed == "['layout-any', 'layout-compact']\n"
+    assert printed == "['layout-any', 'layout-compact', 'torch layout-any', 'torch layout-compact']\n"
 
 
 def test_variants_that_differ_in_meaning_are_told_apart_by_strides_where_these_differ(built):
