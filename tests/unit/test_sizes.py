@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from kernelwright.define.sizes import Size as Declared
 from kernelwright.define.sizes import ceildiv, text_of
-from kernelwright.runtime.size import Size, translate
+from kernelwright.runtime.size import Size, line, translate
 
 
 @pytest.mark.parametrize(
@@ -53,3 +55,24 @@ def test_symbols_have_any_names_and_a_size_is_translated_operation_by_operation(
 )
 def test_what_is_computed_of_texts_takes_each_as_a_whole(size: Declared, value: int) -> None:
     assert Size(text_of(size)).value({"n": 10, "m": 3}) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2 * d", ("d", 2, 0)),
+        ("d", ("d", 1, 0)),
+        ("3 - -d * 2", ("d", 2, 3)),
+        ("2 * (d + 3) - d", ("d", 1, 6)),
+        ("d - 5", ("d", 1, -5)),
+        *((text, None) for text in ("d + n", "d * d", "d // 2", "-d", "d - d", "8", "max(d, 1)", "d *", "d << 1")),
+        *((text, None) for text in ("(d + 1) * (d - 1)", f"d * {1 << 31}", "0 * d + 4")),
+    ],
+)
+def test_a_size_tells_its_one_name_if_it_is_a_number_of_times_that_and_a_number(text: str, expected: Any) -> None:
+    found = line(text)
+    assert found == expected
+    for value in range(20) if found else ():
+        size = Size(text).value({"d": value})
+        assert found is not None and found.solved(size) == value and found.fits(size) == (value >= 0)
+        assert found.times == 1 or not found.fits(size + 1)
