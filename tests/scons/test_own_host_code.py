@@ -325,6 +325,7 @@ BROKEN = {
     "uninstalled": ('["csrc/plain.cc"], includes=["package:nowhere/include"]', 'Exported("halved")'),
     "cleaned": ('["csrc/plain.cc"], flags=["-clean"]', 'Exported("halved")'),
     "preprocessed": ('["csrc/plain.cc"], flags=["-E"]', 'Exported("halved")'),
+    "for_pytorch": ('["csrc/torch.cc"]', 'Operators("acme::halved")'),
     "unpacked": ('["package:nowhere/csrc/plain.cc"]', 'Exported("halved")'),
 }
 
@@ -340,13 +341,14 @@ ERRORS = [
     r"own.py:\d+ uninstalled \[settings\]: includes names 'nowhere/include', and no installed package has that folder",
     r"cleaned \[nvcc\]: nvcc made no object of kernels/csrc/plain.cc\n.*remedy: leave out flags .* such as -E",
     r"preprocessed \[nvcc\]: nvcc made no object of kernels/csrc/plain.cc\n",
+    r"for_pytorch \[nvcc\]: nvcc ended(?s:.*?)remedy: it includes headers of PyTorch: write frontend=\"torch\" and",
     r"own.py:\d+ unpacked \[nvcc\]: sources names 'nowhere/csrc', and no installed package has that folder",
 ]
 
 
 def test_mistakes_are_errors_of_the_build_that_say_what_to_do(built, tmp_path):
     project = new_project(tmp_path)
-    head = DEFINITIONS.partition("@kernel")[0]
+    head = DEFINITIONS.partition("@kernel")[0].replace("Exported", "Exported, Operators")
     kernels = []
     for name, (sources, returned) in BROKEN.items():
         backends = "" if "backends" in sources else 'backends=["tvm_ffi"], '
@@ -354,6 +356,7 @@ def test_mistakes_are_errors_of_the_build_that_say_what_to_do(built, tmp_path):
         kernels.append(f"{decorator}\ndef {name}():\n    return {returned}\n\n\n")
     project.write("kernels/own.py", head + "".join(kernels))
     project.write("pyproject.toml", SETTINGS + 'backends = ["tvm_ffi", "cython", "cuda_core"]\n')
+    project.write("kernels/csrc/torch.cc", "#include <torch/library.h>\n" + PLAIN)
     project.write("kernels/csrc/broken.cc", PLAIN.replace("number / 2", "half_off(number)"))
     project.write(
         "kernels/csrc/lacking.cc",

@@ -167,6 +167,7 @@ demo.ops
 import torch
 assert not {name for name in sys.modules if name.startswith(("tvm", "tvm_ffi"))}
 demo.steady.preload()
+demo.preload()
 x = torch.arange(4, dtype=torch.float32)
 print(torch.equal(torch.ops.acme.scaled(x), 2 * x), torch.equal(demo.ops.scaled(x, factor=3.0), 3 * x))
 print(torch.equal(demo.ops(x), 2 * x), torch.equal(demo.steady.twice(x), 2 * x), dir(demo.steady)[:3])

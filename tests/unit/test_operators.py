@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 import pytest
-from kernelwright.backends.operators import registered_operators, require_one_result, require_schema
+from kernelwright.backends.operators import (
+    ambiguous_operators,
+    registered_operators,
+    require_one_result,
+    require_schema,
+)
 from kernelwright.core.errors import DefinitionError, Where
 
 X = {"name": "x", "shape": ["n"]}
@@ -37,16 +43,26 @@ def test_declared_arguments_are_those_of_the_schema(schema, arguments, problem):
     assert problem in str(caught.value) and f"declare what its schema says: op{schema}" in str(caught.value)
 
 
-def test_schemas_are_found_in_the_texts_of_an_object(tmp_path):
-    texts = ["mix(Tensor! out, Tensor x) -> ()", "no schema", "f()", "one(int i) -> Tensor", "a(b) -> "]
+def object_with(path: Path, texts: list[str]) -> Path:
     # The first one follows code, without a zero in between.
     lines = [".text", ".quad -1", '.section .rodata.str1.8,"aMS",@progbits,1', *(f'.string "{text}"' for text in texts)]
-    command = ["gcc", "-c", "-x", "assembler", "-", "-o", str(tmp_path / "object.o")]
+    command = ["gcc", "-c", "-x", "assembler", "-", "-o", str(path)]
     subprocess.run(command, input="\n".join([*lines, ""]), text=True, check=True)
-    assert registered_operators([tmp_path / "object.o"]) == {
+    return path
+
+
+def test_schemas_are_found_in_the_texts_of_an_object(tmp_path):
+    texts = ["mix(Tensor! out, Tensor x) -> ()", "no schema", "f()", "one(int i) -> Tensor", "a(b) -> "]
+    assert registered_operators([object_with(tmp_path / "object.o", texts)]) == {
         "mix": "(Tensor! out, Tensor x) -> ()",
         "one": "(int i) -> Tensor",
     }
+
+
+def test_an_operator_with_two_schemas_is_two_operators(tmp_path):
+    first = object_with(tmp_path / "a.o", ["silu(Tensor x) -> Tensor", "gelu(Tensor x) -> Tensor"])
+    second = object_with(tmp_path / "b.o", ["silu(Tensor x, float a) -> Tensor", "gelu(Tensor x) -> Tensor"])
+    assert ambiguous_operators([first]) == set() and ambiguous_operators([first, second]) == {"silu"}
 
 
 def test_one_value_is_returned_to_a_call_without_declared_arguments():

@@ -43,6 +43,13 @@ def registered_operators(objects: Iterable[Path]) -> dict[str, str]:
     return {name.decode(): " ".join(schema.decode(errors="replace").split()) for name, schema in sorted(found)}
 
 
+def ambiguous_operators(objects: Iterable[Path]) -> set[str]:
+    """The operators of which some objects have several schemas: those of two namespaces, or two overloads."""
+    found = {match.groups() for path in objects for match in SCHEMA.finditer(contents(path))}
+    names = [name.decode() for name, _ in found]
+    return {name for name in names if names.count(name) > 1}
+
+
 def assembler_command(compiler: str, includes: Iterable[str | Path], output: str) -> list[str]:
     """The command that compiles the functions of the ABI to assembler text.
 

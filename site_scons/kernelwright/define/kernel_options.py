@@ -38,10 +38,17 @@ REQUIRE = (
 BESIDE = "give paths relative to the folder of the definition file"
 
 
+SHELL = frozenset('$`"\\')
+"""What a shell acts on between double quotes."""
+
+
 def check_includes(includes: Sequence[str], where: Where) -> None:
     """Raise a DefinitionError for a name that is not one of a folder of headers."""
     for folder in includes:
         is_above = {*folder.split("/")} == {".."}
+        if {*folder} & SHELL:
+            message = f'includes contains {folder!r}, and nvcc has a shell read it, which acts on $, `, " and \\ in it'
+            raise DefinitionError(message, where, "move it to a folder without such characters")
         if not is_above and not is_relative(folder.removeprefix(IN_PACKAGE if folder.startswith(IN_PACKAGE) else "/")):
             message = f"includes contains {folder!r}, which is no path of a folder"
             remedy = f'{BESIDE}, absolute ones, or in an installed package: "{IN_PACKAGE}cutlass/include"'
@@ -66,7 +73,7 @@ def check_libraries(libraries: Sequence[str], where: Where) -> None:
 
 def is_relative(path: str) -> bool:
     """Whether a path is a relative one that commands can have: those of nvcc are read by a shell."""
-    return bool(path.strip("/. ")) and path[0] not in "/-" and not set(path) & set('\0\n$`"\\')
+    return bool(path.strip("/. ")) and path[0] not in "/-" and not set(path) & {"\0", "\n", *SHELL}
 
 
 class Option(NamedTuple):

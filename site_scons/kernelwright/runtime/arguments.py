@@ -30,7 +30,10 @@ from .strides import fold
 SPLIT = "\n  remedy: split the call, or build the kernel with int64 sizes"
 WIDER = '\n  remedy: pass a smaller array, or give the function a parameter of 64 bits: Size(..., dtype="int64")'
 FIT = "\n  remedy: pass arrays whose sizes fit each other"
-CONTIGUOUS = "\n  remedy: pass a contiguous copy, such as numpy.ascontiguousarray(x) or x.contiguous()"
+CONTIGUOUS = (
+    "\n  remedy: pass a contiguous copy, such as numpy.ascontiguousarray(x) or x.contiguous(), and copy back what the "
+    "kernel writes"
+)
 
 Symbols = Mapping[str, Any]
 

@@ -24,7 +24,10 @@ DECLARED = "\n  remedy: pass an array with the strides that the definition decla
 
 UNIQUE = "\n  remedy: pass an array whose elements have a place each, such as a copy"
 
-COMPACT = "\n  remedy: pass a contiguous copy, such as cupy.ascontiguousarray(x) or x.contiguous()"
+COMPACT = (
+    "\n  remedy: pass a contiguous copy, such as cupy.ascontiguousarray(x) or x.contiguous(), and copy back what the "
+    "kernel writes"
+)
 
 Passed = list["Array | Any"]
 """The arguments of a call by position: arrays, or ABSENT, numbers, and None for outputs that are left out."""

@@ -204,9 +204,11 @@ class Loader(Contents):
             RuntimeError: the device, or its driver, cannot run a kernel; the message says why.
             ValueError: no kernel is built for devices of that kind.
         """
-        names = self.kernels(backend) if backend else self._names
+        names, kind = self.kernels(backend) if backend else self._names, str(device).partition(":")[0]
+        if kind == "cpu":  # operators that need a PyTorch for CUDA have nothing to load here
+            others = tuple(name for name in names if not self.entry(name).get("operators", {}).get("needs_cuda"))
+            names = others or names
         kernels = [self.kernel(name, backend) for name in names]
-        kind = str(device).partition(":")[0]
         built = [kernel for kernel in kernels if kind in kernel.devices]
         for kernel in built or kernels[:1]:
             kernel.preload(device)

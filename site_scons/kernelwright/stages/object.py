@@ -37,6 +37,10 @@ LONGEST = 150
 """Characters that names of files have of the path of a source. File systems allow 255 in a whole name."""
 
 
+OF_TORCH = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"](?:torch|ATen|c10)/", re.M)
+"""The line of a source that includes a header of PyTorch."""
+
+
 @dataclass(frozen=True)
 class ObjectCompilation(Compilation[ObjectJob]):
     """How a source becomes an object.
@@ -61,8 +65,9 @@ class ObjectCompilation(Compilation[ObjectJob]):
         begun = time.time_ns()
         try:
             done = compile_object(self.real, self.nvcc, self.host_compiler, scratch, stage.tools, self.job)
-        except ToolError:
+        except ToolError as error:
             self.require_compiler()
+            self._tell_front_end(error)
             raise
         self._require_object(scratch / self.job.outputs[0], stage.where)
         self._require_texts(done, stage)
@@ -74,6 +79,14 @@ class ObjectCompilation(Compilation[ObjectJob]):
         from ..toolchain.nvcc_probe import require_compiles
 
         require_compiles(self.nvcc, self.host_compiler)
+
+    def _tell_front_end(self, error: ToolError) -> None:
+        """Have the error name the front end for sources with PyTorch's headers, if it may be the wrong one."""
+        path = self.real.folder / self.real.source
+        without = "package:torch/include" not in self.real.packages.values()
+        if without and path.is_file() and OF_TORCH.search(path.read_text(errors="replace")):
+            other = 'frontend="torch" and return Operators(...), or includes=["package:torch/include"]'
+            error.remedy = f"it includes headers of PyTorch: write {other} for calls without PyTorch"
 
     def _require_source(self, where: Where) -> None:
         """Raise a DefinitionError if there is no such source; when it is compiled, so that only its kernel fails."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..backends.files import VariantFiles
 from ..backends.operators import (
+    ambiguous_operators,
     assembler_command,
     registered_operators,
     registers_operators,
@@ -99,6 +100,9 @@ def require_called(
                 )
                 remedy = f"write TVM_FFI_DLL_EXPORT_TYPED_FUNC({name}, ...) in a source, or another name in Exported"
                 raise DefinitionError(message, place, remedy)
+            if name in ambiguous_operators(objects):
+                message = f"its sources register two operators of the name {name!r}, and a call could be for either"
+                raise DefinitionError(message, place, "leave the sources of one of them out")
             if signature.get("opaque"):
                 require_one_result(name, schemas[name], place)
             else:
