@@ -212,8 +212,18 @@ run = kw.load("kernels/own.py").run
 made = run.using(archs=["sm_80"]).compile(scale=5)
 print(made())
 print(*[path.read_text().splitlines()[0] for path in made.artifacts.parent.rglob("part.cu")])
+print(run.using(archs=["sm_80"]).compile(scale=7)())
+"""
+
+READING = """\
+def sources(scale, odd=False):
+    if scale > 8:
+        (Path(__file__).parent / "more.txt").exists()"""
+
+UNSEEN = """
+run = kw.load("kernels/own.py").run.using(archs=["sm_80"])
 try:
-    run.using(archs=["sm_80"]).compile(scale=7)
+    run.compile(scale=9)
 except kw.KernelwrightError as error:
     print(error)
 """
@@ -242,7 +252,10 @@ def test_objects_are_equal_in_all_folders_and_on_demand(tmp_path):
     demand = Demand(second)
     lines = demand.run(ON_DEMAND).stdout.splitlines()
     assert lines[:2] == ["60", '#include "config.inc"']
-    assert "run/scale-7 [lower]: its sources are made for the configs that the definition lists" in lines[2]
+    assert lines[2] == "80", "the definition does not list the config, and writes sources for it"
     second.write("kernels/part.cu.txt", PART + DEVICE.replace("SCALE", "SCALEX"))
     told = demand.run(MISTAKEN).stdout
     assert told.splitlines()[-1].startswith("True ") and "part.cu(5): error: identifier" in told
+    second.replace("kernels/own.py", "def sources(scale, odd=False):", READING)
+    told = demand.run(UNSEEN).stdout
+    assert "run/scale-9 [lower]: what makes its sources uses kernels/more.txt for a config that the" in told

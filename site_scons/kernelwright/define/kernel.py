@@ -66,6 +66,8 @@ class Kernel:
     inputs_function: Callable[..., Any] | None = field(default=None, init=False)
     sizes_function: Callable[..., Any] | None = field(default=None, init=False)
     cost_function: Callable[..., Any] | None = field(default=None, init=False)
+    sources_function: Callable[..., Any] | None = field(default=None, init=False)
+    """What ``sources`` was given, if that is a function."""
     _variants: tuple[tuple[Config, ...], list[Variant]] | None = field(
         default=None, init=False, repr=False, compare=False
     )
@@ -109,6 +111,15 @@ class Kernel:
         names = slugs((*self.configs, config))
         return Variant(self.name, dict(config), names[-1]), names
 
+    def sources_for(self, variant: Variant) -> tuple[OwnSource, ...]:
+        """The sources with host code of their own of a variant whose config the definition does not list.
+
+        Raises:
+            DefinitionError: they are no sources.
+        """
+        listed = listed_sources(self.sources_function, [(variant.slug, variant.config)], self.where)
+        return listed.get(variant.slug, ())
+
     @classmethod
     def declare(cls, function: Any, declared: Declaration, where: Where) -> Kernel:
         """The kernel of a function with ``@kernel``.
@@ -123,13 +134,15 @@ class Kernel:
         variants, choices = declared_variants(function, declared.configs, space, classes, where)
         path = declared.configs.path if isinstance(declared.configs, Recorded) else None
         sources = listed_sources(declared.sources, zip(slugs(variants), variants, strict=True), where)
-        return cls(
+        kernel = cls(
             *(function, function.__name__, variants, kept(declared, sources=paths_of(sources)), str(where.location)),
             choices=choices,
             divisible=classes,
             sources=sources if callable(declared.sources) or has_texts(sources) else {},
             recorded=path,
         )
+        kernel.sources_function = declared.sources if callable(declared.sources) else None
+        return kernel
 
     def reference(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Decorator: the NumPy reference of this kernel.

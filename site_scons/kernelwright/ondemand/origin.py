@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import frontends
 from ..core.arch import CPU_LEVELS, FAMILY_OF, TARGETS, arch_of_device
-from ..core.errors import DefinitionError, SettingsError, Where
+from ..core.dependencies import KIND
+from ..core.errors import DefinitionError, EditedError, SettingsError, Where
 from ..define.configs import require_values, variant_of
 from ..define.divisible import is_class
 from ..define.pass_configs import checked_pass_configs
@@ -70,7 +71,7 @@ def job_of(origin: Origin, config: Mapping[str, Any], options: Options, tuned: b
     Raises:
         KernelwrightError: the options, the settings, the kernel and the machine do not fit each other.
     """
-    record = narrowed(origin.record, config)
+    record = _with_sources(origin, narrowed(origin.record, config))
     selection = _selected(origin, record, options, tuned)
     backward = _backward_of(origin, selection, options)
     if backward is None:
@@ -93,6 +94,34 @@ def job_of(origin: Origin, config: Mapping[str, Any], options: Options, tuned: b
     return Job(
         origin.definition, selection, settings, origin.session, backward, contexts=contexts, identity=identity, jit=jit
     )
+
+
+def _with_sources(origin: Origin, record: KernelRecord) -> KernelRecord:
+    """A kernel with one config, and the sources that its definition makes for it, if that does not list the config.
+
+    Raises:
+        DefinitionError: what makes the sources has read more for it than for the configs that are listed: nobody would
+            notice an edit of that.
+    """
+    is_known = len(record.slugs) > 1 or record.sources_of(record.slugs[0]) is not None
+    if is_known or not origin.definition.dependencies:
+        return record
+    # Imported here, because few kernels need it.
+    from ..processes.protocol import SourcesRequest
+
+    slug, config, known = record.slugs[0], record.configs[0], origin.definition
+    result = origin.session.pool.call(SourcesRequest(known.file, record.name, slug, config))
+    where = replace(origin.where, variant=slug, stage="lower")
+    if any(known.dependencies.get(name, digest) != digest for name, digest in result.dependencies.items()):
+        raise EditedError(f"{known.file} was edited meanwhile", where, "try again")
+    more = [name for name in result.dependencies if not known.covers(name)]
+    more += [what for what in result.untracked if what not in known.untracked]
+    if more:
+        message = (
+            f"what makes its sources uses {more[0].removeprefix(KIND)} for a config that the definition does not list"
+        )
+        raise DefinitionError(message, where, "add the config to configs, or read that at the top of the file")
+    return replace(record, sources={**record.sources, slug: result.sources})
 
 
 def alike_in_c(definition: DefinitionRecord, selection: KernelSelection) -> list[list[str]]:

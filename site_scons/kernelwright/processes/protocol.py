@@ -14,6 +14,7 @@ from ..core.converter import from_json, that
 from ..core.errors import LONGEST_SHOWN, Where, WorkerError, shown
 from ..core.request import ASIDE
 from ..core.signature import Signature
+from ..define.own_sources import OwnSource
 from ..define.record import DefinitionRecord
 
 INTERPRETED = "interpreted"
@@ -49,6 +50,21 @@ class LowerResult:
     schedule: str
     seconds: Seconds
     cpu_seconds: Seconds
+    dependencies: Mapping[str, str]
+    untracked: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SourcesResult:
+    """The result of a :class:`SourcesRequest`.
+
+    Arguments:
+        sources: files and texts.
+        dependencies: all that was read, with the digests.
+        untracked: what the definition did that no digest covers, with the place.
+    """
+
+    sources: tuple[OwnSource, ...]
     dependencies: Mapping[str, str]
     untracked: tuple[str, ...] = ()
 
@@ -227,6 +243,23 @@ class LowerRequest(_OfDefinition):
     def definition(self) -> Definition:
         """See :attr:`_OfDefinition.definition`; modules are imported once in a process."""
         return self.file, self.strict, self.imported_for
+
+
+@dataclass(frozen=True)
+class SourcesRequest(_OfDefinition):
+    """Ask for the sources of a variant whose config the definition does not list, which a function makes.
+
+    Arguments:
+        kernel, slug, config: the variant.
+    """
+
+    op: ClassVar[str] = "sources"
+    result: ClassVar[type[SourcesResult]] = SourcesResult
+    stage: ClassVar[str] = "lower"
+    listed: ClassVar[bool] = False
+    kernel: str
+    slug: str
+    config: Mapping[str, Any]
 
 
 @dataclass(frozen=True)

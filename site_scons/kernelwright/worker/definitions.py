@@ -33,7 +33,7 @@ from ..core.project import Project
 from ..core.surroundings import FOLDER, INSTALLED, OUTSIDE, PASSED_ON, VARIABLE, distributions_of, surrounding_digest
 from ..define.configs import Variant
 from ..define.kernel import Kernel, Kernels
-from ..processes.protocol import CheckRequest, LowerRequest
+from ..processes.protocol import CheckRequest, LowerRequest, SourcesRequest
 from ..processes.serving import SpentError
 from .environment import Variables
 from .reads import Reads
@@ -161,7 +161,7 @@ class Definition:
         self._project = watch.project
         self.uses = Uses(file, self.reads, watch, seen)
 
-    def find(self, request: LowerRequest | CheckRequest) -> tuple[Kernel, Variant]:
+    def find(self, request: LowerRequest | CheckRequest | SourcesRequest) -> tuple[Kernel, Variant]:
         """The kernel and the variant of a request.
 
         Raises:

@@ -38,6 +38,8 @@ from ..processes.protocol import (
     LowerRequest,
     LowerResult,
     Request,
+    SourcesRequest,
+    SourcesResult,
 )
 from ..processes.serving import Progress, Send
 from .definitions import Definition, Definitions
@@ -67,6 +69,7 @@ class Server:
         self.operations: dict[Any, serving.Do] = {
             DiscoverRequest: self._discover,
             LowerRequest: self._lower,
+            SourcesRequest: self._sources,
             CheckRequest: self._check,
             DevicesRequest: self._devices,
         }
@@ -118,6 +121,13 @@ class Server:
 
         location = self._definitions.project.location(kernel.location) or kernel.location
         return record_of(kernel, frontends.targets_of(kernel), location, sizes_of)
+
+    def _sources(self, request: SourcesRequest, progress: Progress) -> SourcesResult:
+        definition = self._definitions.load(request.file, request.strict)
+        kernel, variant = definition.find(request)
+        sources = definition.call(kernel, "sources", lambda: kernel.sources_for(variant))
+        texts = [source.text.encode() for source in sources if source.text is not None]
+        return SourcesResult(sources, definition.uses.seen(texts), definition.uses.untracked)
 
     def _lower(self, request: LowerRequest, progress: Progress) -> LowerResult:
         start, cpu_start = time.monotonic(), time.process_time()
