@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -60,3 +61,20 @@ def test_folders_are_told_from_files(tmp_path):
     (tmp_path / "folder").mkdir()
     assert compat.is_folder(fs.Dir("folder")) and compat.is_folder(fs.Entry("folder"))
     assert not compat.is_folder(fs.File("file")) and not compat.is_folder(fs.Entry("absent"))
+
+
+class Huge:
+    """Something whose text nobody may ask for."""
+
+    def __str__(self) -> str:
+        raise AssertionError("its text was asked for")
+
+
+def test_what_an_action_has_around_it_is_not_written_into_its_signature() -> None:
+    huge, ran = SimpleNamespace(part=Huge()), list[SimpleNamespace]()
+    with pytest.raises(AssertionError, match="its text was asked for"):
+        SCons.Action.Action(lambda target, source, env: ran.append(huge), None)
+    action = compat.late_action(SimpleNamespace(Action=SCons.Action.Action), lambda: ran.append(huge) or "it failed")
+    error = action.execfunction(["node"], [], None)
+    assert ran == [huge] and (error.node, error.errstr, error.exitstatus) == ("node", "it failed", 2)
+    assert compat.late_action(SimpleNamespace(Action=SCons.Action.Action), str).execfunction(["node"], [], None) is None

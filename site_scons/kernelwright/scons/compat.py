@@ -13,6 +13,7 @@ from typing import Any
 
 import SCons.Action
 import SCons.Defaults
+import SCons.Errors
 import SCons.Node
 import SCons.Node.Alias
 import SCons.Node.FS
@@ -28,6 +29,31 @@ ActionBase: Any = SCons.Action._ActionAction
 
 DONE = (SCons.Node.executed, SCons.Node.up_to_date)
 """The states of a node that was built, or that needed no building."""
+
+
+class _Late:
+    """Runs a function as SCons's action.
+
+    SCons (4.11.1) takes all that a function has around it for a part of the action's signature, and writes it as a
+    text. For the stages of many kernels that takes minutes. Of an object that can be called it takes the code only.
+    """
+
+    def __init__(self, run: Callable[[], str]) -> None:
+        self._run = run
+
+    def __call__(self, target: Any, source: Any, env: Any) -> Any:
+        """Run it; None, or SCons's error."""
+        problem = self._run()
+        return SCons.Errors.BuildError(node=target[0], errstr=problem, status=2, exitstatus=2) if problem else None
+
+
+def late_action(env: Any, run: Callable[[], str]) -> Any:
+    """An action that runs a function when all that it waits for is there. It shows no line of its own.
+
+    Arguments:
+        run: returns what went wrong; empty: nothing did.
+    """
+    return env.Action(_Late(run), lambda target, source, env: None)
 
 
 def option(name: str) -> Any:

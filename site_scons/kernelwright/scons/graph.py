@@ -235,11 +235,10 @@ class PackageGraph:
         self.run.take_wheel_name(stage.request, package.settings.package)
         package.add_stage(stage)
 
-        def publish(target: Any, source: Any, env: Any) -> Any:
-            error = wheel.publish(stage, package.context, replacing=bool(given("replace")))
-            return failure(target[0], str(error)) if error else None
+        def publish() -> str:
+            return str(wheel.publish(stage, package.context, replacing=bool(given("replace"))) or "")
 
-        action = env.Action(publish, lambda target, source, env: None)  # it shows no line of its own
+        action = compat.late_action(env, publish)
         env.AlwaysBuild(env.Alias(wheel.NAME, self.run.nodes.nodes_of(stage), action))
         return stage
 
@@ -259,11 +258,10 @@ def add_wheels(graphs: Sequence[PackageGraph], name: str) -> Any:
     stages = [graph.add_wheel(name) for graph in graphs]
     package = graphs[0].package
 
-    def finish(target: Any, source: Any, env: Any) -> Any:
-        error = wheel.finish(stages, package.context)
-        return failure(target[0], str(error)) if error else None
+    def finish() -> str:
+        return str(wheel.finish(stages, package.context) or "")
 
-    action = package.env.Action(finish, lambda target, source, env: None)
+    action = compat.late_action(package.env, finish)
     return package.env.AlwaysBuild(package.env.Alias(wheel.NAME, [], action))
 
 
@@ -396,11 +394,11 @@ def _add_tune(package: Package) -> None:
     files = [f"--file={package.run.top / file}" for file in package.files]
     command = command_of([*kernels, *shlex.split(words.get("TUNE", "")), *files])
 
-    def tune(target: Any, source: Any, env: Any) -> Any:
+    def tune() -> str:
         status = subprocess.call(command, cwd=package.top, env=environment_of())
-        return failure(target[0], f"kernelwright tune ended with exit status {status}") if status else None
+        return f"kernelwright tune ended with exit status {status}" if status else ""
 
-    action = package.env.Action(tune, lambda target, source, env: None)  # it shows lines of its own
+    action = compat.late_action(package.env, tune)
     package.env.AlwaysBuild(package.user_env.Alias(TUNE, package.failing, action))
 
 
@@ -414,8 +412,3 @@ def _add_compile_commands(package: Package, definitions: Definitions) -> None:
     run.commands += [s.command for s in package.stages if s.command and s.command not in run.commands]
     paths = [path for build in definitions.kernels.values() for path in (build.entry, *build.products.values())]
     env.Requires(env.Alias(commands.NAME), list(map(run.nodes.node, paths)))
-
-
-def failure(node: Any, message: str) -> Any:
-    """The error of an action, as SCons shows it."""
-    return SCons.Errors.BuildError(node=node, errstr=message, status=2, exitstatus=2)
