@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -224,3 +225,19 @@ def test_a_folder_of_the_system_is_one_by_its_path_and_its_contents(built: Proje
     errors = project("third", inside).scons("-k", ok=False).output
     assert f"includes names '{inside}', which other checkouts of the project do not have" in errors
     assert "write '../include'" in errors
+
+
+def test_the_manifest_names_the_package_and_another_version_is_noticed(built: Project, site: Path) -> None:
+    def contained() -> dict[str, list[list[str]]]:
+        kernels = json.loads((built.folder / "build/demo/manifest.json").read_text())["kernels"]
+        return {name: kernel["contains"] for name, kernel in kernels.items()}
+
+    built.scons()
+    assert contained() == {name: [["acme_headers", "1.0", "NOASSERTION"]] for name in ("packaged", "times")}
+    newer = site / "acme_headers-2.0.dist-info"
+    shutil.copytree(site / "acme_headers-1.0.dist-info", newer, copy_function=shutil.copy)
+    shutil.rmtree(site / "acme_headers-1.0.dist-info")
+    write(newer / "METADATA", "Name: acme-headers\nVersion: 2.0\nLicense-Expression: MIT\n")
+    assert "PACKAGE" in built.scons().labels
+    assert contained() == {name: [["acme_headers", "2.0", "MIT"]] for name in ("packaged", "times")}
+    assert built.scons().stages == []

@@ -33,6 +33,8 @@ from kernelwright.package.drivers import with_driver
 from kernelwright.package.manifest import BuiltPackage, PackagedKernel, sealed_document
 from kernelwright.package.platform import platform_tag, untagged
 from kernelwright.package.project import provider_project, read_project
+from kernelwright.package.sbom import FILE as SBOM
+from kernelwright.package.sbom import sbom, with_sbom
 from kernelwright.package.source import Source
 from kernelwright.package.wheel_variants import Group, properties, variant_text
 
@@ -134,7 +136,7 @@ def wheel_of(folder: Path, backends: tuple[str, ...], scripts: Mapping[str, str]
     document = {"project": {"name": "demo", "version": "1.0", "scripts": dict(scripts)}}
     project = read_project(folder, document, called_through=backends)
     files = package_files(read_built(folder / "demo", "demo"), project, SOURCE)
-    project = with_driver(project, files)
+    project = with_sbom(with_driver(project, files), files)
     tag = ANY
     if any(name.endswith(".so") for name in files):
         draft = folder / f"demo-1.0-py3-none-{untagged('x86_64')}.whl"
@@ -192,7 +194,7 @@ def provider_wheel(folder: Path, arch: str = "sm_80", version: str = "1.0") -> P
     project = provider_project(folder, document, arch, f"demo_{arch}")
     path = folder / f"{project.name}-{version}-py3-none-any.whl"
     files = provider_files(built, project, Source("", False, TIME), arch)
-    write_wheel(path, with_driver(project, files), files, ANY, TIME)
+    write_wheel(path, with_sbom(with_driver(project, files), files), files, ANY, TIME)
     return path
 
 
@@ -291,6 +293,9 @@ class Draft:
             content = self.files.get(f"{self.folder}/{path}")
             if content is not None and path not in self.kept:
                 listed |= {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+        listed = f"{self.info}/{SBOM}"
+        if listed in self.files and listed not in self.kept:
+            self.files[listed] = sbom(self.files[f"{self.info}/METADATA"], self.document.get("licenses", []))
         manifest = self.manifest(sealed_document(self.document).encode())
         entries = [*self.files.items(), (f"{self.folder}/manifest.json", manifest), *self.more]
         record = f"{self.info}/RECORD"
@@ -587,6 +592,24 @@ METADATA: dict[str, tuple[Change, str]] = {
     "the name of another platform": (renamed("py3-none-win_amd64.whl"), "and the name has py3-none-win_amd64"),
 }
 
+LICENCES: dict[str, tuple[Change, str]] = {
+    "a licence that is none": (
+        lambda draft: draft.document["licenses"][0].update(license="MIT"),
+        "its manifest lists other licences than those of what is in it",
+    ),
+    "an SBOM that says something else": (
+        lambda draft: (
+            draft.replace("@" + SBOM, b"Apache-2.0", b"MIT"),
+            draft.kept.add(f"{draft.info}/{SBOM}"),
+        ),
+        "is not the list of licences that its manifest has",
+    ),
+    "a licence without a version": (
+        lambda draft: (draft.document["licenses"][0].pop("version"), draft.kept.add(f"{draft.info}/{SBOM}")),
+        "version",
+    ),
+}
+
 LIBRARIES: dict[str, tuple[Change, str]] = {
     "aarch64": (
         elf(machine=183),
@@ -841,8 +864,8 @@ VARIANT: dict[str, tuple[Change, str]] = {
 KINDS: dict[str, Kind] = {
     name: Kind(base, change, message)
     for base, table in (
-        *(("provider", ARCHIVE), ("provider", DEVICE_CODE), ("package", METADATA), ("package", LIBRARIES)),
-        *(("package", MANIFEST), ("pure", IMAGES), ("variant", VARIANT)),
+        *(("provider", ARCHIVE), ("provider", DEVICE_CODE), ("package", METADATA), ("package", LICENCES)),
+        *(("package", LIBRARIES), ("package", MANIFEST), ("pure", IMAGES), ("variant", VARIANT)),
     )
     for name, (change, message) in table.items()
 }

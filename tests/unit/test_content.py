@@ -19,6 +19,7 @@ from kernelwright.runtime.loader import SCHEMA
 
 PROJECT = Project("acme_demo", "Acme-Demo", "1.0", b"", "", {}, ())
 SOURCE = Source("a" * 40, True, 0)
+LICENCES = [{"name": "cuda", "version": "13.0.88", "license": "LicenseRef-NVIDIA-Proprietary", "what": "headers"}]
 CODE = b".version 8.5\n.target sm_80\n"
 SPLIT = {"folder": "../work", "packages": {"sm_80": "acme.demo_sm_80", "sm_90a": "acme.demo_sm_90a"}}
 
@@ -42,6 +43,7 @@ def build(top: Path, device_code: dict[str, Any] | None = None, files: tuple[str
         "schema": SCHEMA,
         "package": "acme.demo",
         "tools": {},
+        "licenses": LICENCES,
         **({"device_code": device_code} if device_code is not None else {}),
         "kernels": {"k": {"variants": [{"slug": "s", "units": [{}, {"images": {"sm_80": image}}]}]}},
         "files": listed,
@@ -55,7 +57,9 @@ def test_a_package_that_is_not_split_is_read_without_images(tmp_path: Path) -> N
         folder = build(tmp_path / str(number), code)
         built = read_built(folder, "acme.demo")
         digests = {name: digest(name.encode()) for name in ("__init__.py", "_lib/k.so")}
-        assert built == BuiltFiles(folder, "acme.demo", (folder / "manifest.json").read_text(), digests, (), {})
+        assert built == BuiltFiles(
+            folder, "acme.demo", (folder / "manifest.json").read_text(), digests, (), licenses=LICENCES
+        )
 
 
 def test_a_package_without_a_kernel_and_one_that_was_not_built_are_errors(tmp_path):
@@ -87,6 +91,7 @@ def test_a_wheel_of_device_code_says_what_it_belongs_to(tmp_path: Path) -> None:
         "version": "1.0",
         "driver": "12.5",
         "kernelwright": VERSION,
+        "licenses": LICENCES,
         "source": {"commit": "a" * 40, "dirty": True},
         "files": {
             "__init__.py": {"sha256": digest(init), "size": len(init)},

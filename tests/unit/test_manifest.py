@@ -138,7 +138,7 @@ def test_the_signature_of_a_unit_differs_with_all_that_decides_what_it_is(tmp_pa
 
 def test_the_head_of_a_manifest_says_what_is_known_and_it_can_be_sealed_again() -> None:
     bare = content_of(manifest_of(json.dumps({"doc": ""})))
-    assert list(bare) == ["schema", "package", "kernelwright", "tools", "backends", "kernels", "files"]
+    assert list(bare) == ["schema", "package", "kernelwright", "tools", "licenses", "backends", "kernels", "files"]
     assert (bare["schema"], bare["package"], bare["kernelwright"]) == (SCHEMA, "demo", "1")
     modules = bare["backends"]["cuda_core"]
     assert modules["modules"] and ["cuda.core", "cuda-core>=1.2,<2"] in modules["needs"]

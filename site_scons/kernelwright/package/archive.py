@@ -40,6 +40,7 @@ def info_files(project: Project, platform: str) -> dict[str, bytes]:
         "WHEEL": f"Wheel-Version: 1.0\nGenerator: kernelwright {VERSION}\nRoot-Is-Purelib: {pure}\n{tags}".encode(),
         **({"entry_points.txt": project.entry_points.encode()} if project.entry_points else {}),
         **{f"licenses/{name}": content for name, content in project.licenses.items()},
+        **project.sboms,
     }
 
 

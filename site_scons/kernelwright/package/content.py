@@ -43,6 +43,7 @@ class BuiltFiles:
         images: the device code of a split package.
         head: what the manifest says of the device code of a split package; empty: it is not split.
         is_partial: whether it was built partially, and lacks something.
+        licenses: what of others is in it, as the manifest says it.
     """
 
     folder: Path
@@ -52,6 +53,7 @@ class BuiltFiles:
     images: Sequence[Image]
     head: Mapping[str, Any] = field(default_factory=dict)
     is_partial: bool = False
+    licenses: Sequence[Mapping[str, str]] = ()
 
 
 def read_built(folder: Path, name: str) -> BuiltFiles:
@@ -66,12 +68,12 @@ def read_built(folder: Path, name: str) -> BuiltFiles:
     """
     path = folder / "manifest.json"
     digests, images, head, is_partial = read_json(path, _contents, REMEDY)
+    text = path.read_text(encoding="utf-8")
     if not any(path.startswith(("_lib/", IMAGES)) for path in digests):
         where = Where(stage="wheel", location=str(path))
         raise KernelwrightError(f"the package {name} has no built kernel", where, "build at least one for some target")
-    return BuiltFiles(
-        folder, name, path.read_text(encoding="utf-8"), digests, tuple(images), head=head, is_partial=is_partial
-    )
+    more = {"head": head, "is_partial": is_partial, "licenses": decoded(text).get("licenses", [])}
+    return BuiltFiles(folder, name, text, digests, tuple(images), **more)
 
 
 def package_files(built: BuiltFiles, project: Project, source: Source) -> dict[str, bytes]:
@@ -161,6 +163,7 @@ def provider_files(built: BuiltFiles, project: Project, source: Source, arch: st
         "version": project.version,
         "driver": version_text(max((d for data in content.values() for d in drivers_of(data).values()), default=0)),
         "kernelwright": VERSION,
+        "licenses": list(built.licenses),
         "source": source.as_json(),
         "files": {name: listed(data) for name, data in sorted(content.items())},
     }

@@ -23,6 +23,7 @@ from ..core.errors import printable, shown
 from ..runtime.provider import GROUP
 from .archive import ANY, TAG
 from .project import REFERENCE, SCRIPT, TAKEN_SCRIPT
+from .sbom import FILE
 from .wheel_variants import INFO_FILE, without_label
 
 DESCRIBED = ("METADATA", "WHEEL", "RECORD", "entry_points.txt", INFO_FILE)
@@ -75,7 +76,7 @@ def name_problems(wheel: Path, files: Mapping[str, bytes]) -> Iterator[str]:
         yield f"it has {' and '.join(folders) or 'no folder .dist-info'}, and by its name it should have {folder}"
     inside = {path: path.partition("/")[2] for path in sorted(filter(is_info, files))}
     for path, name_inside in inside.items():
-        if name_inside not in DESCRIBED and not name_inside.startswith(LICENSES):
+        if name_inside not in (*DESCRIBED, FILE) and not name_inside.startswith(LICENSES):
             yield f"{path} is no file that the wheel of a kernel package has there"
         elif name_inside in DESCRIBED and not _is_text(files[path]):
             yield f"{path} is no text in UTF-8"

@@ -23,8 +23,10 @@ from ..core.signature import RecordedCall, function_of
 from ..runtime.arguments import outputs_of
 from ..runtime.loader import DIGEST_LINE, SCHEMA
 from ..runtime.tables import DeviceTable
+from ..toolchain.contained import Contained
 from ..toolchain.pytorch import LIBRARIES as TORCH
 from .drivers import needed_by
+from .sbom import parts_of
 
 PYTORCH = "torch"
 """The front end of kernels that register operators with PyTorch."""
@@ -52,6 +54,7 @@ class EntrySource:
         libraries: those of other packages that it needs: name, folder below one of ``sys.path``, what pip installs.
         source_libraries: paths of the libraries of its sources with host code of their own, relative to the package.
         operators: what its library registers with PyTorch, and which PyTorch it needs; empty: it has no operators.
+        parts: the distributions that have sources and headers which its code is made of.
     """
 
     doc: str
@@ -72,6 +75,7 @@ class EntrySource:
     libraries: tuple[tuple[str, str, str], ...] = ()
     source_libraries: tuple[str, ...] = ()
     operators: Mapping[str, Any] = field(default_factory=dict)
+    parts: tuple[Contained, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,7 @@ def make_entry(kernel: EntrySource) -> str:
         **({"source_libraries": kernel.source_libraries} if kernel.source_libraries else {}),
         **({"operators": kernel.operators} if kernel.operators else {}),
         **({"libraries": kernel.libraries} if kernel.libraries else {}),
+        **({"contains": [part.shown for part in kernel.parts]} if kernel.parts else {}),
         **({"opaque": True} if first.get("opaque") else {}),
         **({"recorded": _recorded(described)} if "recorded" in first else {}),
         "outputs": outputs_of(first),
@@ -179,6 +184,7 @@ def make_manifest(package: BuiltPackage, texts: Mapping[str, str]) -> str:
     """
     files = {name: listed(text.encode()) for name, text in texts.items()}
     files |= {path: _file(*product) for kernel in package.kernels for path, product in kernel.products.items()}
+    entries = {kernel.name: json.loads(_with_backends(kernel)) for kernel in package.kernels}
     head = {
         "schema": SCHEMA,
         "package": package.name,
@@ -187,6 +193,7 @@ def make_manifest(package: BuiltPackage, texts: Mapping[str, str]) -> str:
         **({"key": package.key} if package.key else {}),
         **({"machine": package.machine} if package.machine and package.has_libraries else {}),
         "tools": package.tools,
+        "licenses": parts_of(package.version, package.tools, entries),
         "backends": described_backends(package.backends),
         **({"compress": dict(package.compress)} if package.compress else {}),
         **({"device_code": dict(package.device_code)} if package.device_code else {}),

@@ -43,6 +43,7 @@ from .manifest import (
     sealed_document,
 )
 from .project import extra_of
+from .sbom import licence_problems
 from .torch_operators import operator_problems
 
 MANIFEST = "manifest.json"
@@ -57,16 +58,18 @@ RUNTIME_MODULE = re.compile(r"_runtime/[a-z_]+\.py")
 CODE_FILE = re.compile(r".+\.(?:cubin|fatbin|ptx)")
 
 OF_PACKAGE = (
-    *("schema", "package", "version", "kernelwright", "machine", "source", "tools", "backends", "compress"),
+    *("schema", "package", "version", "kernelwright", "machine", "source", "tools", "licenses", "backends", "compress"),
     *("device_code", "missing", "kernels", "files", "digest"),
 )
 OF_KERNEL = (
-    *("backends", "doc", "frontend", "library", "launcher", "source_libraries", "libraries", "operators", "opaque"),
-    *("recorded", "outputs", "backward", "drivers", "meaning", "declared", "tables", "variants"),
+    *("backends", "doc", "frontend", "library", "launcher", "source_libraries", "libraries", "contains", "operators"),
+    *("opaque", "recorded", "outputs", "backward", "drivers", "meaning", "declared", "tables", "variants"),
 )
 OF_VARIANT = ("slug", "config", "archs", "tabled", "exported", "arguments", "symbols", *OF_SIZES, "units")
 OF_UNIT = ("target", "archs", "source_arch", "schedule", "source_digest", "signature", "resources", "images", "tools")
-OF_PROVIDER = ("schema", "package", "arch", "version", "driver", "kernelwright", "source", "files", "digest")
+OF_PROVIDER = (
+    *("schema", "package", "arch", "version", "driver", "kernelwright", "licenses", "source", "files", "digest"),
+)
 """What there is in the manifest of a package: of it, and of its kernels and their parts; and in that of device code."""
 
 
@@ -158,7 +161,7 @@ def package_problems(content: Content) -> Iterator[str]:
     yield from _name_problems(content)
     yield from _external_problems(content)
     if is_provider:
-        yield from _provider_problems(content)
+        yield from list(_provider_problems(content)) or licence_problems(document, content.files)
         return
     _ = document.mapping("tools")
     if content.family not in FAMILIES:
@@ -168,7 +171,7 @@ def package_problems(content: Content) -> Iterator[str]:
     problems += [*_backend_problems(content), *_surplus(content, _expected(content))]
     problems += [*_image_problems(content)] if content.in_files and not content.split else []
     problems += [*split_problems(content)] if content.split else []
-    yield from problems or _text_problems(content)
+    yield from problems or [*_text_problems(content), *licence_problems(document, content.files)]
 
 
 def _external_problems(content: Content) -> Iterator[str]:

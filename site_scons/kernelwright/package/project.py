@@ -11,7 +11,7 @@ import os
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,7 @@ class Project:
         entry_points: the text of entry_points.txt; empty: there are none.
         licenses: path in the wheel's license folder -> content.
         files: the files that all this was read from, relative to the project's folder.
+        sboms: path in the wheel's folder ``.dist-info`` -> content; see :mod:`package.sbom`.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Project:
     entry_points: str
     licenses: Mapping[str, bytes]
     files: tuple[str, ...]
+    sboms: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -280,8 +282,8 @@ def _check_points(table: Mapping[str, Any], place: str) -> None:
 
     https://packaging.python.org/en/latest/specifications/entry-points/
     """
-    for field in ("scripts", "gui-scripts"):
-        _check_group(table.get(field, {}), f"{place}.{field}", scripts=True)
+    for group in ("scripts", "gui-scripts"):
+        _check_group(table.get(group, {}), f"{place}.{group}", scripts=True)
     groups = table.get("entry-points", {})
     if not isinstance(groups, dict):
         raise refused(f"{place}.entry-points is {shown(groups)}, expected a table of tables", "mend it")

@@ -7,12 +7,16 @@ from pathlib import Path
 
 from ..backends.commands import LIBRARIES
 from ..backends.files import VariantFiles, images_of, own_libraries_of, units_of, usages_of
+from ..core.dependencies import IN_PACKAGE
 from ..core.errors import Where
 from ..core.request import ASIDE
+from ..core.surroundings import INSTALLED
 from ..core.version import VERSION
 from ..package.assemble import library_of
 from ..package.manifest import EntrySource, make_entry
+from ..toolchain.contained import Contained, contained_in
 from ..toolchain.limits import check_limits as check_usage
+from ..toolchain.package_folder import package_folder
 from .context import KernelContext, whole
 from .left_out import without_left_out
 from .stage import Stage, files_in
@@ -37,6 +41,11 @@ class Entry:
     limits: tuple[int | None, int | None]
     images_in: str
     compiler: str = field(metadata=ASIDE)
+
+    @property
+    def recorded(self) -> dict[str, str]:
+        """The distributions that the text says something of -> the digest of what pip has recorded of each."""
+        return {INSTALLED + part.distribution: part.recorded for part in self.source.parts}
 
     def make(self, scratch: Path, stage: StageRun) -> None:
         """Check the limits, and write the text."""
@@ -77,9 +86,19 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Stage:
     """The stage that writes the kernel's part of the manifest."""
     outputs = files_in(kernel.folder, ("entry.json",))
     sources = [*sources_of(variants), *images_of(variants)]
-    stage = Stage("ENTRY", kernel.name, kernel.where("entry"), entry_of(kernel, variants), outputs, sources)
+    described = entry_of(kernel, variants)
+    stage = Stage("ENTRY", kernel.name, kernel.where("entry"), described, outputs, sources)
     stage.rest = lambda: bool(whole(kernel.run, variants))
+    stage.outside = described.recorded
     return stage
+
+
+def _parts_of(kernel: KernelContext) -> tuple[Contained, ...]:
+    """The installed distributions that have sources and headers which a kernel's code is made of."""
+    sources = {source.path.rpartition("/")[0] for source in kernel.record.compiled_sources}
+    own = [package_folder(n, kernel.where("nvcc"), "sources") for n in sorted(sources) if n.startswith(IN_PACKAGE)]
+    folders = [*kernel.package_folders.values(), *own]
+    return contained_in(folders) if folders else ()
 
 
 def entry_of(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Entry:
@@ -99,6 +118,7 @@ def entry_of(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Entry
         frontend=kernel.front_end.name,
         meaning=record.reference or (),
         libraries=tuple(library.needed for library in kernel.libraries),
+        parts=_parts_of(kernel),
     )
     limits, compiler = (settings.max_registers, settings.max_spills), "nvrtc" if kernel.tools.nvrtc else "nvcc"
     return Entry(kernel.name, source, tuning_of(kernel.selection), limits, images_in, compiler)

@@ -106,6 +106,7 @@ def make(
     sources = [*given, *made, *entry.sources_of(variants)]
     stage = Stage("LINK", name, kernel.where("link"), request, outputs, sources)
     stage.rest = lambda: bool(whole(kernel.run, variants))
+    stage.outside = described.recorded
     output = f"{name}/{name}.so"
     stage.command = command_of(top, f"{name}/wrapper.o", request.command(variants, places, output), output)
     return stage

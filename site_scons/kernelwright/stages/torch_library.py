@@ -308,7 +308,7 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], glibc: Stage
     outputs = files_in(kernel.folder, (f"{name}.so", "compile.sh", "entry.json", OWN))
     sources = [*(glibc.paths if glibc else []), *own_of(variants), *entry.sources_of(variants)]
     stage = Stage("TORCH", name, where, request, outputs, sources)
-    recorded = {INSTALLED + library.distribution: library.recorded for library in kernel.libraries}
+    recorded = described.recorded | {INSTALLED + library.distribution: library.recorded for library in kernel.libraries}
     stage.outside = {**recorded, INSTALLED + "torch": torch.recorded, installed_name(Path(runtime)): content}
     output, objects = f"{name}/{name}.so", request.objects(variants)
     command = request.command([*objects, f"{name}/{OWN}"], request.installed, places, output)

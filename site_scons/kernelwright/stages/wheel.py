@@ -373,11 +373,12 @@ def _written(request: Wheels, built: BuiltFiles, scratch: Path) -> dict[str, Pat
     from ..package.drivers import with_driver
     from ..package.manifest import linked_libraries
     from ..package.platform import platform_tag, untagged
+    from ..package.sbom import with_sbom
 
     def write(project: Project, files: Mapping[str, bytes], platform: str, label: str = "") -> Path:
         path = scratch / wheel_name(project, platform, label)
         variant = _variant_text(label, request.variants[label], files) if label else ""
-        write_wheel(path, with_driver(project, files), files, platform, source.time, variant)
+        write_wheel(path, with_sbom(with_driver(project, files), files), files, platform, source.time, variant)
         return path
 
     project, source = request.project, request.source
