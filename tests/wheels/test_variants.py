@@ -233,7 +233,9 @@ def test_wheels_of_earlier_builds_beside_them_are_named_or_refused(built: Projec
     output = project.scons("--replace", "wheel", "ARCHS=sm_80,compute_80").output
     old = "demo_kernels-1.3-py3-none-manylinux_2_17_x86_64-sm_90.whl"
     assert f"dist/{old} has this version and is of an earlier build: remove it" in output
-    damaged = project.folder / "dist" / old
+    index = json.loads((project.folder / "dist/demo_kernels-1.3-variants.json").read_text())
+    assert {*index["variants"]} == {"null", "sm_80"}, "no installer takes one of an earlier build"
+    damaged = project.folder / "dist" / old.replace("x86_64", "aarch64")
     damaged.write_bytes(b"no archive")
     output = project.scons("wheel", "ARCHS=sm_80,compute_80", ok=False).output
     assert f"{damaged}" in output and "it cannot be read" in output and "Traceback" not in output

@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -179,8 +179,11 @@ def names_of(stage: Stage) -> dict[str, str]:
     return read_json(Path(stage.outputs["wheel.json"]), _names, "run scons again")
 
 
-def write_indexes(dist: Path, names: Iterable[str]) -> list[str]:
+def write_indexes(dist: Path, names: Collection[str]) -> list[str]:
     """Write the file with the properties of all wheel variants in a folder that have the project and version of some.
+
+    Those of an earlier build are left out, so that no installer takes one of them. Those for another family of CPUs may
+    come from another machine, and are not.
 
     Arguments:
         names: of wheels that were put there; those without a label make no such file.
@@ -196,8 +199,9 @@ def write_indexes(dist: Path, names: Iterable[str]) -> list[str]:
 
     written = []
     for begin in sorted({begin_of(name) for name in names if label_in(name)}):
-        labels = {path: label_in(path.name) for path in dist.iterdir() if path.name.startswith(f"{begin}-")}
-        variants = {path.name: (label, properties_of(path)) for path, label in labels.items() if label}
+        same = [path for path in dist.iterdir() if path.name.startswith(f"{begin}-") and label_in(path.name)]
+        listed = [path for path in same if path.name in names or _other_family(path.name, names)]
+        variants = {path.name: (label_in(path.name), properties_of(path)) for path in listed}
         write_atomically(dist / index_name(begin), index_text(variants))
         written.append(index_name(begin))
     return written
@@ -210,12 +214,11 @@ def _leftovers(dist: Path, names: Sequence[str]) -> Iterator[str]:
     project, arch = re.escape(names[0].split("-")[0]), r"(_(sm|compute)_[0-9]+[af]?)?"
     versions = {TOOLKIT_LABEL.sub("", name.split("-")[1]) for name in names}
     same = re.compile(rf"{project}{arch}-(?P<version>[^-]+)-.*\.whl")
-    families = [family for family in FAMILIES if any(_is_of(family, name) for name in names)] or [*FAMILIES]
     for name in sorted(path.name for path in dist.iterdir()):
         found = same.fullmatch(name)
         if found is None or name in names or TOOLKIT_LABEL.sub("", found["version"]) not in versions:
             continue
-        other = next((family for family in FAMILIES if family not in families and _is_of(family, name)), "")
+        other = _other_family(name, names)
         why = f"is for {other}, and this build is not: remove it, unless another machine has made it"
         yield f"dist/{name} has this version and {why if other else 'is of an earlier build: remove it'}"
 
@@ -224,8 +227,12 @@ TOOLKIT_LABEL = re.compile(r"[+.](cu\d+)+(?=\.|$)")
 """The part of a version that names CUDA toolkits."""
 
 
-def _is_of(family: str, wheel: str) -> bool:
-    return without_label(wheel).endswith(f"_{family}.whl")
+def _other_family(wheel: str, names: Iterable[str]) -> str:
+    """The family of CPUs that a wheel is for, if some others are for other families; empty: it is for one of theirs."""
+    of = {name: without_label(name).removesuffix(".whl") for name in (wheel, *names)}
+    families = {name: next((family for family in FAMILIES if of[name].endswith(f"_{family}")), "") for name in of}
+    mine = families.pop(wheel)
+    return mine if mine not in families.values() and any(families.values()) else ""
 
 
 def _names(document: Record) -> dict[str, str]:
