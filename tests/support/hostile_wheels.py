@@ -206,7 +206,9 @@ def variant_wheel(folder: Path) -> Path:
     files = variant_files(read_built(folder / "demo", "demo"), project, SOURCE, group.label(), group)
     path = folder / f"demo-1.0-py3-none-any-{group.label()}.whl"
     needs = properties(group, {"sm_80": 12000})
-    write_wheel(path, with_driver(project, files), files, ANY, TIME, variant_text(group.label(), needs))
+    write_wheel(
+        path, with_sbom(with_driver(project, files), files), files, ANY, TIME, variant_text(group.label(), needs)
+    )
     return path
 
 

@@ -15,8 +15,8 @@ from kernelwright.package.device_code import (
     library_problem,
 )
 from kernelwright.package.drivers import driver_problems
-from kernelwright.package.package_files import Content, split_problems
 from kernelwright.package.project import read_project
+from kernelwright.package.variant_checks import split_problems
 from kernelwright.toolchain.fatbin import CUBIN, PTX
 from test_fatbin_images import A, container, image
 
@@ -155,7 +155,7 @@ def test_a_split_package_has_an_extra_for_the_code_of_each_arch(tmp_path: Path) 
 
     def problems(project: Any) -> list[str]:
         record = Record({"package": "demo", "device_code": place, "kernels": kernels}, "")
-        return list(split_problems(Content(record, "demo/", {"demo-1.0.dist-info/METADATA": project.metadata})))
+        return list(split_problems(record, {"demo-1.0.dist-info/METADATA": project.metadata}))
 
     assert problems(split) == []
     assert problems(whole) == [

@@ -42,9 +42,9 @@ from .manifest import (
     described_backends,
     sealed_document,
 )
-from .project import extra_of
 from .sbom import licence_problems
 from .torch_operators import operator_problems
+from .variant_checks import split_problems
 
 MANIFEST = "manifest.json"
 
@@ -170,7 +170,7 @@ def package_problems(content: Content) -> Iterator[str]:
     problems = list(_kernel_problems(content))
     problems += [*_backend_problems(content), *_surplus(content, _expected(content))]
     problems += [*_image_problems(content)] if content.in_files and not content.split else []
-    problems += [*split_problems(content)] if content.split else []
+    problems += [*split_problems(content.document, content.files)] if content.split else []
     yield from problems or [*_text_problems(content), *licence_problems(document, content.files)]
 
 
@@ -486,18 +486,3 @@ def _image_problems(content: Content) -> Iterator[str]:
         else:
             codes.append(content.file(path))
     yield from driver_problems("the package", least_drivers(content.document), codes)
-
-
-def split_problems(content: Content) -> Iterator[str]:
-    """A package without device code says where to get that of each arch, and has extras that do."""
-    document = content.document
-    place = document.record("device_code")
-    version, packages, wheels = place.text("version"), place.record("packages"), place.record("wheels")
-    needs, extras = (fields(content.files, "METADATA", field) for field in ("Requires-Dist", "Provides-Extra"))
-    for arch in sorted({image.arch for image in listed_images(document)}):
-        extra = extra_of(arch)
-        pin = f'{wheels.text(arch)}=={version}; extra == "{extra}"'
-        if packages.text(arch) != provider_package(document.text("package"), arch):
-            yield f"its manifest has the code for {arch} in {shown(packages.text(arch))}, which is no part of it"
-        if extra not in extras or pin not in needs:
-            yield f"it has no extra {extra} that installs {wheels.text(arch)}=={version}, which has its code for {arch}"

@@ -1,4 +1,4 @@
-"""Checks a wheel variant: each machine that an installer gives it to runs what is in it."""
+"""Checks that each machine gets what it runs: by wheel variants, or by the extras of a package without device code."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import KernelwrightError, Where
+from ..core.errors import KernelwrightError, Where, shown
 from ..core.files import read_record
 from ..core.records import Record, decoded
 from ..runtime.arch import suitability
-from .described import described, record_problems
+from .assemble import provider_package
+from .described import described, fields, record_problems
 from .drivers import least_drivers
 from .images import kept_images, label_of, listed_images
 from .members import files_of
+from .project import extra_of
 from .wheel_variants import (
     ARCH,
     INFO_FILE,
@@ -145,3 +147,17 @@ def _group_in(needs: Mapping[str, Any], manifest: Record) -> Group:
     if not found:
         raise ValueError(f"it asks for {' or '.join(values) or 'nothing'}, and the package has no such wheel")
     return found[0]
+
+
+def split_problems(document: Record, files: Mapping[str, bytes]) -> Iterator[str]:
+    """A package without device code says where to get that of each arch, and has extras that do."""
+    place = document.record("device_code")
+    version, packages, wheels = place.text("version"), place.record("packages"), place.record("wheels")
+    needs, extras = (fields(files, "METADATA", field) for field in ("Requires-Dist", "Provides-Extra"))
+    for arch in sorted({image.arch for image in listed_images(document)}):
+        extra = extra_of(arch)
+        pin = f'{wheels.text(arch)}=={version}; extra == "{extra}"'
+        if packages.text(arch) != provider_package(document.text("package"), arch):
+            yield f"its manifest has the code for {arch} in {shown(packages.text(arch))}, which is no part of it"
+        if extra not in extras or pin not in needs:
+            yield f"it has no extra {extra} that installs {wheels.text(arch)}=={version}, which has its code for {arch}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..base import FrontEnd, LoweredFiles
-from ..torch.front_end import TorchSources
+from ..torch.front_end import INCLUDES, TorchSources
 from .exported import Exported
 from .source import Source
 
@@ -28,7 +28,7 @@ class CudaSource(FrontEnd):
 
     def with_host_code(self, includes: Sequence[str]) -> FrontEnd:
         """See :meth:`FrontEnd.with_host_code`."""
-        return CudaLibraryWithTorch() if TorchSources.includes[0] in includes else CudaLibrary()
+        return CudaLibraryWithTorch() if INCLUDES[0] in includes else CudaLibrary()
 
 
 class CudaLibrary(FrontEnd):
@@ -52,7 +52,7 @@ class CudaLibraryWithTorch(CudaLibrary):
     """The same of sources with PyTorch's headers. They are compiled as for PyTorch, so that both have equal objects."""
 
     needs = TorchSources.needs
-    includes = TorchSources.includes
+    includes = INCLUDES
     flags = TorchSources.flags
 
 

@@ -18,6 +18,10 @@ SENSELESS = ("outputs", "requires", "per_arch", "pass_configs", "tolerance", "ba
 """Options of kernels that mean nothing here, because PyTorch makes the calls."""
 
 
+INCLUDES = ("package:torch/include", "package:torch/include/torch/csrc/api/include")
+"""The folders of PyTorch's headers."""
+
+
 class TorchSources(FrontEnd):
     """Sources that register operators with PyTorch, for which PyTorch's own headers are included."""
 
@@ -28,7 +32,7 @@ class TorchSources(FrontEnd):
     backends = ("torch_ops",)
     on_demand = False
     native_only = "PyTorch has to load its library to tell which operators it registers"
-    includes = ("package:torch/include", "package:torch/include/torch/csrc/api/include")
+    includes = INCLUDES
     # As torch.utils.cpp_extension has them: PyTorch's headers are in C++20, and have own operators for these types.
     flags = (
         "-std=c++20",
