@@ -20,6 +20,7 @@ from kernelwright.define.kernel_options import Declaration, OwnOptions, declared
 from kernelwright.define.setting_kinds import Setting
 from kernelwright.define.settings import CUDA_ARCHS, SETTINGS, Settings
 from kernelwright.ondemand.options import OPTIONS, Option
+from kernelwright.toolchain.miscompiles import ALL, MISCOMPILES, Miscompile
 
 DOCS = Path(__file__).parent
 BEGIN = "<!-- {}: written by docs/tables.py -->\n"
@@ -144,6 +145,24 @@ def exits_part(commands: Iterable[Command]) -> str:
     return f"| command | exit status | when |\n|---|---|---|\n{''.join(rows)}"
 
 
+def miscompiles_part(rows: Iterable[Miscompile]) -> str:
+    """The table of releases that are known to compile wrong code."""
+    told = [
+        f"| {row.first} | {row.fixed or 'not known'} | {archs_of(*row.archs)} | {row.what} "
+        f"| {row.seen} | <{row.source}> |\n"
+        for row in rows
+    ]
+    head = "| from | fixed in | archs | code that goes wrong | reported | source |\n|---|---|---|---|---|---|\n"
+    return head + "".join(told)
+
+
+def archs_of(first: int, last: int) -> str:
+    """A span of compute capabilities in words."""
+    if (first, last) == ALL:
+        return "all"
+    return f"`sm_{first}`" + (" and newer" if last == ALL[1] else f" to `sm_{last}`" if last > first else "")
+
+
 def tables() -> dict[str, dict[str, str]]:
     """Name of a page -> what a table is of -> that table."""
     return {
@@ -155,6 +174,7 @@ def tables() -> dict[str, dict[str, str]]:
             "commands": commands_part(map(command_of, COMMANDS)),
             "exits": exits_part(map(command_of, COMMANDS)),
         },
+        "known-miscompiles.md": {"miscompiles": miscompiles_part(MISCOMPILES)},
         "architecture.md": {"stages": stages_part(STAGES)},
         "on-demand.md": {"variables": variables_part(OPTIONS)},
     }

@@ -227,3 +227,10 @@ def test_folder_whose_name_is_not_utf8_is_an_error(tmp_path):
     output = project.scons(ok=False).output
     assert r"/a\udcffb' has a name that is not UTF-8" in output and "remedy: rename it" in output
     assert "Traceback" not in output
+
+
+def test_a_compiler_that_is_known_to_compile_wrong_code_for_an_arch_is_warned_about(project: Project) -> None:
+    assert "is known to compile wrong code" not in project.scons("-n", "ARCHS=sm_90a").output
+    said = project.scons("-n", "ARCHS=sm_90a,sm_120").output
+    found = re.findall(r"^kernelwright: nvcc [\d.]+ is known to compile wrong code for (.*?): ", said, re.M)
+    assert found and set(found) == {"sm_120"}

@@ -40,6 +40,10 @@ def missing(*arguments: Any) -> Any:
     raise ToolchainError("there is none", Where(stage="settings"), "install it")
 
 
+def nvcc_at(path: str, *archs: str) -> SimpleNamespace:
+    return SimpleNamespace(path=path, version="13.0.88", name="nvcc", archs=archs)
+
+
 def toolchain(**replaced: Any) -> Any:
     """Tools that are all found, but for some."""
     compiler = SimpleNamespace(path="/usr/bin/cc", version="cc 12")
@@ -49,10 +53,10 @@ def toolchain(**replaced: Any) -> Any:
         "cross_compiler": lambda family, named, glibc: SimpleNamespace(
             path=f"/usr/bin/{family}-cc", version=f"cc 13 for {family}", brings_glibc=False
         ),
-        "nvcc": lambda setting, cc, release="": SimpleNamespace(path="/cuda/bin/nvcc", version="13.0.88"),
+        "nvcc": lambda setting, cc, release="": nvcc_at("/cuda/bin/nvcc"),
         "nvcc_programs": lambda nvcc, cc: SimpleNamespace(obstacle=""),
         "nvrtc": lambda release="": SimpleNamespace(
-            library="/cuda/lib/libnvrtc.so.13", include="/cuda/include", version="13.0.88"
+            name="NVRTC", archs=(), library="/cuda/lib/libnvrtc.so.13", include="/cuda/include", version="13.0.88"
         ),
     }
     found["tilelang"] = lambda setting: SimpleNamespace(version="0.1.15", python="/tl/bin/python", path="/tl/tilelang")
@@ -71,7 +75,7 @@ def _torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_the_doctor_says_what_sources_for_pytorch_lack(capsys, tmp_path, monkeypatch):
     (tmp_path / "cuda/include/cusparse.h").unlink()
-    assert doctor(toolchain(nvcc=lambda *given: SimpleNamespace(path=f"{tmp_path}/cuda/bin/nvcc", version="13"))) == 0
+    assert doctor(toolchain(nvcc=lambda *given: nvcc_at(f"{tmp_path}/cuda/bin/nvcc"))) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("torch")]
     lacking = "cusparse.h (pip install nvidia-cusparse); "
     assert line.startswith(f"torch: 2.13.0; sources that include ATen/cuda/CUDAContext.h lack {lacking}")
@@ -84,7 +88,7 @@ def test_the_doctor_names_every_tool_and_ends_with_0_if_all_that_is_needed_is_th
     nvcc = f"{tmp_path}/cuda/bin/nvcc"
     program(tmp_path / "uv", "uv 0.13.9 (x86_64)")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert doctor(toolchain(nvcc=lambda *given: SimpleNamespace(path=nvcc, version="13.0.88"))) == 0
+    assert doctor(toolchain(nvcc=lambda *given: nvcc_at(nvcc))) == 0
     assert capsys.readouterr().out.splitlines() == [
         "tvm: 0.27.0",
         "tvm-ffi: 0.1.15",
@@ -111,6 +115,12 @@ def test_the_doctor_says_whether_uv_knows_wheel_variants(capsys, tmp_path, monke
         assert doctor(toolchain()) == 0
         assert f"uv: {said}; only machines that install wheel variants need it" in capsys.readouterr().out
         program(tmp_path / "uv", "uv 0.13.5")
+
+
+def test_the_doctor_warns_of_an_nvcc_that_is_known_to_compile_wrong_code(capsys):
+    assert doctor(toolchain(nvcc=lambda *given: nvcc_at("nvcc", "sm_90", "sm_100", "sm_100a"))) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
+    assert line.startswith("  warning: nvcc 13.0.88 is known to compile wrong code for sm_100: ")
 
 
 def test_the_doctor_finds_no_triton_where_the_setting_names_none_though_there_is_one_here(

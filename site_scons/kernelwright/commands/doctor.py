@@ -15,6 +15,9 @@ from ..core.errors import KernelwrightError, ToolchainError, Where
 from ..frontends.tilelang import program as tilelang_program
 from ..frontends.triton import program as triton_program
 from ..toolchain.ask import answer
+from ..toolchain.miscompiles import warnings
+from ..toolchain.nvcc import Nvcc
+from ..toolchain.nvrtc import Nvrtc
 from ..toolchain.probe import Toolchain
 from ..toolchain.pytorch import NEED as PYTORCH
 from ..toolchain.pytorch import find_torch, lacking_headers
@@ -46,7 +49,7 @@ def doctor(toolchain: Toolchain) -> int:
         "host compiler": lambda: toolchain.host_compiler("").version,
         "cross compiler": lambda: toolchain.cross_compiler(OTHER, "", "").version,
         "nvcc": lambda: _found_nvcc(toolchain),
-        "nvrtc": lambda: "{0.version} at {0.library}".format(toolchain.nvrtc()),
+        "nvrtc": lambda: _found_cuda((nvrtc := toolchain.nvrtc()), nvrtc.library),
         "torch": lambda: _found_torch(toolchain),
         "tilelang": lambda: "{0.version} at {0.python}".format(found_tilelang(toolchain)),
         "triton": lambda: found_triton(toolchain),
@@ -68,11 +71,11 @@ def doctor(toolchain: Toolchain) -> int:
 
 
 def _found_nvcc(toolchain: Toolchain) -> str:
-    """nvcc's version and path, if it compiles."""
+    """nvcc's version and path, and what is known of it, if it compiles."""
     compiler = toolchain.host_compiler("")
     nvcc = toolchain.nvcc("", compiler)
     toolchain.nvcc_programs(nvcc, compiler)
-    return f"{nvcc.version} at {nvcc.path}"
+    return _found_cuda(nvcc, nvcc.path)
 
 
 def _found_uv() -> str:
@@ -88,6 +91,13 @@ def _found_uv() -> str:
     if found is None or tuple(map(int, found.groups())) < FIRST_UV:
         raise ToolchainError(f"the one at {path} does not know wheel variants", where, OPTIONAL["uv"])
     return f"{found[0].removeprefix('uv ')} at {path}"
+
+
+def _found_cuda(compiler: Nvcc | Nvrtc, place: str) -> str:
+    """Version and place of a CUDA compiler, and a line for each public report of wrong code that it makes."""
+    plain = [arch for arch in compiler.archs if arch[:3] == "sm_" and arch[-1].isdigit()]
+    known = warnings(compiler.name, compiler.version, plain)
+    return "".join([f"{compiler.version} at {place}", *(f"\n  warning: {line}" for line in known)])
 
 
 def _found_torch(toolchain: Toolchain) -> str:

@@ -31,6 +31,7 @@ from ..stages.execution import attempt
 from ..stages.package import images_in, named_backends
 from ..stages.stage import IR, Stage
 from ..stages.tools import Tools, find_tools
+from ..toolchain.miscompiles import warnings
 from . import command_line
 from .command_line import is_passive
 from .compat import ActionBase, fail_at_the_end
@@ -266,6 +267,10 @@ class Package:
         chain, start = self.run.toolchain, time.monotonic()
         with self.run.progress.ahead("looking at the tools"):
             tools = find_tools(self.settings, chain)
+        for one in [each.cuda for each in (tools, *tools.others) if each.cuda is not None]:
+            archs = [arch for arch in self.settings.archs_of("cuda") if arch in one.archs]
+            for line in warnings(one.name, one.version, archs):
+                self.run.note_once(f"kernelwright: {line}")
         if chain.probed:
             subject, cpu_seconds = ", ".join(chain.probed), sum(chain.probed.values())
             self.run.trace.span("PROBE", subject, start, time.monotonic(), cpu_seconds=cpu_seconds)
