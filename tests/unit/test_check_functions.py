@@ -79,6 +79,7 @@ def test_what_is_left_of_a_kernel_of_the_library_is_python(path: Path) -> None:
 SELF = {
     "opens it": "open(__file__).read()",
     "asks for its size": "import os; os.stat(__file__)",
+    "has it read": "import subprocess; subprocess.run(['cat', __file__], capture_output=True)",
     "executes it again": (
         "import importlib.util as u; s = u.spec_from_file_location('z', __file__); "
         "s.loader.exec_module(u.module_from_spec(s)) if __name__ != 'z' else None"
@@ -97,6 +98,17 @@ def test_a_file_that_looks_into_itself_depends_on_all_of_it(pool_project: Projec
         path.write_text(path.read_text().partition("\n@" + name)[0] + text)
         seen.append(pool_project.discover(file)["lowered"])
     assert seen[0] != seen[1]
+
+
+def test_a_file_that_declares_to_read_itself_depends_on_all_of_it(pool_project: Project) -> None:
+    file = pool_project.empty("declares")
+    path = pool_project.folder / file
+    plain = path.read_text() + REFERENCE.replace("@k", "@declares")
+    assert "@kernel\n" in plain
+    for text, is_whole in ((plain, False), (plain.replace("@kernel\n", "@kernel(reads=['decl*.py'])\n"), True)):
+        path.write_text(text)
+        found = pool_project.discover(file)
+        assert (found["lowered"] == found["dependencies"][file]) == is_whole
 
 
 def test_a_definition_that_looks_into_its_file_when_it_is_called_depends_on_all_of_it(pool_project: Project) -> None:

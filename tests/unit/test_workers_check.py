@@ -172,6 +172,12 @@ def test_what_the_reference_reads_when_it_is_called_is_a_dependency(project: Pro
     assert {"kernels/scale.py", "kernels/factors.py"} <= set(check(project, more).dependencies)
 
 
+def test_a_reference_may_call_that_of_another_kernel(project: Project) -> None:
+    other = "@kernel\ndef other():\n    return None\n" + REFERENCE.replace("scale", "other")
+    calls = "@scale.reference\ndef _(alpha, x):\n    return other.reference_function(alpha, x)\n"
+    check(project, f"from kernelwright import kernel\n{other}{calls}")
+
+
 def test_what_a_reference_changes_is_not_in_what_is_lowered_later(project: Project) -> None:
     more = REFERENCE.replace("return x", "FACTORS[0] = 3.0\n    return x") + "FACTORS = [2.0]\n"
     check(project, more)

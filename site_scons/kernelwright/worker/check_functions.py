@@ -9,11 +9,12 @@ from __future__ import annotations
 import ast
 import contextlib
 import linecache
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from importlib.util import decode_source
-from types import CodeType
-from typing import Any
+from types import CodeType, FunctionType
+
+from ..define.kernel import Kernel
 
 DECORATORS = ("reference", "inputs")
 """The decorators of such functions: ``@saxpy.reference``."""
@@ -43,19 +44,26 @@ class CheckFunctions:
         return {(one.co_name, one.co_firstlineno): one for one in code.co_consts if isinstance(one, CodeType)}
 
     @contextlib.contextmanager
-    def with_body(self, function: Callable[..., Any] | None) -> Iterator[None]:
-        """Give a function its body, and error messages the lines of the file, in this block."""
-        code: CodeType | None = getattr(function, "__code__", None)
-        if self.text is None or function is None or code is None or code.co_filename != self._path:
+    def with_bodies(self, kernels: Iterable[Kernel]) -> Iterator[None]:
+        """Give the functions of kernels their bodies, and error messages the lines of the file, in this block.
+
+        It is all of them, because a function of one kernel may call that of another.
+        """
+        functions = [one for kernel in kernels for one in (kernel.reference_function, kernel.inputs_function)]
+        codes = {one: one.__code__ for one in functions if isinstance(one, FunctionType)}
+        codes = {one: code for one, code in codes.items() if code.co_filename == self._path}
+        if self.text is None or not codes:
             yield
             return
         lines, whole = linecache.cache[self._path], decode_source(self._content).splitlines(keepends=True)
-        function.__code__ = self._bodies.get((code.co_name, code.co_firstlineno), code)
+        for function, code in codes.items():
+            function.__code__ = self._bodies.get((code.co_name, code.co_firstlineno), code)
         linecache.cache[self._path] = (len(self._content), None, whole, self._path)
         try:
             yield
         finally:
-            function.__code__ = code
+            for function, code in codes.items():
+                function.__code__ = code
             linecache.cache[self._path] = lines
 
 

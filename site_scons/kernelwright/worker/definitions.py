@@ -35,6 +35,7 @@ from ..define.configs import Variant
 from ..define.kernel import Kernel, Kernels
 from ..processes.protocol import CheckRequest, LowerRequest, SourcesRequest
 from ..processes.serving import SpentError
+from .check_functions import DECORATORS
 from .environment import Variables
 from .reads import Reads
 from .watch import Watch, text_of
@@ -72,9 +73,14 @@ class Uses:
     def lowered(self) -> str:
         """The digest of what lowerings depend on of the definition file: all but what only checks execute."""
         functions = self._watch.recorder.functions
-        if self._reads.reads_itself or functions is None or functions.text is None:
+        if self._may_read_itself or functions is None or functions.text is None:
             return self._reads.files[self._file]
         return hashlib.sha256(functions.text.encode()).hexdigest()
+
+    @property
+    def _may_read_itself(self) -> bool:
+        """Whether it looks into its own file, or does what nobody sees: a process that it starts may look into it."""
+        return self._reads.reads_itself or bool(self._reads.outside)
 
     @property
     def recorded(self) -> dict[str, str]:
@@ -109,7 +115,7 @@ class Uses:
             made: contents of the files that were made from it; see :meth:`places_in`.
         """
         shareable = {} if self.is_shareable else {OUTSIDE: ""}
-        whole = {whole_name(self._file): self.files[self._file]} if self._reads.reads_itself else {}
+        whole = {whole_name(self._file): self.files[self._file]} if self._may_read_itself else {}
         return {**self.files, **self.surroundings, **shareable, **whole, **self.places_in(made)}
 
     def places_in(self, made: Iterable[bytes]) -> dict[str, str]:
@@ -217,10 +223,10 @@ class Definition:
         subject, where = f"the {what} of {kernel.name}", self._where(kernel)
         self.reads.findings.clear()
         self.reads.by_tool = by_tool
-        of_check = {"reference": kernel.reference_function, "inputs": kernel.inputs_function}.get(what)
-        self.has_checked = self.has_checked or of_check is not None
-        functions = self._watch.recorder.functions
-        with self._watch.recording(self.reads), functions.with_body(of_check) if functions else nullcontext():
+        is_of_check, functions = what in DECORATORS, self._watch.recorder.functions
+        self.has_checked = self.has_checked or is_of_check
+        bodies = functions.with_bodies(self.kernels) if functions and is_of_check else nullcontext()
+        with self._watch.recording(self.reads), bodies:
             result = self._guarded(subject, where, function)
         self._require_declared(subject, where)
         return result

@@ -142,7 +142,7 @@ class ReadRecorder:
                 reads.files[name] = present_digest(self._root, name)
 
     def note_content(self, reads: Reads, name: str) -> None:
-        """Note a file that is looked into, and not imported."""
+        """Note a file that is looked into, or may be, and not imported."""
         reads.reads_itself = reads.reads_itself or name == self.own
         self.note(reads, name)
 
@@ -180,7 +180,7 @@ class ReadRecorder:
                 matches = pattern_files(self._root, *((".", parts) if parts[0] else ("/", parts[1:])))
                 names = [self._canonical(name) for name in matches]
                 for name in names:
-                    self.note(reads, name)
+                    self.note_content(reads, name)
                 reads.declared.update(names)
 
     def _canonical(self, name: str) -> str:
