@@ -310,19 +310,22 @@ static char *describe(const unsigned char *code) {
 /* The sizes of a function's parameters: a cubin has a section of attributes for each function. An attribute has a
  * format, a kind and a number of two bytes, which in format 4 says how many bytes follow. Those of kind 0x17 are
  * parameters: four bytes that say nothing here, two each for their number and their place, and in the upper 14 of 32 bits
- * their size (that is how cuobjdump --dump-elf prints them as KPARAM_INFO). */
+ * their size (that is how cuobjdump --dump-elf prints them as KPARAM_INFO). tileiras' code with tensor maps has kind 0x45
+ * in its place, with the size in the lower 16 bits. */
 static void read_sizes(const unsigned char *cubin, const char *function, uint16_t *sizes) {
   const Elf64_Ehdr *header = (const Elf64_Ehdr *)cubin;
   const Elf64_Shdr *sections = (const Elf64_Shdr *)(cubin + header->e_shoff);
   const char *names = (const char *)cubin + sections[header->e_shstrndx].sh_offset;
-  char wanted[160];
+  char wanted[1024]; /* names that cuTile makes are long */
   snprintf(wanted, sizeof wanted, ".nv.info.%s", function);
   for (int i = 0; i < header->e_shnum; ++i) {
     if (strcmp(names + sections[i].sh_name, wanted)) continue;
     const unsigned char *at = cubin + sections[i].sh_offset, *end = at + sections[i].sh_size;
-    for (; at < end; at += 4 + (at[0] == 4 ? at[2] + 256 * at[3] : 0))
-      if (at[0] == 4 && at[1] == 0x17 && at[8] + 256 * at[9] < 512)
-        sizes[at[8] + 256 * at[9]] = (uint16_t)(*(const uint32_t *)(at + 12) >> 18);
+    for (; at < end; at += 4 + (at[0] == 4 ? at[2] + 256 * at[3] : 0)) {
+      if (at[0] != 4 || (at[1] != 0x17 && at[1] != 0x45) || at[8] + 256 * at[9] >= 512) continue;
+      const uint32_t last = *(const uint32_t *)(at + 12);
+      sizes[at[8] + 256 * at[9]] = (uint16_t)(at[1] == 0x17 ? last >> 18 : last & 0xffff);
+    }
   }
 }
 
@@ -769,3 +772,45 @@ int cuFuncSetCacheConfig(kernel *own, int config) { return (void)own, (void)conf
 int cuCtxSetLimit(int limit, size_t value) { return (void)limit, (void)value, 0; }
 
 int cuCtxGetLimit(size_t *value, int limit) { return (void)limit, *value = 0, 0; }
+
+/* ---- what cuTile's own launcher asks for besides ---- */
+
+int cuLaunchKernel(kernel *own, unsigned int x, unsigned int y, unsigned int z, unsigned int block_x,
+                   unsigned int block_y, unsigned int block_z, unsigned int shared, void *stream, void **parameters,
+                   void **extra) {
+  const launch_config config = {{x, y, z}, {block_x, block_y, block_z}, shared, stream, NULL, 0};
+  return cuLaunchKernelEx(&config, own, parameters, extra);
+}
+
+/* One context for each device, so its number is that of the device. */
+int cuCtxGetId(int *context, unsigned long long *id) {
+  if (!context && !depth) return 201;
+  *id = (unsigned long long)*(context ? context : current[depth - 1]) + 1;
+  return 0;
+}
+
+int cuStreamGetId(void *stream, unsigned long long *id) { return *id = (uintptr_t)stream, 0; }
+
+/* It wants to find these, and a launch needs none of them. */
+#define UNUSED(name) \
+  int name(void) { return 801; }
+UNUSED(cuEventQuery)
+UNUSED(cuMemAllocHost)
+UNUSED(cuMemFreeHost)
+UNUSED(cuMemGetAddressRange)
+UNUSED(cuIpcGetMemHandle)
+UNUSED(cuIpcOpenMemHandle)
+UNUSED(cuIpcCloseMemHandle)
+UNUSED(cuMemcpyHtoDAsync)
+UNUSED(cuStreamCreate)
+UNUSED(cuStreamDestroy)
+UNUSED(cuGraphCreate)
+UNUSED(cuGraphDestroy)
+UNUSED(cuGraphAddEventRecordNode)
+UNUSED(cuGraphAddKernelNode)
+UNUSED(cuGraphAddMemsetNode)
+UNUSED(cuGraphAddMemAllocNode)
+UNUSED(cuGraphAddMemFreeNode)
+UNUSED(cuGraphInstantiateWithFlags)
+UNUSED(cuGraphExecDestroy)
+UNUSED(cuGraphLaunch)

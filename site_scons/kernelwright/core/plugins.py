@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from .errors import ToolchainError, Where
@@ -67,15 +68,22 @@ def find(kind: str, name: str, base: type) -> Any:
     return None
 
 
+def folders_of(plugin: Any) -> list[Path]:
+    """The folders of the modules of a plug-in; none if it is a single file."""
+    return [Path(folder) for folder in getattr(_top_module(plugin), "__path__", ())]
+
+
+def _top_module(plugin: Any) -> ModuleType:
+    return sys.modules[type(plugin).__module__.partition(".")[0]]
+
+
 def content_of(plugin: Any) -> list[str]:
     """Digests of a plug-in's own files and of the distributions that it needs: what may decide what it makes.
 
     The files themselves are read, because the record of an editable install does not list them.
     """
-    top = sys.modules[type(plugin).__module__.partition(".")[0]]
-    folders = [Path(folder) for folder in getattr(top, "__path__", ())]
-    files = [(path, path.relative_to(folder).as_posix()) for folder in folders for path in folder.rglob("*")]
-    files = files or [(Path(str(top.__file__)), "")]
+    files = [(p, p.relative_to(folder).as_posix()) for folder in folders_of(plugin) for p in folder.rglob("*")]
+    files = files or [(Path(str(_top_module(plugin).__file__)), "")]
     own = [
         f"{name} {sha256_of(path)}"
         for path, name in sorted(files)

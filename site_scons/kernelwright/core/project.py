@@ -46,6 +46,12 @@ class Project:
         folders = {OWN_PACKAGE, *(prefix + os.sep for prefix in (sys.prefix, sys.exec_prefix, sys.base_prefix))}
         self._foreign = tuple(folder for folder in folders if any(_is_below(folder, top) for top in tops))
 
+    def leave_out(self, folders: Iterable[Path]) -> None:
+        """Count no file in some folders as the user's from now on, wherever they are: a plug-in has them."""
+        self._foreign = (*self._foreign, *(_with_slash(str(folder)) for folder in folders))
+        self._names.clear()
+        self._users.clear()
+
     def relative(self, path: str) -> str | None:
         """The name of a project file relative to the root (``.``), with forward slashes; None for any other file."""
         if path.startswith("<"):

@@ -82,6 +82,13 @@ def _check_cross_compilers(items: tuple[str, ...], where: Where) -> None:
             raise SettingsError(message, where, "name one for each family of CPUs")
 
 
+def _check_plugin_pythons(items: tuple[str, ...], where: Where) -> None:
+    names = [item.partition("=")[0] for item in items if all(item.partition("="))]
+    if len({*names}) != len(items):
+        message = f"plugin_pythons is {shown(list(items))}, expected <front end>=<interpreter>, once for each front end"
+        raise SettingsError(message, where, "write for example cutile=cutile/bin/python")
+
+
 def _check_cuda(toolkits: tuple[str, ...], where: Where) -> None:
     releases: dict[str, str] = {}
     for toolkit in toolkits:
@@ -203,6 +210,13 @@ class Settings:
     triton_python: str = _aside(
         TEXT, "", "Python interpreter of an environment with Triton, a path or a name; empty: Triton is beside TVM"
     )
+    plugin_pythons: tuple[str, ...] = _aside(
+        NAMES,
+        (),
+        "Python interpreters of environments with the compilers of plug-ins, such as cutile=cutile/bin/python; a "
+        "compiler that is not named is beside TVM",
+        check=_check_plugin_pythons,
+    )
     glibc: str = _setting(
         TEXT, "2.28", "oldest glibc that libraries run with; empty: that of the machine that builds", check=_check_glibc
     )
@@ -258,6 +272,10 @@ class Settings:
         LIMIT, None, "registers per thread that a device function may use; empty: no limit"
     )
     max_spills: int | None = _setting(LIMIT, None, "bytes that a device function may spill; empty: no limit")
+
+    def python_of(self, plugin: str) -> str:
+        """The interpreter of the environment that a plug-in has for its compiler; empty: the compiler is beside TVM."""
+        return dict(item.split("=", 1) for item in self.plugin_pythons).get(plugin, "")
 
     def archs_of(self, target: str) -> tuple[str, ...]:
         """The archs of one target, in the order given."""

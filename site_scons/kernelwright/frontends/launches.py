@@ -42,6 +42,7 @@ class DeclaredLaunch:
         cooperative, dependent: flags of the launch.
         structures: those that the parameters are put together to.
         memories: workspaces by the names that ``Given`` and tensor maps have for them.
+        least: parameter -> the least number that it may get, if that is not the least of its dtype.
     """
 
     function: str
@@ -52,6 +53,7 @@ class DeclaredLaunch:
     dependent: bool = False
     structures: Sequence[Structure] = ()
     memories: Mapping[str, Workspace] = field(default_factory=dict)
+    least: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def mapped(self) -> dict[str, EncodedMap]:

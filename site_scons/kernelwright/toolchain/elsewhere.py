@@ -45,14 +45,16 @@ class Parts:
     Arguments:
         distributions: as their folders have them, itself first.
         headers: the folder of headers whose contents count even where they are not what pip has recorded.
+        modules: the folder of its modules; empty: it has the name of the distribution.
     """
 
     distributions: tuple[str, ...]
     headers: str = ""
+    modules: str = ""
 
     def folder(self, records: Sequence[Path]) -> Path:
         """The folder of its modules, of which there is a record."""
-        return records[0].parent.parent / self.distributions[0]
+        return records[0].parent.parent / (self.modules or self.distributions[0])
 
     def files(self, records: Sequence[Path]) -> list[Path]:
         """Its records and its own headers."""
@@ -78,7 +80,7 @@ def find_elsewhere(setting: str, parts: Parts) -> tuple[str, list[Path]]:
     python = os.path.abspath(python)  # noqa: PTH100 (links stay: one is how Python finds its environment)
     names = parts.distributions
     for site in sorted(Path(python).parent.parent.glob("lib/python3.*/site-packages")):
-        if (site / names[0]).is_dir():
+        if (site / (parts.modules or names[0])).is_dir():
             return python, [record for name in names for record in sorted(site.glob(f"{name}-*.dist-info/RECORD"))]
     return python, []
 

@@ -209,7 +209,7 @@ class Toolchain:
         """
         from .elsewhere import TILELANG
 
-        return self._elsewhere(setting, TILELANG)
+        return self.elsewhere(setting, TILELANG)
 
     def triton(self, setting: str) -> Distribution | Elsewhere:
         """Triton in the environment of an interpreter, or in this one if the setting is empty.
@@ -225,14 +225,19 @@ class Toolchain:
         from .ask import identity
         from .elsewhere import TRITON
 
-        found = self._elsewhere(setting, TRITON)
+        found = self.elsewhere(setting, TRITON)
         if here.version == "absent":
             return found
         versions = [version for version in dict.fromkeys((found.version, here.version)) if version != "absent"]
         both = identity([[found.identity, here.identity]])
         return replace(found, version=" and ".join(versions), identity=both)
 
-    def _elsewhere(self, setting: str, parts: Parts) -> Elsewhere:
+    def elsewhere(self, setting: str, parts: Parts) -> Elsewhere:
+        """The compiler of a front end in another environment; its version is "absent" where there is none.
+
+        Arguments:
+            setting, parts: as :func:`find_elsewhere` has them.
+        """
         # Imported here, because few builds use it.
         from .elsewhere import ABSENT, Elsewhere, find_elsewhere, probe_elsewhere
 

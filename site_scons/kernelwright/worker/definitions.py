@@ -26,6 +26,7 @@ from types import ModuleType
 from typing import TypeVar
 
 from .. import frontends
+from ..core import plugins
 from ..core.dependencies import is_portable, present_digest, whole_name
 from ..core.errors import DefinitionError, EditedError, KernelwrightError, Where
 from ..core.need import metadata_name
@@ -264,6 +265,7 @@ class Definition:
                 if not need.is_installed:
                     raise DefinitionError(f"definitions in {front_end.name} need {need.name}", where, need.install)
             self._guarded(f"the front end {front_end.name!r}", where, front_end.load)
+            self._project.leave_out(plugins.folders_of(front_end))
             self.uses.needed.update(
                 map(metadata_name, [front_end.distribution, *(need.name for need in front_end.needs)])
             )
