@@ -612,6 +612,13 @@ def test_a_size_that_is_arithmetic_of_one_name_tells_it(process: Process) -> Non
     assert [line.split()[3:] for line in process.parameters()] == [["4", "8"], ["1", "2"], ["1", "2"]]
 
 
+def test_a_name_that_no_size_is_by_itself_has_multiples_and_strides(process: Process) -> None:
+    process.run("assert made.kernel('ends')(on_cuda((2, 17), strides=(32, 1))).shape == (24,)", parameters="ppi")
+    assert [line.split()[3] for line in process.calls("launch")] == ["2"] and process.parameters()[0].split()[-1] == "8"
+    said = process.refusal("made.kernel('ends')(on_cuda((2, 13), strides=(24, 1)))")
+    assert "multiple of 4" in said and "__times_" not in said
+
+
 @pytest.mark.parametrize(
     ("shapes", "said"),
     [

@@ -301,6 +301,9 @@ def kernels() -> dict[str, Kernel]:
     both = {"x": Tensor("float32", "n", "2 * d + 1"), "w": Tensor("float32", "2*d+1"), "y": Tensor("float32", "n", "d")}
     gated = declared("gated_kernel", "n * d", {**both, "d": Size("d"), "twice": Size("2 * d", dtype="int64")})
     made["gated"] = Kernel([Variant.of("gated", gated, outputs=["y"])])
+    x_of_ends = Tensor("float32", "n", "2 * d + 1", strides=("4 * d", 1), multiples={"d": 4})
+    ends = declared("ends_kernel", "d // 4", {"x": x_of_ends, "y": Tensor("float32", "3 * d"), "d": Size("d")})
+    made["ends"] = Kernel([Variant.of("ends", ends, outputs=["y"])])
     other = declared("other_kernel", 1, {"x": Tensor("float16", "n"), **kinds})
     numbers_of = {"default": declared("numbers_kernel", 1, {"x": x, **kinds}), "other": other}
     made["numbers"] = Kernel([Variant.of("numbers", launch, slug=slug) for slug, launch in numbers_of.items()])

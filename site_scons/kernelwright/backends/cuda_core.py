@@ -300,6 +300,9 @@ class _Writer:
             for axis, size in enumerate(argument.shape):
                 if size == symbol:
                     return f"{self.names[argument.name]}.shape[{axis}]"
+        if (place := self._unit.symbol_places().get(symbol)) is not None:
+            size = f"{self.names[self._unit.arguments[place.argument].name]}.shape[{place.axis}]"
+            return f"({size} - {place.plus}) // {place.times}"
         text = f"the size {symbol!r} is not the size of an argument by itself, so it cannot be known"
         raise KernelwrightError(text, self._unit.where, REMEDY)
 

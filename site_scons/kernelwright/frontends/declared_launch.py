@@ -97,10 +97,13 @@ def _with_text(argument: Argument, value: Tensor | Scalar, lines: Collection[str
     """An argument with sizes as they are declared, where host code computes their names of another size."""
     if isinstance(value, Scalar) or not argument.text or not lines:
         return argument
-    sizes = zip(argument.text, value.shape, strict=True)
-    computed = (isinstance(size, str) and any(name in lines for name in names_in(size)) for size in value.shape)
-    texts = [plain_text(str(own)) if is_one else text for is_one, (text, own) in zip(computed, sizes, strict=True)]
-    return replace(argument, text=tuple(texts))
+
+    def texts(of_host: tuple[int | str, ...], own: tuple[int | str, ...]) -> tuple[int | str, ...]:
+        computed = (isinstance(size, str) and any(name in lines for name in names_in(size)) for size in own)
+        return tuple(plain_text(str(s)) if is_one else t for is_one, t, s in zip(computed, of_host, own, strict=True))
+
+    strides = declared_strides({argument.name: value})[argument.name] if argument.stride_text else ()
+    return replace(argument, text=texts(argument.text, value.shape), stride_text=texts(argument.stride_text, strides))
 
 
 def _declared(argument: Argument, value: Tensor | Scalar, least: int, where: Where) -> Argument:

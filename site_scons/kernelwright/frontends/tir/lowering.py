@@ -23,7 +23,7 @@ from ...core.arch import CPU_LEVELS, llvm_target, real_arch
 from ...core.errors import DefinitionError, KernelwrightError, LoweringError
 from ...core.files import pretty_json
 from ...runtime.dtype import passed_as
-from ...runtime.size import stride_of
+from ...runtime.size import Line, stride_of
 from ..launch_limits import require_within_limits
 from ..raised import MAX_MESSAGE, first_line
 from ..unit import LoweredKernel, Unit, returned_in
@@ -32,7 +32,7 @@ from .launch import launches_of
 from .passes import pass_context
 from .pipeline import passes_for, require_one_order
 from .schedule import AS_WRITTEN, BLOCK, candidates, has_blocks, is_bound_to_threads
-from .signature import Argument, arguments_of, require_written, stride_symbols_of, symbols_of, with_alignments
+from .signature import Argument, arguments_of, require_written, stride_symbols_of, symbols_of, told_by, with_alignments
 from .tensor_maps import in_plain_memory, is_pointer, with_type
 
 PACKED_CALL = 1
@@ -416,10 +416,11 @@ def assumed(function: tirx.PrimFunc, multiples: Mapping[str, int], unit: Unit) -
     Raises:
         DefinitionError: a symbol is not a size of an input, where callers' arrays could be compared with it.
     """
-    pairs = [(_symbol(function, name, unit), number) for name, number in multiples.items()]
+    pairs = [(*_symbol(function, name, unit), number) for name, number in multiples.items()]
 
     def replaced(variable: Any) -> Any:
-        return next((_rounded(symbol, number) for symbol, number in pairs if variable.same_as(symbol)), variable)
+        found = (_rounded(symbol, told, number) for symbol, told, number in pairs if variable.same_as(symbol))
+        return next(found, variable)
 
     body = tvm_ffi.structural_map(function.body, (tvm.ir.Var, replaced))
     return tirx.PrimFunc(function.params, body, function.ret_type, function.attrs, function.span)
@@ -427,31 +428,39 @@ def assumed(function: tirx.PrimFunc, multiples: Mapping[str, int], unit: Unit) -
 
 def asserted(function: tirx.PrimFunc, multiples: Mapping[str, int], unit: Unit) -> tirx.PrimFunc:
     """The scheduled function with an assertion in front for each size, which its host code makes before it launches."""
-    checks = [_check(_symbol(function, name, unit), name, number, unit) for name, number in multiples.items()]
+    checks = [_check(*_symbol(function, name, unit), number, unit) for name, number in multiples.items()]
     body = tirx.SeqStmt([*checks, function.body])
     return tirx.PrimFunc(function.params, body, function.ret_type, function.attrs, function.span)
 
 
-def _check(symbol: Any, name: str, number: int, unit: Unit) -> tirx.AssertStmt:
+def _check(symbol: Any, told: Line, number: int, unit: Unit) -> tirx.AssertStmt:
+    name = str(told.name)
     what, remedy = f"size {name}", f"pass arrays of such sizes, or list 1 for {name} in divisible"
     if (stride := stride_of(name)) != name:
         what = re.sub(r'Stride."(.*)", (\d+).', r"stride of \1 in dimension \2", stride)
         remedy = "pass an array of such a stride"
     message = f"kernel '{unit.kernel}': the {what} is not a multiple of {number}\n  remedy: {remedy}"
-    passes = tirx.EQ(tirx.FloorMod(symbol, _number(symbol, number)), _number(symbol, 0))
+    rest = tirx.FloorMod(_less(symbol, told.plus), _number(symbol, told.times * number))
+    passes = tirx.EQ(rest, _number(symbol, 0))
     # TVM 0.27 documents another order of these arguments.
     return tirx.AssertStmt(passes, tvm.ir.StringImm("ValueError"), [tvm.ir.StringImm(message)])
 
 
-def _rounded(symbol: Any, number: int) -> Any:
-    return tirx.FloorDiv(symbol, _number(symbol, number)) * _number(symbol, number)
+def _rounded(symbol: Any, told: Line, number: int) -> Any:
+    step = _number(symbol, told.times * number)
+    return _less(tirx.FloorDiv(_less(symbol, told.plus), step) * step, -told.plus)
+
+
+def _less(size: Any, plus: int) -> Any:
+    return size - _number(size, plus) if plus else size
 
 
 def _number(symbol: Any, value: int) -> Any:
     return tirx.IntImm(symbol.ty.dtype, value)
 
 
-def _symbol(function: tirx.PrimFunc, name: str, unit: Unit) -> Any:
+def _symbol(function: tirx.PrimFunc, name: str, unit: Unit) -> tuple[Any, Line]:
+    """The variable that tells a symbol, and how."""
     sizes: list[Any] = []
     outputs = unit.named([str(parameter.name) for parameter in function.params])
     for parameter in function.params:
@@ -459,13 +468,13 @@ def _symbol(function: tirx.PrimFunc, name: str, unit: Unit) -> Any:
             sizes += [size for size in (*parameter.shape, *parameter.strides) if isinstance(size, tvm.ir.Var)]
         elif isinstance(parameter.ty, tvm.ir.PrimType) and "int" in str(parameter.ty.dtype):
             sizes.append(parameter)
-    symbol = next((size for size in sizes if str(size.name) == name), None)
-    if symbol is None:
-        names = ", ".join(dict.fromkeys(stride_of(str(size.name)) for size in sizes)) or "there are none"
+    telling = {told.name: (size, told) for size in reversed(sizes) for told in [told_by(size)]}
+    if name not in telling:
+        names = ", ".join(dict.fromkeys(stride_of(str(told_by(size).name)) for size in sizes)) or "there are none"
         message = f"divisible names {name!r}, which is no size, stride or integer of an input (those are: {names})"
         remedy = "name a variable that is a whole dimension or stride of an input, or an integer argument"
         if stride_of(name) != name:  # a descriptor names it
             message = f"{stride_of(name)} has to be a multiple of a number, and no input tells it"
             remedy = "declare the output without strides; or take it out of outputs and give it written=True"
         raise DefinitionError(message, unit.where, remedy)
-    return symbol
+    return telling[name]

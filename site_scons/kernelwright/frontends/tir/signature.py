@@ -159,9 +159,16 @@ def line_variable(name: str, told: Line) -> str:
     return f"{name}__times_{told.times}_{'minus' if told.plus < 0 else 'plus'}_{abs(told.plus)}"
 
 
-def _symbol(variable: Any) -> str:
+def told_by(variable: Any) -> Line:
+    """What a variable of a size tells: most tell their own names."""
     found = _LINE.fullmatch(str(variable.name))
-    return found[1] if found else str(variable.name)
+    if not found:
+        return Line(str(variable.name), 1, 0)
+    return Line(found[1], int(found[2]), int(found[4]) * (-1 if found[3] == "minus" else 1))
+
+
+def _symbol(variable: Any) -> str:
+    return str(told_by(variable).name)
 
 
 def variables_of(sizes: Iterable[Any]) -> list[Any]:
