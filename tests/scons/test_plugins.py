@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.plugin import SETTINGS, TWICE, distribute, put, scons, with_plugin
-from support.project import ADD, Project
+from support.plugin import SETTINGS, TWICE, distribute, put, python_of, scons, with_plugin
+from support.project import ADD, ROOT, Project
 
 
 def project_in(folder: Path) -> Project:
@@ -71,6 +71,30 @@ def test_a_plug_in_that_cannot_be_used_is_an_error_at_the_kernel_and_disturbs_no
         shutil.rmtree(info)
     said = scons(python, project).stdout
     assert "frontend is 'acme'" in said and "or install what has another" in said
+
+
+SESSION = """
+import sys; sys.path.insert(0, {tests!r})
+import numpy as np, kernelwright
+from pathlib import Path
+from support.plugin import put
+
+def call(): print(np.from_dlpack(kernelwright.load("kernels/twice.py").twice(np.ones(2, "float32"))).tolist())
+
+call()
+put(Path({site!r}), "FACTOR = 1.0", "FACTOR = 3.0", "lowering")
+try: call()
+except Exception as error: print(error)
+"""
+
+
+def test_a_plug_in_that_changes_in_a_session_is_an_error_there_and_counts_in_the_next(tmp_path: Path) -> None:
+    python, site = with_plugin(tmp_path)
+    project = project_in(tmp_path)
+    code = SESSION.format(tests=str(ROOT / "tests"), site=str(site))
+    said = [python_of(python, project, code) for _ in range(2)]
+    assert said[0].startswith("[2.0, 2.0]\n") and "remedy: start this process again" in said[0], said
+    assert said[1].count("[6.0, 6.0]") == 2, said
 
 
 @pytest.mark.parametrize("name", ["tir", "cuda"])

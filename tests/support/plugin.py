@@ -115,10 +115,18 @@ def put(site: Path, old: str = "", new: str = "", file: str = "front_end", name:
 
 def scons(python: Path, project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run ``scons`` of an environment in a project."""
+    return _run(python, project, "-m", "SCons", "-Q", *arguments)
+
+
+def python_of(python: Path, project: Project, code: str) -> str:
+    """What a program prints that an environment runs in a project."""
+    return _run(python, project, "-c", code).stdout
+
+
+def _run(python: Path, project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
     variables = {**project.variables(), "PYTHONPATH": ""}
-    command = [str(python), "-m", "SCons", "-Q", *arguments]
     return subprocess.run(
-        command,
+        [str(python), *arguments],
         cwd=project.folder,
         env={**os.environ, **variables},
         stdout=subprocess.PIPE,

@@ -64,6 +64,7 @@ def find(kind: str, name: str, base: type) -> Any:
         for wrong in _wrong(plugin, name, base, point.value):
             raise ToolchainError(f"{subject} {wrong}", WHERE, f"mend {distribution}, or install another version of it")
         plugin.distribution, plugin.version = distribution, point.dist.version if point.dist else ""
+        plugin.content = _content(plugin)
         return plugin
     return None
 
@@ -80,8 +81,18 @@ def _top_module(plugin: Any) -> ModuleType:
 def content_of(plugin: Any) -> list[str]:
     """Digests of a plug-in's own files and of the distributions that it needs: what may decide what it makes.
 
-    The files themselves are read, because the record of an editable install does not list them.
+    Raises:
+        ToolchainError: they have changed since this process imported it. This process and its workers may run what
+            was there before, so a result would count as that of another content.
     """
+    if plugin.content != _content(plugin):
+        message = f"{plugin.distribution}, which has the front end {plugin.name!r}, has changed since it was imported"
+        raise ToolchainError(message, WHERE, "start this process again")
+    return list(plugin.content)
+
+
+def _content(plugin: Any) -> list[str]:
+    """The same, now. The files themselves are read, because the record of an editable install does not list them."""
     files = [(p, p.relative_to(folder).as_posix()) for folder in folders_of(plugin) for p in folder.rglob("*")]
     files = files or [(Path(str(_top_module(plugin).__file__)), "")]
     own = [

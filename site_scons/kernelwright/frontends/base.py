@@ -89,6 +89,9 @@ class FrontEnd:
     version: str = ""
     """The version of that distribution."""
 
+    content: Sequence[str] = ()
+    """Digests of what it consisted of when this process imported it."""
+
     targets: ClassVar[tuple[str, ...]] = ("llvm", "cuda")
     """The targets that its definitions can be built for."""
 
