@@ -97,6 +97,29 @@ def test_a_plug_in_that_changes_in_a_session_is_an_error_there_and_counts_in_the
     assert said[1].count("[6.0, 6.0]") == 2, said
 
 
+INSTALLED = """
+import sys; sys.path.insert(0, {tests!r})
+import numpy as np, kernelwright
+from pathlib import Path
+from support.plugin import distribute
+
+kernel = kernelwright.load("kernels/add_one.py").add_one
+for number in (1, 3):
+    distribute(Path({site!r}), "acme_numbers", {{"acme_numbers.py": f"ONE = float({{number * 1000}})"}})
+    print(np.from_dlpack(kernel(np.zeros((1, 4), "float32")))[0, 0])
+"""
+
+
+def test_a_package_that_is_installed_anew_in_a_session_counts_there_and_in_the_next(tmp_path: Path) -> None:
+    python, site = with_plugin(tmp_path)
+    project = project_in(tmp_path)
+    project.replace("kernels/add_one.py", "+ 1.0", "+ acme_numbers.ONE")
+    project.replace("kernels/add_one.py", "from kernelwright", "import acme_numbers\nfrom kernelwright")
+    for _ in range(2):
+        said = python_of(python, project, INSTALLED.format(tests=str(ROOT / "tests"), site=str(site)))
+        assert said.splitlines() == ["1000.0", "3000.0"], said
+
+
 @pytest.mark.parametrize("name", ["tir", "cuda"])
 def test_a_name_of_ours_is_not_looked_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from kernelwright import frontends

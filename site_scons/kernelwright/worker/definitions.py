@@ -31,7 +31,16 @@ from ..core.dependencies import is_portable, present_digest, whole_name
 from ..core.errors import DefinitionError, EditedError, KernelwrightError, Where
 from ..core.need import metadata_name
 from ..core.project import Project
-from ..core.surroundings import FOLDER, INSTALLED, OUTSIDE, PASSED_ON, VARIABLE, distributions_of, surrounding_digest
+from ..core.surroundings import (
+    FOLDER,
+    INSTALLED,
+    OUTSIDE,
+    PASSED_ON,
+    VARIABLE,
+    distributions_of,
+    installed_record,
+    surrounding_digest,
+)
 from ..define.configs import Variant
 from ..define.kernel import Kernel, Kernels
 from ..processes.protocol import CheckRequest, LowerRequest, SourcesRequest
@@ -62,6 +71,7 @@ class Uses:
         self._before = frozenset(sys.modules)
         self._variables = {name: surrounding_digest(VARIABLE + name) or "" for name in seen}
         self._owners: dict[frozenset[str], list[str] | None] = {}
+        self._installed: dict[str, tuple[tuple[str, int, int, int] | None, str]] = {}
         self.needed: set[str] = set()
         """The distributions of the plug-ins that its kernels are written in, and those that these need."""
 
@@ -95,7 +105,10 @@ class Uses:
         installed = [INSTALLED + name for name in sorted({*(self._distributions() or ()), *self.needed})]
         # The values at the start of the worker count: the definition may have set others since.
         variables = {VARIABLE + name: self._variables.get(name, "") for name in {*asked, *self._reads.absent}}
-        return {**variables, **{name: surrounding_digest(name) or "" for name in installed}}
+        for name in installed:
+            if name not in self._installed:
+                self._installed[name] = _stamp(name), surrounding_digest(name) or ""
+        return {**variables, **{name: self._installed[name][1] for name in installed}}
 
     @property
     def is_shareable(self) -> bool:
@@ -139,9 +152,20 @@ class Uses:
         return [file for file in others if self._watch.installation.is_package_code(file)]
 
     def are_current(self, files: Mapping[str, str]) -> bool:
-        """Whether files still have these digests."""
+        """Whether files still have these digests, and what is installed is what this process has imported of it."""
         root = Path(self._project.root)
-        return all(present_digest(root, name) == digest for name, digest in files.items())
+        is_installed = all(_stamp(name) == stamp for name, (stamp, _) in self._installed.items())
+        return is_installed and all(present_digest(root, name) == digest for name, digest in files.items())
+
+
+def _stamp(name: str) -> tuple[str, int, int, int] | None:
+    """What tells whether a distribution was installed anew: of its record, which lists the digests of its files."""
+    record = installed_record(name.removeprefix(INSTALLED))
+    try:
+        found = record.stat() if record else None
+    except OSError:
+        found = None
+    return (str(record), found.st_mtime_ns, found.st_size, found.st_ino) if found else None
 
 
 class Definition:
