@@ -9,6 +9,13 @@ import pytest
 from support.plugin import SETTINGS, TWICE, distribute, put, python_of, scons, with_plugin
 from support.project import ADD, ROOT, Project
 
+OUTSIDE = """\
+from dataclasses import replace
+        made = super().lower(function_of(returned), unit, progress)
+        return replace(made, files={**made.files, "../outside": b"x"})
+        super().lower"""
+"""A front end that would write beside the folder of its files."""
+
 
 def project_in(folder: Path) -> Project:
     return Project.of(folder / "project", SETTINGS, twice=TWICE, add_one=ADD)
@@ -54,6 +61,12 @@ def test_a_plug_in_that_cannot_be_used_is_an_error_at_the_kernel_and_disturbs_no
         (("from . import Expression", "import nowhere"), ["cannot be imported: ModuleNotFoundError", "'nowhere'"]),
         (('"acme_numbers", "acme-numbers', '"acme_letters", "acme-letters'), ["need acme-letters", "pip install"]),
         (("from . import lowering", "raise ValueError('broken')"), ["the front end 'acme' raised ValueError: broken"]),
+        (
+            ("return super().lower", "return {**locals()} or super().lower"),
+            ["made {'self'", "promises module.tir, signature"],
+        ),
+        (("return super().lower", OUTSIDE), ["'../outside'", "and promises module.tir, signature.json, host.o"]),
+        (("return super().lower", "return undefined, super().lower"), ["the front end 'acme' raised NameError"]),
         (("return super().lower", "import os; os._exit(3); return super().lower"), ["twice/default [lower]"]),
     ]
     for change, texts in cases:

@@ -241,7 +241,7 @@ def test_problems_are_one_line_each_of_bounded_length_and_number(wheels, capsys)
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_new_project_has_its_name_and_that_of_its_package_where_each_belongs(tmp_path, language):
-    folder = make_project(str(tmp_path / "elsewhere/Acme-Kernels.fast"), language)
+    folder = make_project(str(tmp_path / "elsewhere/Acme-Kernels.fast"), LANGUAGES[language])
     assert folder == tmp_path / "elsewhere/Acme-Kernels.fast"
     document = tomllib.loads((folder / "pyproject.toml").read_text())
     assert document["project"]["name"] == "Acme-Kernels.fast"

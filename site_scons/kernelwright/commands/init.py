@@ -1,4 +1,4 @@
-"""``kernelwright init FOLDER``: a new kernel project that can be built, tested and installed at once."""
+"""``kernelwright init FOLDER``: a new kernel project, or a front end, that can be built and tested at once."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from pathlib import Path
 
 from ..core.errors import SettingsError, Where, refused
 from ..define.package_name import BUILD_FOLDERS, TAKEN, is_importable
+from ..frontends import names
 from .command import Command, argument
 
 TEMPLATE = Path(__file__).resolve().parent / "template"
 HIDDEN = {"gitignore": ".gitignore", "github": ".github"}
-"""Names in the template -> in a project; package data leaves hidden files out."""
+"""Names in a template -> in a project; package data leaves hidden files out."""
+
+PACKAGE = "package"
+"""The folder in a template that gets the name of the package."""
 
 NAME = re.compile(r"[A-Za-z0-9]|[A-Za-z0-9][A-Za-z0-9._-]*[A-Za-z0-9]")
 """Names of distributions (https://packaging.python.org/en/latest/specifications/name-normalization/)."""
@@ -27,11 +31,12 @@ class Language:
     """What a new project has for the language of its first kernel.
 
     Arguments:
-        folders: those below the template that the project has besides ``project``.
+        folders: those below the template that the project has.
         extras: what has to be installed of Kernelwright.
         settings: lines of ``[tool.kernelwright]``.
         devices: what its kernels run on.
         set_up: what a shell has to do before the project is built, with ``&&`` at its end.
+        install: what pip installs.
     """
 
     folders: tuple[str, ...]
@@ -39,34 +44,40 @@ class Language:
     settings: str = f'targets = ["cuda"]\narchs = {USUAL_ARCHS}'
     devices: str = "NVIDIA GPUs"
     set_up: str = ""
+    install: str = "'.[test]'"
 
 
 LANGUAGES = {
     "tir": Language(
-        ("tir",),
+        ("project", "tir"),
         settings=f'targets = ["llvm", "cuda"]\narchs = {USUAL_ARCHS} '
         "# and for CPUs like the one that builds: x86-64-v3, or neoverse-n1 on Arm",
         devices="the CPU and for NVIDIA GPUs",
     ),
-    "cuda": Language(("cuda", "gpu")),
-    "triton": Language(("triton", "gpu"), "cuda,triton"),
+    "cuda": Language(("project", "cuda", "gpu")),
+    "triton": Language(("project", "triton", "gpu"), "cuda,triton"),
     "tilelang": Language(
-        ("tilelang", "gpu"),
+        ("project", "tilelang", "gpu"),
         settings='targets = ["cuda"]\narchs = ["sm_80", "sm_90a"]\ntilelang_python = ".venv-tilelang/bin/python"',
         set_up="python3 -m venv .venv-tilelang && .venv-tilelang/bin/pip install tilelang==0.1.15 && ",
     ),
-    "cutedsl": Language(("cutedsl", "gpu"), "cuda,cutedsl", settings='targets = ["cuda"]\narchs = ["sm_80", "sm_90a"]'),
+    "cutedsl": Language(
+        ("project", "cutedsl", "gpu"), "cuda,cutedsl", settings='targets = ["cuda"]\narchs = ["sm_80", "sm_90a"]'
+    ),
 }
 """Front end of the first kernel -> what its project has."""
 
+FRONT_END = Language(("front_end",), install="-e '.[test]'")
+"""What a distribution has that brings a front end."""
 
-def make_project(place: str, language: str = "tir") -> Path:
+
+def make_project(place: str, language: Language = LANGUAGES["tir"]) -> Path:
     """Write a new project.
 
     Arguments:
         place: the project's folder; its last part is the name of the project's distribution, such as ``acme-kernels``.
             The folder may be there already if it is empty.
-        language: one of :data:`LANGUAGES`.
+        language: one of :data:`LANGUAGES`, or :data:`FRONT_END`.
 
     Returns:
         The project's folder.
@@ -81,19 +92,18 @@ def make_project(place: str, language: str = "tir") -> Path:
     if not NAME.fullmatch(name) or not package.isidentifier():
         remedy = "begin with a letter, and use letters, digits and dashes: acme-kernels"
         raise SettingsError("a project cannot have this name", where, remedy)
-    if not is_importable(package) or package in {*BUILD_FOLDERS, *TAKEN}:
+    if not is_importable(package) or package in {*BUILD_FOLDERS, *TAKEN, *names()}:
         message = f"the package {package!r} would take the name of something else"
         raise SettingsError(message, where, "choose another name, such as acme-kernels")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise SettingsError(
             "a file, or a folder that is not empty, has this name", where, "choose another name, or remove it"
         )
-    of_language = LANGUAGES[language]
     words = {
-        **{"NAME": name, "PACKAGE": package, "EXTRAS": of_language.extras, "SETTINGS": of_language.settings},
-        **{"DEVICES": of_language.devices, "SET_UP": of_language.set_up},
+        **{"NAME": name, "PACKAGE": package, "EXTRAS": language.extras, "SETTINGS": language.settings},
+        **{"DEVICES": language.devices, "SET_UP": language.set_up},
     }
-    for source, target in _files(of_language):
+    for source, target in _files(language, package):
         written = folder / target
         written.parent.mkdir(parents=True, exist_ok=True)
         text = source.read_text(encoding="utf-8")
@@ -101,24 +111,24 @@ def make_project(place: str, language: str = "tir") -> Path:
     return folder
 
 
-def _files(language: Language) -> Iterator[tuple[Path, Path]]:
+def _files(language: Language, package: str) -> Iterator[tuple[Path, Path]]:
     """The files of the template that a project gets, and their paths in the project."""
-    for part in ("project", *language.folders):
+    for part in language.folders:
         for source in sorted(path for path in (TEMPLATE / part).rglob("*") if path.is_file()):
             first, *others = source.relative_to(TEMPLATE / part).parts
-            target = Path(HIDDEN.get(first, first), *others)
+            target = Path({**HIDDEN, PACKAGE: package}.get(first, first), *others)
             yield source, target.with_name(target.name.removesuffix(".in"))  # so that no tool takes it for one of ours
 
 
 def run(options: argparse.Namespace) -> int:
     """Make a new project."""
     try:
-        folder = make_project(options.folder, options.language)
+        language = FRONT_END if options.frontend else LANGUAGES[options.language]
+        folder = make_project(options.folder, language)
     except OSError as error:
         raise refused(error, Where(stage="init", location=options.folder)) from error
-    set_up = LANGUAGES[options.language].set_up
     print(f"{folder.resolve().name} is made. Next:")
-    print(f"cd {options.folder} && {set_up}pip install --no-build-isolation '.[test]' && pytest")
+    print(f"cd {options.folder} && {language.set_up}pip install --no-build-isolation {language.install} && pytest")
     return 0
 
 
@@ -139,5 +149,6 @@ COMMAND = Command(
             default="tir",
             metavar="LANGUAGE",
         ),
+        argument("--frontend", "make a distribution with a front end, a language of definitions", action="store_true"),
     ),
 )

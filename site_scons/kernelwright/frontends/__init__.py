@@ -8,10 +8,11 @@ That module is imported when it is asked for, and TVM not before something is lo
 from __future__ import annotations
 
 import importlib
+import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..core.errors import DefinitionError, ToolchainError, Where, shown
+from ..core.errors import DefinitionError, KernelwrightError, ToolchainError, Where, shown
 from .sequence import Launches
 
 if TYPE_CHECKING:
@@ -112,7 +113,39 @@ def lowered(front_end: FrontEnd, returned: Any, unit: Unit, progress: Callable[[
 
     constants = front_end.constants
     known = returned.constants_by(constants) if isinstance(returned, Launches) else constants(returned)
-    return with_requirements(front_end.lower(returned, unit, progress), unit, known)
+    try:
+        made = front_end.lower(returned, unit, progress)
+    except KernelwrightError:
+        raise
+    except Exception as error:
+        if not front_end.distribution or front_end.calls_definition(returned):
+            raise  # a defect of ours, or an error in the author's code
+        message = f"the front end {front_end.name!r} raised {type(error).__name__}: {error}"
+        raise ToolchainError(message, unit.where, _mend(front_end), traceback.format_exc()) from error
+    if front_end.distribution:
+        _require_files(front_end, made, unit)
+    return with_requirements(made, unit, known)
+
+
+def _mend(front_end: FrontEnd) -> str:
+    return f"mend {front_end.distribution}, or install another version of it"
+
+
+def _require_files(front_end: FrontEnd, made: LoweredKernel, unit: Unit) -> None:
+    """Raise a ToolchainError unless a plug-in has made the files that it promises: others might be anywhere."""
+    from .unit import LoweredKernel
+
+    files = dict(made.files) if isinstance(made, LoweredKernel) else {}
+    archs = unit.archs if front_end.compiles_device_code else (unit.arch,)
+    promised = front_end.files(unit.target, archs).names
+    problem = f"made {', '.join(map(shown, files)) or shown(made)}, and promises {', '.join(promised)}"
+    if {*files} == {*promised}:
+        wrong = next((name for name, content in files.items() if not isinstance(content, bytes)), None)
+        if wrong is None:
+            return
+        problem = f"made {wrong} of {shown(files[wrong])}, and content is bytes"
+    message = f"the front end {front_end.name!r} {problem}"
+    raise ToolchainError(message, unit.where, _mend(front_end))
 
 
 def interpreter_variables() -> dict[str, str]:

@@ -1,0 +1,151 @@
+"""What every language promises, by the functions that plug-ins can run themselves (``kernelwright.testing``)."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from kernelwright.testing import PROMISES, Edit, Language, a_mistake_is_an_error_with_its_place
+from support.plugin import TWICE, with_plugin
+from support.project import SITE_SCONS
+
+CPU = 'targets = ["llvm"]\narchs = ["x86-64-v3"]'
+CUDA = 'targets = ["cuda"]\narchs = ["sm_80"]'
+HERE = {"PYTHONPATH": str(SITE_SCONS)}
+
+TIR = """\
+from kernelwright import kernel
+from numbers_of import FACTOR
+from tvm import te
+
+@kernel(outputs=["y"])
+def scale():
+    n = te.var("n")
+    x = te.placeholder((n,), "float32", "x")
+    y = te.compute((n,), lambda i: x[i] * FACTOR, "y")
+    return te.create_prim_func([x, y])
+"""
+
+CUDA_CPP = """\
+from kernelwright import kernel
+from kernelwright.cuda import Source, Tensor
+from numbers_of import FACTOR
+
+@kernel(frontend="cuda", outputs=["y"])
+def scale():
+    row = Tensor("float32", "n")
+    text = 'extern "C" __global__ void scale(const float *x, float *y) { y[blockIdx.x] = FACTOR * x[blockIdx.x]; }'
+    return Source(text.replace("FACTOR", f"{FACTOR}f"), "scale", x=row, y=row, grid="n", block=1)
+"""
+
+CUTILE = """\
+import cuda.tile as ct
+from kernelwright import kernel
+from kernelwright_cutile import Program, Tensor
+from numbers_of import FACTOR
+
+@ct.kernel
+def scale_kernel(x, y, BLOCK: ct.Constant[int]):
+    ct.store(y, index=(ct.bid(0),), tile=ct.load(x, index=(ct.bid(0),), shape=(BLOCK,)) * FACTOR)
+
+@kernel(frontend="cutile", outputs=["y"])
+def scale():
+    row = Tensor("float32", "n")
+    return Program(scale_kernel, x=row, y=row, BLOCK=64, grid="n")
+"""
+
+TRITON = """\
+import triton
+import triton.language as tl
+from kernelwright import kernel
+from kernelwright.triton import Program, Tensor
+from numbers_of import FACTOR
+
+@triton.jit
+def scale_kernel(x, y, FACTOR: tl.constexpr):
+    tl.store(y + tl.program_id(0), tl.load(x + tl.program_id(0)) * FACTOR)
+
+@kernel(frontend="triton", outputs=["y"])
+def scale():
+    row = Tensor("float32", "n")
+    return Program(scale_kernel, x=row, y=row, FACTOR=FACTOR, grid="n")
+"""
+
+
+def language(text: str, settings: str, returned: str, *mistakes: tuple[str, str, str]) -> Language:
+    """A kernel with a helper that has a number."""
+    file, helper = "kernels/scale.py", "numbers_of.py"
+    return Language(
+        {file: text, helper: "FACTOR = 2.0\n"},
+        settings,
+        file,
+        returned,
+        Edit(file, "from kernelwright import", "# a comment\nfrom kernelwright import"),
+        Edit(helper, "2.0", "3.0"),
+        [(Edit(file, old, new), said) for old, new, said in mistakes],
+        variables=HERE,
+    )
+
+
+TILEIRAS = os.environ.get("KERNELWRIGHT_CUTILE_PYTHON", "")
+OUTPUT = ('outputs=["y"]', 'outputs=["z"]', "outputs names 'z'")
+LANGUAGES = {
+    "tir": language(TIR, CPU, "return te.", OUTPUT, ("x[i] * FACTOR", "x[i] * missing", "name 'missing'")),
+    "cuda": language(CUDA_CPP, CUDA, "return Source(", OUTPUT, ("block=1", "block=0", "block")),
+    "triton": language(TRITON, CUDA, "return Program(", OUTPUT, ("* FACTOR)", "* missing)", "missing")),
+    "cutile": language(
+        CUTILE,
+        f'{CUDA}\nplugin_pythons = ["cutile={TILEIRAS}"]',
+        "return Program(",
+        OUTPUT,
+        ("* FACTOR)", "* missing)", "Undefined variable missing"),
+        ("BLOCK=64", "BLOCK=None", "ahead of a launch"),
+    ),
+}
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+@pytest.mark.parametrize("name", LANGUAGES)
+def test_a_language_keeps_what_all_promise(name: str, promise: object, tmp_path: Path) -> None:
+    if name == "triton" and not find_spec("triton"):
+        pytest.skip("Triton is not installed: pip install 'kernelwright[triton]'")
+    if name == "cutile" and not (TILEIRAS and find_spec("kernelwright_cutile")):
+        pytest.skip("KERNELWRIGHT_CUTILE_PYTHON names no environment with tileiras, or plugins/cutile is not installed")
+    assert callable(promise)
+    promise(LANGUAGES[name], tmp_path)
+
+
+def test_a_plug_in_keeps_them_in_its_own_environment(tmp_path: Path) -> None:
+    """It has its files in site-packages. The helper is one that the definition imports from the project."""
+    python, _ = with_plugin(tmp_path)
+    text = TWICE.replace("from kernelwright import", "from texts import TEXT\nfrom kernelwright import")
+    file = "kernels/twice.py"
+    plugin = Language(
+        {file: text.replace('"x * 2"', "TEXT"), "texts.py": 'TEXT = "x * 2"\n'},
+        CPU,
+        file,
+        "return Expression(",
+        Edit(file, "from texts", "# a comment\nfrom texts"),
+        Edit("texts.py", "2", "3"),
+        [(Edit("texts.py", "x * 2", "missing"), "missing")],
+        python=str(python),
+    )
+    for promise in PROMISES:
+        if promise is not a_mistake_is_an_error_with_its_place:  # its mistake is in a text, which has no line
+            promise(plugin, tmp_path / promise.__name__)
+
+
+def test_a_promise_that_is_broken_is_found(tmp_path: Path) -> None:
+    """Each function fails for a language that does not keep it: here one whose code depends on when it is made."""
+    file = "kernels/scale.py"
+    random = TIR.replace("from tvm", "import time\nfrom tvm").replace("* FACTOR", "* (time.time_ns() % 997 + FACTOR)")
+    broken = language(random, CPU, "return te.", OUTPUT)
+    with pytest.raises(AssertionError):
+        PROMISES[0](broken, tmp_path / "again")
+    for promise, wrong in ((PROMISES[2], "comment"), (PROMISES[3], "helper")):
+        edits = {"comment": Edit(file, "* FACTOR", "* 7"), "helper": Edit(file, "from tvm", "# nothing\nfrom tvm")}
+        plain = language(TIR, CPU, "return te.", OUTPUT)
+        with pytest.raises(AssertionError):
+            promise(Language(**{**vars(plain), wrong: edits[wrong]}), tmp_path / wrong)
