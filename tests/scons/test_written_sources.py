@@ -223,7 +223,7 @@ def sources(scale, odd=False):
 UNSEEN = """
 run = kw.load("kernels/own.py").run.using(archs=["sm_80"])
 try:
-    run.compile(scale=9)
+    print(run.compile(scale=9)())
 except kw.KernelwrightError as error:
     print(error)
 """
@@ -259,3 +259,6 @@ def test_objects_are_equal_in_all_folders_and_on_demand(tmp_path):
     second.replace("kernels/own.py", "def sources(scale, odd=False):", READING)
     told = demand.run(UNSEEN).stdout
     assert "run/scale-9 [lower]: what makes its sources uses kernels/more.txt for a config that the" in told
+    second.write("kernels/part.cu.txt", PART + DEVICE)
+    second.replace("kernels/own.py", '(Path(__file__).parent / "more.txt").exists()', "Path(__file__).read_text()")
+    assert demand.run(UNSEEN).stdout == "100\n", "all of the definition file is known"

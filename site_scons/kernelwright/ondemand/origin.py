@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import frontends
 from ..core.arch import CPU_LEVELS, FAMILY_OF, TARGETS, arch_of_device
-from ..core.dependencies import KIND
+from ..core.dependencies import KIND, whole_name
 from ..core.errors import DefinitionError, EditedError, SettingsError, Where
 from ..define.configs import require_values, variant_of
 from ..define.divisible import is_class
@@ -114,7 +114,8 @@ def _with_sources(origin: Origin, record: KernelRecord) -> KernelRecord:
     where = replace(origin.where, variant=slug, stage="lower")
     if any(known.dependencies.get(name, digest) != digest for name, digest in result.dependencies.items()):
         raise EditedError(f"{known.file} was edited meanwhile", where, "try again")
-    more = [name for name in result.dependencies if not known.covers(name)]
+    itself = whole_name(known.file)  # a job depends on all of it in any case
+    more = [name for name in result.dependencies if not known.covers(name) and name != itself]
     more += [what for what in result.untracked if what not in known.untracked]
     if more:
         message = (
