@@ -202,7 +202,11 @@ class _Host:
         """The statements of a launch: the tensor maps, and the launch itself."""
         maps = {name: tirx.Var(f"{name}_map", T.handle("tensormap").ty) for name in launch.mapped}
         for name, least in launch.least.items():
-            self._require_least(name, launch.passed[name], least)
+            size: Any = launch.passed[name]
+            number = self._number(size, "int64")
+            if self._analyzer.const_int_bound(number).min_value < least:
+                problem = f"{name!r} is {unbracketed(text_of(size))}, which has to be at least {least}"
+                self._require(tirx.GE(number, _int64(least)), problem)
         passed = [maps[n] if n in maps else self._passed(n, v) for n, v in launch.passed.items()]
         sizes = [self._number(size) for _, size in launch.sizes]
         shared = [self._number(launch.shared)] if launch.shared != 0 else []
@@ -353,13 +357,6 @@ class _Host:
             return _operation(name, operands)
 
         return self._analyzer.simplify(translate(text_of(size), literal, symbol, operation))
-
-    def _require_least(self, name: str, size: Any, least: int) -> None:
-        """Add a check that refuses calls in which a parameter gets a number below a bound."""
-        number = self._number(size, "int64")
-        if self._analyzer.const_int_bound(number).min_value < least:
-            problem = f"{name!r} is {unbracketed(text_of(size))}, which has to be at least {least}"
-            self._require(tirx.GE(number, _int64(least)), problem)
 
     @functools.cached_property
     def _multiprocessors(self) -> Any:
