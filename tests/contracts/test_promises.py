@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from kernelwright.commands.init import FRONT_END, make_project
 from kernelwright.testing import PROMISES, Edit, Language, a_mistake_is_an_error_with_its_place
-from support.plugin import TWICE, with_plugin
+from support.environments import environment, site_of
+from support.plugin import TWICE, distribute, with_plugin
 from support.project import SITE_SCONS
 
 CPU = 'targets = ["llvm"]\narchs = ["x86-64-v3"]'
@@ -135,6 +139,20 @@ def test_a_plug_in_keeps_them_in_its_own_environment(tmp_path: Path) -> None:
     for promise in PROMISES:
         if promise is not a_mistake_is_an_error_with_its_place:  # its mistake is in a text, which has no line
             promise(plugin, tmp_path / promise.__name__)
+
+
+def test_what_init_begins_passes_its_own_tests(tmp_path: Path) -> None:
+    """Two of them: the others are run for a plug-in above."""
+    made = make_project("acme-formulas", tmp_path, FRONT_END)
+    home = environment(tmp_path / "env")
+    site = site_of(home)
+    (site / "all.pth").write_text(f"{SITE_SCONS}\n{sysconfig.get_path('purelib')}\n{made}\n")
+    entry_point = "acme_formulas = acme_formulas.front_end:FRONT_END"
+    distribute(site, "acme_formulas", {}, f"[kernelwright.frontends]\n{entry_point}\n")
+    command = [home / "bin/python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "mistake or comment", "tests"]
+    env = {**os.environ, "PYTHONPATH": ""}
+    done = subprocess.run(command, cwd=made, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout
 
 
 def test_a_promise_that_is_broken_is_found(tmp_path: Path) -> None:

@@ -217,6 +217,14 @@ def test_a_mistake_is_an_error_with_its_place(
     assert "Traceback" not in run.output and "kernels/add.py:" in run.output
 
 
+def test_classes_of_sizes_are_told_to_cutile(small: Project, tmp_path: Path) -> None:
+    project = small.copied(tmp_path / "copy")
+    project.replace("kernels/add.py", '"cutile", outputs', '"cutile", divisible={"n": [16, 1]}, outputs')
+    project.scons("ARCHS=sm_80")
+    texts = {path.parts[-3]: path.read_text() for path in (project.folder / "build/kernels").rglob("module.tileir")}
+    assert "div_by<16>" in texts["n_multiple_of-16"] and "div_by<16>" not in texts["n_multiple_of-1"]
+
+
 def test_without_tileiras_of_the_right_release_it_says_how_to_get_it(small: Project, tmp_path: Path) -> None:
     project = small.copied(tmp_path / "copy")
     output = project.scons(f"PLUGIN_PYTHONS=cutile={shutil.which('python3')}", "ARCHS=sm_89", ok=False).output

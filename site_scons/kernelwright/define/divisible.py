@@ -25,8 +25,8 @@ WRITE = 'write for example divisible={"m": [1, 16]}'
 Divisible = Mapping[str, tuple[int, ...]]
 """Size symbol -> what its values may be multiples of, the largest first."""
 
-FRONT_ENDS = ("tir", "triton")
-"""The front ends whose compilers use that a size is a multiple of a number."""
+WITHOUT = ("cuda", "cutedsl", "tilelang", "torch")
+"""The front ends of Kernelwright whose compilers do not use that a size is a multiple of a number; plug-ins may."""
 
 ALL = "all"
 """A key in place of a size symbol: all that Triton looks at when it compiles for a call, addresses and sizes."""
@@ -45,8 +45,10 @@ def checked_divisible(value: Any, frontend: str, where: Where) -> dict[str, tupl
         return {}
     if not isinstance(value, Mapping):
         raise DefinitionError(f"divisible is {shown(value)}, expected a dict", where, WRITE)
-    if frontend not in FRONT_ENDS:
-        message = f"divisible is for definitions in TIR and in Triton, and this one is written in {frontend}"
+    if frontend in WITHOUT:
+        message = (
+            f"divisible is for definitions in TIR, in Triton and in plug-ins, and this one is written in {frontend}"
+        )
         raise DefinitionError(message, where, "declare the alignment of sizes where the definition declares them")
     return {_symbol(name, where): _numbers(name, numbers, where) for name, numbers in value.items()}
 

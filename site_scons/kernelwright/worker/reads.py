@@ -131,9 +131,9 @@ class ReadRecorder:
 
     def beyond(self, reads: Reads) -> Findings:
         """Where to note what is done outside of the project."""
-        if reads.strict:
-            return reads.findings
-        return reads.outside if self.counts(reads) else {}
+        if not self.counts(reads):
+            return {}
+        return reads.findings if reads.strict else reads.outside
 
     def note(self, reads: Reads, name: str) -> None:
         """Note the present digest of a name, unless the name is noted already."""
