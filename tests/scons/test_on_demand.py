@@ -414,7 +414,7 @@ SAID = {
     "(__import__('copy').deepcopy([double, [double.using()]]), double(x=np.ones(2, 'float32')).shape)": ">]], (2,))",
     "double.using(target='cuda').compile()": """double is to be compiled for CUDA only, this machine has no CUDA \
 device, and no arch was given
-  remedy: name the archs to compile for: archs=['sm_90a'], or KERNELWRIGHT_ARCHS=sm_90a""",
+  remedy: name the archs to compile for: using(archs=['sm_90a']), or KERNELWRIGHT_ARCHS=sm_90a""",
     "loaded('gpu').compile()": "kernels/gpu.py:6 gpu [settings]: gpu is to be compiled for CUDA only, this machine has",
     "loaded('gpu')(np.ones(2))": "kernels/gpu.py:6 gpu [settings]: gpu is to be compiled for CUDA only, this machine",
     "loaded('gpu').using(archs=['x86-64-v3']).compile()": "it is compiled for cuda",

@@ -16,6 +16,7 @@ from kernelwright.core.records import Record
 from kernelwright.core.surroundings import installed_record
 from kernelwright.processes.environment import tool_environment
 from kernelwright.state.cache import BuildCache
+from kernelwright.toolchain import cross_compiler
 from kernelwright.toolchain import nvcc as nvcc_module
 from kernelwright.toolchain import probe as probe_module
 from kernelwright.toolchain.cuda import HEADERS, in_wheels
@@ -394,3 +395,11 @@ class Says:
 
     def remember(self, question: object, answer: object, later: object, here: bool = False) -> None:
         pass
+
+
+def test_what_zig_keeps_is_not_in_the_folder_that_compile_on_demand_has_for_itself(tmp_path, monkeypatch):
+    monkeypatch.setattr(cross_compiler, "zig_records", lambda: [tmp_path / "ziglang-0.17.1.dist-info/RECORD"])
+    for environment in ({"XDG_CACHE_HOME": str(tmp_path)}, {}):
+        text = Path(cross_compiler.zig_wrapper(tmp_path, "aarch64", "2.28", environment)).read_text()
+        caches = environment.get("XDG_CACHE_HOME") or f"{Path.home()}/.cache"
+        assert f"{caches}/kernelwright-zig" in text and f"{caches}/kernelwright/" not in text

@@ -55,14 +55,17 @@ LANGUAGES = {
         devices="the CPU and for NVIDIA GPUs",
     ),
     "cuda": Language(("project", "cuda", "gpu")),
-    "triton": Language(("project", "triton", "gpu"), "cuda,triton"),
+    "triton": Language(("project", "triton", "gpu"), "cuda,triton", set_up="pip install 'kernelwright[triton]' && "),
     "tilelang": Language(
         ("project", "tilelang", "gpu"),
         settings='targets = ["cuda"]\narchs = ["sm_80", "sm_90a"]\ntilelang_python = ".venv-tilelang/bin/python"',
         set_up="python3 -m venv .venv-tilelang && .venv-tilelang/bin/pip install tilelang==0.1.15 && ",
     ),
     "cutedsl": Language(
-        ("project", "cutedsl", "gpu"), "cuda,cutedsl", settings='targets = ["cuda"]\narchs = ["sm_80", "sm_90a"]'
+        ("project", "cutedsl", "gpu"),
+        "cuda,cutedsl",
+        settings='targets = ["cuda"]\narchs = ["sm_80", "sm_90a"]',
+        set_up="pip install 'kernelwright[cutedsl]' && ",
     ),
 }
 """Front end of the first kernel -> what its project has."""

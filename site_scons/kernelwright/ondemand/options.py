@@ -295,7 +295,7 @@ def _as_settings(asked: Options) -> dict[str, Any]:
     archs = [arch for name in asked.archs or () for arch in (_native() if name == NATIVE else (name,))]
     targets = asked.named_targets or tuple(dict.fromkeys(map(target_of, archs)))
     if NATIVE in (asked.archs or ()) and "cuda" in targets and not any(target_of(arch) == "cuda" for arch in archs):
-        remedy = "name the archs: archs=['sm_90a'], or KERNELWRIGHT_ARCHS=sm_90a"
+        remedy = "name the archs: using(archs=['sm_90a']), or KERNELWRIGHT_ARCHS=sm_90a"
         raise SettingsError("there is no CUDA device here, for which 'native' stands", Where(stage="settings"), remedy)
     if archs and not any(target_of(arch) in targets for arch in archs):
         message = f"none of the archs {', '.join(archs)} is one of the target {' or '.join(targets)}"

@@ -310,5 +310,5 @@ def _no_device(record: KernelRecord) -> SettingsError:
     return SettingsError(
         f"{record.name} is to be compiled for CUDA only, this machine has no CUDA device, and no arch was given",
         Where(record.name, stage="settings", location=record.location),
-        "name the archs to compile for: archs=['sm_90a'], or KERNELWRIGHT_ARCHS=sm_90a",
+        "name the archs to compile for: using(archs=['sm_90a']), or KERNELWRIGHT_ARCHS=sm_90a",
     )

@@ -76,7 +76,8 @@ def zig_wrapper(folder: Path, family: str, glibc: str, environment: Mapping[str,
         glibc: the oldest glibc that libraries are to run with; empty: the one that Zig chooses.
         environment: says where the user's caches are: what Zig makes of its own libraries takes it 20 seconds.
     """
-    cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache", "kernelwright", "zig")
+    # Not below ~/.cache/kernelwright: compile on demand has that folder for itself.
+    cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache", "kernelwright-zig")
     triple = f"{family}-linux-gnu{glibc and f'.{glibc}'}"
     zig = zig_records()[0].parent.parent / "ziglang" / "zig"
     text = WRAPPER.format(triple=triple, cache=shlex.quote(str(cache)), zig=shlex.quote(str(zig)))
