@@ -222,7 +222,7 @@ def test_classes_of_sizes_are_told_to_cutile(small: Project, tmp_path: Path) -> 
     project.replace("kernels/add.py", '"cutile", outputs', '"cutile", divisible={"n": [16, 1]}, outputs')
     project.scons("ARCHS=sm_80")
     texts = {path.parts[-3]: path.read_text() for path in (project.folder / "build/kernels").rglob("module.tileir")}
-    assert "div_by<16>" in texts["n_multiple_of-16"] and "div_by<16>" not in texts["n_multiple_of-1"]
+    assert "div_by<16>" in texts["n_multiple_of-16"] and "div_by<16>" not in texts["default"]
 
 
 def test_without_tileiras_of_the_right_release_it_says_how_to_get_it(small: Project, tmp_path: Path) -> None:
