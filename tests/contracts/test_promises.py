@@ -93,7 +93,7 @@ def language(text: str, settings: str, returned: str, *mistakes: tuple[str, str,
     )
 
 
-TILEIRAS = os.environ.get("KERNELWRIGHT_CUTILE_PYTHON", "")
+TILEIRAS = os.environ.get("KERNELWRIGHT_TEST_CUTILE_PYTHON", "")
 OUTPUT = ('outputs=["y"]', 'outputs=["z"]', "outputs names 'z'")
 LANGUAGES = {
     "tir": language(TIR, CPU, "return te.", OUTPUT, ("x[i] * FACTOR", "x[i] * missing", "name 'missing'")),
@@ -116,7 +116,9 @@ def test_a_language_keeps_what_all_promise(name: str, promise: object, tmp_path:
     if name == "triton" and not find_spec("triton"):
         pytest.skip("Triton is not installed: pip install 'kernelwright[triton]'")
     if name == "cutile" and not (TILEIRAS and find_spec("kernelwright_cutile")):
-        pytest.skip("KERNELWRIGHT_CUTILE_PYTHON names no environment with tileiras, or plugins/cutile is not installed")
+        pytest.skip(
+            "KERNELWRIGHT_TEST_CUTILE_PYTHON names no environment with tileiras, or plugins/cutile is not installed"
+        )
     assert callable(promise)
     promise(LANGUAGES[name], tmp_path)
 

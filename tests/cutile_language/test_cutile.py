@@ -12,7 +12,7 @@ import pytest
 from support.project import ROOT, SCONSTRUCT, SITE_SCONS, Project
 from support.standin_calls import driver_folder
 
-PYTHON = os.environ.get("KERNELWRIGHT_CUTILE_PYTHON", "")
+PYTHON = os.environ.get("KERNELWRIGHT_TEST_CUTILE_PYTHON", "")
 """The interpreter of an environment with tileiras."""
 
 try:
@@ -21,7 +21,7 @@ except PackageNotFoundError:
     pytest.skip("kernelwright-cutile is not installed: pip install plugins/cutile", allow_module_level=True)
 if not PYTHON:
     pytest.skip(
-        "KERNELWRIGHT_CUTILE_PYTHON names no environment with cuda-tile[tileiras]==1.7.*", allow_module_level=True
+        "KERNELWRIGHT_TEST_CUTILE_PYTHON names no environment with cuda-tile[tileiras]==1.7.*", allow_module_level=True
     )
 
 KERNELS = ROOT / "examples/cutile/kernels"

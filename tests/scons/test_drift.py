@@ -155,7 +155,7 @@ def modules(begin: str, names: str) -> set[str]:
 
 
 DECIDING_NOTHING = {
-    *modules("", "__main__ build cli cuda cutedsl tilelang triton"),
+    *modules("", "__main__ build cli cuda cutedsl testing tilelang triton"),
     # Their results are in the options: who the tools are, and our version.
     *(*modules("toolchain/", "miscompiles probe"), *modules("core/", "answers version")),
     *(*modules("core/", "located once pipeline shard status_line"), *modules("define/", "tables tuning")),

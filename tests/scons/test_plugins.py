@@ -58,6 +58,14 @@ def test_a_plug_in_that_cannot_be_used_is_an_error_at_the_kernel_and_disturbs_no
         (("interface = 1", "interface = 7"), ["for version 7 of the interface, and this Kernelwright has version 1"]),
         (('name = "acme"', 'name = "other"'), ["has the name 'other', and its entry point another"]),
         (("FRONT_END = Acme()", "FRONT_END = Acme"), ["is of type type, expected a FrontEnd"]),
+        (
+            ("    def load", "    def files(self, *given):\n        given[7]\n\n    def load"),
+            ["does not tell its files for llvm"],
+        ),
+        (
+            ("    def load", "    def tool(self, *given):\n        given[7]\n\n    def load"),
+            ["does not tell its tool: IndexError"],
+        ),
         (("from . import Expression", "import nowhere"), ["cannot be imported: ModuleNotFoundError", "'nowhere'"]),
         (('"acme_numbers", "acme-numbers', '"acme_letters", "acme-letters'), ["need acme-letters", "pip install"]),
         (("from . import lowering", "raise ValueError('broken')"), ["the front end 'acme' raised ValueError: broken"]),

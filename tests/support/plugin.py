@@ -115,7 +115,7 @@ def put(site: Path, old: str = "", new: str = "", file: str = "front_end", name:
 
 def scons(python: Path, project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run ``scons`` of an environment in a project."""
-    return _run(python, project, "-m", "SCons", "-Q", *arguments)
+    return _run(python, project, "-m", "SCons", "-Q", "CACHE_DIR=", *arguments)
 
 
 def python_of(python: Path, project: Project, code: str) -> str:

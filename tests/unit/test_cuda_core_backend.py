@@ -92,7 +92,7 @@ def of(data: dict[str, Any]) -> Callable[[], KernelPlan]:
     return lambda: plan_of([data])
 
 
-UNNAMED = cuda_signature("k", [tensor("x", "float32", ["n * 2"])], [launch("f", pointers("x"), "n")])
+UNNAMED = cuda_signature("k", [tensor("x", "float32", ["n * n"])], [launch("f", pointers("x"), "n")])
 OLDER = {name: value for name, value in scale().items() if name not in ("launches", "host_logic")}
 
 

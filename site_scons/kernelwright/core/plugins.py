@@ -1,10 +1,11 @@
-"""Front ends and backends that other distributions bring: entry points name them.
+"""Front ends that other distributions bring: entry points name them.
 
-Only a name that a definition or a setting uses is looked up, and only that plug-in is imported.
+Only a name that a definition uses is looked up, and only that plug-in is imported.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import traceback
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .errors import ToolchainError, Where
+from .errors import KernelwrightError, ToolchainError, Where
 from .files import sha256_of
 from .need import metadata_name
 from .surroundings import installed_digest
@@ -23,20 +24,20 @@ INTERFACE = 1
 
 WHERE = Where(stage="plug-in")
 
-GROUPS = {"front end": "kernelwright.frontends", "backend": "kernelwright.backends"}
-"""What a plug-in is -> the group of its entry points."""
+GROUP = "kernelwright.frontends"
+"""The group of the entry points."""
 
 
-def installed(kind: str) -> list[str]:
-    """The names of all plug-ins of a kind that are installed, sorted."""
+def installed() -> list[str]:
+    """The names of all plug-ins that are installed, sorted."""
     from importlib.metadata import entry_points  # takes 30 ms, and few runs have plug-ins
 
-    return sorted({point.name for point in entry_points(group=GROUPS[kind])})
+    return sorted({point.name for point in entry_points(group=GROUP)})
 
 
 @cache
-def find(kind: str, name: str, base: type) -> Any:
-    """The plug-in of a kind and a name, for the rest of this process; None: none was installed when it was asked for.
+def find(name: str, base: type) -> Any:
+    """The plug-in of a name, for the rest of this process; None: none was installed when it was asked for.
 
     Arguments:
         base: the class that it has to be an object of.
@@ -48,25 +49,40 @@ def find(kind: str, name: str, base: type) -> Any:
     from importlib.metadata import entry_points
 
     found = {}
-    for point in entry_points(group=GROUPS[kind], name=name):
+    for point in entry_points(group=GROUP, name=name):
         found[point.dist.name if point.dist else "a distribution without a name"] = point
     if len(found) > 1:
         both = " and ".join(sorted(found))
-        raise ToolchainError(f"{both} both have a {kind} {name!r}", WHERE, "uninstall all of them but one")
+        raise ToolchainError(f"{both} both have a front end {name!r}", WHERE, "uninstall all of them but one")
     for distribution, point in found.items():
-        subject = f"the {kind} {name!r} of {distribution}"
-        try:
+        subject = f"the front end {name!r} of {distribution}"
+        with guarded(f"{subject} cannot be imported"):
             plugin = point.load()
-        except Exception as error:
-            message = f"{subject} cannot be imported: {type(error).__name__}: {error}"
-            remedy = "install what it needs, or repair it"
-            raise ToolchainError(message, WHERE, remedy, detail=traceback.format_exc()) from error
         for wrong in _wrong(plugin, name, base, point.value):
             raise ToolchainError(f"{subject} {wrong}", WHERE, f"mend {distribution}, or install another version of it")
         plugin.distribution, plugin.version = distribution, point.dist.version if point.dist else ""
         plugin.content = _content(plugin)
+        for target in plugin.targets:
+            with guarded(f"{subject} does not tell its files for {target}"):
+                plugin.files(target, ())
         return plugin
     return None
+
+
+@contextlib.contextmanager
+def guarded(problem: str) -> Iterator[None]:
+    """Make what a plug-in raises an error of ours, in this process; in workers it is that of other front ends.
+
+    Raises:
+        ToolchainError: the problem, and what was raised.
+    """
+    try:
+        yield
+    except KernelwrightError:
+        raise
+    except Exception as error:
+        message, remedy = f"{problem}: {type(error).__name__}: {error}", "install what it needs, or repair it"
+        raise ToolchainError(message, WHERE, remedy, detail=traceback.format_exc()) from error
 
 
 def folders_of(plugin: Any) -> list[Path]:

@@ -44,12 +44,12 @@ def get(name: str, where: Where | None = None) -> FrontEnd:
     from .base import FrontEnd
 
     try:
-        plugin: FrontEnd | None = plugins.find("front end", name, FrontEnd) if isinstance(name, str) else None
+        plugin: FrontEnd | None = plugins.find(name, FrontEnd) if isinstance(name, str) else None
     except ToolchainError as error:
         error.where = where or error.where
         raise
     if plugin is None:
-        known = ", ".join([*names(), *plugins.installed("front end")])
+        known = ", ".join([*names(), *plugins.installed()])
         raise DefinitionError(f"frontend is {shown(name)}", where, f"use one of {known}, or install what has another")
     return plugin
 

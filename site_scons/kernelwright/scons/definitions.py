@@ -168,9 +168,12 @@ class Definitions:
             raise DefinitionError(kernel.remark, Where(kernel.name, stage="discover", location=kernel.location))
         configured = package.configured.applied(kernel, file.definition) if package.configured else kernel
         selection = self._tuned(select(configured, package.settings), kernel, file)
-        why = frontends.of(configured).native_only
+        why, where = (
+            frontends.of(configured).native_only,
+            Where(kernel.name, stage="discover", location=kernel.location),
+        )
+        package.tools.of_front_end(configured.options.frontend, where)
         if package.family and why and selection.archs:
-            where = Where(kernel.name, stage="discover", location=kernel.location)
             raise DefinitionError(f"it cannot be built for {package.family} here: {why}", where, NATIVE_ONLY)
         if package.tools.cuda is not None:
             known = {*package.tools.cuda_archs, *package.run.known_archs}

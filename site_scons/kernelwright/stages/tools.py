@@ -73,16 +73,30 @@ class Tools:
         tools = {name: self._tool_of(name) for name in frontends.names()}
         return {name: tool for name, tool in tools.items() if tool is not None}
 
-    def of_front_end(self, name: str) -> Distribution | Elsewhere | None:
-        """The tool that a front end runs besides TVM; None: it runs none."""
-        return self.of_front_ends.get(name) if name in frontends.names() else self._tool_of(name)
+    def of_front_end(self, name: str, where: Where | None = None) -> Distribution | Elsewhere | None:
+        """The tool that a front end runs besides TVM; None: it runs none.
+
+        Arguments:
+            where: the place of a kernel that is written in it, for errors.
+
+        Raises:
+            ToolchainError: it is that of a plug-in, which does not tell it.
+        """
+        if name in frontends.names():
+            return self.of_front_ends.get(name)
+        try:
+            return self._tool_of(name)
+        except ToolchainError as error:
+            error.where = where or error.where
+            raise
 
     def _tool_of(self, name: str) -> Distribution | Elsewhere | None:
         if self.chain is None or self.settings is None:
             raise ToolchainError("the tools of front ends were not looked for", Where(stage="settings"))
         front_end = frontends.get(name)
-        tool = front_end.tool(self.chain, self.settings)
-        return _with_plugin(front_end, tool) if front_end.distribution else tool
+        if front_end.distribution:
+            return _of_plugin(front_end, self.chain, self.settings)
+        return front_end.tool(self.chain, self.settings)
 
     def data_of_front_end(self, name: str) -> dict[str, Any]:
         """What is known of that tool, without paths."""
@@ -138,12 +152,14 @@ class Tools:
         return {"tvm": asdict(self.lowerer), **named}
 
 
-def _with_plugin(front_end: FrontEnd, tool: Distribution | Elsewhere | None) -> Distribution | Elsewhere:
+def _of_plugin(front_end: FrontEnd, chain: Toolchain, settings: Settings) -> Distribution | Elsewhere:
     """The tool of a front end that a plug-in brings: what the plug-in itself consists of is a part of its identity."""
-    from ..core.plugins import content_of
+    from ..core.plugins import content_of, guarded
     from ..toolchain.ask import identity
     from ..toolchain.distribution import Distribution
 
+    with guarded(f"the front end {front_end.name!r} of {front_end.distribution} does not tell its tool"):
+        tool = front_end.tool(chain, settings)
     facts = [*content_of(front_end), tool.identity if tool else ""]
     return replace(tool or Distribution(front_end.version, ""), identity=identity(facts))
 
