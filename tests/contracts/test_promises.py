@@ -40,7 +40,7 @@ from numbers_of import FACTOR
 @kernel(frontend="cuda", outputs=["y"])
 def scale():
     row = Tensor("float32", "n")
-    text = 'extern "C" __global__ void scale(const float *x, float *y) { y[blockIdx.x] = FACTOR * x[blockIdx.x]; }'
+    text = 'extern "C" __global__ void scale(const float *x, float *y) { y[blockIdx.x] = FACTOR * x[blockIdx.x]; }\\n'
     return Source(text.replace("FACTOR", f"{FACTOR}f"), "scale", x=row, y=row, grid="n", block=1)
 """
 
@@ -145,7 +145,7 @@ def test_a_plug_in_keeps_them_in_its_own_environment(tmp_path: Path) -> None:
 
 def test_what_init_begins_passes_its_own_tests(tmp_path: Path) -> None:
     """Two of them: the others are run for a plug-in above."""
-    made = make_project("acme-formulas", tmp_path, FRONT_END)
+    made = make_project(str(tmp_path / "acme-formulas"), FRONT_END)
     home = environment(tmp_path / "env")
     site = site_of(home)
     (site / "all.pth").write_text(f"{SITE_SCONS}\n{sysconfig.get_path('purelib')}\n{made}\n")

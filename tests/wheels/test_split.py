@@ -61,7 +61,7 @@ def test_each_arch_has_a_wheel_with_its_code_and_the_package_has_none(split: Pro
         assert {f"demo_{arch}/{name}": (work / name).read_bytes() for name in names} == code
         seen += [hashlib.sha256(content).hexdigest() for content in code.values()]
         rest = {name.rpartition("/")[2] for name in files.keys() - code.keys()}
-        described = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "LICENSE.txt"}
+        described = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "LICENSE.txt", "kernelwright.cdx.json"}
         assert rest == {"__init__.py", "manifest.json", *described}
     assert len(set(seen)) == len(seen) == 9, "no device code is there twice"
     whole = [content for name, content in inside(wheels["main"]).items() if name.endswith(".so")]

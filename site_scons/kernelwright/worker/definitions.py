@@ -284,7 +284,8 @@ class Definition:
             if kernel.options.frontend in frontends.names():
                 continue
             where = self._where(kernel)
-            front_end = frontends.of(kernel, where)
+            with self._watch.recorder.noting():  # finding it reads what the definition does not
+                front_end = frontends.of(kernel, where)
             for need in front_end.needs:
                 if not need.is_installed:
                     raise DefinitionError(f"definitions in {front_end.name} need {need.name}", where, need.install)
