@@ -20,8 +20,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # What this run was asked for is nothing that a pytest of a test should do.
 os.environ.pop("PYTEST_ADDOPTS", None)
 
-# What was compiled on demand on this machine is not to come back in tests; those who want a cache name one.
-os.environ[CACHE_DIR] = "/nowhere/kernelwright"
+# What was compiled on demand on this machine is not to come back in tests; those who want a cache name one. Not even
+# root can make this folder.
+os.environ[CACHE_DIR] = "/proc/kernelwright"
 
 # Threads of NumPy's matrix products would wait for each other in a loop, beside the other processes of a test run.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

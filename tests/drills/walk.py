@@ -655,7 +655,7 @@ def prepare(folder: Path) -> None:
     make_compiler(shared)
     Project.shared = shared
     os.environ["OBJECTS_OF_TESTS"] = str(shared / "lowered")
-    os.environ.setdefault(CACHE_DIR, "/nowhere/kernelwright")
+    os.environ.setdefault(CACHE_DIR, "/proc/kernelwright")
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from support.environments import environment, site_of
-from support.project import SITE_SCONS, Project
+from support.project import CACHE_DIR, SITE_SCONS, Project
 
 SETTINGS = '[tool.kernelwright]\ntargets = ["llvm"]\narchs = ["x86-64-v3"]\n'
 
@@ -124,7 +124,7 @@ def python_of(python: Path, project: Project, code: str) -> str:
 
 
 def _run(python: Path, project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
-    variables = {**project.variables(), "PYTHONPATH": ""}
+    variables = project.variables({"PYTHONPATH": "", CACHE_DIR: str(project.folder.parent / "cache")})
     return subprocess.run(
         [str(python), *arguments],
         cwd=project.folder,
