@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
-from support.project import ROOT, SCONSTRUCT, SITE_SCONS, Project
+from support.project import ROOT, SITE_SCONS, Project
 from support.standin_calls import driver_folder
 
 PYTHON = os.environ.get("KERNELWRIGHT_TEST_CUTILE_PYTHON", "")
@@ -117,19 +117,10 @@ compare("attention", attention.attention_kernel, (q, k, v, out, 0.5, 130, bias, 
 """
 
 
-def new_project(folder: Path, kernels: dict[str, str]) -> Project:
-    project = Project(folder)
-    project.write("SConstruct", SCONSTRUCT)
-    project.write("pyproject.toml", SETTINGS)
-    for name, text in kernels.items():
-        project.write(f"kernels/{name}.py", text)
-    return project
-
-
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A built project with one kernel, which tests do not change."""
-    project = new_project(tmp_path_factory.mktemp("cutile"), {"add": ADD})
+    project = Project.of(tmp_path_factory.mktemp("cutile"), SETTINGS, add=ADD)
     project.write("helpers.py", HELPERS)
     assert project.scons().labels["LOWER"] == 1
     return project
@@ -138,7 +129,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def test_a_package_launches_what_cutile_launches(tmp_path: Path) -> None:
     """Four kernels with other strides, folded dimensions, sizes, numbers and an array that may be left out."""
     texts = {file.stem: file.read_text() for file in KERNELS.glob("*.py")}
-    project = new_project(tmp_path, texts)
+    project = Project.of(tmp_path, SETTINGS, **texts)
     project.replace(
         "kernels/softmax.py", 'dtype=["float32", "float16"], BLOCK=[1024, 4096]', 'dtype=["float32"], BLOCK=[1024]'
     )
@@ -171,7 +162,7 @@ def test_the_manifest_names_the_tools_and_what_the_code_uses(small: Project) -> 
 
 
 def test_another_folder_gives_the_same_bytes_and_an_edit_of_a_helper_others(small: Project, tmp_path: Path) -> None:
-    other = new_project(tmp_path / "other", {"add": f"# a comment\n{ADD}"})
+    other = Project.of(tmp_path / "other", SETTINGS, add=f"# a comment\n{ADD}")
     other.write("helpers.py", HELPERS)
     other.scons()
     assert other.files("build/demo/_lib") == small.files("build/demo/_lib")

@@ -163,16 +163,13 @@ class Definitions:
         """
         from ..stages.selection import require_archs, select
 
-        package = self._package
+        package, where = self._package, Where(kernel.name, stage="discover", location=kernel.location)
         if kernel.remark and package.run.strict:
-            raise DefinitionError(kernel.remark, Where(kernel.name, stage="discover", location=kernel.location))
+            raise DefinitionError(kernel.remark, where)
         configured = package.configured.applied(kernel, file.definition) if package.configured else kernel
         selection = self._tuned(select(configured, package.settings), kernel, file)
-        why, where = (
-            frontends.of(configured).native_only,
-            Where(kernel.name, stage="discover", location=kernel.location),
-        )
-        package.tools.of_front_end(configured.options.frontend, where)
+        package.tools.of_front_end(configured.options.frontend, where)  # here, what a plug-in raises has its place
+        why = frontends.of(configured).native_only
         if package.family and why and selection.archs:
             raise DefinitionError(f"it cannot be built for {package.family} here: {why}", where, NATIVE_ONLY)
         if package.tools.cuda is not None:

@@ -25,8 +25,7 @@ KW_COLD bool kw_are_compact(const kw_call *call) {
 KW_COLD const char *kw_remedy_for(const kw_call *call, const char *message) {
   if (strstr(message, "compact") && kw_are_compact(call)) return "pass arrays whose sizes fit each other";
   if (strstr(message, "compact") || strstr(message, ".strides"))
-    return "pass a contiguous copy, such as numpy.ascontiguousarray(x) or x.contiguous(), and copy back what the kernel "
-           "writes";
+    return KW_CONTIGUOUS;
   if (strstr(message, ".shape")) return "pass arrays whose sizes fit each other";
   if (strstr(message, ".byte_offset")) return "pass a tensor without an offset";
   if (strstr(message, "NULL")) return "pass an array that has data";

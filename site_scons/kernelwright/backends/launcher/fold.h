@@ -78,8 +78,7 @@ KW_COLD int kw_fold_tensors(kw_call *call, int64_t *room) {
     if (!kw_view(&call->views[i], tensor, fold->trailing, room, room + fold->trailing + 1))
       return kw_raise("ValueError",
                       "argument '%s' has leading dimensions that are not compact, and do not fold into %s"
-                      "\n  remedy: pass a contiguous copy, such as numpy.ascontiguousarray(x) or x.contiguous(), and copy "
-                      "back what the kernel writes",
+                      "\n  remedy: " KW_CONTIGUOUS,
                       kernel->arguments[i].name, fold->name);
     call->tensors[i] = &call->views[i];
     call->adapted = true;

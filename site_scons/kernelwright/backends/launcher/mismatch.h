@@ -2,6 +2,9 @@
 #ifndef KW_MISMATCH_H
 #define KW_MISMATCH_H
 
+#define KW_CONTIGUOUS \
+  "pass a contiguous copy, such as numpy.ascontiguousarray(x) or x.contiguous(), and copy back what the kernel writes"
+
 KW_COLD void kw_append_device(kw_text *text, DLDevice device) {
   if (device.device_type == kDLCPU) kw_append(text, "cpu");
   else if (device.device_type == kDLCUDA) kw_append(text, "cuda:%d", device.device_id);

@@ -384,7 +384,8 @@ static inline int64_t kw_told_stride(const kw_call *call, const kw_place *places
 
 /* The symbol of which a size is `times`, and `plus`. */
 static inline int64_t kw_on_line(int64_t size, int64_t times, int64_t plus) {
-  return (int64_t)((uint64_t)size - (uint64_t)plus) / times;
+  int64_t rest = (int64_t)((uint64_t)size - (uint64_t)plus);
+  return __builtin_expect(times == 1, 1) ? rest : rest / times; /* most sizes are symbols, and a division is slow */
 }
 
 /* What a call has for a name: a size, a stride or an integer; that is no size if int64 does not have it. */
