@@ -45,11 +45,13 @@ ALLOWED = {
     # The worker executes definition files: that is what it is for.
     ("worker/watch.py", "exec_module"): "executes a definition file",
     ("worker/watch.py", "import_module"): "imports a definition file that is in a package",
+    ("worker/check_functions.py", "compile"): "takes the bodies of references and of inputs from a definition file",
     # Arithmetic of integers, token by token (commands/importer/bounds.py, in_python).
     ("commands/importer/definition.py", "eval"): "computes the threads of a block: digits and signs, without builtins",
     # Names that are written in our own source.
     ("backends/__init__.py", "import_module"): "imports one of our own backends",
     ("cli.py", "import_module"): "imports one of our own commands",
+    ("commands/explain.py", "import_module"): "imports the package that the user names",
     ("commands/record.py", "run_module"): "runs the program that the user names",
     ("commands/record.py", "run_path"): "runs the program that the user names",
     ("triton.py", "import_module"): "imports our own modules by the names that are written there",

@@ -10,7 +10,7 @@ from support.project import ROOT, SITE_SCONS, Project
 
 TEXT = (ROOT / "docs/extending.md").read_text()
 BACKEND = TEXT[TEXT.index("## A backend") : TEXT.index("## A front end")]
-FRONT_END = TEXT[TEXT.index("## A front end") : TEXT.index("## An arch")]
+FRONT_END = TEXT[TEXT.index("## A front end") : TEXT.index("### A front end as a plug-in")]
 
 
 def blocks(section: str, language: str) -> list[str]:

@@ -34,10 +34,11 @@ NAMES_SCONS = {
     **dict.fromkeys(["scons", "package/content.py", "package/size_table.py"], "only builds get there"),
     "ondemand/build.py": "a service that may compile nothing needs a build",
     "ondemand/origin.py": "only builds make operators for PyTorch",
-    "stages/wheel.py": "on demand there are no wheels",
+    **dict.fromkeys(["stages/wheel.py", "package/variant_checks.py"], "on demand there are no wheels"),
     "state/trace.py": "only builds have a timeline",
     "state/shards.py": "on demand there are no shards",
     "define/settings.py": "the help of scons",
+    "testing.py": "its projects are built by scons",
     "runtime/loader.py": "packages that were built partially",
     "runtime/provider.py": "packages in the folder of a build",
 }
