@@ -59,6 +59,11 @@ def _():
     return {"m": [1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096]}
 
 
+@gemm.flops
+def _(m, n, k):
+    return 2 * m * n * k
+
+
 @gemm.reference
 def _(a, b):
     return (a.astype(np.float32) @ b.astype(np.float32)).astype(a.dtype)

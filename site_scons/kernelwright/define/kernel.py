@@ -26,7 +26,7 @@ from .names import check_name, function_where, kernel_name
 from .outputs import check_gradients
 from .own_sources import OwnSource, has_texts, listed_sources, paths_of
 from .recorded import Recorded, config_text
-from .space import Choice, callers_part, checked_cost, checked_sizes, given, space_of, typed_items
+from .space import Choice, callers_part, checked_number, checked_sizes, given, space_of, typed_items
 
 Given = ParamSpec("Given")
 
@@ -66,6 +66,7 @@ class Kernel:
     inputs_function: Callable[..., Any] | None = field(default=None, init=False)
     sizes_function: Callable[..., Any] | None = field(default=None, init=False)
     cost_function: Callable[..., Any] | None = field(default=None, init=False)
+    flops_function: Callable[..., Any] | None = field(default=None, init=False)
     sources_function: Callable[..., Any] | None = field(default=None, init=False)
     """What ``sources`` was given, if that is a function."""
     _variants: tuple[tuple[Config, ...], list[Variant]] | None = field(
@@ -191,6 +192,15 @@ class Kernel:
         self.cost_function = function
         return function
 
+    def flops(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorator: says how many floating-point operations a call does, for ``kernelwright bench``.
+
+        It is called with the config's keys and the sizes, as far as it has parameters of those names. It returns a
+        number.
+        """
+        self.flops_function = function
+        return function
+
     def sizes_of(self, config: Config) -> dict[str, tuple[int, ...]]:
         """The sizes that are measured for a caller's config; none, if the definition does not say.
 
@@ -215,7 +225,19 @@ class Kernel:
         if self.cost_function is None:
             return 0.0
         known = {**config, **sizes, "target": target}
-        return checked_cost(self.cost_function(**given(self.cost_function, known, "cost", self.where)), self.where)
+        cost = self.cost_function(**given(self.cost_function, known, "cost", self.where))
+        return checked_number(cost, "cost", "a time, in any unit", self.where)
+
+    def flops_of(self, config: Config, sizes: Mapping[str, int]) -> float:
+        """The floating-point operations of a call; 0, if the definition does not say.
+
+        Raises:
+            DefinitionError: the function of :meth:`flops` returns no number.
+        """
+        if self.flops_function is None:
+            return 0.0
+        flops = self.flops_function(**given(self.flops_function, {**config, **sizes}, "flops", self.where))
+        return checked_number(flops, "flops", "the operations of a call", self.where)
 
     def backward(self, **given: Any) -> Callable[[Callable[..., Any]], Kernel]:
         """Decorator: the definition of the kernel that computes this one's gradients, for autograd.

@@ -44,6 +44,7 @@ class KernelRecord:
         backward: name of the kernel that computes its gradients, or None.
         choices: with a space of tuning parameters, the configs that callers can see and the points of each; the configs
             are those of all candidates then.
+        sizes: what is measured for the first config, if the definition says so.
         has_cost: whether the definition estimates what candidates take.
         remark: what a run says of it, or refuses in strict mode.
         sources: the sources of each variant, by its slug, or with the key ``EVERY``, if the definition makes some or
@@ -60,6 +61,7 @@ class KernelRecord:
     takes_target: bool
     backward: str | None = None
     choices: tuple[Choice, ...] = ()
+    sizes: Sizes = field(default_factory=dict, metadata=ASIDE)
     has_cost: bool = False
     remark: str = field(default="", metadata=ASIDE)
     sources: Mapping[str, tuple[OwnSource, ...]] = field(default_factory=dict)
@@ -75,11 +77,6 @@ class KernelRecord:
         """The sources with host code of their own of all variants, without headers."""
         listed = (self.sources_of(slug) or () for slug in self.slugs)
         return {source for sources in listed for source in sources if source.is_compiled}
-
-    @property
-    def sizes(self) -> Sizes:
-        """The sizes that are measured for the first choice; none, if the definition does not say."""
-        return self.choices[0].sizes if self.choices else {}
 
     @property
     def has_reference(self) -> bool:
@@ -157,6 +154,7 @@ def record_of(
         location: ``path:line`` of the definition, as the record has it.
         sizes_of: gives the sizes that are measured for a caller's config.
     """
+    choices = tuple(replace(choice, sizes=sizes_of(choice.config)) for choice in kernel.choices)
     return KernelRecord(
         kernel.name,
         kernel.doc,
@@ -167,7 +165,8 @@ def record_of(
         reference=kernel.reference_takes,
         takes_target=kernel.takes_target,
         backward=None if kernel.backward_kernel is None else kernel.backward_kernel.name,
-        choices=tuple(replace(choice, sizes=sizes_of(choice.config)) for choice in kernel.choices),
+        choices=choices,
+        sizes=choices[0].sizes if choices else sizes_of(kernel.configs[0]),
         has_cost=kernel.cost_function is not None,
         remark=kernel.remark,
         sources=kernel.sources,

@@ -247,14 +247,15 @@ def checked_sizes(value: Any, where: Where) -> dict[str, tuple[int, ...]]:
     return sizes
 
 
-def checked_cost(value: Any, where: Where) -> float:
-    """The cost of a candidate, as a definition estimates it.
+def checked_number(value: Any, name: str, meaning: str, where: Where) -> float:
+    """What a definition's function ``cost`` or ``flops`` has returned, which has a meaning, as a number.
 
     Raises:
         DefinitionError: it is no number.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise DefinitionError(f"cost returned {shown(value)}, expected a number", where, "return a time, in any unit")
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value):
+        raise DefinitionError(f"{name} returned {shown(value)}, expected a number", where, f"return {meaning}")
     return float(value)
 
 

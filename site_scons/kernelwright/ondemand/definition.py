@@ -181,14 +181,43 @@ class Compilable:
         Raises:
             KernelwrightError: the kernel is in no file, or the tuning failed.
         """
-        from .tune_command import run_tune
+        self._run_command("tune", sizes, budget=budget, device=device, again=again)
+        self._eager = None
+
+    def bench(
+        self,
+        *,
+        sizes: Mapping[str, Iterable[int]] | Sequence[str] | None = None,
+        device: str | None = None,
+        all: bool = False,
+        beside: Sequence[str] = (),
+        against: str | None = None,
+        json: str | None = None,
+    ) -> None:
+        """Measure the kernel beside other ways to do the same, and print the table.
+
+        It is the command ``kernelwright bench`` for this kernel; see docs/bench.md.
+
+        Arguments:
+            sizes, device: as for :meth:`tune`.
+            all: whether all points of the space are measured, not only those that run.
+            beside: functions that get the inputs, such as ``"torch:softmax"``.
+            against: a wheel, the folder of a package, or a revision of git.
+            json: a file for the results.
+
+        Raises:
+            KernelwrightError: the kernel is in no file, or something cannot be built or measured.
+        """
+        self._run_command("bench", sizes, device=device, all=all, beside=beside, against=against, json=json)
+
+    def _run_command(self, command: str, sizes: Any, **given: Any) -> None:
+        from .tune_command import run_command
 
         path = self._source_file()
         if path is None:
-            message = f"{self.name} is in no file that a tuner could execute"
-            raise DefinitionError(message, Where(self.name, stage="tune"), "write it into a file of a project")
-        run_tune(self.name, path, self._options, sizes, budget=budget, device=device, again=again)
-        self._eager = None
+            message = f"{self.name} is in no file that {command} could execute"
+            raise DefinitionError(message, Where(self.name, stage=command), "write it into a file of a project")
+        run_command(command, self.name, path, self._options, sizes, **given)
 
     def _source_file(self) -> Path | None:
         """The definition file, if there is one that workers can execute."""

@@ -1,4 +1,4 @@
-"""``softmax.tune(...)``: runs the command ``kernelwright tune`` for a kernel of a file, in a process of its own."""
+"""``softmax.tune(...)``, ``softmax.bench(...)``: these commands for a kernel of a file, in a process of its own."""
 
 from __future__ import annotations
 
@@ -25,53 +25,55 @@ IGNORED = ("targets", "backend", "verbose", "record", "clear_cache", "dump_ir")
 """Options that make no difference for what is measured."""
 
 
-def run_tune(
+def run_command(
+    command: str,
     kernel: str,
     path: Path,
     options: Options,
     sizes: Mapping[str, Iterable[int]] | Sequence[str] | None,
-    *,
-    budget: str | None,
-    device: str | None,
-    again: bool,
+    **given: str | bool | Sequence[str] | None,
 ) -> None:
-    """Run the command, and show what it says.
+    """Run a command, and show what it says.
 
     Arguments:
+        command: ``tune`` or ``bench``.
         kernel, path: the kernel, and its definition file.
         options: those of ``using``.
-        sizes, budget, device, again: see ``Compilable.tune``.
+        sizes: see ``Compilable.tune``.
+        given: the command's options by name; those that are None, False or empty are left out.
 
     Raises:
-        SettingsError: an option does not count for tables, which are for the project as it is.
+        SettingsError: an option of ``using`` does not count for what is measured, which is the project as it is.
         KernelwrightError: it failed; it has said why.
     """
-    where = Where(kernel, stage="tune", location=str(path))
-    given = {name: value for name, value in vars(options).items() if value is not None}
-    for name in sorted(given.keys() - {*PASSED_ON, *IGNORED}):
-        message = f"{kernel}.using({name}=...) does not count for tuning tables, which are for the project's settings"
-        raise SettingsError(message, where, "write it into pyproject.toml or the definition, and tune that")
+    where = Where(kernel, stage=command, location=str(path))
+    used = {name: value for name, value in vars(options).items() if value is not None}
+    for name in sorted(used.keys() - {*PASSED_ON, *IGNORED}):
+        message = f"{kernel}.using({name}=...) does not count for {command}, which is for the project's settings"
+        raise SettingsError(message, where, f"write it into pyproject.toml or the definition, and {command} that")
     target = (options.named_targets or ("",))[0]
-    device = device or {"llvm": "cpu", "cuda": "cuda:0"}.get(target)
-    listed = [f"{n}={','.join(map(str, v))}" for n, v in sizes.items()] if isinstance(sizes, Mapping) else sizes or ()
-    arguments = [f"--sizes={text}" for text in listed]
-    arguments += [f"--budget={budget}"] if budget else []
-    arguments += [f"--device={device}"] if device else []
-    arguments += ["--again"] if again else []
-    named = {PASSED_ON[name]: value for name, value in given.items() if name in PASSED_ON}
+    given["device"] = given.get("device") or {"llvm": "cpu", "cuda": "cuda:0"}.get(target)
+    given["sizes"] = [f"{n}={','.join(map(str, v))}" for n, v in sizes.items()] if isinstance(sizes, Mapping) else sizes
+    arguments: list[str] = []
+    for name, value in given.items():
+        if value is True:
+            arguments.append(f"--{name}")
+        elif value:
+            arguments += [f"--{name}={text}" for text in ([value] if isinstance(value, str) else value)]
+    named = {PASSED_ON[name]: value for name, value in used.items() if name in PASSED_ON}
     texts = {name: ",".join(value) if isinstance(value, tuple) else str(value) for name, value in named.items()}
-    status = _run(command_of([kernel, f"--file={path}", *arguments]), environment_of(texts))
+    status = _run(command_of(command, [kernel, f"--file={path}", *arguments]), environment_of(texts))
     if status:
-        raise KernelwrightError(f"kernelwright tune ended with exit status {status}; it says why above", where)
+        raise KernelwrightError(f"kernelwright {command} ended with exit status {status}; it says why above", where)
 
 
-def command_of(arguments: Sequence[str]) -> list[str]:
-    """The command ``kernelwright tune`` of this installation, with some arguments."""
-    return [sys.executable, "-m", "kernelwright", "tune", *arguments]
+def command_of(command: str, arguments: Sequence[str]) -> list[str]:
+    """A command of this installation, with some arguments."""
+    return [sys.executable, "-m", "kernelwright", command, *arguments]
 
 
 def environment_of(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables of that command: those of this process, the path of our code, and some more."""
+    """The variables of such a command: those of this process, the path of our code, and some more."""
     paths = [str(PACKAGE_PARENT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, **(more or {}), "PYTHONPATH": os.pathsep.join(paths)}
 

@@ -20,6 +20,9 @@ from ..define.record import DefinitionRecord
 INTERPRETED = "interpreted"
 """In place of a device: the interpreter of the definition's language, which runs on the CPU."""
 
+REFERENCE = "reference"
+"""In place of a variant, where times are measured: the definition's reference."""
+
 Definition = tuple[str, bool, str] | None
 """What a process has become by its first request, so that it does no others: the definition file that it has executed,
 whether strictly, and the kind of device, if that changes what the process lowers: with ``cuda`` it has loaded TVM's
@@ -100,12 +103,16 @@ class MeasureResult:
         warm_us: the same with warm caches; empty where caches are always warm.
         clock_mhz: the clock of the device; 0: unknown.
         disturbed: the share of the batches in which a thread waited for a CPU.
+        moved: bytes that a call reads and writes at least: each array once, and twice if it is read and written.
+        flops: floating-point operations of a call, as the definition declares them; 0: it does not.
     """
 
     us: tuple[float, ...]
     warm_us: tuple[float, ...]
     clock_mhz: int
     disturbed: float
+    moved: int
+    flops: float
 
 
 @dataclass(frozen=True)
@@ -322,6 +329,8 @@ class MeasureRequest(CheckRequest):
         batches: how many batches are timed.
         batch_us: microseconds that a batch takes at least.
         waiting: the part of a batch's time that its threads may have waited for a CPU.
+        beside: what is called in place of the variant: ``REFERENCE``, the absolute folder of a built package, or a
+            function such as ``torch:softmax``; empty: the variant.
     """
 
     op: ClassVar[str] = "measure"
@@ -331,6 +340,7 @@ class MeasureRequest(CheckRequest):
     batches: int = 1
     batch_us: int = 1000
     waiting: float = 0.0
+    beside: str = ""
 
 
 @dataclass(frozen=True)

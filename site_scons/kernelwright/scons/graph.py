@@ -392,7 +392,7 @@ def _add_tune(package: Package) -> None:
     words = SCons.Script.ARGUMENTS
     kernels = words.get("KERNELS", "").replace(",", " ").split()
     files = [f"--file={package.run.top / file}" for file in package.files]
-    command = command_of([*kernels, *shlex.split(words.get("TUNE", "")), *files])
+    command = command_of("tune", [*kernels, *shlex.split(words.get("TUNE", "")), *files])
 
     def tune() -> str:
         status = subprocess.call(command, cwd=package.top, env=environment_of())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..core.errors import KernelwrightError
 from ..processes.pool import WorkerPool
-from ..processes.protocol import CostRequest, MeasureRequest
+from ..processes.protocol import CostRequest, MeasureRequest, MeasureResult
 from ..processes.worker import WorkerKind
 from .candidates import Built
 from .policy import Policy
@@ -70,15 +70,24 @@ class Bench:
         Raises:
             KernelwrightError: it does not run, takes too long, or is wrong at these sizes.
         """
+        result = self.batches(built, sizes)
+        return Turn(*(min(result.us), min(result.warm_us, default=0.0), result.clock_mhz), noisy=result.disturbed >= 1)
+
+    def batches(self, built: Built, sizes: Mapping[str, int], beside: str = "") -> MeasureResult:
+        """All batches of a turn; with ``beside`` those of something else in place of the candidate, see the request.
+
+        Raises:
+            KernelwrightError: as for :meth:`turn`.
+        """
         start, alone = time.monotonic(), self._seen <= {built.request.library}
         try:
-            return self._turn(built, sizes)
+            return self._turn(built, sizes, beside)
         except KernelwrightError:
             self.renew()
             if alone or time.monotonic() - start >= self._policy.limit_s:
                 raise
         try:
-            return self._turn(built, sizes)
+            return self._turn(built, sizes, beside)
         except KernelwrightError:
             self.renew()
             raise
@@ -97,7 +106,7 @@ class Bench:
             self._pool.variables = self._variables
         return self._pool
 
-    def _turn(self, built: Built, sizes: Mapping[str, int]) -> Turn:
+    def _turn(self, built: Built, sizes: Mapping[str, int], beside: str) -> MeasureResult:
         policy = self._policy
         request = MeasureRequest(
             **vars(built.request),
@@ -105,13 +114,14 @@ class Bench:
             batches=policy.batches,
             batch_us=policy.batch_us,
             waiting=policy.waiting,
+            beside=beside,
         )
         self._seen.add(built.request.library)
         start = time.monotonic()
         result = self._process().call(request)
         self.seconds.append(time.monotonic() - start)
         self.disturbed.append(result.disturbed)
-        return Turn(*(min(result.us), min(result.warm_us, default=0.0), result.clock_mhz), noisy=result.disturbed >= 1)
+        return result
 
     def renew(self) -> None:
         """End the process; the next turn starts a new one. Whoever asks for turns does so at the end, too."""

@@ -10,7 +10,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -209,10 +209,10 @@ class _Command:
         self._progress = Progress()
         self._budget = None if options.budget is None else read_seconds(options.budget)
         self._sizes = read_sizes(options.sizes or ())
-        self._most = _percent("5%" if options.max_regret is None else options.max_regret)
+        self._most = percent("5%" if options.max_regret is None else options.max_regret, "--max-regret")
         self._checked = 0
         self._start = time.monotonic()
-        self._files = [Path(name).absolute() for name in options.file or ()] or _default_files()
+        self._files = [Path(name).absolute() for name in options.file or ()] or default_files()
 
     def run(self) -> int:
         """See :func:`tune`."""
@@ -234,17 +234,9 @@ class _Command:
 
     def _kernels(self) -> dict[str, Path]:
         """The kernels of the files, by name, and their files."""
-        files: dict[str, Path] = {}
-        recorded: set[str] = set()
-        for path in self._files:
-            definition, _, _ = record_of(path, Options())
-            files |= {kernel.name: path for kernel in definition.kernels}
-            recorded |= {kernel.name for kernel in definition.kernels if is_recorded(kernel)}
-        self._require_space(recorded & {*self._options.kernels} or (recorded if len(recorded) == len(files) else ()))
-        for name in self._options.kernels:
-            if name not in files:
-                known = ", ".join(files) or "none"
-                raise SettingsError(f"there is no kernel {shown(name)}", _WHERE, f"the kernels are {known}; see --file")
+        named = self._options.kernels
+        files, recorded = kernels_in(self._files, named)
+        self._require_space(recorded & {*named} or (recorded if len(recorded) == len(files) else ()))
         return files
 
     def _require_space(self, recorded: Collection[str]) -> None:
@@ -337,6 +329,25 @@ class _Command:
 _WHERE = Where(stage="tune")
 
 
+def kernels_in(files: Iterable[Path], named: Iterable[str]) -> tuple[dict[str, Path], set[str]]:
+    """The kernels of definition files with their files, and the names of those that are functions of programs.
+
+    Raises:
+        KernelwrightError: a file has an error, or none has a kernel that is named.
+    """
+    file_of: dict[str, Path] = {}
+    recorded: set[str] = set()
+    for path in files:
+        definition, _, _ = record_of(path, Options())
+        file_of |= {kernel.name: path for kernel in definition.kernels}
+        recorded |= {kernel.name for kernel in definition.kernels if is_recorded(kernel)}
+    for name in named:
+        if name not in file_of:
+            known = ", ".join(file_of) or "none"
+            raise SettingsError(f"there is no kernel {shown(name)}", _WHERE, f"the kernels are {known}; see --file")
+    return file_of, recorded
+
+
 def _refuse_what_does_not_count(options: argparse.Namespace) -> None:
     """An option that makes no difference is a mistake: the run would do something else than is meant."""
     doing = "--list" if options.list else "--check" if options.check else "tuning"
@@ -350,7 +361,7 @@ def _refuse_what_does_not_count(options: argparse.Namespace) -> None:
             raise SettingsError(f"{option} does not count for {doing}", where, remedy)
 
 
-def _default_files() -> list[Path]:
+def default_files() -> list[Path]:
     """The definition files of the project that the working folder is in."""
     root = project_of(Path.cwd() / "any") or Path.cwd()
     files = sorted(path for path in (root / "kernels").glob("*.py") if not path.name.startswith("_"))
@@ -365,19 +376,20 @@ def _is_tunable(origin: Origin, target: str) -> bool:
     return has_points and target in origin.settings.targets
 
 
-def _percent(text: str) -> float:
+def percent(text: str, option: str) -> float:
+    """The part of a whole that an option such as ``5%`` means. Raises a SettingsError for anything else."""
     try:
-        percent = float(text.strip().removesuffix("%"))
+        number = float(text.strip().removesuffix("%"))
     except ValueError:
-        percent = -1.0
-    if not 0 <= percent < float("inf"):  # what is not a number is in no range
-        raise SettingsError(f"--max-regret is {shown(text)}", _WHERE, "write 5% or 2.5%")
-    return percent / 100
+        number = -1.0
+    if not 0 <= number < float("inf"):  # what is not a number is in no range
+        raise SettingsError(f"{option} is {shown(text)}", _WHERE, "write 5% or 2.5%")
+    return number / 100
 
 
 def result_lines(tuned: Sequence[Tuned]) -> list[str]:
     """The table that a run shows at its end."""
-    rows = [("config", "sizes", "choice", "us", "default us", "ratio", "spread")]
+    rows: list[tuple[str, ...]] = [("config", "sizes", "choice", "us", "default us", "ratio", "spread")]
     for one in tuned:
         config = words(one.config) if one.config else "its only config"
         for place, at in enumerate(one.sizes):
@@ -386,5 +398,10 @@ def result_lines(tuned: Sequence[Tuned]) -> list[str]:
             choice = words(one.candidates[number].tune) + (" (default)" if not number else "")
             figures = (f"{us:g}", f"{default_us:g}", f"{us / default_us:.3f}", f"{spread:.3f}")
             rows.append((config, size_text(at), choice, *figures))
+    return aligned(rows)
+
+
+def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """The lines of a table with columns."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

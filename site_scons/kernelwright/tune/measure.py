@@ -8,19 +8,24 @@ can be ended at any moment, and whatever a variant does to it, a new one goes on
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
+import math
 import os
+import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core.dtype import numpy_dtype
 from ..core.errors import CheckError, KernelwrightError
 from ..core.signature import Argument, Signature
-from ..processes.protocol import CostRequest, CostResult, MeasureRequest, MeasureResult
+from ..processes.protocol import REFERENCE, CostRequest, CostResult, MeasureRequest, MeasureResult
 from ..processes.serving import Progress, Send
 from ..worker.definitions import Definitions
 from ..worker.environment import variables_of
@@ -43,6 +48,9 @@ MOST_BATCHES = 5
 
 TURN_S = 0.2
 """Seconds after which a turn has no more batches."""
+
+COPIES = 3
+"""How often the measuring process has an array: as it was drawn, where a kernel gets it, and as the reference's."""
 
 LEAST_BATCHES = 3
 """Batches that a turn has even if they take longer than that: of calls that take long, one is as good as many."""
@@ -142,24 +150,60 @@ class Bench:
         self._expected: dict[str, Values] = {}
         self._turns: dict[str, Turn] = {}
 
-    def measure(self, request: MeasureRequest, check: Check, has_reference: bool) -> MeasureResult:
-        """The result of a request; ``check`` is that of its variant."""
+    def measure(self, request: MeasureRequest, check: Check, has_reference: bool, flops: float) -> MeasureResult:
+        """The result of a request; ``check`` is that of its variant, and ``flops`` is what its calls do."""
         sizes = (request.file, request.kernel, sorted(request.sizes.items()))
         if sizes != self._sizes:
             self._sizes, self._inputs, self._expected, self._turns = sizes, {}, {}, {}
-        if request.library not in self._turns:
-            self._turns[request.library] = self._prepared(request, check, has_reference)
-        batches, disturbed = self._turns[request.library].batches(request.batches, request.waiting)
+        who = request.beside or request.library
+        if who not in self._turns:
+            self._require_memory(check, request.sizes)
+            is_variant = not request.beside or request.beside.startswith("/")
+            prepare = self._prepared if is_variant else self._prepared_other
+            self._turns[who] = prepare(request, check, has_reference)
+        batches, disturbed = self._turns[who].batches(request.batches, request.waiting)
         return MeasureResult(
             tuple(1e6 * seconds for seconds, _ in batches),
             tuple(1e6 * warm for _, warm in batches if warm is not None),
             self._clock.clock_mhz(),
             disturbed,
+            _moved(check, request.sizes),
+            flops,
         )
+
+    def _require_memory(self, check: Check, sizes: Mapping[str, int]) -> None:
+        """Raise a CheckError where the arrays of a call do not fit: a system without memory ends the process."""
+        needed = COPIES * (check.drawing.bytes_of(sizes) or 0)
+        if needed > (free := _free_memory()):
+            message = f"its arrays at {size_text(sizes)} need {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"
+            raise CheckError(message, remedy="name smaller sizes: --sizes")
+
+    def _prepared_other(self, request: MeasureRequest, check: Check, has_reference: bool) -> Turn:
+        """The reference, or a function of a library of arrays, with the inputs that variants get."""
+        from .clocks import CpuClock
+
+        inputs = self._inputs_of(request, check)
+        if request.beside == REFERENCE:
+            if not has_reference:
+                raise CheckError("the kernel has no reference", remedy=f"add one with @{request.kernel}.reference")
+            turn = Turn(CpuClock(), lambda: check.expected(inputs), [])
+        else:
+            function, converted = _imported(request.beside)
+            values: list[Any] = []
+            for argument in request.signature.arguments:
+                if not argument.output:
+                    value = inputs[argument.name]
+                    is_array = isinstance(value, np.ndarray)
+                    values.append(converted(Placed(self._clock, value, argument).tensor) if is_array else value)
+            turn = Turn(self._clock, lambda: function(*values), [])
+            self._first(function, values, request)
+        turn.warm_up(request.batch_us / 1e6)
+        return turn
 
     def _prepared(self, request: MeasureRequest, check: Check, has_reference: bool) -> Turn:
         """A variant that was called, compared and warmed up."""
-        function, inputs = check.function(), self._inputs_of(request, check)
+        function = _of_package(request) if request.beside else check.function()
+        inputs = self._inputs_of(request, check)
         placed: dict[str, Placed] = {}
         values: list[Any] = []
         for argument in request.signature.arguments:
@@ -210,6 +254,46 @@ def _layout(signature: Signature) -> str:
     return repr([(a.name, a.kind, a.dtype, a.shape, a.strides) for a in signature.arguments])
 
 
+def _moved(check: Check, sizes: Mapping[str, int]) -> int:
+    """Bytes that a call reads and writes at least: each array once, and twice if it is read and written."""
+    shapes = check.drawing.shapes(sizes) or {}
+    return sum(
+        math.prod(shapes[each.name]) * int(numpy_dtype(each.dtype).itemsize) * (1 + (each.written and not each.output))
+        for each in check.drawing.tensors
+    )
+
+
+def _free_memory() -> float:
+    """Bytes of memory that this machine has left; with no end if the system does not say."""
+    match = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.M)
+    return int(match[1]) * 1024 if match else math.inf
+
+
+def _of_package(request: MeasureRequest) -> Any:
+    """The kernel of a built package."""
+    folder = Path(request.beside)
+    sys.path.insert(0, str(folder.parent))
+    try:
+        return getattr(importlib.import_module(folder.name), request.kernel)
+    except (ImportError, AttributeError, KernelwrightError) as error:
+        message = f"the package {folder.name} gives no kernel {request.kernel}: {error}"
+        raise CheckError(message, remedy="name a package that has it, and was built for this machine") from error
+    finally:
+        sys.path.remove(str(folder.parent))
+
+
+def _imported(name: str) -> tuple[Any, Callable[[Any], Any]]:
+    """A function such as ``torch:softmax``, and what makes its library's arrays of others without a copy."""
+    module, _, function = name.partition(":")
+    try:
+        found = functools.reduce(getattr, function.split("."), importlib.import_module(module))
+        library = sys.modules[module.partition(".")[0]]
+        return found, getattr(library, "from_dlpack", None) or library.dlpack.from_dlpack
+    except (ImportError, AttributeError) as error:
+        message = f"{name} cannot be imported: {error}"
+        raise CheckError(message, remedy="write --beside MODULE:FUNCTION, such as numpy:tanh or torch:tanh") from error
+
+
 class MeasuringServer(Server):
     """Answers requests as a worker does, and those to measure."""
 
@@ -235,7 +319,8 @@ class MeasuringServer(Server):
         if self._bench is None:
             self._bench = Bench(request.device)
         check = Check(request, kernel, variant, partial(definition.call, kernel), progress)
-        return self._bench.measure(request, check, kernel.reference_function is not None)
+        flops = definition.call(kernel, "flops", lambda: kernel.flops_of(variant.config, request.sizes))
+        return self._bench.measure(request, check, kernel.reference_function is not None, flops)
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.errors import KernelwrightError, SettingsError, Where
 from ..core.files import canonical_json
 from ..define.divisible import rounded_up
-from ..define.space import Point
+from ..define.space import Choice, Point
 from ..define.tuning import Evidence, TableDevice, TableFile, same
 from ..ondemand.files import origin_in
 from ..ondemand.options import OFF, Options
@@ -33,7 +33,6 @@ from .progress import Progress
 from .sizes import combinations, size_text
 
 if TYPE_CHECKING:
-    from ..define.space import Choice
     from ..ondemand.origin import Origin
 
 BUILDING = 0.5
@@ -59,6 +58,7 @@ class Request:
         budget_s: seconds that it may take; None: as many as it needs.
         anew: whether kept timings do not count.
         policy: how is measured.
+        any_kernel: whether a kernel without a space has one point for each of its configs, in place of an error.
     """
 
     path: Path
@@ -68,6 +68,7 @@ class Request:
     budget_s: float | None = None
     anew: bool = False
     policy: Policy = field(default_factory=Policy)
+    any_kernel: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,9 @@ class Tuner:
         self._options = Options.read("tune", target=device.target, backend="tvm_ffi")
         self.origin: Origin = origin_in(request.path, request.kernel, self._options)
         self.choices = [choice for choice in self.origin.record.choices if choice.points.get(device.target)]
+        record = self.origin.record
+        if request.any_kernel and not record.choices and device.target in (record.options.targets or ()):
+            self.choices = [Choice(config, {device.target: ({},)}, record.sizes) for config in record.configs]
         if not self.choices:
             self._refuse()
         job = job_of(self.origin, self.choices[0].candidates(device.target)[0], self._options)

@@ -1,0 +1,383 @@
+"""``kernelwright bench``: measures kernels beside other ways to do the same, and compares with an earlier run.
+
+It builds and measures as the tuner does, in rounds: in each of them everything that is compared has its turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+from ..core.converter import from_json, to_json
+from ..core.errors import KernelwrightError, SettingsError, Where, shown
+from ..core.files import pretty_json, read_record, write_atomically
+from ..core.records import damage_named, decoded
+from ..define.space import Choice, Plain
+from ..define.tuning import TableDevice
+from ..ondemand.machine import cuda_devices
+from ..ondemand.tune_command import environment_of
+from ..processes.protocol import REFERENCE
+from ..state.tuning_result import DEFAULT
+from .bench import Bench
+from .candidates import Built, Candidate
+from .command import aligned, default_files, kernels_in, locked, percent, place_of
+from .device import device_of
+from .policy import Policy
+from .progress import Progress
+from .recheck import words
+from .sizes import combinations, read_sizes, size_text
+from .table import table_of
+from .tuner import Request, Tuner, number_of
+
+SCHEMA = 1
+"""Revision of the form of results."""
+
+LARGEST = 64 << 20
+"""Bytes that a file of results may have."""
+
+WHERE = Where(stage="bench")
+COLUMNS = ("kernel", "config", "sizes", "what", "us", "spread", "ratio", "GB/s", "GFLOP/s")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured of one way to do the work of a kernel, at one combination of sizes.
+
+    Arguments:
+        kernel, config, sizes: the work.
+        what: who did it: the variant's tuning parameters, ``reference``, a function, or what it was compared with.
+        rounds: microseconds of a call in each round: the median of its batches.
+        gb_s: 10^9 bytes per second, of those that a call reads and writes at least.
+        gflop_s: 10^9 floating-point operations per second; 0: the definition does not declare them.
+    """
+
+    kernel: str
+    config: Mapping[str, Plain]
+    sizes: Mapping[str, int]
+    what: str
+    rounds: tuple[float, ...]
+    gb_s: float
+    gflop_s: float
+
+    @property
+    def us(self) -> float:
+        """Microseconds of a call: the median of the rounds."""
+        return median(self.rounds)
+
+    @property
+    def spread(self) -> float:
+        """How far apart the rounds are, as a part of their median."""
+        return (max(self.rounds) - min(self.rounds)) / self.us
+
+    @property
+    def work(self) -> tuple[str, ...]:
+        """What is compared with other rows of the same."""
+        return _work(self.kernel, self.config, self.sizes)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What a row of an earlier run has as well, if it is about the same."""
+        return *self.work, self.what
+
+    def slower_than(self, before: Row, most: float) -> bool:
+        """Whether it takes longer, by a part of the time, and each round longer than each of the other: no noise."""
+        return self.us > before.us * (1 + most) and min(self.rounds) > max(before.rounds)
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a run has measured, as ``--json`` writes it.
+
+    Arguments:
+        schema: 1.
+        device: the device.
+        measured: what it was measured with, as in tuning tables.
+        rows: what was measured.
+    """
+
+    schema: int
+    device: TableDevice
+    measured: Mapping[str, str]
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One of those that are compared.
+
+    Arguments:
+        what: the name of its rows.
+        bench: measures it.
+        built: the variant, or in the case of ``beside`` the one whose inputs it gets.
+        beside: see ``MeasureRequest``.
+    """
+
+    what: str
+    bench: Bench
+    built: Built
+    beside: str = ""
+
+
+def bench(options: argparse.Namespace) -> int:
+    """Do what the command line asks for; returns the exit status: 1 if ``--check`` finds something slower.
+
+    Raises:
+        KernelwrightError: something cannot be built or measured.
+    """
+    if options.profile:
+        return _profiled(options)
+    run = _Run(options)
+    results = run.results()
+    print("\n".join(aligned([COLUMNS, *map(partial(_cells, results.rows), results.rows)])))
+    if options.json:
+        write_atomically(Path(options.json), pretty_json(to_json(results)))
+    if options.plot:
+        _plot(results, Path(options.plot))
+    return run.check(results) if options.check else 0
+
+
+class _Run:
+    """One run of the command."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._progress, self._policy = Progress(), Policy.of_environment()
+        self._sizes = read_sizes(options.sizes or ())
+        self._most = percent(options.max, "--max")
+        self._before = _read(Path(options.check)) if options.check else None
+        self._device = device_of(options.device or ("cuda:0" if cuda_devices() else "cpu"))
+        self._files = [Path(name).absolute() for name in options.file or ()] or default_files()
+        self._kernels, _ = kernels_in(self._files, options.kernels)
+        self._measured: dict[str, str] = {}
+        self._table_device: TableDevice | None = None
+
+    def results(self, works: set[tuple[str, ...]] | None = None) -> Results:
+        """Measure; ``works`` are those that are measured, None: all."""
+        rows: list[Row] = []
+        for name in self._options.kernels or self._kernels:
+            request = Request(
+                *(self._kernels[name], name, self._device, self._sizes), policy=self._policy, any_kernel=True
+            )
+            try:
+                tuner = Tuner(request, self._progress)
+            except SettingsError:
+                if self._options.kernels:
+                    raise
+                continue  # it is for another target
+            self._measured, self._table_device = tuner.measured, tuner.device
+            with locked(place_of(self._device.spec), f"measuring {name}", True, self._progress.note):
+                rows += [row for choice in tuner.choices for row in self._choice(tuner, choice, works)]
+        self._progress.end()
+        if self._table_device is None:
+            raise SettingsError(f"no kernel is for {self._device.spec}", WHERE, "name kernels, or --device")
+        return Results(SCHEMA, self._table_device, self._measured, tuple(rows))
+
+    def _choice(self, tuner: Tuner, choice: Choice, works: set[tuple[str, ...]] | None) -> Iterator[Row]:
+        """What is measured of one config."""
+        with contextlib.ExitStack() as stack:
+            contenders = list(self._contenders(tuner, choice, stack))
+            signature = contenders[0].built.request.signature
+            given = self._sizes or {n: v for n, v in choice.sizes.items() if n in signature.symbols}
+            for at in combinations(given, list(signature.symbols), tuner.where):
+                if works is None or _work(tuner.request.kernel, choice.config, at) in works:
+                    self._progress.begin(f"{tuner.request.kernel}: {size_text(at)}")
+                    yield from self._work(choice, at, contenders)
+
+    def _contenders(self, tuner: Tuner, choice: Choice, stack: contextlib.ExitStack) -> Iterator[Contender]:
+        """The variants, the first one being what runs where no table says more; and what they are compared with."""
+        own = self._bench(tuner, stack)
+        candidates = tuner.candidates_of(choice)
+        if not self._options.all:
+            candidates = tuple(one for one in candidates if one.number in _used(tuner, choice, candidates))
+        self._progress.begin(f"{tuner.request.kernel}: building {len(candidates)} variants")
+        built = [_required(one) for one in tuner.workshop().build(candidates)]
+        for one in built:
+            yield Contender(words(one.candidate.tune) if one.candidate.tune else "kernel", own, one)
+        if tuner.origin.record.has_reference:
+            yield Contender(REFERENCE, own, built[0], REFERENCE)
+        for function in self._options.beside or ():
+            yield Contender(function, own, built[0], function)
+        if against := self._options.against:
+            path = Path(against)
+            if path.suffix == ".whl" or (path / "manifest.json").is_file():
+                yield Contender(path.name, own, built[0], str(_package(path, stack)))
+            else:
+                other, before = self._of_revision(tuner, candidates[0], against, stack)
+                yield Contender(against, self._bench(other, stack), before)
+
+    def _bench(self, tuner: Tuner, stack: contextlib.ExitStack) -> Bench:
+        made = Bench(tuner.root, self._policy, tuner.origin.settings.environment)
+        stack.callback(made.renew)
+        return made
+
+    def _of_revision(
+        self, tuner: Tuner, candidate: Candidate, revision: str, stack: contextlib.ExitStack
+    ) -> tuple[Tuner, Built]:
+        """The same variant of the project as it was at a revision of git."""
+        top = stack.enter_context(_worktree(tuner.root, revision))
+        path = top / tuner.request.path.relative_to(tuner.root)
+        request = Request(path, tuner.request.kernel, self._device, policy=self._policy, any_kernel=True)
+        other = Tuner(request, self._progress)
+        same = (one for choice in other.choices for one in other.candidates_of(choice) if one.slug == candidate.slug)
+        found = next(same, None)
+        if found is None:
+            message = f"{revision} has no variant {candidate.slug} of {tuner.request.kernel}"
+            raise SettingsError(message, tuner.where, "name a revision that has it")
+        return other, _required(other.workshop().build([found])[0])
+
+    def _work(self, choice: Choice, sizes: Mapping[str, int], contenders: Sequence[Contender]) -> Iterator[Row]:
+        able = [one for one in contenders if one.beside or one.built.allows(sizes)]
+        turns = [[one.bench.batches(one.built, sizes, one.beside) for one in able] for _ in range(self._policy.rounds)]
+        for contender, results in zip(able, zip(*turns, strict=True), strict=True):
+            quiet = [result for result in results if result.disturbed < 1] or results
+            rounds = tuple(median(result.us) for result in quiet)
+            rates = (amount / median(rounds) / 1e3 for amount in (results[0].moved, results[0].flops))
+            kernel = contender.built.request.kernel
+            yield Row(kernel, choice.config, sizes, contender.what, rounds, *rates)
+
+    def check(self, results: Results) -> int:
+        """Compare with an earlier run. What seems to be slower is measured once more, in other processes."""
+        assert self._before is not None
+        if self._before.device != results.device:
+            message = f"{self._options.check} is of {self._before.device.name} ({self._before.device.arch})"
+            raise SettingsError(f"{message}, and this is {results.device.name}", WHERE, "compare runs of one device")
+        before = {row.key: row for row in self._before.rows}
+        both = [row for row in results.rows if row.key in before]
+        if not both:
+            message = f"{self._options.check} has nothing that was measured now"
+            raise SettingsError(message, WHERE, "name the kernels and the sizes that it has")
+
+        def slower(rows: Sequence[Row]) -> list[Row]:
+            return [row for row in rows if row.slower_than(before[row.key], self._most)]
+
+        if suspects := slower(both):
+            names = {row.key for row in suspects}
+            again = self.results({row.work for row in suspects}).rows
+            suspects = slower([row for row in again if row.key in names])
+        for row in suspects:
+            then = before[row.key]
+            print(f"SLOWER: {', '.join(row.work)}, {row.what}: {_figure(row.us)} us, was {_figure(then.us)} us")
+        print(f"{len(both)} of {len(results.rows)} rows compared, {len(suspects)} slower by more than {self._most:.1%}")
+        return 1 if suspects else 0
+
+
+def _work(kernel: str, config: Mapping[str, Plain], sizes: Mapping[str, int]) -> tuple[str, ...]:
+    return kernel, words(config) if config else "-", size_text(sizes)
+
+
+def _used(tuner: Tuner, choice: Choice, candidates: Sequence[Candidate]) -> set[int]:
+    """The numbers of the candidates that may run: the default, the preferred one, and what the table chooses."""
+    table = table_of(tuner) if tuner.origin.settings.tuning else None
+    config = table.of(choice.config) if table else None
+    points = [*(rule.tune for rule in config.rules)] if config else [choice.preferred.get(tuner.arch)]
+    return {DEFAULT, *(number_of(candidates, point) for point in points)}
+
+
+def _required(built: Built | KernelwrightError) -> Built:
+    if isinstance(built, KernelwrightError):
+        raise built
+    return built
+
+
+def _package(path: Path, stack: contextlib.ExitStack) -> Path:
+    """The folder of a package: itself, or what is in a wheel."""
+    if path.suffix != ".whl":
+        return path.absolute()
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kernelwright-bench-")))
+    try:
+        with zipfile.ZipFile(path) as wheel:
+            wheel.extractall(folder)
+        (manifest,) = folder.glob("*/manifest.json")
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise SettingsError(f"{path} is no wheel with one package of kernels: {error}", WHERE, "name one") from error
+    return manifest.parent
+
+
+@contextlib.contextmanager
+def _worktree(root: Path, revision: str) -> Iterator[Path]:
+    """The project's folder as it was at a revision."""
+    parent = tempfile.mkdtemp(prefix="kernelwright-bench-")
+    folder = Path(parent, "tree")
+    git = partial(subprocess.run, cwd=root, capture_output=True, text=True)
+    try:
+        added = git(["git", "worktree", "add", "--detach", str(folder), revision])
+        prefix = git(["git", "rev-parse", "--show-prefix"]).stdout.strip()
+        if added.returncode:
+            message = f"{shown(revision)} is no package, no wheel, and no revision of git: {added.stderr.strip()}"
+            raise SettingsError(message, WHERE, "name one: --against dist/acme-1.0.whl, or --against main")
+        yield folder / prefix
+    finally:
+        git(["git", "worktree", "remove", "--force", str(folder)])
+        shutil.rmtree(parent, ignore_errors=True)
+
+
+def _read(path: Path) -> Results:
+    """The results in a file. Raises a KernelwrightError that names it where it is no such file."""
+    with damage_named(path, "write it with: kernelwright bench --json FILE"):
+        results: Results = from_json(Results, decoded(read_record(path, LARGEST)))
+        if results.schema != SCHEMA or any(min(row.rounds, default=0) <= 0 for row in results.rows):
+            raise ValueError(f"its schema is {results.schema}, expected {SCHEMA}, or a row has no times")
+        return results
+
+
+def _cells(rows: Sequence[Row], row: Row) -> tuple[str, ...]:
+    first = next(one for one in rows if one.work == row.work)
+    ratio = median(now / then for now, then in zip(row.rounds, first.rounds))  # noqa: B905 (a noisy round is missing)
+    times = (_figure(row.us), f"{row.spread:.0%}", f"{ratio:.2f}", _figure(row.gb_s))
+    return (*row.key, *times, _figure(row.gflop_s) if row.gflop_s else "-")
+
+
+def _figure(number: float) -> str:
+    return f"{number:.3g}" if number < 1000 else f"{number:,.0f}"
+
+
+def _profiled(options: argparse.Namespace) -> int:
+    """Run this command again under a profiler; returns its exit status."""
+    device = device_of(options.device or ("cuda:0" if cuda_devices() else "cpu"))
+    tool = "perf" if device.target == "llvm" else "ncu"
+    if shutil.which(tool) is None:
+        remedy = {"perf": "apt-get install linux-perf", "ncu": "install Nsight Compute, which has it"}[tool]
+        raise SettingsError(f"--profile needs {tool}, which is not on the PATH", WHERE, remedy)
+    output = Path("build", "profile", "-".join(options.kernels) or "all")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    begin = {
+        "perf": [tool, "record", "-g", "-o", f"{output}.data"],
+        "ncu": [tool, "--target-processes", "all", "--import-source", "yes", "-f", "-o", str(output)],
+    }[tool]
+    command = [*begin, sys.executable, "-m", "kernelwright", *(word for word in sys.argv[1:] if word != "--profile")]
+    print(f"kernelwright: {shlex.join(command)}", file=sys.stderr)
+    status = subprocess.call(command, env=environment_of())
+    shown_by = f"perf report -i {output}.data" if tool == "perf" else f"ncu-ui {output}.ncu-rep"
+    print(f"kernelwright: look at it with: {shown_by}", file=sys.stderr)
+    return status
+
+
+def _plot(results: Results, path: Path) -> None:
+    """Draw the times of a call as bars, a group for each work."""
+    try:
+        from matplotlib.figure import Figure  # type: ignore[import-not-found]
+    except ImportError as error:
+        raise SettingsError("--plot needs Matplotlib", WHERE, "pip install matplotlib") from error
+    works = list(dict.fromkeys(row.work for row in results.rows))
+    figure = Figure(figsize=(8, 1 + 0.25 * (len(results.rows) + len(works))), layout="constrained")
+    axes = figure.subplots()
+    labels: list[str] = []
+    for place, work in enumerate(works):
+        for row in (one for one in results.rows if one.work == work):
+            axes.barh(len(labels), row.us, color=f"C{place % 10}")
+            labels.append(f"{work[0]} {work[2]}, {row.what}")
+    axes.set(xscale="log", xlabel="microseconds of a call", title=f"{results.device.name} ({results.device.arch})")
+    axes.set_yticks(range(len(labels)), labels)
+    axes.invert_yaxis()
+    figure.savefig(path)

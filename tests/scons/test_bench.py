@@ -1,0 +1,131 @@
+"""``kernelwright bench`` with real kernels, in short rounds: what it measures, compares and refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.demand import Demand
+from support.project import Project
+from test_tune import COMMAND, FILE, SHORT
+
+OPERATIONS = """
+
+@double.flops
+def _(n, dtype):
+    return 100 * n
+"""
+
+
+class Benched:
+    """A project with the kernel of the tuner's tests, with or without its space, and what the command says."""
+
+    def __init__(self, project: Project) -> None:
+        self.project, self.demand = project, Demand(project)
+        project.write("kernels/double.py", FILE + OPERATIONS)
+
+    def bench(self, *arguments: str, ok: bool = True, env: dict[str, str] | None = None) -> tuple[str, str]:
+        variables = {"KERNELWRIGHT_TEST_TUNE": json.dumps(SHORT), "CUDA_VISIBLE_DEVICES": "", **(env or {})}
+        code = COMMAND.format(arguments=["bench", *arguments])
+        run = self.demand.run(code, env={"TMPDIR": str(self.project.folder), **variables}, ok=ok, forks=5)
+        assert "Traceback" not in run.stderr, run.stderr
+        return run.stdout, run.stderr
+
+    def rows(self, name: str) -> dict[str, dict[str, Any]]:
+        return {row["what"]: row for row in json.loads((self.project.folder / name).read_text())["rows"]}
+
+    def without_space(self) -> None:
+        self.project.replace("kernels/double.py", ", tune=POINTS", "")
+        self.project.replace("kernels/double.py", "way: str", 'way: str = "fast"')
+
+
+@pytest.fixture
+def benched(cpu_project: Project) -> Benched:
+    return Benched(cpu_project)
+
+
+def test_a_kernel_is_measured_beside_all_that_does_the_same(benched: Benched) -> None:
+    project = benched.project
+    project.scons()
+    sizes = ("double", "--sizes", "n=1024")
+    benched.bench(*sizes, "--all", "--beside", "numpy:positive", "--against", "build/demo", "--json", "all.json")
+    rows = benched.rows("all.json")
+    assert set(rows) == {"way=slow", "way=fast", "way=wide", "reference", "numpy:positive", "demo"}
+    assert all(len(row["rounds"]) == 3 and row["sizes"] == {"n": 1024} for row in rows.values())
+    fast, slow = rows["way=fast"], rows["way=slow"]
+    us = sorted(fast["rounds"])[1]
+    assert fast["gb_s"] == pytest.approx(2 * 4 * 1024 / us / 1e3) and fast["gflop_s"] == pytest.approx(
+        102400 / us / 1e3
+    )
+    assert min(slow["rounds"]) > max(fast["rounds"])
+    table, _ = benched.bench(*sizes)
+    assert [line.split()[3] for line in table.splitlines()[1:]] == ["way=slow", "reference"]
+    assert "GFLOP/s" in table and "dtype=float32" in table
+
+
+def test_what_has_become_slower_is_found(benched: Benched) -> None:
+    benched.without_space()
+    folder = benched.project.folder
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(folder)]
+    for words in (["init", "-q"], ["add", "kernels", "SConstruct", "pyproject.toml"], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], check=True)
+    limits = ("--max", "30%")
+    benched.bench("double", "--json", "before.json")
+    said, _ = benched.bench("double", "--check", "before.json", "--max", "100000%")
+    assert "4 of 4 rows compared, 0 slower by more than 100000.0%" in said
+    benched.project.replace("kernels/double.py", 'way: str = "fast"', 'way: str = "slow"')
+    said, _ = benched.bench(
+        "double", "--check", "before.json", *limits, "--against", "HEAD", "--json", "n.json", ok=False
+    )
+    assert "SLOWER: double, dtype=float32, n=16, kernel:" in said and "reference:" not in said
+    rows = benched.rows("n.json")
+    assert min(rows["kernel"]["rounds"]) > max(rows["HEAD"]["rounds"])
+    assert not list(folder.glob("kernelwright-bench-*")) and not (folder / ".git/worktrees").exists()
+
+
+def test_mistakes_of_a_bench_are_told_with_what_to_do(benched: Benched, tmp_path: Path) -> None:
+    def error(*arguments: str) -> str:
+        return benched.bench(*arguments, ok=False)[1]
+
+    assert "the kernels are add_one, double, scale" in error("triple")
+    assert "nothing says which n to measure" in error("scale")
+    assert "scale" in benched.bench("scale", "--sizes", "n=16")[0]
+    said = error("double", "--sizes", "n=1000000000000")
+    assert "GB are free" in said and "name smaller sizes: --sizes" in said
+    said = error("double", "--sizes", "n=16", "--beside", "numpy:nothing")
+    assert "numpy:nothing cannot be imported" in said and "MODULE:FUNCTION" in said
+    said = error("double", "--sizes", "n=16", "--against", "nothing")
+    assert "is no package, no wheel, and no revision of git" in said
+    benched.bench("scale", "--sizes", "n=16", "--json", "scale.json")
+    assert "has nothing that was measured now" in error("double", "--sizes", "n=16", "--check", "scale.json")
+    path = benched.project.folder / "scale.json"
+    path.write_text(path.read_text().replace('"count": ', '"count": 1'))
+    assert "compare runs of one device" in error("scale", "--sizes", "n=16", "--check", "scale.json")
+    path.write_text("{}")
+    assert "scale.json: is damaged" in error("scale", "--sizes", "n=16", "--check", "scale.json")
+    benched.project.replace("kernels/double.py", "return 100 * n", 'return "many"')
+    assert "flops returned 'many', expected a number" in error("double", "--sizes", "n=16")
+    (tmp_path / "bin").mkdir()
+    perf = tmp_path / "bin/perf"
+    perf.write_text('#!/bin/sh\necho "$@" > profiled.txt\n')
+    perf.chmod(0o755)
+    _, said = benched.bench(
+        "scale", "--sizes", "n=16", "--profile", env={"PATH": f"{perf.parent}:{os.environ['PATH']}"}
+    )
+    assert "look at it with: perf report -i build/profile/scale.data" in said
+    words = (benched.project.folder / "profiled.txt").read_text()
+    assert words.startswith("record -g -o build/profile/scale.data")
+
+
+def test_a_kernel_on_demand_can_be_measured(benched: Benched) -> None:
+    program = """
+    double = kw.load("kernels/double.py").double
+    double.bench(sizes={"n": [16]}, device="cpu", beside=["numpy:positive"])
+    """
+    variables = {"KERNELWRIGHT_TEST_TUNE": json.dumps(SHORT), "CUDA_VISIBLE_DEVICES": ""}
+    said = benched.demand.run(program, env=variables)
+    assert "numpy:positive" in said.stdout and "n=16" in said.stdout
