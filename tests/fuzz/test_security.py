@@ -58,6 +58,7 @@ ALLOWED = {
     ("runtime/heuristic.py", "eval"): "computes an expression of the manifest: its nodes and names were compared first",
     ("runtime/recorded_kernel.py", "exec"): "binds arguments: of the manifest it has names, which are identifiers",
     ("frontends/triton/recorded_function.py", "import_module"): "imports the module of a function that was recorded",
+    ("tune/measure.py", "import_module"): "imports the package or the function that the user names",
     ("runtime/misses.py", "import_module"): "imports Kernelwright, once the user has said so",
     ("runtime/torch_kernel.py", "import_module"): "imports a generated module, whose digest was compared",
     ("runtime/cuda_core_kernel.py", "import_module"): "imports a generated module, whose digest was compared",

@@ -423,7 +423,7 @@ OPTIONS = {
 def test_an_option_that_does_not_count_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """All pairs of an option and what is done; the rest of a run is left out here."""
     monkeypatch.setattr("kernelwright.tune.command._Command.run", lambda self: 0)
-    monkeypatch.setattr("kernelwright.tune.command._default_files", list)
+    monkeypatch.setattr("kernelwright.tune.command.default_files", list)
     for option, counts in OPTIONS.items():
         for doing in ("tuning", "--check", "--list"):
             status = main(["tune", option, *([] if doing == "tuning" else [doing])])

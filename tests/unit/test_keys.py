@@ -707,8 +707,8 @@ NOT_IN_THE_KEY = """
 CheckRequest: library listed python signature; Checking: unit variants; Compilation: folders real
 DefinitionRecord: kernels later lowered recorded shared untracked; DeviceJob: folder packages where; Disassembly: cubin
 Elsewhere: path python; Entry: compiler; EntrySource: images_below; Extension: top; Failure: error; HostCompiler: path
-Job: contexts jit session; KernelRecord: location remark; KernelSelection: places; Launcher: begun top; Library: path
-Linking: described_in top; LowerRequest: imported_for ir listed out python; Nvcc: archs path
+Job: contexts jit session; KernelRecord: location remark sizes; KernelSelection: places; Launcher: begun top
+Library: path; Linking: described_in top; LowerRequest: imported_for ir listed out python; Nvcc: archs path
 NvccCompilation: host_compiler obstacle shipped steps; Nvdisasm: path; Nvrtc: archs include library
 NvrtcCompilation: store; ObjectCompilation: source texts; ObjectJob: folder known packages shown texts where
 OwnOptions: reads

@@ -162,16 +162,16 @@ def test_sizes_of_another_form_are_an_error(sizes: Any) -> None:
 
 def test_a_cost_is_given_what_it_has_parameters_for() -> None:
     made = declared(tune=grid(block=[1]))
-    assert made.cost_of({"n": 2, "block": 8}, {"m": 3}, "llvm") == 0
+    assert made.amount_of("cost", {"n": 2, "block": 8, "m": 3, "target": "llvm"}) == 0
     made.cost(lambda block, m, target: block * m if target == "llvm" else -1)
-    assert made.cost_of({"n": 2, "block": 8}, {"m": 3}, "llvm") == 24
-    assert made.cost_of({"n": 2, "block": 8}, {"m": 3}, "cuda") == -1
+    assert made.amount_of("cost", {"n": 2, "block": 8, "m": 3, "target": "llvm"}) == 24
+    assert made.amount_of("cost", {"n": 2, "block": 8, "m": 3, "target": "cuda"}) == -1
     made.cost(lambda **all: len(all))
-    assert made.cost_of({"n": 2, "block": 8}, {"m": 3}, "cuda") == 4
+    assert made.amount_of("cost", {"n": 2, "block": 8, "m": 3, "target": "cuda"}) == 4
     for bad in (None, "1", float("nan"), True):
         made.cost(lambda bad=bad: bad)
         with pytest.raises(DefinitionError, match="expected a number"):
-            made.cost_of({}, {}, "llvm")
+            made.amount_of("cost", {})
 
 
 RECORD: dict[str, Any] = {

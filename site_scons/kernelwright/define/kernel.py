@@ -211,33 +211,20 @@ class Kernel:
             return {}
         return checked_sizes(self.sizes_function(**given(self.sizes_function, config, "sizes", self.where)), self.where)
 
-    def cost_of(self, config: Config, sizes: Mapping[str, int], target: str) -> float:
-        """The definition's estimate of how long a candidate takes; 0, if it has none.
+    def amount_of(self, name: str, known: Mapping[str, Any]) -> float:
+        """What the function of :meth:`cost` or :meth:`flops` says of a candidate or a call; 0, if there is none.
 
         Arguments:
-            config: the candidate's.
-            sizes: size symbol -> size.
-            target: ``llvm`` or ``cuda``.
+            name: ``cost`` or ``flops``.
+            known: the keys of the config, the sizes, and for ``cost`` the target.
 
         Raises:
-            DefinitionError: the function of :meth:`cost` returns no number.
+            DefinitionError: the function returns no number.
         """
-        if self.cost_function is None:
+        function = getattr(self, f"{name}_function")
+        if function is None:
             return 0.0
-        known = {**config, **sizes, "target": target}
-        cost = self.cost_function(**given(self.cost_function, known, "cost", self.where))
-        return checked_number(cost, "cost", "a time, in any unit", self.where)
-
-    def flops_of(self, config: Config, sizes: Mapping[str, int]) -> float:
-        """The floating-point operations of a call; 0, if the definition does not say.
-
-        Raises:
-            DefinitionError: the function of :meth:`flops` returns no number.
-        """
-        if self.flops_function is None:
-            return 0.0
-        flops = self.flops_function(**given(self.flops_function, {**config, **sizes}, "flops", self.where))
-        return checked_number(flops, "flops", "the operations of a call", self.where)
+        return checked_number(function(**given(function, known, name, self.where)), name, self.where)
 
     def backward(self, **given: Any) -> Callable[[Callable[..., Any]], Kernel]:
         """Decorator: the definition of the kernel that computes this one's gradients, for autograd.

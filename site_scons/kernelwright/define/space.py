@@ -247,15 +247,15 @@ def checked_sizes(value: Any, where: Where) -> dict[str, tuple[int, ...]]:
     return sizes
 
 
-def checked_number(value: Any, name: str, meaning: str, where: Where) -> float:
-    """What a definition's function ``cost`` or ``flops`` has returned, which has a meaning, as a number.
+def checked_number(value: Any, name: str, where: Where) -> float:
+    """What a definition's function ``cost`` or ``flops`` has returned, as a number.
 
     Raises:
-        DefinitionError: it is no number.
+        DefinitionError: it is none.
     """
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value):
-        raise DefinitionError(f"{name} returned {shown(value)}, expected a number", where, f"return {meaning}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        remedy = {"cost": "return a time, in any unit", "flops": "return the operations of a call"}[name]
+        raise DefinitionError(f"{name} returned {shown(value)}, expected a number", where, remedy)
     return float(value)
 
 

@@ -307,7 +307,8 @@ class MeasuringServer(Server):
         kernel = definition.kernel(request.kernel)
 
         def costs() -> list[float]:
-            return [kernel.cost_of(config, request.sizes, request.target) for config in request.configs]
+            common = {**request.sizes, "target": request.target}
+            return [kernel.amount_of("cost", {**config, **common}) for config in request.configs]
 
         return CostResult(tuple(definition.call(kernel, "cost", costs)))
 
@@ -319,7 +320,7 @@ class MeasuringServer(Server):
         if self._bench is None:
             self._bench = Bench(request.device)
         check = Check(request, kernel, variant, partial(definition.call, kernel), progress)
-        flops = definition.call(kernel, "flops", lambda: kernel.flops_of(variant.config, request.sizes))
+        flops = definition.call(kernel, "flops", lambda: kernel.amount_of("flops", {**variant.config, **request.sizes}))
         return self._bench.measure(request, check, kernel.reference_function is not None, flops)
 
 
