@@ -228,8 +228,12 @@ class Bench:
         except KernelwrightError:
             raise
         except Exception as error:  # the library raises errors of any type
-            message = f"calling the kernel at {size_text(request.sizes)} raised {type(error).__name__}: {error}"
-            raise CheckError(message) from error
+            called = "the kernel" if not request.beside or request.beside.startswith("/") else request.beside
+            message = f"calling {called} at {size_text(request.sizes)} raised {type(error).__name__}: {error}"
+            inputs = ", ".join(one.name for one in request.signature.arguments if not one.output)
+            raise CheckError(
+                message, remedy=f"name a function of {inputs}" if called != "the kernel" else None
+            ) from error
 
     def _inputs_of(self, request: MeasureRequest, check: Check) -> Values:
         """An array or a number for each input, the same ones for all variants with the same arguments."""
