@@ -376,7 +376,7 @@ def _plot(results: Results, path: Path) -> None:
     for place, work in enumerate(works):
         for row in (one for one in results.rows if one.work == work):
             axes.barh(len(labels), row.us, color=f"C{place % 10}")
-            labels.append(f"{work[0]} {work[2]}, {row.what}")
+            labels.append(", ".join(word for word in row.key if word != "-"))
     axes.set(xscale="log", xlabel="microseconds of a call", title=f"{results.device.name} ({results.device.arch})")
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
