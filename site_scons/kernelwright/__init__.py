@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .define.recorded import recorded
     from .ondemand.files import load
     from .ondemand.kernel import kernel
+    from .ondemand.monitor import counters, monitor
     from .ondemand.programs import compile, par_compile
     from .ondemand.project import clear_cache, disable_cache, enable_cache
     from .ondemand.record import record
@@ -20,11 +21,13 @@ PLACES = {
     "Variant": "define.configs",
     "clear_cache": "ondemand.project",
     "compile": "ondemand.programs",
+    "counters": "ondemand.monitor",
     "disable_cache": "ondemand.project",
     "enable_cache": "ondemand.project",
     "grid": "define.configs",
     "kernel": "ondemand.kernel",
     "load": "ondemand.files",
+    "monitor": "ondemand.monitor",
     "par_compile": "ondemand.programs",
     "record": "ondemand.record",
     "recorded": "define.recorded",
@@ -37,11 +40,13 @@ __all__ = [
     "Variant",
     "clear_cache",
     "compile",
+    "counters",
     "disable_cache",
     "enable_cache",
     "grid",
     "kernel",
     "load",
+    "monitor",
     "par_compile",
     "record",
     "recorded",

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -27,6 +28,7 @@ from ..stages.tools import Tools, find_tools
 from ..state.entry import entry_key
 from .cache_place import CacheError
 from .kernel_folders import LATER, REQUEST
+from .monitor import is_heard, tell
 from .options import OFF, ON, WARN
 from .session import Session
 
@@ -170,9 +172,14 @@ def compile_job(job: Job, note: Callable[[str], None], anew: bool = False) -> Co
 
 
 def _compile_job(job: Job, note: Callable[[str], None], anew: bool) -> Compiled:
-    store, name = job.session.store, job.record.name
+    store, name, begin = job.session.store, job.record.name, time.monotonic()
+
+    def told(kind: str, why: str = "") -> None:
+        tell(kind, name, job.slug, time.monotonic() - begin, why)
+
     earlier = None if anew else _known(job)
     if earlier is not None:
+        told("hit")
         return earlier
     if job.jit == OFF:
         raise _is_off(job)
@@ -180,9 +187,16 @@ def _compile_job(job: Job, note: Callable[[str], None], anew: bool) -> Compiled:
     with store.locked(job.key, LOCK_TIMEOUT_S, waiting, lambda: job.session.ending):
         earlier = None if anew else _known(job)
         if earlier is not None:
+            told("wait")
             return earlier
-        with job.session.compiling():
-            compiled = _compiled(job, note)
+        begin, why = time.monotonic(), _why(job) if is_heard() else ""
+        try:
+            with job.session.compiling():
+                compiled = _compiled(job, note)
+        except KernelwrightError:
+            told("failure")
+            raise
+        told("compile", why)
     store.trim()
     return compiled
 

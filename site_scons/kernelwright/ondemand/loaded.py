@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
@@ -20,6 +21,7 @@ from ..runtime.provider import Provider
 from .build import Compiled, Job, compile_job
 from .cache_place import PRIVATE, CacheError
 from .kernel_folders import AGAIN, damage
+from .monitor import tell
 
 if TYPE_CHECKING:
     from .build import Job
@@ -134,7 +136,9 @@ def _loaded(compiled: Compiled, job: Job) -> Any:
     """The kernel object, loaded once in a process for each folder, which never has the content of another key."""
     loaded, place = job.session.loaded, (compiled.key, str(compiled.folder))
     if place not in loaded:
+        begin = time.monotonic()
         kernel = KernelLoader(compiled, job.record.name).kernel(job.record.name)
+        tell("load", job.record.name, job.slug, time.monotonic() - begin)
         kernel.key = compiled.key
         kernel.artifacts = compiled.folder / job.record.name
         kernel.source = partial(source_of, job, kernel.artifacts, compiled.later)

@@ -366,7 +366,7 @@ def _profiled(options: argparse.Namespace) -> int:
 def _plot(results: Results, path: Path) -> None:
     """Draw the times of a call as bars, a group for each work."""
     try:
-        from matplotlib.figure import Figure  # type: ignore[import-not-found]
+        from matplotlib.figure import Figure
     except ImportError as error:
         raise SettingsError("--plot needs Matplotlib", WHERE, "pip install matplotlib") from error
     works = list(dict.fromkeys(row.work for row in results.rows))
