@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -133,7 +134,7 @@ def bench(tmp_path: Path) -> Iterator[Parting]:
         yield bench
 
 
-FLAGS = ("-lineinfo", "--use_fast_math", "-Xptxas", "-O1", "-maxrregcount=32", "-DA=(1)", "-D", "B=x y")
+FLAGS = ("--use_fast_math", "-Xptxas", "-O1", "-maxrregcount=32", "-DA=(1)", "-D", "B=x y")
 
 
 @pytest.mark.parametrize(
@@ -149,6 +150,15 @@ def test_both_ways_make_the_same_files(bench, source, arch, flags):
         done, files = bench.stepwise(each, *flags)
         assert files == bench.plain(each, *flags)[1]
         assert done.notes == () and done.result.cpu_seconds > 0
+
+
+def test_line_information_names_sources_as_seen_from_the_project(bench):
+    bench.source.write_text(SOURCES["bfloat16"])
+    _, files = bench.stepwise("compute_80", "-lineinfo")
+    named = re.findall(r'\.file\t\d+ "(.*)"', files["compute_80.ptx"].decode())
+    assert named[0] == "build/kernel/device.cu" and {name.partition("/")[0] for name in named[1:]} == {"cuda"}
+    cubin = bench.stepwise("sm_80", "-lineinfo")[1]["sm_80.cubin"]
+    assert b"build/kernel\0" in cubin and b"device.cu\0" in cubin and str(bench.project).encode() not in cubin
 
 
 def test_with_debug_information_the_code_is_the_same_and_the_file_as_well_in_another_run(bench):

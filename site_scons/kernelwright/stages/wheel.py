@@ -420,7 +420,7 @@ def _check(wheels: Mapping[str, Path], request: Wheels, stage: StageRun) -> None
     problems = [f"{name}: {problem}" for name, listed in problems_of.items() for problem in listed]
     problems = problems or verify_together(list(wheels.values()))
     if problems:
-        remedy = "mend pyproject.toml, or what definitions put into their code; flags such as -lineinfo record paths"
+        remedy = "mend pyproject.toml, or what definitions put into their code; flags such as -G record paths"
         raise KernelwrightError(f"the wheel is not right: {'; '.join(problems)}", where, remedy)
     for stem, path in wheels.items():
         _require_size(stem, path, request, where)

@@ -7,11 +7,13 @@ user sees the error of nvcc.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -166,10 +168,30 @@ def compile_by_steps(run: NvccRun, known: KnownSteps, kept: KeptHeaders, *, ship
     except ToolError as error:
         reason = f"what it runs for {job.arch} ended with exit status {error.status}"
     else:
+        if is_ptx(job.arch) and has_debug_information(job.flags):
+            _name_sources(run)
         run.write_results(result.output)
         return CompiledCode(result, run.headers() if is_ptx(job.arch) and can_include(job.flags) else ())
     done = compile_device_code(run)
     return CompiledCode(done.result, done.headers, (f"nvcc is run as a whole: {reason}",))
+
+
+def _name_sources(run: NvccRun) -> None:
+    """Have the line information in PTX name sources as every machine does: as seen from the project's folder.
+
+    Those of CUDA are below ``cuda/``. What is compiled outside of the project is below nothing: it may be moved.
+    """
+    names = {str(Path(run.nvcc.path).resolve().parents[1]): "cuda/", str(run.tools.project_root): ""}
+    if not run.job.folder.is_relative_to(run.tools.project_root):
+        names[str(run.job.folder)] = ""
+
+    def relative(match: re.Match[str]) -> str:
+        place = os.path.normpath(match[2])
+        top = next((top for top in names if place.startswith(f"{top}/")), None)
+        return match[0] if top is None else f'{match[1]}"{names[top]}{place[len(top) + 1 :]}"'
+
+    path = run.scratch / run.job.output
+    path.write_text(re.sub(r'^(\t\.file\t\d+ )"([^"\n]*)"', relative, path.read_text(), flags=re.M))
 
 
 def _result(run: NvccRun, known: KnownSteps, kept: KeptHeaders, *, shipped: bool) -> ToolResult:
