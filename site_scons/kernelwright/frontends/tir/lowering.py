@@ -243,18 +243,23 @@ def _generate(module: tvm.IRModule, name: str, unit: Unit, target: Target) -> _C
     code = {"host.c": re.sub(r"\bT\.int64\((-?\d+)\)", r"\1", compiled.inspect_source()).encode()}
     if not devices:  # it launches what is not made here
         return _Code(code, [], split)
-    files, device_kernels = _device_code(devices, finish_device, build.codegen_build)
+    files, device_kernels = _device_code(devices, finish_device, build.codegen_build, unit)
     return _Code(code | files, device_kernels, split)
 
 
 def _device_code(
-    devices: Any, finish: Callable[[], Any], codegen: Callable[..., Any]
+    devices: Any, finish: Callable[[], Any], codegen: Callable[..., Any], unit: Unit
 ) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
     if len(devices) != 1:
         raise ValueError(f"expected device code for one target, got it for {len(devices)}")
     ((device_target, device),) = devices.items()
     device = finish()(device)
     source = with_type(codegen(device, device_target).inspect_source())
+    if "TVMFFIErrorSetRaised" in source:
+        remedy = "write it before the threads begin, where the host checks it, or let the threads return"
+        raise DefinitionError(
+            "it has an assert within threads of a GPU, which cannot raise an error", unit.where, remedy
+        )
     return {"device.cu": source.encode()}, _device_kernels(device, source)
 
 

@@ -90,6 +90,7 @@ class Program(Declared):
         launch_cooperative_grid: whether all programs run at once.
         launch_pdl: whether the launch may begin before the one before it has ended; the function has to wait for it
             with ``gdc_wait``.
+        debug: whether ``tl.device_assert`` ends a kernel, which it does not otherwise.
         launch: integers that callers pass and the function does not get, for the grid: name -> a :class:`Scalar`. They
             are the last arguments of the kernel.
         arguments: for parameters of the function, by name and in their order: a :class:`Tensor` or a :class:`Scalar`,
@@ -112,6 +113,7 @@ class Program(Declared):
         enable_fp_fusion: bool = True,
         launch_cooperative_grid: bool = False,
         launch_pdl: bool = False,
+        debug: bool = False,
         launch: Mapping[str, Scalar] | None = None,
         **arguments: Tensor | Scalar | TensorDescriptor | Size | Any,
     ) -> None:
@@ -128,6 +130,7 @@ class Program(Declared):
             "enable_fp_fusion": enable_fp_fusion,
             "launch_cooperative_grid": launch_cooperative_grid,
             "launch_pdl": launch_pdl,
+            "debug": debug,
         }
         self.launch_only = launch or {}
         arguments = _bound(function, {name: _described(value) for name, value in arguments.items()})
