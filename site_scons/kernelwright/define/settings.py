@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -68,18 +68,23 @@ def _check_archs(archs: tuple[str, ...], where: Where) -> None:
         target_of(arch, where)
 
 
-def _check_cross_compilers(items: tuple[str, ...], where: Where) -> None:
-    for item in items:
-        family, equals, compiler = item.partition("=")
-        if family not in FAMILIES or not equals or not compiler:
-            message = f"cross_compilers has {shown(item)}, expected <family>=<compiler>"
-            remedy = f"write for example aarch64=aarch64-linux-gnu-gcc; the families are {', '.join(FAMILIES)}"
-            raise SettingsError(message, where, remedy)
-    families = [item.partition("=")[0] for item in items]
-    for family in families:
-        if families.count(family) > 1:
-            message = f"cross_compilers names {families.count(family)} compilers for {family}"
-            raise SettingsError(message, where, "name one for each family of CPUs")
+def _check_by_family(setting: str, what: str, example: str) -> Callable[[tuple[str, ...], Where], None]:
+    """What checks a setting that names something for families of CPUs."""
+
+    def check(items: tuple[str, ...], where: Where) -> None:
+        for item in items:
+            family, equals, program = item.partition("=")
+            if family not in FAMILIES or not equals or not program:
+                message = f"{setting} has {shown(item)}, expected <family>=<{what}>"
+                remedy = f"write for example {example}; the families are {', '.join(FAMILIES)}"
+                raise SettingsError(message, where, remedy)
+        families = [item.partition("=")[0] for item in items]
+        for family in families:
+            if families.count(family) > 1:
+                message = f"{setting} names {families.count(family)} {what}s for {family}"
+                raise SettingsError(message, where, "name one for each family of CPUs")
+
+    return check
 
 
 def _check_plugin_pythons(items: tuple[str, ...], where: Where) -> None:
@@ -196,7 +201,14 @@ class Settings:
         (),
         "C compilers for CPUs of another family than this machine's, such as aarch64=aarch64-linux-gnu-gcc, or "
         "aarch64=zig; one that is not named: GNU's for that family, else Zig",
-        check=_check_cross_compilers,
+        check=_check_by_family("cross_compilers", "compiler", "aarch64=aarch64-linux-gnu-gcc"),
+    )
+    cross_pythons: tuple[str, ...] = _aside(
+        NAMES,
+        (),
+        "Python interpreters on CPUs of another family, such as aarch64=arm/python, a script that has qemu run one: "
+        "there scons check runs what this machine cannot; a family that is not named is not checked",
+        check=_check_by_family("cross_pythons", "interpreter", "aarch64=arm/python"),
     )
     cross_cuda: str = _setting(
         TEXT,
@@ -276,6 +288,12 @@ class Settings:
     def python_of(self, plugin: str) -> str:
         """The interpreter of the environment that a plug-in has for its compiler; empty: the compiler is beside TVM."""
         return dict(item.split("=", 1) for item in self.plugin_pythons).get(plugin, "")
+
+    @property
+    def cross_python(self) -> str:
+        """What ``cross_pythons`` names for the package's family, if that is not this machine's; empty: nothing."""
+        named = dict(item.split("=", 1) for item in self.cross_pythons)
+        return named.get(self.family, "") if self.family != native_family() else ""
 
     def archs_of(self, target: str) -> tuple[str, ...]:
         """The archs of one target, in the order given."""

@@ -13,15 +13,13 @@ from typing import Any
 
 from ..core.errors import DefinitionError, KernelwrightError, ToolchainError, Where, WorkerError
 from ..core.need import OwnEnvironment
-from ..processes.children import Spawned
+from ..processes.children import START_ELSEWHERE, Spawned
 from ..processes.environment import tool_environment
 from ..processes.messages import Hello
 from ..processes.protocol import Request
 from ..processes.worker import Answered, Worker, WorkerKind
 from ..toolchain.elsewhere import PARTS, find_elsewhere
 from .unit import Unit
-
-START = Path(__file__).parents[1] / "worker/start_elsewhere.py"
 
 
 class OtherProcess:
@@ -47,7 +45,7 @@ class OtherProcess:
         # The order of sets decides nothing then, and caches in the home folder are left alone.
         fixed = {"PYTHONHASHSEED": "0", "HOME": self._folder.name}
         seen = tool_environment() | fixed | dict(variables)
-        command = [python, "-s", str(START), module]
+        command = [python, "-s", str(START_ELSEWHERE), "elsewhere", module]
         remedy = f"look whether {python} -c 'import {environment.need.module}' works"
         kind = WorkerKind(f"the process of {environment.title}", (), remedy, remedy, remedy)
         named = f"{environment.setting} is {python!r}"

@@ -20,6 +20,9 @@ from .tool_process import end_session
 PACKAGE_PARENT = Path(__file__).resolve().parents[2]
 """Where our package is imported from."""
 
+START_ELSEWHERE = PACKAGE_PARENT / "kernelwright/worker/start_elsewhere.py"
+"""What starts one of our modules in a Python that has no Kernelwright; its first argument is the module's name."""
+
 POLL_S = 0.005
 """Seconds between two looks at a process that is about to end."""
 

@@ -14,13 +14,14 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from ..core.errors import KernelwrightError, Where, escaped
 from ..core.surroundings import PASSED_ON
-from .children import PACKAGE_PARENT, Forked, ForkServer, Process, Spawned
+from .children import PACKAGE_PARENT, START_ELSEWHERE, Forked, ForkServer, Process, Spawned
 from .protocol import Definition, Request
 from .worker import Answered, Worker, WorkerKind, ending
 
@@ -41,6 +42,9 @@ SERVER = WorkerKind(
     forked=True,
 )
 """The workers that execute definitions and lower them."""
+
+ON_OTHER_MACHINE = replace(SERVER, arguments=("-s", str(START_ELSEWHERE), "forkserver"), has_ours=False)
+"""The same in a Python on CPUs of another family, which has its own TVM and no Kernelwright."""
 
 
 class WorkerPool:
@@ -76,6 +80,8 @@ class WorkerPool:
     ) -> None:
         self.size = max(1, size)
         self._kind = kind
+        self._root = project_root
+        self._elsewhere: dict[str, WorkerPool] = {}
         self._command = [python, *kind.arguments, str(project_root)]
         self._started_in: tuple[dict[str, str], list[str]] | None = None
         self.variables: tuple[str, ...] = ()
@@ -127,6 +133,19 @@ class WorkerPool:
                 self._put_back(worker)
         return result
 
+    def on(self, python: str) -> WorkerPool:
+        """The workers of a Python on CPUs of another family, which has its own TVM. They end with these.
+
+        Arguments:
+            python: the program that runs it.
+        """
+        with self._change:
+            if python not in self._elsewhere:
+                pool = WorkerPool(self.size, self._root, self.timeout_s, python, self._on_output, ON_OTHER_MACHINE)
+                pool.variables, pool._closed = self.variables, self._closed
+                self._elsewhere[python] = pool
+            return self._elsewhere[python]
+
     def warm_up(self, count: int) -> None:
         """Start some workers now, while the caller does something else. Errors are told by the first call."""
         for _ in range(min(count, self.size)):
@@ -150,6 +169,8 @@ class WorkerPool:
             self._change.notify_all()
         for worker in idle:
             self._discard(worker)
+        for pool in self._elsewhere.values():
+            pool.close()
 
     def _take(self, where: Where, definition: Definition = None) -> Worker:
         """Wait for a worker that may execute a definition file, or start one."""
@@ -258,12 +279,12 @@ class WorkerPool:
             self._on_output(request, escaped(text))
 
     def _environment(self) -> dict[str, str]:
-        """A fixed environment, in which kernelwright is imported from where this process imported it."""
+        """A fixed environment, in which Kernelwright is imported from where this process imported it, if it is."""
         seen = (*PASSED_ON, *self._kind.variables, *self.variables)
         kept = {name: os.environ[name] for name in seen if name in os.environ}
         return {
             **kept,
-            "PYTHONPATH": str(PACKAGE_PARENT),
+            **({"PYTHONPATH": str(PACKAGE_PARENT)} if self._kind.has_ours else {}),
             "PYTHONSAFEPATH": "1",
             "PYTHONHASHSEED": "0",
             "PYTHONDONTWRITEBYTECODE": "1",

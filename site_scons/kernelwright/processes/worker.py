@@ -45,6 +45,7 @@ class WorkerKind:
         left: what to do about one that ended, or closed its pipe, by itself.
         forked: whether ``arguments`` start a fork server, which makes the processes; if not, they start one process.
         variables: names of variables that it sees besides those that all see.
+        has_ours: whether Python finds Kernelwright by itself, in the folder that this process has it from.
     """
 
     name: str
@@ -54,6 +55,7 @@ class WorkerKind:
     left: str
     forked: bool = False
     variables: tuple[str, ...] = ()
+    has_ours: bool = True
 
     def remedy(self, status: int | None) -> str:
         """What a user can do about a process that ended like this."""

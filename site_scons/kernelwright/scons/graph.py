@@ -365,7 +365,9 @@ def _add_ir(package: Package, definitions: Definitions) -> None:
 def _tell_of_checks(package: Package, definitions: Definitions) -> None:
     """Say which kernels are not checked, and why."""
     if package.family:
-        package.tell([f"kernelwright: what is built for {package.family} is not checked: run scons check there"])
+        if not package.machine:
+            there = "run scons check there, or name a Python in cross_pythons"
+            package.tell([f"kernelwright: what is built for {package.family} is not checked: {there}"])
         return
     from ..stages.check import not_checked
 

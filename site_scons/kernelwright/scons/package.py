@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from ..stages.configured import Configured
     from ..stages.launcher import CompiledLauncher
+    from ..toolchain.other_machine import OtherMachine
     from .run import BuildRun
 
 
@@ -295,7 +296,23 @@ class Package:
             has_gpu=self.has_gpu,
             device=first.work if first else None,
             device_stages=first.device_stages if first else {},
+            machine=self.machine,
         )
+
+    @cached_property
+    def machine(self) -> OtherMachine | None:
+        """What checks for another family run on; None: no setting names it, or nothing is checked.
+
+        Raises:
+            ToolchainError: it cannot be used.
+        """
+        if not (self.asked.check and self.settings.cross_python):
+            return None
+        # Imported here, because few builds have one.
+        from ..toolchain.other_machine import ask_other_machine
+
+        with self.run.progress.ahead(f"looking at the Python for {self.family}"):
+            return ask_other_machine(self.family, self.settings.cross_python)
 
     @cached_property
     def has_gpu(self) -> bool:

@@ -26,6 +26,7 @@ from .stage_run import StageRun
 if TYPE_CHECKING:
     from ..toolchain.distribution import Distribution
     from ..toolchain.elsewhere import Elsewhere
+    from ..toolchain.other_machine import OtherMachine
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Checking:
         asked: what the worker is asked for.
         definition: what decides what the definition does (:attr:`KernelContext.definition_identity`).
         own_tool: what the interpreter is a part of, if that runs the definition.
+        machine: where the library runs, if this machine cannot run it.
         unit: the variant's code for the device, whose signature is a source.
         variants: all variants, of which a partial library may lack some.
     """
@@ -43,6 +45,7 @@ class Checking:
     asked: CheckRequest
     definition: Mapping[str, Any]
     own_tool: Distribution | Elsewhere | None
+    machine: OtherMachine | None
     unit: UnitFiles = field(metadata=ASIDE)
     variants: tuple[VariantFiles, ...] = field(metadata=ASIDE)
 
@@ -58,14 +61,20 @@ class Checking:
 
 
 def make_all(kernel: KernelContext, variants: tuple[VariantFiles, ...], library: Stage) -> list[Stage]:
-    """The checks of a kernel: of each variant on the CPU, and on a GPU if there is one."""
+    """The checks of a kernel: of each variant on the CPU, and on a GPU if there is one.
+
+    Where another machine runs the code for the CPU, the package for this machine's family has the other checks.
+    """
     checks = []
+    native = kernel.package.is_native
     for number, variant in enumerate(variants):
         units = {unit.target: unit for unit in variant.units}
         if cuda := [unit for unit in variant.units if unit.target == "cuda"]:
             units["cuda"] = replace(cuda[0], archs=tuple(arch for unit in cuda for arch in unit.archs))
         if "llvm" in units:
             checks.append(make(kernel, variants, number, units["llvm"], library, "cpu"))
+        if not native:
+            continue
         if "cuda" in units and kernel.package.has_gpu:
             checks.append(make(kernel, variants, number, units["cuda"], library, "cuda:0"))
         elif cuda and can_interpret(kernel.front_end, kernel.own_tool):
@@ -134,11 +143,13 @@ def make(
         archs=",".join(unit.archs) if is_for_some else own,
         python="" if library else kernel.python,
     )
-    request = Checking(asked, kernel.definition_identity, None if library else kernel.own_tool, unit, variants)
+    machine = kernel.package.machine
+    own_tool = None if library else kernel.own_tool
+    request = Checking(asked, kernel.definition_identity, own_tool, machine, unit, variants)
     outputs = files_in(kernel.package.checks / record.name, (output,))
     # The library of a kernel stays as it is if only its sources' own library, which has these objects, is another one.
     described = [*unit.own, unit.signature, *dict.fromkeys(unit.named_in.values())]
     sources = [*filter(None, [path]), *described, *kernel.definition_files]
     stage = Stage("CHECK", subject, where, request, outputs, sources, cacheable=False)
     stage.rest = lambda: made(kernel.run, unit) is not None
-    return kernel.remembering(stage, f"check {subject}")
+    return kernel.remembering(stage, f"check {subject} {kernel.package.settings.family if machine else ''}".rstrip())

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..toolchain.distribution import Distribution
     from ..toolchain.elsewhere import Elsewhere
     from ..toolchain.libraries import Library
+    from ..toolchain.other_machine import OtherMachine
     from .selection import KernelSelection
     from .stage import Stage
     from .tools import Tools
@@ -49,6 +50,7 @@ class Context:
         device: the folder of the device code, if that of the kernels does not hold it: CPUs do not decide it, so the
             packages for all families have it from the first.
         device_stages: path of its first output -> a stage that makes device code, for all these packages.
+        machine: what checks run on, if this machine cannot run the package's code for the CPU.
     """
 
     run: Run
@@ -63,6 +65,7 @@ class Context:
     common: dict[str, Stage] = field(default_factory=dict)
     device: Path | None = None
     device_stages: dict[str, Stage] = field(default_factory=dict)
+    machine: OtherMachine | None = None
 
     @property
     def device_work(self) -> Path:
@@ -291,12 +294,18 @@ class KernelContext:
         if request.python:
             _require_environment(self)
         known, top = self.definition.dependencies, self.run.top
+        machine = self.package.machine if request.stage == "check" else None
         try:
-            result: Any = self.run.pool.call(request)
+            pool = self.run.pool
+            result: Any = (pool.on(machine.python) if machine else pool).call(request)
         except DefinitionError:
             # It may have read a file of which the editor had written the first half.
             _require_unedited(self.definition, {name: present_digest(top, name) for name in known}, where)
             raise
+        if machine:
+            # Files outside of the project are others there, and its identity has what is installed.
+            ours = {name: digest for name, digest in result.dependencies.items() if not name.startswith("/")}
+            result = replace(result, dependencies=ours)
         _require_unedited(self.definition, result.dependencies, where)
         cache = self.run.cache
         is_sent = cache is not None and cache.remote is not None

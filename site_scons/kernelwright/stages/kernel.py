@@ -96,7 +96,8 @@ class _Kernel:
         for backend in chosen:
             products |= self._backend(variants, backend)
         describing = library or self._add(entry.make(kernel, variants))
-        is_checked = record.has_reference and library and kernel.package.is_native
+        can_run = kernel.package.is_native or kernel.package.machine
+        is_checked = record.has_reference and library and can_run
         checks = check.make_all(kernel, variants, library) if is_checked and library else []
         entry_path = describing.outputs["entry.json"]
         texts = tuple(stage for variant in variants for stage in self._listed(variant, listings))

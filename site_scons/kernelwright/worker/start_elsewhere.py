@@ -1,4 +1,4 @@
-"""Starts ``elsewhere`` where Kernelwright is not installed: ``python start_elsewhere.py MODULE PIPE``."""
+"""Starts a module of this folder in a Python without Kernelwright: ``python start_elsewhere.py MODULE ARGUMENTS``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def main() -> None:
         module = importlib.util.module_from_spec(spec)
         sys.modules["kernelwright"] = module
         spec.loader.exec_module(module)
-    importlib.import_module("kernelwright.worker.elsewhere").main()
+    importlib.import_module(f"kernelwright.worker.{sys.argv.pop(1)}").main()
 
 
 if __name__ == "__main__":
