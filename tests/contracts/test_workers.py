@@ -202,7 +202,7 @@ class OtherEnvironment:
     def __init__(self, folder: Path) -> None:
         program, python = folder / "serving.py", folder / "python"
         program.write_text(SERVING.format(folders=[str(SITE_SCONS), str(Path(__file__).parents[1])]))
-        python.write_text(f'#!/bin/sh\nexec {sys.executable} -I {program} "$4"\n')
+        python.write_text(f'#!/bin/sh\nexec {sys.executable} -I {program} "$5"\n')
         python.chmod(0o755)
         (folder / "source.py").touch()
         self.folder, self._lock = folder, threading.Lock()

@@ -262,6 +262,18 @@ def test_new_arrays_come_from_the_allocator_of_the_callers_framework(built):
     assert printed.endswith("cuda:1 (3,) [0.0, 2.0, 4.0]")
 
 
+MORE = """\
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+torch::stable::Tensor itself(const torch::stable::Tensor& x) { return x; }
+
+STABLE_TORCH_LIBRARY(other, m) { m.def("summed(Tensor x) -> Tensor"); }
+STABLE_TORCH_LIBRARY_IMPL(other, CUDA, m) { m.impl("summed", TORCH_BOX(&itself)); }
+"""
+"""Another namespace with an operator of the same name, and an equal schema."""
+
 WRONG = (
     (
         '"mix",',
@@ -279,5 +291,11 @@ def test_what_the_sources_do_not_register_or_say_otherwise_is_an_error_of_the_bu
         project.replace("kernels/own.py", old, new)
         assert words in project.scons(ok=False).output
         project.replace("kernels/own.py", new, old)
+    project.write("kernels/more.cpp", MORE)
+    project.replace("kernels/own.py", '["operators.cpp"]', '["operators.cpp", "more.cpp"]')
+    said = project.scons("summed", ok=False).output
+    assert "kernels/own.py:49 summed/default [link]: operators.cpp and more.cpp register several operators of" in said
+    assert "of the name 'summed', and a call could be for any\n  remedy: leave the sources of one of them out" in said
+    project.replace("kernels/own.py", '["operators.cpp", "more.cpp"]', '["operators.cpp"]')
     project.replace("kernels/operators.cpp", "torch::stable::sum(x)", "torch::stable::pad(x, {1, 1})")
     assert "aoti_torch_aten_pad" in project.scons("-k", ok=False).output

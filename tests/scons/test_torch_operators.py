@@ -446,4 +446,7 @@ def test_kernels_that_share_a_source_or_an_operator_are_an_error(tmp_path) -> No
     project.write("kernels/two.cpp", SOURCES["two.cpp"])
     assert "a, b have a source in common, which PyTorch loads once only" in project.scons(ok=False).output
     project.write("kernels/own.py", TWO.format(first="one", second="two"))
-    assert "the kernels a and b both register the operator wrong::silu" in project.scons(ok=False).output
+    said = (
+        "kernels/own.py:10 b [assemble]: the kernels a (kernels/own.py:5) and b both register the operator wrong::silu"
+    )
+    assert said in project.scons(ok=False).output

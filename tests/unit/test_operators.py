@@ -45,7 +45,12 @@ def test_declared_arguments_are_those_of_the_schema(schema, arguments, problem):
 
 def object_with(path: Path, texts: list[str]) -> Path:
     # The first one follows code, without a zero in between.
-    lines = [".text", ".quad -1", '.section .rodata.str1.8,"aMS",@progbits,1', *(f'.string "{text}"' for text in texts)]
+    lines = [
+        ".text",
+        ".quad -1, aoti_torch_library_init_fragment",
+        '.section .rodata.str1.8,"aMS",@progbits,1',
+        *(f'.string "{text}"' for text in texts),
+    ]
     command = ["gcc", "-c", "-x", "assembler", "-", "-o", str(path)]
     subprocess.run(command, input="\n".join([*lines, ""]), text=True, check=True)
     return path
@@ -62,7 +67,13 @@ def test_schemas_are_found_in_the_texts_of_an_object(tmp_path):
 def test_an_operator_with_two_schemas_is_two_operators(tmp_path):
     first = object_with(tmp_path / "a.o", ["silu(Tensor x) -> Tensor", "gelu(Tensor x) -> Tensor"])
     second = object_with(tmp_path / "b.o", ["silu(Tensor x, float a) -> Tensor", "gelu(Tensor x) -> Tensor"])
-    assert ambiguous_operators([first]) == set() and ambiguous_operators([first, second]) == {"silu"}
+    third = object_with(tmp_path / "c.o", ["add(Tensor x) -> Tensor", "add(Tensor x, float a) -> Tensor"])
+    assert ambiguous_operators([first]) == {}
+    assert ambiguous_operators([first, second, third]) == {
+        "silu": [first, second],
+        "gelu": [first, second],  # equal schemas: two namespaces have one name
+        "add": [third, third],
+    }
 
 
 def test_one_value_is_returned_to_a_call_without_declared_arguments():

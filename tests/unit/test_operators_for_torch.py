@@ -216,8 +216,12 @@ def test_two_kernels_with_one_operator_or_namespace_are_an_error() -> None:
     require_distinct_operators(
         PACKAGE, [packaged("a", "a::f"), packaged("b", "a::g"), PackagedKernel("c", "{", (), {})]
     )
-    with pytest.raises(DefinitionError, match="the kernels a and b both register the operator a::f"):
-        require_distinct_operators(PACKAGE, [packaged("a", "a::f"), packaged("b", "a::g", "a::f")])
+    both, places = [packaged("a", "a::f"), packaged("b", "a::g", "a::f")], {"a": "own.py:3", "b": "more.py:9"}
+    with pytest.raises(
+        DefinitionError, match=r"the kernels a \(own.py:3\) and b both register the operator a::f"
+    ) as said:
+        require_distinct_operators(PACKAGE, both, places)
+    assert str(said.value.where) == "more.py:9 b [assemble]"
     block = '["a"]'
     require_distinct_operators(PACKAGE, [packaged("a", "a::f", namespaces=block), packaged("b", "a::g")])
     with pytest.raises(DefinitionError, match=r"the kernels a and b both have TORCH_LIBRARY\(a, m\)") as caught:

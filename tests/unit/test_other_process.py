@@ -104,7 +104,7 @@ def test_what_a_source_imports_reads_lists_and_asks_for_in_vain_is_told(tmp_path
 
 STARTS = """\
 echo "what an environment says at its start is no answer"
-exec >"/dev/fd/$4"
+exec >"/dev/fd/$5"
 test -e "$0.begun" || {
     touch "$0.begun"
     echo '{"id": 0, "hello": {"revision": 2, "versions": {"compiler": "0.1.15"}, "folder": "/"}}'

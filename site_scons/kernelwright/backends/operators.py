@@ -43,11 +43,23 @@ def registered_operators(objects: Iterable[Path]) -> dict[str, str]:
     return {name.decode(): " ".join(schema.decode(errors="replace").split()) for name, schema in sorted(found)}
 
 
-def ambiguous_operators(objects: Iterable[Path]) -> set[str]:
-    """The operators of which some objects have several schemas: those of two namespaces, or two overloads."""
-    found = {match.groups() for path in objects for match in SCHEMA.finditer(contents(path))}
-    names = [name.decode() for name, _ in found]
-    return {name for name in names if names.count(name) > 1}
+def ambiguous_operators(objects: Iterable[Path]) -> dict[str, list[Path]]:
+    """The operators of which some objects have several schemas: those of two namespaces, or two overloads.
+
+    Returns:
+        The name of each -> the objects, one for each schema. Two namespaces may have equal schemas of one name: then an
+        object has one text for both, if both are in it.
+    """
+    found: dict[str, list[Path]] = {}
+    for path in (path for path in objects if registers_operators([path])):
+        for name, _ in sorted({match.groups() for match in SCHEMA.finditer(contents(path))}):
+            found.setdefault(name.decode(), []).append(path)
+    return {name: owners for name, owners in found.items() if len(owners) > 1}
+
+
+def source_of(path: Path) -> str:
+    """The name of the source that an object is made of; the object's own name has a digest at the end."""
+    return path.stem.rpartition("-")[0]
 
 
 def assembler_command(compiler: str, includes: Iterable[str | Path], output: str) -> list[str]:

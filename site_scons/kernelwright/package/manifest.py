@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ..backends import get
@@ -214,27 +215,40 @@ def linked_libraries(manifest: Mapping[str, Any]) -> dict[str, str]:
     return torch | {name: requirement for name, _, requirement in linked}
 
 
-def require_distinct_operators(package: str, kernels: Sequence[PackagedKernel]) -> None:
+def require_distinct_operators(
+    package: str, kernels: Sequence[PackagedKernel], locations: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """Raise a DefinitionError if two kernels register one operator or namespace: PyTorch ends a process with both.
 
     Arguments:
         package: its name, which is the namespace of kernels for the backend ``torch``, beside that with the version.
+        locations: name of a kernel -> where it is defined, for the error.
     """
+
+    def both(other: str, kernel: str) -> tuple[str, Where]:
+        place = f" ({locations[other]})" if other in locations else ""
+        return f"the kernels {other}{place} and {kernel} both", Where(kernel, None, "assemble", locations.get(kernel))
+
     named = {f"{package}::{kernel.name}": kernel.name for kernel in kernels if "torch" in kernel.backends}
     owners: dict[str, str] = {}
-    where = Where(stage="assemble")
     for kernel in kernels:
         entry = json.loads(kernel.entry) if f'"frontend": "{PYTORCH}"' in kernel.entry else {}
         operators = entry.get("operators", {"registered": (), "namespaces": ()})
         for name in operators["registered"]:
             if other := owners.get(name, named.get(name.partition(".")[0])):
-                message = f"the kernels {other} and {kernel.name} both register the operator {name}"
-                raise DefinitionError(message, where, "register it in one of them only, or rename one")
+                said, where = both(other, kernel.name)
+                raise DefinitionError(
+                    f"{said} register the operator {name}", where, "register it in one of them only, or rename one"
+                )
             owners[name] = kernel.name
         for name in operators["namespaces"]:
             if name in owners:
-                message = f"the kernels {owners[name]} and {kernel.name} both have TORCH_LIBRARY({name}, m)"
-                raise DefinitionError(message, where, f"write TORCH_LIBRARY_FRAGMENT({name}, m) in one of them")
+                said, where = both(owners[name], kernel.name)
+                raise DefinitionError(
+                    f"{said} have TORCH_LIBRARY({name}, m)",
+                    where,
+                    f"write TORCH_LIBRARY_FRAGMENT({name}, m) in one of them",
+                )
             owners[name] = kernel.name
 
 

@@ -231,9 +231,9 @@ class WorkerPool:
     def _start_process(self, log: int) -> Process:
         """Start a process, which writes to a log; the caller has the lock."""
         if not self._kind.forked:
-            return Spawned([*self._command, self._told(self._others())], self._environment(), log)
+            return Spawned([*self._command, self._told(_others(self.variables))], self._environment(), log)
         if self._fork_server is None or not self._fork_server.is_alive:
-            self._started_in = environment, others = self._environment(), self._others()
+            self._started_in = environment, others = self._environment(), _others(self.variables)
             self._fork_server = ForkServer([*self._command, self._told(others)], environment)
         return Forked(self._fork_server, log)
 
@@ -242,7 +242,7 @@ class WorkerPool:
 
         A process may change its environment between two compiles. The caller has the lock.
         """
-        if self._started_in in (None, (self._environment(), self._others())) or self._fork_server is None:
+        if self._started_in in (None, (self._environment(), _others(self.variables))) or self._fork_server is None:
             return []
         self._hanging.append(self._fork_server)
         self._fork_server = self._started_in = None
@@ -253,10 +253,6 @@ class WorkerPool:
     def _told(self, others: Sequence[str]) -> str:
         """The argument of ``worker.environment.variables_of``."""
         return json.dumps({"declared": self.variables, "others": others})
-
-    def _others(self) -> list[str]:
-        """The names of the variables that are set here and that definitions do not see."""
-        return sorted(os.environ.keys() - {*PASSED_ON, *self.variables})
 
     def _put_back(self, worker: Worker) -> None:
         with self._change:
@@ -290,3 +286,8 @@ class WorkerPool:
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONUTF8": "1",
         }
+
+
+def _others(variables: Sequence[str]) -> list[str]:
+    """The names of the variables that are set here and that definitions do not see."""
+    return sorted(os.environ.keys() - {*PASSED_ON, *variables})

@@ -205,10 +205,11 @@ def new_part(package: Package, build: KernelBuild) -> Part:
         return Built(os.path.relpath(path, package.work.get_abspath()), path)
 
     products = {inside: built(path) for inside, path in build.products.items()}
-    return Part(build.record.name, build.backends, built(build.entry), products)
+    return Part(build.record.name, build.backends, built(build.entry), products, location=build.record.location)
 
 
 def settled_part(name: str, kernel: SettledKernel) -> Part:
     """A kernel of the package, for which nothing has to be done."""
     products = {path: Built(source, None, digest) for path, (source, digest) in kernel.products.items()}
-    return Part(name, tuple(kernel.backends), Built(f"{name}/entry.json", None, kernel.entry), products, kernel.outputs)
+    entry = Built(f"{name}/entry.json", None, kernel.entry)
+    return Part(name, tuple(kernel.backends), entry, products, kernel.outputs, location=kernel.file)

@@ -61,6 +61,7 @@ class Part:
         entry: its part of the manifest.
         products: path in the package -> what is copied there.
         made: the files that its stages have made, relative to the top, if it is settled.
+        location: where it is defined, for errors; if it is settled, the file.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Part:
     entry: Built
     products: Mapping[str, Built]
     made: Collection[str] = ()
+    location: str = field(default="", kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -242,7 +244,7 @@ class Assembly:
             remedy = f"mend what is listed in {self._work}"
             raise KernelwrightError("no kernel is well, so there is no package", Where(stage="assemble"), remedy)
         kernels = tuple(self._packaged(part, scratch) for part in self._whole)
-        require_distinct_operators(request.name, kernels)
+        require_distinct_operators(request.name, kernels, {part.name: part.location for part in self._whole})
         package = BuiltPackage(
             *(request.name, request.version, request.tools, request.backends, kernels),
             compress=request.compress,

@@ -14,6 +14,7 @@ from ..backends.operators import (
     registers_operators,
     require_one_result,
     require_schema,
+    source_of,
 )
 from ..backends.own_code import exported_functions
 from ..core.errors import DefinitionError, LoweringError, Where
@@ -100,8 +101,9 @@ def require_called(
                 )
                 remedy = f"write TVM_FFI_DLL_EXPORT_TYPED_FUNC({name}, ...) in a source, or another name in Exported"
                 raise DefinitionError(message, place, remedy)
-            if name in ambiguous_operators(objects):
-                message = f"its sources register two operators of the name {name!r}, and a call could be for either"
+            if twice := ambiguous_operators(objects).get(name):
+                places = " and ".join(dict.fromkeys(map(source_of, twice)))
+                message = f"{places} register several operators of the name {name!r}, and a call could be for any"
                 raise DefinitionError(message, place, "leave the sources of one of them out")
             if signature.get("opaque"):
                 require_one_result(name, schemas[name], place)

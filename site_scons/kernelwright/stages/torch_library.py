@@ -14,7 +14,7 @@ from ..backends.commands import ToolPaths, compile_flags, link_flags
 from ..backends.description import description_of_operators
 from ..backends.files import VariantFiles, own_of
 from ..backends.launcher import OLDER
-from ..backends.operators import registered_operators
+from ..backends.operators import registered_operators, source_of
 from ..backends.own_code import OF_DRIVER, cuda_runtime, undefined_functions
 from ..core.dependencies import IN_PACKAGE, installed_name
 from ..core.errors import DefinitionError, LoweringError, ToolError, Where
@@ -269,14 +269,9 @@ def _defined_twice(objects: list[Path]) -> tuple[str, str, str] | None:
     for path in objects:
         for name in registered_operators([path]):
             if name in owners:
-                return name, owners[name], _source_of(path)
-            owners[name] = _source_of(path)
+                return name, owners[name], source_of(path)
+            owners[name] = source_of(path)
     return None
-
-
-def _source_of(path: Path) -> str:
-    """The name of the source that an object is made of; its own has a digest at the end."""
-    return path.stem.rpartition("-")[0]
 
 
 def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], glibc: Stage | None) -> Stage:
