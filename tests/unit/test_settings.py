@@ -155,7 +155,7 @@ def test_every_setting_is_declared_once_with_its_type_and_what_is_built_depends_
     assert declared.help_line == "how cubins and PTX are compressed (one of none, speed, balance, size)"
     without = {"worker_timeout", "tool_timeout", "memory_limit", "nvcc_memory"}
     without |= {"pch_size", "cache_dir", "cache_size", "max_wheel_size", "dump_ir", "tilelang_python", "triton_python"}
-    without |= {"plugin_pythons"}
+    without |= {"plugin_pythons", "cross_pythons"}
     without |= {"remote_cache", "remote_mode", "remote_layout", "remote_key", "remote_ca"}
     without |= {"cluster", "cluster_certificates"}
     chosen = settings({"package": "demo", "glibc": "2.31"})
