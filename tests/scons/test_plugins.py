@@ -51,6 +51,10 @@ def test_a_language_from_outside_is_built_and_what_it_consists_of_counts(tmp_pat
     assert "[ LOWER ] twice/default x86-64-v3" in said and value(project) == "[8.0, 8.0, 8.0]", said
 
 
+def doctor_of(python: Path, project: Project) -> str:
+    return python_of(python, project, "from kernelwright.cli import main; main(['doctor'])")
+
+
 def test_a_plug_in_that_cannot_be_used_is_an_error_at_the_kernel_and_disturbs_no_other(tmp_path: Path) -> None:
     python, site = with_plugin(tmp_path)
     project = project_in(tmp_path)
@@ -86,7 +90,9 @@ def test_a_plug_in_that_cannot_be_used_is_an_error_at_the_kernel_and_disturbs_no
             list((project.folder / "build/kernels").rglob("*.so"))
         )
     put(site)
+    assert "\nacme: acme_lang 1.0\n" in doctor_of(python, project)
     put(site, name="acme_lang_too")
+    assert "acme: acme_lang and acme_lang_too both have" in doctor_of(python, project)
     assert "acme_lang and acme_lang_too both have a front end 'acme'" in scons(python, project).stdout
     for info in site.glob("acme_lang*.dist-info"):
         shutil.rmtree(info)

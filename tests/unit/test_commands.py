@@ -59,8 +59,8 @@ def toolchain(**replaced: Any) -> Any:
             name="NVRTC", archs=(), library="/cuda/lib/libnvrtc.so.13", include="/cuda/include", version="13.0.88"
         ),
     }
-    found["tilelang"] = lambda setting: SimpleNamespace(version="0.1.15", python="/tl/bin/python", path="/tl/tilelang")
-    found["triton"] = lambda setting: Distribution("3.9.0", "")
+    found["elsewhere"] = lambda setting, parts: Elsewhere("0.1.15", "", "/tl/bin/python", "/tl/tilelang")
+    found["distribution"] = lambda name: Distribution("3.9.0", "")
     return SimpleNamespace(**{**found, **replaced})
 
 
@@ -86,6 +86,7 @@ def test_the_doctor_says_what_sources_for_pytorch_lack(capsys, tmp_path, monkeyp
 
 def test_the_doctor_names_every_tool_and_ends_with_0_if_all_that_is_needed_is_there(capsys, tmp_path, monkeypatch):
     nvcc = f"{tmp_path}/cuda/bin/nvcc"
+    monkeypatch.setattr(doctor_module.plugins, "installed", list)
     program(tmp_path / "uv", "uv 0.13.9 (x86_64)")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert doctor(toolchain(nvcc=lambda *given: nvcc_at(nvcc))) == 0
@@ -97,8 +98,8 @@ def test_the_doctor_names_every_tool_and_ends_with_0_if_all_that_is_needed_is_th
         f"nvcc: 13.0.88 at {nvcc}",
         "nvrtc: 13.0.88 at /cuda/lib/libnvrtc.so.13",
         "torch: 2.13.0",
-        "tilelang: 0.1.15 at /tl/bin/python",
         f"triton: 3.9.0 at {sys.executable}",
+        "tilelang: 0.1.15 at /tl/bin/python",
         f"uv: 0.13.9 at {tmp_path}/uv",
     ]
 
@@ -128,7 +129,7 @@ def test_the_doctor_finds_no_triton_where_the_setting_names_none_though_there_is
 ):
     (tmp_path / "pyproject.toml").write_text('[tool.kernelwright]\ntriton_python = "none/bin/python"\n')
     monkeypatch.chdir(tmp_path)
-    doctor(toolchain(triton=lambda setting: Elsewhere("3.9.0", "", setting, "")))
+    doctor(toolchain(elsewhere=lambda setting, parts: Elsewhere("absent", "", setting, "")))
     said = f"triton: {tmp_path}/none/bin/python, the setting triton_python, has no Triton; "
     assert said in capsys.readouterr().out
 
@@ -153,7 +154,7 @@ def test_each_tool_is_the_one_that_scripts_mean_by_its_name(capsys, monkeypatch)
     monkeypatch.setattr(tool_module, "find_fatbinary", lambda nvcc: f"{nvcc.path}/../fatbinary")
     monkeypatch.setattr(tool_module, "cuda_runtime", lambda nvcc, where, family: f"{nvcc.path}/{family}")
     printed = {}
-    for name in TOOLS:
+    for name in (*TOOLS, "tilelang"):
         assert print_tool(toolchain(), name) == 0
         printed[name] = capsys.readouterr().out.strip()
     for folder, file in (

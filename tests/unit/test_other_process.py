@@ -10,16 +10,19 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kernelwright.core.errors import DefinitionError, ToolchainError, Where
 from kernelwright.core.need import Need
+from kernelwright.define.settings import Settings
 from kernelwright.define.unit import Unit
 from kernelwright.frontends.other_process import process_of
 from kernelwright.frontends.raised import line_of
 from kernelwright.frontends.tilelang import program as tilelang_program
 from kernelwright.frontends.triton import elsewhere as triton_elsewhere
 from kernelwright.frontends.triton import program as triton_program
+from kernelwright.frontends.triton.front_end import FRONT_END as TRITON
 from kernelwright.frontends.triton.program import Program, Size, Tensor
 from kernelwright.toolchain.distribution import Distribution
 from kernelwright.toolchain.elsewhere import Elsewhere
@@ -220,18 +223,22 @@ def test_triton_is_that_of_its_environment_and_of_this_one_where_both_have_it(tm
     (tmp_path / "env/lib").rename(tmp_path / "env/kept")
     toolchain = Toolchain(tmp_path / "toolchain.json", {})
     monkeypatch.setattr(toolchain, "distribution", lambda name: Distribution("absent", "absent"))
-    assert toolchain.triton(str(python)).version == "absent"
+
+    def found_by(setting: str) -> Any:
+        return TRITON.tool(toolchain, Settings(triton_python=setting))
+
+    assert found_by(str(python)).version == "absent"
     (tmp_path / "env/kept").rename(tmp_path / "env/lib")
     (record,) = (tmp_path / "env/lib").glob("*/*/triton-3.9.1.dist-info")
     (record / "RECORD").write_text("triton/a.so,sha256=abc,1\n")
-    alone = toolchain.triton(str(python))
+    alone = found_by(str(python))
     assert (alone.version, alone.python, alone.has(Need("triton", ""))) == ("3.9.1", str(python), True)
     assert not alone.has(Need("torch", ""))
 
     def beside(here: Distribution) -> Elsewhere:
         monkeypatch.setattr(toolchain, "distribution", lambda name: here)
-        assert toolchain.triton("") == here
-        return toolchain.triton(str(python))
+        assert found_by("") == here
+        return found_by(str(python))
 
     found = [beside(Distribution("3.9.0", identity)) for identity in "ab"]
     assert {one.version for one in found} == {"3.9.1 and 3.9.0"}

@@ -17,13 +17,14 @@ from kernelwright.define.unit import Unit
 from kernelwright.frontends.declared_launch import lower_launches
 from kernelwright.frontends.launches import DeclaredLaunch, Given
 from kernelwright.frontends.tilelang.host_reader import UnsupportedError, size_text
-from kernelwright.toolchain.elsewhere import TILELANG, Elsewhere
+from kernelwright.frontends.tilelang.program import PARTS
+from kernelwright.toolchain.elsewhere import Elsewhere
 from kernelwright.toolchain.nvcc import Nvcc
 from kernelwright.toolchain.nvcc_run import NvccJob, ToolHeaders, script
 from kernelwright.toolchain.probe import Toolchain
 from support.scripts import script as program
 
-TEMPLATES = TILELANG.headers
+TEMPLATES = PARTS.headers
 
 
 def new_environment(folder: Path) -> Path:
@@ -38,7 +39,7 @@ def new_environment(folder: Path) -> Path:
 
 
 def probed(folder: Path, python: Path | str) -> Elsewhere:
-    return Toolchain(folder / "toolchain.json", {}).tilelang(str(python))
+    return Toolchain(folder / "toolchain.json", {}).elsewhere(str(python), PARTS)
 
 
 def test_tilelang_is_told_by_its_files_wherever_it_is_installed(tmp_path):

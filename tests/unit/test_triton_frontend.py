@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kernelwright import kernel
+from kernelwright import frontends, kernel
 from kernelwright.core.errors import DefinitionError, LoweringError, ToolchainError, Where
 from kernelwright.define.divisible import ALL
 from kernelwright.define.sizes import Size
@@ -183,11 +183,13 @@ def test_specialize_makes_two_variants_of_each_config():
     ]
     for options, message in (
         ({"specialize": True}, "specialize is True"),
-        ({"specialize": "auto", "frontend": "tir"}, "specialize is for definitions in Triton"),
         ({"divisible": {"all": [1, 16]}}, "divisible has the key 'all'"),
     ):
         with pytest.raises(DefinitionError, match=message):
             kernel(**{"frontend": "triton", **options})(k)
+    tir = kernel(specialize="auto")(k)
+    with pytest.raises(DefinitionError, match="a definition in tir cannot have specialize"):
+        frontends.of(tir).check(tir, tir.where)
     with pytest.raises(DefinitionError, match="has specialize, which no backward kernel can follow"):
         kernel(frontend="triton", specialize="auto", outputs=["y"])(k).backward(outputs=["grad_x"])(k)
 

@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 
 from kernelwright.core.errors import ToolchainError, Where
-from kernelwright.core.need import Need, OwnEnvironment
-from kernelwright.toolchain.elsewhere import Parts, find_elsewhere
+from kernelwright.core.need import OF_PLUGINS, Need, OwnEnvironment, Parts
+from kernelwright.toolchain.elsewhere import find_elsewhere
 
 VERSION = "1.7"
 """The releases of cuda-tile that the front end is written for."""
@@ -21,16 +21,13 @@ RELEASE = "13.4"
 NEED = Need("cuda.tile", f"cuda-tile=={VERSION}.*")
 """What definitions import."""
 
-ENVIRONMENT = OwnEnvironment("tileiras", Need("cutile", f"cuda-tile[tileiras]=={VERSION}.*"), RELEASE, "plugin_pythons")
-"""Where tileiras is installed, if not beside TVM."""
-
 PARTS = Parts(("nvidia_cuda_tileiras", "nvidia_cuda_nvcc", "nvidia_nvvm"), modules="nvidia/cu13")
 """The distributions that have it, its ptxas and its libnvvm, and the folder that they share."""
 
-REMEDY = (
-    "make an environment for it, python3 -m venv cutile && cutile/bin/pip install "
-    f"'{ENVIRONMENT.need.requirement}', and write plugin_pythons = [\"cutile=cutile/bin/python\"] in pyproject.toml"
+ENVIRONMENT = OwnEnvironment(
+    "tileiras", Need("cutile", f"cuda-tile[tileiras]=={VERSION}.*"), RELEASE, OF_PLUGINS, PARTS
 )
+"""Where tileiras is installed, if not beside TVM."""
 
 
 def programs(python: str, where: Where) -> Path:
@@ -45,9 +42,9 @@ def programs(python: str, where: Where) -> Path:
         name, _, version = record.parent.name.removesuffix(".dist-info").rpartition("-")
         releases[name] = ".".join(version.split(".")[:2])
     if PARTS.distributions[0] not in releases:
-        raise ToolchainError(f"the environment of {python} has no tileiras", where, REMEDY)
+        raise ToolchainError(f"the environment of {python} has no tileiras", where, ENVIRONMENT.remedy)
     if {releases.get(name) for name in PARTS.distributions} != {RELEASE}:
         known = ", ".join(f"{re.sub('_', '-', name)} {release}" for name, release in sorted(releases.items()))
         message = f"the environment of {python} has {known}, and tileiras needs all three of {RELEASE}"
-        raise ToolchainError(message, where, REMEDY)
+        raise ToolchainError(message, where, ENVIRONMENT.remedy)
     return PARTS.folder(records) / "bin"

@@ -8,12 +8,13 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from .. import frontends
+from ..core import plugins
 from ..core.arch import FAMILIES, native_family
 from ..core.errors import KernelwrightError, ToolchainError, Where
-from ..frontends.tilelang import program as tilelang_program
-from ..frontends.triton import program as triton_program
 from ..toolchain.ask import answer
 from ..toolchain.miscompiles import warnings
 from ..toolchain.nvcc import Nvcc
@@ -22,7 +23,7 @@ from ..toolchain.probe import Toolchain
 from ..toolchain.pytorch import NEED as PYTORCH
 from ..toolchain.pytorch import find_torch, lacking_headers
 from .command import Command
-from .own_environments import found_tilelang, found_triton
+from .own_environments import shown
 
 (OTHER,) = FAMILIES.keys() - {native_family()}
 """The family of CPUs that this machine is not of."""
@@ -32,10 +33,8 @@ FIRST_UV = (0, 13, 6)
 
 OPTIONAL = {
     "nvrtc": "only cuda_compiler = nvrtc needs it: pip install 'kernelwright[nvrtc]'",
-    "tilelang": f"only definitions in TileLang need it: {tilelang_program.ENVIRONMENT.remedy}",
     "torch": f"only sources for PyTorch need it: {PYTORCH.install}",
     "uv": "only machines that install wheel variants need it: pip install 'uv>=0.13.6'",
-    "triton": f"only definitions in Triton need it: {triton_program.ENVIRONMENT.remedy}",
 }
 """Tools that not every build needs -> what needs them. It is no error if one of these is missing."""
 
@@ -51,8 +50,7 @@ def doctor(toolchain: Toolchain) -> int:
         "nvcc": lambda: _found_nvcc(toolchain),
         "nvrtc": lambda: _found_cuda((nvrtc := toolchain.nvrtc()), nvrtc.library),
         "torch": lambda: _found_torch(toolchain),
-        "tilelang": lambda: "{0.version} at {0.python}".format(found_tilelang(toolchain)),
-        "triton": lambda: found_triton(toolchain),
+        **{name: partial(_compiler_of, name, toolchain) for name in (*with_own_compilers(), *plugins.installed())},
         "uv": _found_uv,
     }
     for name, probe in probes.items():
@@ -65,9 +63,21 @@ def doctor(toolchain: Toolchain) -> int:
             if name in OPTIONAL:
                 print(f"{name}: {error.message}; {OPTIONAL[name]}")
                 continue
+            if isinstance(probe, partial):
+                print(f"{name}: {error.message}; only definitions in {name} need it: {error.remedy}")
+                continue
             status = 1
             print(f"{name}: {error}")
     return status
+
+
+def with_own_compilers() -> list[str]:
+    """The front ends of Kernelwright whose compilers can have environments of their own."""
+    return [name for name in frontends.names() if frontends.get(name).own_environment]
+
+
+def _compiler_of(name: str, toolchain: Toolchain) -> str:
+    return shown(frontends.get(name), toolchain)
 
 
 def _found_nvcc(toolchain: Toolchain) -> str:

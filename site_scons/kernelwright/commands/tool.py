@@ -11,8 +11,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from .. import frontends
 from ..backends.launcher import LAUNCHER
 from ..backends.own_code import cuda_runtime
+from ..core import plugins
 from ..core.arch import FAMILIES, native_family
 from ..core.dependencies import IN_PACKAGE
 from ..core.errors import ToolchainError, Where
@@ -22,11 +24,11 @@ from ..toolchain.package_folder import package_folder
 from ..toolchain.probe import Toolchain
 from ..toolchain.tvm import tvm_ffi_includes
 from .command import Command, argument
-from .own_environments import found_tilelang
+from .own_environments import found
 
 TOOLS = (
     *("nvcc", "fatbinary", "cc", "launcher", "tvm_ffi", "dlpack"),
-    *("python", "python_include", "nvrtc", "nvrtc_compile", "cuda_include", "cuda_runtime", "tilelang"),
+    *("python", "python_include", "nvrtc", "nvrtc_compile", "cuda_include", "cuda_runtime"),
     *(f"{tool}_{family}" for tool in ("cc", "cuda_runtime") for family in FAMILIES),
 )
 """What ``kernelwright tool`` knows, by the names that scripts have for it."""
@@ -41,9 +43,18 @@ def known_tool(name: str) -> str:
     Raises:
         argparse.ArgumentTypeError: it is neither.
     """
-    if name in TOOLS or name.startswith(IN_PACKAGE):
+    known = (*TOOLS, *frontends.names(), *plugins.installed())
+    if name in known or name.startswith(IN_PACKAGE):
         return name
-    raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(TOOLS)}, and does not begin with {IN_PACKAGE}")
+    raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}, and does not begin with {IN_PACKAGE}")
+
+
+def _headers_of(name: str, toolchain: Toolchain) -> str:
+    """The folder of the headers that the tool of a front end has for device code."""
+    front_end = frontends.get(name)
+    if front_end.header_folders is None or front_end.own_environment is None:
+        raise ToolchainError(f"there are no headers of {name} that device code includes", WHERE, "name another tool")
+    return str(getattr(found(front_end, toolchain), "path", ""))
 
 
 def _compiler_for(toolchain: Toolchain, family: str) -> str:
@@ -77,7 +88,6 @@ def print_tool(toolchain: Toolchain, name: str, release: str = "") -> int:
         "nvrtc": lambda: toolchain.nvrtc(release).library,
         "nvrtc_compile": lambda: PROGRAM,
         "cuda_include": lambda: toolchain.nvrtc(release).include,
-        "tilelang": lambda: found_tilelang(toolchain).path,
     }
     for family in FAMILIES:
         paths[f"cc_{family}"] = partial(_compiler_for, toolchain, family)
@@ -87,7 +97,10 @@ def print_tool(toolchain: Toolchain, name: str, release: str = "") -> int:
             WHERE,
             family,
         )
-    print(paths[name]() if name in paths else package_folder(name, WHERE, "tool"))
+    if name in paths or name.startswith(IN_PACKAGE):
+        print(paths[name]() if name in paths else package_folder(name, WHERE, "tool"))
+    else:
+        print(_headers_of(name, toolchain))
     return 0
 
 
@@ -104,8 +117,9 @@ COMMAND = Command(
     (
         argument(
             "name",
-            f"{', '.join(TOOLS)}, or {IN_PACKAGE}FOLDER; nvrtc is the library, cuda_runtime an archive, and launcher, "
-            "tvm_ffi, dlpack, python_include, cuda_include, tilelang and a FOLDER that pip has installed are folders",
+            f"{', '.join(TOOLS)}, a front end that brings headers, or {IN_PACKAGE}FOLDER; nvrtc is the library, "
+            "cuda_runtime an archive, and launcher, tvm_ffi, dlpack, python_include, cuda_include, that of a front end "
+            "and a FOLDER that pip has installed are folders",
             type=known_tool,
             metavar="NAME",
         ),

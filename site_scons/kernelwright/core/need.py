@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
+
+OF_PLUGINS = "plugin_pythons"
+"""The setting that names the environments of all plug-ins."""
 
 
 def metadata_name(distribution: str) -> str:
@@ -81,15 +85,39 @@ class Interpreter:
         return f"{python} -m pip install {' '.join(absent)}" if absent else ""
 
 
-# A frozen dataclass would cost every run of scons 0.6 ms.
+# Frozen dataclasses would cost every run of scons 0.6 ms.
+class Parts(NamedTuple):
+    """The files that decide what a compiler makes.
+
+    Arguments:
+        distributions: as their folders have them, itself first.
+        headers: the folder of headers whose contents count even where they are not what pip has recorded.
+        modules: the folder of its modules; empty: it has the name of the distribution.
+    """
+
+    distributions: tuple[str, ...]
+    headers: str = ""
+    modules: str = ""
+
+    def folder(self, records: Sequence[Path]) -> Path:
+        """The folder of its modules, of which there is a record."""
+        return records[0].parent.parent / (self.modules or self.distributions[0])
+
+    def files(self, records: Sequence[Path]) -> list[Path]:
+        """Its records and its own headers."""
+        headers = self.folder(records).joinpath(self.headers).rglob("*.h") if records and self.headers else ()
+        return [*records, *sorted(headers)]
+
+
 class OwnEnvironment(NamedTuple):
     """The environment of a front end's compiler, in which a process imports it (``worker/elsewhere.py``).
 
     Arguments:
         title: what messages call the compiler.
-        need: the compiler.
+        need: the compiler. Its module is what the environment is called, and for a plug-in the name of the front end.
         version: how the releases that the front end is written for begin.
         setting: the name of the setting that names the environment's Python interpreter.
+        parts: the files of the compiler there.
         shared: how it can be had without an environment of its own, for messages; empty: it cannot.
     """
 
@@ -97,16 +125,19 @@ class OwnEnvironment(NamedTuple):
     need: Need
     version: str
     setting: str
+    parts: Parts
     shared: str = ""
 
     @property
     def remedy(self) -> str:
         """How to make the environment."""
         folder = self.need.module
+        python = f"{folder}/bin/python"
+        value = f'["{folder}={python}"]' if self.setting == OF_PLUGINS else f'"{python}"'
         pip = self.need.install.replace("pip", f"{folder}/bin/pip", 1)
         return (
             f"{self.shared}make an environment for it, python3 -m venv {folder} && {pip}, "
-            f'and write {self.setting} = "{folder}/bin/python" in pyproject.toml'
+            f"and write {self.setting} = {value} in pyproject.toml"
         )
 
     def knows(self, version: str) -> bool:

@@ -25,17 +25,14 @@ WRITE = 'write for example divisible={"m": [1, 16]}'
 Divisible = Mapping[str, tuple[int, ...]]
 """Size symbol -> what its values may be multiples of, the largest first."""
 
-WITHOUT = ("cuda", "cutedsl", "tilelang", "torch")
-"""The front ends of Kernelwright whose compilers do not use that a size is a multiple of a number; plug-ins may."""
-
 ALL = "all"
-"""A key in place of a size symbol: all that Triton looks at when it compiles for a call, addresses and sizes."""
+"""A key in place of a size symbol: all that a compiler looks at when it compiles for a call, addresses and sizes."""
 
 SPECIALIZED = 16
-"""Triton looks whether they are multiples of this number."""
+"""It looks whether they are multiples of this number."""
 
 
-def checked_divisible(value: Any, frontend: str, where: Where) -> dict[str, tuple[int, ...]]:
+def checked_divisible(value: Any, where: Where) -> dict[str, tuple[int, ...]]:
     """The classes that a decorator lists.
 
     Raises:
@@ -45,30 +42,22 @@ def checked_divisible(value: Any, frontend: str, where: Where) -> dict[str, tupl
         return {}
     if not isinstance(value, Mapping):
         raise DefinitionError(f"divisible is {shown(value)}, expected a dict", where, WRITE)
-    if frontend in WITHOUT:
-        message = (
-            f"divisible is for definitions in TIR, in Triton and in plug-ins, and this one is written in {frontend}"
-        )
-        raise DefinitionError(message, where, "declare the alignment of sizes where the definition declares them")
     return {_symbol(name, where): _numbers(name, numbers, where) for name, numbers in value.items()}
 
 
-def with_specialized(divisible: Divisible, specialize: Any, frontend: str, where: Where) -> Divisible:
+def with_specialized(divisible: Divisible, specialize: Any, where: Where) -> Divisible:
     """The classes of a kernel with those that ``specialize`` asks for: one for multiples of 16, and one for the rest.
 
     Raises:
-        DefinitionError: it is something else than ``"auto"``, or the definition is not written in Triton.
+        DefinitionError: it is something else than ``"auto"``.
     """
-    if frontend == "triton" and ALL in divisible:
-        message = f"divisible has the key {ALL!r}, which has a meaning of its own with Triton"
+    if ALL in divisible:
+        message = f"divisible has the key {ALL!r}, which stands for specialize"
         raise DefinitionError(message, where, "give the size another name")
     if specialize is None:
         return divisible
     if specialize != "auto":
         raise DefinitionError(f"specialize is {shown(specialize)}", where, 'write specialize="auto", or leave it out')
-    if frontend != "triton":
-        message = f"specialize is for definitions in Triton, and this one is written in {frontend}"
-        raise DefinitionError(message, where, "leave it out; declare multiples with divisible={...}")
     return {ALL: (SPECIALIZED, 1), **divisible}
 
 

@@ -6,10 +6,11 @@ Nothing here imports TVM, SCons or NumPy, so a definition file costs what its ow
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, Protocol, overload
 
+from ..core.arch import TARGETS
 from ..core.errors import DefinitionError, Where
 from .configs import Config, Variant, check_config, declared_variants, slugs, variants_of_seen
 from .divisible import (
@@ -122,6 +123,11 @@ class Kernel:
         return listed.get(variant.slug, ())
 
     @classmethod
+    def possible_targets(cls, frontend: str) -> Sequence[str]:
+        """The targets that definitions in a front end can be built for; front ends are not known here."""
+        return TARGETS
+
+    @classmethod
     def declare(cls, function: Any, declared: Declaration, where: Where) -> Kernel:
         """The kernel of a function with ``@kernel``.
 
@@ -129,9 +135,10 @@ class Kernel:
             DefinitionError: a config's keys are not the function's parameters, two configs are equal, or options do not
                 fit together.
         """
-        divisible = checked_divisible(declared.divisible, declared.frontend, where)
-        classes = with_specialized(divisible, declared.specialize, declared.frontend, where)
-        space = space_of(declared.tune, declared.targets, declared.frontend, where, declared.preferred)
+        divisible = checked_divisible(declared.divisible, where)
+        classes = with_specialized(divisible, declared.specialize, where)
+        possible = cls.possible_targets(declared.frontend) if declared.tune else TARGETS
+        space = space_of(declared.tune, declared.targets, possible, where, declared.preferred)
         variants, choices = declared_variants(function, declared.configs, space, classes, where)
         path = declared.configs.path if isinstance(declared.configs, Recorded) else None
         sources = listed_sources(declared.sources, zip(slugs(variants), variants, strict=True), where)
@@ -257,7 +264,7 @@ class Kernel:
             mine = self.options
             options = kept(declared, targets=mine.targets, archs=mine.archs, backends=mine.backends)
             seen = tuple(choice.config for choice in self.choices) or self.configs
-            space = space_of(declared.tune, mine.targets, mine.frontend, where)
+            space = space_of(declared.tune, mine.targets, self.possible_targets(mine.frontend), where)
             variants, choices = variants_of_seen(function, seen, space, self.divisible, where)
             self.backward_kernel = type(self)(
                 function,

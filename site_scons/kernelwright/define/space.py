@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..core.arch import TARGETS, target_of
+from ..core.arch import target_of
 from ..core.errors import DefinitionError, SettingsError, Where, shown
 
 Plain = bool | int | float | str
@@ -21,9 +21,6 @@ Point = Mapping[str, Plain]
 
 Sizes = Mapping[str, tuple[int, ...]]
 """Size symbol -> the sizes that are measured."""
-
-TARGETS_OF = {"cuda": ("cuda",), "cutedsl": ("cuda",), "triton": ("cuda",), "tilelang": ("cuda",)}
-"""Front end -> the targets that its definitions can be built for, where these are not all."""
 
 WRITE = "write tune=grid(block=[32, 64]), or a function that returns such a list"
 
@@ -176,14 +173,17 @@ class Space:
 
 
 def space_of(
-    tune: Any, targets: Sequence[str] | None, frontend: str, where: Where, preferred: Any = None
+    tune: Any, targets: Sequence[str] | None, possible: Sequence[str], where: Where, preferred: Any = None
 ) -> Space | None:
-    """The space of a kernel whose decorator has these arguments; None: it has no tuning parameters."""
+    """The space of a kernel whose decorator has these arguments; None: it has no tuning parameters.
+
+    Arguments:
+        possible: the targets that its language can be built for.
+    """
     if tune is None:
         if preferred is not None:
             raise DefinitionError("preferred names points, and there is no tune that has any", where, "add tune")
         return None
-    possible = TARGETS_OF.get(frontend, TARGETS)
     allowed = [target for target in possible if targets is None or target in targets]
     return Space(tune, allowed or possible, where, preferred)  # a name that is no target is found by whoever selects
 

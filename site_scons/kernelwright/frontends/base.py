@@ -5,16 +5,18 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ..core.arch import TARGETS, image_file, is_ptx
 from ..core.errors import DefinitionError, Where
 from ..core.need import Interpreter, Need
+from ..define.divisible import ALL
 
 if TYPE_CHECKING:
     from ..core.need import OwnEnvironment
     from ..define.kernel import Kernel
     from ..define.pass_configs import PassConfigs
+    from ..define.record import KernelRecord
     from ..define.settings import Settings
     from ..toolchain.distribution import Distribution
     from ..toolchain.elsewhere import Elsewhere
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 
 SIGNATURE = "signature.json"
 """The file that says what a lowering expects of its arguments; every front end makes it."""
+
+
+NVIDIA = "LicenseRef-NVIDIA-Proprietary"
+"""What SPDX has for licences of NVIDIA's."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,34 @@ class HeaderFolders:
 
     folders: tuple[str, ...]
     standard: str
+
+
+class Written(NamedTuple):
+    """Something of others that a front end's compiler puts into kernels.
+
+    Arguments:
+        distribution: that it is of.
+        license: an expression of SPDX.
+        what: what of it is in a kernel.
+        is_tool: whether it is the compiler, whose version is known.
+    """
+
+    distribution: str
+    license: str
+    what: str
+    is_tool: bool = True
+
+
+class OwnTuner(NamedTuple):
+    """A tuner of a language's own.
+
+    Arguments:
+        reason: what it tunes, for messages.
+        remedy: how it is used.
+    """
+
+    reason: str
+    remedy: str
 
 
 class FrontEnd:
@@ -139,6 +173,12 @@ class FrontEnd:
     may_be_opaque: ClassVar[bool] = False
     """Whether its definitions may have arguments that are not declared."""
 
+    uses_multiples: ClassVar[bool] = True
+    """Whether its compiler uses that a size is a multiple of a number (``@kernel(divisible={...})``)."""
+
+    specializes: ClassVar[bool] = False
+    """Whether it makes a variant for addresses and sizes that are multiples of 16 (``@kernel(specialize="auto")``)."""
+
     has_passes: ClassVar[bool] = False
     """Whether TVM's passes lower its definitions. Then they take configs of passes, and can show the IR after each."""
 
@@ -156,6 +196,9 @@ class FrontEnd:
 
     remedy: ClassVar[str]
     """How to return that, for messages."""
+
+    writes: ClassVar[tuple[Written, ...]] = ()
+    """What of others is in each of its kernels."""
 
     def tool(self, toolchain: Toolchain, settings: Settings) -> Distribution | Elsewhere | None:
         """The tool that lowering runs besides TVM: its version, and the identity that goes into fingerprints."""
@@ -184,6 +227,7 @@ class FrontEnd:
             message = "flags are those of nvcc, which does not compile this kernel"
             raise DefinitionError(message, where, "leave flags out")
         self._check_sources(kernel, where)
+        self._check_classes(kernel, where)
         self.require_pass_configs(kernel.options.pass_configs, where)
 
     def _check_sources(self, kernel: Kernel, where: Where) -> None:
@@ -198,6 +242,19 @@ class FrontEnd:
         if kernel.options.sources and kernel.options.per_arch:
             message = "sources are compiled for all archs together, and per_arch asks for a definition of each"
             raise DefinitionError(message, where, "leave per_arch out; a source can ask for __CUDA_ARCH__")
+
+    def _check_classes(self, kernel: Kernel, where: Where) -> None:
+        """Raise a DefinitionError for variants that would all have the same code."""
+        if ALL in kernel.divisible and not self.specializes:
+            message = f"a definition in {self.name} cannot have specialize"
+            raise DefinitionError(message, where, "leave it out; declare multiples with divisible={...}")
+        if kernel.divisible and not self.uses_multiples:
+            message = f"a definition in {self.name} cannot have divisible: its compiler does not use multiples of sizes"
+            raise DefinitionError(message, where, "declare the alignment of sizes where the definition declares them")
+
+    def own_tuner(self, kernel: KernelRecord) -> OwnTuner | None:
+        """What chooses the configs of a kernel in place of ``kernelwright tune``, if anything does."""
+        return None
 
     def with_host_code(self, includes: Sequence[str]) -> FrontEnd:
         """The front end for definitions whose sources have host code of their own; by default there is none.

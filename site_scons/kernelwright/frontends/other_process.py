@@ -18,7 +18,7 @@ from ..processes.environment import tool_environment
 from ..processes.messages import Hello
 from ..processes.protocol import Request
 from ..processes.worker import Answered, Worker, WorkerKind
-from ..toolchain.elsewhere import PARTS, find_elsewhere
+from ..toolchain.elsewhere import find_elsewhere
 from .unit import Unit
 
 
@@ -73,7 +73,7 @@ class OtherProcess:
         if not self._environment.knows(version):
             known = f"Kernelwright knows the launches of {self._environment.version}"
             raise self._unusable(f"{named}, which has {title} {version}; {known}")
-        parts = PARTS[self._environment.need.module]
+        parts = self._environment.parts
         _, records = find_elsewhere(self._python, parts)
         if records and Path(greeting.folder).resolve() != parts.folder(records).resolve():
             compared = f"from {greeting.folder}, and a build compares the files in {parts.folder(records)}"

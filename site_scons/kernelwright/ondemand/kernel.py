@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import frontends
+from ..core.arch import TARGETS
 from ..core.errors import DefinitionError, Where
 from ..define.kernel import Kernel, decorator
 from ..define.kernel_options import Declaration
@@ -34,6 +37,11 @@ class OnDemandKernel(Compilable, Kernel):
     _of_file: FileKernel | None = field(default=None, init=False, repr=False)
     _root: Path | None = field(default=None, init=False, repr=False)
     """The project's folder. It is found at the first use, with ``_of_file``, and both stay then."""
+
+    @classmethod
+    def possible_targets(cls, frontend: str) -> Sequence[str]:
+        """See :meth:`Kernel.possible_targets`; those of plug-ins are not asked here, where a definition is executed."""
+        return frontends.get(frontend).targets if frontend in frontends.names() else TARGETS
 
     def __repr__(self) -> str:
         return f"<kernel {self.name} of {self.location}>"

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .. import runtime
-from ..core.arch import real_arch, virtual_arch
+from .. import frontends, runtime
+from ..core.arch import real_arch, target_of, virtual_arch
 from ..core.dependencies import present_digest
 from ..core.errors import KernelwrightError, Where
 from ..runtime.loader import DamageError, Loader, read_manifest, read_regular
@@ -147,10 +147,10 @@ def _loaded(compiled: Compiled, job: Job) -> Any:
     return loaded[place]
 
 
-FILES = {"tir": ("module.tir", "module.mlir", "module.ttir"), "cuda": ("device.cu",), "host": ("host.c",)}
-"""Kind of source -> the names of the files that it may be in."""
+FILES = {"cuda": "device.cu", "host": "host.c"}
+"""Kind of source -> the name of its file; that of ``tir`` is told by the front end."""
 
-KINDS = (*FILES, "ptx", "sass")
+KINDS = ("tir", *FILES, "ptx", "sass")
 
 
 def source_of(job: Job, artifacts: Path, later: Mapping[str, str], kind: str = "cuda", arch: str | None = None) -> str:
@@ -181,23 +181,23 @@ def source_of(job: Job, artifacts: Path, later: Mapping[str, str], kind: str = "
         remedy = "compile it for CUDA: using(archs=['sm_90a']); of code for the CPU there is 'tir'"
         raise KernelwrightError(f"there is no {kind} of code for the CPU", where, remedy)
     arch = arch or known[0]
+    module = frontends.of(job.record, where).files(target_of(arch), ()).module
     try:
         if arch in archs.get("llvm", ()):
-            return _read(folder / "llvm" / arch, kind, where)
+            return _read(folder / "llvm" / arch, module, where)
         unit = folder / "cuda" / (real_arch(arch) if job.record.options.per_arch else "")
-        return _read(unit, kind, where) if kind in FILES else _made(job, unit, kind, arch, later)
+        name = module if kind == "tir" else FILES.get(kind)
+        return _read(unit, name, where) if name else _made(job, unit, kind, arch, later)
     except (OSError, ValueError) as error:
         message = f"its files are no longer in the cache: {artifacts.parent} has gone, or is damaged"
         raise KernelwrightError(message, where, AGAIN) from error
 
 
-def _read(folder: Path, kind: str, where: Where) -> str:
-    there = {path.name for path in folder.iterdir()}
-    for name in FILES[kind]:
-        if name in there:
-            return read_regular(folder / name).decode()
+def _read(folder: Path, name: str, where: Where) -> str:
+    if name in {path.name for path in folder.iterdir()}:
+        return read_regular(folder / name).decode()
     remedy = f"the files that it has are in {folder}"
-    raise KernelwrightError(f"this kernel has no source {kind!r}", where, remedy)
+    raise KernelwrightError(f"this kernel has no {name}", where, remedy)
 
 
 def _made(job: Job, folder: Path, kind: str, arch: str, later: Mapping[str, str]) -> str:

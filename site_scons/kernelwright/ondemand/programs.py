@@ -106,9 +106,9 @@ def _kernel(program: Any, outputs: Sequence[str | int], place: str, options: Map
 
 def _name(program: Any, where: Where) -> str:
     """The name of the program's function, if a kernel can have that."""
-    from ..frontends import get
+    from .. import frontends
 
-    if not get("tir").recognizes(program):
+    if not frontends.get(frontends.names()[0]).recognizes(program):
         remedy = "pass what @T.prim_func or te.create_prim_func made; definitions have a method compile of their own"
         raise DefinitionError(f"{shown(program)} is no PrimFunc and no IRModule", where, remedy)
     attributes = getattr(program, "attrs", None) or {}

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from .. import frontends
 from ..backends import get
 from ..backends.files import UnitFiles, VariantFiles, usages_of
 from ..core.converter import from_json, to_json
@@ -29,8 +30,8 @@ from ..toolchain.pytorch import LIBRARIES as TORCH
 from .drivers import needed_by
 from .sbom import parts_of
 
-PYTORCH = "torch"
-"""The front end of kernels that register operators with PyTorch."""
+DEFAULT = frontends.names()[0]
+"""The front end that an entry does not name."""
 
 REMEDY = "try again; if that does not help, remove the build folder"
 
@@ -71,7 +72,7 @@ class EntrySource:
     declared: int | None = None
     tables: tuple[DeviceTable, ...] = ()
     tabled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    frontend: str = "tir"
+    frontend: str = DEFAULT
     meaning: tuple[str, ...] = ()
     libraries: tuple[tuple[str, str, str], ...] = ()
     source_libraries: tuple[str, ...] = ()
@@ -144,7 +145,7 @@ def make_entry(kernel: EntrySource) -> str:
     drivers = needed_by(unit for variant in kernel.variants for unit in variant.units)
     entry = {
         "doc": kernel.doc,
-        **({"frontend": kernel.frontend} if kernel.frontend != "tir" else {}),
+        **({"frontend": kernel.frontend} if kernel.frontend != DEFAULT else {}),
         **({"library": kernel.library} if kernel.library else {}),
         **({"launcher": kernel.launcher} if kernel.launcher else {}),
         **({"source_libraries": kernel.source_libraries} if kernel.source_libraries else {}),
@@ -232,7 +233,7 @@ def require_distinct_operators(
     named = {f"{package}::{kernel.name}": kernel.name for kernel in kernels if "torch" in kernel.backends}
     owners: dict[str, str] = {}
     for kernel in kernels:
-        entry = json.loads(kernel.entry) if f'"frontend": "{PYTORCH}"' in kernel.entry else {}
+        entry = json.loads(kernel.entry) if '"operators": ' in kernel.entry else {}
         operators = entry.get("operators", {"registered": (), "namespaces": ()})
         for name in operators["registered"]:
             if other := owners.get(name, named.get(name.partition(".")[0])):

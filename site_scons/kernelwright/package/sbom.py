@@ -11,9 +11,11 @@ from dataclasses import asdict, dataclass, replace
 from email import message_from_bytes
 from typing import TYPE_CHECKING, Any
 
+from .. import frontends
 from ..core.files import pretty_json
 from ..core.records import Record, decoded
 from ..core.version import VERSION
+from ..frontends.base import NVIDIA, FrontEnd
 
 if TYPE_CHECKING:
     from .project import Project
@@ -21,22 +23,7 @@ if TYPE_CHECKING:
 FILE = "sboms/kernelwright.cdx.json"
 """Where a wheel has the SBOM, in its folder ``.dist-info``."""
 
-APACHE, NVIDIA = "Apache-2.0", "LicenseRef-NVIDIA-Proprietary"
-
-OF_FRONT_END = {
-    "tir": [("apache-tvm", APACHE, "what TVM's code generators write")],
-    "tilelang": [
-        ("tilelang", "MIT", "what TileLang's code generator writes, and its headers"),
-        ("cutlass", "BSD-3-Clause", "headers of CUTLASS that TileLang has"),
-    ],
-    "triton": [
-        ("triton", "MIT", "what Triton's code generator writes"),
-        ("libdevice", NVIDIA, "functions of CUDA's library for devices that Triton has"),
-    ],
-    "cutedsl": [("nvidia-cutlass-dsl", NVIDIA, "what CuTe DSL's code generator writes")],
-}
-"""Front end -> what is in each of its kernels: distribution, licence, and what of it. The first one is the tool, whose
-version is known."""
+APACHE = "Apache-2.0"
 
 
 @dataclass(frozen=True, order=True)
@@ -71,14 +58,15 @@ def parts_of(version: str, tools: Mapping[str, Any], kernels: Mapping[str, Any])
 def _of_kernel(kernel: Mapping[str, Any], tools: Mapping[str, Any]) -> Iterator[Part]:
     if "library" in kernel:
         yield Part("apache-tvm-ffi", tools.get("tvm", {}).get("tvm_ffi", ""), APACHE, "headers of tvm-ffi and DLPack")
-    front_end = kernel.get("frontend", "tir")
     units = [unit for variant in kernel.get("variants", ()) for unit in variant.get("units", ())]
+    name = kernel.get("frontend", frontends.names()[0])
+    known = frontends.get(name) if name in frontends.names() else FrontEnd()
     if units:
-        own = units[0].get("tools", {}).get(front_end, {}).get("version", "")
-        version = tools.get("tvm", {}).get("tvm", "") if front_end == "tir" else own
-        for number, (name, license_, what) in enumerate(OF_FRONT_END.get(front_end, ())):
-            yield Part(name, "" if number else version, license_, what)
-    if front_end not in ("triton", "cutedsl") and any(unit["target"] == "cuda" for unit in units):
+        own = units[0].get("tools", {}).get(name, tools.get("tvm", {}))
+        version = own.get("version", own.get("tvm", ""))
+        for part in known.writes:
+            yield Part(part.distribution, version if part.is_tool else "", part.license, part.what)
+    if not known.compiles_device_code and any(unit["target"] == "cuda" for unit in units):
         yield from (Part("cuda", tool["version"], NVIDIA, "headers of CUDA") for tool in _cuda(tools))
     if "source_libraries" in kernel or "operators" in kernel:
         yield from (Part("cuda", tool["version"], NVIDIA, "CUDA's runtime") for tool in _cuda(tools))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..core.files import file_stamp
-from ..core.need import Need
+from ..core.need import Need, Parts
 from ..core.request import ASIDE
 from .ask import content_digest, identity
 from .distribution import hashes_of
@@ -36,36 +36,6 @@ class Elsewhere:
 
 
 ABSENT = Elsewhere("absent", "absent", "", "")
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The files that decide what a compiler makes.
-
-    Arguments:
-        distributions: as their folders have them, itself first.
-        headers: the folder of headers whose contents count even where they are not what pip has recorded.
-        modules: the folder of its modules; empty: it has the name of the distribution.
-    """
-
-    distributions: tuple[str, ...]
-    headers: str = ""
-    modules: str = ""
-
-    def folder(self, records: Sequence[Path]) -> Path:
-        """The folder of its modules, of which there is a record."""
-        return records[0].parent.parent / (self.modules or self.distributions[0])
-
-    def files(self, records: Sequence[Path]) -> list[Path]:
-        """Its records and its own headers."""
-        headers = self.folder(records).joinpath(self.headers).rglob("*.h") if records and self.headers else ()
-        return [*records, *sorted(headers)]
-
-
-TILELANG = Parts(("tilelang", "apache_tvm_ffi", "z3_solver"), "src/tl_templates/cuda")
-TRITON = Parts(("triton",))
-PARTS = {parts.distributions[0]: parts for parts in (TILELANG, TRITON)}
-"""Those of each compiler by the name of its module."""
 
 
 def find_elsewhere(setting: str, parts: Parts) -> tuple[str, list[Path]]:

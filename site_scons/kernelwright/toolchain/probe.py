@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,7 +28,8 @@ from .tvm import Lowerer, probe_tvm, tvm_records
 
 if TYPE_CHECKING:
     from ..core.answers import Answers
-    from .elsewhere import Elsewhere, Parts
+    from ..core.need import Parts
+    from .elsewhere import Elsewhere
     from .nvcc_probe import NvccPrograms
     from .nvdisasm import Nvdisasm
     from .nvrtc import Nvrtc
@@ -200,37 +201,6 @@ class Toolchain:
         """
         records = distribution_records(name, parts)
         return self._probe(Distribution, name, "", records, lambda: probe_distribution(name, records))
-
-    def tilelang(self, setting: str) -> Elsewhere:
-        """TileLang in the environment of an interpreter; its version is "absent" where there is none.
-
-        Arguments:
-            setting: as :func:`find_elsewhere` has it.
-        """
-        from .elsewhere import TILELANG
-
-        return self.elsewhere(setting, TILELANG)
-
-    def triton(self, setting: str) -> Distribution | Elsewhere:
-        """Triton in the environment of an interpreter, or in this one if the setting is empty.
-
-        If both have it, definitions may use either, and the identity is that of both.
-
-        Arguments:
-            setting: as :func:`find_elsewhere` has it.
-        """
-        here = self.distribution("triton")
-        if not setting:
-            return here
-        from .ask import identity
-        from .elsewhere import TRITON
-
-        found = self.elsewhere(setting, TRITON)
-        if here.version == "absent":
-            return found
-        versions = [version for version in dict.fromkeys((found.version, here.version)) if version != "absent"]
-        both = identity([[found.identity, here.identity]])
-        return replace(found, version=" and ".join(versions), identity=both)
 
     def elsewhere(self, setting: str, parts: Parts) -> Elsewhere:
         """The compiler of a front end in another environment; its version is "absent" where there is none.

@@ -10,15 +10,16 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .. import frontends
 from ..core.errors import KernelwrightError, SettingsError, Where, shown
 from ..core.files import open_lock
 from ..define.tables import tables_in
 from ..define.tuning import TableFile, TunedConfig, kernel_of, read_table, same
-from ..frontends.triton.recorded import is_recorded
+from ..frontends.base import OwnTuner
 from ..ondemand.files import origin_in, record_of
 from ..ondemand.machine import cuda_devices
 from ..ondemand.options import Options
@@ -39,12 +40,6 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as of a shell."""
-
-TUNED_BY_TRITON = (
-    "record the program on a GPU: kernelwright record program.py; or run it there with TRITON_CACHE_AUTOTUNING=1, and "
-    "record it anywhere with the times that Triton keeps: kernelwright record --arch sm_90a --timings FOLDER program.py"
-)
-"""How the config of a recorded function is measured."""
 
 COUNTS = {
     "tuning": ("sizes", "budget", "again", "device", "no_wait"),
@@ -234,16 +229,16 @@ class _Command:
 
     def _kernels(self) -> dict[str, Path]:
         """The kernels of the files, by name, and their files."""
-        named = self._options.kernels
-        files, recorded = kernels_in(self._files, named)
-        self._require_space(recorded & {*named} or (recorded if len(recorded) == len(files) else ()))
+        files, tuned = kernels_in(self._files, self._options.kernels)
+        named = {name: tuner for name, tuner in tuned.items() if name in self._options.kernels}
+        self._require_space(named or (tuned if len(tuned) == len(files) else {}))
         return files
 
-    def _require_space(self, recorded: Collection[str]) -> None:
-        """Raise a SettingsError for functions whose configs are chosen when their program is recorded."""
-        if recorded and not self._options.list:
-            message = f"{', '.join(sorted(recorded))}: a function of a recorded program is tuned by Triton's own tuner"
-            raise SettingsError(message, _WHERE, TUNED_BY_TRITON)
+    def _require_space(self, tuned: Mapping[str, OwnTuner]) -> None:
+        """Raise a SettingsError for kernels whose configs another tuner chooses."""
+        if tuned and not self._options.list:
+            tuner = next(iter(tuned.values()))
+            raise SettingsError(f"{', '.join(sorted(tuned))}: {tuner.reason}", _WHERE, tuner.remedy)
 
     def _wanted(self, kernels: dict[str, Path]) -> list[tuple[str, Path, Device]]:
         """What is tuned: the kernels that were named, or else all that have a space, and on which device."""
@@ -329,23 +324,24 @@ class _Command:
 _WHERE = Where(stage="tune")
 
 
-def kernels_in(files: Iterable[Path], named: Iterable[str]) -> tuple[dict[str, Path], set[str]]:
-    """The kernels of definition files with their files, and the names of those that are functions of programs.
+def kernels_in(files: Iterable[Path], named: Iterable[str]) -> tuple[dict[str, Path], dict[str, OwnTuner]]:
+    """The kernels of definition files with their files; and those that another tuner chooses configs for, with it.
 
     Raises:
         KernelwrightError: a file has an error, or none has a kernel that is named.
     """
     file_of: dict[str, Path] = {}
-    recorded: set[str] = set()
+    tuned: dict[str, OwnTuner] = {}
     for path in files:
         definition, _, _ = record_of(path, Options())
         file_of |= {kernel.name: path for kernel in definition.kernels}
-        recorded |= {kernel.name for kernel in definition.kernels if is_recorded(kernel)}
+        found = {kernel.name: frontends.of(kernel).own_tuner(kernel) for kernel in definition.kernels}
+        tuned |= {name: tuner for name, tuner in found.items() if tuner}
     for name in named:
         if name not in file_of:
             known = ", ".join(file_of) or "none"
             raise SettingsError(f"there is no kernel {shown(name)}", _WHERE, f"the kernels are {known}; see --file")
-    return file_of, recorded
+    return file_of, tuned
 
 
 def _refuse_what_does_not_count(options: argparse.Namespace) -> None:

@@ -16,6 +16,7 @@ class CudaSource(FrontEnd):
 
     name = "cuda"
     targets = ("cuda",)
+    uses_multiples = False
     includes_sources = True
     has_sequences = True
     returns = Source
@@ -36,6 +37,7 @@ class CudaLibrary(FrontEnd):
 
     name = "cuda"
     targets = ("cuda",)
+    uses_multiples = False
     has_host_code = True
     may_be_opaque = True
     returns = Exported

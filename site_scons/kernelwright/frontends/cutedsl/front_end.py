@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..base import FrontEnd, LoweredFiles
+from ..base import NVIDIA, FrontEnd, LoweredFiles, Written
 from .program import NEED, Program
 
 if TYPE_CHECKING:
@@ -18,11 +18,13 @@ class CuteDslProgram(FrontEnd):
 
     name = "cutedsl"
     targets = ("cuda",)
+    uses_multiples = False
     needs = (NEED,)
     compiles_device_code = True
     native_only = "NVIDIA's compiler makes host code for this machine's CPUs only"
     returns = Program
     lowering = "compiler"
+    writes = (Written("nvidia-cutlass-dsl", NVIDIA, "what CuTe DSL's code generator writes"),)
     expects = "a Program"
     remedy = "return kernelwright.cutedsl.Program(host_function, x=Tensor(...), ...)"
 

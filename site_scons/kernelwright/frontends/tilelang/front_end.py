@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..base import FrontEnd, HeaderFolders, LoweredFiles
+from ..base import FrontEnd, HeaderFolders, LoweredFiles, Written
 from .program import ENVIRONMENT, Program
 
 if TYPE_CHECKING:
@@ -20,14 +20,19 @@ class TileLangProgram(FrontEnd):
     name = "tilelang"
     own_environment = ENVIRONMENT
     targets = ("cuda",)
+    uses_multiples = False
     header_folders = HeaderFolders(("src", "3rdparty/cutlass/include"), "c++20")
     returns = Program
+    writes = (
+        Written("tilelang", "MIT", "what TileLang's code generator writes, and its headers"),
+        Written("cutlass", "BSD-3-Clause", "headers of CUTLASS that TileLang has", is_tool=False),
+    )
     expects = "a Program"
     remedy = 'return kernelwright.tilelang.Program("file.py", "function", M=1024, ...)'
 
     def tool(self, toolchain: Toolchain, settings: Settings) -> Elsewhere:
         """See :meth:`FrontEnd.tool`."""
-        return toolchain.tilelang(settings.tilelang_python)
+        return toolchain.elsewhere(settings.tilelang_python, ENVIRONMENT.parts)
 
     def files(self, target: str, archs: tuple[str, ...]) -> LoweredFiles:
         """See :meth:`FrontEnd.files`."""

@@ -11,7 +11,7 @@ from os import PathLike
 from typing import Any
 
 from ...core.errors import DefinitionError, Where, shown
-from ...core.need import Need, OwnEnvironment
+from ...core.need import Need, OwnEnvironment, Parts
 from ...define.sizes import Size, text_of
 from ..named_source import check_source
 
@@ -20,7 +20,10 @@ VERSION = "0.1.15"
 
 NEED = Need("tilelang", f"tilelang=={VERSION}")
 
-ENVIRONMENT = OwnEnvironment("TileLang", NEED, VERSION, "tilelang_python")
+PARTS = Parts(("tilelang", "apache_tvm_ffi", "z3_solver"), "src/tl_templates/cuda")
+"""What decides what it makes."""
+
+ENVIRONMENT = OwnEnvironment("TileLang", NEED, VERSION, "tilelang_python", PARTS)
 """Where it is installed."""
 
 REMEDY = (

@@ -27,6 +27,7 @@ class TorchSources(FrontEnd):
 
     name = "torch"
     targets = ("cuda",)
+    uses_multiples = False
     needs = (Need("torch", "torch>=2.4"),)
     has_host_code = True
     backends = ("torch_ops",)

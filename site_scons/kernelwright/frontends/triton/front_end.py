@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...core.errors import DefinitionError
-from ..base import FrontEnd, LoweredFiles
+from ..base import NVIDIA, FrontEnd, LoweredFiles, OwnTuner, Written
 from ..sequence import Launches, each_of
 from .program import ENVIRONMENT, INTERPRETER, NEED, Program
-from .recorded import RecordedVariant
+from .recorded import RecordedVariant, is_recorded
 
 if TYPE_CHECKING:
+    from ...define.record import KernelRecord
     from ...define.settings import Settings
     from ...toolchain.distribution import Distribution
     from ...toolchain.elsewhere import Elsewhere
     from ...toolchain.probe import Toolchain
     from ..unit import Unit
+
+
+TUNER = OwnTuner(
+    "a function of a recorded program is tuned by Triton's own tuner",
+    "record the program on a GPU: kernelwright record program.py; or run it there with TRITON_CACHE_AUTOTUNING=1, and "
+    "record it anywhere with the times that Triton keeps: "
+    "kernelwright record --arch sm_90a --timings FOLDER program.py",
+)
 
 
 class TritonProgram(FrontEnd):
@@ -30,14 +40,36 @@ class TritonProgram(FrontEnd):
     has_sequences = True
     may_be_opaque = True
     imports_for_arch = True
+    specializes = True
     interpreter = INTERPRETER
     returns = Program | RecordedVariant
     expects = "a Program, or a list of several"
+    writes = (
+        Written("triton", "MIT", "what Triton's code generator writes"),
+        Written("libdevice", NVIDIA, "functions of CUDA's library for devices that Triton has", is_tool=False),
+    )
     remedy = "return kernelwright.triton.Program(function, x=Tensor(...), grid=..., ...)"
 
+    def own_tuner(self, kernel: KernelRecord) -> OwnTuner | None:
+        """See :meth:`FrontEnd.own_tuner`: that of Triton has chosen the configs of functions that are recorded."""
+        return TUNER if is_recorded(kernel) else None
+
     def tool(self, toolchain: Toolchain, settings: Settings) -> Distribution | Elsewhere:
-        """See :meth:`FrontEnd.tool`."""
-        return toolchain.triton(settings.triton_python)
+        """Triton in the environment that the setting names, or in this one if that is empty.
+
+        If both have it, definitions may use either, and the identity is that of both.
+        """
+        here = toolchain.distribution("triton")
+        if not settings.triton_python:
+            return here
+        from ...toolchain.ask import identity
+
+        found = toolchain.elsewhere(settings.triton_python, ENVIRONMENT.parts)
+        if here.version == "absent":
+            return found
+        versions = [version for version in dict.fromkeys((found.version, here.version)) if version != "absent"]
+        both = identity([[found.identity, here.identity]])
+        return replace(found, version=" and ".join(versions), identity=both)
 
     def files(self, target: str, archs: tuple[str, ...]) -> LoweredFiles:
         """See :meth:`FrontEnd.files`."""

@@ -13,7 +13,7 @@ from os import PathLike
 from typing import Any
 
 from ...core.errors import DefinitionError, Where, shown
-from ...core.need import Interpreter, Need, OwnEnvironment
+from ...core.need import Interpreter, Need, OwnEnvironment, Parts
 from ...define.arguments import Scalar, Tensor, Workspace, multiples_of
 from ...define.declared import (
     Declared,
@@ -45,7 +45,7 @@ NEED = Need(
 )
 """What definitions in Triton import, unless they name a source."""
 
-ENVIRONMENT = OwnEnvironment("Triton", NEED, VERSION, SETTING, f"{NEED.install}, or ")
+ENVIRONMENT = OwnEnvironment("Triton", NEED, VERSION, SETTING, Parts(("triton",)), f"{NEED.install}, or ")
 """Where it is installed, if not beside TVM."""
 
 INTERPRETER = Interpreter("Triton", (NEED, Need("torch", "torch"), Need("numpy", "numpy")), {"TRITON_INTERPRET": "1"})

@@ -110,8 +110,8 @@ def recorded_functions(
 
 
 def is_recorded(kernel: KernelRecord) -> bool:
-    """Whether a kernel is a function of a recording."""
-    return kernel.options.frontend == "triton" and all([*config] == [CALL] for config in kernel.configs)
+    """Whether a kernel in Triton is a function of a recording."""
+    return all([*config] == [CALL] for config in kernel.configs)
 
 
 def _functions_in(folder: Path, path: str, where: Where) -> Recording:
