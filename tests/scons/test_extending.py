@@ -9,7 +9,7 @@ from pathlib import Path
 from support.project import ROOT, SITE_SCONS, Project
 
 TEXT = (ROOT / "docs/extending.md").read_text()
-BACKEND = TEXT[TEXT.index("## A backend") : TEXT.index("## A front end")]
+BACKEND = TEXT[TEXT.index("## A backend") : TEXT.index("### A backend as a plug-in")]
 FRONT_END = TEXT[TEXT.index("## A front end") : TEXT.index("### A front end as a plug-in")]
 
 

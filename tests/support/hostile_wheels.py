@@ -761,7 +761,7 @@ MANIFEST: dict[str, tuple[Change, str]] = {
     ),
     "a backend that there is not": (
         lambda draft: draft.document["backends"].update(evil={"modules": ["loader.py"], "needs": []}),
-        "describes the backend 'evil' in a form that loaders refuse",
+        "it has the backend 'evil', which neither Kernelwright has nor a plug-in",
     ),
     "no backend": (listed(backends={}), "its manifest describes no backend"),
     "a backend of a kernel that there is not": (has(backends=["tvm_ffi", "evil"]), "has the backend 'evil'"),

@@ -86,7 +86,7 @@ def test_the_doctor_says_what_sources_for_pytorch_lack(capsys, tmp_path, monkeyp
 
 def test_the_doctor_names_every_tool_and_ends_with_0_if_all_that_is_needed_is_there(capsys, tmp_path, monkeypatch):
     nvcc = f"{tmp_path}/cuda/bin/nvcc"
-    monkeypatch.setattr(doctor_module.plugins, "installed", list)
+    monkeypatch.setattr(doctor_module.plugins, "installed", lambda kind: [])
     program(tmp_path / "uv", "uv 0.13.9 (x86_64)")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert doctor(toolchain(nvcc=lambda *given: nvcc_at(nvcc))) == 0

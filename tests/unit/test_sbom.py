@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from kernelwright import frontends
+from kernelwright.core.written import NVIDIA
 from kernelwright.package.sbom import parts_of
 from kernelwright.toolchain.contained import UNKNOWN, contained_in, license_in
 
@@ -19,16 +20,16 @@ def test_each_front_end_whose_tool_writes_code_says_whose_that_is() -> None:
 
 def test_a_package_has_each_part_once_and_only_what_its_kernels_have() -> None:
     cuda = {"target": "cuda"}
-    kernels = {
-        "a": {"library": "a.so", "variants": [{"units": [{"target": "llvm"}]}]},
-        "b": {"library": "b.so", "variants": [{"units": [{"target": "llvm"}]}]},
-    }
+    tvm = ["apache-tvm", "0.27", "Apache-2.0", "code"]
+    both = {"written": [tvm, ["cuda", "", NVIDIA, "headers"]], "variants": [{"units": [{"target": "llvm"}]}]}
+    kernels = {"a": {"library": "a.so", **both}, "b": {"library": "b.so", **both}}
     names = [part["name"] for part in parts_of("1", TOOLS, kernels)]
     assert names == ["apache-tvm", "apache-tvm-ffi", "kernelwright"], "no code for GPUs, and nothing of CUDA"
     kernels["a"]["variants"] = [{"units": [cuda]}]
     found = [(part["name"], part["version"]) for part in parts_of("1", TOOLS, kernels)]
     assert ("cuda", "13.0.88") in found and ("cuda", "12.8.93") in found
-    triton = {"frontend": "triton", "variants": [{"units": [cuda | {"tools": {"triton": {"version": "3.9.0"}}}]}]}
+    written = [["triton", "3.9.0", "MIT", "code"], ["libdevice", "", NVIDIA, "functions"]]
+    triton = {"frontend": "triton", "written": written, "variants": [{"units": [cuda]}]}
     found = [(part["name"], part["version"]) for part in parts_of("1", TOOLS, {"c": triton})]
     assert found == [("kernelwright", "1"), ("libdevice", ""), ("triton", "3.9.0")]
     own = {"frontend": "cuda", "contains": [["acme", "2", "MIT"]], "variants": []}

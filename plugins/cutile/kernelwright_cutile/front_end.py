@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from kernelwright.core.written import APACHE, NVIDIA, Written
 from kernelwright.frontends.base import FrontEnd, LoweredFiles
 
 from .program import Program
@@ -27,6 +28,10 @@ class CuTile(FrontEnd):
     compiles_device_code = True
     native_only = "the code of tileiras has parts for CPUs of this machine's family, which the driver runs at a launch"
     returns = Program
+    writes = (
+        Written("cuda-tile", APACHE, "what cuTile makes of a function", is_tool=False),
+        Written("nvidia-cuda-tileiras", NVIDIA, "what tileiras makes of that"),
+    )
     expects = "a Program"
     remedy = "return kernelwright_cutile.Program(kernel_function, x=Tensor(...), grid=..., ...)"
 

@@ -1,18 +1,24 @@
 """Execution backends: how Python calls a kernel. One module per backend, each with one subclass of ``Backend``.
 
-A backend's module is imported when the backend is used: a build with nothing to do needs only the names.
+A backend's module is imported when the backend is used: a build with nothing to do needs only the names. Other
+distributions may bring more of them (``core/plugins.py``).
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, TypeVar
 
-from ..core.errors import SettingsError
+from ..core import plugins
+from ..core.errors import KernelwrightError, SettingsError, Where
+from ..core.files import digest_of
+from ..core.request import digest
 
 if TYPE_CHECKING:
     from .base import Backend
+
+Answer = TypeVar("Answer")
 
 MODULES = ("tvm_ffi", "cython", "cuda_core", "torch", "jax")
 """The names of the backends, which are those of their modules here; the default comes first."""
@@ -25,14 +31,22 @@ AUTO = "auto"
 """In settings: for each target of a kernel the first backend that can call it."""
 
 
+class Names(tuple[str, ...]):
+    """Names of backends of Kernelwright; in it is also any that a plug-in has, which is looked for when it is asked."""
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is such a backend; no plug-in is imported."""
+        return tuple.__contains__(self, name) or plugins.is_installed(plugins.BACKENDS, name)
+
+
 def names() -> tuple[str, ...]:
     """The names of the backends, the default first."""
-    return MODULES
+    return Names(MODULES)
 
 
 def all_names() -> tuple[str, ...]:
     """The names of all backends that a package may have, those of front ends last."""
-    return (*MODULES, *OF_FRONT_ENDS)
+    return Names((*MODULES, *OF_FRONT_ENDS))
 
 
 def get(name: str) -> Backend:
@@ -40,16 +54,67 @@ def get(name: str) -> Backend:
 
     Raises:
         SettingsError: no backend has this name; the message lists the names.
+        ToolchainError: it is a plug-in that cannot be used.
     """
-    if name not in all_names():
-        raise SettingsError(f"unknown backend {name!r}", remedy=f"the backends are: {', '.join(names())}")
-    backend: Backend = importlib.import_module(f".{name}", __name__).BACKEND
-    return backend
+    if name in (*MODULES, *OF_FRONT_ENDS):
+        backend: Backend = importlib.import_module(f".{name}", __name__).BACKEND
+        return backend
+    from .base import Backend
+
+    plugin: Backend | None = plugins.find(name, Backend)
+    if plugin is None:
+        known = ", ".join([*MODULES, *plugins.installed(plugins.BACKENDS)])
+        raise SettingsError(
+            f"unknown backend {name!r}", remedy=f"the backends are: {known}; or install what has another"
+        )
+    return plugin
+
+
+def identity(backend: Backend) -> str:
+    """Digest of what a backend makes files of, besides our own code: its headers, and all that a plug-in consists of.
+
+    Raises:
+        ToolchainError: a plug-in has changed since this process imported it.
+    """
+    own = plugins.content_of(backend) if backend.distribution else []
+    return digest([digest_of(backend.headers()), own]) if own else digest_of(backend.headers())
+
+
+def versions(backend: Backend) -> dict[str, str]:
+    """What a backend needs to build, and of a plug-in also itself: name -> version or digest."""
+    return backend.build_versions() | ({backend.distribution: identity(backend)} if backend.distribution else {})
+
+
+def answer(backend: Backend, ask: Callable[[], Answer], where: Where) -> Answer:
+    """What a backend answers.
+
+    Raises:
+        KernelwrightError: it cannot.
+        ToolchainError: it is a plug-in that raises something else.
+    """
+    try:
+        return ask()
+    except KernelwrightError:
+        raise
+    except Exception as error:
+        if not backend.distribution:
+            raise  # a defect of ours
+        raise plugins.raised(backend, error, where) from error
+
+
+def texts_of(
+    backend: Backend, emit: Callable[[], dict[str, str]], promised: Collection[str], where: Where
+) -> dict[str, str]:
+    """Files that a backend writes: name -> text. It raises the same, also for other files than it promises."""
+    texts = answer(backend, emit, where)
+    if backend.distribution:
+        plugins.require_files(backend, texts, promised, str, where)
+    return texts
 
 
 def choices() -> tuple[str, ...]:
     """What the setting ``backends`` may list."""
-    return (AUTO, *all_names())
+    return Names((AUTO, *all_names()))
 
 
 def resolve(listed: Iterable[str], targets: Collection[str]) -> tuple[str, ...]:
@@ -66,4 +131,4 @@ def resolve(listed: Iterable[str], targets: Collection[str]) -> tuple[str, ...]:
     return tuple(chosen)
 
 
-__all__ = ["AUTO", "all_names", "choices", "get", "names", "resolve"]
+__all__ = ["AUTO", "all_names", "choices", "get", "identity", "names", "resolve"]

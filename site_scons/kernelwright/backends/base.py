@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..core.errors import ToolchainError, Where
 from ..core.need import Need
+from ..core.plugins import BACKENDS, Plugin
 
 if TYPE_CHECKING:
     from .commands import ToolPaths
     from .plan import KernelPlan
 
 
-class Backend:
+RUNTIME_FOLDER = Path(__file__).resolve().parents[1] / "runtime"
+"""The folder of the modules that are copied into packages."""
+
+
+class Backend(Plugin):
     """How Python calls a kernel, and which files a kernel and its package need for that.
 
     Most backends call the kernel's library, which has a C function that checks the arguments, picks a variant and runs
     it (see ``library``). Such a backend only adds what calls that function.
     """
 
-    name: ClassVar[str]
-    """The name in settings and on the command line."""
-
-    targets: ClassVar[tuple[str, ...]] = ("llvm", "cuda")
-    """The targets it can call."""
+    kind = BACKENDS
 
     library: ClassVar[bool] = True
     """Whether it calls the kernel's library, so that there has to be one."""
@@ -52,7 +55,31 @@ class Backend:
     runtime: ClassVar[tuple[str, ...]] = ()
     """Modules of ``runtime/`` that are copied into the package as ``_runtime/``. The first one loads kernels: it has a
     function ``load(loader, name, entry)`` that returns the callable, where ``loader`` is the :class:`Loader` of the
-    package and ``entry`` the kernel's part of the manifest."""
+    package and ``entry`` the kernel's part of the manifest. Those of a plug-in that are not there are in the folder
+    ``runtime`` beside its module, and their names begin with its own."""
+
+    def required(self) -> Sequence[Need]:
+        """See :meth:`Plugin.required`."""
+        return self.build_needs
+
+    def told(self) -> Iterator[tuple[str, Callable[[], object]]]:
+        """See :meth:`Plugin.told`."""
+        yield "the files of a kernel", self._require_names
+        yield "the files of a package", partial(self.package_files, "package")
+
+    def _require_names(self) -> None:
+        """Raise a ValueError for names that a plug-in cannot give files: they are in the folder of its kernel."""
+        for name in (*self.files("kernel"), *self.products("kernel")):
+            if "/" in name or (name in self.products("kernel") and not name.startswith("_")):
+                raise ValueError(f"{name!r} is a path, or does not begin with an underscore")
+        for name in self.runtime:
+            if not RUNTIME_FOLDER.joinpath(name).is_file() and not name.startswith(f"{self.name}_"):
+                raise ValueError(f"{name!r}, a module that loads kernels, does not begin with {self.name}_")
+
+    def runtime_sources(self) -> list[Path]:
+        """The files of :attr:`runtime`."""
+        own = Path(str(sys.modules[type(self).__module__].__file__)).parent / "runtime"
+        return [path if (path := RUNTIME_FOLDER / name).is_file() else own / name for name in self.runtime]
 
     def require_build(self) -> None:
         """Check that all packages are installed that the build needs.
@@ -113,6 +140,27 @@ class Backend:
     def products(self, kernel: str) -> tuple[str, ...]:
         """The names of the files, emitted or compiled, that belong into the package, in its ``backends/<name>``."""
         return self.files(kernel)
+
+    def package_files(self, package: str) -> tuple[str, ...]:
+        """The names of the files that :meth:`emit_package` writes, below ``backends/<name>`` of the package.
+
+        Arguments:
+            package: its import name.
+        """
+        return ()
+
+    def emit_package(self, package: str, version: str, kernels: Sequence[str]) -> dict[str, str]:
+        """Write the files that a package has besides those of its kernels: those of :meth:`package_files`.
+
+        Arguments:
+            package: its import name.
+            version: of the project that the package belongs to, if the backend is ``versioned``; empty: unknown.
+            kernels: the names of its kernels that can be called through this backend, sorted.
+
+        Returns:
+            File name -> text; equal for equal arguments.
+        """
+        return {}
 
     def commands(self, kernel: str, paths: ToolPaths, output: str) -> tuple[list[str], ...]:
         """The commands that compile those products that are not emitted; none by default.

@@ -18,7 +18,6 @@ from typing import Any
 from ..core.errors import KernelwrightError, ToolchainError, Where
 from ..core.need import Need
 from ..core.signature import IDENTIFIER, Argument
-from ..runtime.size import argument_text
 from .base import Backend
 from .commands import RELRO, STACK_PROTECTOR, ToolPaths
 from .launcher import LAUNCHER
@@ -177,16 +176,17 @@ def _source(kernel: KernelPlan) -> str:
         if not IDENTIFIER.fullmatch(argument.name):
             message = f"argument {argument.name!r} is not a C identifier"
             raise KernelwrightError(message, Where(kernel.name, stage="wrap"), "rename it in the definition")
-    nameable = [argument for argument in arguments if _can_be_named(argument.name)]
+    nameable = {number: argument for number, argument in enumerate(arguments) if _can_be_named(argument.name)}
     return SOURCE.format(
         kernel=kernel.name,
         slots=max(1, len(arguments)),
-        rows="\n".join(_row(kernel, a) for a in arguments) or '    kw_parameter(b"", KW_INT, False, False, False),',
+        rows="\n".join(_row(kernel, number, a) for number, a in enumerate(arguments))
+        or '    kw_parameter(b"", KW_INT, False, False, False),',
         count=len(arguments),
         outputs=len(kernel.outputs),
         optional=len(kernel.optional),
-        parameters="\n".join(f"        {a.name}=None,  # {_described(kernel, a)}" for a in nameable),
-        named=", ".join(f"<PyObject *>{a.name if a in nameable else None}" for a in arguments) or "NULL",
+        parameters="\n".join(f"        {a.name}=None,  # {kernel.described(n)}" for n, a in nameable.items()),
+        named=", ".join(f"<PyObject *>{a.name if n in nameable else None}" for n, a in enumerate(arguments)) or "NULL",
     )
 
 
@@ -195,24 +195,10 @@ def _can_be_named(name: str) -> bool:
     return name not in RESERVED and not name.startswith(FOREIGN)
 
 
-def _everywhere(kernel: KernelPlan, argument: Argument) -> list[Argument]:
-    """An argument, as all lowerings have it."""
-    position = kernel.units[0].arguments.index(argument)
-    return [unit.arguments[position] for unit in kernel.units]
-
-
-def _row(kernel: KernelPlan, argument: Argument) -> str:
-    is_written = any(other.written for other in _everywhere(kernel, argument))
+def _row(kernel: KernelPlan, position: int, argument: Argument) -> str:
+    is_written = any(other.written for other in kernel.everywhere(position))
     flags = f"{argument.output}, {argument.name in kernel.optional}, {is_written}"
     return f'    kw_parameter(b"{argument.name}", {argument.launcher_kind}, {flags}),'
-
-
-def _described(kernel: KernelPlan, argument: Argument) -> str:
-    """The dtypes and shapes of an argument in all variants."""
-    texts: dict[str, None] = {}
-    for other in _everywhere(kernel, argument):
-        texts.setdefault(argument_text(other.kind, other.dtype, other.shape, {}, (), other.given, folds=other.folds))
-    return " or ".join(texts).replace("\n", " ")
 
 
 BACKEND = Cython()

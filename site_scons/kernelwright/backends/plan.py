@@ -207,6 +207,17 @@ class KernelPlan:
         """All lowerings of all variants."""
         return tuple(unit for variant in self.variants for unit in variant.units)
 
+    def everywhere(self, position: int) -> list[Argument]:
+        """An argument as all lowerings have it, by its position."""
+        return [unit.arguments[position] for unit in self.units]
+
+    def described(self, position: int) -> str:
+        """The dtypes and shapes of an argument in all variants, such as ``float16[n, 64] or float32[n, 64]``."""
+        texts = (
+            argument_text(a.kind, a.dtype, a.shape, {}, (), a.given, folds=a.folds) for a in self.everywhere(position)
+        )
+        return " or ".join(dict.fromkeys(texts)).replace("\n", " ")
+
     def relations(self) -> Relations:
         """Which declared variants the same call may fit; none, if the arguments are not known."""
         return Relations(self._pairs(), [variant.config for variant in self.variants], self.meaning)

@@ -50,7 +50,10 @@ def doctor(toolchain: Toolchain) -> int:
         "nvcc": lambda: _found_nvcc(toolchain),
         "nvrtc": lambda: _found_cuda((nvrtc := toolchain.nvrtc()), nvrtc.library),
         "torch": lambda: _found_torch(toolchain),
-        **{name: partial(_compiler_of, name, toolchain) for name in (*with_own_compilers(), *plugins.installed())},
+        **{
+            name: partial(_compiler_of, name, toolchain)
+            for name in (*with_own_compilers(), *plugins.installed(plugins.FRONT_ENDS))
+        },
         "uv": _found_uv,
     }
     for name, probe in probes.items():

@@ -43,7 +43,7 @@ def known_tool(name: str) -> str:
     Raises:
         argparse.ArgumentTypeError: it is neither.
     """
-    known = (*TOOLS, *frontends.names(), *plugins.installed())
+    known = (*TOOLS, *frontends.names(), *plugins.installed(plugins.FRONT_ENDS))
     if name in known or name.startswith(IN_PACKAGE):
         return name
     raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}, and does not begin with {IN_PACKAGE}")

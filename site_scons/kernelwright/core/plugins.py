@@ -1,6 +1,6 @@
-"""Front ends that other distributions bring: entry points name them.
+"""What other distributions bring, front ends and backends: entry points name them.
 
-Only a name that a definition uses is looked up, and only that plug-in is imported.
+Only a name that is used is looked up, and only that plug-in is imported.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 import contextlib
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import ClassVar, NamedTuple, TypeVar
 
-from .errors import KernelwrightError, ToolchainError, Where
+from .errors import KernelwrightError, ToolchainError, Where, shown
 from .files import sha256_of
-from .need import metadata_name
+from .need import Need, metadata_name
 from .surroundings import installed_digest
 
 INTERFACE = 1
@@ -24,19 +24,72 @@ INTERFACE = 1
 
 WHERE = Where(stage="plug-in")
 
-GROUP = "kernelwright.frontends"
-"""The group of the entry points."""
+
+class Kind(NamedTuple):
+    """What a plug-in can be.
+
+    Arguments:
+        title: what messages call it.
+        group: the group of its entry points.
+    """
+
+    title: str
+    group: str
 
 
-def installed() -> list[str]:
-    """The names of all plug-ins that are installed, sorted."""
+FRONT_ENDS = Kind("front end", "kernelwright.frontends")
+BACKENDS = Kind("backend", "kernelwright.backends")
+
+
+class Plugin:
+    """What a distribution can bring: those of Kernelwright itself have the same class and no distribution."""
+
+    kind: ClassVar[Kind]
+
+    name: ClassVar[str]
+    """The name by which definitions and settings know it."""
+
+    interface: ClassVar[int] = 0
+    """The version of the interface that a plug-in is written for, ``core.plugins.INTERFACE``."""
+
+    targets: ClassVar[tuple[str, ...]] = ("llvm", "cuda")
+    """The targets that it is for."""
+
+    distribution: str = ""
+    """The distribution that brings it; empty: it comes with Kernelwright."""
+
+    version: str = ""
+    """The version of that distribution."""
+
+    content: Sequence[str] = ()
+    """Digests of what it consisted of when this process imported it."""
+
+    def required(self) -> Sequence[Need]:
+        """What decides, besides its own files, what it makes."""
+        return ()
+
+    def told(self) -> Iterator[tuple[str, Callable[[], object]]]:
+        """What a plug-in is asked when it is found, so that faults are told at once: names for it, and questions."""
+        return iter(())
+
+
+Found = TypeVar("Found", bound=Plugin)
+
+
+def installed(kind: Kind) -> list[str]:
+    """The names of all plug-ins of a kind that are installed, sorted."""
     from importlib.metadata import entry_points  # takes 30 ms, and few runs have plug-ins
 
-    return sorted({point.name for point in entry_points(group=GROUP)})
+    return sorted({point.name for point in entry_points(group=kind.group)})
+
+
+def is_installed(kind: Kind, name: object) -> bool:
+    """Whether there is a plug-in of a name; it is not imported."""
+    return isinstance(name, str) and name in installed(kind)
 
 
 @cache
-def find(name: str, base: type) -> Any:
+def find(name: str, base: type[Found]) -> Found | None:
     """The plug-in of a name, for the rest of this process; None: none was installed when it was asked for.
 
     Arguments:
@@ -48,23 +101,23 @@ def find(name: str, base: type) -> Any:
     """
     from importlib.metadata import entry_points
 
-    found = {}
-    for point in entry_points(group=GROUP, name=name):
+    title, found = base.kind.title, {}
+    for point in entry_points(group=base.kind.group, name=name):
         found[point.dist.name if point.dist else "a distribution without a name"] = point
     if len(found) > 1:
         both = " and ".join(sorted(found))
-        raise ToolchainError(f"{both} both have a front end {name!r}", WHERE, "uninstall all of them but one")
+        raise ToolchainError(f"{both} both have a {title} {name!r}", WHERE, "uninstall all of them but one")
     for distribution, point in found.items():
-        subject = f"the front end {name!r} of {distribution}"
+        subject = f"the {title} {name!r} of {distribution}"
         with guarded(f"{subject} cannot be imported"):
-            plugin = point.load()
+            plugin: Found = point.load()
         for wrong in _wrong(plugin, name, base, point.value):
             raise ToolchainError(f"{subject} {wrong}", WHERE, f"mend {distribution}, or install another version of it")
         plugin.distribution, plugin.version = distribution, point.dist.version if point.dist else ""
         plugin.content = _content(plugin)
-        for target in plugin.targets:
-            with guarded(f"{subject} does not tell its files for {target}"):
-                plugin.files(target, ())
+        for what, ask in plugin.told():
+            with guarded(f"{subject} does not tell {what}"):
+                ask()
         return plugin
     return None
 
@@ -85,29 +138,62 @@ def guarded(problem: str) -> Iterator[None]:
         raise ToolchainError(message, WHERE, remedy, detail=traceback.format_exc()) from error
 
 
-def folders_of(plugin: Any) -> list[Path]:
+def fault(plugin: Plugin, problem: str, where: Where, detail: str = "") -> ToolchainError:
+    """The error for what a plug-in does wrong while it makes something."""
+    remedy = f"mend {plugin.distribution}, or install another version of it"
+    return ToolchainError(f"the {plugin.kind.title} {plugin.name!r} {problem}", where, remedy, detail)
+
+
+def raised(plugin: Plugin, error: Exception, where: Where) -> ToolchainError:
+    """The same for what it raises, which is being handled."""
+    return fault(plugin, f"raised {type(error).__name__}: {error}", where, traceback.format_exc())
+
+
+def require_files(
+    plugin: Plugin, made: Mapping[str, object], promised: Collection[str], form: type, where: Where
+) -> None:
+    """Raise a ToolchainError unless a plug-in has made the files that it promises: others might be anywhere.
+
+    Arguments:
+        made: name -> content.
+        form: what a content has to be.
+    """
+    if {*made} != {*promised}:
+        known = f"made {', '.join(map(shown, made)) or 'nothing'}, and promises {', '.join(promised) or 'nothing'}"
+        raise fault(plugin, known, where)
+    for name, content in made.items():
+        if not isinstance(content, form):
+            raise fault(plugin, f"made {name} of {shown(content)}, and content is {form.__name__}", where)
+
+
+def folders_of(plugin: Plugin) -> list[Path]:
     """The folders of the modules of a plug-in; none if it is a single file."""
     return [Path(folder) for folder in getattr(_top_module(plugin), "__path__", ())]
 
 
-def _top_module(plugin: Any) -> ModuleType:
+def _top_module(plugin: Plugin) -> ModuleType:
     return sys.modules[type(plugin).__module__.partition(".")[0]]
 
 
-def content_of(plugin: Any) -> list[str]:
+def content_of(plugin: Plugin) -> list[str]:
     """Digests of a plug-in's own files and of the distributions that it needs: what may decide what it makes.
+
+    There are none for what comes with Kernelwright.
 
     Raises:
         ToolchainError: they have changed since this process imported it. This process and its workers may run what
             was there before, so a result would count as that of another content.
     """
+    if not plugin.distribution:
+        return []
     if plugin.content != _content(plugin):
-        message = f"{plugin.distribution}, which has the front end {plugin.name!r}, has changed since it was imported"
+        title = plugin.kind.title
+        message = f"{plugin.distribution}, which has the {title} {plugin.name!r}, has changed since it was imported"
         raise ToolchainError(message, WHERE, "start this process again")
     return list(plugin.content)
 
 
-def _content(plugin: Any) -> list[str]:
+def _content(plugin: Plugin) -> list[str]:
     """The same, now. The files themselves are read, because the record of an editable install does not list them."""
     files = [(p, p.relative_to(folder).as_posix()) for folder in folders_of(plugin) for p in folder.rglob("*")]
     files = files or [(Path(str(_top_module(plugin).__file__)), "")]
@@ -116,10 +202,10 @@ def _content(plugin: Any) -> list[str]:
         for path, name in sorted(files)
         if path.is_file() and "__pycache__" not in name and not name.endswith(".pyc")
     ]
-    return [*own, *(f"{need.name} {installed_digest(metadata_name(need.name))}" for need in plugin.needs)]
+    return [*own, *(f"{need.name} {installed_digest(metadata_name(need.name))}" for need in plugin.required())]
 
 
-def _wrong(plugin: Any, name: str, base: type, value: str) -> Iterator[str]:
+def _wrong(plugin: Plugin, name: str, base: type[Plugin], value: str) -> Iterator[str]:
     """What is wrong with an object that an entry point names."""
     if not isinstance(plugin, base):
         yield f"is of type {type(plugin).__name__}, expected a {base.__name__}, as {value} has to be"

@@ -86,12 +86,17 @@ def backend_names(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(BACKEND_ALIASES.get(name, name) for name in names))
 
 
-def backend(*names: str) -> Kind:
-    """One of the backends, by its name or by another name of it."""
+def backend(names: tuple[str, ...]) -> Kind:
+    """One of the backends, by its name or by another name of it.
+
+    Arguments:
+        names: the names; what is in it counts, and not only what it lists.
+    """
     kind = choice(*names)
 
     def read(name: str, raw: Any, where: Where) -> str:
-        value: str = kind.read(name, BACKEND_ALIASES.get(raw, raw) if isinstance(raw, str) else raw, where)
+        given = BACKEND_ALIASES.get(raw, raw) if isinstance(raw, str) else raw
+        value: str = given if given in names else kind.read(name, given, where)
         return value
 
     return kind._replace(read=read)

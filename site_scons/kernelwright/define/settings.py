@@ -433,7 +433,7 @@ def reject_unknown(names: Iterable[str], where: Where, place: str) -> None:
             )
 
 
-def merge(layers: Iterable[tuple[str, Mapping[str, Any]]], known_backends: Iterable[str]) -> Settings:
+def merge(layers: Iterable[tuple[str, Mapping[str, Any]]], known_backends: tuple[str, ...]) -> Settings:
     """Settings from layers of raw values, later ones winning.
 
     ``archs`` of a layer replaces only the archs of the targets that it names, so that ``ARCHS=sm_90a`` chooses the GPU
@@ -457,7 +457,7 @@ def merge(layers: Iterable[tuple[str, Mapping[str, Any]]], known_backends: Itera
                 value = (*(a for a in values["archs"] if target_of(a) not in named), *value)
             if name == "backends":
                 value = backend_names(value)
-                require_known("backend", value, tuple(known_backends), where)
+                require_known("backend", value, known_backends, where)
             values[name] = value
     settings = Settings(**values)
     if settings.cuda_label == "no" and len(settings.toolkits) > 1:

@@ -8,10 +8,10 @@ That module is imported when it is asked for, and TVM not before something is lo
 from __future__ import annotations
 
 import importlib
-import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..core import plugins
 from ..core.errors import DefinitionError, KernelwrightError, ToolchainError, Where, shown
 from .sequence import Launches
 
@@ -40,7 +40,6 @@ def get(name: str, where: Where | None = None) -> FrontEnd:
     if isinstance(name, str) and name in FOLDERS:
         front_end: FrontEnd = importlib.import_module(f".{name}.front_end", __name__).FRONT_END
         return front_end
-    from ..core import plugins
     from .base import FrontEnd
 
     try:
@@ -49,7 +48,7 @@ def get(name: str, where: Where | None = None) -> FrontEnd:
         error.where = where or error.where
         raise
     if plugin is None:
-        known = ", ".join([*names(), *plugins.installed()])
+        known = ", ".join([*names(), *plugins.installed(plugins.FRONT_ENDS)])
         raise DefinitionError(f"frontend is {shown(name)}", where, f"use one of {known}, or install what has another")
     return plugin
 
@@ -120,32 +119,21 @@ def lowered(front_end: FrontEnd, returned: Any, unit: Unit, progress: Callable[[
     except Exception as error:
         if not front_end.distribution or front_end.calls_definition(returned):
             raise  # a defect of ours, or an error in the author's code
-        message = f"the front end {front_end.name!r} raised {type(error).__name__}: {error}"
-        raise ToolchainError(message, unit.where, _mend(front_end), traceback.format_exc()) from error
+        raise plugins.raised(front_end, error, unit.where) from error
     if front_end.distribution:
         _require_files(front_end, made, unit)
     return with_requirements(made, unit, known)
 
 
-def _mend(front_end: FrontEnd) -> str:
-    return f"mend {front_end.distribution}, or install another version of it"
-
-
-def _require_files(front_end: FrontEnd, made: LoweredKernel, unit: Unit) -> None:
-    """Raise a ToolchainError unless a plug-in has made the files that it promises: others might be anywhere."""
+def _require_files(front_end: FrontEnd, made: Any, unit: Unit) -> None:
+    """Raise a ToolchainError unless a plug-in has made the files that it promises."""
     from .unit import LoweredKernel
 
-    files = dict(made.files) if isinstance(made, LoweredKernel) else {}
     archs = unit.archs if front_end.compiles_device_code else (unit.arch,)
     promised = front_end.files(unit.target, archs).names
-    problem = f"made {', '.join(map(shown, files)) or shown(made)}, and promises {', '.join(promised)}"
-    if {*files} == {*promised}:
-        wrong = next((name for name, content in files.items() if not isinstance(content, bytes)), None)
-        if wrong is None:
-            return
-        problem = f"made {wrong} of {shown(files[wrong])}, and content is bytes"
-    message = f"the front end {front_end.name!r} {problem}"
-    raise ToolchainError(message, unit.where, _mend(front_end))
+    if not isinstance(made, LoweredKernel):
+        raise plugins.fault(front_end, f"made {shown(made)}, and promises {', '.join(promised)}", unit.where)
+    plugins.require_files(front_end, made.files, promised, bytes, unit.where)
 
 
 def interpreter_variables() -> dict[str, str]:

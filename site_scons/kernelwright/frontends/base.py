@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ..core.arch import TARGETS, image_file, is_ptx
 from ..core.errors import DefinitionError, Where
 from ..core.need import Interpreter, Need
+from ..core.plugins import FRONT_ENDS, Plugin
+from ..core.written import Written
 from ..define.divisible import ALL
 
 if TYPE_CHECKING:
@@ -25,10 +28,6 @@ if TYPE_CHECKING:
 
 SIGNATURE = "signature.json"
 """The file that says what a lowering expects of its arguments; every front end makes it."""
-
-
-NVIDIA = "LicenseRef-NVIDIA-Proprietary"
-"""What SPDX has for licences of NVIDIA's."""
 
 
 @dataclass(frozen=True)
@@ -77,22 +76,6 @@ class HeaderFolders:
     standard: str
 
 
-class Written(NamedTuple):
-    """Something of others that a front end's compiler puts into kernels.
-
-    Arguments:
-        distribution: that it is of.
-        license: an expression of SPDX.
-        what: what of it is in a kernel.
-        is_tool: whether it is the compiler, whose version is known.
-    """
-
-    distribution: str
-    license: str
-    what: str
-    is_tool: bool = True
-
-
 class OwnTuner(NamedTuple):
     """A tuner of a language's own.
 
@@ -105,29 +88,13 @@ class OwnTuner(NamedTuple):
     remedy: str
 
 
-class FrontEnd:
+class FrontEnd(Plugin):
     """A language of definitions: it recognises what they return, lowers it, and names the packages that this needs.
 
     The build asks for the attributes, :meth:`tool` and :meth:`files`; the other methods run in workers.
     """
 
-    name: ClassVar[str]
-    """The name in ``@kernel(frontend=...)``."""
-
-    interface: ClassVar[int] = 0
-    """The version of this interface that a plug-in is written for, ``core.plugins.INTERFACE``."""
-
-    distribution: str = ""
-    """The distribution that brings it; empty: it comes with Kernelwright."""
-
-    version: str = ""
-    """The version of that distribution."""
-
-    content: Sequence[str] = ()
-    """Digests of what it consisted of when this process imported it."""
-
-    targets: ClassVar[tuple[str, ...]] = ("llvm", "cuda")
-    """The targets that its definitions can be built for."""
+    kind = FRONT_ENDS
 
     needs: ClassVar[tuple[Need, ...]] = ()
     """What has to be installed where kernels are built, besides TVM."""
@@ -203,6 +170,15 @@ class FrontEnd:
     def tool(self, toolchain: Toolchain, settings: Settings) -> Distribution | Elsewhere | None:
         """The tool that lowering runs besides TVM: its version, and the identity that goes into fingerprints."""
         return None
+
+    def required(self) -> Sequence[Need]:
+        """See :meth:`Plugin.required`."""
+        return self.needs
+
+    def told(self) -> Iterator[tuple[str, Callable[[], object]]]:
+        """See :meth:`Plugin.told`."""
+        for target in self.targets:
+            yield f"its files for {target}", partial(self.files, target, ())
 
     def files(self, target: str, archs: tuple[str, ...]) -> LoweredFiles:
         """The files that lowering makes.

@@ -119,7 +119,7 @@ class Job:
             VERSION,
             loaded_code(),
             (self.tools.data, *front_ends),
-            {name: backends.get(name).build_versions() for name in used},
+            {name: backends.versions(backends.get(name)) for name in used},
             tuple(self.session.interpreter) if self.definition.dependencies else (),
         )
 

@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .. import frontends, runtime
+from .. import backends, frontends, runtime
+from ..backends.base import RUNTIME_FOLDER
 from ..core.arch import real_arch, target_of, virtual_arch
 from ..core.dependencies import present_digest
 from ..core.errors import KernelwrightError, Where
@@ -97,11 +99,23 @@ class KernelLoader(Loader):
 
     def through(self, module: str, name: str) -> Any:
         """See :meth:`Loader.through`. What a backend has written sees the modules of the runtime, and no copies."""
-        for backend in self.manifest()["backends"].values():
+        for name_of, backend in self.manifest()["backends"].items():
             for file in backend["modules"] if module in backend["modules"] else ():
                 shared = file.removesuffix(".py")
+                _require_module(name_of, file)
                 sys.modules[f"{self.package}._runtime.{shared}"] = import_module(f"{runtime.__name__}.{shared}")
         return super().through(module, name)
+
+
+def _require_module(backend: str, file: str) -> None:
+    """Import a module of the runtime that a plug-in has, under the name by which ours would be imported."""
+    name = f"{runtime.__name__}.{file.removesuffix('.py')}"
+    for path in backends.get(backend).runtime_sources() if name not in sys.modules else ():
+        if path.name == file and path.parent != RUNTIME_FOLDER:
+            spec = spec_from_file_location(name, path)
+            assert spec and spec.loader
+            sys.modules[name] = module_from_spec(spec)
+            spec.loader.exec_module(sys.modules[name])
 
 
 def load_kernel(job: Job, note: Callable[[str], None]) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..backends import OF_FRONT_ENDS, choices
+from ..backends import OF_FRONT_ENDS, Names, choices
 from ..core.arch import TARGETS, arch_of_device, target_of
 from ..core.errors import SettingsError, Where, shown
 from ..define.pass_configs import checked_pass_configs
@@ -130,7 +130,7 @@ class Options:
         _check_archs,
     )
     backend: str | None = _option(
-        backend(*(name for name in choices() if name not in OF_FRONT_ENDS)),
+        backend(Names(name for name in choices() if name not in OF_FRONT_ENDS)),
         "the execution backend",
         "KERNELWRIGHT_BACKEND",
         "the project's first",

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..backends import get
+from ..backends import get, texts_of
+from ..backends.base import RUNTIME_FOLDER
 from ..backends.commands import LIBRARIES
+from ..core.errors import Where
 from ..define.setting_kinds import BACKEND_ALIASES
 
 if TYPE_CHECKING:
     from ..backends.base import Backend
     from .manifest import BuiltPackage
-
-RUNTIME_FOLDER = Path(__file__).resolve().parent.parent / "runtime"
 
 RUNTIME = (
     "loader.py",
@@ -70,17 +70,38 @@ def runtime_sources(backends: Iterable[Backend], files: bool) -> list[Path]:
         backends: the package's.
         files: the device code is in files.
     """
-    names = [*RUNTIME, *(name for backend in backends for name in backend.runtime), *([PROVIDER] if files else [])]
-    return [RUNTIME_FOLDER / name for name in dict.fromkeys(names)]
+    ours = [RUNTIME_FOLDER / name for name in RUNTIME]
+    chosen = [path for backend in backends for path in backend.runtime_sources()]
+    return list(dict.fromkeys([*ours, *chosen, *([RUNTIME_FOLDER / PROVIDER] if files else [])]))
 
 
-def outputs(backends: Sequence[Backend], files: bool) -> tuple[str, ...]:
-    """The files that :func:`assemble` makes, relative to the package."""
+def outputs(package: str, backends: Sequence[Backend], files: bool) -> tuple[str, ...]:
+    """The files that :func:`assemble` makes, relative to the package.
+
+    Arguments:
+        package: its import name.
+        backends, files: as :func:`runtime_sources` has them.
+    """
     runtime = [f"_runtime/{source.name}" for source in runtime_sources(backends, files)]
-    modules = [product_of(b.name, name) for b in backends for name in ("__init__.py", "__init__.pyi")]
+    modules = [
+        product_of(b.name, name)
+        for b in backends
+        for name in ("__init__.py", "__init__.pyi", *b.package_files(package))
+    ]
     aliases = [f"{b.name}.{suffix}" for b in backends if b.at_top for suffix in ("py", "pyi")]
     aliases += [f"backends/{alias}.py" for alias in _aliases(b.name for b in backends)]
     return (*OUTPUTS, *runtime, *modules, *aliases)
+
+
+def _of_package(backend: Backend, package: BuiltPackage) -> dict[str, str]:
+    """What a backend writes for the package as a whole."""
+    kernels = [kernel.name for kernel in package.kernels if backend.name in kernel.backends]
+    project = package.project if backend.versioned else ""
+
+    def emit() -> dict[str, str]:
+        return backend.emit_package(package.name, project, kernels)
+
+    return texts_of(backend, emit, backend.package_files(package.name), Where(stage="assemble"))
 
 
 def _aliases(backends: Iterable[str]) -> dict[str, str]:
@@ -110,6 +131,8 @@ def generated(package: BuiltPackage) -> dict[str, str]:
     for backend in chosen:
         texts[product_of(backend.name, "__init__.py")] = stubs.make_backend_init(package, backend.name)
         texts[product_of(backend.name, "__init__.pyi")] = stubs.make_backend_stub(package, backend)
+        for name, text in _of_package(backend, package).items():
+            texts[product_of(backend.name, name)] = text
         if backend.at_top:
             texts[f"{backend.name}.py"] = stubs.make_alias(package, ".backends", backend.name)
             texts[f"{backend.name}.pyi"] = f"from .backends.{backend.name} import *\n"

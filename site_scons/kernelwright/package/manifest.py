@@ -14,7 +14,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from .. import frontends
 from ..backends import get
 from ..backends.files import UnitFiles, VariantFiles, usages_of
 from ..core.converter import from_json, to_json
@@ -22,6 +21,7 @@ from ..core.errors import DefinitionError, KernelwrightError, Where, shown
 from ..core.files import canonical_json, digest_of, pretty_json, sha256_of
 from ..core.request import ASIDE
 from ..core.signature import RecordedCall, function_of
+from ..define.kernel_options import KernelOptions
 from ..runtime.arguments import outputs_of
 from ..runtime.loader import DIGEST_LINE, SCHEMA
 from ..runtime.tables import DeviceTable
@@ -30,7 +30,7 @@ from ..toolchain.pytorch import LIBRARIES as TORCH
 from .drivers import needed_by
 from .sbom import parts_of
 
-DEFAULT = frontends.names()[0]
+DEFAULT = KernelOptions.frontend
 """The front end that an entry does not name."""
 
 REMEDY = "try again; if that does not help, remove the build folder"
@@ -57,6 +57,7 @@ class EntrySource:
         source_libraries: paths of the libraries of its sources with host code of their own, relative to the package.
         operators: what its library registers with PyTorch, and which PyTorch it needs; empty: it has no operators.
         parts: the distributions that have sources and headers which its code is made of.
+        written: what of others the compilers put into it: distribution, version, licence, and what of it.
     """
 
     doc: str
@@ -78,6 +79,7 @@ class EntrySource:
     source_libraries: tuple[str, ...] = ()
     operators: Mapping[str, Any] = field(default_factory=dict)
     parts: tuple[Contained, ...] = ()
+    written: tuple[tuple[str, str, str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,7 @@ def make_entry(kernel: EntrySource) -> str:
         **({"operators": kernel.operators} if kernel.operators else {}),
         **({"libraries": kernel.libraries} if kernel.libraries else {}),
         **({"contains": [part.shown for part in kernel.parts]} if kernel.parts else {}),
+        **({"written": [list(part) for part in kernel.written]} if kernel.written else {}),
         **({"opaque": True} if first.get("opaque") else {}),
         **({"recorded": _recorded(described)} if "recorded" in first else {}),
         "outputs": outputs_of(first),

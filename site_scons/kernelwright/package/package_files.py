@@ -63,6 +63,7 @@ OF_PACKAGE = (
 )
 OF_KERNEL = (
     *("backends", "doc", "frontend", "library", "launcher", "source_libraries", "libraries", "contains", "operators"),
+    "written",
     *("opaque", "recorded", "outputs", "backward", "drivers", "meaning", "declared", "tables", "variants"),
 )
 OF_VARIANT = ("slug", "config", "archs", "tabled", "exported", "arguments", "symbols", *OF_SIZES, "units")
@@ -360,7 +361,10 @@ def _backend_problems(content: Content) -> Iterator[str]:
     if not described_by.raw:
         yield "its manifest describes no backend"
     for name in described_by.raw:
-        if name not in backends.all_names() or not is_backend(described_by.raw[name]):
+        if name not in backends.all_names():
+            yield f"it has the backend {shown(name)}, which neither Kernelwright has nor a plug-in that is installed"
+            continue
+        if not is_backend(described_by.raw[name]):
             yield f"its manifest describes the backend {shown(name)} in a form that loaders refuse"
             continue
         for module in described_by.record(name).texts("modules"):
@@ -383,7 +387,11 @@ def _expected(content: Content) -> set[str]:
     """The files that a build has in a package, but for modules of ``_runtime``."""
     document = content.document
     chosen = [backends.get(name) for name in document.record("backends").raw if name in backends.all_names()]
-    expected = {path for path in outputs(chosen, content.in_files) if not RUNTIME_MODULE.fullmatch(path)}
+    expected = {
+        path
+        for path in outputs(content.folder.rstrip("/"), chosen, content.in_files)
+        if not RUNTIME_MODULE.fullmatch(path)
+    }
     for name, kernel in document.members("kernels"):
         expected |= {kernel.text(key) for key in ("library", "launcher") if kernel.has(key)}
         expected |= {*_own_libraries(kernel)}

@@ -11,19 +11,16 @@ from dataclasses import asdict, dataclass, replace
 from email import message_from_bytes
 from typing import TYPE_CHECKING, Any
 
-from .. import frontends
 from ..core.files import pretty_json
 from ..core.records import Record, decoded
 from ..core.version import VERSION
-from ..frontends.base import NVIDIA, FrontEnd
+from ..core.written import APACHE, CUDA, NVIDIA
 
 if TYPE_CHECKING:
     from .project import Project
 
 FILE = "sboms/kernelwright.cdx.json"
 """Where a wheel has the SBOM, in its folder ``.dist-info``."""
-
-APACHE = "Apache-2.0"
 
 
 @dataclass(frozen=True, order=True)
@@ -59,17 +56,13 @@ def _of_kernel(kernel: Mapping[str, Any], tools: Mapping[str, Any]) -> Iterator[
     if "library" in kernel:
         yield Part("apache-tvm-ffi", tools.get("tvm", {}).get("tvm_ffi", ""), APACHE, "headers of tvm-ffi and DLPack")
     units = [unit for variant in kernel.get("variants", ()) for unit in variant.get("units", ())]
-    name = kernel.get("frontend", frontends.names()[0])
-    known = frontends.get(name) if name in frontends.names() else FrontEnd()
-    if units:
-        own = units[0].get("tools", {}).get(name, tools.get("tvm", {}))
-        version = own.get("version", own.get("tvm", ""))
-        for part in known.writes:
-            yield Part(part.distribution, version if part.is_tool else "", part.license, part.what)
-    if not known.compiles_device_code and any(unit["target"] == "cuda" for unit in units):
-        yield from (Part("cuda", tool["version"], NVIDIA, "headers of CUDA") for tool in _cuda(tools))
+    for name, version, license_, what in kernel.get("written", ()):
+        if name != CUDA:
+            yield Part(name, version, license_, what)
+        elif any(unit["target"] == "cuda" for unit in units):
+            yield from (Part(name, tool["version"], license_, what) for tool in _cuda(tools))
     if "source_libraries" in kernel or "operators" in kernel:
-        yield from (Part("cuda", tool["version"], NVIDIA, "CUDA's runtime") for tool in _cuda(tools))
+        yield from (Part(CUDA, tool["version"], NVIDIA, "CUDA's runtime") for tool in _cuda(tools))
     for name, version, license_ in kernel.get("contains", ()):
         yield Part(name, version, license_, "sources or headers that definitions name")
 

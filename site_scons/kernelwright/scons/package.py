@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import SCons.Errors
 import SCons.Script
 
+from ..backends import versions
 from ..core.arch import native_family
 from ..core.dependencies import is_portable
 from ..core.errors import KernelwrightError, SettingsError, Where
@@ -339,7 +340,7 @@ class Package:
         """Digest of everything that all kernels of the package depend on."""
         chosen = affecting(self.settings)
         places = [self.name(folder.get_abspath()) for folder in (self.work, self.folder, self.checks)]
-        needs = {backend.name: backend.build_versions() for backend in named_backends(self.settings)}
+        needs = {backend.name: versions(backend) for backend in named_backends(self.settings)}
         tools = [self.tools.data, [tool.identity for tool in self.tools.of_front_ends.values()], needs]
         configs = hashlib.sha256(self.configured.content).hexdigest() if self.configured else ""
         identity = [VERSION, chosen, configs, tools, own_code(), places, self.has_gpu, self.run.strict]

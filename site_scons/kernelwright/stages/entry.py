@@ -12,6 +12,7 @@ from ..core.errors import Where
 from ..core.request import ASIDE
 from ..core.surroundings import INSTALLED
 from ..core.version import VERSION
+from ..core.written import HEADERS
 from ..package.assemble import library_of
 from ..package.manifest import EntrySource, make_entry
 from ..toolchain.contained import Contained, contained_in
@@ -101,6 +102,16 @@ def _parts_of(kernel: KernelContext) -> tuple[Contained, ...]:
     return contained_in(folders) if folders else ()
 
 
+def _written_to(kernel: KernelContext) -> tuple[tuple[str, str, str, str], ...]:
+    """What of others the compilers put into a kernel, as the manifest has it."""
+    front_end, tools = kernel.front_end, kernel.tools.data
+    own = kernel.own_tools.get(front_end.name, {})
+    version = own.get("version") or tools.get("tvm", {}).get("tvm", "")
+    parts = [(one.distribution, version if one.is_tool else "", one.license, one.what) for one in front_end.writes]
+    by_cuda = [] if front_end.compiles_device_code else [(HEADERS.distribution, "", HEADERS.license, HEADERS.what)]
+    return (*parts, *(by_cuda if "cuda" in kernel.selection.archs else []))
+
+
 def entry_of(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Entry:
     """What a kernel's part of the manifest says."""
     settings, record, images_in = kernel.package.settings, kernel.record, kernel.package.images_in
@@ -119,6 +130,7 @@ def entry_of(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Entry
         meaning=record.reference or (),
         libraries=tuple(library.needed for library in kernel.libraries),
         parts=_parts_of(kernel),
+        written=_written_to(kernel),
     )
     limits, compiler = (settings.max_registers, settings.max_spills), "nvrtc" if kernel.tools.nvrtc else "nvcc"
     return Entry(kernel.name, source, tuning_of(kernel.selection), limits, images_in, compiler)

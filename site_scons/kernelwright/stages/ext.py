@@ -11,7 +11,6 @@ from pathlib import Path
 from .. import backends
 from ..backends.base import Backend
 from ..backends.commands import ToolPaths
-from ..core.files import digest_of
 from ..core.request import ASIDE
 from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.nvcc_run import shell_script
@@ -26,7 +25,7 @@ class Extension:
     """What a backend has compiled for a kernel, and with what.
 
     Arguments:
-        headers: digest of the backend's own headers.
+        headers: digest of the backend's own headers, and of what a plug-in consists of.
         tvm_ffi: version of tvm-ffi, whose headers are included.
         needs: versions of what the backend needs.
         top: the folder of the package's kernels, in which the commands run.
@@ -81,7 +80,7 @@ def make(kernel: KernelContext, backend: Backend, wrapped: Stage, glibc: Stage |
         kernel=name,
         backend=backend.name,
         compiler=tools.host_compiler,
-        headers=digest_of(backend.headers()),
+        headers=backends.identity(backend),
         tvm_ffi=tools.lowerer.tvm_ffi,
         needs=backend.build_versions(),
         places=replace(real_places(tools.host_compiler), glibc=kernel.package.glibc if glibc else ""),

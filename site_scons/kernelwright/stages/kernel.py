@@ -201,6 +201,6 @@ class _Kernel:
             return {}
         wrapped = self._add(wrap.make(self._kernel, variants, backend))
         outputs = dict(wrapped.outputs)
-        if backend.commands(name, SYMBOLIC_PLACES, ""):
+        if backends.answer(backend, lambda: backend.commands(name, SYMBOLIC_PLACES, ""), self._kernel.where("compile")):
             outputs |= self._add(ext.make(self._kernel, backend, wrapped, self._glibc)).outputs
         return {product_of(backend.name, file): outputs[file] for file in backend.products(name)}

@@ -17,7 +17,8 @@ from ..backends.base import Backend
 from ..backends.commands import LIBRARIES, SOURCE_LIBRARY
 from ..core.errors import KernelwrightError, Where
 from ..core.files import Stamp, digest_of, file_stamp, lasting_stamp, sha256_of
-from ..core.request import ASIDE
+from ..core.plugins import content_of
+from ..core.request import ASIDE, digest
 from ..core.version import VERSION
 from ..define.settings import Settings
 from ..package.assemble import outputs, provider_package, runtime_sources
@@ -77,7 +78,7 @@ class Package:
     """What is in a package besides its kernels. Those are known late, when all of them are made.
 
     Arguments:
-        runtime: digest of the modules that are copied into it.
+        runtime: digest of the modules that are copied into it, and of what plug-ins among its backends consist of.
         machine: the family of CPUs that it is for.
         assembly: what makes it of its kernels.
     """
@@ -145,7 +146,7 @@ class Assembly:
             tools=self._context.tools.data,
             backends=tuple(backend.name for backend in self._backends),
             project=self._project,
-            runtime=digest_of(runtime_sources(self._backends, bool(self._device_code))),
+            runtime=_runtime(self._backends, bool(self._device_code)),
             compress=compression(settings, self._context.tools),
             device_code=self._device_code,
             machine=settings.family,
@@ -191,7 +192,7 @@ class Assembly:
 
     @cached_property
     def _outputs(self) -> tuple[str, ...]:
-        return outputs(self._backends, bool(self._device_code))
+        return outputs(self._context.settings.package, self._backends, bool(self._device_code))
 
     def _damaged(self) -> list[list[str]]:
         """The copies that are not what the package has to have. None is left when the package has been assembled.
@@ -307,6 +308,12 @@ class Assembly:
                 remove_unknown(folder, known)
 
 
+def _runtime(chosen: Sequence[Backend], files: bool) -> str:
+    """Digest of what :class:`Package` says."""
+    own, plugins = digest_of(runtime_sources(chosen, files)), [content_of(backend) for backend in chosen]
+    return digest([own, plugins]) if any(plugins) else own
+
+
 def named_backends(settings: Settings) -> tuple[Backend, ...]:
     """The backends that the settings name; ``auto`` adds none that needs anything."""
     return tuple(backends.get(name) for name in settings.backends if name != backends.AUTO)
@@ -333,7 +340,7 @@ def compression(settings: Settings, tools: Tools) -> dict[str, Any]:
 def backends_of(context: Context, parts: Iterable[Part]) -> tuple[Backend, ...]:
     """All backends of some kernels: first those of the settings, in that order."""
     used = {name for part in parts for name in part.backends}
-    ordered = dict.fromkeys((*context.settings.backends, *backends.all_names()))
+    ordered = dict.fromkeys((*context.settings.backends, *backends.all_names(), *sorted(used)))
     return tuple(backends.get(name) for name in ordered if name in used)
 
 

@@ -17,7 +17,6 @@ from ..backends.files import UnitFiles, VariantFiles, images_of, units_of
 from ..backends.plan import KernelPlan, LoweredUnit, VariantPlan, with_strictest_alignment
 from ..core.entry_name import ENTRY, entry_name, thread_bounds
 from ..core.errors import DefinitionError, LoweringError, Where
-from ..core.files import digest_of
 from ..core.request import ASIDE
 from ..runtime.loader import gaps_text
 from ..toolchain.cuda import cuda_version
@@ -45,6 +44,7 @@ class Wrapping:
         backend: what is written for; empty: the library.
         backends: those that call the library, if its arguments may not be declared.
         headers: digest of the backend's headers: some of its files are copies of those that all kernels have in common.
+            It is also that of what a plug-in consists of.
         device: the folder of the device code, relative to that of the package's kernels.
         top: the folder of the package's kernels, which paths in the plan are relative to. Names of images that are
             somewhere else than in the library are relative to the folder of the device code.
@@ -80,9 +80,14 @@ class Wrapping:
 def _backend_texts(backend: Backend, plan: KernelPlan) -> dict[str, str]:
     """The files of a backend; those in Python say at their end what the plan is."""
     plan.check()
-    backend.check(plan)
+
+    def emit() -> dict[str, str]:
+        backend.check(plan)
+        return backend.emit(plan)
+
+    texts = backends.texts_of(backend, emit, backend.files(plan.name), Where(plan.name, stage="wrap"))
     described = f"# {description_of(plan)}\n"
-    return {name: text + (described if name.endswith(".py") else "") for name, text in backend.emit(plan).items()}
+    return {name: text + (described if name.endswith(".py") else "") for name, text in texts.items()}
 
 
 def _require_arguments(request: Wrapping, plan: KernelPlan, where: Where) -> None:
@@ -114,7 +119,7 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], backend: Bac
         meaning=record.reference or (),
         backend=backend.name if backend else "",
         backends=kernel.selection.backends if kernel.front_end.may_be_opaque and not backend else (),
-        headers=digest_of(backend.headers()) if backend else "",
+        headers=backends.identity(backend) if backend else "",
         device=os.path.relpath(kernel.package.device_work, work),
         top=work,
     )

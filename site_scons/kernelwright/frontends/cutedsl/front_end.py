@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..base import NVIDIA, FrontEnd, LoweredFiles, Written
+from ...core.written import NVIDIA, Written
+from ..base import FrontEnd, LoweredFiles
 from .program import NEED, Program
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..base import FrontEnd, HeaderFolders, LoweredFiles, Written
+from ...core.written import Written
+from ..base import FrontEnd, HeaderFolders, LoweredFiles
 from .program import ENVIRONMENT, Program
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..base import FrontEnd, Written
+from ...core.written import APACHE, Written
+from ..base import FrontEnd
 
 if TYPE_CHECKING:
     from ...core.errors import Where
@@ -19,7 +20,7 @@ class Tir(FrontEnd):
 
     name = "tir"
     has_passes = True
-    writes = (Written("apache-tvm", "Apache-2.0", "what TVM's code generators write"),)
+    writes = (Written("apache-tvm", APACHE, "what TVM's code generators write"),)
     expects = "a PrimFunc or an IRModule"
     remedy = "return a function made with @T.prim_func or te.create_prim_func, or a module made with @I.ir_module"
 

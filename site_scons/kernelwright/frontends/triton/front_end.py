@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...core.errors import DefinitionError
-from ..base import NVIDIA, FrontEnd, LoweredFiles, OwnTuner, Written
+from ...core.written import NVIDIA, Written
+from ..base import FrontEnd, LoweredFiles, OwnTuner
 from ..sequence import Launches, each_of
 from .program import ENVIRONMENT, INTERPRETER, NEED, Program
 from .recorded import RecordedVariant, is_recorded
