@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from kernelwright.runtime.dtype import numpy_dtype
+from kernelwright.testing import CALLS, Caller
 from support.contract import (
     BACKENDS,
     KINDS,
@@ -146,24 +147,9 @@ def test_on_demand_numbers_names_and_several_outputs_are_the_same(tmp_path: Path
 # ---- calls
 
 
-def test_outputs_are_made_or_written_and_several_are_a_tuple_in_the_order_of_the_definition(kernels, backend):
-    for count in (3, 0):
-        x, y = floats(1, 2, 3)[:count], floats(5, 5, 5)[:count]
-        expected = 2 * x + y
-        made = kernels.saxpy(2.0, backend.array(x), backend.array(y))
-        np.testing.assert_array_equal(backend.numpy(made), expected)
-        assert type(made) is type(backend.array(x)) or backend.name == "tvm_ffi"
-        if backend.writes:
-            z = np.zeros_like(x)
-            assert kernels.saxpy(2.0, backend.array(x), backend.array(y), backend.array(z)) is None
-            np.testing.assert_array_equal(z, expected)
-    total, x = floats(1, 2, 3), backend.array(floats(1, 1, 1))
-    made = kernels.update(backend.array(total), x)
-    assert (made is None) == backend.writes
-    assert (total if backend.writes else backend.numpy(made)).tolist() == [2, 3, 4]
-    made = kernels.pair(backend.array(floats(1, 1)))
-    assert type(made) is tuple
-    assert [backend.numpy(one).tolist() for one in made] == [[2, 2, 0], [2, 2]]
+@pytest.mark.parametrize("promise", CALLS, ids=lambda promise: promise.__name__)
+def test_a_backend_keeps_what_plug_ins_promise(kernels: Any, backend: Backend, promise: Any) -> None:
+    promise(Caller(backend.name, backend.array, backend.numpy, backend.writes), kernels)
 
 
 def test_arguments_can_be_given_by_name(kernels: Any, backend: Backend) -> None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kernelwright.testing import CALLS
 from support.plugin import SETTINGS, distribute, python_of, scons, with_plugin
 from support.project import ROOT, Project
 
@@ -180,6 +181,18 @@ TypeError: kernel 'saxpy': argument 'x' is None, expected a tensor
 ValueError: kernel 'saxpy': it cannot run on cuda:0: it was built for llvm (x86-64-v3) only
 """
 
+PROMISES = """
+import numpy as np
+from pathlib import Path
+from kernelwright.testing import CALLS, Caller
+
+caller = Caller("cpp", np.asarray, np.from_dlpack)
+kernels = caller.kernels(Path("called").resolve())
+for promise in CALLS:
+    promise(caller, kernels)
+    print(promise.__name__)
+"""
+
 CMAKE = """\
 cmake_minimum_required(VERSION 3.24)
 project(user CXX)
@@ -193,11 +206,22 @@ def of_tvm_ffi(name: str) -> str:
     return subprocess.check_output([sys.executable, "-m", "tvm_ffi.config", f"--{name}"], text=True).strip()
 
 
-def test_a_program_in_cpp_calls_the_kernels_of_a_package_without_python(tmp_path: Path) -> None:
-    """The plug-in that the repository has, ``plugins/cpp``; cmake is used where it is installed."""
-    python, site = with_plugin(tmp_path)
+def with_cpp(folder: Path) -> Path:
+    """An interpreter that has the plug-in of the repository, ``plugins/cpp``."""
+    python, site = with_plugin(folder)
     (site / "cpp.pth").write_text(f"{ROOT}/plugins/cpp\n")
     distribute(site, "kernelwright_cpp", {}, "[kernelwright.backends]\ncpp = kernelwright_cpp.backend:BACKEND\n")
+    return python
+
+
+def test_a_plug_in_keeps_what_all_backends_promise(tmp_path: Path) -> None:
+    said = python_of(with_cpp(tmp_path), Project(tmp_path), PROMISES)
+    assert said.splitlines() == [promise.__name__ for promise in CALLS], said
+
+
+def test_a_program_in_cpp_calls_the_kernels_of_a_package_without_python(tmp_path: Path) -> None:
+    """cmake is used where it is installed."""
+    python = with_cpp(tmp_path)
     saxpy = (ROOT / "kernels/saxpy.py").read_text()
     project = Project.of(tmp_path / "project", f'{SETTINGS}backends = ["cpp"]\n', saxpy=saxpy, more=KERNELS)
     project.replace("SConstruct", '"demo"', '"acme"')

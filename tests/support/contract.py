@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kernelwright.package.manifest import sealed_document
+from kernelwright.testing import CALLED
 
 from support.project import CUBE, Project
 
@@ -244,6 +245,7 @@ def contract_project(folder: Path) -> Project:
     project.write("SConstruct", head + 'env.Default(env.KernelPackage("contracted", env.Glob("kernels/*.py")))\n')
     head = '[project]\nname = "contracted"\nversion = "1.2.0"\n'
     project.write("pyproject.toml", head + '[tool.kernelwright]\ntargets = ["llvm"]\n')
+    project.write("kernels/called.py", CALLED)
     project.write("kernels/numbers.py", NUMBERS.replace("KINDS", repr(KINDS)))
     project.write("kernels/arrays.py", ARRAYS.replace("NARROW", repr(OF_ML_DTYPES)))
     for name, text in zip(OF_FRAMEWORKS, (CUBE, PRODUCT, ACCUMULATE), strict=True):
