@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..tune.benchmark import bench
 from .command import Command, argument
+from .tune import MEASURED
 
 COMMAND = Command(
     "bench",
@@ -11,13 +12,7 @@ COMMAND = Command(
     bench,
     (
         argument("kernels", "kernels to measure (default: all for the device)", nargs="*", metavar="KERNEL"),
-        argument("--file", "a definition file (default: kernels/*.py of the project)", action="append", metavar="FILE"),
-        argument(
-            "--sizes",
-            "m=1,16,64 or m=1:8192:x2 or m=1:100:+10; once for each symbol (default: those of the definition)",
-            action="append",
-            metavar="SIZES",
-        ),
+        *MEASURED,
         argument("--device", "cpu or cuda:0 (default: the GPU, or else the CPU)", metavar="DEVICE"),
         argument("--all", "measure all points of the space, not only those that run", action="store_true"),
         argument(
