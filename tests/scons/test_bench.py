@@ -29,7 +29,11 @@ class Benched:
         project.write("kernels/double.py", FILE + OPERATIONS)
 
     def bench(self, *arguments: str, ok: bool = True, env: dict[str, str] | None = None) -> tuple[str, str]:
-        variables = {"KERNELWRIGHT_TEST_TUNE": json.dumps(SHORT), "CUDA_VISIBLE_DEVICES": "", **(env or {})}
+        variables = {
+            "KERNELWRIGHT_TEST_TUNE": json.dumps(SHORT | {"waiting": 1e6}),
+            "CUDA_VISIBLE_DEVICES": "",
+            **(env or {}),
+        }
         code = COMMAND.format(arguments=["bench", *arguments])
         run = self.demand.run(code, env={"TMPDIR": str(self.project.folder), **variables}, ok=ok, forks=5)
         assert "Traceback" not in run.stderr, run.stderr
@@ -126,6 +130,6 @@ def test_a_kernel_on_demand_can_be_measured(benched: Benched) -> None:
     double = kw.load("kernels/double.py").double
     double.bench(sizes={"n": [16]}, device="cpu", beside=["numpy:positive"])
     """
-    variables = {"KERNELWRIGHT_TEST_TUNE": json.dumps(SHORT), "CUDA_VISIBLE_DEVICES": ""}
+    variables = {"KERNELWRIGHT_TEST_TUNE": json.dumps(SHORT | {"waiting": 1e6}), "CUDA_VISIBLE_DEVICES": ""}
     said = benched.demand.run(program, env=variables)
     assert "numpy:positive" in said.stdout and "n=16" in said.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..tune.benchmark import bench
+from ..tune.command import INTERRUPTED
 from .command import Command, argument
 from .tune import MEASURED
 
@@ -30,5 +31,8 @@ COMMAND = Command(
             "--max", "with --check: how much longer something may take (default: 5%%)", metavar="PERCENT", default="5%"
         ),
     ),
-    {1: "with --check, something takes longer by more than --max"},
+    {
+        1: "a kernel cannot be measured; or with --check, something takes longer by more than --max",
+        INTERRUPTED: "after Ctrl-C",
+    },
 )

@@ -258,7 +258,7 @@ class Kernel:
             decorator = f"@{self.name}.backward"
             where, name = function_where(function, decorator), f"{self.name}_backward"
             check_name(name, where)
-            self._check_backward(where)
+            _check_backward(self, where)
             declared = read_options(BackwardDeclaration, given, decorator, where)
             check_gradients(declared.outputs, where)
             mine = self.options
@@ -296,17 +296,6 @@ class Kernel:
         points = choice.points.get(target) or next(iter(choice.points.values()))
         return {**seen, **points[0]}
 
-    def _check_backward(self, where: Where) -> None:
-        if self.backward_kernel is not None:
-            message = f"kernel {self.name!r} has a backward kernel already, at {self.backward_kernel.location}"
-            raise DefinitionError(message, where, "remove one of the two")
-        if ALL in self.divisible:
-            message = f"kernel {self.name!r} has specialize, which no backward kernel can follow"
-            raise DefinitionError(message, where, "list the variants instead, with configs and divisible")
-        if not self.options.outputs:
-            remedy = f"name the outputs of {self.name} with @kernel(outputs=[...])"
-            raise DefinitionError(f"kernel {self.name!r} has no outputs, so no gradient comes in", where, remedy)
-
     def build(self, config: Config, target: Any) -> Any:
         """Call the definition for one config; ``target`` is passed on if the definition takes it."""
         unknown = class_keys(self.divisible) - inspect.signature(self.function).parameters.keys()
@@ -316,6 +305,18 @@ class Kernel:
     def multiples(self, config: Config) -> dict[str, int]:
         """What the variant of a config knows of sizes: size symbol -> what its values are multiples of."""
         return multiples_of(config, self.divisible)
+
+
+def _check_backward(kernel: Kernel, where: Where) -> None:
+    if kernel.backward_kernel is not None:
+        message = f"kernel {kernel.name!r} has a backward kernel already, at {kernel.backward_kernel.location}"
+        raise DefinitionError(message, where, "remove one of the two")
+    if ALL in kernel.divisible:
+        message = f"kernel {kernel.name!r} has specialize, which no backward kernel can follow"
+        raise DefinitionError(message, where, "list the variants instead, with configs and divisible")
+    if not kernel.options.outputs:
+        remedy = f"name the outputs of {kernel.name} with @kernel(outputs=[...])"
+        raise DefinitionError(f"kernel {kernel.name!r} has no outputs, so no gradient comes in", where, remedy)
 
 
 class Kernels(dict[str, Kernel]):

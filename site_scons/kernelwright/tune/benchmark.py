@@ -25,13 +25,15 @@ from ..core.files import pretty_json, read_record, write_atomically
 from ..core.records import damage_named, decoded
 from ..define.space import Choice, Plain
 from ..define.tuning import TableDevice
+from ..ondemand.files import origin_in
 from ..ondemand.machine import cuda_devices
+from ..ondemand.options import Options
 from ..ondemand.tune_command import environment_of
 from ..processes.protocol import REFERENCE
 from ..state.tuning_result import DEFAULT
 from .bench import Bench
 from .candidates import Built, Candidate
-from .command import aligned, default_files, kernels_in, locked, percent, place_of
+from .command import INTERRUPTED, aligned, default_files, kernels_in, locked, percent, place_of
 from .device import device_of
 from .policy import Policy
 from .progress import Progress
@@ -130,25 +132,29 @@ class Contender:
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Do what the command line asks for; returns the exit status: 1 if ``--check`` finds something slower.
+    """Do what the command line asks for; returns the exit status.
 
     Raises:
-        KernelwrightError: something cannot be built or measured.
+        KernelwrightError: nothing can be built or measured.
     """
     if options.profile:
         return _profiled(options)
-    run = _Run(options)
-    results = run.results()
-    print("\n".join(aligned([COLUMNS, *map(partial(_cells, results.rows), results.rows)])))
-    if options.json:
-        write_atomically(Path(options.json), pretty_json(to_json(results)))
-    if options.plot:
-        _plot(results, Path(options.plot))
-    return run.check(results) if options.check else 0
+    try:
+        run = _Run(options)
+        results = run.results()
+        print("\n".join(aligned([COLUMNS, *map(partial(_cells, results.rows), results.rows)])))
+        if options.json:
+            write_atomically(Path(options.json), pretty_json(to_json(results)))
+        if options.plot:
+            _plot(results, Path(options.plot))
+        return run.status | (run.check(results) if options.check else 0)
+    except KeyboardInterrupt:
+        print("kernelwright: interrupted; nothing was written", file=sys.stderr)
+        return INTERRUPTED
 
 
 class _Run:
-    """One run of the command."""
+    """One run of the command. Its ``status`` is 1 from the first kernel on that cannot be measured."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
@@ -160,28 +166,37 @@ class _Run:
         self._files = [Path(name).absolute() for name in options.file or ()] or default_files()
         self._kernels, _ = kernels_in(self._files, options.kernels)
         self._measured: dict[str, str] = {}
+        self.status = 0
         self._table_device: TableDevice | None = None
 
     def results(self, works: set[tuple[str, ...]] | None = None) -> Results:
         """Measure; ``works`` are those that are measured, None: all."""
         rows: list[Row] = []
         for name in self._options.kernels or self._kernels:
-            request = Request(
-                *(self._kernels[name], name, self._device, self._sizes), policy=self._policy, any_kernel=True
-            )
             try:
-                tuner = Tuner(request, self._progress)
-            except SettingsError:
-                if self._options.kernels:
+                for row in self._kernel(name, works):
+                    rows.append(row)  # those before an error count
+            except KernelwrightError as error:
+                if len(self._options.kernels) == 1:
                     raise
-                continue  # it is for another target
-            self._measured, self._table_device = tuner.measured, tuner.device
-            with locked(place_of(self._device.spec), f"measuring {name}", True, self._progress.note):
-                rows += [row for choice in tuner.choices for row in self._choice(tuner, choice, works)]
+                print(f"kernelwright: {error}", file=sys.stderr)
+                self.status = 1
         self._progress.end()
         if self._table_device is None:
             raise SettingsError(f"no kernel is for {self._device.spec}", WHERE, "name kernels, or --device")
         return Results(SCHEMA, self._table_device, self._measured, tuple(rows))
+
+    def _kernel(self, name: str, works: set[tuple[str, ...]] | None) -> Iterator[Row]:
+        """What is measured of one kernel; nothing, if it is for another target and was not named."""
+        request = Request(*(self._kernels[name], name, self._device, self._sizes), policy=self._policy, any_kernel=True)
+        record = origin_in(request.path, name, Options()).record
+        if not self._options.kernels and self._device.target not in (record.options.targets or ()):
+            return
+        tuner = Tuner(request, self._progress)
+        self._measured, self._table_device = tuner.measured, tuner.device
+        with locked(place_of(self._device.spec), f"measuring {name}", True, self._progress.note):
+            for choice in tuner.choices:
+                yield from self._choice(tuner, choice, works)
 
     def _choice(self, tuner: Tuner, choice: Choice, works: set[tuple[str, ...]] | None) -> Iterator[Row]:
         """What is measured of one config."""
