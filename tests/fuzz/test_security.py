@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-import functools
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
@@ -17,10 +16,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from support.project import ADD, ROOT, SCONSTRUCT, SITE_SCONS, Project
+from support.sources import name_of, nodes, trees
 
 from .harness import require_no_traceback
-
-SOURCES = sorted(path for path in SITE_SCONS.rglob("*.py") if "__pycache__" not in path.parts)
 
 UNSAFE_MODULES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "jsonpickle", "marshal", "shelve"}
 UNSAFE_MODULES |= {"yaml"}
@@ -80,81 +78,67 @@ ALLOWED = {
 """What looks like the execution of data, and why it is not, or is the module's job: (file, function) -> reason."""
 
 
-def name_of(path: Path) -> str:
-    return path.relative_to(SITE_SCONS / "kernelwright").as_posix() if "kernelwright" in path.parts else path.name
+def calls() -> Iterator[tuple[Path, ast.Call, str, str]]:
+    """Every call of a module, with the name of the function and that of what it is looked up in."""
+    for path in trees():
+        for node in nodes(path):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                yield path, node, node.func.id, ""
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                yield path, node, node.func.attr, ast.unparse(node.func.value)
 
 
-@functools.cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-def calls(tree: ast.AST) -> Iterator[tuple[ast.Call, str, str]]:
-    """Every call, with the name of the function and that of what it is looked up in."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            yield node, node.func.id, ""
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            yield node, node.func.attr, ast.unparse(node.func.value)
-
-
-def imported(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+def imported(found: Iterable[ast.AST]) -> Iterator[str]:
+    for node in found:
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             yield (node.module or "").partition(".")[0]
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_no_module_can_unpickle_or_reach_the_network(path: Path) -> None:
-    tree = parsed(path)
-    found = set(imported(tree))
-    if name_of(path) in SOCKET_PAIRS:
-        used = {
-            node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and "socket" in names(node.value)
-        }
-        assert used <= {"socket", "socketpair", "send_fds", "recv_fds"}
-        made = [call for call, function, owner in calls(tree) if (owner, function) == ("socket", "socket")]
-        assert all([keyword.arg for keyword in call.keywords] == ["fileno"] and not call.args for call in made)
-        found.remove("socket")
-    if name_of(path) in ON_A_CLUSTER:
-        found -= {"distributed", "asyncio"}
-        used = {
-            node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and "pickle" in names(node.value)
-        }
-        assert used <= {"dumps", "HIGHEST_PROTOCOL"}
-        found.discard("pickle")
-    if name_of(path) == READS_CERTIFICATES:
-        used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and "ssl" in names(node.value)}
-        assert used <= {"SSLContext", "PROTOCOL_TLS_CLIENT"}
-        found.remove("ssl")
-    assert not found & (UNSAFE_MODULES | NETWORK_MODULES)
+def attributes(path: Path, owner: str) -> set[str]:
+    """The attributes of a name that a module uses."""
+    found = (node for node in nodes(path) if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name))
+    return {node.attr for node in found if node.value.id == owner}
 
 
-def names(node: ast.AST) -> set[str]:
-    return {node.id} if isinstance(node, ast.Name) else set()
+def test_no_module_can_unpickle_or_reach_the_network() -> None:
+    special = {*SOCKET_PAIRS, *ON_A_CLUSTER, READS_CERTIFICATES}
+    for path in trees():
+        found, name = set(imported(nodes(path))) & (UNSAFE_MODULES | NETWORK_MODULES), name_of(path)
+        if name in SOCKET_PAIRS:
+            assert attributes(path, "socket") <= {"socket", "socketpair", "send_fds", "recv_fds"}, name
+            found.remove("socket")
+        if name in ON_A_CLUSTER:
+            assert attributes(path, "pickle") <= {"dumps", "HIGHEST_PROTOCOL"}, name
+            found -= {"distributed", "asyncio", "pickle"}
+        if name == READS_CERTIFICATES:
+            assert attributes(path, "ssl") <= {"SSLContext", "PROTOCOL_TLS_CLIENT"}, name
+            found.remove("ssl")
+        assert not found, f"{name} imports {found}"
+        special.discard(name)
+    assert not special, "these modules are no more"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_no_module_executes_data_or_uses_a_shell(path: Path) -> None:
-    for call, function, owner in calls(parsed(path)):
-        place = f"{path.name}:{call.lineno}: {ast.unparse(call)}"
-        keywords = {keyword.arg: keyword.value for keyword in call.keywords}
-        plain = function in CODE_FUNCTIONS and (not owner or owner == "builtins")
+def test_no_module_executes_data_or_uses_a_shell() -> None:
+    for path, call, function, owner in calls():
+        place = f"{name_of(path)}:{call.lineno}"
+        keywords = {keyword.arg for keyword in call.keywords}
+        plain = function in CODE_FUNCTIONS and owner in ("", "builtins")
         loading = function in ("exec_module", "import_module", "load_module", "run_path", "run_module")
         if plain or (loading and owner != "tvm_ffi"):
             assert (name_of(path), function) in ALLOWED, place
-        assert "shell" not in keywords, place
+        if (owner, function) == ("socket", "socket"):
+            assert keywords == {"fileno"} and not call.args, f"{place}: a socket that is no pair"
+        assert not keywords & {"shell", "allow_pickle"}, place
         assert not (owner in ("os", "subprocess", "pty", "commands") and function in PROCESS_FUNCTIONS), place
-        assert "allow_pickle" not in keywords, place
         # A command that is one string would be taken apart by a shell, or by nobody.
         if owner == "subprocess" and function in ("run", "Popen", "call", "check_call", "check_output"):
             assert not isinstance(call.args[0], (ast.Constant, ast.JoinedStr)), place
 
 
 def test_every_exception_to_the_rules_is_still_needed() -> None:
-    found = {(name_of(path), name) for path in SOURCES for _, name, _ in calls(parsed(path))}
+    found = {(name_of(path), name) for path, _, name, _ in calls()}
     assert set(ALLOWED) <= found
 
 
@@ -324,7 +308,7 @@ def test_every_module_that_is_imported_is_taken() -> None:
     from kernelwright import backends
     from kernelwright.define.package_name import TAKEN
 
-    found = {name for path in SOURCES for name in imported(parsed(path))}
+    found = {name for path in trees() for name in imported(nodes(path))}
     for backend in map(backends.get, backends.names()):
         found |= {need.module.partition(".")[0] for need in (*backend.run_needs, *backend.build_needs)}
     assert {"torch", "tvm", "numpy", "json"} <= found
@@ -483,11 +467,10 @@ def test_the_code_of_a_package_imports_the_standard_library_and_tvm_ffi_only(bui
     paths = [path for path in package.rglob("*.py*") if path.suffix in (".py", ".pyi")]
     assert {package / "__init__.py", package / "__init__.pyi", package / "_runtime/loader.py"} < set(paths)
     for path in paths:
-        tree = ast.parse(path.read_text())
-        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-        of_callers = {name for function in functions for name in imported(function)} & OF_CALLERS
-        found = set(imported(tree))
-        assert found <= set(sys.stdlib_module_names) | {"tvm_ffi"} | of_callers, path
+        found = list(ast.walk(ast.parse(path.read_text())))
+        functions = [node for node in found if isinstance(node, ast.FunctionDef)]
+        of_callers = {name for function in functions for name in imported(ast.walk(function))} & OF_CALLERS
+        assert {*imported(found)} <= set(sys.stdlib_module_names) | {"tvm_ffi"} | of_callers, path
 
 
 def test_the_documentation_names_every_file_that_is_read_back(built: Project) -> None:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
-import kernelwright
 from kernelwright.runtime import refusal
-
-HOME = Path(kernelwright.__file__).parent
+from support.sources import PACKAGE, name_of, nodes, trees
 
 LOOKS = {"startswith", "endswith", "find", "rfind", "index", "count", "replace", "removeprefix", "removesuffix"}
 LOOKS |= {"partition", "rpartition", "split", "match", "search", "fullmatch", "findall", "sub"}
@@ -43,12 +40,6 @@ NAMES_SCONS = {
     "runtime/provider.py": "packages in the folder of a build",
 }
 """Files and folders that may speak of ``scons`` -> the reason. Others do not know who asked."""
-
-
-@cache
-def parsed(path: Path) -> ast.Module:
-    """The syntax tree of a file, for all tests."""
-    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def looks(tree: ast.Module) -> Iterator[str]:
@@ -94,10 +85,7 @@ def _parts(node: ast.AST) -> list[ast.expr]:
 
 
 def test_nothing_hangs_on_the_words_of_an_error() -> None:
-    files = sorted(HOME.rglob("*.py"))
-    assert len(files) > 300
-    trees = {path.relative_to(HOME).as_posix(): parsed(path) for path in files}
-    assert {f"{name} {place}" for name, tree in trees.items() for place in looks(tree)} == set(ALLOWED)
+    assert {f"{name_of(path)} {place}" for path, tree in trees().items() for place in looks(tree)} == set(ALLOWED)
 
 
 def texts(path: Path) -> Iterator[str]:
@@ -106,17 +94,16 @@ def texts(path: Path) -> Iterator[str]:
     if path.suffix == ".h":
         yield from re.findall(r'"((?:[^"\\\n]|\\.)*)"', source)
         return
-    nodes = list(ast.walk(parsed(path)))
-    docs = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
-    for node in nodes:
+    docs = {id(node.value) for node in nodes(path) if isinstance(node, ast.Expr)}
+    for node in nodes(path):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
             yield node.value
 
 
 def test_what_builds_and_compiles_on_demand_share_tells_nobody_to_run_scons() -> None:
     told: dict[str, list[str]] = {}
-    for path in sorted([*HOME.rglob("*.py"), *HOME.rglob("*.h")]):
-        name = path.relative_to(HOME).as_posix()
+    for path in sorted([*trees(), *PACKAGE.rglob("*.h")]):
+        name = name_of(path)
         words = [text for text in texts(path) if re.search(r"\bscons\b(?!/)|\brebuild", text)]
         if words:
             told[name if name in NAMES_SCONS else name.partition("/")[0]] = words
@@ -124,7 +111,7 @@ def test_what_builds_and_compiles_on_demand_share_tells_nobody_to_run_scons() ->
 
 
 def test_the_library_and_python_have_one_list_of_refusals() -> None:
-    header = (HOME / "backends" / "launcher" / "error.h").read_text(encoding="utf-8")
+    header = (PACKAGE / "backends" / "launcher" / "error.h").read_text(encoding="utf-8")
     ours = {name: value for name, value in vars(refusal).items() if name.isupper() and name != "TYPE_CHECKING"}
     assert dict(re.findall(r'#define KW_(\w+) "(\w+)"', header)) == ours
     assert all(len(value) > 7 for value in ours.values())
