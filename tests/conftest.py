@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import sys
 from collections import Counter
@@ -23,6 +24,10 @@ os.environ.pop("PYTEST_ADDOPTS", None)
 # What was compiled on demand on this machine is not to come back in tests; those who want a cache name one. Not even
 # root can make this folder.
 os.environ[CACHE_DIR] = "/proc/kernelwright"
+
+# TVM's parser asks Python for the module of each of its callers. For code without a file, that goes through all modules
+# each time, which is most of the time of a parse.
+inspect.modulesbyfile.update({"<string>": "", "<ast>": ""})  # type: ignore[attr-defined]
 
 # Threads of NumPy's matrix products would wait for each other in a loop, beside the other processes of a test run.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
