@@ -39,11 +39,10 @@ def installed_backends() -> list[str]:
 
 
 def covering(configs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The first of some configs, and each further one that has a value of a parameter which none before it has."""
-    seen: set[tuple[str, Any]] = set()
-    found: list[Mapping[str, Any]] = []
-    for config in configs:
-        if not found or not seen.issuperset(config.items()):
-            found.append(config)
-        seen.update(config.items())
+    """The first of some configs, and few others: each value of each parameter is in one of them."""
+    left = [*configs]
+    missing = {value for config in left for value in config.items()}
+    found = left[:1]
+    while missing := missing - set(found[-1].items()) if found else set():
+        found.append(max(left, key=lambda config: len(missing & config.items())))
     return found
