@@ -405,22 +405,22 @@ def test_a_file_of_a_backend_that_was_altered_is_not_loaded(contracted, tmp_path
             getattr(other.backends, name).saxpy(1.0, *[np.ones(2, "float16")] * 2)
 
 
-@pytest.mark.parametrize("name", ["tvm_ffi", "torch"])
-def test_a_missed_call_is_compiled_on_demand_if_the_user_says_so(contracted, tmp_path, monkeypatch, name):
+def test_a_missed_call_is_compiled_on_demand_if_the_user_says_so(contracted, tmp_path, monkeypatch):
     monkeypatch.setenv("KERNELWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
     text = (contracted.folder.parents[1] / "kernels/arrays.py").read_text()
     definition = Project(tmp_path).write("kernels/arrays.py", text.replace(repr(OF_ML_DTYPES), repr(["float16"])))
     Project(tmp_path).write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm"]\n')
-    backend, same = BACKENDS[name], getattr(contracted.backends, name).same
-    x, given = backend.array(np.ones(3, "float16")), np.zeros(3, "float16")
-    assert "no built variant accepts" in message_of(same, x)
-    contracted.set_fallback("compile", definition)
-    try:
-        assert backend.numpy(same(x)).tolist() == [1, 1, 1]
-        assert same(x, backend.array(given)) is None and given.tolist() == [1, 1, 1]
-    finally:
-        contracted.set_fallback(None)
-    assert "no built variant accepts" in message_of(same, x)
+    for backend in (BACKENDS[name] for name in ("tvm_ffi", "torch") if name in installed_backends()):
+        same = getattr(contracted.backends, backend.name).same
+        x, given = backend.array(np.ones(3, "float16")), np.zeros(3, "float16")
+        assert "no built variant accepts" in message_of(same, x)
+        contracted.set_fallback("compile", definition)
+        try:
+            assert backend.numpy(same(x)).tolist() == [1, 1, 1]
+            assert same(x, backend.array(given)) is None and given.tolist() == [1, 1, 1]
+        finally:
+            contracted.set_fallback(None)
+        assert "no built variant accepts" in message_of(same, x)
     assert list((tmp_path / "cache/kernels").iterdir())
 
 

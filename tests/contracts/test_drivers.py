@@ -204,18 +204,24 @@ def value(project: Project, variable: str) -> float:
     return float(project.python(VALUE))
 
 
-@pytest.mark.parametrize("place", ["top", "inside"])
-def test_a_declared_variable_is_a_dependency(tiled: Project, place: str) -> None:
-    tiled.write("kernels/tiled.py", TILED.format(**{"top": "1", "inside": "TILE", place: ASKED}))
-    assert [value(tiled, variable) for variable in ("", "3", "4", "")] == [1, 3, 4, 1]
+def test_a_declared_variable_is_a_dependency(tiled: Project) -> None:
+    """One kernel asks for it in its definition, and one at the top of its file."""
+    tiled.write("kernels/top.py", TILED.format(top=ASKED, inside="TILE").replace("def tiled", "def top"))
+    both = VALUE.replace("import tiled", "import tiled, top").replace(
+        "[0, 0])", "[0, 0], np.from_dlpack(top(X))[0, 0])"
+    )
+    for variable, expected in (("", "1.0"), ("3", "3.0"), ("4", "4.0"), ("", "1.0")):
+        tiled.scons(env={"MY_TILE": variable} if variable else {})
+        assert tiled.python(both.replace("X", 'np.ones((1, 4), "float32")')).split() == [expected] * 2
     assert tiled.scons().counts[0] == 0, "nothing to do"
     again = """
-    kernel = kw.load("kernels/tiled.py").tiled
+    kernels = [getattr(kw.load(f"kernels/{name}.py"), name) for name in ("tiled", "top")]
     for variable in ("5", "6", None, "5"):
         os.environ.pop("MY_TILE", None) if variable is None else os.environ.update(MY_TILE=variable)
-        print(float(array(kernel.compile()(np.ones((1, 4), "float32")))[0, 0]))
+        for kernel in kernels:
+            print(float(array(kernel.compile()(np.ones((1, 4), "float32")))[0, 0]))
     """
-    assert Demand(tiled).run(again).stdout.split() == ["5.0", "6.0", "1.0", "5.0"]
+    assert Demand(tiled).run(again).stdout.split() == ["5.0", "5.0", "6.0", "6.0", "1.0", "1.0", "5.0", "5.0"]
 
 
 def test_what_an_optional_variable_would_change_is_seen_when_it_is_set(tiled: Project) -> None:

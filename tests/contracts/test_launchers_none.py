@@ -37,10 +37,7 @@ def test_None_for_an_optional_array_is_a_null_pointer(process: Process) -> None:
         ["0x30000", "0x10000", "8", "0", "0x20000"],
     ]
     assert [line[:4] for line in launched[3:6]] == [["0", "0x10000", "8", "0"]] * 3
-    assert launched[6:] == [
-        ["0x30000", "0x10000", "8", "0", "0x20000"],
-        ["0", "0x50000", "8", "0", "0x60000"],
-    ]
+    assert launched[6:] == [["0x30000", "0x10000", "8", "0", "0x20000"], ["0", "0x50000", "8", "0", "0x60000"]]
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
-import sys
-import textwrap
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.contract import contracted, copied, forgotten
+from support.project import Project
 
 torch = pytest.importorskip("torch")
 
@@ -151,11 +149,11 @@ def test_inductor_compiles_a_module_and_its_gradients_and_reuses_it_for_other_si
     module = Layer(kernels)
     # It is imported by itself only if other tests have run.
     counter = importlib.import_module("torch._dynamo.testing").CompileCounterWithBackend("inductor")
-    compiled = torch.compile(module, backend=counter, fullgraph=True)
-    for rows in (3, 5, 9, 12):
+    compiled = torch.compile(module, backend=counter, fullgraph=True, dynamic=True)
+    for rows in (3, 5, 12):
         x, residual = torch.randn(2, rows, 4)
         torch.testing.assert_close(compiled(x, residual), module(x, residual))
-    assert counter.frame_count <= 2
+    assert counter.frame_count == 1
 
     def loss(x: Any, w: Any) -> Any:
         return (kernels.cube(x.sin(), w, 1.5) * x).sum()
@@ -175,8 +173,10 @@ def test_an_exported_program_runs_with_any_number_of_rows_and_survives_a_file(ke
     torch.testing.assert_close(program.module()(x, residual), expected)
     torch.export.save(program, tmp_path / "program.pt2")
     torch.save((x, residual, expected), tmp_path / "tensors.pt")
-    code = """
-    import torch
+    code = f"""
+    import sys, os, torch
+    sys.path[:] = map(os.path.abspath, sys.path)
+    os.chdir({str(tmp_path)!r})
     x, residual, expected = torch.load("tensors.pt")
     try:
         torch.export.load("program.pt2")
@@ -188,11 +188,8 @@ def test_an_exported_program_runs_with_any_number_of_rows_and_survives_a_file(ke
     assert torch.ops.contracted.saxpy is saxpy.op
     torch.testing.assert_close(torch.export.load("program.pt2").module()(x, residual), expected)
     """
-    env = {"PYTHONPATH": str(contracted.folder.parent), "PATH": "/usr/bin:/bin"}
-    command = [sys.executable, "-c", textwrap.dedent(code)]
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert "resolve torch.ops.contracted_1_2_0.cube.default" in done.stderr
+    printed = Project(contracted.folder.parents[1]).python(code)
+    assert "resolve torch.ops.contracted_1_2_0.cube.default" in printed
 
 
 def require_lines(eager: Any, traced: Any) -> None:

@@ -176,7 +176,7 @@ def test_a_table_adds_the_variants_that_it_chooses_and_an_edit_runs_no_compiler_
     ]
     slugs = [variant["slug"] for variant in entry(cpu)["variants"]]
     assert slugs == [
-        *("dtype-float32_block-1", "dtype-float64_block-1", "dtype-float32_block-4", "dtype-float32_block-16"),
+        *("dtype-float32_block-1", "dtype-float64_block-1", "dtype-float32_block-4", "dtype-float32_block-16")
     ]
     assert entry(cpu)["declared"] == 2
     found = {"target": "llvm", "arch": "x86-64-v3", "name": "AMD EPYC 9B45", "count": 2}

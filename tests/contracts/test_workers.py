@@ -408,8 +408,14 @@ BUILDS = {
 }
 
 
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
-@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize(
+    ("build", "ending"),
+    [
+        ("definitions", signal.SIGKILL),
+        ("definitions that are stuck in C", signal.SIGTERM),
+        *(("compilers", ending) for ending in (signal.SIGKILL, signal.SIGTERM)),
+    ],
+)
 def test_nothing_outlives_a_build_that_is_ended(build: str, ending: signal.Signals, tmp_path: Path) -> None:
     script = family(tmp_path) + "wait"
     (tmp_path / "k.py").write_text((STUCK if "stuck" in build else DEFINITION).format(script=script))

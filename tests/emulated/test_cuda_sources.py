@@ -156,7 +156,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     run = project.scons("-j2")
     # Without "WRAP" for the CPU: the kernels are for CUDA only. Each cubin is made of the PTX of its own arch.
     assert run.labels == {
-        **{"GLIBC": 1, "LAUNCHER": 1, "LOWER": 3, "PTX": 6, "CUBIN": 6, "WRAP": 4, "CC": 2, "LINK": 2},
+        **{"GLIBC": 1, "LAUNCHER": 1, "LOWER": 3, "PTX": 6, "CUBIN": 6, "WRAP": 4, "CC": 2, "LINK": 2}
     } | {"PACKAGE": 1}
     make_standin(project)
     return project
@@ -238,12 +238,6 @@ def test_a_script_finds_folders_of_installed_packages(built):
     text = text.replace("-o sm_80.cubin", "-o again.cubin")
     subprocess.run(["sh", "-s"], input=text, text=True, check=True, cwd=folder, env=os.environ | {"PATH": path})
     assert (folder / "again.cubin").read_bytes() == built_before
-
-
-def test_another_folder_and_another_order_give_the_same_package(built, tmp_path):
-    other = new_project(tmp_path / "a folder")
-    other.scons("-j1", "--cache-disable")
-    assert other.files("build/demo") == built.files("build/demo")
 
 
 @pytest.fixture(scope="module")

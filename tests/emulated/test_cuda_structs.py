@@ -117,11 +117,7 @@ MISTAKES = [
     ("Struct(m=Size", "Struct(mm=Size", "params has the member shape.mm, which parameter 2 of scaled does not have"),
     ('last=Scalar("float32"),', "", "params has 7 members, and parameter 2 of scaled has more"),
     ("struct Params {", "struct alignas(128) Params {", "params has 64 bytes, and parameter 2 of scaled has more"),
-    (
-        "signed char level;",
-        "signed char level; short hidden;",
-        "params has 8 members, and parameter 2",
-    ),
+    ("signed char level;", "signed char level; short hidden;", "params has 8 members, and parameter 2"),
     ("Empty empty; };", "Empty empty; char end; };", "params.shape has 3 members, and parameter 2 of scaled has more"),
     ("bool flag; const Shape shape;", "const Shape shape; bool flag;", f"flag is at byte 8 {AT}"),
     ("T *const __restrict__ y;", "const T *y;", "y is written, and y of parameter 2 of scaled points to constants"),
@@ -131,11 +127,7 @@ MISTAKES = [
         "const double *x;",
         "x is a tensor of float32, which x of parameter 2 of scaled does not",
     ),
-    (
-        "ns::Params<float> params,",
-        "float params,",
-        "params has the member x, which parameter 2",
-    ),
+    ("ns::Params<float> params,", "float params,", "params has the member x, which parameter 2"),
 ]
 """Edits of the source or the definition, and what the compiler says."""
 

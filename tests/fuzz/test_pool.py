@@ -263,10 +263,7 @@ class PoolWalk(RuleBasedStateMachine):
                     f"a worker answered request {process.id + 7} instead of {process.id}",
                 ),
                 "nonsense": (b"nonsense\n", "expected a message of the worker protocol"),
-                "of a wrong form": (
-                    encode(process.id, Result({})),
-                    "the result of a check request has a wrong form",
-                ),
+                "of a wrong form": (encode(process.id, Result({})), "the result of a check request has a wrong form"),
             }[how]
             self.expect(process, said)
             process.is_spoiled = True

@@ -68,7 +68,7 @@ ANSWER_LINES = [
 REQUEST_LINES = [encode(1, request) for request in REQUESTS]
 KINDS = {request.op: type(request) for request in REQUESTS}
 ODD_LINES = [
-    *(nested(100_000), nested(930), nested(950, '{"id":', "}"), "", "null", "NaN", "9" * 5000, "[]", '"', "\0", "x"),
+    *(nested(100_000), nested(930), nested(950, '{"id":', "}"), "", "null", "NaN", "9" * 5000, "[]", '"', "\0", "x")
 ]
 
 
@@ -120,7 +120,7 @@ BAD_REQUESTS = [
     *(b'{"id":1,"discover":{"file":"a"},"devices":{}}', b'{"id":true,"devices":{}}'),
 ]
 BAD_ANSWERS = [
-    *(b'{"id":1}', b'{"id":1,"result":{}}', b'{"id":1,"error":{"kind":"WorkerError","message":3}}', b"\xff\xfe"),
+    *(b'{"id":1}', b'{"id":1,"result":{}}', b'{"id":1,"error":{"kind":"WorkerError","message":3}}', b"\xff\xfe")
 ]
 
 

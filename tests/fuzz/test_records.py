@@ -443,7 +443,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("file", READERS)
-@fuzz(140, data=st.data())
+@fuzz(80, data=st.data())
 def test_a_file_that_is_read_back_is_what_was_written_or_nothing_or_a_good_error(built, tmp_path, file, data):
     with write_guard().only(tmp_path):
         READERS[file](Place(built, tmp_path, data))
@@ -452,7 +452,7 @@ def test_a_file_that_is_read_back_is_what_was_written_or_nothing_or_a_good_error
 # ---- what the stages hand to each other
 
 
-@fuzz(250, data=st.data())
+@fuzz(120, data=st.data())
 def test_signatures_of_units(signature: dict[str, Any], data: st.DataObject) -> None:
     document = data.draw(restructured(signature))
     with only_our_errors():

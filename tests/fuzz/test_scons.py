@@ -288,7 +288,7 @@ env = Environment(tools=[generate])
 env.KernelPackage({package}, {sources}, **{{{keywords}}})
 """
 odd_sources = [
-    *("[]", "None", "5", "[None]", "'kernels'", "'kernels/no.py'", "'/etc/hostname'", "'../x.py'", "env.Alias('x')"),
+    *("[]", "None", "5", "[None]", "'kernels'", "'kernels/no.py'", "'/etc/hostname'", "'../x.py'", "env.Alias('x')")
 ]
 odd_sources += ["{'a': 1}", "env.Dir('.')", "[[['kernels/good.py']]]", "Glob('**')", "'kernels/\\0.py'", "object()"]
 sources = st.just("Glob('kernels/*.py')") | st.sampled_from(odd_sources)

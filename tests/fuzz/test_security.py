@@ -451,7 +451,7 @@ def is_expected_library(path: Path, folder: Path, standard: Path) -> bool:
     system = ("/usr/lib", "/lib", "/usr/local/lib", "/usr/share", "/etc", "/dev")
     tops = [folder / "build/demo/_lib", standard.parent.parent, Path(sys.base_prefix), *map(Path, system)]
     packages = {
-        *("tvm_ffi", "numpy", "numpy.libs", "ml_dtypes"),
+        *("tvm_ffi", "numpy", "numpy.libs", "ml_dtypes")
     }  # tvm-ffi imports the last, if it is there, for its dtypes
     return (
         any(path.is_relative_to(top) for top in tops) or bool(packages & set(path.parts)) or path.name == "libcuda.so.1"

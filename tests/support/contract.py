@@ -34,9 +34,7 @@ OF_ML_DTYPES = ["bfloat16", "float8_e4m3fn", "float8_e5m2fnuz"]
 """Dtypes of arrays that NumPy hands to nobody."""
 
 NUMBERS = """
-    import numpy as np
     from kernelwright import grid, kernel
-    from kernelwright.runtime.dtype import numpy_dtype
     from tvm import te
 
 
@@ -51,14 +49,9 @@ NUMBERS = """
         return te.create_prim_func([x, a, te.compute((n,), lambda i: a.astype(wide(dtype)), name="y")])
 
 
-    def reference(x, a, dtype):
-        return np.full(x.shape, np.asarray(a, numpy_dtype(dtype))).astype(wide(dtype))
-
-
     for name, dtypes in KINDS.items():
         define.__name__ = name
         globals()[name] = kernel(configs=grid(dtype=dtypes), outputs=["y"])(define)
-        globals()[name].reference(reference)
 """
 
 ARRAYS = """

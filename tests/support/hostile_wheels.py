@@ -600,10 +600,7 @@ LICENCES: dict[str, tuple[Change, str]] = {
         "its manifest lists other licences than those of what is in it",
     ),
     "an SBOM that says something else": (
-        lambda draft: (
-            draft.replace("@" + SBOM, b"Apache-2.0", b"MIT"),
-            draft.kept.add(f"{draft.info}/{SBOM}"),
-        ),
+        lambda draft: (draft.replace("@" + SBOM, b"Apache-2.0", b"MIT"), draft.kept.add(f"{draft.info}/{SBOM}")),
         "is not the list of licences that its manifest has",
     ),
     "a licence without a version": (

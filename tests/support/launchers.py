@@ -213,10 +213,7 @@ def make_cuda_core(root: Path, name: str, kernel: Kernel, plan: KernelPlan, arch
 Make = Callable[[Path, str, Kernel, KernelPlan, Sequence[str]], None]
 """Writes what a package has of a kernel."""
 
-LAUNCHERS: dict[str, Make] = {
-    "library": make_library,
-    "cuda_core": make_cuda_core,
-}
+LAUNCHERS: dict[str, Make] = {"library": make_library, "cuda_core": make_cuda_core}
 
 
 def make_package(

@@ -24,10 +24,7 @@ def _x(dtype: str, *shape: int | str, name: str = "x", output: bool = False) -> 
 
 KERNELS: dict[str, list[dict[str, Any]]] = {
     "saxpy": [
-        _variant(
-            scalar("alpha", "float32"),
-            *(_x("float32", "n", name=name, output=name == "z") for name in "xyz"),
-        )
+        _variant(scalar("alpha", "float32"), *(_x("float32", "n", name=name, output=name == "z") for name in "xyz"))
     ],
     "rms_norm": [
         _variant(

@@ -214,7 +214,7 @@ def wheels(tmp_path, monkeypatch):
 
 def test_wheels_that_are_well_end_with_0_and_each_problem_with_1(wheels, capsys):
     wheels |= {
-        **{"a.whl": [], "b.whl": [], "bad.whl": ["it is damaged"], "none.whl": KernelwrightError("none.whl: is none")},
+        **{"a.whl": [], "b.whl": [], "bad.whl": ["it is damaged"], "none.whl": KernelwrightError("none.whl: is none")}
     }
     assert main(["verify", "a.whl", "b.whl"]) == 0
     driver = "  driver: 570.26 (CUDA 12.8) or newer for sm_80\n"

@@ -344,7 +344,7 @@ def labels(names: set[str]) -> set[str]:
 
 LABELS = [label for label, kind in KINDS.items() if kind.module]
 USUAL = {*LABELS, "WRAP of a backend"} - {
-    *("DISCOVER", "IR", "ENTRY", "TEXT", "OBJECT", "SOURCES", "WHEEL", "COMMANDS", "TORCH"),
+    *("DISCOVER", "IR", "ENTRY", "TEXT", "OBJECT", "SOURCES", "WHEEL", "COMMANDS", "TORCH")
 }
 WRAPS = {"WRAP", "WRAP of a backend"}
 MADE_BY_TVM = {"LOWER", "LINK", "PACKAGE"}

@@ -513,7 +513,7 @@ def test_equal_inputs_give_equal_bytes_in_any_process_folder_and_order(tmp_path:
     (tmp_path / "a").mkdir()
     (tmp_path / "a much longer folder/b").mkdir(parents=True)
     first = everything(tmp_path / "a", jobs)
-    second = everything(tmp_path / "a much longer folder/b", jobs[::-1] + jobs)
+    second = everything(tmp_path / "a much longer folder/b", jobs[::-1] + jobs[:1])
     assert first == second
     for contents in first.values():
         for name, content in contents.items():

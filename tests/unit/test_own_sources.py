@@ -45,10 +45,7 @@ def test_a_function_is_called_once_for_what_it_takes_of_the_configs():
 
     record = declared(sources, configs=grid(block=[1, 2], dtype=["float32", "float16"]))
     assert calls == [1, 2] and list(record.sources) == list(record.slugs)
-    assert record.sources_of("block-2_dtype-float16") == (
-        OwnSource("2.cu"),
-        OwnSource("block.h", "#define BLOCK 2\n"),
-    )
+    assert record.sources_of("block-2_dtype-float16") == (OwnSource("2.cu"), OwnSource("block.h", "#define BLOCK 2\n"))
     assert record.sources_of("block-3_dtype-float16") is None, "the definition does not list it"
 
 

@@ -264,7 +264,7 @@ def test_kernels_with_their_descriptions_in_tables_that_sort_by_exact_values(pro
     page = page_of(project)
     rows = rows_of(page, "Kernels")
     assert rows[0] == [
-        *("gemm", f"Matrix product c = a @ b. {EVIL}", "2", "x86-64-v3 sm_80 sm_90a compute_80", "62.5 KiB"),
+        *("gemm", f"Matrix product c = a @ b. {EVIL}", "2", "x86-64-v3 sm_80 sm_90a compute_80", "62.5 KiB")
     ]
     assert "<code>c = a @ b</code>" in page
     assert "Kernelwright 0.1.0, TVM 0.27.0, tvm-ffi 0.1.15, host compiler gcc 12.2.0, nvcc 13.0.88." in page

@@ -94,11 +94,7 @@ def test_values_become_what_they_mean_and_later_layers_win(layers, name, value):
         ({"package": "a.class"}, "package is 'a.class', which Python cannot import", ""),
         ({"package": "größe"}, "which Python cannot import", ""),
         ({"package": "a.__pycache__"}, "which Python cannot import", ""),
-        (
-            {"package": "wheels.a"},
-            "package is 'wheels.a', but kernels, check, wheels, x86_64, aarch64, cu128",
-            "",
-        ),
+        ({"package": "wheels.a"}, "package is 'wheels.a', but kernels, check, wheels, x86_64, aarch64, cu128", ""),
         ({"package": "numpy.a"}, "which would take the place of the module 'numpy'", ""),
         *(
             ({"package": name}, f"which would take the place of the module '{name}'", "")

@@ -206,7 +206,7 @@ def test_each_candidate_is_a_line_and_the_chosen_one_is_marked_where_it_is_chose
         found = candidates(plot)
         assert sorted(found) == [0, 1, 2, 3, 4]
         assert {number: drawn.count('class="ring"') for number, drawn in found.items()} == {
-            **{0: 0, 1: 1, 2: 0, 3: 1, 4: 1},
+            **{0: 0, 1: 1, 2: 0, 3: 1, 4: 1}
         }
         assert all(drawn.count("L") == 2 for drawn in found.values())
         marks = re.findall(r'<circle class="(ring|dot)" cx="([\d.]+)" cy="(-?[\d.]+)"', plot)

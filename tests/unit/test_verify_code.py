@@ -7,13 +7,7 @@ from typing import Any
 
 import pytest
 from kernelwright.core.records import Record
-from kernelwright.package.device_code import (
-    arch_problems,
-    device_archs,
-    drivers_of,
-    image_problem,
-    library_problem,
-)
+from kernelwright.package.device_code import arch_problems, device_archs, drivers_of, image_problem, library_problem
 from kernelwright.package.drivers import driver_problems
 from kernelwright.package.project import read_project
 from kernelwright.package.variant_checks import split_problems

@@ -86,10 +86,7 @@ def test_a_gpu_runs_in_the_wheel_that_it_is_given_what_it_runs_with_all_code(rea
         ("sm_90 sm_90a", {"90_real": "sm_90 sm_90a"}),
         ("sm_100a sm_100f compute_80", {"100_real": "sm_100a sm_100f"}),
         ("sm_100f", {"100_real": "sm_100f"}),
-        (
-            "sm_100a sm_103a compute_100",
-            {"100_real": "sm_100a compute_100", "103_real": "sm_103a compute_100"},
-        ),
+        ("sm_100a sm_103a compute_100", {"100_real": "sm_100a compute_100", "103_real": "sm_103a compute_100"}),
         ("sm_120f sm_80 compute_80", {"80_real": "sm_80", "120_real": "sm_120f"}),
     ],
 )

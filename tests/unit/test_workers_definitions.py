@@ -74,7 +74,7 @@ def test_the_record_says_everything_that_the_decorator_was_told(project: Project
     assert (kernel.name, kernel.doc, kernel.backward) == ("k", "First line.\n\nMore.", None)
     assert (kernel.reference, kernel.takes_target) == (("m",), True)
     expected = {
-        **{"targets": ("cuda",), "archs": ("sm_80",), "backends": ("tvm_ffi",), "outputs": ("y",), "flags": ("-O1",)},
+        **{"targets": ("cuda",), "archs": ("sm_80",), "backends": ("tvm_ffi",), "outputs": ("y",), "flags": ("-O1",)}
     }
     expected |= {"tolerance": 0.5, "frontend": "tir", "pass_configs": {}}
     assert {key: getattr(kernel.options, key) for key in expected} == expected
