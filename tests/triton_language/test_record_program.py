@@ -105,12 +105,7 @@ EXPECTED = [
     ),
     *(("ops:tuned", {"x": "*fp32 16", "n": "i32 16"}, {**block, "EVEN": True}, more) for block, more in BLOCKS),
     *(("ops:tuned", {"x": "*fp32 16", "n": "i32"}, {**block, "EVEN": False}, more) for block, more in BLOCKS),
-    (
-        "ops:numbers",
-        {"a": "i32", "b": "i32", "d": "i64 16", "e": "u1", "f": "fp32", "g": "i64 16"},
-        {"c": 1},
-        {},
-    ),
+    ("ops:numbers", {"a": "i32", "b": "i32", "d": "i64 16", "e": "u1", "f": "fp32", "g": "i64 16"}, {"c": 1}, {}),
     ("ops:numbers", {"a": "i32", "c": "i32 16", "d": "i64", "e": "u1", "f": "fp32", "g": "u64 16"}, {"b": 1}, {}),
     (
         "ops:constants",
@@ -248,7 +243,7 @@ def test_what_is_put_on_a_gpu_is_on_the_cpu_and_says_otherwise(tmp_path: Path) -
     recorded(tmp_path, program(tmp_path, body), "--arch", "sm_90a")
     found = parse((tmp_path / "calls.json").read_bytes())["ops:add"].specializations
     assert [(one.types["x"], one.constants["N"]) for one in sorted(found, key=lambda one: one.constants["N"])] == [
-        *(("*fp32 16", 2), ("*fp64 16", 3), ("*fp16 16", 4), ("*i8 16", 5), ("*i64 16", 6), ("*fp32 16", 7)),
+        *(("*fp32 16", 2), ("*fp64 16", 3), ("*fp16 16", 4), ("*i8 16", 5), ("*i64 16", 6), ("*fp32 16", 7))
     ]
 
 

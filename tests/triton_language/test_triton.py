@@ -116,15 +116,6 @@ def test_the_manifest_names_the_compiler(built):
     assert unit["tools"]["triton"]["version"] == version("triton")
 
 
-def test_another_folder_and_another_order_give_the_same_package(built, tmp_path):
-    other = new_project(tmp_path)
-    other.scons("-j1")
-    assert other.files("build/demo") == built.files("build/demo")
-    assert other.files("build/kernels") == built.files("build/kernels")
-    texts = [*built.files("build/demo").values(), *built.files("build/kernels").values()]
-    assert not [text for text in texts if str(built.folder).encode() in text or b"add.py" in text]
-
-
 # ---- what is built again
 
 

@@ -313,7 +313,9 @@ print(message_of(demo.rms_norm, qkv, weight, on_cuda(3, 16, strides=(32, 2))).sp
 
 def test_checks_try_strides_and_see_what_is_written_beside_an_array(built: Project, tmp_path: Path) -> None:
     project = built.copied(tmp_path / "copy")
-    run = project.scons("check", ok=False)
+    names = ["softmax/strides-rows", *(f"twice/dtype-{each}" for each in ("bfloat16", "float16", "int16_wrong-1"))]
+    run = project.scons("-k", *(f"build/check/demo/{name}.interpreted.json" for name in names), ok=False)
+    assert run.labels["CHECK"] == 4
     found = "twice/dtype-int16_wrong-1 [check]: "
     assert run.output.count("[check]: ") == run.output.count(found) > 0
     assert "elements that are none of y have changed, whose strides are [" in run.output

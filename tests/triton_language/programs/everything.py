@@ -265,10 +265,8 @@ def _calls_with_options() -> Iterator[Call]:
     block = {"M": 64, "N": 64, "K": 32}
     sizes = (c, a, b, 128, 128, 128, 128, 128)
     yield Call("matmul", (2, 2), sizes, block)
-    yield Call("matmul", (2, 2), sizes, {**block, "num_warps": 8, "num_stages": 2})
     yield Call("matmul", (2, 2), sizes, {**block, "M": 128, "N": 128, "K": 64, "num_stages": 4, "num_warps": 8})
     yield Call("matmul", (2, 2), sizes, {**block, "maxnreg": 64, "enable_fp_fusion": False})
-    yield Call("matmul", (1, 1), sizes[:-1], {**block, "stride_b": 1, "num_warps": 4})
     y, x = _tensor(1024), _tensor(1024)
     yield Call("copied", (4,), (y, x, 256), {"num_ctas": 2})
     yield Call("copied", (4, 2, 3), (y, x, 256), {"num_ctas": 2, "launch_pdl": True, "launch_cooperative_grid": True})
