@@ -203,7 +203,7 @@ def test_nobody_knows_the_number_of_a_worker_that_leads_no_session_yet(monkeypat
         assert ours.recv(64) == b""
 
 
-def test_workers_outlive_their_fork_server_and_the_next_one_gets_another(tmp_path: Path) -> None:
+def test_workers_outlive_their_fork_server_the_next_one_gets_another_and_closing_ends_all(tmp_path: Path) -> None:
     project = Project(tmp_path, size=1)
     (tmp_path / "parents").mkdir()
     with project.pool:
@@ -216,22 +216,15 @@ def test_workers_outlive_their_fork_server_and_the_next_one_gets_another(tmp_pat
         assert parents(tmp_path) == {server: workers}
         with pytest.raises(WorkerError, match="a worker closed its pipe while executing the definition"):
             project.lower(file, "first")
-        project.discover(project.empty("second", PARENT))
-        assert len(parents(tmp_path)) == 2
-
-
-def test_closing_the_pool_ends_workers_without_a_fork_server(tmp_path: Path) -> None:
-    project = Project(tmp_path, size=1)
-    (tmp_path / "parents").mkdir()
-    file = project.empty("endless", PARENT + "import signal; signal.pause()")
-    with ThreadPoolExecutor(1) as threads:
-        call = threads.submit(project.discover, file)
-        wait_for(lambda: parents(tmp_path), "the definition does not begin")
-        ((server, workers),) = parents(tmp_path).items()
-        os.kill(server, signal.SIGKILL)
-        project.pool.close()
-        with pytest.raises(WorkerError, match="the build is ending"):
-            call.result(HANGS_AFTER_S)
+        file = project.empty("endless", PARENT + "import signal; signal.pause()")
+        with ThreadPoolExecutor(1) as threads:
+            call = threads.submit(project.discover, file)
+            wait_for(lambda: len(parents(tmp_path)) == 2, "the definition does not begin")
+            ((server, workers),) = ((pid, forks) for pid, forks in parents(tmp_path).items() if pid != server)
+            os.kill(server, signal.SIGKILL)
+            project.pool.close()
+            with pytest.raises(WorkerError, match="the build is ending"):
+                call.result(HANGS_AFTER_S)
     for pid in workers:
         wait_until_gone(pid)
 
