@@ -102,12 +102,12 @@ def test_another_checkout_starts_no_worker_and_probes_nothing(shared: Project, e
 )
 def test_many_kernels_are_taken_by_several_processes(shared: Project, elsewhere: Path, program: str, here: int) -> None:
     shared.write("SConstruct", NO_TOOLS + PROCESSES + program + SCONSTRUCT)
-    run = shared.scons("-j2", fresh=True)
+    run = shared.scons("-j2")
     assert set(run.labels) == {"CACHED", "PACKAGE"} and run.output.count("restored by scons") == here
     first, second = Project(elsewhere / "first" / "checkout").files("build"), shared.files("build")
     made = {name for name in first if name.startswith(("build/demo/", "build/kernels/"))}
     assert {name: first[name] for name in made} == {name: second.get(name) for name in made}
-    assert shared.scons(fresh=True).counts[0] == 0
+    assert shared.scons().counts[0] == 0
 
 
 def test_a_changed_import_executes_those_that_import_it(shared: Project) -> None:
@@ -125,16 +125,16 @@ def test_a_damaged_cache_costs_time_and_nothing_else(shared: Project, tmp_path: 
     for number, entry in enumerate(entries):
         content = entry.read_bytes()
         entry.write_bytes([content[:-1], b"", content[::-1]][number % 3])
-    run = shared.scons(fresh=True)
+    run = shared.scons()
     assert "CACHED" not in run.labels and executed(shared) == ["kernels/add_one.py", "kernels/scale.py"]
     shutil.rmtree(shared.folder / "build")
     refuse(shared)
-    assert set(shared.scons(fresh=True).labels) == {"CACHED", "PACKAGE"}
+    assert set(shared.scons().labels) == {"CACHED", "PACKAGE"}
 
 
 def test_an_edit_in_a_fresh_folder_runs_what_follows_from_it(shared: Project) -> None:
     refuse(shared)
-    shared.scons(fresh=True)
+    shared.scons()
     shared.write("SConstruct", SCONSTRUCT)
     shared.replace("kernels/scale.py", "T.cast(2.0, dtype)", "T.cast(3.0, dtype)")
     run = shared.scons()
@@ -145,7 +145,7 @@ def test_an_edit_in_a_fresh_folder_runs_what_follows_from_it(shared: Project) ->
 
 
 def test_all_that_can_be_asked_for_works_in_a_fresh_folder(shared: Project) -> None:
-    shared.scons(fresh=True)
+    shared.scons()
     assert set(shared.scons("check").labels) == {"CHECK"}, "SCons finds all that came out of the cache up to date"
     assert shared.scons("--strict", ok=None).status in (0, 2)
     (shared.folder / "build/kernels/demo/scale/scale.so").write_bytes(b"")
@@ -166,7 +166,7 @@ def test_one_missing_entry_sends_its_definition_file_to_the_stages(shared: Proje
 def test_kernels_of_an_earlier_build_are_left_to_the_stages(shared: Project) -> None:
     old = shared.write("build/kernels/demo/scale/default/mine.txt", "mine")
     refuse(shared)
-    run = shared.scons(fresh=True)
+    run = shared.scons()
     assert set(run.labels) == {"CACHED", "PACKAGE"} and not old.exists()
 
 
