@@ -6,12 +6,14 @@ What each backend does when it is called is in ``tests/contracts``.
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
-from support.project import SITE_SCONS, Project
-
-ALL = "BACKENDS=tvm_ffi,cython,torch,jax"
+from support.project import SCONSTRUCT, SITE_SCONS, Project
 
 
 def manifest(project: Project) -> dict[str, Any]:
@@ -78,48 +80,59 @@ def test_the_default_backend_is_at_the_top_and_all_are_below_backends(cpu_projec
     ]
 
 
+NEWER = """\
+import importlib.metadata as m
+known = m.version
+m.version = lambda name: "99" if name == "cython" else known(name)
+"""
+
+
 def test_another_cython_compiles_the_extensions_again(cpu_project: Project) -> None:
     """Also those of kernels that nothing else has changed of, which have no nodes otherwise."""
-    cpu_project.built("-j2", ALL)
-    assert cpu_project.scons("-j2", ALL).stages == []
-    newer = "import importlib.metadata as m\nknown = m.version\n"
-    newer += "m.version = lambda name: '99' if name == 'cython' else known(name)\n"
-    cpu_project.write("newer/sitecustomize.py", newer)
-    paths = {"PYTHONPATH": f"{cpu_project.folder / 'newer'}:{SITE_SCONS}"}
-    assert cpu_project.scons("-j2", ALL, env=paths).labels["EXT"] == 2
+    (cpu_project.folder / "kernels/scale.py").unlink()
+    cpu_project.built("-j2", "BACKENDS=tvm_ffi,cython")
+    assert cpu_project.scons("-j2", "BACKENDS=tvm_ffi,cython").stages == []
+    cpu_project.write("SConstruct", NEWER + SCONSTRUCT)
+    assert cpu_project.scons("-j2", "BACKENDS=tvm_ffi,cython").labels["EXT"] == 1
+
+
+HIDDEN = """\
+import sys
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name == "Cython":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Hidden())
+"""
 
 
 def test_a_backend_whose_build_package_is_missing_is_an_error_once(cpu_project: Project) -> None:
     """Cython is hidden from scons by a finder; the message has the line that installs it."""
-    hidden = "import sys\nclass Hidden:\n    def find_spec(self, name, path=None, target=None):\n"
-    hidden += "        if name == 'Cython':\n            raise ModuleNotFoundError(name)\n"
-    cpu_project.write("hidden/sitecustomize.py", hidden + "sys.meta_path.insert(0, Hidden())\n")
-    paths = {"PYTHONPATH": f"{cpu_project.folder / 'hidden'}:{SITE_SCONS}"}
-    run = cpu_project.scons("BACKENDS=tvm_ffi,cython", "-k", env=paths, ok=False)
+    cpu_project.write("SConstruct", HIDDEN + SCONSTRUCT)
+    run = cpu_project.scons("BACKENDS=tvm_ffi,cython", "-k", ok=False)
     assert run.status == 2 and not run.stages
     said = "the backend cython needs cython where kernels are built"
     assert run.output.count(said) == 1, "once, for both kernels"
     assert "pip install 'cython>=3.1'" in run.output
-    assert cpu_project.scons("-j2", env=paths).labels["PACKAGE"] == 1
+    assert cpu_project.scons("-j2").labels["PACKAGE"] == 1
 
 
 def test_an_extension_is_the_same_in_another_folder_and_when_its_script_repeats_it(cpu_project, tmp_path_factory):
     # The compiler of other projects would give a copy of what it has made in another folder.
-    settings = ("BACKENDS=cython", f"HOST_COMPILER={shutil.which('cc')}", "CACHE_DIR=")
-    (cpu_project.folder / "kernels/scale.py").unlink()
-    cpu_project.scons("-j2", *settings)
+    cpu_project.write(
+        "pyproject.toml", f'[tool.kernelwright]\ntargets = ["llvm"]\nhost_compiler = "{shutil.which("cc")}"\n'
+    )
+    module = "build/kernels/demo/add_one/backends/cython/_add_one.abi3.so"
+    run = cpu_project.scons("-j2", "BACKENDS=cython", "CACHE_DIR=", module)
+    assert run.labels["EXT"] == 1 and "LAUNCHER" not in run.labels
     other = Project(tmp_path_factory.mktemp("a longer name with blanks"))
     for name in ("SConstruct", "pyproject.toml", "kernels/add_one.py"):
         other.write(name, (cpu_project.folder / name).read_text())
-    other.scons("-j1", *settings)
-    assert other.files("build/demo") == cpu_project.files("build/demo")
-    folder = cpu_project.folder / "build/kernels/demo/add_one/backends/cython"
-    made = (folder / "_add_one.abi3.so").read_bytes()
-    (folder / "_add_one.abi3.so").unlink()
-    cpu_project.python(f"""
-        import os, subprocess, sys
-        path = os.path.dirname(sys.executable) + ":" + os.environ["PATH"]
-        env = os.environ | {{"PYTHONPATH": {str(SITE_SCONS)!r}, "PATH": path}}
-        subprocess.run(["sh", "compile.sh"], cwd={str(folder)!r}, env=env, check=True)
-    """)
-    assert (folder / "_add_one.abi3.so").read_bytes() == made
+    other.scons("-j1", "BACKENDS=cython", "CACHE_DIR=", module)
+    made = (cpu_project.folder / module).read_bytes()
+    assert (other.folder / module).read_bytes() == made
+    (cpu_project.folder / module).unlink()
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = os.environ | {"PYTHONPATH": str(SITE_SCONS), "PATH": path}
+    subprocess.run(["sh", "compile.sh"], cwd=(cpu_project.folder / module).parent, env=env, check=True)
+    assert (cpu_project.folder / module).read_bytes() == made

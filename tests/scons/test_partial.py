@@ -94,6 +94,7 @@ def test_what_is_well_becomes_a_package_that_says_what_it_lacks(cpu_project):
 
 def test_calls_of_what_is_missing_say_why(cpu_project):
     break_it(cpu_project)
+    cpu_project.replace("kernels/add_one.py", "@kernel(", '@kernel(backends=["tvm_ffi"], ')
     cpu_project.scons("-j2", "--partial", "BACKENDS=tvm_ffi,cython", ok=False)
     cpu_project.python("""
         import numpy as np, pytest, demo
@@ -220,7 +221,8 @@ def test_a_kernel_by_its_name_and_checks_go_on_with_what_is_well(cpu_project):
 def test_one_bad_arch_costs_that_arch_of_that_variant(project):
     project.write("pyproject.toml", '[tool.kernelwright]\narchs = ["x86-64-v3", "sm_80", "sm_90a"]\n')
     project.write("kernels/picky.py", ONE_ARCH)
-    (project.folder / "kernels/scale.py").unlink()
+    for name in ("scale", "add_one"):
+        (project.folder / f"kernels/{name}.py").unlink()
     run = project.scons("-j2", "--partial", ok=False)
     assert run.status == 2 and run.counts[2] == 1
     manifest = manifest_of(project)
@@ -309,6 +311,7 @@ def test_a_wheel_of_a_partial_package_is_made_only_if_it_was_asked_for(wheel_pro
 def test_a_complete_kernel_has_nothing_of_a_failure_of_another_file_in_it(cpu_project):
     """The file defines the kernel a second time, which is an error of that file, and no source of the kernel."""
     cpu_project.write("kernels/zz.py", SCALE)
+    (cpu_project.folder / "kernels/add_one.py").unlink()
     # Its error is shown first, before the kernel is put together.
     targets = ("build/kernels/demo/0.failed", "build/demo")
     run = cpu_project.scons("-j1", "--partial", "BACKENDS=tvm_ffi,cython", *targets, ok=False)
