@@ -7,18 +7,36 @@ import os
 import subprocess
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
-from crash import VICTIMS, Drill
+from crash import VICTIMS, Drill, DrillError
 from killed_with_remote import RemoteDrill
 from lost_workers import INTERRUPT, LostWorkers
 from support.moments import wait_for
-from support.project import Project
+from support.project import SCALE, Project
 
-SMALL = {"kernels": ["saxpy"], "jobs": 2, "seed": 7, "settings": ["ARCHS=x86-64-v3,sm_80"]}
+SMALL = {"kernels": [], "jobs": 2, "seed": 7, "settings": ["ARCHS=x86-64-v3,sm_80"]}
 
 
-class ShortDrill(Drill):
+class Small(Drill):
+    """One small kernel in place of the library; and builds that nobody kills are forks of a process with TVM."""
+
+    def __init__(self, folder: Path, *given: Any, **options: Any) -> None:
+        super().__init__(folder, *given, **options)
+        for path in folder.glob("kernels/*.py"):
+            path.unlink()
+        (folder / "kernels/scale.py").write_text(SCALE.replace('"float32", ', ""))
+        self.kernels = ["scale"]
+
+    def build(self) -> str:
+        run = Project(self.folder).scons("-Q", f"-j{self.jobs}", *self.settings, ok=None)
+        if run.status:
+            raise DrillError(run.output)
+        return run.output
+
+
+class Short(Drill):
     """The moments are numbers of finished stages instead of times, so that they are the same on a slow machine."""
 
     stages = 0
@@ -43,18 +61,33 @@ class ShortDrill(Drill):
         )
 
 
-class ShortRemoteDrill(ShortDrill, RemoteDrill):
+class ShortDrill(Short, Small):
+    """One on this machine alone."""
+
+
+class ShortRemoteDrill(Short, RemoteDrill, Small):
     """With the same moments."""
 
 
-class ShortClusterDrill(LostWorkers):
-    """The moment is the end of the first run on a worker."""
+class ShortClusterDrill(LostWorkers, Small):
+    """The moment is the end of the first run on a worker. One cluster has all moments: it takes long to start."""
+
+    runs = 0
+    """How many there were before the build."""
+
+    def _start_on_cluster(self) -> subprocess.Popen[str]:
+        process = super()._start_on_cluster()
+        self.runs = self._runs()
+        return process
+
+    def _runs(self) -> int:
+        return sum(worker.log.read_text().count("status 0 in") for worker in self.cluster.workers)
 
     def wait(self, process: subprocess.Popen[str], size: str) -> None:
-        def has_run() -> bool:
-            return any("status 0 in" in worker.log.read_text() for worker in self.cluster.workers)
+        wait_for(lambda: process.poll() is not None or self._runs() > self.runs, "no worker does anything")
 
-        wait_for(lambda: process.poll() is not None or has_run(), "no worker does anything")
+    def _mend(self) -> None:
+        wait_for(lambda: not self._compilers(), "a worker still runs a compiler")
 
 
 @pytest.fixture(autouse=True)
@@ -77,10 +110,7 @@ def test_builds_that_are_killed_end_as_clean_ones(tmp_path: Path, drill: type[Dr
 
 @pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="clusters need the extra fleet")
 def test_builds_that_lose_their_cluster_end_as_clean_ones(tmp_path: Path) -> None:
-    """It takes long: each moment builds the library on a cluster, and once more to its end.
-
-    A scheduler that is lost is in ``tests/cluster``.
-    """
+    """A scheduler that is lost is in ``tests/cluster``."""
     (tmp_path / "project").mkdir()
     victims = Counter(["worker SIGKILL", INTERRUPT])
     drill = ShortClusterDrill(tmp_path / "project", **SMALL)

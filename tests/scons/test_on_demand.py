@@ -345,8 +345,8 @@ for nothing in (None, 7, lambda: 1, "text", np.ones(3)):
     )
 
 
-@pytest.mark.parametrize("has_own", [False, True])
-def test_gradients_know_nothing_of_the_space_of_their_kernel(demand: Demand, has_own: bool) -> None:
+def test_gradients_know_nothing_of_the_space_of_their_kernel(demand: Demand) -> None:
+    """Whether they have one of their own or not."""
     text = CUBE.replace("outputs=", f"tune={BLOCKS}, outputs=", 1).replace(
         "(dtype: str)", "(dtype: str, block: int)", 1
     )
@@ -354,15 +354,17 @@ def test_gradients_know_nothing_of_the_space_of_their_kernel(demand: Demand, has
         '"grad_w"])\ndef _(dtype: str)', '"grad_w"], tune=grid(rows=[1, 2]))\ndef _(dtype: str, rows: int)'
     )
     assert own != text
-    demand.project.write("kernels/cube.py", own if has_own else text)
+    demand.project.write("kernels/cube.py", text)
+    demand.project.write("kernels/own.py", own)
     demand.run(
         """
         import torch
-        cube = kw.load("kernels/cube.py").cube.using(backend="torch").compile(dtype="float32")
-        assert cube.variants == ({"dtype": "float32", "block": 1},)
-        x = torch.ones(3, 4, requires_grad=True)
-        cube(x, torch.ones(4), 2.0).sum().backward()
-        assert (x.grad == 6).all()
+        for name in ("cube", "own"):
+            cube = kw.load(f"kernels/{name}.py").cube.using(backend="torch").compile(dtype="float32")
+            assert cube.variants == ({"dtype": "float32", "block": 1},)
+            x = torch.ones(3, 4, requires_grad=True)
+            cube(x, torch.ones(4), 2.0).sum().backward()
+            assert (x.grad == 6).all()
         """
     )
 

@@ -90,6 +90,7 @@ assert first.artifacts != two.compile().artifacts
     demand.run(f"{begin}\nassert two.compile().cached and one.compile().cached; require(two.compile(), 7)")
 
 
+@pytest.mark.parametrize("checkouts", ["header"], indirect=True)
 def test_another_checkout_is_compiled_between_any_two_steps_of_a_compile(checkouts: tuple[Demand, str]) -> None:
     demand, begin = checkouts
     demand.run(f"""{begin}
@@ -109,6 +110,7 @@ require(two.compile(), 7), require(one.compile(), 5)
 """)
 
 
+@pytest.mark.parametrize("checkouts", ["read by a definition"], indirect=True)
 def test_a_kernel_whose_files_have_gone_shows_no_others(checkouts: tuple[Demand, str]) -> None:
     demand, begin = checkouts
     demand.run(f"""{begin}

@@ -145,13 +145,13 @@ def test_a_script_compiles_its_own_kernels_and_so_do_its_children(demand: Demand
             assert os.waitpid(pid, 0)[1] == 0
             assert times.compile(dtype="float64").cached
             multiprocessing.set_start_method("spawn")
-            with multiprocessing.Pool(2) as pool:
-                print(pool.map(work, range(4), chunksize=1))
+            with multiprocessing.Pool(1) as pool:
+                print(pool.map(work, range(2), chunksize=1))
         """
     )
     printed, said = started.communicate(timeout=300)
     assert started.returncode == 0, said
-    assert printed.strip() == str([(True, 24.0, 24.0, "spawn")] * 4), (printed, said)
+    assert printed.strip() == str([(True, 24.0, 24.0, "spawn")] * 2), (printed, said)
     assert demand.rest() == []
 
 
@@ -163,15 +163,11 @@ def test_a_child_of_fork_compiles_with_workers_of_its_own(cpu_project: Project) 
         times = kw.load("kernels/times.py").times
         x = np.ones((3, 4), "float32")
         times.compile()
-        children = []
-        for factor in (3, 4):
-            pid = os.fork()
-            if not pid:
-                kernel = times.compile(dtype="float32", factor=factor)
-                good = not kernel.cached and (array(kernel(x)) == factor).all()
-                sys.exit(not good)
-            children.append(pid)
-        assert [os.waitpid(pid, 0)[1] for pid in children] == [0, 0]
+        pid = os.fork()
+        if not pid:
+            kernel = times.compile(dtype="float32", factor=3)
+            sys.exit(kernel.cached or bool((array(kernel(x)) != 3).any()))
+        assert os.waitpid(pid, 0)[1] == 0
         kernel = times.compile(dtype="float32", factor=5)
         assert not kernel.cached and (array(kernel(x)) == 5).all(), "the parent's workers still work"
         assert times.compile(dtype="float32", factor=3).cached
@@ -276,7 +272,6 @@ def test_an_interrupted_compile_leaves_nothing_and_the_next_one_works(cpu_projec
 @pytest.mark.parametrize(
     ("ended", "how"),
     [
-        ("the one that waits", "compile()"),
         ("the one that waits", "par_compile([{'dtype': 'float32'}, {'dtype': 'float64'}])"),
         ("the one that compiles", "compile()"),
     ],
@@ -307,7 +302,7 @@ def test_of_two_processes_that_compile_one_kernel_the_end_of_one_does_the_other_
             process.communicate()
 
 
-def test_eight_processes_that_start_cold_compile_each_kernel_once(cpu_project: Project) -> None:
+def test_processes_that_start_cold_compile_each_kernel_once(cpu_project: Project) -> None:
     demand = Demand(cpu_project, probed=False)
     demand.definition("times")
     program = cpu_project.write(
@@ -324,9 +319,9 @@ def test_eight_processes_that_start_cold_compile_each_kernel_once(cpu_project: P
         print(sums, [kernel.cached for kernel in kernels].count(False))
         """,
     )
-    running = [demand.start([program]) for _ in range(8)]
+    running = [demand.start([program]) for _ in range(4)]
     outcomes = [process.communicate(timeout=300) for process in running]
-    assert [process.returncode for process in running] == [0] * 8, outcomes
+    assert [process.returncode for process in running] == [0] * 4, outcomes
     assert {printed[:12] for printed, _ in outcomes} == {"[24.0, 36.0]"}
     assert sum(int(printed.split()[-1]) for printed, _ in outcomes) == 2, outcomes
     shown = "".join(said for _, said in outcomes)
