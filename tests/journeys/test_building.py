@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -237,7 +236,7 @@ def test_a_kernel_is_renamed_and_removed_and_all_is_cleaned(cpu_project: Project
     (cpu_project.folder / "kernels/add_one.py").unlink()
     assert cpu_project.scons("-j2").stages == ["PACKAGE demo"]
     assert not [name for name in cpu_project.files("build/demo", "build/kernels") if "add_one" in name]
-    assert list(json.loads((cpu_project.folder / "build/demo/manifest.json").read_text())["kernels"]) == ["times"]
+    assert list(cpu_project.manifest["kernels"]) == ["times"]
     cpu_project.write("kernels/add_one.py", ADD)
     cpu_project.scons("-j2")
     cpu_project.scons("-c", "add_one")

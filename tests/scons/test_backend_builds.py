@@ -5,20 +5,13 @@ What each backend does when it is called is in ``tests/contracts``.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from support.project import SCONSTRUCT, SITE_SCONS, Project
-
-
-def manifest(project: Project) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((project.folder / "build/demo/manifest.json").read_text())
-    return content
 
 
 def images(project: Project) -> dict[str, bytes]:
@@ -32,7 +25,7 @@ def test_choosing_another_backend_runs_no_lowering_and_no_compiler(project: Proj
     both = "BACKENDS=tvm_ffi,torch,jax"
     assert project.scons("-j2", both).labels == {"PACKAGE": 1, "WRAP": 2}
     assert images(project) == libraries
-    assert list(manifest(project)["backends"]) == ["tvm_ffi", "torch", "jax"]
+    assert list(project.manifest["backends"]) == ["tvm_ffi", "torch", "jax"]
     assert project.scons("-j2", both).stages == []
     assert project.scons("-j2").labels == {"PACKAGE": 1}
     for name in ("backends/torch", "_runtime/torch_kernel.py", "jax.py", "jax.pyi"):
@@ -53,7 +46,7 @@ def test_images_in_files_are_made_by_no_further_compilation(project: Project) ->
 def test_the_default_backend_is_at_the_top_and_all_are_below_backends(cpu_project: Project) -> None:
     cpu_project.replace("kernels/add_one.py", '@kernel(outputs=["y"])', '@kernel(outputs=["y"], backends=["torch"])')
     cpu_project.scons("-j2", "BACKENDS=torch,tvm_ffi")
-    kernels = manifest(cpu_project)["kernels"]
+    kernels = cpu_project.manifest["kernels"]
     assert (kernels["scale"]["backends"], kernels["add_one"]["backends"]) == (["torch", "tvm_ffi"], ["torch"])
     code = """
         import numpy as np, torch

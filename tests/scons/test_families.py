@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -13,8 +12,9 @@ import pytest
 from kernelwright.core.errors import ToolchainError
 from kernelwright.toolchain import cross_compiler
 from kernelwright.toolchain.cross_compiler import find_cross_compiler
-from support.arm import CPUS, CROSS, CUDA, NO_ARM, NO_CROSS, build_on_arm, can_build_on_arm, has_arm, run_on_arm
+from support.arm import CROSS, CUDA, NO_ARM, NO_CROSS, build_on_arm, can_build_on_arm, has_arm, run_on_arm
 from support.project import ADD, SCALE, SCONSTRUCT, Project
+from support.wheels import hook
 
 pytestmark = [
     pytest.mark.skipif(CROSS is None, reason=NO_CROSS),
@@ -39,7 +39,6 @@ import numpy as np, platform, demo
 x = np.linspace(-2, 2, 1000, dtype="float32")
 assert (np.from_dlpack(demo.scale(x)) == 2 * x).all()
 assert (np.from_dlpack(demo.scale(x.astype("float16"))) == 2 * x.astype("float16")).all()
-assert (np.from_dlpack(demo.add_one(x.reshape(-1, 4))) == x.reshape(-1, 4) + 1).all()
 print(platform.machine(), demo.num_threads() > 0)
 """
 
@@ -54,23 +53,21 @@ def machine_of(library: Path) -> int:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    made = Project.of(tmp_path / "project", SETTINGS, scale=SCALE, add_one=ADD)
+    made = Project.of(tmp_path / "project", SETTINGS, scale=SCALE)
     made.write("SConstruct", WHEELS)
     return made
 
 
 def test_one_run_builds_for_both_families_and_device_code_once(project: Project) -> None:
     first = project.built("-j2", "wheel")
-    variants = 3
-    assert [first.labels[label] for label in ("PTX", "CUBIN", "LINK", "PACKAGE", "WHEEL")] == [
-        *(variants, variants, 4, 2, 2)
-    ], first.output
+    variants = 2
+    assert [first.labels[label] for label in ("PTX", "CUBIN", "LINK", "PACKAGE", "WHEEL")] == [2] * 5, first.output
     archs = [stage for stage in first.stages if stage.startswith("LOWER")]
     assert len(archs) == variants * (1 + 3 + 1), "one for x86-64, three for aarch64, and one for CUDA"
     assert not list((project.folder / "build/aarch64").rglob("*.cubin"))
     libraries = {top: list((project.folder / top).rglob("*.so")) for top in BOTH}
     assert {top: {*map(machine_of, found)} for top, found in libraries.items()} == {BOTH[0]: {62}, BOTH[1]: {183}}
-    assert {top: len(found) for top, found in libraries.items()} == {BOTH[0]: 3, BOTH[1]: 3}
+    assert {top: len(found) for top, found in libraries.items()} == {BOTH[0]: 2, BOTH[1]: 2}
     names = sorted(path.name for path in (project.folder / "dist").iterdir())
     assert names == [f"demo-1.0-py3-none-manylinux_2_17_{family}.whl" for family in ("aarch64", "x86_64")]
     for name in names:
@@ -93,9 +90,10 @@ def test_an_edit_makes_device_code_once_again_and_removal_of_a_family_leaves_the
     assert [again.labels[label] for label in ("PTX", "CUBIN", "LINK", "PACKAGE")] == [2, 2, 2, 2], again.output
     project.replace("kernels/scale.py", "T.cast(3.0, dtype)", "T.cast(2.0, dtype)")
     shutil.rmtree(project.folder / "build/aarch64")
-    back = project.scons("-j2", "--cache-disable")
+    back = project.scons("-j2")
     assert project.files("build/demo/_lib") == before
-    assert all("aarch64" in stage for stage in back.stages if stage.startswith(("GLIBC", "LAUNCHER"))), back.output
+    launchers = [stage for stage in back.stages if "LAUNCHER" in stage or "GLIBC" in stage]
+    assert launchers and all("aarch64" in stage for stage in launchers), back.output
     own = project.scons("-j2", "ARCHS=x86-64-v3")
     assert "aarch64" not in own.output and project.files("build/demo/_lib") == before
     project.write("build/cu128/aarch64/demo/__init__.py", "")
@@ -105,21 +103,16 @@ def test_an_edit_makes_device_code_once_again_and_removal_of_a_family_leaves_the
     assert left == ["cu128/notes/__init__.py"], "what settings do not name any more is cleaned, and no more than that"
 
 
-def test_bytes_depend_neither_on_the_folder_nor_on_what_runs_at_once(project: Project, tmp_path: Path) -> None:
-    sources = project.copied(tmp_path / "a longer name of a folder")
+def test_bytes_depend_neither_on_the_folder_nor_on_what_else_is_built(project: Project, tmp_path: Path) -> None:
+    other = project.copied(tmp_path / "a longer name of a folder")
     project.built("-j2", "wheel")
-    sources.scons("-j1", "wheel", "--cache-disable")
-    assert len(project.files("dist")) == 2 and project.files("dist") == sources.files("dist")
-    assert project.files("build/aarch64/demo") == sources.files("build/aarch64/demo")
-
-
-def test_a_package_for_the_other_family_alone_has_its_device_code_beside_it(project: Project, tmp_path: Path) -> None:
-    alone = project.copied(tmp_path / "alone")
-    project.built("-j2", "wheel")
-    run = alone.scons("-j2", "wheel", "ARCHS=armv8-a,neoverse-n1,neoverse-v2")
-    assert run.labels["CUBIN"] == 3 and not (alone.folder / "build/demo").exists()
+    alone = other.scons("-j1", "wheel", "ARCHS=armv8-a,neoverse-n1,neoverse-v2")
+    assert alone.labels["CUBIN"] == 2 and not (other.folder / "build/demo").exists()
     name = "dist/demo-1.0-py3-none-manylinux_2_17_aarch64.whl"
-    assert alone.files("dist") == {name: (project.folder / name).read_bytes()}
+    assert other.files("dist") == {name: (project.folder / name).read_bytes()}
+    other.scons("-j1", "wheel", "--cache-disable")
+    assert len(project.files("dist")) == 2 and project.files("dist") == other.files("dist")
+    assert project.files("build/aarch64/demo") == other.files("build/aarch64/demo")
 
 
 def test_the_loader_names_both_families(project: Project) -> None:
@@ -131,7 +124,7 @@ def test_the_loader_names_both_families(project: Project) -> None:
 
 
 @pytest.mark.skipif(not has_arm(), reason=NO_ARM)
-@pytest.mark.parametrize("arch", CPUS)
+@pytest.mark.parametrize("arch", ["armv8-a", "neoverse-n1"])  # what zig links runs on the third
 def test_each_arch_runs_on_a_cpu_that_has_no_more(project: Project, tmp_path: Path, arch: str) -> None:
     project.built("-j2", "wheel")
     (wheel,) = (project.folder / "dist").glob("*_aarch64.whl")
@@ -140,12 +133,28 @@ def test_each_arch_runs_on_a_cpu_that_has_no_more(project: Project, tmp_path: Pa
     assert run_on_arm(CALLS, tmp_path, "installed", arch) == "aarch64 True\n"
 
 
+REFUSED = """
+import os, numpy as np, demo
+def call():
+    try:
+        demo.scale(np.ones(4, "float32"))
+    except Exception as error:
+        print(error, flush=True)
+if os.fork():
+    os.wait()
+    call()
+else:
+    os.environ["KERNELWRIGHT_CPU_LEVEL"] = "x86-64"
+    call()
+"""
+
+
 @pytest.mark.skipif(not has_arm(), reason=NO_ARM)
 def test_a_cpu_that_lacks_what_the_code_needs_is_told_so(project: Project) -> None:
+    project.built("-j2", "wheel")  # what is compiled for all archs is there
     project.scons("-j2", "ARCHS=neoverse-n1", "TARGETS=llvm")
-    said = run_on_arm(CALLS, project.folder, "build/aarch64", "armv8-a")
+    said = run_on_arm(REFUSED, project.folder, "build/aarch64", "armv8-a")
     assert "this CPU supports armv8-a, and variant dtype-float32 was built for neoverse-n1 only" in said
-    said = run_on_arm(CALLS, project.folder, "build/aarch64", KERNELWRIGHT_CPU_LEVEL="x86-64")
     assert "KERNELWRIGHT_CPU_LEVEL is 'x86-64', expected armv8-a, neoverse-n1 or neoverse-v2" in said
 
 
@@ -153,7 +162,8 @@ def test_a_cpu_that_lacks_what_the_code_needs_is_told_so(project: Project) -> No
 def test_an_arm_machine_builds_and_checks_for_itself(tmp_path: Path) -> None:
     """It takes some minutes, because qemu runs TVM."""
     project = Project.of(tmp_path, '[tool.kernelwright]\ntargets = ["llvm"]\nworker_timeout = 900\n', add_one=ADD)
-    said = build_on_arm(project.folder, "-Q", "check")
+    compiler = f"HOST_COMPILER={project.shared}/bin/{Path(str(CROSS)).name}"
+    said = build_on_arm(project.folder, "-Q", "check", compiler)
     assert "[ LOWER ] add_one/default neoverse-n1" in said and "[ CHECK ] add_one/default cpu" in said, said
     assert {*map(machine_of, project.folder.glob("build/kernels/demo/add_one/*.so"))} == {183}
 
@@ -181,9 +191,12 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(twice, twice);
 
 
 @pytest.mark.skipif(not has_arm(), reason=NO_ARM)
-def test_sources_with_host_code_of_their_own_are_compiled_for_each_family(tmp_path: Path) -> None:
+def test_sources_with_host_code_of_their_own_are_compiled_for_each_family(project: Project) -> None:
+    project.built("-j2", "wheel")  # the launchers are there
     settings = SETTINGS.replace("[tool.kernelwright]", '[tool.kernelwright]\ntargets = ["cuda"]')
-    project = Project.of(tmp_path / "project", settings, own=OWN)
+    project.write("pyproject.toml", settings.replace(', "compute_80"', ""))
+    (project.folder / "kernels/scale.py").unlink()
+    project.write("kernels/own.py", OWN)
     project.write("kernels/own.cu", SOURCE)
     said = project.scons(ok=False).output
     assert "there is no libcudart_static.a for aarch64 beside nvcc, nor in cross_cuda" in said
@@ -277,7 +290,7 @@ def test_zig_links_for_the_other_family_without_libraries_that_stand_in(project:
     run = project.scons("-j2", "CROSS_COMPILERS=aarch64=zig", "TARGETS=llvm", "wheel")
     assert "GLIBC 2.28 (aarch64)" not in run.stages and len(project.files("dist")) == 2
     if has_arm():
-        assert run_on_arm(CALLS, project.folder, "build/aarch64", "armv8-a") == "aarch64 True\n"
+        assert run_on_arm(CALLS, project.folder, "build/aarch64", "neoverse-v2") == "aarch64 True\n"
 
 
 def test_a_wheel_of_the_build_backend_is_for_this_machine(project: Project, tmp_path: Path) -> None:
@@ -286,7 +299,6 @@ def test_a_wheel_of_the_build_backend_is_for_this_machine(project: Project, tmp_
     )
     out = tmp_path / "out"
     out.mkdir()
-    command = [sys.executable, "-c", f"from kernelwright.build import build_wheel; build_wheel({str(out)!r})"]
-    done = subprocess.run(command, cwd=project.folder, env=project.variables(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = hook(project, f"build.build_wheel({str(out)!r})")
+    assert done.returncode == 0, done.stdout
     assert [path.name for path in out.iterdir()] == ["demo-1.0-py3-none-manylinux_2_17_x86_64.whl"]

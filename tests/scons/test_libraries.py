@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -61,7 +60,7 @@ def test_a_library_is_linked_by_name_found_where_it_is_installed_and_asked_of_pi
     with (project.folder / "SConstruct").open("a") as file:
         file.write('env.KernelWheel("demo")\n')
     project.scons("-j2")
-    entry = json.loads((project.folder / "build/demo/manifest.json").read_text())["kernels"]["compiler"]
+    entry = project.manifest["kernels"]["compiler"]
     ((name, folder, requirement),) = entry["libraries"]
     assert re.fullmatch(r"libnvrtc\.so\.\d+", name) and folder.startswith("nvidia/")
     needed = subprocess.check_output(
@@ -107,7 +106,7 @@ def test_another_version_of_a_package_is_linked_with_and_a_damaged_library_is_an
     for version, value, requirement in (("1.4", 1, "acme>=1,<2"), ("2.0", 2, "acme>=2,<3")):
         install(site, version, value)
         assert "SOURCES kernels/version.cc" in project.scons().stages
-        entry = json.loads((project.folder / "build/demo/manifest.json").read_text())["kernels"]["compiler"]
+        entry = project.manifest["kernels"]["compiler"]
         assert entry["libraries"] == [["libacme.so", "acme/lib", requirement]]
         assert project.python("import demo; print(demo.compiler())", env=env) == f"{value}00\n"
     assert project.scons().stages == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -229,7 +228,7 @@ def test_a_folder_of_the_system_is_one_by_its_path_and_its_contents(built: Proje
 
 def test_the_manifest_names_the_package_and_another_version_is_noticed(built: Project, site: Path) -> None:
     def contained() -> dict[str, list[list[str]]]:
-        kernels = json.loads((built.folder / "build/demo/manifest.json").read_text())["kernels"]
+        kernels = built.manifest["kernels"]
         return {name: kernel["contains"] for name, kernel in kernels.items()}
 
     built.scons()

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kernelwright.cli import main
@@ -43,10 +42,6 @@ def picky(factor: int):
 """
 
 
-def manifest_of(project: Project) -> dict[str, Any]:
-    return json.loads((project.folder / "build/demo/manifest.json").read_text())
-
-
 def logs_of(project: Project) -> list[str]:
     return sorted(path.name for path in project.folder.glob("build/kernels/demo/*/failed/*.txt"))
 
@@ -69,7 +64,7 @@ def test_what_is_well_becomes_a_package_that_says_what_it_lacks(cpu_project):
     run = cpu_project.built("-j2", "--partial", ok=False)
     assert run.status == 2 and run.counts[2] == 3
     assert "kernelwright: demo is built partially; manifest.json lists what it lacks" in run.output
-    manifest = manifest_of(cpu_project)
+    manifest = cpu_project.manifest
     assert sorted(manifest["kernels"]) == ["add_one", "scale"]
     assert [variant["slug"] for variant in manifest["kernels"]["scale"]["variants"]] == ["dtype-float32"]
     assert manifest["missing"] == [
@@ -129,7 +124,7 @@ def test_a_kernel_without_its_backward_kernel_is_called_without_gradients(cpu_pr
     lines = CUBE.replace('"""The gradients of x and w."""', 'raise RuntimeError("no gradients")')
     cpu_project.write("kernels/cube.py", lines)
     run = cpu_project.scons("-j2", "--partial", "BACKENDS=tvm_ffi,torch", ok=False)
-    assert run.status == 2 and sorted(manifest_of(cpu_project)["kernels"]) == ["add_one", "cube", "scale"]
+    assert run.status == 2 and sorted(cpu_project.manifest["kernels"]) == ["add_one", "cube", "scale"]
     cpu_project.python("""
         import pytest, torch
         from demo.backends.torch import cube
@@ -187,20 +182,20 @@ def test_without_the_flag_nothing_partial_is_made_nor_taken_for_complete(cpu_pro
     assert "kernelwright: scons --partial makes a package of what can be built" in run.output
     assert not (cpu_project.folder / "build/demo/manifest.json").exists()
     cpu_project.scons("-j2", "--partial", ok=False)
-    before = manifest_of(cpu_project)
+    before = cpu_project.manifest
     for _ in range(2):
         run = cpu_project.scons("-j2", "-k", ok=False)
         assert run.status == 2 and "PACKAGE" not in run.labels and "LINK" not in run.labels
-        assert manifest_of(cpu_project) == before and before["missing"]
+        assert cpu_project.manifest == before and before["missing"]
     for name in ("scale", "add_one"):
         assert cpu_project.scons("-j2", name, ok=False).status == 2
-        assert manifest_of(cpu_project) == before
+        assert cpu_project.manifest == before
     # The cache has no part of it either: a fresh folder of outputs is complete.
     mend_it(cpu_project)
     for path in ("build/demo", "build/kernels"):
         subprocess.run(["rm", "-r", cpu_project.folder / path], check=True)
     cpu_project.scons("-j2")
-    assert "missing" not in manifest_of(cpu_project)
+    assert "missing" not in cpu_project.manifest
     cpu_project.python("import demo; assert len(demo.scale.variants) == 2 and demo.gone")
 
 
@@ -225,7 +220,7 @@ def test_one_bad_arch_costs_that_arch_of_that_variant(project):
         (project.folder / f"kernels/{name}.py").unlink()
     run = project.scons("-j2", "--partial", ok=False)
     assert run.status == 2 and run.counts[2] == 1
-    manifest = manifest_of(project)
+    manifest = project.manifest
     (gap,) = manifest["missing"]
     assert {key: gap[key] for key in ("kernel", "variant", "archs", "stage")} == {
         **{"kernel": "picky", "variant": "factor-3", "archs": ["sm_90a"], "stage": "nvcc"},
@@ -236,10 +231,10 @@ def test_one_bad_arch_costs_that_arch_of_that_variant(project):
     assert b"picky/factor-3 for sm_90a [nvcc]" in (project.folder / "build/demo/_lib/picky.so").read_bytes()
     # All archs of a variant: then it is the variant that is missing.
     run = project.scons("-j2", "--partial", "ARCHS=sm_90a", ok=False)
-    assert [variant["slug"] for variant in manifest_of(project)["kernels"]["picky"]["variants"]] == ["factor-2"]
+    assert [variant["slug"] for variant in project.manifest["kernels"]["picky"]["variants"]] == ["factor-2"]
     project.replace("kernels/picky.py", "<900", "<910")
     assert project.scons("-j2").status == 0
-    assert "missing" not in manifest_of(project)
+    assert "missing" not in project.manifest
 
 
 def test_a_kernel_that_is_over_a_limit_is_left_out_as_a_whole(project):
@@ -248,8 +243,8 @@ def test_a_kernel_that_is_over_a_limit_is_left_out_as_a_whole(project):
     assert not (project.folder / "build/demo/manifest.json").exists()
     project.replace("kernels/add_one.py", "@kernel(", '@kernel(targets=["llvm"], ')
     run = project.scons("-j2", "--partial", "MAX_REGISTERS=1", ok=False)
-    assert list(manifest_of(project)["kernels"]) == ["add_one"]
-    assert [(gap["kernel"], gap["stage"]) for gap in manifest_of(project)["missing"]] == [("scale", "nvcc")]
+    assert list(project.manifest["kernels"]) == ["add_one"]
+    assert [(gap["kernel"], gap["stage"]) for gap in project.manifest["missing"]] == [("scale", "nvcc")]
 
 
 WHEEL = """\
@@ -315,7 +310,7 @@ def test_a_complete_kernel_has_nothing_of_a_failure_of_another_file_in_it(cpu_pr
     # Its error is shown first, before the kernel is put together.
     targets = ("build/kernels/demo/0.failed", "build/demo")
     run = cpu_project.scons("-j1", "--partial", "BACKENDS=tvm_ffi,cython", *targets, ok=False)
-    assert run.status == 2 and "kernel" in manifest_of(cpu_project)["missing"][0]
+    assert run.status == 2 and "kernel" in cpu_project.manifest["missing"][0]
     made = cpu_project.files("build/kernels", "build/demo/_lib", "build/demo/backends")
     assert [name for name, content in made.items() if b"built partially" in content and "/scale" in name] == []
     (cpu_project.folder / "kernels/zz.py").unlink()
@@ -343,8 +338,8 @@ def test_one_bad_kernel_of_a_file_does_not_drop_those_after_it(cpu_project):
     cpu_project.write("kernels/add_one.py", other + ADD.split("te\n", 1)[1])
     run = cpu_project.scons("-j2", "--partial", ok=False)
     assert run.status == 2
-    assert sorted(manifest_of(cpu_project)["kernels"]) == ["add_one", "scale"]
-    assert [gap["kernel"] for gap in manifest_of(cpu_project)["missing"]] == ["third"]
+    assert sorted(cpu_project.manifest["kernels"]) == ["add_one", "scale"]
+    assert [gap["kernel"] for gap in cpu_project.manifest["missing"]] == ["third"]
     run = cpu_project.scons("-j2", "-k", "third", ok=False)
     assert run.status == 2 and "'nope'" in run.output and "Do not know how to make" not in run.output
 
@@ -355,7 +350,7 @@ def test_a_wheel_of_a_partial_package_names_no_folder_of_this_machine_and_escape
     wheel_project.write("kernels/scale.py", BAD_SCALE.replace("on purpose", text))
     assert wheel_project.scons("-j2", "--partial", "wheel", ok=False).status == 2
     assert len(wheels_of(wheel_project)) == 1
-    error = manifest_of(wheel_project)["missing"][0]["error"]
+    error = wheel_project.manifest["missing"][0]["error"]
     assert error.endswith("raised RuntimeError: a \\ud800 b in ..., x, ..., ... and ...")
     (log,) = wheel_project.folder.glob("build/kernels/demo/scale/failed/*.txt")
     assert "RuntimeError: a \\ud800 b" in log.read_text()

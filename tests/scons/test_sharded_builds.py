@@ -40,11 +40,16 @@ def write(folder: Path) -> Project:
     project.write("SConstruct", SCONSTRUCT + 'env.KernelWheel("demo")\n')
     project.write("pyproject.toml", SETTINGS)
     calls = 'backends=["tvm_ffi", "cuda_core", "torch", "jax"], '  # Cython takes two seconds for each kernel
-    for name, text in {"scale": SCALE, "cube": CUBE, "scaled": tuned.SCALED}.items():
+    cpu = 'targets=["llvm"], '
+    kernels = {
+        "scale": (SCALE, calls),
+        "cube": (CUBE, calls),
+        "add_one": (ADD, calls + cpu),
+        "scaled": (tuned.SCALED, cpu),
+    }
+    for name, (text, more) in kernels.items():
         single = re.sub(r'"float32", "float\d+"', '"float32"', text)
-        project.write(f"kernels/{name}.py", single.replace("@kernel(", f"@kernel({calls}"))
-    project.replace("kernels/scaled.py", "@kernel(", '@kernel(targets=["llvm"], ')
-    project.write("kernels/add_one.py", ADD.replace("@kernel(", '@kernel(targets=["llvm"], '))
+        project.write(f"kernels/{name}.py", single.replace("@kernel(", f"@kernel({more}"))
     project.write(tuned.FILE, tuned.SMALL_AND_LARGE)
     return project
 

@@ -5,7 +5,6 @@ They take long, because PyTorch's headers do, and each library is loaded beside 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -13,6 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from kernelwright.core.errors import DefinitionError, Where
+from kernelwright.stages.torch_library import Registering
 from support.project import Project
 from support.wheels import inside, metadata_of
 
@@ -34,7 +35,7 @@ dependencies = ["torch>=2.4"]
 
 [tool.kernelwright]
 targets = ["cuda"]
-archs = ["sm_80", "compute_90"]
+archs = ["sm_80"]
 """
 
 BOUND = """\
@@ -286,7 +287,7 @@ def test_libraries_need_those_of_pytorch_by_name_and_only_what_they_call(built: 
     assert {"libc10.so", "libtorch_cpu.so"} < {*tags("ops")["needed"]}
     assert "libtorch_cpu.so" in tags("steady")["needed"] and "libc10.so" not in tags("steady")["needed"]
     assert {"libtorch_cuda.so", "libtorch_cpu.so"} < {*tags("stream")["needed"]}
-    kernels = json.loads((built.folder / "build/demo/manifest.json").read_text())["kernels"]
+    kernels = built.manifest["kernels"]
     assert [kernels[name]["operators"]["needs_cuda"] for name in ("ops", "steady", "stream")] == [False, False, True]
     namespaces = [kernels[name]["operators"]["namespaces"] for name in ("ops", "steady", "stream")]
     assert namespaces == [["acme"], ["steady"], []]  # that of stream is a fragment
@@ -353,9 +354,7 @@ SOURCES = {
     ),
     "driver.cpp": raw("driver", SILU, "int cuInit(unsigned);", "int begin() { return cuInit(0); }"),
     "ending.cpp": raw("ending", SILU, more="#include <cstdlib>\nint ended = (_Exit(0), 1);"),
-    "named.cpp": raw("named", SILU),
-    "schema.cpp": raw("schema", SILU),
-    "first.cpp": FRAGMENT,
+    "first.cpp": raw("wrong", "gelu(Tensor x) -> Tensor"),
     "second.cpp": FRAGMENT,
 }
 
@@ -392,42 +391,15 @@ def driver():
 @kernel(frontend="torch", sources=["ending.cpp"])
 def ending():
     return Operators("ending::silu")
-
-
-@kernel(frontend="torch", sources=["named.cpp"])
-def named():
-    return Operators("named::gelu")
-
-
-@kernel(frontend="torch", sources=["schema.cpp"])
-def schema():
-    return Operators("schema::silu", schemas={"schema::silu": "(Tensor x, int n) -> Tensor"})
-"""
-
-TWO = """\
-from kernelwright import kernel
-from kernelwright.cuda import Operators
-
-
-@kernel(frontend="torch", sources=["{first}.cpp"])
-def a():
-    return Operators("wrong::silu")
-
-
-@kernel(frontend="torch", sources=["{second}.cpp"])
-def b():
-    return Operators("wrong::silu")
 """
 
 SAID = {
     "twice": r"two sources register the operator silu: one.cpp and two.cpp",
-    "fragments": r"two sources register the operator wrong::gelu: kernels/first.cpp:2 and kernels/second.cpp:2",
+    "fragments": r"two sources register the operator wrong::gelu: kernels/first.cpp:\d+ and kernels/second.cpp:2",
     "lacking": r"undefined reference to `lacking\(int\)'(.|\n)*remedy: list the source that has it in sources",
     "python": r"its sources are a module of Python(.|\n)*remedy: register functions with TORCH_LIBRARY",
     "driver": r"undefined reference to `cuInit'(.|\n)*remedy: get the function with cudaGetDriverEntryPoint",
     "ending": r"its sources end the process that loads them, with exit status 0(.|\n)*remedy: see what runs when",
-    "named": r"its sources do not register named::gelu; they register named::silu",
-    "schema": r"the schema of schema::silu is \(Tensor x\) -> Tensor, and schemas says \(Tensor x, int n\) -> Tensor",
 }
 
 
@@ -440,13 +412,37 @@ def test_what_cannot_be_registered_is_an_error_that_says_what_to_do(tmp_path) ->
         assert re.search(words, said), f"{name}: {said}"
 
 
-def test_kernels_that_share_a_source_or_an_operator_are_an_error(tmp_path) -> None:
-    project = Project.of(tmp_path / "shared", SETTINGS, own=TWO.format(first="one", second="one"))
-    project.write("kernels/one.cpp", SOURCES["one.cpp"])
-    project.write("kernels/two.cpp", SOURCES["two.cpp"])
-    assert "a, b have a source in common, which PyTorch loads once only" in project.scons(ok=False).output
-    project.write("kernels/own.py", TWO.format(first="one", second="two"))
-    said = (
-        "kernels/own.py:10 b [assemble]: the kernels a (kernels/own.py:5) and b both register the operator wrong::silu"
-    )
-    assert said in project.scons(ok=False).output
+TWO_ARGUMENTS = "(Tensor x, int n) -> Tensor"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("a::gelu", "its sources do not register a::gelu; they register a::silu"),
+        ("a::silu", f"the schema of a::silu is (Tensor x) -> Tensor, and schemas says {TWO_ARGUMENTS}"),
+    ],
+)
+def test_what_pytorch_finds_registered_is_compared_with_the_definition(name: str, said: str) -> None:
+    found = {"operators": {"a::silu": {"schema": "(Tensor x) -> Tensor"}}, "declared": {name: TWO_ARGUMENTS}}
+    with pytest.raises(DefinitionError) as caught:
+        Registering._described(None, None, found, {name: TWO_ARGUMENTS}, Where())
+    assert caught.value.message == said and caught.value.remedy
+
+
+SHARED = """
+
+@kernel(frontend="torch", sources=["{source}"])
+def again():
+    return Operators("stream::current")
+"""
+
+
+def test_kernels_that_share_a_source_or_an_operator_are_an_error(built: Project, tmp_path) -> None:
+    project = built.copied(tmp_path / "shared")
+    project.write("kernels/own.py", DEFINITIONS + SHARED.format(source="bound.cpp"))
+    assert "again, ops have a source in common, which PyTorch loads once only" in project.scons(ok=False).output
+    project.write("kernels/own.py", DEFINITIONS + SHARED.format(source="again.cpp"))
+    project.write("kernels/again.cpp", raw("stream", "current(int device) -> int"))
+    said = r"the kernels (\w+) \(kernels/own.py:\d+\) and (\w+) both register the operator stream::current"
+    kernels = re.search(said, project.scons(ok=False).output)
+    assert kernels and {*kernels.groups()} == {"stream", "again"}

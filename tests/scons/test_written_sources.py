@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.demand import Demand
@@ -139,7 +137,7 @@ def test_a_mistake_is_told_with_its_line_and_costs_only_its_config(project):
     assert re.search(rf"run \[nvcc\]: nvcc ended(?s:.*?){place}:2:\d+: error: .VALUEZ. was not declared", run.output)
     assert re.search(rf"remedy: mend what the definition writes into {place}, or the flags", run.output)
     assert project.python("import demo; print(demo.run.variant(scale=3)())") == "40\n"
-    made = manifest_of(project)["kernels"]["run"]
+    made = project.manifest["kernels"]["run"]
     assert len(made["source_libraries"]) == 2
     assert [variant["slug"] for variant in made["variants"]] == ["scale-3", "scale-5"]
 
@@ -182,10 +180,6 @@ def test_a_wheel_has_the_libraries_of_all_configs(project):
     assert len(libraries) == 3 and not [name for name in inside(wheel) if name.endswith((".cc", ".inc"))]
 
 
-def manifest_of(project: Project) -> Any:
-    return json.loads((project.folder / "build/demo/manifest.json").read_text())
-
-
 DEVICE = """\
 namespace {
 __device__ int value = SCALE;  // nvcc makes names of these
@@ -202,6 +196,8 @@ def of_device_code(folder: Path, settings: str = "") -> Project:
     """A project that writes a source with device code."""
     definitions = DEFINITIONS.replace("part.cc.txt", "part.cu.txt").replace('"part.cc"', '"part.cu"')
     project = new_project(folder, settings, definitions.replace('Text("part.cu", ', 'Text("part.cu", INCLUDED + '))
+    for scales in ("[3, 5, 8]", "[3, 5]"):
+        project.replace("kernels/own.py", scales, "[5]")
     project.replace("kernels/own.py", "\n\ndef sources", "\nINCLUDED = '#include \"config.inc\"\\n'\n\n\ndef sources")
     project.write("kernels/part.cu.txt", PART + DEVICE)
     return project

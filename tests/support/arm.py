@@ -86,8 +86,8 @@ def can_build_on_arm() -> bool:
 
 
 def build_on_arm(folder: Path, *arguments: str) -> str:
-    """What ``scons`` prints in a project on that machine; GNU's cross compiler is its C compiler."""
-    command = [f"{ROOT}/python", "-m", "SCons", *arguments, f"HOST_COMPILER={CROSS}"]
+    """What ``scons`` prints in a project on that machine, where a cross compiler has to be its C compiler."""
+    command = [f"{ROOT}/python", "-m", "SCons", *arguments]
     given = {"PYTHONPATH": str(Path(__file__).resolve().parents[2] / "site_scons"), "PATH": os.environ["PATH"]}
     done = subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True, timeout=4 * TIMEOUT_S)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -191,14 +191,18 @@ def once_in(top: Path, name: str, make: Callable[[Path], None]) -> Path:
     return folder
 
 
+CROSS = "aarch64-linux-gnu-gcc"
+"""GNU's C compiler for the other family of CPUs."""
+
+
 def make_compiler(folder: Path) -> None:
-    """Write ``bin/cc``, if there is a C compiler, and make the folders of what is compiled once."""
-    real = shutil.which("cc")
-    (folder / "bin").mkdir()
-    (folder / "objects").mkdir()
-    (folder / "lowered").mkdir()
-    if real is not None:
-        make_remembering_compiler(real, folder / "objects", folder / "bin/cc")
+    """Write ``bin/cc`` and `CROSS`, if there are such compilers, and make the folders of what is compiled once."""
+    for name in ("bin", "lowered", "objects-cc", f"objects-{CROSS}"):
+        (folder / name).mkdir()
+    for name in ("cc", CROSS):
+        real = shutil.which(name)
+        if real is not None:
+            make_remembering_compiler(real, folder / f"objects-{name}", folder / "bin" / name)
 
 
 def make_remembering_compiler(real: str | Path, memory: Path, target: Path) -> None:
@@ -436,6 +440,11 @@ class Project:
             )
         assert done.returncode == 0, done.stdout
         return done.stdout
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """What the built package ``demo`` says of itself."""
+        return dict(json.loads((self.folder / "build/demo/manifest.json").read_text()))
 
     def value(self, kernel: str = "scale", shape: tuple[int, ...] = (1,)) -> float:
         """What a kernel of the built package ``demo`` makes out of ones."""
