@@ -36,10 +36,9 @@ def test_dry_run_makes_nothing_and_quiet_modes_print_little(cpu_project):
 
 
 def test_terminal_gets_one_live_line(cpu_project):
-    command = f"{sys.executable} -m SCons -Q"
-    run = subprocess.run(
-        ["script", "-qec", command, "/dev/null"], cwd=cpu_project.folder, capture_output=True, timeout=300
-    )
+    cpu_project.know_tools()
+    command = ["script", "-qec", f"{sys.executable} -m SCons -Q", "/dev/null"]
+    run = subprocess.run(command, cwd=cpu_project.folder, env=cpu_project.variables(), capture_output=True, timeout=300)
     output = run.stdout.decode()
     assert run.returncode == 0, output
     assert "\r\x1b[K" in output

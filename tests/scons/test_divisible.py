@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+from support.demand import Demand
 from support.project import Project
 
 TWICE = '''\
@@ -104,14 +105,12 @@ def test_checks_use_sizes_of_the_class(twice: Project) -> None:
 
 def test_on_demand_the_class_that_fits_is_compiled(twice: Project) -> None:
     program = """\
-import numpy as np, kernelwright as kw
 twice = kw.load("kernels/twice.py").twice
 for size in 32, 33:
-    print(int(np.from_dlpack(twice(np.ones(size, "float32")))[0]))
+    print(int(array(twice(np.ones(size, "float32")))[0]))
 print(twice.compile(dtype="float32").variants, twice.compile(dtype="float32", n_multiple_of=16).variants)
 """
-    printed = twice.python(program, env={"KERNELWRIGHT_CACHE_DIR": str(twice.folder / "cache")})
-    assert printed.splitlines() == [
+    assert Demand(twice).run(program).stdout.splitlines() == [
         *("16", "1"),
         "({'dtype': 'float32'},) ({'dtype': 'float32', 'n_multiple_of': 16},)",
     ]

@@ -110,13 +110,12 @@ def test_one_definition_does_not_change_what_is_built_of_another(tmp_path, alone
     )
 
 
-@pytest.mark.parametrize("first", ["a", "z"])
-def test_a_wrong_kernel_is_found_wrong_whatever_another_definition_does(tmp_path: Path, first: str) -> None:
+def test_a_wrong_kernel_is_found_wrong_whatever_another_definition_does(tmp_path: Path) -> None:
     project = make(tmp_path)
     project.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm"]\n')
     (project.folder / "kernels/m_innocent.py").unlink()
     project.write("kernels/m_wrong.py", KERNEL.format(name="wrong", reference="log"))
-    project.write(f"kernels/{first}_culprit.py", CULPRIT.format(name="culprit", reference="exp"))
+    project.write("kernels/a_culprit.py", CULPRIT.format(name="culprit", reference="exp"))
     run = project.scons("-k", "check", ok=False)
     assert "y differs from the reference" in run.output
     assert run.counts[2] == 1 and "CHECK ] wrong" in run.output

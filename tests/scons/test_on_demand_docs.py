@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from kernelwright.ondemand.options import Options
-from support.demand import READY
+from support.demand import READY, Demand
 from support.environments import install, linked, needed, run
 from support.forked import starter
 from support.pages import Block, agrees, blocks, commands
@@ -41,9 +41,11 @@ class Session(Project):
     What is typed at Python's prompt is one conversation until the next command.
     """
 
-    def __init__(self, folder: Path, factory: pytest.TempPathFactory) -> None:
+    def __init__(self, folder: Path, factory: pytest.TempPathFactory, **more: str) -> None:
         super().__init__(folder)
+        self._more = more  # variables of all that is run
         (folder / ".git").mkdir(exist_ok=True)
+        Demand(self, folder / ".cache/kernelwright")
         self._factory = factory
         self._typed: list[str] = []
         self.failed: list[str] = []
@@ -116,7 +118,7 @@ class Session(Project):
         """Status and output of a program that runs in a fork of a process with TVM."""
         known = {name: value for name, value in os.environ.items() if not name.startswith("KERNELWRIGHT_")}
         here = {"CUDA_VISIBLE_DEVICES": "", "PATH": f"{self.shared}/bin:{os.environ['PATH']}"}
-        environment = {**known, **here, **(variables or {})}
+        environment = {**known, **here, **self._more, **(variables or {})}
         done = starter("support.tvm_ready", *CALLING).run(
             READY + code, env=environment, path=[""], cwd=self.folder, merged=True
         )
@@ -159,15 +161,19 @@ LAST = ("kw.enable_cache()", "kw.disable_cache()", "kw.clear_cache()", "kernelwr
 """What leaves nothing for other lines to look at."""
 
 
-@pytest.mark.parametrize("page", ["coming-from-tilelang", "coming-from-tilus"])
-def test_each_line_of_the_tables_works(cpu_project, tmp_path_factory, page):
-    file = ROOT / f"docs/{page}.md"
-    lines, session = lines_of(file), Session(cpu_project.folder, tmp_path_factory)
+TABLES = [ROOT / f"docs/coming-from-{name}.md" for name in ("tilelang", "tilus")]
+
+
+def test_each_line_of_the_tables_works(cpu_project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """In one session: commands that both pages have are run once."""
+    found, session = [lines_of(page) for page in TABLES], Session(cpu_project.folder, tmp_path_factory)
+    lines = {kind: list(dict.fromkeys(line for of_page in found for line in of_page[kind])) for kind in KINDS}
     Options.of_environment(dict(line.split("=", 1) for line in lines["variables"]))
-    (before,) = (block.text for block in blocks(file))
     for late in (False, True):
-        expressions = [line for line in lines["expressions"] if (line in LAST) == late]
-        session.try_all(TRY.format(before=before, lines=expressions))
+        for page, of_page in zip(TABLES, found, strict=True):
+            (before,) = (block.text for block in blocks(page))
+            expressions = [line for line in of_page["expressions"] if (line in LAST) == late]
+            session.try_all(TRY.format(before=before, lines=expressions))
         for command in (line for line in lines["commands"] if (line in LAST) == late):
             session.command(command, "")
         if not late:

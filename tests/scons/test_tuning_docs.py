@@ -16,7 +16,8 @@ PAGE = ROOT / "docs/tuning.md"
 
 
 def test_the_session_works_as_it_is_printed(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    session = Session(tmp_path, tmp_path_factory)
+    policy = '{"rounds": 3, "confirm": 0, "batches": 8, "batch_us": 300}'
+    session = Session(tmp_path, tmp_path_factory, KERNELWRIGHT_TEST_TUNE=policy)
     for block in blocks(PAGE):
         if block.language != "json":
             # The tests of this repository keep the machine too busy for good times.

@@ -22,6 +22,7 @@ def reasons(project: Project, *arguments: str, **variables: str) -> dict[str, st
 
 
 def test_why_names_what_differs_for_each_kind_of_edit(project: Project) -> None:
+    (project.folder / "kernels/add_one.py").unlink()
     (project.folder / "helper.py").write_text("FACTOR = 2.0\n")
     text = (project.folder / "kernels/scale.py").read_text()
     (project.folder / "kernels/scale.py").write_text(f"from helper import FACTOR\n{text}")
