@@ -119,6 +119,7 @@ def elsewhere(factory: pytest.TempPathFactory) -> Project:
 
     def make(folder: Path) -> None:
         other = write(folder / place)
+        other.know_tools()
         person = {"USER": "nobody", "LOGNAME": "nobody", "HOME": str(folder), "TZ": "Asia/Tokyo", "LC_ALL": "C"}
         user = [] if why_no_other_user() else as_user(other_user()[0])
         before = os.umask(0o077)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.environments import NEEDED, environment, install, run
+from support.environments import install, linked, needed, run
 from support.pages import blocks
 from support.project import ROOT
 from support.wheels import built_wheel
@@ -24,9 +24,9 @@ print(kernels.get_local_kernel(Path("hub")) is package, package.manifest()["pack
 
 def test_the_recipe_makes_what_the_library_loads_and_calls(tmp_path: Path, tmp_path_factory) -> None:
     (recipe,) = [block.text for block in blocks(ROOT / "docs/engines.md") if block.language == "python"]
-    home = environment(tmp_path / "home")
+    home = linked(needed(tmp_path_factory), tmp_path / "home")
     try:
-        install(home, "kernels==0.17.*", *NEEDED)
+        install(home, "kernels==0.17.*")
     except AssertionError as error:
         pytest.skip(f"Hugging Face's kernels cannot be installed here: {str(error).splitlines()[-1]}")
     (home / "build").symlink_to(built_wheel(tmp_path_factory).folder / "build")

@@ -160,7 +160,7 @@ def test_an_installed_wheel_runs_with_its_dependencies_only(made, tmp_path, tmp_
     require_running(home, wheel_of(made), tmp_path / "nothing")
 
 
-@pytest.mark.parametrize("minor", [minor for minor in range(10, 14) if minor != sys.version_info.minor])
+@pytest.mark.parametrize("minor", [10, 13])
 def test_an_installed_wheel_runs_on_every_python(made, tmp_path, tmp_path_factory, minor):
     home = linked(needed(tmp_path_factory, minor), tmp_path / "home")
     require_running(home, wheel_of(made), tmp_path / "nothing")
