@@ -218,6 +218,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if options.languages:
         add_languages(options.folder / "languages", work, options, lambda at, words: run_scons(at, [*words, jobs]))
     sys.path.insert(0, str(ROOT / "kernels"))
+    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # TVM would import it, which takes seconds
     from make_cases import write_all
 
     print(f"{write_all(definitions, library, options.folder / 'cases')} cases")

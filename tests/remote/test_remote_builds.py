@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from kernelwright.define.remote_address import TOKEN
+from support.forked import starter
 from support.project import NO_TOOLS, SCONSTRUCT, SITE_SCONS, Project, new_project
 
 from remote.servers import READER, WRITER, Nginx, faulty, nginx, status
@@ -154,9 +153,9 @@ def test_a_target_is_taken_stage_by_stage(server: Nginx, tmp_path: Path) -> None
 
 def command(project: Project, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """``kernelwright cache`` in the project."""
-    words = [sys.executable, "-m", "kernelwright", "cache", *arguments]
-    variables = {**os.environ, "PYTHONPATH": str(SITE_SCONS), "PATH": f"{project.shared}/bin:{os.environ['PATH']}"}
-    return subprocess.run(words, cwd=project.folder, env=variables | (env or {}), capture_output=True, text=True)
+    program = "import sys; from kernelwright.cli import main; sys.exit(main(sys.argv[1:]))"
+    prepared, variables = starter("support.scons_start"), project.variables(env)
+    return prepared.run(program, "cache", *arguments, env=variables, path=[SITE_SCONS], cwd=project.folder)
 
 
 def test_pushing_and_pulling_by_hand(server: Nginx, tmp_path: Path) -> None:

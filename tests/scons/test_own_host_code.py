@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -163,7 +162,7 @@ def edited(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 def test_the_manifest_says_what_is_called_and_the_library_has_all_that_it_needs(built):
-    manifest = json.loads((built.folder / "build/demo/manifest.json").read_text())
+    manifest = built.manifest
     scale, halved = (manifest["kernels"][name] for name in ("scale", "halved"))
     assert (scale["frontend"], "opaque" in scale, halved["opaque"]) == ("cuda", False, True)
     (variant,) = scale["variants"]
@@ -308,7 +307,9 @@ def test_a_script_finds_the_headers_of_an_installed_package(edited):
 
 def test_another_folder_gives_the_same_objects(built, edited):
     edited.replace("kernels/csrc/packaged.cc", "it is not even", "it is odd")
-    shutil.rmtree(edited.folder / OBJECTS)
+    for path in (edited.folder / OBJECTS).glob("*.o"):
+        if "scale.cc" not in path.name:  # as packaged.cc it has no device code, and it takes longer
+            path.unlink()
     edited.scons("--cache-disable", OBJECTS)
     assert edited.files(OBJECTS) == built.files(OBJECTS)
 
