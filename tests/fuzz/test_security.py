@@ -215,12 +215,10 @@ def test_scons_never_unpickles_nor_uses_the_network_or_a_shell(tmp_path: Path) -
     path = {"PYTHONPATH": f"{poison}:{SITE_SCONS}"}
     first = project.scons("TARGETS=llvm", env=path)
     assert first.output.startswith("poisoned") and first.counts == (7, 0, 0)
-    second = project.scons("TARGETS=llvm", env=path)
-    assert second.counts == (0, 5, 0)
     project.replace("kernels/add_one.py", "1.0", "2.0")
-    third = project.scons("TARGETS=llvm", "-j2", env=path)
-    assert third.counts[0] > 0 and third.counts[2] == 0
-    require_no_traceback(third.output)
+    second = project.scons("TARGETS=llvm", "-j2", env=path)
+    assert second.counts[0] > 0 and second.counts[2] == 0
+    require_no_traceback(second.output)
     assert not (tmp_path / "sprung").exists()
 
 
