@@ -126,7 +126,6 @@ def test_no_machine_takes_what_a_definition_saw_elsewhere(machines: tuple[Path, 
     (top / "outside.txt").write_text("3")
     assert two.values("4") == [2, 4, 3, 5, 6]
     assert sorted(two.lowered) == sorted(LINES)
-    assert two.values("4") == [2, 4, 3, 5, 6]
 
 
 def test_what_is_the_same_is_shared_but_for_what_has_no_name_elsewhere(machines: tuple[Path, Machine, Machine]) -> None:
