@@ -208,7 +208,6 @@ class Faulty:
 
 
 def status(code: int) -> Callable[[BaseHTTPRequestHandler], bool]:
-    """An answer with a status and nothing else."""
 
     def answer(handler: BaseHTTPRequestHandler) -> bool:
         reply(handler, code, b"")

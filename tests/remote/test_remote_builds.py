@@ -62,7 +62,6 @@ interrupts the writing."""
 
 
 def sharing(folder: Path, address: str) -> Project:
-    """A checkout of the project, with a remote cache."""
     project = new_project(folder)
     settings = project.folder / "pyproject.toml"
     settings.write_text(settings.read_text() + f'remote_cache = "{address}"\n')

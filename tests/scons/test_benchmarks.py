@@ -25,7 +25,6 @@ def run_suite(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_small_run_has_a_row_for_all_that_is_measured_and_judges_nothing(tmp_path: Path) -> None:
-    """It takes long: a benchmark runs once, with its peers."""
     more = ("--work", str(tmp_path / "work"), "--results", str(tmp_path / "results"))
     done = run_suite("--small", "--only", "null_build", *more)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -14,7 +14,6 @@ FRONT_END = TEXT[TEXT.index("## A front end") : TEXT.index("### A front end as a
 
 
 def blocks(section: str, language: str) -> list[str]:
-    """The blocks of a section in a language, in order."""
     return re.findall(rf"```{language}\n(.*?)```", section, re.S)
 
 

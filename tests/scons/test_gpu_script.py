@@ -57,7 +57,6 @@ def child(*words: str | Path, ok: bool | None = True, **more: str) -> str:
 
 
 def make_wheel(folder: Path, name: str, file: str) -> None:
-    """A wheel with one file."""
     folder.mkdir(exist_ok=True)
     info = f"{name}-1.0.dist-info"
     with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:

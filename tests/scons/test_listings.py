@@ -36,7 +36,6 @@ def project(tmp_path: Path) -> Project:
 
 
 def texts(project: Project) -> list[str]:
-    """The names of the texts that there are."""
     return sorted(Path(name).name for name in project.files(CUDA) if name.endswith((".sass", ".ptx")))
 
 
@@ -58,7 +57,6 @@ def fake_nvdisasm(project: Project, body: str) -> dict[str, str]:
 
 
 def wrapper_of_nvcc(project: Project) -> str:
-    """A script that runs nvcc, as a setting."""
     script = project.write("nvcc", f'#!/bin/sh\nexec {find_nvcc("", {})} "$@"\n')
     script.chmod(0o755)
     return f"NVCC={script}"

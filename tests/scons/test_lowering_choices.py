@@ -23,7 +23,6 @@ def project(project: Project) -> Project:
 
 
 def ir_of(project: Project, folder: str = SCALE_CUDA) -> dict[str, str]:
-    """The files with the IR, by name."""
     return {name.rpartition("/")[2]: content.decode() for name, content in project.files(f"{folder}/ir").items()}
 
 

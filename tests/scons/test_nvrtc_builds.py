@@ -45,7 +45,6 @@ def project(tmp_path: Path) -> Project:
 
 
 def headers(project: Project) -> list[str]:
-    """Names of what is in the folder of precompiled headers."""
     folder = project.folder / "build/.kernelwright/pch"
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 

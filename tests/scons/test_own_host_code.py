@@ -135,7 +135,6 @@ def new_project(folder: Path) -> Project:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A built project, which tests do not change."""
     project = new_project(tmp_path_factory.mktemp("own_host_code"))
     run = project.scons("-j2")
     assert run.labels == {

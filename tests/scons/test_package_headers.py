@@ -81,7 +81,6 @@ def write(file: Path, text: str) -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of installed packages."""
     site = tmp_path_factory.mktemp("headers") / "site-packages"
     record = "acme_headers/include/acme/factor.h,sha256=x,1\nacme_headers/csrc/packaged.cc,sha256=x,1\n"
     write(site / "acme_headers-1.0.dist-info/RECORD", record)

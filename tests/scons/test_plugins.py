@@ -28,7 +28,6 @@ def value(project: Project) -> str:
 
 
 def test_a_language_from_outside_is_built_and_what_it_consists_of_counts(tmp_path: Path) -> None:
-    """It takes as long as six builds."""
     python, site = with_plugin(tmp_path)
     project = project_in(tmp_path)
     said = scons(python, project).stdout

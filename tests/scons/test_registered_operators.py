@@ -158,7 +158,6 @@ def summed():
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A built project, which tests do not change."""
     project = Project.of(tmp_path_factory.mktemp("registered"), SETTINGS, own=DEFINITIONS)
     project.write("kernels/operators.cpp", SOURCE)
     run = project.scons("-j2")

@@ -53,13 +53,11 @@ def value_of(project: Project, *kernels: str) -> list[int]:
 
 
 def libraries_in(project: Project) -> list[str]:
-    """The names of the libraries of sources in the package."""
     return sorted(path.name for path in (project.folder / "build/demo/_lib").glob("*.cc-*.so"))
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A built project, which tests do not change."""
     project = new_project(tmp_path_factory.mktemp("shared") / "project")
     labels = project.scons("-j2", "--cache-disable").labels
     assert (labels["OBJECT"], labels["SOURCES"], labels["LINK"]) == (1, 1, 3)

@@ -14,18 +14,10 @@ from pathlib import Path
 import pytest
 from kernelwright.core.errors import DefinitionError, Where
 from kernelwright.stages.torch_library import Registering
-from support.project import Project
+from support.project import SCONSTRUCT, Project
 from support.wheels import inside, metadata_of
 
 torch = pytest.importorskip("torch")
-
-SCONSTRUCT = """\
-from kernelwright.scons import generate
-env = Environment(tools=[generate])
-package = env.KernelPackage("demo", env.Glob("kernels/*.py"))
-env.Default(package)
-env.KernelWheel(package)
-"""
 
 SETTINGS = """\
 [project]
@@ -145,9 +137,8 @@ def raw(namespace: str, schema: str, declared: str = "", more: str = "") -> str:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A built project, which tests do not change."""
     project = Project.of(tmp_path_factory.mktemp("operators"), SETTINGS, own=DEFINITIONS)
-    project.write("SConstruct", SCONSTRUCT)
+    project.write("SConstruct", SCONSTRUCT + "env.KernelWheel(package)\n")
     project.write("kernels/bound.cpp", BOUND)
     project.write("kernels/stable.cu", STABLE)
     declared = "int aoti_torch_get_current_cuda_stream(int32_t, void**);"

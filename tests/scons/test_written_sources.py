@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.demand import Demand
-from support.project import Project
+from support.project import SCONSTRUCT, Project
 from support.wheels import inside
 
 SETTINGS = """\
@@ -20,14 +20,6 @@ dependencies = ["apache-tvm-ffi>=0.1.8"]
 targets = ["cuda"]
 archs = ["sm_80"]
 backends = ["tvm_ffi"]
-"""
-
-SCONSTRUCT = """\
-from kernelwright.scons import generate
-env = Environment(tools=[generate])
-package = env.KernelPackage("demo", env.Glob("kernels/*.py"))
-env.Default(package)
-env.KernelWheel(package)
 """
 
 NUMBERS = """\
@@ -88,7 +80,7 @@ print([demo.run.variant(scale=n)() for n in (3, 5, 8)], [demo.count.variant(scal
 
 def new_project(folder: Path, settings: str = "", definitions: str = DEFINITIONS) -> Project:
     project = Project.of(folder, SETTINGS + settings, own=definitions)
-    project.write("SConstruct", SCONSTRUCT)
+    project.write("SConstruct", SCONSTRUCT + "env.KernelWheel(package)\n")
     for name, text in (("numbers.cc", NUMBERS), ("value.h", "#define VALUE 10\n"), ("part.cc.txt", PART)):
         project.write(f"kernels/{name}", text)
     return project
@@ -96,7 +88,6 @@ def new_project(folder: Path, settings: str = "", definitions: str = DEFINITIONS
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A built project, which tests do not change."""
     project = new_project(tmp_path_factory.mktemp("written") / "project")
     labels = project.scons("-j2", "--cache-disable").labels
     # Headers for each of three scales, and a part for odd and for even ones.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.forked import starter
-from support.project import CALLING, SITE_SCONS, Project
+from support.project import CALLING, Project
 from support.wheels import build_environment, kernelwright, pip
 
 PYTEST = """
@@ -24,16 +24,8 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider"]))
 """
 
 
-def init(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kernelwright", "init", *arguments]
-    variables = os.environ | {"PYTHONPATH": str(SITE_SCONS)}
-    return subprocess.run(
-        command, cwd=folder, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
-    )
-
-
 def test_a_new_project_is_checked_installed_and_tested(tmp_path: Path) -> None:
-    done = init(tmp_path, "Acme-Kernels")
+    done = kernelwright("init", "Acme-Kernels", cwd=tmp_path)
     assert done.returncode == 0 and "Next:\ncd Acme-Kernels" in done.stdout
     project = Project(tmp_path / "Acme-Kernels")
     names = {str(path.relative_to(project.folder)) for path in project.folder.rglob("*") if path.is_file()}
@@ -55,7 +47,7 @@ def test_a_new_project_is_checked_installed_and_tested(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not list(distributions(name="build")), reason="the package build is not installed")
 def test_the_wheel_of_python_m_build_is_that_of_pip(tmp_path: Path) -> None:
-    assert init(tmp_path, "acme").returncode == 0
+    assert kernelwright("init", "acme", cwd=tmp_path).returncode == 0
     folder = tmp_path / "acme"
     identity = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"]):
@@ -95,7 +87,7 @@ def test_a_new_project_in_another_language_builds(tmp_path: Path, language: str)
     python = os.environ.get("KERNELWRIGHT_TILELANG_PYTHON", "")
     if not (python if language == "tilelang" else find_spec(LANGUAGE_NEEDS[language])):
         pytest.skip(f"{language} is not installed")
-    assert init(tmp_path, "--language", language, "elsewhere/acme").returncode == 0
+    assert kernelwright("init", "--language", language, "elsewhere/acme", cwd=tmp_path).returncode == 0
     settings = [f"TILELANG_PYTHON={python}"] if language == "tilelang" else []
     project = Project(tmp_path / "elsewhere/acme")
     assert project.scons("-j2", "ARCHS=sm_90a", *settings).labels["PACKAGE"] == 1
@@ -105,7 +97,7 @@ def test_a_new_project_in_another_language_builds(tmp_path: Path, language: str)
 
 
 def test_the_steps_of_the_release_workflow_do_what_they_say(tmp_path: Path) -> None:
-    assert init(tmp_path, "acme").returncode == 0
+    assert kernelwright("init", "acme", cwd=tmp_path).returncode == 0
     folder = tmp_path / "acme"
     text = (folder / ".github/workflows/release.yml").read_text()
     steps = [step for step in re.findall(r"^      - run: (.*)$", text, re.M) if "pip install" not in step]

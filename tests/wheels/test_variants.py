@@ -76,7 +76,6 @@ def project_in(folder: Path) -> Project:
 
 
 def wheels_of(project: Project) -> dict[str, Path]:
-    """The wheels by label."""
     found = {}
     for path in (project.folder / "dist").glob("*.whl"):
         match = re.fullmatch(r"demo_kernels-1\.2rc1-py3-none-manylinux_2_17_x86_64(?:-([\w.]+))?\.whl", path.name)
