@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from kernelwright import testing
+from kernelwright import frontends, testing
 from kernelwright.commands.init import FRONT_END, make_project
 from kernelwright.testing import (
     PROMISES,
@@ -93,6 +93,71 @@ def scale():
 """
 
 
+CUTEDSL = """\
+import cutlass
+from cutlass import cute
+from kernelwright import kernel
+from kernelwright.cutedsl import Program, Tensor
+from numbers_of import FACTOR
+
+@cute.kernel
+def device(x: cute.Tensor, y: cute.Tensor):
+    block, _, _ = cute.arch.block_idx()
+    y[block] = x[block] * cutlass.Float32(FACTOR)
+
+@cute.jit
+def host(x: cute.Tensor, y: cute.Tensor):
+    device(x, y).launch(grid=[cute.size(x), 1, 1], block=[1, 1, 1])
+
+@kernel(frontend="cutedsl", outputs=["y"])
+def scale():
+    row = Tensor("float32", "n")
+    return Program(host, x=row, y=row)
+"""
+
+TILELANG = """\
+from kernelwright import kernel
+from kernelwright.tilelang import Program, Size
+from numbers_of import FACTOR
+
+@kernel(frontend="tilelang", outputs=["y"])
+def scale():
+    return Program("tile/scale.py", "scale", n=Size("n"), factor=FACTOR)
+"""
+
+TILELANG_SOURCE = """\
+import tilelang
+import tilelang.language as T
+
+@tilelang.jit(out_idx=[-1])
+def scale(n, factor):
+    @T.prim_func
+    def main(x: T.Tensor((n,), "float32"), y: T.Tensor((n,), "float32")):
+        with T.Kernel(n, threads=32) as block:
+            y[block] = x[block] * factor
+    return main
+"""
+
+TORCH = """\
+from kernelwright import kernel
+from kernelwright.cuda import Operators
+from numbers_of import FACTOR
+
+@kernel(frontend="torch", sources=["scale.cpp"], flags=[f"-DFACTOR={FACTOR}"])
+def scale():
+    return Operators("demo_ops::scale")
+"""
+
+TORCH_SOURCE = """\
+#include <torch/csrc/stable/library.h>
+
+double scale(double x) { return x * FACTOR; }
+
+STABLE_TORCH_LIBRARY(demo_ops, m) { m.def("scale(float x) -> float"); }
+STABLE_TORCH_LIBRARY_IMPL(demo_ops, CompositeExplicitAutograd, m) { m.impl("scale", TORCH_BOX(&scale)); }
+"""
+
+
 def language(text: str, settings: str, returned: str, *mistakes: tuple[str, str, str], **more: str) -> Language:
     """A kernel with a helper that has a number, and with more files."""
     file, helper = "kernels/scale.py", "numbers_of.py"
@@ -108,12 +173,29 @@ def language(text: str, settings: str, returned: str, *mistakes: tuple[str, str,
     )
 
 
+TILELANG_PYTHON = os.environ.get("KERNELWRIGHT_TILELANG_PYTHON", "")
 TILEIRAS = os.environ.get("KERNELWRIGHT_TEST_CUTILE_PYTHON", "")
 OUTPUT = ('outputs=["y"]', 'outputs=["z"]', "outputs names 'z'")
 LANGUAGES = {
     "tir": language(TIR, CPU, "return te.", OUTPUT, ("x[i] * FACTOR", "x[i] * missing", "name 'missing'")),
     "cuda": language(CUDA_CPP, CUDA, "return Source(", OUTPUT, ("block=1", "block=0", "block"), **CUDA_SOURCES),
     "triton": language(TRITON, CUDA, "return Program(", OUTPUT, ("* FACTOR)", "* missing)", "missing")),
+    "cutedsl": language(CUTEDSL, CUDA, "return Program(", OUTPUT, ("Float32(FACTOR)", "Float32(missing)", "missing")),
+    "tilelang": language(
+        TILELANG,
+        f'{CUDA}\ntilelang_python = "{TILELANG_PYTHON}"',
+        "return Program(",
+        OUTPUT,
+        ('"scale", n', '"other", n', "other"),
+        **{"kernels/tile/scale.py": TILELANG_SOURCE},
+    ),
+    "torch": language(
+        TORCH,
+        CUDA,
+        "return Operators(",
+        ("demo_ops::scale", "demo_ops::missing", "demo_ops::missing"),
+        **{"kernels/scale.cpp": TORCH_SOURCE},
+    ),
     "cutile": language(
         CUTILE,
         f'{CUDA}\nplugin_pythons = ["cutile={TILEIRAS}"]',
@@ -126,7 +208,7 @@ LANGUAGES = {
 
 
 def scons_of_torch(self: testing.Project, *arguments: str, fails: bool = False) -> str:
-    """A run of scons as a fork, with PyTorch and Triton; plug-ins are started as by a user, see below."""
+    """A run of scons as a fork, with PyTorch and Triton."""
     project = Project(self.folder)
     project.imported = ("support.torch_ready", *Project.imported)
     return project.scons("-Q", *arguments, ok=not fails).output
@@ -137,24 +219,38 @@ def forked_scons(self: testing.Project, *arguments: str, fails: bool = False) ->
     return Project(self.folder).scons("-Q", *arguments, ok=not fails).output
 
 
+FORKED = {"tir": forked_scons, "cuda": forked_scons, "triton": scons_of_torch, "torch": forked_scons}
+"""Language -> how scons is run; workers of the others start in environments of their own."""
+
+MISSING = {
+    "triton": "" if find_spec("triton") else "Triton is not installed: pip install 'kernelwright[triton]'",
+    "cutedsl": "" if find_spec("cutlass") else "CuTe DSL is not installed: pip install 'kernelwright[cutedsl]'",
+    "torch": "" if find_spec("torch") else "PyTorch is not installed",
+    "tilelang": "" if TILELANG_PYTHON else "KERNELWRIGHT_TILELANG_PYTHON names no environment with TileLang",
+    "cutile": ""
+    if TILEIRAS and find_spec("kernelwright_cutile")
+    else "KERNELWRIGHT_TEST_CUTILE_PYTHON names no environment with tileiras, or plugins/cutile is not installed",
+}
+"""Language -> why it cannot be built here; empty: it can."""
+
+
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 @pytest.mark.parametrize("name", LANGUAGES)
 def test_a_language_keeps_what_all_promise(
     name: str, promise: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if name == "triton" and not find_spec("triton"):
-        pytest.skip("Triton is not installed: pip install 'kernelwright[triton]'")
-    if name == "cutile" and not (TILEIRAS and find_spec("kernelwright_cutile")):
-        pytest.skip(
-            "KERNELWRIGHT_TEST_CUTILE_PYTHON names no environment with tileiras, or plugins/cutile is not installed"
-        )
+    if MISSING.get(name):
+        pytest.skip(MISSING[name])
     assert callable(promise)
     # In a fork, LLVM remembers what it has made: whether it makes the same again takes a real start.
-    if name != "tir" or promise not in PROMISES[:2]:
-        monkeypatch.setattr(testing.Project, "scons", scons_of_torch if name == "triton" else forked_scons)
-        if name != "cutile":  # whose workers start in an environment of their own
-            monkeypatch.setattr(testing, "TIME_LIMIT_S", 10)
+    if name in FORKED and (name != "tir" or promise not in PROMISES[:2]):
+        monkeypatch.setattr(testing.Project, "scons", FORKED[name])
+        monkeypatch.setattr(testing, "TIME_LIMIT_S", 10)
     promise(LANGUAGES[name], tmp_path)
+
+
+def test_every_language_of_ours_is_among_them() -> None:
+    assert {*frontends.names()} <= {*LANGUAGES}
 
 
 def test_a_plug_in_keeps_them_in_its_own_environment(tmp_path: Path) -> None:

@@ -55,7 +55,6 @@ from kernelwright.stages import (
     commands,
     context,
     discover,
-    ext,
     launcher,
     link,
     package,
@@ -512,7 +511,7 @@ def test_without_a_gpu_a_check_depends_on_the_interpreter_and_not_on_the_library
         (cc, "types.h", {"CC"}),
         (launcher, "dispatch.h", {"LAUNCHER", "LINK", "PACKAGE"}),
         (link, "exports.map", {"LINK"}),
-        (ext, "kernel.pxi", {"EXT"}),
+        (backends, "kernel.pxi", {"WRAP of a backend", "EXT"}),
         (package, "loader.py", {"PACKAGE"}),
     ],
 )
