@@ -40,7 +40,7 @@ LONGEST = (
     *("scons/test_partial.py", "scons/test_nvrtc_builds.py", "wheels/test_wheel.py", "contracts/test_library.py"),
     *("unit/test_cython.py", "scons/test_build_file.py", "emulated/test_emulated_kernels.py"),
     *("wheels/test_own_wheel.py", "wheels/test_split.py", "drills/test_killed_builds.py", "scons/test_benchmarks.py"),
-    *("scons/test_isolation.py", "unit/test_launches.py"),
+    *("scons/test_isolation.py", "contracts/test_promises.py", "emulated/test_examples.py"),
 )
 """The files that take longest; they come first, so that at the end no process is alone with a long one."""
 
