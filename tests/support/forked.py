@@ -35,14 +35,15 @@ class Starter:
         modules: what it imports. Without ``torch`` among them, which tvm-ffi imports where it is installed, PyTorch is
             left to the programs.
         library_path: its ``LD_LIBRARY_PATH``.
+        python: its interpreter.
     """
 
-    def __init__(self, modules: Sequence[str], library_path: str = "") -> None:
+    def __init__(self, modules: Sequence[str], library_path: str = "", python: str = sys.executable) -> None:
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "LD_LIBRARY_PATH": library_path}
         environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])
         environment["PYTHONHASHSEED"] = "0"  # as workers have it
         answers, answer = os.pipe()
-        command = [sys.executable, "-c", "from support import forked; forked.serve()", str(answer), *modules]
+        command = [python, "-c", "from support import forked; forked.serve()", str(answer), *modules]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, pass_fds=[answer])
         os.close(answer)
         self._answers = os.fdopen(answers, encoding="utf-8")
@@ -88,9 +89,9 @@ class Starter:
 
 
 @cache
-def starter(*modules: str, library_path: str = "") -> Starter:
+def starter(*modules: str, library_path: str = "", python: str = sys.executable) -> Starter:
     """The only one of this kind; it ends with the process of the tests."""
-    return Starter(modules, library_path)
+    return Starter(modules, library_path, python)
 
 
 def serve() -> NoReturn:
