@@ -1,0 +1,62 @@
+"""The plug-in of ``examples/gluon``: what every language promises, and its launch."""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+
+import pytest
+from kernelwright.testing import PROMISES, Edit, Language
+from support.environments import environment, site_of
+from support.plugin import distribute
+from support.project import ROOT, SITE_SCONS, Project
+from support.standin_calls import call, make_standin, started
+
+pytest.importorskip("triton")
+
+README = (ROOT / "examples/gluon/README.md").read_text().partition("```python\n")[2].partition("```")[0]
+DEFINITION = README.replace("from triton.exp", "from numbers_of import FACTOR\nfrom triton.exp", 1)
+DEFINITION = DEFINITION.replace("BLOCK: gl", "FACTOR: gl.constexpr, BLOCK: gl").replace("* 2.0", "* FACTOR")
+DEFINITION = DEFINITION.replace("BLOCK=256", "FACTOR=FACTOR, BLOCK=256")
+FILE = "kernels/double.py"
+
+
+@pytest.fixture(scope="module")
+def language(tmp_path_factory: pytest.TempPathFactory) -> Language:
+    """The kernel of the README with a helper, in an environment that has the plug-in."""
+    home = environment(tmp_path_factory.mktemp("gluon") / "env")
+    site = site_of(home)
+    (site / "tests.pth").write_text(f"{SITE_SCONS}\n{sysconfig.get_path('purelib')}\n{ROOT}/examples/gluon\n")
+    distribute(site, "acme_gluon", {}, "[kernelwright.frontends]\ngluon = acme_gluon.front_end:FRONT_END\n")
+    return Language(
+        files={FILE: DEFINITION, "numbers_of.py": "FACTOR = 2.0\n"},
+        settings='targets = ["cuda"]\narchs = ["sm_80", "sm_90a", "compute_90"]',
+        definition=FILE,
+        returned="return Program(",
+        comment=Edit(FILE, "from kernelwright", "# a comment\nfrom kernelwright"),
+        helper=Edit("numbers_of.py", "2.0", "3.0"),
+        mistakes=[
+            (Edit(FILE, "* FACTOR,", "* missing,"), "missing is not defined"),
+            (Edit(FILE, "x=row, y=row", "y=row, x=row"), "the same names in the same order"),
+            (Edit(FILE, 'outputs=["y"]', 'outputs=["z"]'), "outputs names 'z'"),
+        ],
+        python=str(home / "bin/python"),
+        variables={"PYTHONPATH": ""},
+    )
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+def test_gluon_keeps_what_all_languages_promise(language: Language, promise: object, tmp_path: Path) -> None:
+    assert callable(promise)
+    promise(language, tmp_path)
+
+
+def test_a_kernel_in_gluon_is_launched_with_what_the_definition_says(language: Language, tmp_path: Path) -> None:
+    made = language.project(tmp_path)
+    made.scons()
+    project = Project(tmp_path)
+    make_standin(project)
+    printed, log = call(project, "print(demo.double(on_cuda(1000), on_cuda(1000)))", parameters="ppipp")
+    grid, shared, parameters = started(log)
+    assert (printed, grid, shared) == ("None", (4, 1, 1), 0), log
+    assert "block 128 1 1" in "".join(log) and parameters[2] == "1000", log
