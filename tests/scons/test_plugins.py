@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -97,6 +98,48 @@ def test_a_plug_in_that_cannot_be_used_is_an_error_at_the_kernel_and_disturbs_no
         shutil.rmtree(info)
     said = scons(python, project).stdout
     assert "frontend is 'acme'" in said and "or install what has another" in said
+
+
+SLOW = "import time; time.sleep(10**6)"
+ENDS: list[tuple[tuple[str, str], list[str]]] = [
+    (("return super().lower", f"{SLOW}; return super().lower"), ["twice/default [lower]", "30 s", "worker_timeout"]),
+    (("from . import lowering", SLOW), ["twice", "30 s", "worker_timeout"]),
+    (("return super().lower", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"), ["twice/default [lower]"]),
+    (("from . import lowering", "import os; os._exit(3)"), ["twice"]),
+]
+
+
+def test_a_plug_in_that_hangs_or_dies_ends_as_a_definition_does(tmp_path: Path) -> None:
+    python, site = with_plugin(tmp_path)
+    project = project_in(tmp_path)
+    for change, texts in ENDS:
+        put(site, *change)
+        done = scons(python, project, "-k", "WORKER_TIMEOUT=30")
+        assert done.returncode == 2 and "kernels/twice.py" in done.stdout and "remedy: " in done.stdout, done.stdout
+        assert all(text in done.stdout for text in texts), done.stdout
+    put(site)
+    assert not scons(python, project).returncode and value(project) == "[2.0, 2.0, 2.0]"
+
+
+WRITES = """\
+kernels = __import__("pathlib").Path({folder!r}) / "kernels"
+        (kernels / "beside.txt").write_text("1")
+        other = (kernels / "add_one.py").read_text()
+        (kernels / "add_one.py").write_text(other.replace("+ 1.0", "+ 2.0"))
+        return super().lower"""
+
+
+def test_what_a_plug_in_writes_into_the_sources_is_seen_by_the_next_build_as_any_edit_is(tmp_path: Path) -> None:
+    """So it is with what a definition writes. Nothing of it is stale, and nothing is built again and again."""
+    python, site = with_plugin(tmp_path)
+    project = project_in(tmp_path)
+    assert not scons(python, project).returncode
+    put(site, "return super().lower", WRITES.format(folder=str(project.folder)))
+    for lowered in (["twice"], ["add_one"], []):
+        done = scons(python, project)
+        assert re.findall(r"^\[ LOWER \] (\w+)", done.stdout, re.M) == lowered, done.stdout
+    code = "import numpy as np, demo\nprint(np.from_dlpack(demo.add_one(np.ones((1, 4), 'float32')))[0, 0])"
+    assert project.python(code) == "3.0\n"
 
 
 SESSION = """
