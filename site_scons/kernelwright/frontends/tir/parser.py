@@ -6,6 +6,7 @@ Python goes through all modules that are loaded, and makes a syntax tree of it a
 
 from __future__ import annotations
 
+import inspect
 import sys
 from functools import lru_cache
 from types import CodeType, FrameType
@@ -24,7 +25,12 @@ MOST = 256
 
 
 def make_parser_faster() -> None:
-    """Have the parser keep the sources and syntax trees of functions, and macros look for it in the frames alone."""
+    """Have the parser keep the sources and syntax trees of functions, and macros look for it in the frames alone.
+
+    It also asks Python for the module of its callers. For code without a file, Python goes through all modules each
+    time, and finds none.
+    """
+    getattr(inspect, "modulesbyfile", {}).update({"<string>": "", "<ast>": ""})
     Source.__init__ = _look_up_once
     Source.as_ast = lambda source: _copied(_tree(source.source))
     ScriptMacro._find_parser_def = _find_parser
