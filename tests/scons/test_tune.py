@@ -141,9 +141,9 @@ class Tuned:
         own = {"TMPDIR": str(self.temporary)}  # other tests must not wait for this one
         return {"KERNELWRIGHT_TEST_TUNE": json.dumps(SHORT | policy), "CUDA_VISIBLE_DEVICES": "", **own}
 
-    def tune(self, *arguments: str, ok: bool = True, **policy: Any) -> subprocess.CompletedProcess[str]:
+    def tune(self, *arguments: str, ok: bool = True, forks: int = 3, **policy: Any) -> subprocess.CompletedProcess[str]:
         code = COMMAND.format(arguments=["tune", *arguments])
-        return self.demand.run(code, env=self.variables(**policy), ok=ok, forks=5)
+        return self.demand.run(code, env=self.variables(**policy), ok=ok, forks=forks)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         command = ["-m", "kernelwright", "tune", *arguments]
@@ -226,7 +226,7 @@ def test_without_compile_on_demand_no_candidate_counts_as_one_that_failed(tuned:
 
 def test_candidates_that_fail_in_any_way_are_out_with_their_logs(tuned: Tuned) -> None:
     tuned.points("slow", "crashes", "fast", "wrong", "late", "raises", "hangs")
-    said = tuned.tune(limit_s=10)
+    said = tuned.tune(limit_s=10, forks=5)
     assert answers(tuned) == ["fast"] and "5 of 7 candidates are out, see build/tune/double/failed" in said.stdout
     logs = tuned.failed()
     words = {
@@ -276,7 +276,7 @@ def test_a_candidate_that_fails_beside_the_sizes_it_would_be_chosen_for_is_out(t
 
 def test_what_is_left_of_candidates_goes_with_them(tuned: Tuned) -> None:
     tuned.points("slow", "crashes", "raises")
-    tuned.tune()
+    tuned.tune(forks=5)
     assert tuned.failed().keys() == {"crashes", "raises"}
     tuned.project.replace("kernels/double.py", '{"crashes": 11}', "{}")
     tuned.tune()
