@@ -157,7 +157,7 @@ def modules(begin: str, names: str) -> set[str]:
 DECIDING_NOTHING = {
     *modules("", "__main__ build cli cuda cutedsl testing tilelang triton"),
     # Their results are in the options: who the tools are, and our version.
-    *(*modules("toolchain/", "miscompiles probe"), *modules("core/", "answers version")),
+    *(*modules("toolchain/", "miscompiles other_machine probe"), *modules("core/", "answers version")),
     *(*modules("core/", "located once pipeline shard status_line"), *modules("define/", "tables tuning")),
     *modules("processes/", "of_build"),
     # What is shipped is compared by its content, or its text is among the options of PACKAGE.
