@@ -186,8 +186,8 @@ LANGUAGES = {
         TILELANG,
         f'{CUDA}\ntilelang_python = "{TILELANG_PYTHON}"',
         "return Program(",
-        OUTPUT,
-        ('"scale", n', '"other", n', "other"),
+        ('outputs=["y"]', 'outputs=["z"]', "the outputs of scale are y, those of the definition z"),
+        ("factor=FACTOR", "factor=object()", "use numbers, texts"),
         **{"kernels/tile/scale.py": TILELANG_SOURCE},
     ),
     "torch": language(
