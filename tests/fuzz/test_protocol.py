@@ -298,7 +298,7 @@ RESULTS = {
     "discover": {"file": "k.py", "dependencies": {"k.py": "0"}, "kernels": []},
     "lower": {"files": ["a"], "schedule": "", "seconds": 1.5, "cpu_seconds": 1, "dependencies": {}, "untracked": []},
     "check": {"cases": 1, "worst_error": 0.0, "sizes": [{"n": 1}], "device": "cpu", "dependencies": {}},
-    "measure": {"us": [1.5, 2], "warm_us": [], "clock_mhz": 1980, "disturbed": 0.5},
+    "measure": {"us": [1.5, 2], "warm_us": [], "clock_mhz": 1980, "disturbed": 0.5, "moved": 8, "flops": 2.0},
     "cost": {"costs": [1.5, 2]},
     "devices": {"cuda": ["sm_80"]},
 }

@@ -22,6 +22,11 @@ ALLOWED = {
     "stages/torch_library.py _refused": "PyTorch tells what it refuses to register in words only",
     "runtime/cuda_core_device.py Cuda.call": "cuda.core tells the driver's error in its text only",
     "package/project.py _words": "it shows a library's text, with the table that was read; nothing hangs on it",
+    **dict.fromkeys(
+        [f"testing.py {name}" for name in ("a_wrong_call_names_the_kernel", "a_kernel_says_what_it_has")],
+        "it tests what callers are told",
+    ),
+    "testing.py strides_are_taken_or_refused": "it tests what callers are told",
     "ondemand/build.py _move_places": "what compilers printed names files in a folder that has moved since; shown only",
 }
 """Functions that look into the words of an error all the same -> the reason."""
