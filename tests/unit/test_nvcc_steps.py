@@ -158,6 +158,22 @@ def test_line_information_names_sources_as_seen_from_the_project(bench):
     assert b"build/kernel\0" in cubin and b"device.cu\0" in cubin and str(bench.project).encode() not in cubin
 
 
+def test_line_information_is_the_same_in_folders_of_any_name_and_for_headers_beside_the_project(tmp_path):
+    made = []
+    for name in ("plain", 'a "q" \u00e9'):
+        beside = tmp_path / name / "beside"
+        beside.mkdir(parents=True)
+        (beside / "f.cuh").write_text("__device__ float f(float v) { return v * v; }\n")
+        project = tmp_path / name / "project"
+        source = 'extern "C" __global__ void k(float *x) { x[0] = f(x[1]); }\n'
+        with real_nvcc(Parting, project, f'#include "../../../beside/f.cuh"\n{source}') as bench:
+            ptx = bench.stepwise("compute_80", "-lineinfo")[1]["compute_80.ptx"]
+            made.append((ptx, bench.stepwise("sm_80", "-lineinfo")[1]["sm_80.cubin"]))
+    assert made[0] == made[1]
+    named = re.findall(r'\.file\t\d+ "(.*)"', made[0][0].decode())
+    assert named == ["build/kernel/device.cu", "../beside/f.cuh"]
+
+
 def test_with_debug_information_the_code_is_the_same_and_the_file_as_well_in_another_run(bench):
     bench.stepwise("compute_80", "-G")
     _, files = bench.stepwise("sm_80", "-G")

@@ -181,17 +181,37 @@ def _name_sources(run: NvccRun) -> None:
 
     Those of CUDA are below ``cuda/``. What is compiled outside of the project is below nothing: it may be moved.
     """
-    names = {str(Path(run.nvcc.path).resolve().parents[1]): "cuda/", str(run.tools.project_root): ""}
+    root = str(run.tools.project_root)
+    names = {str(Path(run.nvcc.path).resolve().parents[1]): "cuda/", root: ""}
     if not run.job.folder.is_relative_to(run.tools.project_root):
         names[str(run.job.folder)] = ""
 
     def relative(match: re.Match[str]) -> str:
-        place = os.path.normpath(match[2])
+        written = _unescaped(match[2])
+        place = os.path.normpath(written)
         top = next((top for top in names if place.startswith(f"{top}/")), None)
-        return match[0] if top is None else f'{match[1]}"{names[top]}{place[len(top) + 1 :]}"'
+        if top is not None:
+            name = f"{names[top]}{place[len(top) + 1 :]}"
+        elif written.startswith(
+            (f"{root}/", f"{run.job.folder}/")
+        ):  # beside the project, which includes it by a relative path
+            name = os.path.relpath(place, root)
+        else:
+            return match[0]
+        return f'{match[1]}"{_escaped(name)}"'
 
     path = run.scratch / run.job.output
-    path.write_text(re.sub(r'^(\t\.file\t\d+ )"([^"\n]*)"', relative, path.read_text(), flags=re.M))
+    named = re.sub(r'^(\t\.file\t\d+ )"((?:[^"\\\n]|\\.)*)"', relative, path.read_text(), flags=re.M)
+    path.write_text(named)
+
+
+def _unescaped(text: str) -> str:
+    """A path as PTX has it: bytes that are no ASCII are octal numbers behind backslashes."""
+    return os.fsdecode(re.sub(rb"\\([0-7]{3})|\\(.)", lambda m: bytes([int(m[1], 8)]) if m[1] else m[2], text.encode()))
+
+
+def _escaped(path: str) -> str:
+    return "".join(chr(b) if 32 <= b < 127 and chr(b) not in '"\\' else f"\\{b:03o}" for b in os.fsencode(path))
 
 
 def _result(run: NvccRun, known: KnownSteps, kept: KeptHeaders, *, shipped: bool) -> ToolResult:
