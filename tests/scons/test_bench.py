@@ -71,6 +71,35 @@ def test_a_kernel_is_measured_beside_all_that_does_the_same(benched: Benched) ->
     assert "GFLOP/s" in table and "dtype=float32" in table
 
 
+TIMES = """
+from kernelwright import kernel
+from tvm import te
+
+
+@kernel(configs=[{"factor": 2}, {"factor": 3}], outputs=["y"])
+def times(factor: int):
+    n = te.var("n")
+    x = te.placeholder((n,), "float32", name="x")
+    return te.create_prim_func([x, te.compute((n,), lambda i: x[i] * float(factor), name="y")])
+
+
+@times.reference
+def _(x, factor):
+    return x * factor
+"""
+
+
+def test_a_package_is_measured_with_the_config_of_its_row_also_if_a_call_would_choose_another(benched: Benched) -> None:
+    benched.project.write("kernels/times.py", TIMES)
+    benched.project.scons()
+    benched.bench("times", "--sizes", "n=16", "--against", "build/demo", "--json", "times.json")
+    rows = json.loads((benched.project.folder / "times.json").read_text())["rows"]
+    assert [row["config"]["factor"] for row in rows if row["what"] == "demo"] == [2, 3]
+    benched.project.replace("kernels/times.py", '{"factor": 3}', '{"factor": 4}')
+    said = benched.bench("times", "--sizes", "n=16", "--against", "build/demo", ok=False)[1]
+    assert "the package has no such variant" in said and "factor=4" in said
+
+
 def test_what_has_become_slower_is_found(benched: Benched) -> None:
     benched.without_space()
     folder = benched.project.folder
@@ -102,6 +131,8 @@ def test_mistakes_of_a_bench_are_told_with_what_to_do(benched: Benched, tmp_path
     assert "GB are free" in said and "name smaller sizes: --sizes" in said
     said = error("double", "--sizes", "n=16", "--beside", "numpy:nothing")
     assert "numpy:nothing cannot be imported" in said and "MODULE:FUNCTION" in said
+    assert ":f cannot be imported" in error("double", "--sizes", "n=16", "--beside", ":f")
+    assert "json has no from_dlpack" in error("double", "--sizes", "n=16", "--beside", "json:dumps")
     said = error("double", "--sizes", "n=16", "--against", "nothing")
     assert "is no package, no wheel, and no revision of git" in said
     benched.bench("scale", "--sizes", "n=16", "--json", "scale.json")

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar
@@ -120,6 +121,22 @@ class CpuClock:
     def clock_mhz(self) -> int:
         """The clock of the device now; 0: unknown."""
         return 0
+
+
+class ReferenceClock(CpuClock):
+    """Times a reference, which a definition may only run as one.
+
+    Arguments:
+        within: calls a function as a reference, which takes time: so each batch is one such call.
+    """
+
+    def __init__(self, within: Callable[[Callable[[], float]], float]) -> None:
+        super().__init__()
+        self._within = within
+
+    def seconds(self, call: Call, calls: int) -> float:
+        """See :meth:`CpuClock.seconds`."""
+        return self._within(partial(super().seconds, call, calls))
 
 
 class _Cpu:

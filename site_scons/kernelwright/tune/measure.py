@@ -56,6 +56,10 @@ LEAST_BATCHES = 3
 """Batches that a turn has even if they take longer than that: of calls that take long, one is as good as many."""
 
 
+FUNCTIONS = "write --beside MODULE:FUNCTION, such as numpy:tanh or torch:tanh"
+"""What to do about a function that cannot be measured beside a kernel."""
+
+
 class Turn:
     """A variant that is ready to be timed.
 
@@ -180,13 +184,14 @@ class Bench:
 
     def _prepared_other(self, request: MeasureRequest, check: Check, has_reference: bool) -> Turn:
         """The reference, or a function of a library of arrays, with the inputs that variants get."""
-        from .clocks import CpuClock
+        from .clocks import ReferenceClock
 
         inputs = self._inputs_of(request, check)
         if request.beside == REFERENCE:
             if not has_reference:
                 raise CheckError("the kernel has no reference", remedy=f"add one with @{request.kernel}.reference")
-            turn = Turn(CpuClock(), lambda: check.expected(inputs), [])
+            self._expected_of(check, inputs)  # it says what is wrong with a reference
+            turn = Turn(ReferenceClock(check.in_reference), check.referenced(inputs), [])
         else:
             function, converted = _imported(request.beside)
             values: list[Any] = []
@@ -212,6 +217,8 @@ class Bench:
                 placed[argument.name] = Placed(self._clock, value, argument)
                 value = placed[argument.name].tensor
             values.append(value)
+        if request.beside:
+            function = _of_config(function, check.callers_config, values)
         self._first(function, values, request)
         got = {name: array.values for name, array in placed.items()}
         if has_reference:
@@ -286,16 +293,33 @@ def _of_package(request: MeasureRequest) -> Any:
         sys.path.remove(str(folder.parent))
 
 
+def _of_config(kernel: Any, config: Mapping[str, Any], values: list[Any]) -> Any:
+    """A kernel of a package, or its variant of a config, where a call with these arguments would run another one."""
+    try:
+        chosen = kernel.choice(*values).config
+    except Exception:  # they fit several variants, or none
+        chosen = {}
+    if chosen.items() >= config.items() or not kernel.variants[0].keys() >= config.keys():
+        return kernel
+    try:
+        return kernel.variant(**config)
+    except KeyError as error:
+        raise CheckError(f"the package has no such variant: {error}", remedy="name a package that has it") from error
+
+
 def _imported(name: str) -> tuple[Any, Callable[[Any], Any]]:
     """A function such as ``torch:softmax``, and what makes its library's arrays of others without a copy."""
     module, _, function = name.partition(":")
     try:
         found = functools.reduce(getattr, function.split("."), importlib.import_module(module))
-        library = sys.modules[module.partition(".")[0]]
-        return found, getattr(library, "from_dlpack", None) or library.dlpack.from_dlpack
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # the module may raise errors of any type
         message = f"{name} cannot be imported: {error}"
-        raise CheckError(message, remedy="write --beside MODULE:FUNCTION, such as numpy:tanh or torch:tanh") from error
+        raise CheckError(message, remedy=FUNCTIONS) from error
+    library = sys.modules[module.partition(".")[0]]
+    converted = getattr(library, "from_dlpack", None) or getattr(getattr(library, "dlpack", None), "from_dlpack", None)
+    if converted is None:
+        raise CheckError(f"{name} is of no library of arrays: {library.__name__} has no from_dlpack", remedy=FUNCTIONS)
+    return found, converted
 
 
 class MeasuringServer(Server):

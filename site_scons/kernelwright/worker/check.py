@@ -15,6 +15,7 @@ from ..core.errors import CheckError, DefinitionError, UnimplementedError, Where
 from ..core.signature import Argument
 from ..define.configs import Variant
 from ..define.kernel import Kernel
+from ..define.space import callers_part
 from ..processes.protocol import INTERPRETED, CheckRequest, CheckResult
 from ..runtime.arch import suitable
 from .check_inputs import Array, Call, Drawing, Values, accepted, line_of
@@ -160,14 +161,29 @@ class Check:
         remedy = error.remedy or (advice + never if 0 in sizes.values() else None)
         return type(error)(f"{error.message} (at {_listed(sizes, inputs)})", error.where, remedy, error.detail)
 
+    @property
+    def callers_config(self) -> dict[str, Any]:
+        """What callers see of the variant's config."""
+        return callers_part(self._kernel.choices, self._variant.config)
+
+    def in_reference(self, function: Callable[[], Any]) -> Any:
+        """What a function returns that calls the reference."""
+        return self._call("reference", function)
+
+    def referenced(self, inputs: Values) -> Callable[[], Any]:
+        """A call of the reference, which has to be there, with copies of the inputs: it may write into its own."""
+        reference = self._kernel.reference_function
+        assert reference is not None
+        copies = [value.copy() if isinstance(value, np.ndarray) else value for value in inputs.values()]
+        keywords = accepted(reference, self._variant.config, skip=len(copies))
+        return lambda: reference(*copies, **keywords)
+
     def expected(self, inputs: Values) -> Values:
         """The reference's arrays by argument name."""
         reference = self._kernel.reference_function
-        copies = [value.copy() if isinstance(value, np.ndarray) else value for value in inputs.values()]
         if reference is None:
             return {}
-        keywords = accepted(reference, self._variant.config, skip=len(copies))
-        result = self._call("reference", lambda: reference(*copies, **keywords))
+        result = self.in_reference(self.referenced(inputs))
         tensors = {argument.name for argument in self.drawing.tensors}
         if isinstance(result, Mapping):
             if not set(self._outputs) <= set(result) <= tensors:
