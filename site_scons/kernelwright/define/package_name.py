@@ -21,12 +21,12 @@ click cloudpickle colorama cupy_backends cupyx cv2 cycler dask datasets dateutil
 distutils django docutils einops executing fastapi filelock flash_attn flask flax fsspec functorch gmpy2 google
 greenlet grpc h11 httpcore httpx huggingface_hub hypothesis idna ipykernel isympy jinja2 joblib jupyter keras
 kiwisolver lightning llvmlite markupsafe matplotlib mpmath msgpack multipart mypy mypy_extensions nanobind networkx
-ninja numba numexpr nvidia onnx onnxruntime opt_einsum optax orbax orjson pandas pathspec peft platformdirs pluggy
-polars prometheus_client psutil py pyarrow pybind11 pycparser pycuda pydantic pydantic_core pygments pynvml pyparsing
-pytest pytz regex requests rich ruff safetensors scikit_build_core scipy seaborn sentencepiece six skimage sklearn
-sniffio sortedcontainers sphinx sqlalchemy starlette sympy tensorboard tensorflow timm tokenizers torchaudio torchgen
-torchvision tornado tqdm traitlets transformer_engine transformers typeguard typer typing_extensions urllib3 uvicorn
-vllm wandb werkzeug wrapt xformers yaml zipp zmq zstandard
+ninja numba numexpr nvidia onnx onnxruntime opentelemetry opt_einsum optax orbax orjson pandas pathspec peft
+platformdirs pluggy polars prometheus_client psutil py pyarrow pybind11 pycparser pycuda pydantic pydantic_core
+pygments pynvml pyparsing pytest pytz regex requests rich ruff safetensors scikit_build_core scipy seaborn
+sentencepiece six skimage sklearn sniffio sortedcontainers sphinx sqlalchemy starlette sympy tensorboard tensorflow
+timm tokenizers torchaudio torchgen torchvision tornado tqdm traitlets transformer_engine transformers typeguard typer
+typing_extensions urllib3 uvicorn vllm wandb werkzeug wrapt xformers yaml zipp zmq zstandard
 """
 _OF_OTHER_PYTHONS = """
 aifc annotationlib asynchat asyncore audioop cgi cgitb chunk compression crypt imghdr imp lib2to3 mailcap msilib nis
