@@ -110,14 +110,9 @@ class Machine:
         return re.findall(r"^\[ LOWER \] (\w+)/", self.output, re.M)
 
 
-@pytest.fixture(scope="module")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Machine, Machine]:
+def test_machines_share_what_a_definition_saw_alike_and_nothing_else(tmp_path_factory: pytest.TempPathFactory) -> None:
     top, wheel = tmp_path_factory.mktemp("machines"), own_wheel(tmp_path_factory)
-    return top, Machine(top, "one", wheel), Machine(top, "two", wheel)
-
-
-def test_no_machine_takes_what_a_definition_saw_elsewhere(machines: tuple[Path, Machine, Machine]) -> None:
-    top, one, two = machines
+    one, two = Machine(top, "one", wheel), Machine(top, "two", wheel)
     one.install(1)
     two.install(2)
     two.set_outside(5, 6)
@@ -126,16 +121,10 @@ def test_no_machine_takes_what_a_definition_saw_elsewhere(machines: tuple[Path, 
     (top / "outside.txt").write_text("3")
     assert two.values("4") == [2, 4, 3, 5, 6]
     assert sorted(two.lowered) == sorted(LINES)
-
-
-def test_what_is_the_same_is_shared_but_for_what_has_no_name_elsewhere(machines: tuple[Path, Machine, Machine]) -> None:
-    top, one, two = machines
-    two.install(5)
-    two.set_outside(7, 8)
-    assert two.values("6") == [5, 6, 3, 7, 8]
-    one.install(5)
-    one.set_outside(7, 8)
-    assert one.values("6") == [5, 6, 3, 7, 8]
+    # What is the same is shared, but for what has no name elsewhere.
+    one.install(2)
+    one.set_outside(5, 6)
+    assert one.values("4") == [2, 4, 3, 5, 6]
     assert one.lowered == ["of_file"]
     objects = [decompressed(path.read_bytes()) for path in (top / "remote").rglob("*/*/*") if path.is_file()]
     assert any(b"../common/tiles.py" in text for text in objects)
