@@ -198,13 +198,8 @@ def test_a_kernel_that_the_file_names_and_that_is_not_built_is_told(cpu_project:
     ("text", "said"),
     [
         (None, "the setting configs names configs.json, which does not exist"),
-        ("{", "configs.json is damaged: "),
         ('{"schema": 1, "kernels": {"scale": []}}', "configs.json lists no config of 'scale'"),
         (text_of({"scale": [{"dtype": "float32", "m": 1}]}), "config key 'm' is not a parameter of the definition"),
-        (
-            text_of({"add_one": [{"a": 1.5}, {"a": "1_5"}]}),
-            "two of the configs in configs.json would have names like a-1",
-        ),
         (text_of({"add_one": [{"a": "B"}, {"a": "b"}]}), "two of the configs in configs.json would have names like a-"),
     ],
 )
