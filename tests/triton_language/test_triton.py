@@ -158,48 +158,36 @@ class Data:
         self.dtype, self.data_ptr = dtype, lambda: at
 """
 
-CALLED_BY_BOTH = [
-    (
-        "from kernels.add import add_kernel\nfloats = [Data('fp32', at) for at in (0x108, 0x204, 0x30c)]\n"
-        "add_kernel[(4,)](*floats, 1000, BLOCK=256)",
-        "demo.add(*[on_cuda(1000, data=at) for at in (0x108, 0x204, 0x30c)])",
-        "pppipp",
-    ),
-    (
-        "from kernels.softmax import softmax_kernel\nsoftmax_kernel[(3,)](*[Data('fp32', 0x104)] * 2, 500, BLOCK=512)",
-        "demo.softmax(*[on_cuda(3, 500, data=0x104)] * 2)",
-        "ppipp",
-    ),
-    (
-        "from kernels.gemm import gemm_kernel\nhalves = [Data('fp16', at) for at in (0x100, 0x200, 0x300)]\n"
-        "gemm_kernel[(2, 2)](*halves, 70, 160, 32, M=64, N=128, K=32, num_warps=4)",
-        "demo.gemm(*[on_cuda(*shape, dtype=half, data=at) for shape, at in "
-        "(((70, 32), 0x100), ((32, 160), 0x200), ((70, 160), 0x300))])",
-        "pppiiipp",
-    ),
-]
+THEIRS = """
+from kernels.gemm import gemm_kernel
+halves = [Data('fp16', at) for at in (0x100, 0x200, 0x300)]
+gemm_kernel[(2, 2)](*halves, 70, 160, 32, M=64, N=128, K=32, num_warps=4)
+"""
+OURS = """
+places = ((70, 32), 0x100), ((32, 160), 0x200), ((70, 160), 0x300)
+demo.gemm(*[on_cuda(*shape, dtype=half, data=at) for shape, at in places])
+"""
 
 
-@pytest.mark.parametrize(("theirs", "ours", "parameters"), CALLED_BY_BOTH, ids=["add", "softmax", "gemm"])
-def test_the_driver_is_asked_for_what_tritons_own_launcher_asks_it_for(built, theirs, ours, parameters):
+def test_the_driver_is_asked_for_what_tritons_own_launcher_asks_it_for(built):
     """Name, arch, grid, block, stream, attributes and parameters; Triton specialises for the call.
 
     One launch serves all archs of this package, so its shared memory is what the code of one of them needs at most.
     """
     driver = dict.fromkeys(("LD_LIBRARY_PATH", "TRITON_LIBCUDA_PATH"), str(driver_folder()))
-    given = {"STANDIN_CAPABILITY": "80", "STANDIN_PARAMETERS": parameters, "STANDIN_SHARED": "166912"}
+    given = {"STANDIN_CAPABILITY": "80", "STANDIN_PARAMETERS": "pppiiipp", "STANDIN_SHARED": "166912"}
     places = {"PYTHONPATH": f"{built.folder}:{SITE_SCONS}", "TRITON_CACHE_DIR": str(built.folder / "triton-cache")}
     log = built.folder / "their_log"
     log.unlink(missing_ok=True)
-    built.python(LAUNCHED_BY_TRITON + theirs, env={**driver, **given, **places, "STANDIN_LOG": str(log)})
-    _, own = call(built, ours, capability=80, shared=166912, parameters=parameters)
+    built.python(LAUNCHED_BY_TRITON + THEIRS, env={**driver, **given, **places, "STANDIN_LOG": str(log)})
+    _, own = call(built, OURS, capability=80, shared=166912, parameters="pppiiipp")
     lines = [[line for line in each if line.startswith("launch ")] for each in (log.read_text().splitlines(), own)]
     expected, found = (re.sub(r"(cubin sm_\d+) \d+ \d+", r"\1", line) for (line,) in lines)
     least, most = (int(re.search(r" shared (\d+) ", line)[1]) for line in (expected, found))
     assert found == expected.replace(f" shared {least} ", f" shared {most} ") and least <= most <= 2 * least
 
 
-@pytest.mark.parametrize("count", [1, 256, 1000])
+@pytest.mark.parametrize("count", [1, 1000])
 def test_the_compiled_elementwise_kernel_gives_the_reference(built, count):
     """Its PTX, run by an interpreter, with the launch that the host code has asked the driver for."""
     x, y = np.arange(count, dtype="float32"), np.linspace(0, 1, count, dtype="float32")
@@ -215,7 +203,7 @@ def test_the_compiled_elementwise_kernel_gives_the_reference(built, count):
     assert not memory[8448 + x.nbytes :].any(), "it has written beyond the end"
 
 
-@pytest.mark.parametrize("shape", [(3, 500), (1, 1), (2, 512)])
+@pytest.mark.parametrize("shape", [(3, 500), (1, 1)])
 def test_the_compiled_softmax_gives_the_reference(built, shape):
     """Its warps exchange values through shared memory, of which it has what the host code has asked for."""
     x = np.random.default_rng(0).standard_normal(shape).astype("float32")
@@ -333,25 +321,13 @@ def powers():
 """
 
 
-def test_device_code_can_be_in_other_wheels_and_compressed_and_every_backend_calls_it(project):
-    pytest.importorskip("Cython")
-    only(project, "add")
-    project.scons("ARCHS=sm_90a", "SPLIT=arch", "COMPRESS=size", "BACKENDS=tvm_ffi,cython,cuda_core", "-j2")
-    code = "demo.add(*[on_cuda(1000)] * 3)\nfrom demo.backends.cython import add\nadd(*[on_cuda(1000)] * 3)"
-    _, log = call(project, code, capability=90)
-    both = launches(log)
-    assert len(both) == 2 and all("fatbin sm_90" in launch for launch in both)
-    assert all("grid 4 1 1 block 128 1 1" in launch for launch in both)
-
-
 def test_tvm_and_triton_compile_in_one_process(project):
     """Both have an LLVM of their own. The file's worker lowers all that is in it, in this order and in the other."""
     only(project, "add")
     with (project.folder / "kernels/add.py").open("a") as file:
         file.write(MIXED)
-    project.scons("-j1")
-    shutil.rmtree(project.folder / "build")
     project.scons("-j1", "powers", "add")
+    shutil.rmtree(project.folder / "build")
     project.scons("-j1")
     code = "import numpy as np\nprint(np.from_dlpack(demo.powers(np.zeros(3, 'float32'))))"
     assert call(project, code)[0] == "[1. 1. 1.]"
@@ -660,47 +636,3 @@ def test_a_kernel_has_one_name_in_whatever_language_and_where_triton_is_missing_
     output = project.scons("add", ok=False).output
     assert re.search(r"kernels/add\.py:\d+ \[discover\]: the file raised ModuleNotFoundError: ", output)
     assert "remedy: definitions in triton need it: pip install 'triton==3.9.*'" in output
-
-
-# ---- one source for each arch
-
-PER_ARCH = """\
-import triton
-import triton.language as tl
-from kernelwright import kernel
-from kernelwright.triton import Program, Size, Tensor, ceildiv
-
-
-@triton.jit
-def doubled_kernel(x, y, n, BLOCK: tl.constexpr):
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(y + i, 2 * tl.load(x + i, mask=i < n), mask=i < n)
-
-
-@kernel(frontend="triton", outputs=["y"], per_arch=True)
-def doubled(target):
-    block, warps = {"sm_80": (256, 4), "sm_90a": (1024, 8)}[target]
-    tensors = {"x": Tensor("float32", "n"), "y": Tensor("float32", "n")}
-    grid = ceildiv("n", block)
-    return Program(doubled_kernel, **tensors, n=Size("n"), BLOCK=block, grid=grid, num_warps=warps)
-
-
-@doubled.reference
-def _(x):
-    return 2 * x
-"""
-
-
-def test_each_arch_can_have_its_own_launch(tmp_path):
-    project = Project.of(tmp_path, SETTINGS, doubled=PER_ARCH)
-    assert project.scons("-j2").labels["LOWER"] == 2
-    make_standin(project)
-    for capability, launch in {90: "grid 1 1 1 block 256 1 1", 86: "grid 4 1 1 block 128 1 1"}.items():
-        code = "demo.doubled(on_cuda(1000, data=0x100), on_cuda(1000, data=0x200))"
-        _, log = call(project, code, capability=capability)
-        assert launch in launches(log)[0]
-    if project.python("import importlib.util as u\nprint(bool(u.find_spec('torch')))").strip() == "True":
-        checked = project.scons("check").stages  # by the interpreter, each source for itself
-        assert [stage for stage in checked if "CHECK" in stage] == [
-            f"CHECK doubled/default interpreted {arch}" for arch in ("sm_80", "sm_90a")
-        ]
