@@ -15,7 +15,7 @@ from kernelwright.ondemand.record import note
 from kernelwright.tune.device import device_of
 from support.demand import Demand
 from support.project import ADD, SCONSTRUCT, SITE_SCONS, Project
-from support.tuned import BLOCKS, FILE, GPU, SCALED, SMALL_AND_LARGE, scaled_on_both, table, tuned, write_project
+from support.tuned import BLOCKS, FILE, GPU, SMALL_AND_LARGE, scaled_on_both, table, tuned, write_project
 
 WHICH = '''\
 from kernelwright import grid, kernel
@@ -294,25 +294,6 @@ def test_two_packages_share_the_folder_of_the_tables_or_have_one_each(cpu: Proje
     assert len(entry(cpu)["variants"]) == 2
 
 
-def test_a_table_adds_a_variant_for_its_arch_only(project: Project) -> None:
-    write_project(project)
-    project.write("pyproject.toml", '[tool.kernelwright]\narchs = ["x86-64-v2", "x86-64-v3", "sm_80", "sm_90a"]\n')
-    text = SCALED.replace(
-        "T.serial((n + block - 1) // block)", 'T.thread_binding((n + block - 1) // block, "blockIdx.x")'
-    )
-    text = text.replace("T.serial(block)", 'T.thread_binding(block, "threadIdx.x")')
-    project.write("kernels/scaled.py", text.replace("grid(block=[1, 4, 16])", "grid(block=[4, 16])"))
-    project.replace("kernels/scaled.py", "outputs=", 'targets=["cuda"], outputs=')
-    project.write("tuning/scaled.sm_80-108.json", table(tuned("float32", (None, {"block": 16})), device=GPU))
-    run = project.scons("-j2")
-    assert [stage for stage in run.stages if stage.startswith("CUBIN") and "block-16" in stage] == [
-        "CUBIN scaled/dtype-float32_block-16 sm_80"
-    ]
-    assert run.labels["CUBIN"] == 5
-    assert entry(project)["variants"][2]["archs"] == ["sm_80"]
-    assert entry(project)["tables"][0]["rules"] == {"0": {"by": [], "ranges": [[None, 2]]}}
-
-
 def test_recorded_configs_narrow_the_choices_and_tables_still_count(cpu: Project) -> None:
     cpu.write(FILE, SMALL_AND_LARGE)
     note(cpu.folder / "configs.json", "scaled", {"dtype": "float32", "block": 16})
@@ -389,13 +370,7 @@ def test_a_table_of_one_target_leaves_what_is_declared_for_another_one(project: 
 # ---- calls of packages
 
 
-BACKENDS = {
-    "tvm_ffi": ("np.from_dlpack", "np.zeros({}, '{}')"),
-    "cython": ("np.from_dlpack", "np.zeros({}, '{}')"),
-    "torch": ("", "torch.zeros({}, dtype=torch.{})"),
-    "jax": ("", "jax.numpy.zeros({}, '{}')"),
-}
-"""Backend -> what makes an array of NumPy of its outputs, and an array of a shape and a dtype."""
+BACKENDS = ("tvm_ffi", "cython", "torch", "jax")
 
 SIZES = [(1, 3, "float32"), (8, 3, "float32"), (9, 3, "float32"), (64, 3, "float32"), (65, 3, "float32")]
 SIZES += [(10, 10, "int32"), (10, 11, "int32"), (101, 1, "int32")]
@@ -416,33 +391,44 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
 CALLS = """
 import json
 import numpy as np
-import demo{imports}
-which, found = demo.backends.{backend}.which, []
-for m, n, dtype in {sizes}:
-    x = {array}
-    found.append([int({taken}(which(x))[0]), which.choice(x).config["block"], which.choice(x).reason])
-print(json.dumps(found))
+import demo
+
+def called(backend, taken, made):
+    which, found = getattr(demo.backends, backend).which, []
+    for m, n, dtype in SIZES:
+        x = made(m, n, dtype)
+        found.append([int(taken(which(x))[0]), which.choice(x).config["block"], which.choice(x).reason])
+    print(json.dumps(found))
+
+zeros = lambda m, n, dtype: np.zeros((m, n), dtype)
+called("tvm_ffi", np.from_dlpack, zeros)
+"""
+
+OTHER_CALLS = """
+import jax, torch
+called("cython", np.from_dlpack, zeros)
+called("torch", lambda y: y, lambda m, n, dtype: torch.zeros(m, n, dtype=getattr(torch, dtype)))
+called("jax", lambda y: y, lambda m, n, dtype: jax.numpy.zeros((m, n), dtype))
+which = demo.backends.torch.which
+x = torch.zeros(3, 130).t()  # 130 rows, not contiguous: a call copies it
+print(int(which(x)[0]), which.choice(x).config["block"])
+compiled = torch.compile(which, fullgraph=True, backend="eager")
+print([int(compiled(torch.zeros(m, 3))[0]) for m in (1, 20, 70)])
+jitted = jax.jit(demo.backends.jax.which)
+print([int(jitted(jax.numpy.zeros((m, 3), "float32"))[0]) for m in (1, 20, 70)])
 """
 
 
-def called(project: Project, backend: str) -> list[Any]:
-    taken, array = BACKENDS[backend]
-    imports = f", {backend}" if backend in ("torch", "jax") else ""
-    array = array.replace("torch.{}", "getattr(torch, dtype)").replace("'{}'", "dtype").format("(m, n)")
-    code = CALLS.format(imports=imports, backend=backend, sizes=SIZES, array=array, taken=taken)
-    found: list[Any] = json.loads(project.python(code).splitlines()[-1])
-    return found
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_each_size_runs_the_variant_that_the_table_has_for_it_and_the_choice_says_so(built, backend):
-    found = called(built, backend)
-    assert [ran for ran, _, _ in found] == [block for _, block, _ in found] == RAN
+def test_each_size_runs_the_variant_of_the_table_through_every_backend_compiled_or_not(built: Project) -> None:
+    *lines, copied, compiled, jitted = built.python(f"SIZES = {SIZES}\n{CALLS}{OTHER_CALLS}").splitlines()
     known = f"the tuning table of '{HERE.name}' (count {HERE.count}), which is this device, has "
-    reasons = [reason for _, _, reason in found]
-    assert reasons[0] == f"{known}dtype-float32_block-4 for m = 1, up to 8"
-    assert reasons[4] == f"{known}dtype-float32_block-16 for m = 65, above 64"
-    assert reasons[5] == f"{known}dtype-int32_block-1 for m * n = 100, up to 100"
+    for backend, found in zip(BACKENDS, map(json.loads, lines), strict=True):
+        assert [ran for ran, _, _ in found] == [block for _, block, _ in found] == RAN, backend
+        reasons = [reason for _, _, reason in found]
+        assert reasons[0] == f"{known}dtype-float32_block-4 for m = 1, up to 8"
+        assert reasons[4] == f"{known}dtype-float32_block-16 for m = 65, above 64"
+        assert reasons[5] == f"{known}dtype-int32_block-1 for m * n = 100, up to 100"
+    assert (copied, compiled, jitted) == ("16 16", "[4, 1, 16]", "[4, 1, 16]")
 
 
 def test_variants_that_only_tables_name_are_not_listed_in_errors_and_not_compared(built: Project) -> None:
@@ -485,20 +471,6 @@ def test_the_choice_raises_what_a_call_raises_and_takes_what_it_takes(built: Pro
     assert said == ["4 4", "4 4", "dtype-float32_block-4 1"]
 
 
-def test_compiled_functions_of_torch_and_jax_run_what_the_table_says(built: Project) -> None:
-    code = """
-        import demo, jax, torch
-        which = demo.backends.torch.which
-        x = torch.zeros(3, 130).t()  # 130 rows, not contiguous: a call copies it
-        print(int(which(x)[0]), which.choice(x).config["block"])
-        compiled = torch.compile(which, fullgraph=True, backend="eager")
-        print([int(compiled(torch.zeros(m, 3))[0]) for m in (1, 20, 70)])
-        jitted = jax.jit(demo.backends.jax.which)
-        print([int(jitted(jax.numpy.zeros((m, 3), "float32"))[0]) for m in (1, 20, 70)])
-    """
-    assert built.python(code).splitlines() == ["16 16", "[4, 1, 16]", "[4, 1, 16]"]
-
-
 NEAREST = TableDevice("llvm", "x86-64-v3", "another CPU", HERE.count + 4)
 
 
@@ -509,7 +481,7 @@ def test_a_table_of_another_device_counts_until_there_is_one_of_this(built: Proj
     try:
         labels = built.scons("-j2", f"BACKENDS={','.join(BACKENDS)}").labels
         assert "LOWER" not in labels
-        found = called(built, "tvm_ffi")
+        found = json.loads(built.python(f"SIZES = {SIZES}\n{CALLS}"))
         assert [ran for ran, _, _ in found[:5]] == [16] * 5
         assert f"of 'another CPU' (count {HERE.count + 4}), the nearest to this device, '{HERE.name}'" in found[0][2]
     finally:
