@@ -174,10 +174,7 @@ def tuned(y, x, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
     tl.store(y + at, tl.load(x + at, mask=mask), mask=mask)
 
 
-_DTYPES = (
-    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int64, torch.float64),
-    *(torch.float8_e4m3fn, torch.float8_e5m2),
-)
+_DTYPES = (*(torch.bool, torch.int8, torch.int64, torch.float8_e5m2),)
 
 
 def calls() -> Iterator[Call]:
@@ -223,7 +220,6 @@ def _calls_with_numbers() -> Iterator[Call]:
         (2**63, 2**64 - 1, -(2**63)),
         (0, -16, 2**40 + 1),
         (-1, 1, 2**63 + 16),
-        (32, 48, 2**40),
     ):
         yield Call("numbers", (1,), (y, a, b, c, True, 0.1))
     yield Call("numbers", (1,), (y, 1, 1, 1, False, 3.4e38))
@@ -234,9 +230,7 @@ def _calls_with_numbers() -> Iterator[Call]:
     longs, doubles = _tensor(4, dtype=torch.int64), _tensor(4, dtype=torch.float64)
     yield Call("typed", (1,), (longs, -128, -32768, -(2**63), 255, 65535, 2**32 - 1, 2**64 - 1, True))
     yield Call("typed", (1,), (longs, 1, 16, 1, 1, 16, 1, 1, False))
-    yield Call("typed", (1,), (longs, 127, 32767, 2**63 - 1, 0, 1, 16, 2**63, True))
     yield Call("precise", (1,), (doubles, 0.1, 0.1, 0.1))
-    yield Call("precise", (1,), (doubles, 1e300, 1e30, 65504.0))
     yield Call("precise", (1,), (doubles, -0.0, 1e-45, 6e-8))
     yield Call("precise", (1,), (doubles, 1, 2, 3))
     yield Call("precise", (1,), (doubles, True, 2**53 + 1, 1))
@@ -252,7 +246,6 @@ def _calls_with_constants() -> Iterator[Call]:
     y = _tensor(64)
     yield Call("constants", (1,), (y, 3, 0.5, True, "once", None, tl.float32, (4, 8)))
     yield Call("constants", (1,), (y, 1, 1.0, False, "twice", None, tl.float16, (16, 2), tripled))
-    yield Call("constants", (1,), (y, -1, float("inf"), True, "twice", None, tl.float32, (16, 2)), {"APPLY": doubled})
     yield Call("constants", (1,), (y, 2, 2, 1, 'with "quotes"', 7, tl.bfloat16, (1, 1)))
     for function in (doubled, tripled):
         yield Call("applied", (1,), (y, y, (function, 17)))
@@ -264,8 +257,7 @@ def _calls_with_options() -> Iterator[Call]:
     c, a, b = (_tensor(128, 128, dtype=dtype) for dtype in (torch.float32, torch.float16, torch.float16))
     block = {"M": 64, "N": 64, "K": 32}
     sizes = (c, a, b, 128, 128, 128, 128, 128)
-    yield Call("matmul", (2, 2), sizes, block)
-    yield Call("matmul", (2, 2), sizes, {**block, "M": 128, "N": 128, "K": 64, "num_stages": 4, "num_warps": 8})
+    yield Call("matmul", (2, 2), sizes, {**block, "num_stages": 4, "num_warps": 8})
     yield Call("matmul", (2, 2), sizes, {**block, "maxnreg": 64, "enable_fp_fusion": False})
     y, x = _tensor(1024), _tensor(1024)
     yield Call("copied", (4,), (y, x, 256), {"num_ctas": 2})
@@ -285,7 +277,7 @@ def _calls_with_options() -> Iterator[Call]:
 
 
 def _calls_with_descriptors() -> Iterator[Call]:
-    for dtype, blocks in ((torch.float32, [16, 32]), (torch.bfloat16, [512, 64]), (torch.int32, [8, 4])):
+    for dtype, blocks in ((torch.float32, [16, 32]), (torch.bfloat16, [512, 64])):
         y, x = _tensor(100, 64, dtype=dtype), _tensor(200, 128, dtype=dtype)[::2, :64]
         described = TensorDescriptor.from_tensor(y, blocks)
         yield Call("by_descriptor", (7, 2), (described, (3, TensorDescriptor.from_tensor(x, blocks)), 2))
