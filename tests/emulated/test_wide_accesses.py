@@ -10,9 +10,7 @@ import pytest
 from emulation import Lowered, kernels_in, lowered, machine_code
 
 ROWS: dict[str, list[dict[str, Any]]] = {
-    "softmax": [{"columns": 1000, "dtype": "float16"}],
     "rms_norm": [{"hidden": 4096, "dtype": "bfloat16"}],
-    "layer_norm": [{"hidden": 1280, "dtype": "float32"}],
 }
 """Kernel -> some of its configs. All memory accesses have 16 bytes."""
 
