@@ -79,8 +79,8 @@ def variant_of(result: Mapping[str, Any]) -> Variant:
     return Variant(json.loads(contents["signature.json"]), contents["host.c"].decode())
 
 
-CHOSEN = ("cumsum", "decode_attention", "gemm", "row_sum", "saxpy", "softmax", "top_p_sampling", "transpose")
-"""Kernels of this repository: several launches, temporary memory, tensor maps, dynamic shared memory, and plain ones.
+CHOSEN = ("cumsum", "gemm", "saxpy", "top_p_sampling")
+"""Kernels of this repository: several launches, temporary memory, tensor maps, dynamic shared memory, and a plain one.
 
 The launches of all kernels, as their signatures say them, compute what is right in ``tests/emulated``.
 """
