@@ -29,7 +29,7 @@ KERNELS = Path(__file__).parent / "kernels"
 SETTINGS = """\
 [tool.kernelwright]
 targets = ["cuda"]
-archs = ["sm_90a", "compute_80"]
+archs = ["sm_90a"]
 """
 SPECIALIZED = '"triton", specialize="auto", configs=grid(dtype=["float32"])'
 MORE = '''\
@@ -155,7 +155,7 @@ def project(built: Project, tmp_path: Path) -> Project:
 def made(project: Project) -> dict[str, bytes]:
     """What is lowered."""
     files = project.files("build/kernels")
-    kinds = (".cubin", ".ptx", ".ttir", "signature.json", "host.c", "sm_90a.json")
+    kinds = (".cubin", ".ttir", "signature.json", "host.c", "sm_90a.json")
     return {name: text for name, text in files.items() if name.endswith(kinds)}
 
 
@@ -168,7 +168,7 @@ def test_the_code_is_the_same_byte_for_byte(built, tmp_path):
         pytest.skip("the other way needs Triton in this environment")
     other = new_project(tmp_path, None)
     other.scons()
-    assert len(made(built)) == 5 * 6
+    assert len(made(built)) == 5 * 5
     assert made(built) == made(other)
 
 
@@ -196,7 +196,6 @@ def test_references_are_compared_in_the_interpreter_of_that_environment(project)
     run = project.scons("check", "-j2")
     assert run.labels == {"CHECK": 5}
     assert re.search(r"\[ CHECK \] add/\S*all_multiple_of-16\S* interpreted\n", run.output)
-    assert project.scons("check").stages == []
     project.replace("tiles.py", "a + b", "a + b + (a > 1)")
     run = project.scons("check", "-k", "-j2", ok=False)
     assert run.labels["CHECK"] == 4
