@@ -145,7 +145,7 @@ def sampled(probs: Any, rng: np.random.Generator, top_p: float) -> dict[str, Any
 
 
 def test_top_p_sampling_reads_a_row_four_times_and_a_little_more(folder: Path) -> None:
-    n = 30_000
+    n = 12_000
     values = sampled(np.full((1, n), 1 / n), np.random.default_rng(0), 0.9) | {"token": np.zeros(1, "int32")}
     loads = loads_of(code_of("top_p_sampling"), "probs", values, {"rows": 1, "n": n}, folder)
     # Three digits of the least weight of the nucleus, and a search for the token, whose rounds read less and less. The
