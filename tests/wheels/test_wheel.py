@@ -91,9 +91,9 @@ def test_a_second_run_makes_nothing_and_a_change_makes_another(made: Project, tm
     run = project.scons("wheel", ok=False)
     assert run.stages == ["WHEEL demo_kernels"] and wheel_of(project).read_bytes() == first
     assert f"dist/{wheel_of(project).name} is there, with other content" in run.output and "remedy: " in run.output
-    assert "in place of one of that name with other content" in project.scons("--replace", "wheel").output
+    run = project.scons("--replace", "wheel", env={"SOURCE_DATE_EPOCH": "1700000000"})
+    assert "in place of one of that name with other content" in run.output
     assert "Another text" in metadata_of(wheel_of(project)) and source_in(wheel_of(project))["dirty"] is True
-    project.scons("--replace", "wheel", env={"SOURCE_DATE_EPOCH": "1700000000"})
     with zipfile.ZipFile(wheel_of(project)) as archive:
         assert {entry.date_time for entry in archive.infolist()} == {(2023, 11, 14, 22, 13, 20)}
     project.write("VERSION", "1.3\n")
@@ -103,9 +103,11 @@ def test_a_second_run_makes_nothing_and_a_change_makes_another(made: Project, tm
         project.scons("-c", *target)
         assert not list((project.folder / "build/wheels").glob("*/*"))
         assert len(list((project.folder / "dist").iterdir())) == 2
-        project.scons("wheel")
-    (project.folder / "VERSION").unlink()
-    assert project.scons().stages == [], "without the target nothing is read for a wheel"
+        if target:
+            project.scons("wheel")
+            (project.folder / "VERSION").rename(project.folder / "OTHER")
+            assert project.scons().stages == [], "without the target nothing is read for a wheel"
+            (project.folder / "OTHER").rename(project.folder / "VERSION")
 
 
 def test_each_package_of_a_project_has_a_wheel_of_its_own_name(made: Project, tmp_path: Path) -> None:
@@ -160,9 +162,8 @@ def test_an_installed_wheel_runs_with_its_dependencies_only(made, tmp_path, tmp_
     require_running(home, wheel_of(made), tmp_path / "nothing")
 
 
-@pytest.mark.parametrize("minor", [10, 13])
-def test_an_installed_wheel_runs_on_every_python(made, tmp_path, tmp_path_factory, minor):
-    home = linked(needed(tmp_path_factory, minor), tmp_path / "home")
+def test_an_installed_wheel_runs_on_the_oldest_python(made, tmp_path, tmp_path_factory):
+    home = linked(needed(tmp_path_factory, 10), tmp_path / "home")
     require_running(home, wheel_of(made), tmp_path / "nothing")
 
 
