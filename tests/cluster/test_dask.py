@@ -229,7 +229,7 @@ def test_a_cluster_without_workers(cluster: Cluster, engine: Engine, project: Pr
     assert "no worker of the cluster" in run.output and "the cluster has no workers" in run.output
 
 
-def test_a_scheduler_that_says_nothing_and_one_that_is_gone(cluster, project, tmp_path, monkeypatch):
+def test_a_scheduler_that_says_nothing_and_one_that_is_gone(cluster, cpu_project, tmp_path, monkeypatch):
     """What is in flight is given up at once, with one reason, and nothing waits for ever."""
     cluster.start("d")
     first, second, problems = Engine(cluster), Engine(cluster), []
@@ -256,6 +256,6 @@ def test_a_scheduler_that_says_nothing_and_one_that_is_gone(cluster, project, tm
         threads[1].join()
         second.engine.close()
     assert problems == ["it has not answered 3 questions", "the connection was lost"]
-    run = project.scons("--cluster", cluster.address, ok=False)
+    run = cpu_project.scons("--cluster", cluster.address, ok=False)
     assert f"the cluster {cluster.address} cannot be used" in run.output
-    project.scons("--cluster=", f"CLUSTER={cluster.address}")
+    cpu_project.scons("--cluster=", f"CLUSTER={cluster.address}")
