@@ -498,7 +498,7 @@ def test_pass_configs_that_tvm_does_not_have_are_errors_wherever_they_come_from(
 
 def test_equal_inputs_give_equal_bytes_in_any_process_folder_and_order(tmp_path: Path) -> None:
     texts = {"softmax": SOFTMAX, "k": SHAPES, "matmul": MATMUL}
-    jobs = [(kernel, target) for kernel in texts for target in ("llvm", "cuda") if (kernel, target) != ("k", "cuda")]
+    jobs = [("softmax", "cuda"), ("k", "llvm"), ("matmul", "cuda")]
 
     def everything(folder: Path, order: list[tuple[str, str]]) -> dict[tuple[str, str], dict[str, bytes]]:
         results = {}
