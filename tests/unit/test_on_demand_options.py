@@ -37,6 +37,7 @@ WRONG = {
     "KERNELWRIGHT_NUM_WORKERS": ("0", "a number from 1 up"),
     "KERNELWRIGHT_DISABLE_CACHE": ("2", "1, true, yes, on, 0, false, no, off"),
     "KERNELWRIGHT_CLEAR_CACHE": ("perhaps", "1, true, yes, on, 0, false, no, off"),
+    "KERNELWRIGHT_MONITOR": ("perhaps", "1, true, yes, on, 0, false, no, off"),
     "KERNELWRIGHT_CACHE_DIR": ("\0", "a string without NUL"),
     "KERNELWRIGHT_JIT": ("never", "on, warn, off"),
     "KERNELWRIGHT_RECORD": ("\0", "a string without NUL"),

@@ -131,7 +131,9 @@ def run(options: argparse.Namespace) -> int:
     except OSError as error:
         raise refused(error, Where(stage="init", location=options.folder)) from error
     print(f"{folder.resolve().name} is made. Next:")
-    print(f"cd {options.folder} && {language.set_up}pip install --no-build-isolation {language.install} && pytest")
+    # A project is built by Kernelwright, which is here already; a front end by what pip gets for it.
+    pip = "pip install" if options.frontend else "pip install --no-build-isolation"
+    print(f"cd {options.folder} && {language.set_up}{pip} {language.install} && pytest")
     return 0
 
 

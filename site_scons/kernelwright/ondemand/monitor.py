@@ -9,14 +9,14 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
+
+from ..core.errors import KernelwrightError, Where
 
 KINDS = ("compile", "failure", "hit", "wait", "load")
 """What may happen: a kernel is compiled, or could not be; the cache had it; another process or thread, which was
 waited for, has compiled it; or its library was loaded."""
-
-VARIABLE = "KERNELWRIGHT_MONITOR"
-"""The variable with which a process says at its end what has happened in it."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def monitor(callback: Callback | None = None) -> Callable[[], None]:
         A function that ends that.
 
     Raises:
-        ImportError: there is no OpenTelemetry.
+        KernelwrightError: there is no OpenTelemetry.
     """
     called = callback or _for_opentelemetry()
     with _lock:
@@ -79,8 +79,13 @@ def monitor(callback: Callback | None = None) -> Callable[[], None]:
 
 
 def _for_opentelemetry() -> Callback:
-    from opentelemetry import metrics
-
+    try:
+        from opentelemetry import metrics
+    except ImportError as error:
+        remedy = "pip install opentelemetry-api, or give it a function"
+        raise KernelwrightError(
+            "monitor() without a function needs OpenTelemetry", Where(stage="monitor"), remedy
+        ) from error
     meter = metrics.get_meter("kernelwright")
     events = meter.create_counter("kernelwright.events", description="what compile on demand has done")
     seconds = meter.create_histogram("kernelwright.seconds", unit="s", description="how long that took")
@@ -113,8 +118,13 @@ def tell(kind: str, kernel: str, variant: str, seconds: float, why: str = "") ->
                 logging.getLogger("kernelwright").exception("the monitor failed at %s", event)
 
 
-def _say_at_exit() -> None:
-    """Print a line about this process, if it has used compile on demand."""
+@cache
+def say_at_exit() -> None:
+    """Have this process print a line at its end, if it has used compile on demand by then."""
+    atexit.register(_say)
+
+
+def _say() -> None:
     known = [f"{count} {kind} ({seconds:.2f} s)" for kind, (count, seconds) in counters().items() if count]
     if known:
         print(f"kernelwright: process {os.getpid()}: {', '.join(known)}", file=sys.stderr)
@@ -129,5 +139,3 @@ def _begin_child() -> None:
 
 
 os.register_at_fork(after_in_child=_begin_child)
-if os.environ.get(VARIABLE, "0") not in ("", "0"):
-    atexit.register(_say_at_exit)

@@ -99,8 +99,8 @@ def _option(kind: Kind, text: str, variable: str = "", default: str = "", check:
     return field(default=None, metadata={"option": Option(Setting(kind, text, check), variable, default)})
 
 
-OTHERS = ("KERNELWRIGHT_CPU_LEVEL", "KERNELWRIGHT_NUM_THREADS", "KERNELWRIGHT_CUDA_DRIVER", "KERNELWRIGHT_MONITOR")
-"""Other variables of ours; ``docs/reference-package.md`` and ``docs/on-demand.md`` describe them."""
+OTHERS = ("KERNELWRIGHT_CPU_LEVEL", "KERNELWRIGHT_NUM_THREADS", "KERNELWRIGHT_CUDA_DRIVER")
+"""Variables that kernels look at when they run; ``docs/reference-package.md`` describes them."""
 
 INTERNAL = ("KERNELWRIGHT_TEST_", "KERNELWRIGHT_FUZZ", "KERNELWRIGHT_WHEEL_LIST")
 """Variables that our tests set, and that one process of ours sets for another, begin so."""
@@ -164,6 +164,12 @@ class Options:
         "what happens if a kernel has to be compiled: `on` compiles it, `warn` does and says why, `off` is an error",
         "KERNELWRIGHT_JIT",
         "`on`",
+    )
+    monitor: bool | None = _option(
+        SWITCH,
+        "whether a line at the end of the process says what was compiled and loaded",
+        "KERNELWRIGHT_MONITOR",
+        "`0`",
     )
     record: str | None = _option(
         TEXT, "a file in which every variant that is compiled or called is noted", "KERNELWRIGHT_RECORD", "empty: none"

@@ -11,6 +11,7 @@ from ..core.dependencies import repository_around
 from ..core.quantity import parse_size
 from ..define.settings import Settings
 from .cache_place import cache_folder
+from .monitor import say_at_exit
 from .options import Options, effective, unknown_variables
 from .session import SESSIONS, Session
 from .store import KernelStore
@@ -56,6 +57,8 @@ def session_for(root: Path, settings: Settings, options: Options) -> Session:
     """The session of a project."""
     _point_out_variables()
     asked = effective(os.environ, options, Options(disable_cache=SESSIONS.cache_disabled))
+    if asked.monitor:
+        say_at_exit()
     if asked.disable_cache:
         store = _private_store()
     else:

@@ -21,7 +21,7 @@ PASSED_ON = {
 }
 """Options of ``using`` that count for a tuner -> the variable by which it learns of them."""
 
-IGNORED = ("targets", "backend", "verbose", "record", "clear_cache", "dump_ir")
+IGNORED = ("targets", "backend", "verbose", "record", "clear_cache", "dump_ir", "monitor")
 """Options that make no difference for what is measured."""
 
 

@@ -14,11 +14,12 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from ..core.converter import from_json, to_json
 from ..core.errors import KernelwrightError, SettingsError, Where, shown
@@ -142,13 +143,14 @@ def bench(options: argparse.Namespace) -> int:
         return _profiled(options)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what ends a run also removes its folders
     try:
+        draw = _drawing() if options.plot else None
         run = _Run(options)
         results = run.results()
         print("\n".join(aligned([COLUMNS, *map(partial(_cells, results.rows), results.rows)])))
         if options.json:
             write_atomically(Path(options.json), pretty_json(to_json(results)))
-        if options.plot:
-            _plot(results, Path(options.plot))
+        if draw:
+            draw(results, Path(options.plot))
         slower = run.check(results) if options.check else 0
         return run.status | slower  # what fails only in the second run counts, too
     except KeyboardInterrupt:
@@ -286,6 +288,8 @@ class _Run:
         for row in suspects:
             then = before[row.key]
             print(f"SLOWER: {', '.join(row.work)}, {row.what}: {_figure(row.us)} us, was {_figure(then.us)} us")
+        if missing := len(before.keys() - {row.key for row in results.rows}):
+            print(f"{missing} rows of {self._options.check} were not measured now")
         print(f"{len(both)} of {len(results.rows)} rows compared, {len(suspects)} slower by more than {self._most:.1%}")
         return 1 if suspects else 0
 
@@ -381,12 +385,17 @@ def _profiled(options: argparse.Namespace) -> int:
     return status
 
 
-def _plot(results: Results, path: Path) -> None:
-    """Draw the times of a call as bars, a group for each work."""
+def _drawing() -> Callable[[Results, Path], None]:
+    """What draws results; asked before anything is measured."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise SettingsError("--plot needs Matplotlib", WHERE, "pip install matplotlib") from error
+    return partial(_plot, Figure)
+
+
+def _plot(Figure: Any, results: Results, path: Path) -> None:
+    """Draw the times of a call as bars, a group for each work."""
     works = list(dict.fromkeys(row.work for row in results.rows))
     figure = Figure(figsize=(8, 1 + 0.25 * (len(results.rows) + len(works))), layout="constrained")
     axes = figure.subplots()

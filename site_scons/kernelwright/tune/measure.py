@@ -56,7 +56,7 @@ LEAST_BATCHES = 3
 """Batches that a turn has even if they take longer than that: of calls that take long, one is as good as many."""
 
 
-FUNCTIONS = "write --beside MODULE:FUNCTION, such as numpy:tanh or torch:tanh"
+FUNCTIONS = "install its library, or write --beside MODULE:FUNCTION, such as numpy:tanh or torch:tanh"
 """What to do about a function that cannot be measured beside a kernel."""
 
 
