@@ -85,7 +85,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 RUNS = {  # capability of the device -> what is loaded there, and the threads of a block of both kernels
     80: ("cubin sm_80", 32, 128),
-    86: ("cubin sm_80", 32, 128),
     90: ("cubin sm_90", 64, 256),
     100: ("ptx compute_80", 32, 128),
 }
