@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -233,11 +232,6 @@ def test_a_script_finds_folders_of_installed_packages(built):
     text = (folder / "compile_sm_80.sh").read_text()
     assert "PACKAGE_1=${PACKAGE_1:-$(python3 -m kernelwright tool package:numpy/_core/include)}" in text
     assert str(Path(np.__file__).parent) not in text
-    built_before = (folder / "sm_80.cubin").read_bytes()
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    text = text.replace("-o sm_80.cubin", "-o again.cubin")
-    subprocess.run(["sh", "-s"], input=text, text=True, check=True, cwd=folder, env=os.environ | {"PATH": path})
-    assert (folder / "again.cubin").read_bytes() == built_before
 
 
 @pytest.fixture(scope="module")
@@ -329,8 +323,6 @@ def test_an_edit_runs_what_depends_on_it_and_no_more(project):
     assert run.labels == {"PTX": 2, "CUBIN": 1, "WRAP": 2, "LINK": 1, "PACKAGE": 1}
     assert "float16" not in " ".join(stage for stage in run.stages if stage.startswith("CUBIN"))
     assert [old == new for old, new in zip(before, units(), strict=True)] == [False, True], "as the manifest says"
-    project.replace("kernels/csrc/reduce.cu", "* scale", "+ scale")
-    assert project.scons().labels == {"PTX": 2, "CUBIN": 2, "WRAP": 2, "LINK": 1, "PACKAGE": 1}, "nothing is lowered"
     project.replace("kernels/row_sum.py", ", 128,", ", 64,")
     project.replace("kernels/row_sum.py", "block=128", "block=64")
     run = project.scons()
@@ -469,19 +461,9 @@ MISTAKES = [
         r"\[wrap\]: .* has no kw_entry that points to a __glo.*\n(?s:.)*remedy: name a __global__ function",
     ),
     (
-        "a template that cannot be instantiated",
-        [("float32: float", "float32: int2")],
-        r'reduce.cu\(8\): error: no instance of overloaded function "as_float"',
-    ),
-    (
         "too few parameters",
         [('        scale=Scalar("float32"),\n', "")],
         r"rows::sum<float, 128, TILE> has another number of parameters than 3: x, y, columns",
-    ),
-    (
-        "another dtype",
-        [('x=Tensor(dtype, "rows"', 'x=Tensor("int32", "rows"')],
-        r"x is a tensor of int32, which parameter 1 of rows::sum<float, 128, TILE> does not take",
     ),
     (
         "another dtype of the same size",
@@ -502,11 +484,6 @@ MISTAKES = [
         "an input that is written",
         [('outputs=["y"]', "outputs=[]")],
         r"parameter 2 of rows::sum<float, 128, TILE> may write to y: name it in outputs, write written=True",
-    ),
-    (
-        "an output that cannot be written",
-        [('outputs=["y"]', 'outputs=["x", "y"]')],
-        r"x is written, and parameter 1 of rows::sum<float, 128, TILE> points to constants",
     ),
     (
         "a grid that is no arithmetic",
