@@ -109,7 +109,7 @@ def find(name: str, base: type[Found]) -> Found | None:
         raise ToolchainError(f"{both} both have a {title} {name!r}", WHERE, "uninstall all of them but one")
     for distribution, point in found.items():
         subject = f"the {title} {name!r} of {distribution}"
-        with guarded(f"{subject} cannot be imported"):
+        with guarded(f"{subject} cannot be imported"), _without_bytecode():
             plugin: Found = point.load()
         for wrong in _wrong(plugin, name, base, point.value):
             raise ToolchainError(f"{subject} {wrong}", WHERE, f"mend {distribution}, or install another version of it")
@@ -120,6 +120,16 @@ def find(name: str, base: type[Found]) -> Found | None:
                 ask()
         return plugin
     return None
+
+
+@contextlib.contextmanager
+def _without_bytecode() -> Iterator[None]:
+    """Leave no bytecode of what is imported: Python takes it for that of a later text of equal size and second."""
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before
 
 
 @contextlib.contextmanager
