@@ -192,10 +192,8 @@ def _name_sources(run: NvccRun) -> None:
         top = next((top for top in names if place.startswith(f"{top}/")), None)
         if top is not None:
             name = f"{names[top]}{place[len(top) + 1 :]}"
-        elif written.startswith(
-            (f"{root}/", f"{run.job.folder}/")
-        ):  # beside the project, which includes it by a relative path
-            name = os.path.relpath(place, root)
+        elif written.startswith((f"{root}/", f"{run.job.folder}/")):
+            name = os.path.relpath(place, root)  # beside the project, which includes it by a relative path
         else:
             return match[0]
         return f'{match[1]}"{_escaped(name)}"'

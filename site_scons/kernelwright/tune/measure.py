@@ -152,18 +152,17 @@ class Bench:
         self._sizes: tuple[Any, ...] = ()
         self._inputs: dict[str, Values] = {}
         self._expected: dict[str, Values] = {}
-        self._turns: dict[str, Turn] = {}
+        self._turns: dict[tuple[str, str], Turn] = {}
 
     def measure(self, request: MeasureRequest, check: Check, has_reference: bool, flops: float) -> MeasureResult:
         """The result of a request; ``check`` is that of its variant, and ``flops`` is what its calls do."""
         sizes = (request.file, request.kernel, sorted(request.sizes.items()))
         if sizes != self._sizes:
             self._sizes, self._inputs, self._expected, self._turns = sizes, {}, {}, {}
-        who = request.beside or request.library
+        who = request.library, request.beside
         if who not in self._turns:
             self._require_memory(check, request.sizes)
-            is_variant = not request.beside or request.beside.startswith("/")
-            prepare = self._prepared if is_variant else self._prepared_other
+            prepare = self._prepared if _calls_kernel(request) else self._prepared_other
             self._turns[who] = prepare(request, check, has_reference)
         batches, disturbed = self._turns[who].batches(request.batches, request.waiting)
         return MeasureResult(
@@ -235,12 +234,12 @@ class Bench:
         except KernelwrightError:
             raise
         except Exception as error:  # the library raises errors of any type
-            called = "the kernel" if not request.beside or request.beside.startswith("/") else request.beside
+            called, remedy = "the kernel", None
+            if not _calls_kernel(request):
+                inputs = ", ".join(one.name for one in request.signature.arguments if not one.output)
+                called, remedy = request.beside, f"name a function of {inputs}"
             message = f"calling {called} at {size_text(request.sizes)} raised {type(error).__name__}: {error}"
-            inputs = ", ".join(one.name for one in request.signature.arguments if not one.output)
-            raise CheckError(
-                message, remedy=f"name a function of {inputs}" if called != "the kernel" else None
-            ) from error
+            raise CheckError(message, remedy=remedy) from error
 
     def _inputs_of(self, request: MeasureRequest, check: Check) -> Values:
         """An array or a number for each input, the same ones for all variants with the same arguments."""
@@ -263,6 +262,11 @@ class Bench:
 def _layout(signature: Signature) -> str:
     """The arguments as far as they decide what the inputs are."""
     return repr([(a.name, a.kind, a.dtype, a.shape, a.strides) for a in signature.arguments])
+
+
+def _calls_kernel(request: MeasureRequest) -> bool:
+    """Whether the variant is called, or a kernel of a package: both get outputs, and are compared."""
+    return not request.beside or request.beside.startswith("/")
 
 
 def _moved(check: Check, sizes: Mapping[str, int]) -> int:
