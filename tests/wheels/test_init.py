@@ -74,14 +74,16 @@ def test_python_m_build_makes_a_wheel_of_what_is_tracked(tmp_path: Path) -> None
     assert not any(name.startswith(("build/", "dist/", ".env")) for name in names)
 
 
-LANGUAGE_NEEDS = {"cuda": "numpy", "triton": "triton", "cutedsl": "cutlass"}
+LANGUAGE_NEEDS = {"cuda": ("numpy", "NumPy"), "triton": ("triton", "Triton"), "cutedsl": ("cutlass", "CuTe DSL")}
+"""The module that a language needs here, and what it is called."""
 
 
 @pytest.mark.parametrize("language", [*LANGUAGE_NEEDS, "tilelang"])
 def test_a_new_project_in_another_language_builds(tmp_path: Path, language: str) -> None:
     python = os.environ.get("KERNELWRIGHT_TILELANG_PYTHON", "")
-    if not (python if language == "tilelang" else find_spec(LANGUAGE_NEEDS[language])):
-        pytest.skip(f"{language} is not installed")
+    module, name = LANGUAGE_NEEDS.get(language, ("", "TileLang"))
+    if not (find_spec(module) if module else python):
+        pytest.skip(f"{name} is not installed")
     assert kernelwright("init", "--language", language, "elsewhere/acme", cwd=tmp_path).returncode == 0
     settings = [f"TILELANG_PYTHON={python}"] if language == "tilelang" else []
     project = Project(tmp_path / "elsewhere/acme")
