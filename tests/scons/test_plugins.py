@@ -7,8 +7,17 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.plugin import SETTINGS, TWICE, distribute, put, python_of, scons, with_plugin
-from support.project import ADD, ROOT, Project
+from support.plugin import (
+    SETTINGS,
+    TWICE,
+    distribute,
+    forked_python,
+    forked_scons,
+    in_language,
+    put,
+    with_plugin,
+)
+from support.project import ADD, Project, Run
 
 OUTSIDE = """\
 from dataclasses import replace
@@ -18,107 +27,147 @@ from dataclasses import replace
 """A front end that would write beside the folder of its files."""
 
 
-def project_in(folder: Path) -> Project:
-    return Project.of(folder / "project", SETTINGS, twice=TWICE, add_one=ADD)
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """An environment: its interpreter, whose forks run all that these tests do, and where it has packages."""
+    return with_plugin(tmp_path_factory.mktemp("plugins"))
 
 
-def value(project: Project) -> str:
-    return project.python(
-        "import numpy as np, demo\nprint(np.from_dlpack(demo.twice(np.ones(3, 'float32'))).tolist())"
-    ).strip()
+class Plugged:
+    """A project in a folder, with a kernel of a plug-in, which is installed as it is; and the environment."""
+
+    def __init__(self, home: tuple[Path, Path], folder: Path) -> None:
+        self.python, self.site = home
+        self.path: list[Path] = []  # what it has besides, as by a .pth file
+        for old in self.site.glob("*_lang*"):
+            shutil.rmtree(old)
+        put(self.site)
+        self.distribute("TWO = 2.0\n")
+        self.project = Project.of(folder / "project", SETTINGS, twice=TWICE, add_one=ADD)
+
+    def distribute(self, text: str) -> None:
+        """Install the package that the plug-in needs."""
+        distribute(self.site, "acme_numbers", {"acme_numbers.py": text})
+
+    def add(self, language: str, *change: str) -> None:
+        """Install the plug-in with a change for another language, and write a kernel in that."""
+        put(self.site, *change, name=f"{language}_lang", language=language)
+        self.project.write(f"kernels/{language}.py", in_language(language, TWICE).replace("twice", language))
+
+    def scons(self, *arguments: str, ok: bool = True) -> Run:
+        return forked_scons(self.python, self.project, "CACHE_DIR=", *arguments, ok=ok, path=self.path)
+
+    def run(self, code: str) -> str:
+        """What a program prints."""
+        return forked_python(self.python, self.project, code)
+
+    @property
+    def value(self) -> float:
+        """What the kernel of the package makes of ones."""
+        return self.project.value("twice")
 
 
-def test_a_language_from_outside_is_built_and_what_it_consists_of_counts(tmp_path: Path) -> None:
-    python, site = with_plugin(tmp_path)
-    project = project_in(tmp_path)
-    said = scons(python, project).stdout
-    assert "[ LOWER ] twice/default x86-64-v3" in said and value(project) == "[2.0, 2.0, 2.0]", said
-    assert "[ " not in scons(python, project).stdout
+@pytest.fixture
+def plugged(home: tuple[Path, Path], tmp_path: Path) -> Plugged:
+    return Plugged(home, tmp_path)
+
+
+def test_what_a_language_from_outside_consists_of_counts(plugged: Plugged, tmp_path: Path) -> None:
+    """That it is found, built and called after real starts is a promise of tests/contracts."""
+    site, lowered = plugged.site, "LOWER twice/default x86-64-v3"
+    assert lowered in plugged.scons().stages and plugged.value == 2
+    assert plugged.scons().stages == []
     put(site, "FACTOR = 1.0", "FACTOR = 3.0", "lowering")
-    said = scons(python, project).stdout
-    assert "[ LOWER ] twice/default x86-64-v3" in said and "add_one" not in said, said
-    assert value(project) == "[6.0, 6.0, 6.0]"
-    distribute(site, "acme_numbers", {"acme_numbers.py": "TWO = 2.0\n"})
-    assert "[ LOWER ] twice/default x86-64-v3" in scons(python, project).stdout
+    assert plugged.scons().stages == ["LINK twice", lowered, "PACKAGE demo"] and plugged.value == 6
+    plugged.distribute("TWO = 2.5\n")
+    assert lowered in plugged.scons().stages
     # An editable install: its record has no hash of what is edited.
     shutil.move(site / "acme_lang", tmp_path / "acme_lang")
-    (site / "editable.pth").write_text(f"{tmp_path}\n")
     (site / "acme_lang-1.0.dist-info/RECORD").write_text("editable.pth,,\n")
-    assert value(project) == "[6.0, 6.0, 6.0]" and not scons(python, project).returncode
+    plugged.path = [tmp_path]
+    plugged.scons()
     lowering = tmp_path / "acme_lang/lowering.py"
     lowering.write_text(lowering.read_text().replace("FACTOR = 3.0", "FACTOR = 4.0"))
-    said = scons(python, project).stdout
-    assert "[ LOWER ] twice/default x86-64-v3" in said and value(project) == "[8.0, 8.0, 8.0]", said
+    assert lowered in plugged.scons().stages and plugged.value == 8
 
 
-def doctor_of(python: Path, project: Project) -> str:
-    return python_of(python, project, "from kernelwright.cli import main; main(['doctor'])")
+UNUSABLE: dict[str, tuple[tuple[str, ...], list[str]]] = {
+    "newer": (
+        ("interface = 1", "interface = 7"),
+        ["for version 7 of the interface, and this Kernelwright has version 1"],
+    ),
+    "renamed": (('name = "acme"', 'name = "other"'), ["has the name 'other', and its entry point another"]),
+    "typed": (("FRONT_END = Acme()", "FRONT_END = Acme"), ["is of type type, expected a FrontEnd"]),
+    "files": (
+        ("    def load", "    def files(self, *given):\n        given[7]\n\n    def load"),
+        ["does not tell its files for llvm"],
+    ),
+    "tool": (
+        ("    def load", "    def tool(self, *given):\n        given[7]\n\n    def load"),
+        ["does not tell its tool: IndexError"],
+    ),
+    "imports": (
+        ("from . import Expression", "import nowhere"),
+        ["cannot be imported: ModuleNotFoundError", "'nowhere'"],
+    ),
+    "needs": (('"acme_numbers", "acme-numbers', '"acme_letters", "acme-letters'), ["need acme-letters", "pip install"]),
+    "loads": (
+        ("from . import lowering", "raise ValueError('broken')"),
+        ["the front end 'loads' raised ValueError: broken"],
+    ),
+    "returns": (
+        ("return super().lower", "return {**locals()} or super().lower"),
+        ["made {'self'", "promises module.tir, signature"],
+    ),
+    "outside": (("return super().lower", OUTSIDE), ["'../outside'", "and promises module.tir, signature.json, host.o"]),
+    "raises": (
+        ("return super().lower", "return undefined, super().lower"),
+        ["the front end 'raises' raised NameError"],
+    ),
+    "twin": ((), ["twin_lang and twin_lang_too both have a front end 'twin'"]),
+    "absent": ((), ["frontend is 'absent'", "or install what has another"]),
+}
+"""Language -> a change of the plug-in, and what its error says."""
 
 
-def test_a_plug_in_that_cannot_be_used_is_an_error_at_the_kernel_and_disturbs_no_other(tmp_path: Path) -> None:
-    python, site = with_plugin(tmp_path)
-    project = project_in(tmp_path)
-    cases: list[tuple[tuple[str, str], list[str]]] = [
-        (("interface = 1", "interface = 7"), ["for version 7 of the interface, and this Kernelwright has version 1"]),
-        (('name = "acme"', 'name = "other"'), ["has the name 'other', and its entry point another"]),
-        (("FRONT_END = Acme()", "FRONT_END = Acme"), ["is of type type, expected a FrontEnd"]),
-        (
-            ("    def load", "    def files(self, *given):\n        given[7]\n\n    def load"),
-            ["does not tell its files for llvm"],
-        ),
-        (
-            ("    def load", "    def tool(self, *given):\n        given[7]\n\n    def load"),
-            ["does not tell its tool: IndexError"],
-        ),
-        (("from . import Expression", "import nowhere"), ["cannot be imported: ModuleNotFoundError", "'nowhere'"]),
-        (('"acme_numbers", "acme-numbers', '"acme_letters", "acme-letters'), ["need acme-letters", "pip install"]),
-        (("from . import lowering", "raise ValueError('broken')"), ["the front end 'acme' raised ValueError: broken"]),
-        (
-            ("return super().lower", "return {**locals()} or super().lower"),
-            ["made {'self'", "promises module.tir, signature"],
-        ),
-        (("return super().lower", OUTSIDE), ["'../outside'", "and promises module.tir, signature.json, host.o"]),
-        (("return super().lower", "return undefined, super().lower"), ["the front end 'acme' raised NameError"]),
-        (("return super().lower", "import os; os._exit(3); return super().lower"), ["twice/default [lower]"]),
-    ]
-    for change, texts in cases:
-        put(site, *change)
-        done = scons(python, project, "-k")
-        assert done.returncode == 2 and "kernels/twice.py:4 twice" in done.stdout, done.stdout
-        assert all(text in done.stdout for text in texts), done.stdout
-        assert "Traceback" not in done.stdout.replace("    Traceback", "") and "add_one.so" in str(
-            list((project.folder / "build/kernels").rglob("*.so"))
-        )
-    put(site)
-    assert "\nacme: acme_lang 1.0\n" in doctor_of(python, project)
-    put(site, name="acme_lang_too")
-    assert "acme: acme_lang and acme_lang_too both have" in doctor_of(python, project)
-    assert "acme_lang and acme_lang_too both have a front end 'acme'" in scons(python, project).stdout
-    for info in site.glob("acme_lang*.dist-info"):
-        shutil.rmtree(info)
-    said = scons(python, project).stdout
-    assert "frontend is 'acme'" in said and "or install what has another" in said
+def test_a_plug_in_that_cannot_be_used_is_an_error_at_the_kernel_and_disturbs_no_other(plugged: Plugged) -> None:
+    for language, (change, _) in UNUSABLE.items():
+        plugged.add(language, *change)
+    put(plugged.site, name="twin_lang_too", language="twin")
+    shutil.rmtree(plugged.site / "absent_lang-1.0.dist-info")
+    run = plugged.scons("-k", "-j2", ok=False)
+    assert run.errors.keys() == UNUSABLE.keys()
+    for language, (_, texts) in UNUSABLE.items():
+        said = run.errors[language]
+        assert said.startswith(f"kernels/{language}.py:4 ") and all(text in said for text in texts), said
+    libraries = plugged.project.folder.glob("build/kernels/demo/*/*.so")
+    assert {path.stem for path in libraries if path.stem == path.parent.name} == {"twice", "add_one"}
+    said = plugged.run("from kernelwright.cli import main; main(['doctor'])")
+    assert "\nacme: acme_lang 1.0\n" in said and "twin: twin_lang and twin_lang_too both have" in said, said
 
 
-SLOW = "import time; time.sleep(10**6)"
-ENDS: list[tuple[tuple[str, str], list[str]]] = [
-    (("return super().lower", f"{SLOW}; return super().lower"), ["twice/default [lower]", "30 s", "worker_timeout"]),
-    (("from . import lowering", SLOW), ["twice", "30 s", "worker_timeout"]),
-    (("return super().lower", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"), ["twice/default [lower]"]),
-    (("from . import lowering", "import os; os._exit(3)"), ["twice"]),
-]
+ENDS: dict[str, tuple[tuple[str, ...], str, list[str]]] = {
+    "hangs": (("from . import lowering", "import time; time.sleep(10**6)"), "discover", ["10 s", "worker_timeout"]),
+    "crashes": (
+        ("return super().lower", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"),
+        "lower",
+        ["SIGSEGV", "Fatal Python error"],
+    ),
+    "leaves": (("return super().lower", "import os; os._exit(3); return super().lower"), "lower", ["exit status 3"]),
+    "vanishes": (("from . import lowering", "import os; os._exit(3)"), "discover", ["exit status 3"]),
+}
+"""The same, with the stage. A definition that hangs while it is lowered is a promise of tests/contracts."""
 
 
-def test_a_plug_in_that_hangs_or_dies_ends_as_a_definition_does(tmp_path: Path) -> None:
-    python, site = with_plugin(tmp_path)
-    project = project_in(tmp_path)
-    for change, texts in ENDS:
-        put(site, *change)
-        done = scons(python, project, "-k", "WORKER_TIMEOUT=30")
-        assert done.returncode == 2 and "kernels/twice.py" in done.stdout and "remedy: " in done.stdout, done.stdout
-        assert all(text in done.stdout for text in texts), done.stdout
-    put(site)
-    assert not scons(python, project).returncode and value(project) == "[2.0, 2.0, 2.0]"
+def test_a_plug_in_that_hangs_or_dies_ends_as_a_definition_does(plugged: Plugged) -> None:
+    for language, (change, *_) in ENDS.items():
+        plugged.add(language, *change)
+    output = plugged.scons("-k", "-j2", "WORKER_TIMEOUT=10", ok=False).output
+    for language, (_, stage, texts) in ENDS.items():
+        (said,) = re.findall(rf"^scons: \*\*\* \[\S+\] (kernels/{language}.py.*\n(?:  .*\n)*)", output, re.M)
+        assert f"[{stage}]: " in said and all(text in said for text in ["remedy: ", *texts]), said
+        put(plugged.site, name=f"{language}_lang", language=language)
+    assert plugged.scons().labels["LOWER"] == len(ENDS) and plugged.project.value("hangs") == 2
 
 
 WRITES = """\
@@ -129,21 +178,17 @@ kernels = __import__("pathlib").Path({folder!r}) / "kernels"
         return super().lower"""
 
 
-def test_what_a_plug_in_writes_into_the_sources_is_seen_by_the_next_build_as_any_edit_is(tmp_path: Path) -> None:
+def test_what_a_plug_in_writes_into_the_sources_is_seen_by_the_next_build_as_any_edit_is(plugged: Plugged) -> None:
     """So it is with what a definition writes. Nothing of it is stale, and nothing is built again and again."""
-    python, site = with_plugin(tmp_path)
-    project = project_in(tmp_path)
-    assert not scons(python, project).returncode
-    put(site, "return super().lower", WRITES.format(folder=str(project.folder)))
+    plugged.scons()
+    put(plugged.site, "return super().lower", WRITES.format(folder=str(plugged.project.folder)))
     for lowered in (["twice"], ["add_one"], []):
-        done = scons(python, project)
-        assert re.findall(r"^\[ LOWER \] (\w+)", done.stdout, re.M) == lowered, done.stdout
-    code = "import numpy as np, demo\nprint(np.from_dlpack(demo.add_one(np.ones((1, 4), 'float32')))[0, 0])"
-    assert project.python(code) == "3.0\n"
+        run = plugged.scons()
+        assert re.findall(r"^\[ LOWER \] (\w+)", run.output, re.M) == lowered, run.output
+    assert plugged.project.value("add_one", (1, 4)) == 3
 
 
 SESSION = """
-import sys; sys.path.insert(0, {tests!r})
 import numpy as np, kernelwright
 from pathlib import Path
 from support.plugin import put
@@ -157,17 +202,14 @@ except Exception as error: print(error)
 """
 
 
-def test_a_plug_in_that_changes_in_a_session_is_an_error_there_and_counts_in_the_next(tmp_path: Path) -> None:
-    python, site = with_plugin(tmp_path)
-    project = project_in(tmp_path)
-    code = SESSION.format(tests=str(ROOT / "tests"), site=str(site))
-    said = [python_of(python, project, code) for _ in range(2)]
+def test_a_plug_in_that_changes_in_a_session_is_an_error_there_and_counts_in_the_next(plugged: Plugged) -> None:
+    code = SESSION.format(site=str(plugged.site))
+    said = [plugged.run(code) for _ in range(2)]
     assert said[0].startswith("[2.0, 2.0]\n") and "remedy: start this process again" in said[0], said
     assert said[1].count("[6.0, 6.0]") == 2, said
 
 
 INSTALLED = """
-import sys; sys.path.insert(0, {tests!r})
 import numpy as np, kernelwright
 from pathlib import Path
 from support.plugin import distribute
@@ -179,13 +221,11 @@ for number in (1, 3):
 """
 
 
-def test_a_package_that_is_installed_anew_in_a_session_counts_there_and_in_the_next(tmp_path: Path) -> None:
-    python, site = with_plugin(tmp_path)
-    project = project_in(tmp_path)
-    project.replace("kernels/add_one.py", "+ 1.0", "+ acme_numbers.ONE")
-    project.replace("kernels/add_one.py", "from kernelwright", "import acme_numbers\nfrom kernelwright")
+def test_a_package_that_is_installed_anew_in_a_session_counts_there_and_in_the_next(plugged: Plugged) -> None:
+    plugged.project.replace("kernels/add_one.py", "+ 1.0", "+ acme_numbers.ONE")
+    plugged.project.replace("kernels/add_one.py", "from kernelwright", "import acme_numbers\nfrom kernelwright")
     for _ in range(2):
-        said = python_of(python, project, INSTALLED.format(tests=str(ROOT / "tests"), site=str(site)))
+        said = plugged.run(INSTALLED.format(site=str(plugged.site)))
         assert said.splitlines() == ["1000.0", "3000.0"], said
 
 

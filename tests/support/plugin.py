@@ -7,11 +7,12 @@ import hashlib
 import os
 import subprocess
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from support.environments import environment, site_of
-from support.project import CACHE_DIR, SITE_SCONS, Project
+from support.forked import starter
+from support.project import CACHE_DIR, SITE_SCONS, Project, Run
 
 SETTINGS = '[tool.kernelwright]\ntargets = ["llvm"]\narchs = ["x86-64-v3"]\n'
 
@@ -105,12 +106,45 @@ def with_plugin(folder: Path) -> tuple[Path, Path]:
     return home / "bin/python", site
 
 
-def put(site: Path, old: str = "", new: str = "", file: str = "front_end", name: str = "acme_lang") -> None:
-    """Install the plug-in, with a change in one of its files."""
+def put(
+    site: Path, old: str = "", new: str = "", file: str = "front_end", name: str = "acme_lang", language: str = "acme"
+) -> None:
+    """Install the plug-in, with a change in one of its files, by a name, for a language."""
     path = f"acme_lang/{file}.py"
     assert old in LANGUAGE[path]
-    files = {**LANGUAGE, path: LANGUAGE[path].replace(old, new)} if old else LANGUAGE
-    distribute(site, name, files, "[kernelwright.frontends]\nacme = acme_lang.front_end:FRONT_END\n")
+    changed = {**LANGUAGE, path: LANGUAGE[path].replace(old, new)} if old else LANGUAGE
+    files = {path.replace("acme_", f"{language}_"): in_language(language, text) for path, text in changed.items()}
+    entry_point = f"{language} = {language}_lang.front_end:FRONT_END"
+    distribute(site, name, files, f"[kernelwright.frontends]\n{entry_point}\n")
+
+
+def in_language(language: str, text: str) -> str:
+    """A text of the plug-in, or a definition in it, for a language of another name."""
+    return text.replace('"acme"', f'"{language}"').replace("acme_lang", f"{language}_lang")
+
+
+def forked_scons(
+    python: Path | str, project: Project, *arguments: str, ok: bool = True, path: Sequence[Path] = ()
+) -> Run:
+    """Run ``scons`` of an environment in a project, in a fork of a process that has imported what it needs."""
+    project.know_tools()
+    done = _run_forked(python, project, "from support import scons_start; scons_start.main()", *arguments, path=path)
+    assert (done.returncode == 0) == ok and "Traceback" not in done.stdout.replace("    Traceback", ""), done.stdout
+    return Run(done.returncode, done.stdout)
+
+
+def forked_python(python: Path | str, project: Project, code: str) -> str:
+    """What a program prints that an environment runs in a project, in such a fork; its first workers are forks, too."""
+    program = f"from support import tvm_ready; tvm_ready.prepare(2)\n{code}"
+    return _run_forked(python, project, program).stdout
+
+
+def _run_forked(
+    python: Path | str, project: Project, program: str, *arguments: str, path: Sequence[Path] = ()
+) -> subprocess.CompletedProcess[str]:
+    process = starter(*project.imported, python=str(python))
+    env = _variables(project)
+    return process.run(program, "-Q", *arguments, env=env, path=path, cwd=project.folder, merged=True)
 
 
 def scons(python: Path, project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -123,12 +157,15 @@ def python_of(python: Path, project: Project, code: str) -> str:
     return _run(python, project, "-c", code).stdout
 
 
+def _variables(project: Project) -> dict[str, str]:
+    return project.variables({"PYTHONPATH": "", CACHE_DIR: str(project.folder.parent / "cache")})
+
+
 def _run(python: Path, project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
-    variables = project.variables({"PYTHONPATH": "", CACHE_DIR: str(project.folder.parent / "cache")})
     return subprocess.run(
         [str(python), *arguments],
         cwd=project.folder,
-        env={**os.environ, **variables},
+        env={**os.environ, **_variables(project)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
