@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sysconfig
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from kernelwright import frontends, testing
+from kernelwright import frontends
 from kernelwright.commands.init import FRONT_END, make_project
 from kernelwright.testing import (
     PROMISES,
@@ -17,11 +18,11 @@ from kernelwright.testing import (
     Language,
     a_comment_changes_nothing,
     a_mistake_is_an_error_with_its_place,
+    the_same_bytes_in_another_folder_and_order,
 )
 from support.environments import environment, site_of
-from support.forked import starter
-from support.plugin import TWICE, distribute, with_plugin
-from support.project import SITE_SCONS, Project
+from support.plugin import OF_EDITS, TWICE, Crashing, distribute, in_forks, with_plugin
+from support.project import SITE_SCONS
 
 CPU = 'targets = ["llvm"]\narchs = ["x86-64-v3"]'
 CUDA = 'targets = ["cuda"]\narchs = ["sm_80"]'
@@ -208,30 +209,6 @@ LANGUAGES = {
 }
 
 
-def scons_of_torch(self: testing.Project, *arguments: str, fails: bool = False) -> str:
-    """A run of scons as a fork, with PyTorch and Triton."""
-    project = Project(self.folder)
-    project.imported = ("support.torch_ready", *Project.imported)
-    return project.scons("-Q", *arguments, ok=not fails).output
-
-
-def forked_scons(self: testing.Project, *arguments: str, fails: bool = False) -> str:
-    """The same without these."""
-    return Project(self.folder).scons("-Q", *arguments, ok=not fails).output
-
-
-def scons_elsewhere(self: testing.Project, *arguments: str, fails: bool = False) -> str:
-    """A run of scons as a fork of a process in the environment of the language."""
-    project, program = Project(self.folder), "from support import scons_start; scons_start.main()"
-    process = starter(*project.imported, python=self.language.python)
-    done = process.run(program, "-Q", *arguments, env=project.variables(), cwd=self.folder, merged=True)
-    assert (done.returncode != 0) == fails and "Traceback" not in done.stdout, done.stdout
-    return done.stdout
-
-
-FORKED = {"tir": forked_scons, "cuda": forked_scons, "triton": scons_of_torch, "torch": forked_scons}
-"""Language -> how scons is run; workers of the others start in environments of their own."""
-
 MISSING = {
     "triton": "" if find_spec("triton") else "Triton is not installed: pip install 'kernelwright[triton]'",
     "cutedsl": "" if find_spec("cutlass") else "CuTe DSL is not installed: pip install 'kernelwright[cutedsl]'",
@@ -244,19 +221,23 @@ MISSING = {
 """Language -> why it cannot be built here; empty: it can."""
 
 
+@pytest.fixture(scope="module")
+def caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for a build cache of each language."""
+    return tmp_path_factory.mktemp("caches")
+
+
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 @pytest.mark.parametrize("name", LANGUAGES)
 def test_a_language_keeps_what_all_promise(
-    name: str, promise: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, promise: Callable[..., None], caches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if MISSING.get(name):
         pytest.skip(MISSING[name])
-    assert callable(promise)
     # In a fork, LLVM remembers what it has made: whether it makes the same again takes a real start.
-    if name in FORKED and (name != "tir" or promise not in PROMISES[:2]):
-        monkeypatch.setattr(testing.Project, "scons", FORKED[name])
-        monkeypatch.setattr(testing, "TIME_LIMIT_S", 10)
-    promise(LANGUAGES[name], tmp_path)
+    if name != "tir" or promise is not the_same_bytes_in_another_folder_and_order:
+        in_forks(monkeypatch, caches / name if promise in OF_EDITS else None)
+    promise(LANGUAGES[name] if name == "tir" else Crashing(**vars(LANGUAGES[name])), tmp_path)
 
 
 def test_every_language_of_ours_is_among_them() -> None:
@@ -282,7 +263,7 @@ def test_a_plug_in_keeps_them_in_its_own_environment(tmp_path: Path, monkeypatch
     for promise in PROMISES:
         if promise not in (a_mistake_is_an_error_with_its_place, a_comment_changes_nothing):
             promise(plugin, tmp_path / promise.__name__)
-            monkeypatch.setattr(testing.Project, "scons", scons_elsewhere)  # the first one has real starts
+            in_forks(monkeypatch)  # the first one has real starts
 
 
 def test_what_init_begins_passes_its_own_tests(tmp_path: Path) -> None:
@@ -301,7 +282,7 @@ def test_what_init_begins_passes_its_own_tests(tmp_path: Path) -> None:
 
 def test_a_promise_that_is_broken_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each function fails for a language that does not keep it: here one whose code depends on when it is made."""
-    monkeypatch.setattr(testing.Project, "scons", forked_scons)
+    in_forks(monkeypatch)
     file = "kernels/scale.py"
     random = TIR.replace("from tvm", "import time\nfrom tvm").replace("* FACTOR", "* (time.time_ns() % 997 + FACTOR)")
     broken = language(random, CPU, "return te.", OUTPUT)

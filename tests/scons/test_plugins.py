@@ -55,7 +55,7 @@ class Plugged:
         self.project.write(f"kernels/{language}.py", in_language(language, TWICE).replace("twice", language))
 
     def scons(self, *arguments: str, ok: bool = True) -> Run:
-        return forked_scons(self.python, self.project, "CACHE_DIR=", *arguments, ok=ok, path=self.path)
+        return forked_scons(self.python, self.project, "-Q", "CACHE_DIR=", *arguments, ok=ok, path=self.path)
 
     def run(self, code: str) -> str:
         """What a program prints."""

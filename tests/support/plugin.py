@@ -6,9 +6,13 @@ import base64
 import hashlib
 import os
 import subprocess
+import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import pytest
+from kernelwright import testing
 
 from support.environments import environment, site_of
 from support.forked import starter
@@ -128,7 +132,9 @@ def forked_scons(
 ) -> Run:
     """Run ``scons`` of an environment in a project, in a fork of a process that has imported what it needs."""
     project.know_tools()
-    done = _run_forked(python, project, "from support import scons_start; scons_start.main()", *arguments, path=path)
+    program, env = "from support import scons_start; scons_start.main()", project.variables({"PYTHONPATH": ""})
+    process = starter(*project.imported, python=str(python))
+    done = process.run(program, *arguments, env=env, path=path, cwd=project.folder, merged=True)
     assert (done.returncode == 0) == ok and "Traceback" not in done.stdout.replace("    Traceback", ""), done.stdout
     return Run(done.returncode, done.stdout)
 
@@ -136,15 +142,40 @@ def forked_scons(
 def forked_python(python: Path | str, project: Project, code: str) -> str:
     """What a program prints that an environment runs in a project, in such a fork; its first workers are forks, too."""
     program = f"from support import tvm_ready; tvm_ready.prepare(2)\n{code}"
-    return _run_forked(python, project, program).stdout
-
-
-def _run_forked(
-    python: Path | str, project: Project, program: str, *arguments: str, path: Sequence[Path] = ()
-) -> subprocess.CompletedProcess[str]:
     process = starter(*project.imported, python=str(python))
-    env = _variables(project)
-    return process.run(program, "-Q", *arguments, env=env, path=path, cwd=project.folder, merged=True)
+    return process.run(program, env=_variables(project), cwd=project.folder, merged=True).stdout
+
+
+OF_EDITS = testing.PROMISES[2:6]
+"""Promises of languages whose first build may come from a cache."""
+
+
+def in_forks(monkeypatch: pytest.MonkeyPatch, cache: Path | None = None) -> None:
+    """Have what is promised of languages run ``scons`` in forks, which need not wait long for what hangs.
+
+    Arguments:
+        cache: a folder for a build cache; None: each project has its own.
+    """
+
+    def scons(self: testing.Project, *arguments: str, fails: bool = False) -> str:
+        project = Project(self.folder)
+        if "triton" in self.language.files[self.language.definition]:
+            project.imported = ("support.torch_ready", *project.imported)
+        words = ["-Q", *([f"CACHE_DIR={cache}"] if cache else []), *arguments]
+        if self.language.python == sys.executable:
+            return project.scons(*words, ok=not fails).output
+        return forked_scons(self.language.python, project, *words, ok=not fails).output
+
+    monkeypatch.setattr(testing.Project, "scons", scons)
+    monkeypatch.setattr(testing, "TIME_LIMIT_S", 10)
+
+
+class Crashing(testing.Language):
+    """A language whose definitions crash where they would hang: the build waits in the same way for all languages."""
+
+    def before_return(self, statement: str) -> testing.Edit:
+        hangs, crashes = "__import__('ctypes').PyDLL(None).pause()", "__import__('os').abort()"
+        return super().before_return(statement.replace(hangs, crashes))
 
 
 def scons(python: Path, project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
