@@ -331,10 +331,6 @@ def test_a_call_compiles_no_operators_on_demand(built: Project) -> None:
     assert "so it is not compiled for a call\n  remedy: build the package with scons" in built.python(code)
 
 
-FRAGMENT = """\
-#include <torch/library.h>
-TORCH_LIBRARY_FRAGMENT(wrong, m) { m.def("gelu(Tensor x) -> Tensor"); }
-"""
 SILU = "silu(Tensor x) -> Tensor"
 SOURCES = {
     "one.cpp": raw("wrong", SILU),
@@ -344,9 +340,9 @@ SOURCES = {
         "python", SILU, "void* PyObject_Call(void*, void*, void*);", "void* f() { return PyObject_Call(0, 0, 0); }"
     ),
     "driver.cpp": raw("driver", SILU, "int cuInit(unsigned);", "int begin() { return cuInit(0); }"),
+    "shared.cpp": "",
     "ending.cpp": raw("ending", SILU, more="#include <cstdlib>\nint ended = (_Exit(0), 1);"),
-    "first.cpp": raw("wrong", "gelu(Tensor x) -> Tensor"),
-    "second.cpp": FRAGMENT,
+    "first.cpp": raw("acme", "scaled(Tensor x, float factor=2.0) -> Tensor"),
 }
 
 WRONG = """\
@@ -359,43 +355,35 @@ def twice():
     return Operators("wrong::silu")
 
 
-@kernel(frontend="torch", sources=["first.cpp", "second.cpp"])
+@kernel(frontend="torch", sources=["first.cpp", "bound.cpp"])
 def fragments():
-    return Operators("wrong::gelu")
-
-
-@kernel(frontend="torch", sources=["lacking.cpp"])
-def lacking():
-    return Operators("lacking::silu")
-
-
-@kernel(frontend="torch", sources=["python.cpp"])
-def python():
-    return Operators("python::silu")
-
-
-@kernel(frontend="torch", sources=["driver.cpp"])
-def driver():
-    return Operators("driver::silu")
-
-
-@kernel(frontend="torch", sources=["ending.cpp"])
-def ending():
-    return Operators("ending::silu")
+    return Operators("acme::scaled")
 """
+WRONG += "".join(
+    f"""
+
+@kernel(frontend="torch", sources=["{name}.cpp"])
+def {name}():
+    return Operators("{name}::silu")
+"""
+    for name in ("lacking", "python", "driver", "ending", "shared")
+)
+WRONG += WRONG[WRONG.rindex("\n\n@kernel") :].replace("def shared", "def again")
 
 SAID = {
     "twice": r"two sources register the operator silu: one.cpp and two.cpp",
-    "fragments": r"two sources register the operator wrong::gelu: kernels/first.cpp:\d+ and kernels/second.cpp:2",
+    "fragments": r"two sources register the operator acme::scaled: kernels/first.cpp:\d+ and kernels/bound.cpp:12",
     "lacking": r"undefined reference to `lacking\(int\)'(.|\n)*remedy: list the source that has it in sources",
     "python": r"its sources are a module of Python(.|\n)*remedy: register functions with TORCH_LIBRARY",
     "driver": r"undefined reference to `cuInit'(.|\n)*remedy: get the function with cudaGetDriverEntryPoint",
     "ending": r"its sources end the process that loads them, with exit status 0(.|\n)*remedy: see what runs when",
+    "shared": r"the kernels again, shared have a source in common, which PyTorch loads once only",
 }
 
 
-def test_what_cannot_be_registered_is_an_error_that_says_what_to_do(tmp_path) -> None:
-    project = Project.of(tmp_path / "wrong", SETTINGS, own=WRONG)
+def test_what_cannot_be_registered_is_an_error_that_says_what_to_do(built: Project, tmp_path) -> None:
+    project = built.copied(tmp_path / "wrong")
+    project.write("kernels/own.py", WRONG)
     for name, text in SOURCES.items():
         project.write(f"kernels/{name}", text)
     said = project.scons("-k", "-j2", ok=False).output
@@ -420,19 +408,17 @@ def test_what_pytorch_finds_registered_is_compared_with_the_definition(name: str
     assert caught.value.message == said and caught.value.remedy
 
 
-SHARED = """
+AGAIN = """
 
-@kernel(frontend="torch", sources=["{source}"])
+@kernel(frontend="torch", sources=["again.cpp"])
 def again():
     return Operators("stream::current")
 """
 
 
-def test_kernels_that_share_a_source_or_an_operator_are_an_error(built: Project, tmp_path) -> None:
+def test_kernels_that_share_an_operator_are_an_error(built: Project, tmp_path) -> None:
     project = built.copied(tmp_path / "shared")
-    project.write("kernels/own.py", DEFINITIONS + SHARED.format(source="bound.cpp"))
-    assert "again, ops have a source in common, which PyTorch loads once only" in project.scons(ok=False).output
-    project.write("kernels/own.py", DEFINITIONS + SHARED.format(source="again.cpp"))
+    project.write("kernels/own.py", DEFINITIONS + AGAIN)
     project.write("kernels/again.cpp", raw("stream", "current(int device) -> int"))
     said = r"the kernels (\w+) \(kernels/own.py:\d+\) and (\w+) both register the operator stream::current"
     kernels = re.search(said, project.scons(ok=False).output)
