@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import compileall
 import os
 import shutil
 import subprocess
@@ -110,6 +111,9 @@ def make_root(folder: Path) -> None:
     started = folder / "usr/local/lib/python3.11/dist-packages/arm.pth"
     started.parent.mkdir(parents=True)
     started.write_text(STARTED.format(root=folder, building=BUILDING))
+    if sys.version_info[:2] == (3, 11):  # qemu would take twice as long to import TVM
+        for name in ("usr/lib/python3.11", "site", BUILDING):
+            compileall.compile_dir(folder / name, quiet=2)
 
 
 def _download(folder: Path, place: str, *wanted: str) -> None:
