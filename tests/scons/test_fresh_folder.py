@@ -92,7 +92,7 @@ def test_another_checkout_starts_no_worker_and_probes_nothing(shared: Project, e
     first, second = Project(elsewhere / "first" / "checkout").files("build/demo"), shared.files("build/demo")
     here = len("build/demo/")
     assert {name[here:]: data for name, data in first.items()} == {name[here:]: data for name, data in second.items()}
-    assert shared.scons(fresh=True).counts[0] == 0
+    assert shared.scons().counts[0] == 0
     trace = json.loads((elsewhere / "first/checkout/build/trace.json").read_text())
     probes = [event for event in trace["traceEvents"] if event.get("cat") == "PROBE"]
     assert probes and all(event["args"]["cpu_seconds"] > 0 for event in probes), "the first checkout has probed"

@@ -308,9 +308,9 @@ def test_processes_that_start_cold_compile_each_kernel_once(cpu_project: Project
         print(sums, [kernel.cached for kernel in kernels].count(False))
         """,
     )
-    running = [demand.start([program]) for _ in range(3)]
+    running = [demand.start([program]) for _ in range(2)]
     outcomes = [process.communicate(timeout=300) for process in running]
-    assert [process.returncode for process in running] == [0] * 3, outcomes
+    assert [process.returncode for process in running] == [0] * 2, outcomes
     assert {printed[:12] for printed, _ in outcomes} == {"[24.0, 36.0]"}
     assert sum(int(printed.split()[-1]) for printed, _ in outcomes) == 2, outcomes
     shown = "".join(said for _, said in outcomes)

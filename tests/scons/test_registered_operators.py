@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 from support.project import Project
 from support.standin_calls import call, make_standin
+from test_torch_operators import raw
 
 pytest.importorskip("torch")
 
@@ -261,18 +262,6 @@ def test_new_arrays_come_from_the_allocator_of_the_callers_framework(built):
     assert printed.endswith("cuda:1 (3,) [0.0, 2.0, 4.0]")
 
 
-MORE = """\
-#include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
-
-torch::stable::Tensor itself(const torch::stable::Tensor& x) { return x; }
-
-STABLE_TORCH_LIBRARY(other, m) { m.def("summed(Tensor x) -> Tensor"); }
-STABLE_TORCH_LIBRARY_IMPL(other, CUDA, m) { m.impl("summed", TORCH_BOX(&itself)); }
-"""
-"""Another namespace with an operator of the same name, and an equal schema."""
-
 PAD = """\
 extern "C" int aoti_torch_aten_pad();
 static int padded = aoti_torch_aten_pad();
@@ -296,7 +285,8 @@ def test_what_the_sources_do_not_register_or_say_otherwise_is_an_error_of_the_bu
         project.replace("kernels/own.py", old, new)
         assert words in project.scons(ok=False).output
         project.replace("kernels/own.py", new, old)
-    project.write("kernels/more.cpp", MORE)
+    # Another namespace with an operator of the same name, and an equal schema.
+    project.write("kernels/more.cpp", raw("other", "summed(Tensor x) -> Tensor"))
     project.replace("kernels/own.py", '["operators.cpp"]', '["operators.cpp", "more.cpp"]')
     said = project.scons("summed", ok=False).output
     assert "kernels/own.py:49 summed/default [link]: operators.cpp and more.cpp register several operators of" in said
