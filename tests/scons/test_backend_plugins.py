@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from kernelwright.testing import CALLS
-from support.plugin import SETTINGS, distribute, python_of, scons, with_plugin
+from support.forked import starter
+from support.plugin import SETTINGS, distribute, python_of, with_plugin
 from support.project import ROOT, Project
 
 SECTION = (ROOT / "docs/extending.md").read_text().partition("## A backend\n")[2].partition("## A front end\n")[0]
@@ -36,13 +37,31 @@ def put(site: Path, old: str = "", new: str = "", file: str = "backend", name: s
     distribute(site, name, {**FILES, path: FILES[path].replace(old, new)}, points)
 
 
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """An interpreter that has the plug-in of the repository, ``plugins/cpp``, and its site-packages."""
+    python, site = with_plugin(tmp_path_factory.mktemp("plugins"))
+    (site / "cpp.pth").write_text(f"{ROOT}/plugins/cpp\n")
+    distribute(site, "kernelwright_cpp", {}, "[kernelwright.backends]\ncpp = kernelwright_cpp.backend:BACKEND\n")
+    return python, site
+
+
 @pytest.fixture
-def made(tmp_path: Path) -> tuple[Path, Path, Project]:
-    """An interpreter that has the plug-in, its site-packages, and a project that uses it."""
-    python, site = with_plugin(tmp_path)
+def made(environment: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path, Project]:
+    """The same with the plug-in of the docs, and a project that uses that."""
+    python, site = environment
     put(site)
     settings = f'{SETTINGS}backends = ["keyword", "tvm_ffi"]\n'
     return python, site, Project.of(tmp_path / "project", settings, saxpy=(ROOT / "kernels/saxpy.py").read_text())
+
+
+def scons(python: Path, project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ``scons`` of an environment in a project, in a fork."""
+    program = "from support import scons_start; scons_start.main()"
+    project.know_tools()
+    return starter("support.scons_start", python=str(python)).run(
+        *(program, "-Q", "CACHE_DIR=", *arguments), env=project.variables(), cwd=project.folder, merged=True
+    )
 
 
 def stages(printed: str) -> list[str]:
@@ -206,22 +225,14 @@ def of_tvm_ffi(name: str) -> str:
     return subprocess.check_output([sys.executable, "-m", "tvm_ffi.config", f"--{name}"], text=True).strip()
 
 
-def with_cpp(folder: Path) -> Path:
-    """An interpreter that has the plug-in of the repository, ``plugins/cpp``."""
-    python, site = with_plugin(folder)
-    (site / "cpp.pth").write_text(f"{ROOT}/plugins/cpp\n")
-    distribute(site, "kernelwright_cpp", {}, "[kernelwright.backends]\ncpp = kernelwright_cpp.backend:BACKEND\n")
-    return python
-
-
-def test_a_plug_in_keeps_what_all_backends_promise(tmp_path: Path) -> None:
-    said = python_of(with_cpp(tmp_path), Project(tmp_path), PROMISES)
+def test_a_plug_in_keeps_what_all_backends_promise(environment, tmp_path: Path) -> None:
+    said = python_of(environment[0], Project(tmp_path), PROMISES)
     assert said.splitlines() == [promise.__name__ for promise in CALLS], said
 
 
-def test_a_program_in_cpp_calls_the_kernels_of_a_package_without_python(tmp_path: Path) -> None:
+def test_a_program_in_cpp_calls_the_kernels_of_a_package_without_python(environment, tmp_path: Path) -> None:
     """cmake is used where it is installed."""
-    python = with_cpp(tmp_path)
+    python, _ = environment
     saxpy = (ROOT / "kernels/saxpy.py").read_text()
     project = Project.of(tmp_path / "project", f'{SETTINGS}backends = ["cpp"]\n', saxpy=saxpy, more=KERNELS)
     project.replace("SConstruct", '"demo"', '"acme"')
