@@ -66,6 +66,9 @@ def test_a_kernel_is_measured_beside_all_that_does_the_same(benched: Benched) ->
         102400 / us / 1e3
     )
     assert min(slow["rounds"]) > max(fast["rounds"])
+    limits = json.loads((project.folder / "all.json").read_text())["limits"]
+    assert limits["gb_s"] > 0 and limits["gflop_s"] > 0
+    assert not list(project.folder.glob("kernelwright-bench-*"))
     table, _ = benched.bench(*sizes)
     assert [line.split()[3] for line in table.splitlines()[1:]] == ["way=slow", "reference"]
     assert "GFLOP/s" in table and "dtype=float32" in table

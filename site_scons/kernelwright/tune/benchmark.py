@@ -15,23 +15,23 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..core.converter import from_json, to_json
+from ..core.converter import to_json
 from ..core.errors import KernelwrightError, SettingsError, Where, shown
-from ..core.files import pretty_json, read_record, write_atomically
-from ..core.records import damage_named, decoded
-from ..define.space import Choice, Plain
+from ..core.files import pretty_json, write_atomically
+from ..define.space import Choice
 from ..define.tuning import TableDevice
 from ..ondemand.files import origin_in
 from ..ondemand.machine import cuda_devices
 from ..ondemand.options import Options
 from ..ondemand.tune_command import environment_of
 from ..processes.protocol import REFERENCE
+from ..state.bench_result import SCHEMA, Limits, Results, Row, read_results, work_of
 from ..state.tuning_result import DEFAULT
 from .bench import Bench
 from .candidates import Built, Candidate
@@ -44,76 +44,13 @@ from .sizes import combinations, read_sizes, size_text
 from .table import table_of
 from .tuner import Request, Tuner, number_of
 
-SCHEMA = 1
-"""Revision of the form of results."""
-
-LARGEST = 64 << 20
-"""Bytes that a file of results may have."""
-
 WHERE = Where(stage="bench")
+
+PEAKS = Path(__file__).with_name("peaks.py.in")
+"""A definition file with kernels that only move, or only compute. Its name keeps tools from taking it for our code."""
+
+RATES: tuple[Callable[[Row], float], ...] = (lambda row: row.gb_s, lambda row: row.gflop_s)
 COLUMNS = ("kernel", "config", "sizes", "what", "us", "spread", "ratio", "GB/s", "GFLOP/s")
-
-
-@dataclass(frozen=True)
-class Row:
-    """What was measured of one way to do the work of a kernel, at one combination of sizes.
-
-    Arguments:
-        kernel, config, sizes: the work.
-        what: who did it: the variant's tuning parameters, ``reference``, a function, or what it was compared with.
-        rounds: microseconds of a call in each round: the median of its batches.
-        gb_s: 10^9 bytes per second, of those that a call reads and writes at least.
-        gflop_s: 10^9 floating-point operations per second; 0: the definition does not declare them.
-    """
-
-    kernel: str
-    config: Mapping[str, Plain]
-    sizes: Mapping[str, int]
-    what: str
-    rounds: tuple[float, ...]
-    gb_s: float
-    gflop_s: float
-
-    @property
-    def us(self) -> float:
-        """Microseconds of a call: the median of the rounds."""
-        return median(self.rounds)
-
-    @property
-    def spread(self) -> float:
-        """How far apart the rounds are, as a part of their median."""
-        return (max(self.rounds) - min(self.rounds)) / self.us
-
-    @property
-    def work(self) -> tuple[str, ...]:
-        """What is compared with other rows of the same."""
-        return _work(self.kernel, self.config, self.sizes)
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """What a row of an earlier run has as well, if it is about the same."""
-        return *self.work, self.what
-
-    def slower_than(self, before: Row, most: float) -> bool:
-        """Whether it takes longer, by a part of the time, and each round longer than each of the other: no noise."""
-        return self.us > before.us * (1 + most) and min(self.rounds) > max(before.rounds)
-
-
-@dataclass(frozen=True)
-class Results:
-    """What a run has measured, as ``--json`` writes it.
-
-    Arguments:
-        schema: 1.
-        device: the device.
-        measured: what it was measured with, as in tuning tables.
-        rows: what was measured.
-    """
-
-    schema: int
-    device: TableDevice
-    measured: Mapping[str, str]
-    rows: tuple[Row, ...]
 
 
 @dataclass(frozen=True)
@@ -146,6 +83,8 @@ def bench(options: argparse.Namespace) -> int:
         draw = _drawing() if options.plot else None
         run = _Run(options)
         results = run.results()
+        if options.json:
+            results = replace(results, limits=run.limits())
         print("\n".join(aligned([COLUMNS, *map(partial(_cells, results.rows), results.rows)])))
         if options.json:
             write_atomically(Path(options.json), pretty_json(to_json(results)))
@@ -166,7 +105,7 @@ class _Run:
         self._progress, self._policy = Progress(), Policy.of_environment()
         self._sizes = read_sizes(options.sizes or ())
         self._most = percent(options.max, "--max")
-        self._before = _read(Path(options.check)) if options.check else None
+        self._before = read_results(Path(options.check)) if options.check else None
         self._device = device_of(options.device or ("cuda:0" if cuda_devices() else "cpu"))
         self._files = [Path(name).absolute() for name in options.file or ()] or default_files()
         self._kernels, _ = kernels_in(self._files, options.kernels)
@@ -191,6 +130,20 @@ class _Run:
             raise SettingsError(f"no kernel is for {self._device.spec}", WHERE, "name kernels, or --device")
         return Results(SCHEMA, self._table_device, self._measured, tuple(rows))
 
+    def limits(self) -> Limits | None:
+        """What the device can do at most, for code of the arch that was measured; None: that could not be measured."""
+        assert self._table_device is not None
+        with tempfile.TemporaryDirectory(prefix="kernelwright-bench-") as folder:
+            Path(folder, "pyproject.toml").write_text(f'[tool.kernelwright]\narchs = ["{self._table_device.arch}"]\n')
+            file = Path(shutil.copy(PEAKS, Path(folder, "peaks.py")))
+            others: dict[str, Any] = dict.fromkeys(("sizes", "check", "beside", "against"))
+            given = vars(self._options) | others | {"kernels": [], "file": [file], "device": self._device.spec}
+            run = _Run(argparse.Namespace(**given))
+            rows = [row for row in run.results().rows if row.what != REFERENCE]
+        self.status |= run.status
+        peaks = [max((rate(row) * row.us / min(row.rounds) for row in rows), default=0.0) for rate in RATES]
+        return Limits(*peaks) if all(peaks) else None
+
     def _kernel(self, name: str, works: set[tuple[str, ...]] | None) -> Iterator[Row]:
         """What is measured of one kernel; nothing, if it is for another target and was not named."""
         request = Request(*(self._kernels[name], name, self._device, self._sizes), policy=self._policy, any_kernel=True)
@@ -210,7 +163,7 @@ class _Run:
             signature = contenders[0].built.request.signature
             given = self._sizes or {n: v for n, v in choice.sizes.items() if n in signature.symbols}
             for at in combinations(given, list(signature.symbols), tuner.where):
-                if works is None or _work(tuner.request.kernel, choice.config, at) in works:
+                if works is None or work_of(tuner.request.kernel, choice.config, at) in works:
                     self._progress.begin(f"{tuner.request.kernel}: {size_text(at)}")
                     yield from self._work(choice, at, contenders)
 
@@ -294,10 +247,6 @@ class _Run:
         return 1 if suspects else 0
 
 
-def _work(kernel: str, config: Mapping[str, Plain], sizes: Mapping[str, int]) -> tuple[str, ...]:
-    return kernel, words(config) if config else "-", size_text(sizes)
-
-
 def _used(tuner: Tuner, choice: Choice, candidates: Sequence[Candidate]) -> set[int]:
     """The numbers of the candidates that may run: the default, the preferred one, and what the table chooses."""
     table = table_of(tuner) if tuner.origin.settings.tuning else None
@@ -342,15 +291,6 @@ def _worktree(root: Path, revision: str) -> Iterator[Path]:
     finally:
         git(["git", "worktree", "remove", "--force", str(folder)])
         shutil.rmtree(parent, ignore_errors=True)
-
-
-def _read(path: Path) -> Results:
-    """The results in a file. Raises a KernelwrightError that names it where it is no such file."""
-    with damage_named(path, "write it with: kernelwright bench --json FILE"):
-        results: Results = from_json(Results, decoded(read_record(path, LARGEST)))
-        if results.schema != SCHEMA or any(min(row.rounds, default=0) <= 0 for row in results.rows):
-            raise ValueError(f"its schema is {results.schema}, expected {SCHEMA}, or a row has no times")
-        return results
 
 
 def _cells(rows: Sequence[Row], row: Row) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The report of a build: one static HTML page of its timeline, of the code that it made, and of tuning."""
+"""The report of a build: one static HTML page of its timeline, of the code that it made, and of what was measured."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from ..command import Command, argument
 from .data import collect
 
 
-def make_report(top: Path, output: Path, bases: Sequence[str] = ("build",)) -> str:
+def make_report(top: Path, output: Path, bases: Sequence[str] = ("build",), benches: Sequence[str] = ()) -> str:
     """Write the report of a project; a line that says what is in it.
 
     Arguments:
         top: the project's folder, the one with the SConstruct.
         output: the page to write.
         bases: folders that packages were built in, relative to ``top``: ``build``, or a ``variant_dir``.
+        benches: files that ``kernelwright bench --json`` has written.
 
     Raises:
         KernelwrightError: nothing was built there, a file is damaged, or the page cannot be written.
@@ -28,7 +29,7 @@ def make_report(top: Path, output: Path, bases: Sequence[str] = ("build",)) -> s
     from .page import render  # Jinja2 is for this command only
 
     with damage_named(top, "make it readable"):
-        report = collect(top, bases)
+        report = collect(top, bases, [Path(name) for name in benches])
     page = render(report)
     try:
         write_atomically(output, page)
@@ -39,7 +40,8 @@ def make_report(top: Path, output: Path, bases: Sequence[str] = ("build",)) -> s
     steps = len(report.run.spans) if report.run else 0
     kernels = sum(len(package.kernels) for package in report.packages)
     tuned = f", {plural(len(report.tunings), 'result')} of tuning" if report.tunings else ""
-    return f"{output}: {plural(steps, 'step')}, {plural(kernels, 'kernel')}{tuned}"
+    measured = f", {plural(len(report.benches), 'result')} of bench" if report.benches else ""
+    return f"{output}: {plural(steps, 'step')}, {plural(kernels, 'kernel')}{tuned}{measured}"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -47,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     top = Path(options.folder)
     output = Path(options.output) if options.output else top / "build" / "report.html"
     try:
-        line = make_report(top, output, options.packages or ["build"])
+        line = make_report(top, output, options.packages or ["build"], options.bench or ())
     except KernelwrightError as error:
         # A script reads the error of this command as one line.
         raise KernelwrightError(f"{error.message}; {error.remedy}") from error
@@ -68,6 +70,12 @@ COMMAND = Command(
             "folder that packages were built in, if not build: a variant_dir; may be given several times",
             action="append",
             metavar="FOLDER",
+        ),
+        argument(
+            "--bench",
+            "draw rooflines of the results that kernelwright bench --json has written; may be given several times",
+            action="append",
+            metavar="FILE",
         ),
     ),
 )

@@ -12,6 +12,7 @@ from ...core.errors import KernelwrightError
 from ...core.records import Record, damage_named, is_file_name
 from ...runtime.loader import DamageError, gap_text, read_manifest
 from ...state import tuning_result
+from ...state.bench_result import Results, read_results
 from ...state.trace import RecordedRun, read_trace
 from ...state.tuning_result import TuningResult, read_result
 
@@ -98,23 +99,26 @@ class Report:
         packages: of each base folder, sorted by name.
         notes: what is missing, and how to get it.
         tunings: of each kernel and device that was tuned, sorted by name.
+        benches: the results of ``kernelwright bench`` that were named.
     """
 
     run: RecordedRun | None
     packages: list[PackageEntry]
     notes: list[str]
     tunings: list[TuningResult]
+    benches: list[Results] = field(default_factory=list)
 
 
-def collect(top: Path, bases: Sequence[str]) -> Report:
+def collect(top: Path, bases: Sequence[str], benches: Sequence[Path] = ()) -> Report:
     """Read everything below a project's folder.
 
     Arguments:
         bases: folders that packages were built in, relative to ``top``.
+        benches: files that ``kernelwright bench --json`` has written.
 
     Raises:
-        KernelwrightError: there is no trace, no package and no result of tuning, or a file of the build is damaged; the
-            message names it. A damaged result of tuning is a note.
+        KernelwrightError: there is no trace, no package and no result, or a file of the build is damaged; the message
+            names it. A damaged result of tuning is a note.
     """
     if not top.is_dir():
         raise KernelwrightError(f"{top}: there is no such folder", remedy="name the folder of the SConstruct")
@@ -124,7 +128,8 @@ def collect(top: Path, bases: Sequence[str]) -> Report:
     ready = [place for place in places if _manifest(*place).exists()]
     packages = [_package(base, name) for base, name in ready]
     tunings, tuning_notes = _tunings(top)
-    if run is None and not (packages or tunings or tuning_notes):
+    measured = [read_results(path) for path in benches]
+    if run is None and not (packages or tunings or tuning_notes or measured):
         message = f"{top / bases[0]}: has neither a trace.json nor a kernel package"
         raise KernelwrightError(message, remedy=f"run scons in {top} first")
     notes = [f"There is no {trace}; the next run of scons that builds something writes it."] if run is None else []
@@ -132,7 +137,7 @@ def collect(top: Path, bases: Sequence[str]) -> Report:
     notes += [f"{p.name} was built partially, without {gap}" for p in packages for gap in p.missing]
     if not places:
         notes.append(f"There is no kernel package in {' or '.join(str(top / base) for base in bases)}; run scons.")
-    return Report(run, packages, notes + tuning_notes, tunings)
+    return Report(run, packages, notes + tuning_notes, tunings, measured)
 
 
 def _tunings(top: Path) -> tuple[list[TuningResult], list[str]]:

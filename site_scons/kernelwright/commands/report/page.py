@@ -18,6 +18,7 @@ from . import text
 from .data import Report
 from .heatmap import DENSE, SIGNS, WITHIN, heat_maps
 from .plot import GREY, panels
+from .roofline import BenchView
 from .timeline import RunView, colour_rules
 from .tuning import ConfigView, spaced
 
@@ -43,6 +44,7 @@ def render(report: Report) -> bytes:
             report=report,
             run=RunView(report.run) if report.run else None,
             tunings=[(one, [ConfigView(one.kernel, config) for config in one.configs]) for one in report.tunings],
+            benches=[BenchView(results) for results in report.benches],
             style=style + colour_rules(),
             script=script,
         )
