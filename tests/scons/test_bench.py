@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -42,6 +43,19 @@ class Benched:
     def rows(self, name: str) -> dict[str, dict[str, Any]]:
         return {row["what"]: row for row in json.loads((self.project.folder / name).read_text())["rows"]}
 
+    def git(self, *words: str) -> None:
+        git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(self.project.folder)]
+        subprocess.run([*git, *words], check=True)
+
+    def committed(self) -> None:
+        self.git("init", "-q")
+        self.git("add", "kernels", "SConstruct", "pyproject.toml")
+        self.git("commit", "-qm", "first")
+
+    def left(self) -> list[Path]:
+        """Folders that runs have left behind."""
+        return sorted(self.project.folder.glob("kernelwright-*/bench/.scratch-*"))
+
     def without_space(self) -> None:
         self.project.replace("kernels/double.py", ", tune=POINTS", "")
         self.project.replace("kernels/double.py", "way: str", 'way: str = "fast"')
@@ -68,7 +82,7 @@ def test_a_kernel_is_measured_beside_all_that_does_the_same(benched: Benched) ->
     assert min(slow["rounds"]) > max(fast["rounds"])
     limits = json.loads((project.folder / "all.json").read_text())["limits"]
     assert limits["gb_s"] > 0 and limits["gflop_s"] > 0
-    assert not list(project.folder.glob("kernelwright-bench-*"))
+    assert not benched.left()
     table, _ = benched.bench(*sizes)
     assert [line.split()[3] for line in table.splitlines()[1:]] == ["way=slow", "reference"]
     assert "GFLOP/s" in table and "dtype=float32" in table
@@ -106,9 +120,7 @@ def test_a_package_is_measured_with_the_config_of_its_row_also_if_a_call_would_c
 def test_what_has_become_slower_is_found(benched: Benched) -> None:
     benched.without_space()
     folder = benched.project.folder
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(folder)]
-    for words in (["init", "-q"], ["add", "kernels", "SConstruct", "pyproject.toml"], ["commit", "-qm", "first"]):
-        subprocess.run([*git, *words], check=True)
+    benched.committed()
     limits = ("--max", "30%")
     benched.bench("double", "--json", "before.json")
     said, _ = benched.bench("double", "--check", "before.json", "--max", "100000%")
@@ -120,15 +132,34 @@ def test_what_has_become_slower_is_found(benched: Benched) -> None:
     assert "SLOWER: double, dtype=float32, n=16, kernel:" in said and "reference:" not in said
     rows = benched.rows("n.json")
     assert min(rows["kernel"]["rounds"]) > max(rows["HEAD"]["rounds"])
-    assert not list(folder.glob("kernelwright-bench-*")) and not (folder / ".git/worktrees").exists()
+    assert not benched.left() and not (folder / ".git/worktrees").exists()
+
+
+def test_what_a_killed_run_has_left_is_removed_by_the_next_one(benched: Benched) -> None:
+    folder = benched.project.folder
+    benched.committed()
+    tree = folder / f"kernelwright-{os.getuid()}/bench/.scratch-1-x/tree"
+    young, used = tree.parents[1] / ".scratch-1-young", tree.parents[1] / ".scratch-1-used"
+    for path in (tree.parent, young, used):
+        path.mkdir(parents=True)
+    benched.git("worktree", "add", "--detach", str(tree), "HEAD")
+    for path in (tree.parent, used):
+        os.utime(path, (1e9, 1e9))
+    lock = os.open(used, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    benched.bench("double")
+    os.close(lock)
+    assert benched.left() == [used, young], "what is old goes, if no process holds it"
+    assert not (folder / ".git/worktrees").exists()
 
 
 def test_mistakes_of_a_bench_are_told_with_what_to_do(benched: Benched, tmp_path: Path) -> None:
     def error(*arguments: str) -> str:
         return benched.bench(*arguments, ok=False)[1]
 
-    assert "the kernels are add_one, double, scale" in error("triple")
-    assert "nothing says which n to measure" in error("scale")
+    said = error("triple")
+    assert "[bench]: there is no kernel" in said and "the kernels are add_one, double, scale" in said
+    assert "scale [bench]: nothing says which n to measure" in error("scale")
     assert "scale" in benched.bench("scale", "--sizes", "n=16")[0]
     said = error("double", "--sizes", "n=1000000000000")
     assert "GB are free" in said and "name smaller sizes: --sizes" in said
@@ -148,6 +179,8 @@ def test_mistakes_of_a_bench_are_told_with_what_to_do(benched: Benched, tmp_path
     benched.project.replace("kernels/double.py", "return 100 * n", 'return "many"')
     assert "flops returned 'many', expected a number" in error("double", "--sizes", "n=16")
     (tmp_path / "bin").mkdir()
+    said = benched.bench("scale", "--profile", env={"PATH": str(tmp_path / "bin")}, ok=False)[1]
+    assert "[bench]: --profile needs perf" in said and "apt-get install linux-perf" in said
     perf = tmp_path / "bin/perf"
     perf.write_text('#!/bin/sh\necho "$@" > profiled.txt\n')
     perf.chmod(0o755)

@@ -223,7 +223,7 @@ def test_without_compile_on_demand_no_candidate_counts_as_one_that_failed(tuned:
     said = tuned.demand.run(
         COMMAND.format(arguments=["tune", "double"]), env=tuned.variables() | {"KERNELWRIGHT_JIT": "off"}, ok=False
     )
-    assert "double [tune]: tuning compiles candidates, and compile on demand is off" in said.stderr
+    assert "double [tune]: candidates have to be compiled, and compile on demand is off" in said.stderr
     assert not list(tuned.folder.glob("tuning/*")) and not list(tuned.folder.glob("build/tune/**/log.txt"))
 
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,8 @@ from typing import Any
 
 from ..core.converter import to_json
 from ..core.errors import KernelwrightError, SettingsError, Where, shown
-from ..core.files import pretty_json, write_atomically
+from ..core.files import SCRATCH, pretty_json, scratch_folder, write_atomically
+from ..core.locks import remove_unlocked
 from ..define.space import Choice
 from ..define.tuning import TableDevice
 from ..ondemand.files import origin_in
@@ -44,10 +45,26 @@ from .sizes import combinations, read_sizes, size_text
 from .table import table_of
 from .tuner import Request, Tuner, number_of
 
-WHERE = Where(stage="bench")
+BENCH = "bench"
+"""The name of the folder with what runs need for a while."""
+
+TREE = "tree"
+"""The name of a working tree in such a folder."""
+
+YOUNG_S = 60
+"""Seconds for which a folder without a lock may be one that another run has only just made."""
+
+WHERE = Where(stage=BENCH)
 
 PEAKS = Path(__file__).with_name("peaks.py.in")
 """A definition file with kernels that only move, or only compute. Its name keeps tools from taking it for our code."""
+
+PROFILERS = {
+    "perf": "get it: apt-get install linux-perf, or linux-tools-generic on Ubuntu",
+    "ncu": "get it: conda install -c nvidia nsight-compute; or apt-get install cuda-nsight-compute-13-0 from NVIDIA's "
+    "repository",
+}
+"""What profiles -> the lines that get it."""
 
 RATES: tuple[Callable[[Row], float], ...] = (lambda row: row.gb_s, lambda row: row.gflop_s)
 COLUMNS = ("kernel", "config", "sizes", "what", "us", "spread", "ratio", "GB/s", "GFLOP/s")
@@ -76,9 +93,24 @@ def bench(options: argparse.Namespace) -> int:
     Raises:
         KernelwrightError: nothing can be built or measured.
     """
-    if options.profile:
-        return _profiled(options)
+    with _named_so():
+        return _profiled(options) if options.profile else _benched(options)
+
+
+@contextlib.contextmanager
+def _named_so() -> Iterator[None]:
+    """Have errors of what this command shares with the tuner name this one."""
+    try:
+        yield
+    except KernelwrightError as error:
+        if error.where.stage == "tune":
+            error.where = replace(error.where, stage=WHERE.stage)
+        raise
+
+
+def _benched(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what ends a run also removes its folders
+    _sweep()
     try:
         draw = _drawing() if options.plot else None
         run = _Run(options)
@@ -118,8 +150,9 @@ class _Run:
         rows: list[Row] = []
         for name in self._options.kernels or self._kernels:
             try:
-                for row in self._kernel(name, works):
-                    rows.append(row)  # those before an error count
+                with _named_so():
+                    for row in self._kernel(name, works):
+                        rows.append(row)  # those before an error count
             except KernelwrightError as error:
                 if len(self._options.kernels) == 1:
                     raise
@@ -133,9 +166,9 @@ class _Run:
     def limits(self) -> Limits | None:
         """What the device can do at most, for code of the arch that was measured; None: that could not be measured."""
         assert self._table_device is not None
-        with tempfile.TemporaryDirectory(prefix="kernelwright-bench-") as folder:
-            Path(folder, "pyproject.toml").write_text(f'[tool.kernelwright]\narchs = ["{self._table_device.arch}"]\n')
-            file = Path(shutil.copy(PEAKS, Path(folder, "peaks.py")))
+        with _scratch() as folder:
+            (folder / "pyproject.toml").write_text(f'[tool.kernelwright]\narchs = ["{self._table_device.arch}"]\n')
+            file = Path(shutil.copy(PEAKS, folder / "peaks.py"))
             others: dict[str, Any] = dict.fromkeys(("sizes", "check", "beside", "against"))
             given = vars(self._options) | others | {"kernels": [], "file": [file], "device": self._device.spec}
             run = _Run(argparse.Namespace(**given))
@@ -265,7 +298,7 @@ def _package(path: Path, stack: contextlib.ExitStack) -> Path:
     """The folder of a package: itself, or what is in a wheel."""
     if path.suffix != ".whl":
         return path.absolute()
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kernelwright-bench-")))
+    folder = stack.enter_context(_scratch())
     try:
         with zipfile.ZipFile(path) as wheel:
             wheel.extractall(folder)
@@ -278,19 +311,40 @@ def _package(path: Path, stack: contextlib.ExitStack) -> Path:
 @contextlib.contextmanager
 def _worktree(root: Path, revision: str) -> Iterator[Path]:
     """The project's folder as it was at a revision."""
-    parent = tempfile.mkdtemp(prefix="kernelwright-bench-")
-    folder = Path(parent, "tree")
-    git = partial(subprocess.run, cwd=root, capture_output=True, text=True)
-    try:
-        added = git(["git", "worktree", "add", "--detach", str(folder), revision])
-        prefix = git(["git", "rev-parse", "--show-prefix"]).stdout.strip()
-        if added.returncode:
-            message = f"{shown(revision)} is no package, no wheel, and no revision of git: {added.stderr.strip()}"
-            raise SettingsError(message, WHERE, "name one: --against dist/acme-1.0.whl, or --against main")
-        yield folder / prefix
-    finally:
-        git(["git", "worktree", "remove", "--force", str(folder)])
-        shutil.rmtree(parent, ignore_errors=True)
+    with _scratch() as parent:
+        folder = parent / TREE
+        git = partial(subprocess.run, cwd=root, capture_output=True, text=True)
+        try:
+            added = git(["git", "worktree", "add", "--detach", str(folder), revision])
+            prefix = git(["git", "rev-parse", "--show-prefix"]).stdout.strip()
+            if added.returncode:
+                message = f"{shown(revision)} is no package, no wheel, and no revision of git: {added.stderr.strip()}"
+                raise SettingsError(message, WHERE, "name one: --against dist/acme-1.0.whl, or --against main")
+            yield folder / prefix
+        finally:
+            _remove_tree(folder)
+
+
+def _scratch() -> contextlib.AbstractContextManager[Path]:
+    """A folder for the time of a run."""
+    return scratch_folder(place_of(BENCH).parent / BENCH)
+
+
+def _sweep() -> None:
+    """Remove the folders of runs that were killed."""
+
+    def remove(folder: Path) -> None:
+        _remove_tree(folder / TREE)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    remove_unlocked((place_of(BENCH).parent / BENCH).glob(f"{SCRATCH}*"), os.O_DIRECTORY, remove, YOUNG_S)
+
+
+def _remove_tree(folder: Path) -> None:
+    """Remove a working tree, so that its repository does not go on listing it."""
+    if folder.is_dir():
+        command = ["git", "-C", str(folder), "worktree", "remove", "--force", str(folder)]
+        subprocess.run(command, capture_output=True, check=False)
 
 
 def _cells(rows: Sequence[Row], row: Row) -> tuple[str, ...]:
@@ -309,7 +363,7 @@ def _profiled(options: argparse.Namespace) -> int:
     device = device_of(options.device or ("cuda:0" if cuda_devices() else "cpu"))
     tool = "perf" if device.target == "llvm" else "ncu"
     if shutil.which(tool) is None:
-        remedy = {"perf": "apt-get install linux-perf", "ncu": "install Nsight Compute, which has it"}[tool]
+        remedy = PROFILERS[tool]
         raise SettingsError(f"--profile needs {tool}, which is not on the PATH", WHERE, remedy)
     output = Path("build", "profile", "-".join(options.kernels) or "all")
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -144,7 +144,7 @@ def locked(path: Path, what: str, waits: bool, note: Callable[[str], None]) -> I
     lock = open_lock(path)
     try:
         if not _taken(lock):
-            message = f"another process tunes on this device: {_holder(path)}"
+            message = f"another process measures on this device: {_holder(path)}"
             if not waits:
                 raise SettingsError(message, Where(stage="tune"), "wait for it, or leave --no-wait out")
             note(f"{message}; waiting for it")

@@ -125,7 +125,7 @@ class Tuner:
         job = job_of(self.origin, self.choices[0].candidates(device.target)[0], self._options)
         if job.jit == OFF:  # what cannot be compiled would count as a candidate that failed
             where = Where(request.kernel, stage="tune", location=self.origin.record.location)
-            message = "tuning compiles candidates, and compile on demand is off"
+            message = "candidates have to be compiled, and compile on demand is off"
             raise SettingsError(message, where, "set KERNELWRIGHT_JIT=on for this command")
         archs = job.selection.compiled or job.selection.archs[device.target]
         self.arch = device.arch(archs) if device.target == "cuda" else job.selection.archs["llvm"][0]
