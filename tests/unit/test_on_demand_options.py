@@ -39,6 +39,7 @@ WRONG = {
     "KERNELWRIGHT_CLEAR_CACHE": ("perhaps", "1, true, yes, on, 0, false, no, off"),
     "KERNELWRIGHT_MONITOR": ("perhaps", "1, true, yes, on, 0, false, no, off"),
     "KERNELWRIGHT_CACHE_DIR": ("\0", "a string without NUL"),
+    "KERNELWRIGHT_DEBUG": ("yes", "no, lineinfo, full"),
     "KERNELWRIGHT_JIT": ("never", "on, warn, off"),
     "KERNELWRIGHT_RECORD": ("\0", "a string without NUL"),
 }

@@ -24,6 +24,7 @@ class ToolPaths:
         python: the Python interpreter that builds.
         python_include: the folder of its ``Python.h``.
         cuda_runtime: CUDA's runtime as an archive, for host code that is not ours.
+        debug: whether libraries are for debuggers and profilers: with lines of sources and the names of all functions.
     """
 
     compiler: str = field(metadata=ASIDE)
@@ -33,6 +34,7 @@ class ToolPaths:
     python: str = field(default="", metadata=ASIDE)
     python_include: str = field(default="", metadata=ASIDE)
     cuda_runtime: str = field(default="", metadata=ASIDE)
+    debug: bool = False
 
 
 STACK_PROTECTOR = "-fstack-protector-strong"
@@ -71,14 +73,20 @@ def launcher_map(library: str) -> str:
     return f"{library.removesuffix('.so').replace('-', '_')} {{ global: kw_*; local: *; }};\n"
 
 
-def link_flags(glibc: str = "") -> list[str]:
+def link_flags(glibc: str = "", debug: bool = False) -> list[str]:
     """Options for linking a library: never unloaded, hardened, reproducible.
 
     Arguments:
         glibc: the folder of the libraries that stand in for the machine's C library; empty: none.
+        debug: whether the names of functions, and what debuggers need, stay in it.
     """
     linker = ["-z,nodelete", *RELRO, "--build-id=none"]
-    return ["-shared", "-s", *(f"-Wl,{option}" for option in linker), *([f"-L{glibc}"] if glibc else [])]
+    return [
+        "-shared",
+        *([] if debug else ["-s"]),
+        *(f"-Wl,{option}" for option in linker),
+        *([f"-L{glibc}"] if glibc else []),
+    ]
 
 
 def include_flags(include: Iterable[str | Path], launcher: str | Path = LAUNCHER) -> list[str]:
@@ -91,15 +99,20 @@ def include_flags(include: Iterable[str | Path], launcher: str | Path = LAUNCHER
     return [f"-I{folder}" for folder in (".", launcher, *include)]
 
 
-def compile_command(kernel: str, paths: ToolPaths, output: str) -> list[str]:
+def compile_command(kernel: str, paths: ToolPaths, output: str, folder: str) -> list[str]:
     """The command that compiles the wrapper and the lowered host code; it needs no device code.
 
     Arguments:
         kernel: the kernel's name.
         paths: the compiler and the folders.
         output: the file that is made.
+        folder: the one that it runs in.
     """
     flags = [*compile_flags(), *include_flags(paths.includes, paths.launcher)]
+    if paths.debug:
+        # In place of paths, which are other ones on another machine.
+        named = {folder: ".", paths.launcher: "launcher", **dict.fromkeys(paths.includes, "tvm_ffi")}
+        flags += ["-g", *(f"-fdebug-prefix-map={path}={name}" for path, name in named.items())]
     return [paths.compiler, *flags, "-c", f"{kernel}/wrapper.c", "-o", output]
 
 
@@ -133,7 +146,7 @@ def link_command(kernel: str, others: Iterable[str], paths: ToolPaths, library: 
     """
     parts = [f"{kernel}/wrapper.o", f"{kernel}/images.s", *others]
     linker = [f"--version-script={paths.launcher}/exports.map", f"-rpath,{BESIDE}", "--enable-new-dtags"]
-    flags = [*(f"-Wl,{option}" for option in linker), *link_flags(paths.glibc)]
+    flags = [*(f"-Wl,{option}" for option in linker), *link_flags(paths.glibc, paths.debug)]
     return [paths.compiler, *parts, "-o", library, *flags, "-lm"]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..core.errors import KernelwrightError, printable
 from ..package.drivers import drivers_text, least_drivers
-from ..package.verify import gaps_of, manifest_of, verify_together, verify_wheel
+from ..package.verify import debug_builds, gaps_of, manifest_of, verify_together, verify_wheel
 from ..runtime.loader import gap_text
 from .command import Command, argument
 
@@ -46,8 +46,11 @@ def verify(wheels: Sequence[Path], own_points: bool = False, partial: bool = Fal
     for wheel in [] if misfits else well:
         gaps = [f"  {printable(gap_text(gap))[:LONGEST_PROBLEM]}" for gap in gaps_of(wheel)]
         verdict = "built partially (--partial accepts that), without" if gaps else "all well"
-        driver = drivers_text(least_drivers(manifest_of(wheel)))
-        print("\n".join([f"{printable(wheel.name)}: {verdict}", *gaps, *([f"  driver: {driver}"] if driver else [])]))
+        manifest = manifest_of(wheel)
+        more = [f"  debug = {level!r}: {', '.join(names)}" for level, names in debug_builds(manifest).items()]
+        if driver := drivers_text(least_drivers(manifest)):
+            more.append(f"  driver: {driver}")
+        print("\n".join([f"{printable(wheel.name)}: {verdict}", *gaps, *more]))
         lacking = lacking or bool(gaps)
     return 1 if errors or problems or misfits or (lacking and not partial) else 0
 

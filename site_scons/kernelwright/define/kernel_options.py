@@ -18,6 +18,7 @@ from ..core.dependencies import IN_PACKAGE
 from ..core.errors import DefinitionError, Where, is_text, shown
 from ..core.request import ASIDE
 from ..runtime.size import Requirement
+from .debug import LEVELS
 from .pass_configs import PassConfigs, checked_pass_configs
 from .recorded import Recorded
 from .setting_kinds import backend_names
@@ -227,6 +228,12 @@ def _flag(name: str, value: Any, where: Where) -> bool:
     return value
 
 
+def _debug(name: str, value: Any, where: Where) -> str | None:
+    if value is not None and value not in LEVELS:
+        raise DefinitionError(f"debug is {shown(value)}, expected one of {', '.join(LEVELS)}", where)
+    return None if value is None else str(value)
+
+
 def _tolerance(name: str, value: Any, where: Where) -> float | None:
     if value is None:
         return None
@@ -274,6 +281,13 @@ class OwnOptions:
         _requires,
     )
     flags: Sequence[str] = _option((), "list", "nvcc flags, after `nvcc_flags` of the package.", _texts)
+    debug: str | None = _option(
+        None,
+        "string",
+        'What is built [for debuggers and profilers](bench.md#debug): `"lineinfo"`, `"full"` or `"no"`.',
+        _debug,
+        "the setting `debug`",
+    )
     pass_configs: PassConfigs = _option({}, "dict", "Configs of TVM's passes: **pass configs** below.", _pass_configs)
     reads: Sequence[str] = _option(
         (),

@@ -12,8 +12,8 @@ from ..core.errors import SettingsError, Where
 BUILD_FOLDERS = ("kernels", "check", "wheels", *FAMILIES)
 """Folders beside the packages in the build folder."""
 
-LABEL = r"cu[0-9]+"
-"""How those folders are called that are for one of several CUDA toolkits."""
+LABEL = r"cu[0-9]+|debug-[a-z]+(-cu[0-9]+)?"
+"""How those folders are called that are for one of several CUDA toolkits, or for debuggers."""
 
 _OF_OTHERS = """
 IPython OpenSSL PIL absl accelerate aiohttp anyio apex attr attrs babel bs4 certifi cffi chardet charset_normalizer

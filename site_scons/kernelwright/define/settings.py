@@ -14,6 +14,7 @@ from ..core.arch import FAMILIES, FAMILY_OF, TARGETS, native_family, target_of
 from ..core.errors import SettingsError, Where, shown
 from ..core.request import ASIDE
 from ..core.surroundings import NAME_OF_VARIABLE, OF_WORKERS, PASSED_ON, may_be_declared
+from .debug import LEVELS, NO
 from .package_name import check_package_name
 from .remote_address import SIGNING_KEY, TOKEN, check_address
 from .setting_kinds import (
@@ -191,6 +192,12 @@ class Settings:
     )
     nvcc: str = _setting(
         TEXT, "", "nvcc, a path or a name; empty: that of the PyPI packages, else CUDA_HOME's, else the one on PATH"
+    )
+    debug: str = _setting(
+        choice(*LEVELS),
+        NO,
+        "what is built for debuggers and profilers, in build/debug-...; lineinfo: lines of sources in code for GPUs, "
+        "and symbols for the CPU; full: also variables, in code for GPUs that is not optimised",
     )
     nvcc_flags: tuple[str, ...] = _setting(FLAGS, (), "further flags of each run of the CUDA compiler")
     host_compiler: str = _setting(

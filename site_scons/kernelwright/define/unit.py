@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from ..core.errors import Where
 from ..core.request import ASIDE
+from .debug import NO
 from .outputs import Outputs, named_outputs
 from .pass_configs import PassConfigs
 
@@ -35,6 +36,7 @@ class Unit:
         requires: comparisons of sizes that have to hold for a call, as the definition has them.
         python: the interpreter of the front end's own environment; empty: there is none.
         per_arch: whether each CUDA arch has a unit of its own.
+        debug: what the front end itself makes for debuggers, one of :data:`.debug.LEVELS`.
     """
 
     kernel: str
@@ -53,6 +55,7 @@ class Unit:
     requires: tuple[str, ...] = ()
     python: str = field(default="", metadata=ASIDE)
     per_arch: bool = False
+    debug: str = NO
 
     def named(self, arguments: Sequence[str]) -> tuple[str, ...]:
         """The names of the outputs, some of which may be given by their positions.

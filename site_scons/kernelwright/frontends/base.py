@@ -127,6 +127,9 @@ class FrontEnd(Plugin):
     flags: ClassVar[tuple[str, ...]] = ()
     """Flags of nvcc for its sources, before those of the package and of the kernel."""
 
+    debugs: ClassVar[tuple[str, ...]] = ()
+    """The levels of ``debug`` that its compiler has, besides ``no`` (:mod:`define.debug`)."""
+
     has_host_code: ClassVar[bool] = False
     """Whether the kernel's sources have host code of their own: a compiler makes objects of them, which are linked."""
 

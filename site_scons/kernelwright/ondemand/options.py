@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from ..backends import OF_FRONT_ENDS, Names, choices
 from ..core.arch import TARGETS, arch_of_device, target_of
 from ..core.errors import SettingsError, Where, shown
+from ..define.debug import LEVELS
 from ..define.pass_configs import checked_pass_configs
 from ..define.setting_kinds import FLAGS, TEXT, WORDS, Kind, Setting, backend, choice, require_known
 from ..define.settings import Settings, merge, read_pyproject
@@ -136,6 +137,12 @@ class Options:
         "the project's first",
     )
     flags: tuple[str, ...] | None = _option(FLAGS, "flags of each run of the CUDA compiler, in place of `nvcc_flags`")
+    debug: str | None = _option(
+        choice(*LEVELS),
+        "what is compiled for debuggers and profilers: `lineinfo`, `full` or `no`",
+        "KERNELWRIGHT_DEBUG",
+        "that of the project",
+    )
     pass_configs: Mapping[str, Any] | None = _option(PASS_CONFIGS, "configs of TVM's passes, as of `@kernel`")
     settings: Mapping[str, Any] | None = _option(MAPPING, "further settings, as in `[tool.kernelwright]`")
     dump_ir: bool | None = _option(
@@ -312,6 +319,8 @@ def _as_settings(asked: Options) -> dict[str, Any]:
         "backends": (asked.backend,) if asked.backend else (),
     }
     layer |= {name: list(values) for name, values in given.items() if values}
+    if asked.debug:
+        layer["debug"] = asked.debug
     if asked.dump_ir is not None:
         layer["dump_ir"] = "yes" if asked.dump_ir else "no"
     return layer if asked.flags is None else {**layer, "nvcc_flags": list(asked.flags)}

@@ -21,6 +21,7 @@ from ..core.errors import DefinitionError, KernelwrightError, Where, shown
 from ..core.files import canonical_json, digest_of, pretty_json, sha256_of
 from ..core.request import ASIDE
 from ..core.signature import RecordedCall, function_of
+from ..define.debug import NO
 from ..define.kernel_options import KernelOptions
 from ..runtime.arguments import outputs_of
 from ..runtime.loader import DIGEST_LINE, SCHEMA
@@ -58,6 +59,7 @@ class EntrySource:
         operators: what its library registers with PyTorch, and which PyTorch it needs; empty: it has no operators.
         parts: the distributions that have sources and headers which its code is made of.
         written: what of others the compilers put into it: distribution, version, licence, and what of it.
+        debug: what was built for debuggers, one of :data:`define.debug.LEVELS`.
     """
 
     doc: str
@@ -80,6 +82,7 @@ class EntrySource:
     operators: Mapping[str, Any] = field(default_factory=dict)
     parts: tuple[Contained, ...] = ()
     written: tuple[tuple[str, str, str, str], ...] = ()
+    debug: str = NO
 
 
 @dataclass(frozen=True)
@@ -155,6 +158,7 @@ def make_entry(kernel: EntrySource) -> str:
         **({"libraries": kernel.libraries} if kernel.libraries else {}),
         **({"contains": [part.shown for part in kernel.parts]} if kernel.parts else {}),
         **({"written": [list(part) for part in kernel.written]} if kernel.written else {}),
+        **({"debug": kernel.debug} if kernel.debug != NO else {}),
         **({"opaque": True} if first.get("opaque") else {}),
         **({"recorded": _recorded(described)} if "recorded" in first else {}),
         "outputs": outputs_of(first),

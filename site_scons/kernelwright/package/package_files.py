@@ -24,6 +24,7 @@ from ..core.files import pretty_json
 from ..core.records import Record, decoded
 from ..core.signature import Argument
 from ..core.version import VERSION
+from ..define.debug import LEVELS
 from ..define.kernel_options import is_relative
 from ..define.names import is_name
 from ..define.package_name import TAKEN, is_importable
@@ -64,7 +65,7 @@ OF_PACKAGE = (
 OF_KERNEL = (
     *("backends", "doc", "frontend", "library", "launcher", "source_libraries", "libraries", "contains", "operators"),
     "written",
-    *("opaque", "recorded", "outputs", "backward", "drivers", "meaning", "declared", "tables", "variants"),
+    *("debug", "opaque", "recorded", "outputs", "backward", "drivers", "meaning", "declared", "tables", "variants"),
 )
 OF_VARIANT = ("slug", "config", "archs", "tabled", "exported", "arguments", "symbols", *OF_SIZES, "units")
 OF_UNIT = ("target", "archs", "source_arch", "schedule", "source_digest", "signature", "resources", "images", "tools")
@@ -225,6 +226,8 @@ def _form_problems(name: str, kernel: Record, content: Content) -> Iterator[str]
         yield f"kernel {name} has no argument {shown(min(unknown))}, which the manifest lists as an output"
     if unknown := {*kernel.texts("backends")} - content.document.record("backends").raw.keys():
         yield f"kernel {name} has the backend {shown(min(unknown))}, which the manifest does not describe"
+    if kernel.has("debug") and kernel.text("debug") not in LEVELS[1:]:
+        yield f"kernel {name} has debug {shown(kernel.text('debug'))}, which is none of {', '.join(LEVELS[1:])}"
     if len({variant.text("slug") for variant in variants}) != len(variants):
         yield f"kernel {name} has two variants of one name"
     for variant in variants:

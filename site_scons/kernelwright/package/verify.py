@@ -102,6 +102,15 @@ def gaps_of(wheel: Path) -> list[dict[str, Any]]:
     return [gap for gap in gaps if isinstance(gap, dict)] if isinstance(gaps, list) else []
 
 
+def debug_builds(manifest: Record) -> dict[str, list[str]]:
+    """The kernels of a wheel that is right which were built for debuggers, by their level of ``debug``."""
+    found: dict[str, list[str]] = {}
+    for name, kernel in manifest.members("kernels") if manifest.has("kernels") else ():
+        if kernel.has("debug"):
+            found.setdefault(kernel.text("debug"), []).append(name)
+    return found
+
+
 class _Opened(NamedTuple):
     """What a wheel says of itself: its file's name, the package and version that it belongs to, and the arch."""
 

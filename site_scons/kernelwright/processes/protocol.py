@@ -14,6 +14,7 @@ from ..core.converter import from_json, that
 from ..core.errors import LONGEST_SHOWN, Where, WorkerError, shown
 from ..core.request import ASIDE
 from ..core.signature import Signature
+from ..define.debug import NO
 from ..define.own_sources import OwnSource
 from ..define.record import DefinitionRecord
 
@@ -226,6 +227,7 @@ class LowerRequest(_OfDefinition):
         pass_configs: configs of TVM's passes.
         ir: an existing, empty folder that receives the IR after each pass; empty: it is not written.
         python: the interpreter of the front end's own environment; empty: there is none.
+        debug: what the front end itself makes for debuggers, one of :data:`define.debug.LEVELS`.
         imported_for: the arch that modules of the definition are imported for, if they may ask for it; empty: for any.
     """
 
@@ -245,6 +247,7 @@ class LowerRequest(_OfDefinition):
     ir: str = field(default="", metadata=ASIDE)
     python: str = field(default="", metadata=ASIDE)
     imported_for: str = field(default="", metadata=ASIDE)
+    debug: str = NO
 
     @property
     def definition(self) -> Definition:

@@ -15,6 +15,7 @@ import SCons.Variables
 
 from .. import backends
 from ..core.errors import KernelwrightError, SettingsError, Where, refused, shown
+from ..define.debug import FOLDER, NO
 from ..define.settings import (
     COMMAND_LINE,
     SETTINGS,
@@ -106,7 +107,8 @@ def _editions(run: BuildRun, settings: Settings) -> list[tuple[Settings, str]]:
         known = editions(settings, run.toolchain)
         run.known_archs.update(arch for _, archs in known for arch in archs)
         found = tuple(one for one, _ in known)
-    return [(one, one.label if number else "") for number, one in enumerate(found)]
+    debug = "" if settings.debug == NO else f"{FOLDER}{settings.debug}"
+    return [(one, "-".join(filter(None, (debug, one.label if number else "")))) for number, one in enumerate(found)]
 
 
 def _require_utf8(folder: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..backends import commands, sources
@@ -11,12 +11,13 @@ from ..backends.files import VariantFiles, units_of
 from ..backends.launcher import interface_sources
 from ..core.files import digest_of
 from ..core.request import ASIDE
+from ..define.debug import NO
 from ..processes.tools import Elsewhere
 from ..toolchain.host_compiler import HostCompiler
-from ..toolchain.nvcc_run import shell_script
+from ..toolchain.nvcc_run import PWD, shell_script, stand_in
 from ..toolchain.shared import shared_compiler
 from .commands import command_of
-from .context import KernelContext, whole
+from .context import KernelContext, debug_level, whole
 from .places import real_places, symbolic_places
 from .stage import Stage, files_in
 from .stage_run import StageRun
@@ -44,12 +45,13 @@ class Wrapper:
         name, places, output = self.kernel, self.places, scratch / "wrapper.o"
         tool = shared_compiler(self.compiler, self.headers, self.tvm_ffi, places.launcher, places.includes)
         needs = Elsewhere(tool, tuple(map(Path, stage.sources)), (output,))
-        command = commands.compile_command(name, places, str(output))
+        command = commands.compile_command(name, places, str(output), str(self.top))
         remedy = f"the sources are below {self.top}"
         # Machines of a cluster have compilers for their own CPUs.
         elsewhere = None if self.compiler.cross else needs
         stage.tool(command, self.top, scratch, remedy, kind="cc", elsewhere=elsewhere)
-        by_hand = commands.compile_command(name, symbolic_places(self.compiler), f"{name}/wrapper.o")
+        symbolic = replace(symbolic_places(self.compiler), debug=places.debug)
+        by_hand = commands.compile_command(name, symbolic, f"{name}/wrapper.o", stand_in(PWD))
         (scratch / "compile_wrapper.sh").write_text(shell_script(self.compiler.version, "..", by_hand))
 
 
@@ -60,13 +62,13 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], wrapped: Sta
         wrapped: the stage that writes it.
     """
     name, tools, top = kernel.name, kernel.tools, kernel.package.work
-    places = real_places(tools.host_compiler)
+    places = real_places(tools.host_compiler, debug_level(kernel) != NO)
     request = Wrapper(name, tools.host_compiler, digest_of(interface_sources()), tools.lowerer.tvm_ffi, places, top)
     outputs = files_in(kernel.folder, ("wrapper.o", "compile_wrapper.sh"))
     hosts = [unit.host for unit in units_of(variants) if unit.target == "cuda"]
     stage = Stage("CC", name, kernel.where("compile"), request, outputs, [wrapped.paths[0], *hosts])
     stage.rest = lambda: bool(whole(kernel.run, variants))
     output = f"{name}/wrapper.o"
-    command = commands.compile_command(name, places, output)
+    command = commands.compile_command(name, places, output, str(top))
     stage.command = command_of(top, f"{name}/{sources.FILES[0]}", command, output)
     return stage

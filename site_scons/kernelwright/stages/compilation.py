@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -12,6 +12,7 @@ from ..core.request import ASIDE
 from ..toolchain.headers import sought_in_vain
 from ..toolchain.host_code import ObjectJob
 from ..toolchain.nvcc_run import CompiledCode, DeviceJob
+from ..toolchain.plain_flags import ALL, DEBUG, has_debug_information
 from .context import require_folders, require_no_device_linker
 from .stage_run import StageRun
 
@@ -26,16 +27,28 @@ class Compilation(Generic[AnyJob]):
         job: what is compiled, with stand-ins for paths of this machine.
         real: the same with those paths.
         folders: folders of headers by their names among ``includes``, but for those in packages.
+        place: the folder that it is compiled in, if the compiler writes that into its output, which counts only there
+            then; else empty.
     """
 
     job: AnyJob
     real: AnyJob = field(metadata=ASIDE)
     folders: Mapping[str, Path] = field(metadata=ASIDE)
+    place: str
 
     @property
     def arch(self) -> str:
         """The arch that code is made for, if that is one."""
         return getattr(self.job, "arch", "")
+
+    @staticmethod
+    def place_in(folder: Path, flags: Sequence[str], parted: bool) -> str:
+        """The value of ``place``.
+
+        Arguments:
+            parted: whether nvcc's programs are run one by one, and lines of sources are given portable names.
+        """
+        return str(folder) if has_debug_information(flags, ALL if parted else DEBUG) else ""
 
     def require_sound(self, top: Path) -> None:
         """Raise a DefinitionError if a folder of headers cannot be taken, or a flag asks for a device linker.

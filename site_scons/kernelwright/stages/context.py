@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.arch import native_family
 from ..core.dependencies import IN_PACKAGE, dependency_name, is_portable, present_digest
-from ..core.errors import DefinitionError, EditedError, ToolchainError, Where
+from ..core.errors import DefinitionError, EditedError, SettingsError, ToolchainError, Where
 from ..core.surroundings import OUTSIDE, interpreter
+from ..define import debug
 from .runs import Run, Services, lacks
 
 if TYPE_CHECKING:
@@ -158,7 +159,8 @@ class KernelContext:
         """Flags of the CUDA compiler, if that compiles the kernel."""
         if self.front_end.compiles_device_code:
             return ()
-        return (*self.front_end.flags, *self.package.settings.nvcc_flags, *self.record.options.flags)
+        given = *self.package.settings.nvcc_flags, *self.record.options.flags
+        return (*self.front_end.flags, *debug.FLAGS[debug_level(self)], *given)
 
     def flags_in(self, folder: Path) -> tuple[str, ...]:
         """The flags of a compiler that runs in a folder; the author's files are beside the definition."""
@@ -331,6 +333,20 @@ def _require_unedited(definition: DefinitionRecord, dependencies: Mapping[str, s
     for name, digest in definition.dependencies.items():
         if dependencies.get(name, digest) != digest:
             raise EditedError(f"{name} was edited meanwhile", where, "try again")
+
+
+def debug_level(kernel: KernelContext) -> str:
+    """What is built of a kernel for debuggers, one of :data:`define.debug.LEVELS`.
+
+    Raises:
+        SettingsError: the compiler of its language cannot do that.
+    """
+    front_end, level = kernel.front_end, kernel.record.options.debug or kernel.package.settings.debug
+    if level == debug.NO or level in front_end.debugs:
+        return level
+    can = ", ".join(front_end.debugs) or "nothing"
+    message = f"a definition in {front_end.name} cannot have debug = {level!r}: it can have {can}"
+    raise SettingsError(message, kernel.where("settings"), 'write debug="no" in @kernel, or build without DEBUG')
 
 
 def whole(run: Services, variants: tuple[VariantFiles, ...]) -> tuple[VariantFiles, ...]:

@@ -199,12 +199,13 @@ def _with_nvcc(kernel: KernelContext, arch: str, folder: Path, slug: str, shippe
     if nvcc is None:
         raise SettingsError("CUDA code without nvcc", where)
     flags, headers, packages = kernel.flags_in(folder), _headers(kernel), _packages(kernel)
+    parted = _is_parted(kernel)
     job = NvccJob(arch, flags, folder, where, headers, packages, has_portable_names=front_end.includes_sources)
     return NvccCompilation(
-        *(by_hand(job), job, kernel.own_folders, nvcc),
+        *(by_hand(job), job, kernel.own_folders, Compilation.place_in(folder, kernel.flags, parted), nvcc),
         own_tool=kernel.own_tool if headers else None,
         flags_file=front_end.files("cuda", ()).flags,
-        parted=_is_parted(kernel),
+        parted=parted,
         host_compiler=kernel.tools.native_compiler,
         obstacle=kernel.tools.obstacle,
         shipped=shipped,
@@ -225,7 +226,8 @@ def _with_nvrtc(kernel: KernelContext, arch: str, folder: Path, slug: str, shipp
         raise SettingsError(message, where, 'write cuda_compiler = "nvcc"')
     job = NvrtcJob(arch, kernel.flags_in(folder), folder, where, packages=_packages(kernel))
     store = HeaderStore(kernel.run.state / "pch", parse_size(size) * 1024) if size else None
-    return NvrtcCompilation(by_hand(job), job, kernel.own_folders, nvrtc, store)
+    place = Compilation.place_in(folder, kernel.flags, parted=False)
+    return NvrtcCompilation(by_hand(job), job, kernel.own_folders, place, nvrtc, store)
 
 
 def _packages(kernel: KernelContext) -> dict[str, str]:

@@ -18,7 +18,7 @@ from ..package.manifest import EntrySource, make_entry
 from ..toolchain.contained import Contained, contained_in
 from ..toolchain.limits import check_limits as check_usage
 from ..toolchain.package_folder import package_folder
-from .context import KernelContext, whole
+from .context import KernelContext, debug_level, whole
 from .left_out import without_left_out
 from .stage import Stage, files_in
 from .stage_run import StageRun
@@ -131,6 +131,7 @@ def entry_of(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Entry
         libraries=tuple(library.needed for library in kernel.libraries),
         parts=_parts_of(kernel),
         written=_written_to(kernel),
+        debug=debug_level(kernel),
     )
     limits, compiler = (settings.max_registers, settings.max_spills), "nvrtc" if kernel.tools.nvrtc else "nvcc"
     return Entry(kernel.name, source, tuning_of(kernel.selection), limits, images_in, compiler)

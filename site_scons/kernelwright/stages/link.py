@@ -13,11 +13,12 @@ from ..backends.launcher import LINKER_MAP
 from ..core.files import digest_of
 from ..core.records import Record, read_json
 from ..core.request import ASIDE
+from ..define.debug import NO
 from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.nvcc_run import shell_script
 from . import entry
 from .commands import command_of
-from .context import KernelContext, whole
+from .context import KernelContext, debug_level, whole
 from .entry import Entry
 from .left_out import without_left_out
 from .places import real_places, symbolic_places
@@ -61,7 +62,8 @@ class Linking:
         require_called(linked, lacking, stage.where)
         command = self.command(linked, self.places, str(scratch / f"{name}.so"))
         stage.tool(command, top, scratch, f"the sources are below {top}", kind="link")
-        by_hand = self.command(linked, symbolic_places(self.compiler, self.places.glibc), f"{name}/{name}.so")
+        symbolic = replace(symbolic_places(self.compiler, self.places.glibc), debug=self.places.debug)
+        by_hand = self.command(linked, symbolic, f"{name}/{name}.so")
         (scratch / "compile.sh").write_text(shell_script(self.compiler.version, "..", by_hand))
         self.described.write(linked, scratch, self.launcher)
 
@@ -85,7 +87,7 @@ def make(
         own: what makes the libraries of its sources, if those have host code of their own.
     """
     name, compiler, top, shared = kernel.name, kernel.tools.host_compiler, kernel.package.work, launcher.paths[0]
-    places = replace(real_places(compiler), glibc=kernel.package.glibc if glibc else "")
+    places = replace(real_places(compiler, debug_level(kernel) != NO), glibc=kernel.package.glibc if glibc else "")
     described_in = {Path(stage.paths[0]).name: stage.paths[1] for stage in own}
     described = entry.entry_of(kernel, variants)
     request = Linking(

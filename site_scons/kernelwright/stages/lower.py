@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.arch import lowering_arch
+from ..define.debug import NO
 from ..define.unit import unit_symbol
 from ..processes.protocol import LowerRequest
-from .context import KernelContext
+from .context import KernelContext, debug_level
 from .stage import IR, Stage, files_in
 from .stage_run import StageRun
 
@@ -101,6 +102,7 @@ class VariantUnit:
             listed=self.slug in slugs,
             pass_configs=record.options.pass_configs,
             python=kernel.python,
+            debug=debug_level(kernel) if kernel.front_end.compiles_device_code else NO,
             imported_for=self.own_arch if kernel.front_end.imports_for_arch else "",
         )
         return Lowering(asked, _definition(kernel), kernel.tools.lowerer, kernel.own_tool, files.names)

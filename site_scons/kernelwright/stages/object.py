@@ -199,9 +199,9 @@ def _make(
     job, real = _jobs(kernel, _Place.of(kernel, source, own), archs, headers)
     tvm_ffi, folders = kernel.tools.lowerer.tvm_ffi, kernel.own_folders
     texts = tuple(path for stage in (own, headers) if stage for path in stage.paths)
-    request = ObjectCompilation(
-        *(job, real, folders, nvcc, tvm_ffi), host_compiler=host_compiler, source=source, texts=texts
-    )
+    place = Compilation.place_in(top, kernel.flags, parted=False)
+    given: dict[str, Any] = {"host_compiler": host_compiler, "source": source, "texts": texts}
+    request = ObjectCompilation(job, real, folders, place, nvcc, tvm_ffi, **given)
     path = top / real.source
     sources = [*texts, *([str(path)] if path.is_file() and not own else [])]
     stage = Stage("OBJECT", real.shown, where, request, files_in(folder, job.outputs), sources, archs=archs)

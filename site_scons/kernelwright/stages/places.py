@@ -29,7 +29,8 @@ def symbolic_places(compiler: HostCompiler, glibc: str = "", cuda_runtime: str =
     return replace(SYMBOLIC_PLACES, compiler=named, glibc=glibc, cuda_runtime=cuda_runtime)
 
 
-def real_places(compiler: HostCompiler) -> ToolPaths:
-    """Where the compiler and the headers are on this machine."""
+def real_places(compiler: HostCompiler, debug: bool = False) -> ToolPaths:
+    """Where the compiler and the headers are on this machine; ``debug`` is as in :class:`ToolPaths`."""
     folders = tuple(str(folder) for folder in tvm_ffi_includes())
-    return ToolPaths(compiler.path, str(LAUNCHER), folders, "", sys.executable, sysconfig.get_path("include"))
+    python = sys.executable, sysconfig.get_path("include")
+    return ToolPaths(compiler.path, str(LAUNCHER), folders, "", *python, debug=debug)

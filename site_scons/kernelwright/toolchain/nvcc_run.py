@@ -264,7 +264,7 @@ def shell_script(made_with: str, folder: str, *commands: Sequence[str], cuda: st
     """
     names = dict.fromkeys(name for command in commands for word in command for name in STAND_IN.findall(word))
     variables = dict(zip(names, _variables(list(names)), strict=True))
-    tools = {name: one for name, one in variables.items() if name != HERE}
+    tools = {name: one for name, one in variables.items() if name not in (HERE, PWD)}
     of = {name: f" --cuda {'.'.join(cuda.split('.')[:2])}" for name in OF_CUDA if cuda}
     told = {name: f"{_tool(name)}{of.get(name, '')}" for name in tools}
     uses = "".join(f"{one}=${{{one}:-$(python3 -m kernelwright tool {told[name]})}}\n" for name, one in tools.items())
@@ -280,6 +280,9 @@ OF_CUDA = ("NVCC", "FATBINARY", "NVRTC", "CUDA_INCLUDE")
 
 HERE = "HERE"
 """Stands for the folder of a script, whatever folder its commands run in."""
+
+PWD = "PWD"
+"""Stands for the folder that its commands run in."""
 
 STAND_IN = re.compile("\0([^\0]+)\0")
 

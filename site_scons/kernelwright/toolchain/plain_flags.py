@@ -51,10 +51,13 @@ def without_threads(flags: Sequence[str]) -> tuple[str, ...]:
     return tuple(kept)
 
 
-DEBUG = ("-G", "--device-debug", "-g", "--debug", "-lineinfo", "--generate-line-info")
+ALL = ("-G", "--device-debug", "-g", "--debug")
+"""Flags for debuggers."""
+
+DEBUG = (*ALL, "-lineinfo", "--generate-line-info")
 """Flags that have cicc write folders and times of sources into PTX, which are others on another machine."""
 
 
-def has_debug_information(flags: Sequence[str]) -> bool:
+def has_debug_information(flags: Sequence[str], kinds: tuple[str, ...] = DEBUG) -> bool:
     """Whether these flags make nvcc write the folders of sources into its output."""
-    return any(word.startswith(DEBUG) for word in flags)
+    return any(word.startswith(kinds) for word in flags)

@@ -142,6 +142,7 @@ class Server:
             archs=request.archs,
             pass_configs=pass_configs,
             ir=request.ir,
+            debug=request.debug,
         )
         lowered = self._run_front_end(definition, kernel, unit, progress)
         definition.note_read(lowered.read)

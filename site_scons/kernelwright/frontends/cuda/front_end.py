@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...define.debug import FULL, LINEINFO
 from ..base import FrontEnd, LoweredFiles
 from ..torch.front_end import INCLUDES, TorchSources
 from .exported import Exported
@@ -18,6 +19,7 @@ class CudaSource(FrontEnd):
     targets = ("cuda",)
     uses_multiples = False
     includes_sources = True
+    debugs = LINEINFO, FULL
     has_sequences = True
     returns = Source
     expects = "a Source, or a list of several"
@@ -39,6 +41,7 @@ class CudaLibrary(FrontEnd):
     targets = ("cuda",)
     uses_multiples = False
     has_host_code = True
+    debugs = LINEINFO, FULL
     may_be_opaque = True
     returns = Exported
     lowering = "library"

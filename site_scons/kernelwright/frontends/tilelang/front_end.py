@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...core.written import Written
+from ...define.debug import FULL, LINEINFO
 from ..base import FrontEnd, HeaderFolders, LoweredFiles
 from .program import ENVIRONMENT, Program
 
@@ -22,6 +23,7 @@ class TileLangProgram(FrontEnd):
     own_environment = ENVIRONMENT
     targets = ("cuda",)
     uses_multiples = False
+    debugs = LINEINFO, FULL
     header_folders = HeaderFolders(("src", "3rdparty/cutlass/include"), "c++20")
     returns = Program
     writes = (

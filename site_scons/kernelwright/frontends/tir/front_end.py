@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core.written import APACHE, Written
+from ...define.debug import FULL, LINEINFO
 from ..base import FrontEnd
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ class Tir(FrontEnd):
 
     name = "tir"
     has_passes = True
+    debugs = LINEINFO, FULL
     writes = (Written("apache-tvm", APACHE, "what TVM's code generators write"),)
     expects = "a PrimFunc or an IRModule"
     remedy = "return a function made with @T.prim_func or te.create_prim_func, or a module made with @I.ir_module"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.errors import DefinitionError, Where
 from ...core.need import Need
+from ...define.debug import FULL, LINEINFO
 from ...define.kernel_options import KernelOptions
 from ..base import FrontEnd, LoweredFiles
 from .operators import Operators
@@ -30,6 +31,7 @@ class TorchSources(FrontEnd):
     uses_multiples = False
     needs = (Need("torch", "torch>=2.4"),)
     has_host_code = True
+    debugs = LINEINFO, FULL
     backends = ("torch_ops",)
     on_demand = False
     native_only = "PyTorch has to load its library to tell which operators it registers"

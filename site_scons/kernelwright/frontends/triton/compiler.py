@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 from ...core.arch import SHARED_MEMORY, arch_order, real_arch
 from ...core.errors import DefinitionError, KernelwrightError, LoweringError, ToolchainError, Where
 from ...define.arguments import Scalar, Tensor, Workspace
+from ...define.debug import NO
 from ...define.declared import first_difference
 from ...define.divisible import SPECIALIZED as DIVISIBILITY
 from ...define.sizes import Size, divisor_of
@@ -146,7 +148,7 @@ class Compiler:
         from triton.backends.compiler import GPUTarget
 
         target = GPUTarget("cuda", arch_order(arch)[0], 32)
-        with ptxas_printing() as printed:
+        with ptxas_printing(self._unit.debug) as printed, _sources_named():
             compiled = triton.compile(self._source(), target=target, options=dict(self._options))
         return compiled, printed.getvalue()
 
@@ -160,8 +162,12 @@ class Compiler:
 
 
 @contextlib.contextmanager
-def ptxas_printing() -> Iterator[io.StringIO]:
-    """Have Triton keep nothing, leave out lines, and show what ptxas prints; the text of that is yielded."""
+def ptxas_printing(debug: str) -> Iterator[io.StringIO]:
+    """Have Triton keep nothing, leave out lines, and show what ptxas prints; the text of that is yielded.
+
+    Arguments:
+        debug: as of :class:`Unit`; unless it is ``no``, lines are kept.
+    """
     from triton import knobs
 
     with contextlib.ExitStack() as stack:
@@ -169,10 +175,28 @@ def ptxas_printing() -> Iterator[io.StringIO]:
             stack.enter_context(group.scope())
         # Its cache is in the home folder, and no part of our build.
         knobs.cache.dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="kernelwright-"))
-        # Lines have the paths of sources.
-        knobs.compilation.disable_line_info = True
+        knobs.compilation.disable_line_info = debug == NO
         knobs.nvidia.dump_ptxas_log = True
         yield stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+
+
+@contextlib.contextmanager
+def _sources_named() -> Iterator[None]:
+    """Have Triton name sources in lines as every machine does: as seen from the project's folder, or from Python's."""
+    from triton.compiler.code_generator import CodeGenerator
+
+    plain = CodeGenerator.__init__
+
+    def named(self: Any, *arguments: Any, file_name: str, **others: Any) -> None:
+        installed = re.search(r"/(?:site|dist)-packages/(.*)", file_name)
+        name = installed[1] if installed else os.path.relpath(file_name)  # a worker is in the project's folder
+        plain(self, *arguments, file_name=name, **others)
+
+    CodeGenerator.__init__ = named
+    try:
+        yield
+    finally:
+        CodeGenerator.__init__ = plain
 
 
 def source_text(head: str, results: Iterable[Compiled]) -> str:

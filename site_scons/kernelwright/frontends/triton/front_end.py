@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...core.errors import DefinitionError
 from ...core.written import NVIDIA, Written
+from ...define.debug import LINEINFO
 from ..base import FrontEnd, LoweredFiles, OwnTuner
 from ..sequence import Launches, each_of
 from .program import ENVIRONMENT, INTERPRETER, NEED, Program
@@ -38,6 +39,7 @@ class TritonProgram(FrontEnd):
     needs = (NEED,)
     own_environment = ENVIRONMENT
     compiles_device_code = True
+    debugs = (LINEINFO,)
     has_sequences = True
     may_be_opaque = True
     imports_for_arch = True

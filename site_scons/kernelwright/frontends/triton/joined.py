@@ -106,7 +106,7 @@ def _assembled(ptx: str, arch: str, options: Mapping[str, Any], unit: Unit) -> t
 
     capability = arch_order(arch)[0]
     backend = make_backend(GPUTarget("cuda", capability, 32))
-    with ptxas_printing() as printed:
+    with ptxas_printing(unit.debug) as printed:
         try:
             cubin: bytes = backend.make_cubin(ptx, {}, backend.parse_options(dict(options)), capability)
         except Exception as error:
