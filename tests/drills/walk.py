@@ -9,7 +9,7 @@ of an output or a cache, a killed build. Then some of these look at it, which th
 - ``scons``: every file of the package is that of a clean build of the same tree in another folder, without caches. It
   fails if and only if the clean one does, and so does ``scons check``;
 - ``fresh``: a new process that compiles on demand: calls and ``compile()`` give the number that the model of the
-  project has. Of CUDA C++, the PTX has it;
+  project has. Of kernels for GPUs, the PTX has it;
 - ``kept``: the same for a process that lives on, has loaded or imported the definitions, and has called them before;
 - ``held``: kernels that this process has compiled earlier, and that are what they were;
 - ``cells``: definitions in the cells of a notebook in that process, whose globals other cells bind anew.
@@ -27,6 +27,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -238,15 +239,13 @@ class CleanBuilds:
 
     def _call(self, project: Project, copy: Checkout) -> None:
         numbers = copy.model.expected(copy.state)
-        names = [
-            kernel.name for kernel in copy.model.kernels if kernel.language != "cuda" and kernel.file in copy.state
-        ]
+        names = [kernel.name for kernel in copy.model.kernels if not kernel.is_for_gpus and kernel.file in copy.state]
         found = json.loads(project.python(f"names = {names}\n{IN_PACKAGE}"))
         for kernel in copy.model.kernels:
-            if kernel.language == "cuda" and kernel.file in copy.state:
-                texts = copy.project.glob(f"build/kernels/demo/{kernel.name}/**/*.ptx")
-                ptx, number = "".join(path.read_text() for path in texts), numbers[kernel.name]
-                if number and f", {number};" not in ptx:
+            if kernel.is_for_gpus and kernel.file in copy.state:
+                folder, number = copy.project / "build/kernels/demo" / kernel.name, numbers[kernel.name]
+                texts = "".join(path.read_text() for path in folder.rglob("*") if path.suffix in (".ptx", ".ttir"))
+                if number and not re.search(rf", {number};|dense<{number}>", texts):
                     raise WalkError("clean", f"{kernel.name} does not add {number} in a clean build")
             elif kernel.name in found and found[kernel.name] != numbers[kernel.name]:
                 wrong = difference(kernel.digits(copy.state) or {}, found[kernel.name])
@@ -519,7 +518,7 @@ class Walk:
 
     def _look_fresh(self, at: Checkout) -> None:
         kernels = [kernel for kernel in at.model.kernels if kernel.file in at.state]
-        asked = [(kernel.name, str(at.folder / kernel.file), kernel.language == "cuda") for kernel in kernels]
+        asked = [(kernel.name, str(at.folder / kernel.file), kernel.arch) for kernel in kernels]
         done = starter(*READY_MODULES).run(
             IN_FRESH, json.dumps(asked), env=self._environment() | self._variables(at), cwd=at.project
         )
@@ -535,11 +534,11 @@ class Walk:
         for number, kernel in enumerate(at.model.kernels):
             if kernel.file not in at.state:
                 continue
-            is_cuda, imported = kernel.language == "cuda", bool(number % 2)
+            imported = bool(number % 2)
             if imported and kernel.expected(at.state) is None:
                 continue  # the import itself would fail
             found = self.kept().ask(
-                file=str(at.folder / kernel.file), name=kernel.name, imported=imported, cuda=is_cuda
+                file=str(at.folder / kernel.file), name=kernel.name, imported=imported, arch=kernel.arch
             )
             self._compare("kept", kernel, at, found)
 

@@ -34,17 +34,17 @@ def added(kernel, x):
     assert (difference == difference[0]).all(), difference
     return int(difference[0])
 
-def in_ptx(kernel):
-    text = kernel.source("ptx", "sm_80")
+def in_ptx(kernel, arch):
+    text = kernel.source("ptx", arch)
     found = re.findall(r"add\.s32\s+%r\d+, %r\d+, (\d+);", text)
     return int(found[-1]) if found else 0
 
 held = []
 
-def compiled(definition, cuda, x):
-    kernel = definition().using(archs=["sm_80"]).compile() if cuda else definition().compile()
-    number = (lambda: in_ptx(kernel)) if cuda else (lambda: added(kernel, x))
-    kind = ("ptx", "sm_80") if cuda else ("tir",)
+def compiled(definition, arch, x):
+    kernel = definition().using(archs=[arch]).compile() if arch else definition().compile()
+    number = (lambda: in_ptx(kernel, arch)) if arch else (lambda: added(kernel, x))
+    kind = ("ptx", arch) if arch else ("tir",)
     held.append((kernel, number, number(), kernel.source(*kind), kind))
     return held[-1][2]
 
@@ -63,12 +63,12 @@ def of_held():
         if kind == ("tir",) and number() != before:
             return f"an object that has added {before} adds {number()}"
 
-def numbers_of(definition, cuda=False, x=x_of("")):
-    if cuda:
-        return {"compile": number_of(lambda: compiled(definition, cuda, x))}
+def numbers_of(definition, arch="", x=x_of("")):
+    if arch:
+        return {"compile": number_of(lambda: compiled(definition, arch, x))}
     return {
         "call": number_of(lambda: added(definition(), x)),
-        "compile": number_of(lambda: compiled(definition, cuda, x)),
+        "compile": number_of(lambda: compiled(definition, arch, x)),
         "call again": number_of(lambda: added(definition(), x)),
     }
 """
@@ -81,8 +81,8 @@ IN_FRESH = (
     + """
 import json
 found = {}
-for name, file, cuda in json.loads(sys.argv[1]):
-    found[name] = numbers_of(lambda: getattr(kw.load(file), name), cuda, x_of(name))
+for name, file, arch in json.loads(sys.argv[1]):
+    found[name] = numbers_of(lambda: getattr(kw.load(file), name), arch, x_of(name))
 print("found", json.dumps(found))
 """
 )
@@ -136,7 +136,7 @@ def answer(request):
     if "file" not in request:
         return numbers_of(lambda: cells[request["name"]])
     name, file, imported = request["name"], request["file"], request["imported"]
-    return numbers_of(lambda: getattr(file_of(file, imported), name), request["cuda"], x_of(name))
+    return numbers_of(lambda: getattr(file_of(file, imported), name), request["arch"], x_of(name))
 
 print(os.getpid(), file=open(sys.argv[3], "w"), flush=True)
 with open(sys.argv[1]) as requests, open(sys.argv[2], "w") as answers:

@@ -41,6 +41,24 @@ def module(content: Content) -> bytes:
     return ("# a comment\n" * content.padding + f"VALUE = {content.digit}\n").encode()
 
 
+def constant(content: Content) -> bytes:
+    """A module with a constant of Triton."""
+    comments = "# a comment\n" * content.padding
+    return f"import triton.language as tl\n{comments}VALUE = tl.constexpr({content.digit})\n".encode()
+
+
+def function(content: Content) -> bytes:
+    """A module with a function of Triton."""
+    lines = [
+        "import triton",
+        *["# a comment"] * content.padding,
+        "@triton.jit",
+        "def value():",
+        f"    return {content.digit}",
+    ]
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
 def text(content: Content) -> bytes:
     """A file with a number in it, and blanks."""
     return f"{' ' * content.padding}{content.digit}\n".encode()
@@ -296,6 +314,42 @@ CUDA_FIXED = {
     "common/include/always.cuh": b"",
 }
 
+OUTER = b"""\
+import triton
+import _inner
+
+@triton.jit
+def outer():
+    return _inner.value()
+"""
+
+TRITON: dict[str, Source] = {
+    "constant": Source(
+        ("proj/kernels/_constant.py", "proj/_constant.py"), constant, "_constant.VALUE", "import _constant"
+    ),
+    "named": Source(
+        ("proj/kernels/_named.py", "proj/_named.py"), constant, "NAMED", "from _named import VALUE as NAMED"
+    ),
+    "called": Source(("proj/kernels/_called.py", "proj/_called.py"), function, "_called.value()", "import _called"),
+    "called by name": Source(("proj/_by_name.py",), function, "by_name()", "from _by_name import value as by_name"),
+    "calls": Source(("proj/kernels/_inner.py", "proj/_inner.py"), function, "outer()", "from _outer import outer"),
+    "shared": Source(
+        ("common/early/shares.py", "common/shares.py"),
+        function,
+        "shares.value()",
+        _folder("common/early", "common") + "import shares",
+    ),
+    "passed": Source(
+        ("proj/data/passed.txt",),
+        text,
+        "PASSED",
+        parameter="PASSED: tl.constexpr",
+        option="PASSED=int((ROOT / 'data/passed.txt').read_text())",
+        reads=("../data/passed.txt",),
+    ),
+}
+"""Sources of a kernel in Triton."""
+
 BEGIN = """\
 import os, runpy, sys
 from pathlib import Path
@@ -363,7 +417,7 @@ from kernelwright.cuda import Size, Source, Tensor
 @kernel(frontend="cuda", outputs=["y"], includes={folders}, flags=[{flags}])
 def {name}():
     return Source(
-        "{name}.cu",
+        {source},
         "{name}",
         x=Tensor("int32", "n"),
         y=Tensor("int32", "n"),
@@ -373,6 +427,31 @@ def {name}():
         defines={{"OWN": {own}}},
     )
 """
+
+TRITON_DEFINITION = """
+import triton
+import triton.language as tl
+from kernelwright.triton import Program, Size, Tensor
+
+@triton.jit
+def code(x, y, n, OWN: tl.constexpr, {parameters}):
+    at = tl.program_id(0) * 128 + tl.arange(0, 128)
+    tl.store(y + at, tl.load(x + at, at < n) + ({offset}), at < n)
+
+
+@kernel(frontend="triton", outputs=["y"], {declared})
+def {name}():
+    vector = Tensor("int32", "n")
+    return Program(code, x=vector, y=vector, n=Size("n"), OWN={own}, {passed}grid="(n + 127) // 128")
+"""
+
+TRITON_FIXED = {"proj/_outer.py": OUTER}
+
+IN_CUDA = ("cuda", "text")
+"""The languages of CUDA C++: a file, and a text in the definition."""
+
+FOR_GPUS = {**dict.fromkeys(IN_CUDA, CUDA), "triton": TRITON}
+"""Language of a kernel for GPUs -> the sources that it may have."""
 
 SCONSTRUCT = b"""\
 from kernelwright.scons import generate
@@ -387,7 +466,7 @@ REFERENCE = f"{PROJECT}/error.txt"
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel of the project: the name is that of its file, too, and the language that of `BODIES`, or ``cuda``.
+    """A kernel of the project: the name is that of its file, too, and the language that of `BODIES` or `FOR_GPUS`.
 
     Its sources give the digits from the tens on. The units are the definition's own.
     """
@@ -402,10 +481,20 @@ class Kernel:
         return f"{PROJECT}/kernels/{self.name}.py"
 
     @property
+    def is_for_gpus(self) -> bool:
+        """Whether it is not called here; its PTX tells what it adds."""
+        return self.language in FOR_GPUS
+
+    @property
+    def arch(self) -> str:
+        """What it is compiled for on demand, if that is not this machine's CPU. Triton has PTX of virtual ones only."""
+        return "compute_80" if self.language == "triton" else "sm_80" if self.is_for_gpus else ""
+
+    @property
     def known(self) -> dict[str, Source]:
         """The sources by name, from the tens on."""
-        if self.language == "cuda":
-            return {name: CUDA[name] for name in self.sources}
+        if self.is_for_gpus:
+            return {name: FOR_GPUS[self.language][name] for name in self.sources}
         return {name: OF_KERNELS[name](self.name) if name in OF_KERNELS else PYTHON[name] for name in self.sources}
 
     @property
@@ -421,7 +510,7 @@ class Kernel:
         digits |= {name: source.digit(state) for name, source in self.known.items()}
         if not called or not _builds_for_tables(state):
             digits |= {name: 0 for name, source in self.known.items() if source.called}
-        if self.language == "cuda":
+        if self.language in IN_CUDA:
             digits["setting"] = state[SETTINGS].digit
         return digits
 
@@ -436,17 +525,34 @@ class Kernel:
             return {}
         own, sources = state[self.file], self.known
         padding = "# a comment\n" * own.padding
-        if self.language == "cuda":
+        if self.language in IN_CUDA:
             values = ["OWN", *(source.value for source in sources.values()), "SETTING"]
             offset = " + ".join(f"{10**place} * {value}" for place, value in enumerate(values))
             includes = "".join(f"{source.before}\n" for source in sources.values())
             flags = ", ".join(source.option for source in sources.values() if source.option)
-            definition = CUDA_DEFINITION.format(name=self.name, own=own.digit, folders=FOLDERS, flags=flags)
-            return {
-                self.file: (padding + BEGIN + definition).encode(),
-                f"{PROJECT}/kernels/{self.name}.cu": (includes + SOURCE.format(name=self.name, offset=offset)).encode(),
-            }
-        return {self.file: (padding + BEGIN + self._definition(own.digit, strict)).encode()}
+            code = includes + SOURCE.format(name=self.name, offset=offset)
+            source = f'"""{code}"""' if self.language == "text" else f'"{self.name}.cu"'
+            definition = CUDA_DEFINITION.format(
+                name=self.name, own=own.digit, folders=FOLDERS, flags=flags, source=source
+            )
+            files = {self.file: (padding + BEGIN + definition).encode()}
+            return files if self.language == "text" else files | {f"{PROJECT}/kernels/{self.name}.cu": code.encode()}
+        make = self._in_triton if self.language == "triton" else self._definition
+        return {self.file: (padding + BEGIN + make(own.digit, strict)).encode()}
+
+    def _in_triton(self, own: int, strict: bool) -> str:
+        sources = self.known.values()
+        values = ["OWN", *(source.value for source in sources)]
+        patterns = [pattern for source in sources for pattern in source.reads]
+        before = "".join(f"{source.before}\n" for source in sources)
+        return before + TRITON_DEFINITION.format(
+            name=self.name,
+            own=own,
+            offset=" + ".join(f"{10**place} * {value}" for place, value in enumerate(values)),
+            parameters="".join(f"{source.parameter}, " for source in sources if source.parameter),
+            passed="".join(f"{source.option}, " for source in sources if source.option),
+            declared=f"reads={patterns}" if strict else "",
+        )
 
     def _definition(self, own: int, strict: bool) -> str:
         sources = self.known.values()
@@ -503,7 +609,8 @@ class Model:
 
     @property
     def uses_cuda(self) -> bool:
-        return any(kernel.language == "cuda" for kernel in self.kernels)
+        """Whether a kernel is for GPUs."""
+        return any(kernel.is_for_gpus for kernel in self.kernels)
 
     def swaps(self) -> list[tuple[str, str]]:
         """Pairs of files that may be swapped."""
@@ -526,8 +633,8 @@ class Model:
         """Path in the repository -> content, for a state."""
         files = {f"{PROJECT}/SConstruct": SCONSTRUCT, SETTINGS: self._settings(state[SETTINGS])}
         files |= PYTHON_FIXED | {REFERENCE: text(state[REFERENCE])}
-        if self.uses_cuda:
-            files |= CUDA_FIXED
+        for kernel in self.kernels:
+            files |= TRITON_FIXED if kernel.language == "triton" else CUDA_FIXED if kernel.is_for_gpus else {}
         for kernel in self.kernels:
             files |= kernel.files(state, self.strict)
         for source in self.sources:
@@ -559,9 +666,9 @@ class Model:
         return {kernel.name: kernel.expected(state) for kernel in self.kernels if kernel.file in state}
 
     def checks(self, state: State) -> bool:
-        """Whether ``scons check`` succeeds: it builds no kernel without a reference, as those in CUDA C++ are."""
+        """Whether ``scons check`` succeeds: it builds no kernel without a reference, as those for GPUs are."""
         there = [kernel for kernel in self.kernels if kernel.file in state]
-        checked = [kernel for kernel in there if kernel.language != "cuda"]
+        checked = [kernel for kernel in there if not kernel.is_for_gpus]
         fails = not there or any(kernel.expected(state) is None for kernel in checked)
         return not fails and (state[REFERENCE].digit == 0 or not checked)
 
@@ -577,9 +684,10 @@ def random_model(random_: random.Random, leave_out: frozenset[str]) -> Model:
         if {"table", "recorded"} <= {*sources}:
             sources.remove("recorded")  # tables name configs
         kernels.append(Kernel(f"{language}{number}", language, tuple(sources)))
-    if random_.random() < 0.35:
-        headers = [name for name in CUDA if name not in leave_out]
-        kernels.append(Kernel("cuda2", "cuda", tuple(random_.sample(headers, min(3, len(headers))))))
+    if random_.random() < 0.6 and (languages := [language for language in FOR_GPUS if language not in leave_out]):
+        language = random_.choice(languages)
+        known = [name for name in FOR_GPUS[language] if name not in leave_out]
+        kernels.append(Kernel(f"{language}2", language, tuple(random_.sample(known, min(3, len(known))))))
     return Model(tuple(kernels), strict=random_.random() < 0.3)
 
 
