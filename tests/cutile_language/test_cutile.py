@@ -134,6 +134,7 @@ def test_a_package_launches_what_cutile_launches(tmp_path: Path) -> None:
         "kernels/softmax.py", 'dtype=["float32", "float16"], BLOCK=[1024, 4096]', 'dtype=["float32"], BLOCK=[1024]'
     )
     project.replace("kernels/matmul.py", 'dtype=["float16", "bfloat16"]', 'dtype=["float16"]')
+    project.replace("kernels/attention.py", "has_bias=[False, True]", "has_bias=[True]")
     project.replace("kernels/layer_norm.py", 'dtype=["float32", "float16"]', 'dtype=["float16"]')
     project.scons("ARCHS=sm_90a")
     driver, tools = (
@@ -170,37 +171,42 @@ def test_an_edit_of_a_function_that_the_kernel_calls_compiles_it_again(small: Pr
     assert project.scons().stages == []
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "texts"),
-    [
-        (
-            "tile=left + ",
-            "tile=missing + ",
-            ["kernels/add.py:10 add/default [lower]", "Undefined variable missing used"],
-        ),
-        ("shape=(BLOCK,))\n", "shape=(1, BLOCK))\n", ["kernels/add.py:9", "cuTile cannot compile it for sm_80"]),
-        ("BLOCK=64", "SIZE=64", ["it has no parameter 'SIZE'", "in the same order"]),
-        ("BLOCK=64", "BLOCK=None", ["'BLOCK' is None", "given=False"]),
-        ("BLOCK=64", "BLOCK=[row]", ["which cuTile compiles no code for ahead of a launch", "a parameter of its own"]),
-        ("Program(add_kernel", "Program(print", ["builtin_function_or_method", "@ct.kernel"]),
-        ('"float32", "n")', '"float32", "n", strides=(-1,))', ["a stride of argument 'x' is -1"]),
-        ('Tensor("float32", "n")', "None", ["outputs names 'z', which is no tensor argument"]),
-        (
-            '"cutile", outputs',
-            '"cutile", archs=["sm_80", "compute_80"], outputs',
-            ["cuTile makes no code for compute_80"],
-        ),
-        ('"cutile", outputs', '"cutile", archs=["sm_90"], outputs', ["cuTile makes no code for sm_90", "sm_90a"]),
-    ],
+MISTAKES = (
+    ("tile=left + ", "tile=missing + ", ["Undefined variable missing used"]),
+    ("shape=(BLOCK,))\n", "shape=(1, BLOCK))\n", ["cuTile cannot compile it for sm_80"]),
+    ("BLOCK=64", "SIZE=64", ["it has no parameter 'SIZE'", "in the same order"]),
+    ("BLOCK=64", "BLOCK=None", ["'BLOCK' is None", "given=False"]),
+    ("BLOCK=64", "BLOCK=[row]", ["which cuTile compiles no code for ahead of a launch", "a parameter of its own"]),
+    ("Program(add_kernel", "Program(print", ["builtin_function_or_method", "@ct.kernel"]),
+    ('"float32", "n")', '"float32", "n", strides=(-1,))', ["a stride of argument 'x' is -1"]),
+    ('Tensor("float32", "n")', "None", ["outputs names 'z', which is no tensor argument"]),
+    (
+        '"cutile", outputs',
+        '"cutile", archs=["sm_80", "compute_80"], outputs',
+        ["cuTile makes no code for compute_80"],
+    ),
+    ('"cutile", outputs', '"cutile", archs=["sm_90"], outputs', ["cuTile makes no code for sm_90", "sm_90a"]),
 )
-def test_a_mistake_is_an_error_with_its_place(
-    small: Project, tmp_path: Path, old: str, new: str, texts: list[str]
-) -> None:
-    project = small.copied(tmp_path / "copy")
-    project.replace("kernels/add.py", old, new)
-    run = project.scons("ARCHS=sm_80,sm_90,compute_80", ok=False)
-    assert all(text in run.output for text in texts), run.output
-    assert "Traceback" not in run.output and "kernels/add.py:" in run.output
+
+
+def test_a_mistake_is_an_error_with_its_place(tmp_path: Path) -> None:
+    head, body = ADD.split("\n\n", 1)
+    bodies = []
+    for number, (old, new, _) in enumerate(MISTAKES):
+        assert old in body
+        bodies.append(
+            body.replace(old, new).replace("add_kernel", f"add{number}_kernel").replace("add()", f"add{number}()")
+        )
+    text = "\n\n".join([head, *bodies])
+    project = Project.of(tmp_path, SETTINGS, add=text)
+    project.write("helpers.py", HELPERS)
+    errors = project.scons("-k", "ARCHS=sm_80,sm_90,compute_80", ok=False).errors
+    for number, (*_, texts) in enumerate(MISTAKES):
+        said = errors[f"add{number}"]
+        assert said.startswith("kernels/add.py:") and all(each in said for each in texts), said
+    for number in (0, 1):
+        line = text.partition(MISTAKES[number][1])[0].count("\n") + 1
+        assert errors[f"add{number}"].startswith(f"kernels/add.py:{line} add{number}/default [lower]: "), errors
 
 
 def test_classes_of_sizes_are_told_to_cutile(small: Project, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import sys
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from mmap import mmap
 from pathlib import Path
 from types import ModuleType
@@ -123,6 +124,7 @@ def _function(comments: str, name: str, text: str) -> Function:
     return Function(name, text, values, modes, configs, HELPERS if told.pop("helpers", "") else "", **told)
 
 
+@cache
 def _executed(text: str, file: str, name: str) -> Any:
     """The value of a name after the execution of a text, which TVMScript reads as the source of what is made in it."""
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)

@@ -69,7 +69,7 @@ def beside(project: Project, code: str, capability: int = 90) -> str:
         "LD_LIBRARY_PATH": str(driver),
         "TRITON_LIBCUDA_PATH": str(driver),
         "KERNELWRIGHT_CUDA_DRIVER": str(driver / "libcuda.so.1"),
-        "TRITON_CACHE_DIR": str(project.folder / "triton-cache"),
+        "TRITON_CACHE_DIR": str(project.shared / "triton-cache"),
         "TRITON_DISABLE_LINE_INFO": "1",  # packages have none
         "TRITON_DEFAULT_FP_FUSION": "1",
         "STANDIN_LOG": str(project.folder / "log"),
