@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+from support.forked import starter
 from support.project import Project
-from support.wheels import kernelwright
 
 DEFINITION = """
 from kernelwright import grid, kernel
@@ -31,7 +32,8 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def explain(package: Path, *words: str) -> tuple[int, list[str]]:
-    done = kernelwright("explain", str(package), *words, cwd=package.parent.parent)
+    program = "import sys; from kernelwright.cli import main; sys.exit(main(sys.argv[1:]))"
+    done = starter("support.scons_start").run(program, "explain", package, *words, env=os.environ, merged=True)
     return done.returncode, done.stdout.splitlines()
 
 
