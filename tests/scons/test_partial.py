@@ -296,12 +296,12 @@ def test_a_complete_kernel_has_nothing_of_a_failure_of_another_file_in_it(cpu_pr
     (cpu_project.folder / "kernels/add_one.py").unlink()
     # Its error is shown first, before the kernel is put together.
     targets = ("build/kernels/demo/0.failed", "build/demo")
-    run = cpu_project.scons("-j1", "--partial", "BACKENDS=tvm_ffi,cython", *targets, ok=False)
+    run = cpu_project.scons("-j1", "--partial", "BACKENDS=tvm_ffi,torch", *targets, ok=False)
     assert run.status == 2 and "kernel" in cpu_project.manifest["missing"][0]
     made = cpu_project.files("build/kernels", "build/demo/_lib", "build/demo/backends")
     assert [name for name, content in made.items() if b"built partially" in content and "/scale" in name] == []
     (cpu_project.folder / "kernels/zz.py").unlink()
-    run = cpu_project.scons("-j2", "BACKENDS=tvm_ffi,cython")
+    run = cpu_project.scons("-j2", "BACKENDS=tvm_ffi,torch")
     assert set(run.labels) == {"PACKAGE"}
 
 

@@ -92,7 +92,7 @@ class Machine:
 
     def scons(self, variable: str) -> str:
         """What a run prints."""
-        environment = {"PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": variable}
+        environment = {"PATH": f"{Project.shared}/bin:/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": variable}
         command = [self.folder / "venv/bin/python", "-m", "SCons"]
         done = subprocess.run(command, cwd=self.project.folder, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr

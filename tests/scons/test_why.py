@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from support.demand import Demand
-from support.project import Project
+from support.project import SCALE, Project
 
 
 def reasons(project: Project, *arguments: str, **variables: str) -> dict[str, str]:
@@ -24,8 +24,7 @@ def reasons(project: Project, *arguments: str, **variables: str) -> dict[str, st
 def test_why_names_what_differs_for_each_kind_of_edit(project: Project) -> None:
     (project.folder / "kernels/add_one.py").unlink()
     (project.folder / "helper.py").write_text("FACTOR = 2.0\n")
-    text = (project.folder / "kernels/scale.py").read_text()
-    (project.folder / "kernels/scale.py").write_text(f"from helper import FACTOR\n{text}")
+    project.write("kernels/scale.py", "from helper import FACTOR\n" + SCALE.replace('"float32", ', ""))
     project.built()
 
     def edit(name: str, old: str, new: str) -> Callable[[], None]:
@@ -40,10 +39,10 @@ def test_why_names_what_differs_for_each_kind_of_edit(project: Project) -> None:
         (edit("kernels/scale.py", "T.cast(2.0", "T.cast(FACTOR"), "LOWER", "kernels/scale.py changed"),
         (append("pyproject.toml", 'nvcc_flags = ["-use_fast_math"]'), "CUBIN", 'flags was [], is ["-use_fast_math"]'),
         (edit("pyproject.toml", '"sm_80"', '"sm_80", "sm_90"'), "WRAP", "sm_90"),
-        (edit("kernels/scale.py", '"float16"]', '"float64"]'), "LOWER", "nothing is known of an earlier time"),
+        (edit("kernels/scale.py", '"float16"', '"float64"'), "LOWER", "nothing is known of an earlier time"),
         (output.unlink, "LINK", "an output was missing, or not as it was built"),
         (append("pyproject.toml", 'compress = "size"'), "WRAP", "compress"),
-        (edit("pyproject.toml", 'compress = "size"', 'backends = ["tvm_ffi", "cython"]'), "EXT", "nothing is known"),
+        (edit("pyproject.toml", 'compress = "size"', 'backends = ["tvm_ffi", "torch"]'), "WRAP", "nothing is known"),
     ]
     for change, label, why in edits:
         change()
