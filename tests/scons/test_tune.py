@@ -440,7 +440,7 @@ def test_mistakes_are_told_with_what_to_do(tuned: Tuned) -> None:
     assert "double has no space: nothing about it can be tuned" in tuned.tune("double", ok=False).stderr
 
 
-def test_scons_tunes_the_kernels_of_a_package(tuned: Tuned) -> None:
+def test_scons_tunes_the_kernels_of_a_package_and_a_call_those_on_demand(tuned: Tuned) -> None:
     env = tuned.variables() | {"KERNELWRIGHT_CACHE_DIR": str(tuned.demand.cache)}
     run = tuned.project.scons("tune", "KERNELS=double", "TUNE=--sizes n=16", env=env)
     assert answers(tuned) == ["fast"] and "way=fast" in run.output
@@ -448,9 +448,8 @@ def test_scons_tunes_the_kernels_of_a_package(tuned: Tuned) -> None:
     run = tuned.project.scons("tune", "KERNELS=double", "TUNE=--device tpu", env=env, ok=False)
     assert "kernelwright tune ended with exit status 1" in run.output and run.status == 2
     assert "write cpu" in run.output
-
-
-def test_a_kernel_on_demand_can_be_tuned(tuned: Tuned) -> None:
+    # What was measured before is known.
+    tuned.table.unlink()
     program = """
     double = kw.load("kernels/double.py").double
     double.tune(sizes={"n": [16]}, device="cpu")
