@@ -81,7 +81,6 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
         patch.setattr(pack, "run_scons", run_scons)  # most of what it takes is to start, and to import TVM
-        patch.setattr(Project, "imported", ("support.torch_ready", *Project.imported))
         patch.setitem(sys.modules, "torch", sys.modules.get("torch"))
         assert pack.main([str(folder), *small, "--languages", LANGUAGES, "--no-wheels"]) == 0
     assert re.search(r"bytes  packages\n.*bytes  the repository's files\n.*bytes  all\n", said.getvalue(), re.S)
