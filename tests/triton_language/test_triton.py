@@ -130,6 +130,23 @@ def test_an_edit_compiles_again_what_depends_on_it_and_a_comment_stops_there(pro
     assert project.scons().stages == ["LOWER gemm/default cuda"]
 
 
+def test_lines_are_those_of_the_python_file_and_equal_in_each_folder(project, tmp_path):
+    only(project, "add")
+    other = project.copied(tmp_path / "elsewhere" / "copy")
+    for each in (project, other):
+        each.scons("DEBUG=lineinfo", "ARCHS=sm_90a")
+    made, again = (
+        each.folder / ADD.replace("build", "build/debug-lineinfo") / "sm_90a.cubin" for each in (project, other)
+    )
+    assert made.read_bytes() == again.read_bytes()
+    with made.open("rb") as stream:
+        lines = ELFFile(stream).get_section_by_name(".debug_line").data()
+    assert b"kernels\0" in lines and b"add.py\0" in lines and str(project.folder).encode() not in lines
+    run = project.scons("DEBUG=full", "ARCHS=sm_90a", ok=False)
+    assert "a definition in triton cannot have debug = 'full': it can have lineinfo" in run.output
+    assert 'write debug="no" in @kernel' in run.output
+
+
 def test_caches_have_what_was_compiled_and_that_of_triton_is_left_alone(project, tmp_path):
     only(project, "add")
     (tmp_path / "home").mkdir()

@@ -164,13 +164,14 @@ def test_line_information_is_the_same_in_folders_of_any_name_and_for_headers_bes
         beside.mkdir(parents=True)
         (beside / "f.cuh").write_text("__device__ float f(float v) { return v * v; }\n")
         project = tmp_path / name / "project"
-        source = 'extern "C" __global__ void k(float *x) { x[0] = f(x[1]); }\n'
-        with real_nvcc(Parting, project, f'#include "../../../beside/f.cuh"\n{source}') as bench:
+        headers = '#include <cuda_fp16.h>\n#include "../../../beside/f.cuh"\n'  # CUDA's has functions that are inlined
+        source = 'extern "C" __global__ void k(float *x) { x[0] = f(__half2float(__float2half(x[1]))); }\n'
+        with real_nvcc(Parting, project, headers + source) as bench:
             ptx = bench.stepwise("compute_80", "-lineinfo")[1]["compute_80.ptx"]
             made.append((ptx, bench.stepwise("sm_80", "-lineinfo")[1]["sm_80.cubin"]))
     assert made[0] == made[1]
     named = re.findall(r'\.file\t\d+ "(.*)"', made[0][0].decode())
-    assert named == ["build/kernel/device.cu", "../beside/f.cuh"]
+    assert named == ["build/kernel/device.cu", "cuda/include/cuda_fp16.hpp", "../beside/f.cuh"]
 
 
 def test_with_debug_information_the_code_is_the_same_and_the_file_as_well_in_another_run(bench):

@@ -139,7 +139,9 @@ class KnownSteps:
             ValueError: it cannot be read.
         """
         job, scratch = run.job, place_for_shell(run.scratch, run.job.folder)
-        folder = "" if job.has_portable_names else str(job.folder)
+        # Debug information has names that a CUDA header's static functions got, and that no code has.
+        is_portable = job.has_portable_names or has_debug_information(job.flags)
+        folder = "" if is_portable else str(job.folder)
         key = (run.nvcc.path, run.host_compiler.path, job.arch, job.headers, *job.flags)
         known = self._known.get(key)
         if known is not None:
