@@ -105,7 +105,7 @@ def _built(bench: Bench) -> Project:
     files = {"SConstruct": SCONSTRUCT, "pyproject.toml": SETTINGS, "kernels/launches.py": DEFINITION}
     for name, text in (files | {"launched.py": PROGRAM}).items():
         Path(project.folder, name).write_text(text)
-    _compile(project.folder, "driver/libcuda.so.1", ROOT / "tests/standin/cuda.c")
+    _compile(project.folder, "driver/libcuda.so.1", ROOT / "site_scons/kernelwright/testing/cuda.c")
     _compile(project.folder, "on_gpu.so", ROOT / "benchmarks/on_gpu.c")
     words = ("record", "launched.py", "--output", "kernels/calls.json", "--arch", "sm_90a")
     run([sys.executable, "-m", "kernelwright", *words], project.folder, {"PYTHONPATH": str(bench.site_scons)})

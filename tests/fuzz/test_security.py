@@ -69,7 +69,7 @@ ALLOWED = {
     ("__init__.py", "import_module"): "imports our own modules by the names that are written there",
     ("ondemand/files.py", "exec_module"): "executes a definition file, for lower(), which gives an object of TVM",
     ("ondemand/reached.py", "compile"): "tells the names in what may be an annotation; it is not executed",
-    ("testing.py", "import_module"): "imports the package that a promise has built",
+    ("testing/calls.py", "import_module"): "imports the package that a promise has built",
     ("ondemand/loaded.py", "exec_module"): "executes a module of an installed plug-in, which is imported already",
     ("ondemand/loaded.py", "import_module"): "imports our own modules of the runtime that a manifest lists",
     ("worker/start_elsewhere.py", "exec_module"): "executes our own package, in another environment",

@@ -38,7 +38,7 @@ BACKENDS = ("tvm_ffi", "cython", "cuda_core", "torch", "jax")
 GROUPS = ("tests", "experiments", "languages", "benchmarks", "sanitizer")
 """What ``--only`` can name. Wheels are always installed, because everything else needs them."""
 
-STANDIN = ROOT / "tests" / "standin" / "cuda.c"
+STANDIN = ROOT / "site_scons/kernelwright/testing/cuda.c"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 DISTRIBUTIONS: tuple[str, ...] = ("torch", "triton", "jax", "jaxlib", "jax-cuda13-plugin", "cupy-cuda13x", "numpy")

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from kernelwright.testing import CALLS
+from kernelwright.testing import CALLS, LAUNCHES
 from support.forked import starter
 from support.plugin import SETTINGS, distribute, python_of, with_plugin
 from support.project import ROOT, Project
@@ -202,14 +202,16 @@ ValueError: kernel 'saxpy': it cannot run on cuda:0: it was built for llvm (x86-
 
 PROMISES = """
 import numpy as np
+import tvm_ffi
 from pathlib import Path
-from kernelwright.testing import CALLS, Caller
+from kernelwright.testing import CALLS, LAUNCHES, Caller
 
-caller = Caller("cpp", np.asarray, np.from_dlpack)
-kernels = caller.kernels(Path("called").resolve())
-for promise in CALLS:
-    promise(caller, kernels)
-    print(promise.__name__)
+caller = Caller("cpp", np.asarray, np.from_dlpack, device_array=tvm_ffi.from_dlpack)
+for promises, build in ((CALLS, caller.kernels), (LAUNCHES, caller.launched)):
+    kernels = build(Path(build.__name__).resolve())
+    for promise in promises:
+        promise(caller, kernels)
+        print(promise.__name__)
 """
 
 CMAKE = """\
@@ -227,7 +229,7 @@ def of_tvm_ffi(name: str) -> str:
 
 def test_a_plug_in_keeps_what_all_backends_promise(environment, tmp_path: Path) -> None:
     said = python_of(environment[0], Project(tmp_path), PROMISES)
-    assert said.splitlines() == [promise.__name__ for promise in CALLS], said
+    assert said.splitlines() == [promise.__name__ for promise in (*CALLS, *LAUNCHES)], said
 
 
 def test_a_program_in_cpp_calls_the_kernels_of_a_package_without_python(environment, tmp_path: Path) -> None:

@@ -534,7 +534,7 @@ class Gpu:
         project.write("kernels/double.py", ON_GPU)
         self.folder = project.folder
         self.driver = project.folder / "libstandin.so"
-        source = ROOT / "tests" / "standin" / "cuda.c"
+        source = ROOT / "site_scons/kernelwright/testing/cuda.c"
         subprocess.run(["gcc", "-shared", "-fPIC", str(source), "-o", str(self.driver)], check=True)
         self.demand = Demand(project)
 
@@ -555,7 +555,7 @@ def gpu(project: Project) -> Gpu:
 
 
 def made_up_us(n: int, threads: int) -> float:
-    """What the stand-in makes of a launch; see ``tests/standin/cuda.c``."""
+    """What the stand-in makes of a launch; see ``site_scons/kernelwright/testing/cuda.c``."""
     return 5 + 0.01 * -(-n // threads) + 0.02 * threads
 
 

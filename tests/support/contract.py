@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kernelwright.package.manifest import sealed_document
-from kernelwright.testing import CALLED
+from kernelwright.testing.calls import CALLED
 
 from support.project import CUBE, Project
 

@@ -38,7 +38,7 @@ ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "kernels"
 """The definitions of this repository."""
 
-STANDIN = ROOT / "tests/standin/cuda.c"
+STANDIN = ROOT / "site_scons/kernelwright/testing/cuda.c"
 
 
 @dataclass(frozen=True)

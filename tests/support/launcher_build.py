@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import io
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from kernelwright.backends.commands import (
     ToolPaths,
@@ -23,6 +22,9 @@ from kernelwright.backends.commands import (
 from kernelwright.backends.launcher import LAUNCHER, launcher_sources
 from kernelwright.backends.plan import KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.backends.sources import emit
+from kernelwright.testing.launches import DeviceArray
+
+FakeTensor = DeviceArray
 
 
 def include_folders() -> list[str]:
@@ -265,55 +267,3 @@ static int meet(int all) {
 }
 """
 """A function for hand-written lowerings."""
-
-
-class FakeTensor:
-    """Something with DLPack's protocol whose device, shape and data need not exist.
-
-    Arguments:
-        shape, dtype: as DLPack has them; dtype is (code, bits, lanes).
-        device: (device type, index); 2 is CUDA.
-        strides: in elements, or None for compact.
-        data: the address.
-        byte_offset: of the first element from there.
-    """
-
-    _alive: ClassVar[list[FakeTensor]] = []
-
-    def __init__(
-        self,
-        shape: Sequence[int],
-        dtype: tuple[int, int, int] = (2, 32, 1),
-        *,
-        device: tuple[int, int] = (1, 0),
-        strides: Sequence[int] | None = None,
-        data: int = 0x10000,
-        byte_offset: int = 0,
-    ) -> None:
-        self._device = device
-        self._shape = (ctypes.c_int64 * len(shape))(*shape)
-        self._strides = (ctypes.c_int64 * len(shape))(*strides) if strides else None
-        pointer = ctypes.addressof(self._strides) if self._strides else None
-        sizes = (len(shape), *dtype, ctypes.addressof(self._shape), pointer)
-        self._managed = _ManagedTensor(data, *device, *sizes, byte_offset, None, None)
-        # Whoever takes the capsule refers to our memory, and there is no deleter that would tell us when it is done.
-        self._alive.append(self)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self._device
-
-    def __dlpack__(self, **_: Any) -> Any:
-        make = ctypes.pythonapi.PyCapsule_New
-        make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        return make(ctypes.addressof(self._managed), b"dltensor", None)
-
-
-class _ManagedTensor(ctypes.Structure):
-    """DLManagedTensor of dlpack.h."""
-
-    _fields_ = (
-        *(("data", ctypes.c_void_p), ("device_type", ctypes.c_int), ("device_id", ctypes.c_int)),
-        *(("ndim", ctypes.c_int), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)),
-        *(("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64)),
-        *(("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)),
-    )

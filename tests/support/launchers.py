@@ -28,7 +28,7 @@ from .forked import starter
 from .launcher_build import build
 from .project import ROOT
 
-STANDIN = ROOT / "tests" / "standin" / "cuda.c"
+STANDIN = ROOT / "site_scons/kernelwright/testing/cuda.c"
 
 
 @dataclass(frozen=True)

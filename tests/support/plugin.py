@@ -167,7 +167,7 @@ def in_forks(monkeypatch: pytest.MonkeyPatch, cache: Path | None = None) -> None
         return forked_scons(self.language.python, project, *words, ok=not fails).output
 
     monkeypatch.setattr(testing.Project, "scons", scons)
-    monkeypatch.setattr(testing, "TIME_LIMIT_S", 10)
+    monkeypatch.setattr(testing.languages, "TIME_LIMIT_S", 10)
 
 
 class Crashing(testing.Language):

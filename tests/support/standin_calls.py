@@ -37,7 +37,14 @@ def driver_folder() -> Path:
 
 
 def _compile(folder: Path) -> None:
-    command = ["gcc", "-shared", "-fPIC", str(ROOT / "tests/standin/cuda.c"), "-o", str(folder / "libcuda.so.1")]
+    command = [
+        "gcc",
+        "-shared",
+        "-fPIC",
+        str(ROOT / "site_scons/kernelwright/testing/cuda.c"),
+        "-o",
+        str(folder / "libcuda.so.1"),
+    ]
     subprocess.run(command, check=True)
 
 

@@ -338,7 +338,15 @@ class Machine:
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The stand-in for libcuda."""
     library = tmp_path_factory.mktemp("driver") / "libstandin.so"
-    command = ["gcc", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", str(ROOT / "tests/standin/cuda.c")]
+    command = [
+        "gcc",
+        "-shared",
+        "-fPIC",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        str(ROOT / "site_scons/kernelwright/testing/cuda.c"),
+    ]
     subprocess.run([*command, "-o", str(library)], check=True)
     return library
 

@@ -23,10 +23,14 @@ ALLOWED = {
     "runtime/cuda_core_device.py Cuda.call": "cuda.core tells the driver's error in its text only",
     "package/project.py _words": "it shows a library's text, with the table that was read; nothing hangs on it",
     **dict.fromkeys(
-        [f"testing.py {name}" for name in ("a_wrong_call_names_the_kernel", "a_kernel_says_what_it_has")],
+        [
+            "testing/calls.py strides_are_taken_or_refused",
+            "testing/calls.py a_wrong_call_names_the_kernel",
+            "testing/calls.py a_kernel_says_what_it_has",
+            "testing/launches.py a_wrong_array_is_not_launched",
+        ],
         "it tests what callers are told",
     ),
-    "testing.py strides_are_taken_or_refused": "it tests what callers are told",
     "ondemand/build.py _move_places": "what compilers printed names files in a folder that has moved since; shown only",
 }
 """Functions that look into the words of an error all the same -> the reason."""
@@ -40,7 +44,7 @@ NAMES_SCONS = {
     "state/trace.py": "only builds have a timeline",
     "state/shards.py": "on demand there are no shards",
     "define/settings.py": "the help of scons",
-    "testing.py": "its projects are built by scons",
+    "testing": "its projects are built by scons",
     "runtime/loader.py": "packages that were built partially",
     "runtime/provider.py": "packages in the folder of a build",
 }

@@ -340,7 +340,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder on the loader's path with a CUDA driver, which notes in ``log`` that it is initialised."""
     folder = tmp_path / "driver"
     folder.mkdir()
-    standin = Path(__file__).parents[1] / "standin" / "cuda.c"
+    standin = SITE_SCONS / "kernelwright/testing/cuda.c"
     (folder / "driver.c").write_text(DRIVER.format(standin=standin, folder=folder))
     library = folder / "libcuda.so.1"
     command = ["gcc", "-w", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(library), "driver.c"]
