@@ -100,8 +100,38 @@ CASES: list[tuple[tuple[str, ...], str]] = [
     (('return (f"_{kernel}.py",)', 'return (f"_{kernel}.pyx",)'), "made '_saxpy.py', and promises _saxpy.pyx"),
     (('runtime = ("keyword_', 'runtime = ("key_'), "does not begin with keyword_"),
     (("arguments = kernel", "arguments = kernel.nothing"), "the backend 'keyword' raised AttributeError"),
+    (
+        ("def emit(", "def stub(self, *kernel): return 1 / 0\n    def emit("),
+        "the backend 'keyword' raised ZeroDivision",
+    ),
     (('": MODULE.format', '": 3 or MODULE.format'), "made _saxpy.py of 3, and content is str"),
 ]
+
+
+ENDINGS = [
+    (
+        "import time; time.sleep(1000)",
+        "took longer than 5 s while writing files of the backend 'keyword', and was ended",
+    ),
+    ("import os; os._exit(3)", "ended with exit status 3 while writing files of the backend 'keyword'"),
+    ("import os; os.kill(os.getpid(), 11)", "was ended by SIGSEGV while writing"),
+]
+
+
+def test_a_backend_that_hangs_or_dies_is_an_error_of_its_kernel(made) -> None:
+    """The same goes for what it writes of a package."""
+    python, site, project = made
+    for statement, text in ENDINGS:
+        put(site, "arguments = kernel", f"{statement}\n        arguments = kernel")
+        said = scons(python, project, "WORKER_TIMEOUT=5").stdout
+        assert text in said and "saxpy" in said and "remedy" in said and "Traceback" not in said, said
+    method = "def package_files(self, package): return 'a.py',\n    def emit_package(self, *package): exit(7)\n    "
+    put(site, "def emit(", method + "def emit(")
+    said = scons(python, project).stdout
+    assert "ended with exit status 7 while writing files of the backend 'keyword'" in said, said
+    put(site)
+    done = scons(python, project)
+    assert done.returncode == 0 and project.python(CALL) == "[3.0, 3.0, 3.0]\n", done.stdout
 
 
 def test_a_backend_that_cannot_be_used_is_an_error_and_no_traceback(made) -> None:

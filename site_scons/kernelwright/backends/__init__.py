@@ -16,9 +16,13 @@ from ..core.files import digest_of
 from ..core.request import digest
 
 if TYPE_CHECKING:
+    from ..processes.pool import WorkerPool
     from .base import Backend
+    from .plan import KernelPlan
 
 Answer = TypeVar("Answer")
+OfPackage = tuple[str, str, tuple[str, ...]]
+NO_PACKAGE: OfPackage = ("", "", ())
 
 MODULES = ("tvm_ffi", "cython", "cuda_core", "torch", "jax")
 """The names of the backends, which are those of their modules here; the default comes first."""
@@ -103,11 +107,49 @@ def answer(backend: Backend, ask: Callable[[], Answer], where: Where) -> Answer:
 
 
 def texts_of(
-    backend: Backend, emit: Callable[[], dict[str, str]], promised: Collection[str], where: Where
+    backend: Backend,
+    plan: KernelPlan | None,
+    package: OfPackage,
+    where: Where,
+    pool: Callable[[], WorkerPool] | None,
 ) -> dict[str, str]:
-    """Files that a backend writes: name -> text. It raises the same, also for other files than it promises."""
+    """Files that a backend writes; the arguments are as of :func:`emitted`.
+
+    Arguments:
+        pool: gives the workers, so that a plug-in may hang or die; None: it writes the files in this process.
+
+    Raises:
+        KernelwrightError: as for :func:`answer`, also for other files than a plug-in promises.
+        WorkerError: it took too long, or ended the process.
+    """
+    if not backend.distribution or pool is None:
+        return emitted(backend, plan, package, where)
+    # Imported here, because few builds have plug-ins.
+    from ..core.converter import to_json
+    from ..processes.pool import WRITER
+    from ..processes.protocol import EmitRequest
+
+    request = EmitRequest(backend.name, backend.content, None if plan is None else to_json(plan), package, where)
+    return dict(pool().of(WRITER).call(request).texts)
+
+
+def emitted(backend: Backend, plan: KernelPlan | None, package: OfPackage, where: Where) -> dict[str, str]:
+    """Files that a backend writes in this process: name -> text.
+
+    Arguments:
+        plan: that of a kernel whose files they are; None: they are those of a package.
+        package: the name of the package, the version of its project, and the names of its kernels.
+    """
+
+    def emit() -> dict[str, str]:
+        if plan is None:
+            return backend.emit_package(*package)
+        backend.check(plan)
+        return backend.emit(plan)
+
     texts = answer(backend, emit, where)
     if backend.distribution:
+        promised = backend.package_files(package[0]) if plan is None else backend.files(plan.name)
         plugins.require_files(backend, texts, promised, str, where)
     return texts
 

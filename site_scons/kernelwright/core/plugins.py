@@ -196,11 +196,16 @@ def content_of(plugin: Plugin) -> list[str]:
     """
     if not plugin.distribution:
         return []
-    if plugin.content != _content(plugin):
+    require_content(plugin, _content(plugin))
+    return list(plugin.content)
+
+
+def require_content(plugin: Plugin, expected: Sequence[str]) -> None:
+    """Raise a ToolchainError unless a plug-in consists of this; the argument is as of :func:`content_of`."""
+    if list(plugin.content) != list(expected):
         title = plugin.kind.title
         message = f"{plugin.distribution}, which has the {title} {plugin.name!r}, has changed since it was imported"
         raise ToolchainError(message, WHERE, "start this process again")
-    return list(plugin.content)
 
 
 def _content(plugin: Plugin) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from ..define.setting_kinds import BACKEND_ALIASES
 
 if TYPE_CHECKING:
     from ..backends.base import Backend
+    from ..processes.pool import WorkerPool
     from .manifest import BuiltPackage
 
 RUNTIME = (
@@ -93,15 +94,11 @@ def outputs(package: str, backends: Sequence[Backend], files: bool) -> tuple[str
     return (*OUTPUTS, *runtime, *modules, *aliases)
 
 
-def _of_package(backend: Backend, package: BuiltPackage) -> dict[str, str]:
+def _of_package(backend: Backend, package: BuiltPackage, pool: Callable[[], WorkerPool] | None) -> dict[str, str]:
     """What a backend writes for the package as a whole."""
-    kernels = [kernel.name for kernel in package.kernels if backend.name in kernel.backends]
+    kernels = tuple(kernel.name for kernel in package.kernels if backend.name in kernel.backends)
     project = package.project if backend.versioned else ""
-
-    def emit() -> dict[str, str]:
-        return backend.emit_package(package.name, project, kernels)
-
-    return texts_of(backend, emit, backend.package_files(package.name), Where(stage="assemble"))
+    return texts_of(backend, None, (package.name, project, kernels), Where(stage="assemble"), pool)
 
 
 def _aliases(backends: Iterable[str]) -> dict[str, str]:
@@ -110,15 +107,15 @@ def _aliases(backends: Iterable[str]) -> dict[str, str]:
     return {alias: name for alias, name in BACKEND_ALIASES.items() if name in names}
 
 
-def assemble(package: BuiltPackage) -> dict[str, str]:
-    """The texts of a package's generated files, by path relative to the package."""
+def assemble(package: BuiltPackage, pool: Callable[[], WorkerPool] | None = None) -> dict[str, str]:
+    """The texts of a package's generated files, by path relative to the package; ``pool`` is as of :func:`texts_of`."""
     from .manifest import make_manifest
 
-    texts = generated(package)
+    texts = generated(package, pool)
     return {**texts, "manifest.json": make_manifest(package, texts)}
 
 
-def generated(package: BuiltPackage) -> dict[str, str]:
+def generated(package: BuiltPackage, pool: Callable[[], WorkerPool] | None = None) -> dict[str, str]:
     """The same without the manifest, which lists them."""
     # Imported here, because a build with nothing to do needs only the names above.
     from . import stubs
@@ -131,7 +128,7 @@ def generated(package: BuiltPackage) -> dict[str, str]:
     for backend in chosen:
         texts[product_of(backend.name, "__init__.py")] = stubs.make_backend_init(package, backend.name)
         texts[product_of(backend.name, "__init__.pyi")] = stubs.make_backend_stub(package, backend)
-        for name, text in _of_package(backend, package).items():
+        for name, text in _of_package(backend, package, pool).items():
             texts[product_of(backend.name, name)] = text
         if backend.at_top:
             texts[f"{backend.name}.py"] = stubs.make_alias(package, ".backends", backend.name)

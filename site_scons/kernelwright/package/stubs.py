@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
-from ..backends import get
+from ..backends import answer, get
 from ..backends.base import Backend
-from .manifest import BuiltPackage
+from ..core.errors import Where
+from .manifest import BuiltPackage, PackagedKernel
 
 INIT = '''\
 """{summary}
@@ -182,19 +184,28 @@ def make_stub(package: BuiltPackage) -> str:
     chosen = {kernel.name: get(kernel.backends[0]) for kernel in package.kernels}
     modules = "from . import backends as backends\n"
     modules += "".join(f"from .backends import {n} as {n}\n" for n in package.backends if get(n).at_top)
-    imports = "".join(dict.fromkeys(backend.stub_imports("._runtime") for backend in chosen.values()))
+    imports = "".join(dict.fromkeys(_asked(b, partial(b.stub_imports, "._runtime")) for b in chosen.values()))
     head = STUB_HEAD.format(summary=_summary(package), version=package.version, imports=modules + imports)
-    parts = [chosen[kernel.name].stub(kernel.name, json.loads(kernel.entry)) for kernel in package.kernels]
+    parts = [_stub(chosen[kernel.name], kernel) for kernel in package.kernels]
     return "".join([head, PACKAGE_STUB, PRELOAD_STUB, *parts])
 
 
 def make_backend_stub(package: BuiltPackage, backend: Backend) -> str:
     """The text of ``__init__.pyi`` of one backend."""
     summary = f"The kernels of this package, called through {backend.name}."
-    imports = backend.stub_imports("..._runtime")
+    imports = _asked(backend, partial(backend.stub_imports, "..._runtime"))
     head = STUB_HEAD.format(summary=summary, version=package.version, imports=imports)
     called = [kernel for kernel in package.kernels if backend.name in kernel.backends]
-    return "".join([head, PRELOAD_STUB, *(backend.stub(k.name, json.loads(k.entry)) for k in called)])
+    return "".join([head, PRELOAD_STUB, *(_stub(backend, kernel) for kernel in called)])
+
+
+def _stub(backend: Backend, kernel: PackagedKernel) -> str:
+    return _asked(backend, partial(backend.stub, kernel.name, json.loads(kernel.entry)))
+
+
+def _asked(backend: Backend, ask: Callable[[], str]) -> str:
+    """What a backend answers; what a plug-in raises is an error with its name."""
+    return answer(backend, ask, Where(stage="assemble"))
 
 
 def _listed(names: Iterable[str]) -> str:

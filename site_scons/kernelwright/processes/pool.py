@@ -46,6 +46,15 @@ SERVER = WorkerKind(
 ON_OTHER_MACHINE = replace(SERVER, arguments=("-s", str(START_ELSEWHERE), "forkserver"), has_ours=False)
 """The same in a Python on CPUs of another family, which has its own TVM and no Kernelwright."""
 
+WRITER = WorkerKind(
+    "the process of a backend",
+    ("-m", "kernelwright.backends.writer"),
+    "raise the setting worker_timeout, or look for an endless loop in the plug-in",
+    "the plug-in crashes: mend it, or take the backend out of backends",
+    "a plug-in must not end the process it runs in: mend it, or take the backend out of backends",
+)
+"""Those in which backends of other distributions write files."""
+
 
 class WorkerPool:
     """Worker processes of which at most ``size`` work at once, started when calls need them and reused for later calls.
@@ -81,7 +90,7 @@ class WorkerPool:
         self.size = max(1, size)
         self._kind = kind
         self._root = project_root
-        self._elsewhere: dict[str, WorkerPool] = {}
+        self._others: dict[tuple[WorkerKind, str], WorkerPool] = {}
         self._command = [python, *kind.arguments, str(project_root)]
         self._started_in: tuple[dict[str, str], list[str]] | None = None
         self.variables: tuple[str, ...] = ()
@@ -133,18 +142,18 @@ class WorkerPool:
                 self._put_back(worker)
         return result
 
-    def on(self, python: str) -> WorkerPool:
-        """The workers of a Python on CPUs of another family, which has its own TVM. They end with these.
+    def of(self, kind: WorkerKind, python: str = sys.executable) -> WorkerPool:
+        """Workers of another kind, with the same limits. They end with these.
 
         Arguments:
-            python: the program that runs it.
+            python: the interpreter.
         """
         with self._change:
-            if python not in self._elsewhere:
-                pool = WorkerPool(self.size, self._root, self.timeout_s, python, self._on_output, ON_OTHER_MACHINE)
+            if (kind, python) not in self._others:
+                pool = WorkerPool(self.size, self._root, self.timeout_s, python, self._on_output, kind)
                 pool.variables, pool._closed = self.variables, self._closed
-                self._elsewhere[python] = pool
-            return self._elsewhere[python]
+                self._others[kind, python] = pool
+            return self._others[kind, python]
 
     def warm_up(self, count: int) -> None:
         """Start some workers now, while the caller does something else. Errors are told by the first call."""
@@ -169,7 +178,7 @@ class WorkerPool:
             self._change.notify_all()
         for worker in idle:
             self._discard(worker)
-        for pool in self._elsewhere.values():
+        for pool in self._others.values():
             pool.close()
 
     def _take(self, where: Where, definition: Definition = None) -> Worker:

@@ -150,6 +150,13 @@ class ToolRun:
     peak_kib: Kib
 
 
+@dataclass(frozen=True)
+class EmitResult:
+    """What a backend has written: file name -> text."""
+
+    texts: Mapping[str, str]
+
+
 ResultKind = TypeVar("ResultKind", covariant=True)
 
 
@@ -397,6 +404,29 @@ class ToolRequest:
     folder: str
     environment: Mapping[str, str]
     timeout_s: float
+    where: Where
+
+
+@dataclass(frozen=True)
+class EmitRequest:
+    """Have a backend of another distribution write files; the process of ``backends/writer.py`` does that.
+
+    Arguments:
+        backend: its name.
+        content: digests of what it consists of, as the build knows it.
+        plan: that of the kernel whose files are written, as JSON data; None: they are those of a package.
+        package: the name of the package, the version of its project, and the names of its kernels.
+        where: the place that an error of this request belongs to.
+    """
+
+    op: ClassVar[str] = "emit"
+    result: ClassVar[type[EmitResult]] = EmitResult
+    definition: ClassVar[Definition] = None
+    if_late: ClassVar[str] = ""
+    backend: str
+    content: Sequence[str]
+    plan: Mapping[str, Any] | None
+    package: tuple[str, str, tuple[str, ...]]
     where: Where
 
 

@@ -295,11 +295,13 @@ class KernelContext:
         """
         if request.python:
             _require_environment(self)
+        from ..processes.pool import ON_OTHER_MACHINE  # a run with nothing to do has no workers
+
         known, top = self.definition.dependencies, self.run.top
         machine = self.package.machine if request.stage == "check" else None
         try:
             pool = self.run.pool
-            result: Any = (pool.on(machine.python) if machine else pool).call(request)
+            result: Any = (pool.of(ON_OTHER_MACHINE, machine.python) if machine else pool).call(request)
         except DefinitionError:
             # It may have read a file of which the editor had written the first half.
             _require_unedited(self.definition, {name: present_digest(top, name) for name in known}, where)

@@ -254,7 +254,7 @@ class Assembly:
             missing=gaps,
             machine=request.machine,
         )
-        for relative, text in assemble(package).items():
+        for relative, text in assemble(package, lambda: self._run.pool).items():
             (scratch / relative).parent.mkdir(parents=True, exist_ok=True)
             (scratch / relative).write_text(text, encoding="utf-8")
         self._sweep()

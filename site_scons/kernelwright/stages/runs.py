@@ -28,6 +28,10 @@ class Services(Protocol):
     def compilers(self) -> RunsTools:
         """What runs compilers."""
 
+    @property
+    def pool(self) -> WorkerPool:
+        """The workers."""
+
     def note(self, text: str) -> None:
         """Show a line."""
 
@@ -62,10 +66,6 @@ class Run(Engine, Protocol):
     @property
     def discovery(self) -> Path:
         """The folder of the records of definition files."""
-
-    @property
-    def pool(self) -> WorkerPool:
-        """The workers."""
 
 
 def lacks(run: Services, path: str | None) -> bool:

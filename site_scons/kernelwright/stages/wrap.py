@@ -69,7 +69,7 @@ class Wrapping:
         """Write the wrapper and what embeds the images, or the files of the backend."""
         plan = plan_of(self, stage)
         if self.backend:
-            texts = _backend_texts(backends.get(self.backend), plan)
+            texts = _backend_texts(backends.get(self.backend), plan, stage)
         else:
             _require_arguments(self, plan, stage.where)
             texts = sources.emit(plan)
@@ -77,15 +77,11 @@ class Wrapping:
             (scratch / name).write_text(text, encoding="utf-8")
 
 
-def _backend_texts(backend: Backend, plan: KernelPlan) -> dict[str, str]:
+def _backend_texts(backend: Backend, plan: KernelPlan, stage: StageRun) -> dict[str, str]:
     """The files of a backend; those in Python say at their end what the plan is."""
     plan.check()
-
-    def emit() -> dict[str, str]:
-        backend.check(plan)
-        return backend.emit(plan)
-
-    texts = backends.texts_of(backend, emit, backend.files(plan.name), Where(plan.name, stage="wrap"))
+    where = Where(plan.name, stage="wrap")
+    texts = backends.texts_of(backend, plan, backends.NO_PACKAGE, where, lambda: stage.run.pool)
     described = f"# {description_of(plan)}\n"
     return {name: text + (described if name.endswith(".py") else "") for name, text in texts.items()}
 
