@@ -74,7 +74,8 @@ def test_a_backend_from_outside_is_built_and_loaded_and_what_it_consists_of_coun
     assert project.python(CALL) == "[3.0, 3.0, 3.0]\n"
     assert "[ " not in scons(python, project).stdout
     put(site, "return call(*(", "return call(*(2 * ")
-    assert stages(scons(python, project).stdout) == ["WRAP", "PACKAGE"]
+    said = scons(python, project, "--why").stdout
+    assert stages(said) == ["WRAP", "PACKAGE"] and "keyword runs: plugin.acme_keyword changed" in said, said
     assert project.python(CALL) == "[10.0, 10.0, 10.0]\n"
     put(site, '"""The function of a kernel."""', "print('loaded')", "runtime/keyword_kernel")
     assert "PACKAGE" in stages(scons(python, project).stdout)
@@ -83,6 +84,7 @@ def test_a_backend_from_outside_is_built_and_loaded_and_what_it_consists_of_coun
     assert python_of(python, project, CALL.replace("from demo.backends.keyword import saxpy", load)) == (
         "loaded\n[3.0, 3.0, 3.0]\n"
     )
+    assert "did you mean 'keyword'? the valid ones are" in scons(python, project, "BACKENDS=keywrd").stdout
     # A build that does not use it does not import it.
     put(site, "from __future__", "raise ValueError\nfrom __future__")
     assert "cannot be imported" in scons(python, project).stdout
@@ -111,7 +113,7 @@ CASES: list[tuple[tuple[str, ...], str]] = [
 ENDINGS = [
     (
         "import time; time.sleep(1000)",
-        "took longer than 5 s while writing files of the backend 'keyword', and was ended",
+        "took longer than 20 s while writing files of the backend 'keyword', and was ended",
     ),
     ("import os; os._exit(3)", "ended with exit status 3 while writing files of the backend 'keyword'"),
     ("import os; os.kill(os.getpid(), 11)", "was ended by SIGSEGV while writing"),
@@ -119,11 +121,12 @@ ENDINGS = [
 
 
 def test_a_backend_that_hangs_or_dies_is_an_error_of_its_kernel(made) -> None:
-    """The same goes for what it writes of a package."""
+    """The same goes for what it writes of a package. The first build has all that takes a worker with TVM."""
     python, site, project = made
+    assert scons(python, project).returncode == 0
     for statement, text in ENDINGS:
         put(site, "arguments = kernel", f"{statement}\n        arguments = kernel")
-        said = scons(python, project, "WORKER_TIMEOUT=5").stdout
+        said = scons(python, project, "WORKER_TIMEOUT=20").stdout
         assert text in said and "saxpy" in said and "remedy" in said and "Traceback" not in said, said
     method = "def package_files(self, package): return 'a.py',\n    def emit_package(self, *package): exit(7)\n    "
     put(site, "def emit(", method + "def emit(")
@@ -286,6 +289,9 @@ def test_a_program_in_cpp_calls_the_kernels_of_a_package_without_python(environm
         if not line.startswith("  ")
     ]
     assert lines == PRINTED.splitlines(), said
+    project.replace("kernels/more.py", '"float32", "x")', '"float32", "new_")')
+    refused = scons(python, project).stdout
+    assert "the arguments 'new_' and 'new' are both new_ in C++" in refused and "rename" in refused, refused
     if cmake := shutil.which("cmake"):
         (tmp_path / "CMakeLists.txt").write_text(CMAKE)
         roots = [f"-Dacme_ROOT={package}/backends/cpp", f"-Dtvm_ffi_ROOT={of_tvm_ffi('cmakedir')}"]

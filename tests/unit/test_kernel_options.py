@@ -68,7 +68,7 @@ def test_an_option_is_one_field(tmp_path: Path) -> None:
     module.write_text(before + FIELD + first + after)
     done = run()
     assert not done.stderr
-    assert "@kernel has no argument 'stagse'" in done.stdout and "did you mean stages?" in done.stdout
+    assert "@kernel has no argument 'stagse'" in done.stdout and "did you mean 'stages'?" in done.stdout
 
 
 def test_every_option_says_what_it_is() -> None:

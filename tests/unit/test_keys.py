@@ -265,8 +265,9 @@ def test_what_is_edited_while_a_compiler_runs_is_no_known_file(tree, label, comp
     assert stage.later["a.h"] == EDITED
 
 
-REPORTS = {"state", "note", "note_once", "require_folders", "top"}
-"""What functions of stages use of the run: it says where things are kept, and shows lines."""
+REPORTS = {"state", "note", "note_once", "pool", "require_folders", "top"}
+"""What functions of stages use of the run: it says where things are kept, shows lines, and has the workers. A plug-in
+writes its files in one, and what it consists of is in the request."""
 
 
 def test_functions_of_stages_use_nothing_of_the_run_that_decides() -> None:

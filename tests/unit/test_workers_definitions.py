@@ -469,7 +469,7 @@ UNPRINTABLE = "class Unprintable(Exception):\n    def __str__(self):\n        ra
             f"{KERNEL}@kernel(output=['y'])\ndef k(): ...\n",
             "bad.py:2",
             "output",
-            "did you mean outputs? the arguments of ",
+            "did you mean 'outputs'? the arguments of ",
         ),
         (f"{KERNEL}@kernel(q=['y'])\ndef k(): ...\n", "bad.py:2", "q", "the arguments of @kernel are outputs, "),
         (f"{KERNEL}@kernel(reads=['../tables'])\ndef k(): ...\n", "bad.py:2", "which is a folder", '"../tables/**"'),

@@ -14,7 +14,7 @@ from kernelwright.backends.tvm_ffi import TvmFfi
 from kernelwright.core.errors import KernelwrightError, Where
 from kernelwright.core.signature import IDENTIFIER
 
-from .names import identifier
+from .names import identifier, require_distinct
 
 HERE = Path(__file__).parent
 
@@ -51,6 +51,7 @@ class Cpp(TvmFfi):
             if argument.launcher_kind not in TYPES:
                 message = f"argument {argument.name!r} is of dtype {argument.dtype}, which has no type in C++"
                 raise KernelwrightError(message, where, "take cpp out of the kernel's backends")
+        require_distinct([argument.name for argument in kernel.units[0].arguments], "arguments", where)
 
     def files(self, kernel: str) -> tuple[str, ...]:
         """The header of a kernel."""
@@ -71,6 +72,7 @@ class Cpp(TvmFfi):
 
     def emit_package(self, package: str, version: str, kernels: Sequence[str]) -> dict[str, str]:
         """Write the header of the package, which includes those of its kernels."""
+        require_distinct(kernels, "kernels", Where(stage="assemble"))
         space = identifier(package)
         lines = [f"/* The kernels of {package}. Written by Kernelwright. */", "#pragma once", ""]
         lines += ['#include "kernelwright_call.h"', "", f"namespace {space} {{"]

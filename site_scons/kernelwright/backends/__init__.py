@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from ..core import plugins
-from ..core.errors import KernelwrightError, SettingsError, Where
+from ..core.errors import KernelwrightError, SettingsError, Where, one_of
 from ..core.files import digest_of
-from ..core.request import digest
+from ..core.plugins import Names
 
 if TYPE_CHECKING:
     from ..processes.pool import WorkerPool
@@ -35,20 +35,12 @@ AUTO = "auto"
 """In settings: for each target of a kernel the first backend that can call it."""
 
 
-class Names(tuple[str, ...]):
-    """Names of backends of Kernelwright; in it is also any that a plug-in has, which is looked for when it is asked."""
-
-    def __contains__(self, name: object) -> bool:
-        """Whether there is such a backend; no plug-in is imported."""
-        return tuple.__contains__(self, name) or plugins.is_installed(plugins.BACKENDS, name)
-
-
-def names() -> tuple[str, ...]:
+def names() -> Names:
     """The names of the backends, the default first."""
     return Names(MODULES)
 
 
-def all_names() -> tuple[str, ...]:
+def all_names() -> Names:
     """The names of all backends that a package may have, those of front ends last."""
     return Names((*MODULES, *OF_FRONT_ENDS))
 
@@ -67,26 +59,19 @@ def get(name: str) -> Backend:
 
     plugin: Backend | None = plugins.find(name, Backend)
     if plugin is None:
-        known = ", ".join([*MODULES, *plugins.installed(plugins.BACKENDS)])
-        raise SettingsError(
-            f"unknown backend {name!r}", remedy=f"the backends are: {known}; or install what has another"
-        )
+        remedy = one_of(name, "the backends are", names().listed)
+        raise SettingsError(f"unknown backend {name!r}", remedy=f"{remedy}; or install what has another")
     return plugin
 
 
-def identity(backend: Backend) -> str:
-    """Digest of what a backend makes files of, besides our own code: its headers, and all that a plug-in consists of.
-
-    Raises:
-        ToolchainError: a plug-in has changed since this process imported it.
-    """
-    own = plugins.content_of(backend) if backend.distribution else []
-    return digest([digest_of(backend.headers()), own]) if own else digest_of(backend.headers())
+def headers(backend: Backend) -> str:
+    """Digest of the files of ours that commands of a backend read."""
+    return digest_of(backend.headers())
 
 
 def versions(backend: Backend) -> dict[str, str]:
     """What a backend needs to build, and of a plug-in also itself: name -> version or digest."""
-    return backend.build_versions() | ({backend.distribution: identity(backend)} if backend.distribution else {})
+    return backend.build_versions() | plugins.described(backend)
 
 
 def answer(backend: Backend, ask: Callable[[], Answer], where: Where) -> Answer:
@@ -154,7 +139,7 @@ def emitted(backend: Backend, plan: KernelPlan | None, package: OfPackage, where
     return texts
 
 
-def choices() -> tuple[str, ...]:
+def choices() -> Names:
     """What the setting ``backends`` may list."""
     return Names((AUTO, *all_names()))
 
@@ -173,4 +158,4 @@ def resolve(listed: Iterable[str], targets: Collection[str]) -> tuple[str, ...]:
     return tuple(chosen)
 
 
-__all__ = ["AUTO", "all_names", "choices", "get", "identity", "names", "resolve"]
+__all__ = ["AUTO", "all_names", "choices", "get", "names", "resolve"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 LONGEST_SHOWN = 500
@@ -40,6 +40,15 @@ def shown(value: object) -> str:
     except Exception:  # of a class of the user's, or of an integer with thousands of digits
         text = f"<{type(value).__name__} that cannot be shown>"
     return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + "..."
+
+
+def one_of(given: str, listing: str, known: Iterable[str]) -> str:
+    """What to do about a name that there is not: the nearest one that there is, and all of them behind a text."""
+    from difflib import get_close_matches  # runs without a mistake need none
+
+    names = list(known)
+    near = get_close_matches(given, names, 1)
+    return f"{f'did you mean {near[0]!r}? ' if near else ''}{listing} {', '.join(names)}"
 
 
 def printable(text: str) -> str:

@@ -17,6 +17,7 @@ from typing import ClassVar, NamedTuple, TypeVar
 from .errors import KernelwrightError, ToolchainError, Where, shown
 from .files import sha256_of
 from .need import Need, metadata_name
+from .request import digest
 from .surroundings import installed_digest
 
 INTERFACE = 1
@@ -86,6 +87,19 @@ def installed(kind: Kind) -> list[str]:
 def is_installed(kind: Kind, name: object) -> bool:
     """Whether there is a plug-in of a name; it is not imported."""
     return isinstance(name, str) and name in installed(kind)
+
+
+class Names(tuple[str, ...]):
+    """Names of backends of Kernelwright; in it is also any that a plug-in has, which is looked for when it is asked."""
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is such a backend; no plug-in is imported."""
+        return tuple.__contains__(self, name) or is_installed(BACKENDS, name)
+
+    @property
+    def listed(self) -> list[str]:
+        """These and those of all plug-ins that are installed."""
+        return [*self, *installed(BACKENDS)]
 
 
 @cache
@@ -198,6 +212,11 @@ def content_of(plugin: Plugin) -> list[str]:
         return []
     require_content(plugin, _content(plugin))
     return list(plugin.content)
+
+
+def described(plugin: Plugin) -> dict[str, str]:
+    """The distribution of a plug-in, with a digest of :func:`content_of`; nothing for what comes with Kernelwright."""
+    return {plugin.distribution: digest(content_of(plugin))} if plugin.distribution else {}
 
 
 def require_content(plugin: Plugin, expected: Sequence[str]) -> None:

@@ -6,7 +6,6 @@ in ``docs/reference-definitions.md`` follow from that. A new option is one field
 
 from __future__ import annotations
 
-import difflib
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 from ..core.converter import that
 from ..core.dependencies import IN_PACKAGE
-from ..core.errors import DefinitionError, Where, is_text, shown
+from ..core.errors import DefinitionError, Where, is_text, one_of, shown
 from ..core.request import ASIDE
 from ..runtime.size import Requirement
 from .debug import LEVELS
@@ -133,9 +132,7 @@ def read_options(kind: type[Some], given: Mapping[str, Any], decorator: str, whe
     known = declared_options(kind)
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            remedy = f"{hint}the arguments of {decorator} are {', '.join(known)}"
+            remedy = one_of(name, f"the arguments of {decorator} are", known)
             raise DefinitionError(f"{decorator} has no argument {name!r}", where, remedy)
     return kind(**{name: known[name].checked(name, value, where) for name, value in given.items()})
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from ..core.errors import SettingsError, Where, shown
+from ..core.errors import KernelwrightError, SettingsError, Where, one_of, shown
+from ..core.plugins import Names
 from ..core.quantity import parse_size
 
 
@@ -86,27 +87,33 @@ def backend_names(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(BACKEND_ALIASES.get(name, name) for name in names))
 
 
-def backend(names: tuple[str, ...]) -> Kind:
-    """One of the backends, by its name or by another name of it.
-
-    Arguments:
-        names: the names; what is in it counts, and not only what it lists.
-    """
+def backend(names: Names) -> Kind:
+    """One of the backends, by its name or by another name of it."""
     kind = choice(*names)
 
     def read(name: str, raw: Any, where: Where) -> str:
         given = BACKEND_ALIASES.get(raw, raw) if isinstance(raw, str) else raw
-        value: str = given if given in names else kind.read(name, given, where)
+        if isinstance(given, str):
+            require_known(name, [given], names, where)
+            return given
+        value: str = kind.read(name, given, where)
         return value
 
     return kind._replace(read=read)
 
 
-def require_known(what: str, names: Iterable[str], valid: tuple[str, ...], where: Where) -> None:
-    """Raise a SettingsError for a name that is not among the valid ones."""
+def require_known(
+    what: str,
+    names: Iterable[str],
+    valid: tuple[str, ...],
+    where: Where,
+    kind: type[KernelwrightError] = SettingsError,
+) -> None:
+    """Raise an error of a kind for a name that is not among the valid ones; it lists plug-ins, too."""
     for name in names:
         if name not in valid:
-            raise SettingsError(f"unknown {what} {name!r}", where, f"the valid ones are {', '.join(valid)}")
+            known = valid.listed if isinstance(valid, Names) else valid
+            raise kind(f"unknown {what} {name!r}", where, one_of(name, "the valid ones are", known))
 
 
 def _read_text(name: str, raw: Any, where: Where) -> str:

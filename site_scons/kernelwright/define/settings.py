@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.arch import FAMILIES, FAMILY_OF, TARGETS, native_family, target_of
-from ..core.errors import SettingsError, Where, shown
+from ..core.errors import SettingsError, Where, one_of, shown
 from ..core.request import ASIDE
 from ..core.surroundings import NAME_OF_VARIABLE, OF_WORKERS, PASSED_ON, may_be_declared
 from .debug import LEVELS, NO
@@ -433,11 +432,8 @@ def reject_unknown(names: Iterable[str], where: Where, place: str) -> None:
     """Raise a SettingsError for a name that is no setting, with the nearest one that is."""
     for name in names:
         if name not in SETTINGS:
-            near = difflib.get_close_matches(name, SETTINGS, 1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise SettingsError(
-                f"{place} has no setting {name!r}", where, f"{hint}the settings are {', '.join(SETTINGS)}"
-            )
+            remedy = one_of(name, "the settings are", SETTINGS)
+            raise SettingsError(f"{place} has no setting {name!r}", where, remedy)
 
 
 def merge(layers: Iterable[tuple[str, Mapping[str, Any]]], known_backends: tuple[str, ...]) -> Settings:

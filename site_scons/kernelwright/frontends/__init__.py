@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..core import plugins
-from ..core.errors import DefinitionError, KernelwrightError, ToolchainError, Where, shown
+from ..core.errors import DefinitionError, KernelwrightError, ToolchainError, Where, one_of, shown
 from .sequence import Launches
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def get(name: str, where: Where | None = None) -> FrontEnd:
         error.where = where or error.where
         raise
     if plugin is None:
-        known = ", ".join([*names(), *plugins.installed(plugins.FRONT_ENDS)])
-        raise DefinitionError(f"frontend is {shown(name)}", where, f"use one of {known}, or install what has another")
+        remedy = one_of(str(name), "use one of", [*names(), *plugins.installed(plugins.FRONT_ENDS)])
+        raise DefinitionError(f"frontend is {shown(name)}", where, f"{remedy}, or install what has another")
     return plugin
 
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..backends import OF_FRONT_ENDS, Names, choices
+from ..backends import OF_FRONT_ENDS, choices
 from ..core.arch import TARGETS, arch_of_device, target_of
-from ..core.errors import SettingsError, Where, shown
+from ..core.errors import SettingsError, Where, one_of, shown
+from ..core.plugins import Names
 from ..define.debug import LEVELS
 from ..define.pass_configs import checked_pass_configs
 from ..define.setting_kinds import FLAGS, TEXT, WORDS, Kind, Setting, backend, choice, require_known
@@ -198,10 +199,7 @@ class Options:
             name = "targets" if given == "target" else given
             if name not in OPTIONS:
                 known = ["target" if option == "targets" else option for option in OPTIONS]
-                near = difflib.get_close_matches(given, known, 1)
-                hint = f"did you mean {near[0]!r}? " if near else ""
-                remedy = f"{hint}the options are {', '.join(known)}"
-                raise SettingsError(f"{place} has no option {given!r}", where, remedy)
+                raise SettingsError(f"{place} has no option {given!r}", where, one_of(given, "the options are", known))
             if raw is not None:
                 found[name] = OPTIONS[name].setting.read(given, raw, where)
         return cls(**found)

@@ -11,6 +11,7 @@ from pathlib import Path
 from .. import backends
 from ..backends.base import Backend
 from ..backends.commands import ToolPaths
+from ..core.plugins import described
 from ..core.request import ASIDE
 from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.nvcc_run import shell_script
@@ -25,7 +26,8 @@ class Extension:
     """What a backend has compiled for a kernel, and with what.
 
     Arguments:
-        headers: digest of the backend's own headers, and of what a plug-in consists of.
+        headers: digest of the backend's own headers.
+        plugin: as :class:`.wrap.Wrapping` has it.
         tvm_ffi: version of tvm-ffi, whose headers are included.
         needs: versions of what the backend needs.
         top: the folder of the package's kernels, in which the commands run.
@@ -35,6 +37,7 @@ class Extension:
     backend: str
     compiler: HostCompiler
     headers: str
+    plugin: Mapping[str, str]
     tvm_ffi: str
     needs: Mapping[str, str]
     places: ToolPaths
@@ -80,7 +83,8 @@ def make(kernel: KernelContext, backend: Backend, wrapped: Stage, glibc: Stage |
         kernel=name,
         backend=backend.name,
         compiler=tools.host_compiler,
-        headers=backends.identity(backend),
+        headers=backends.headers(backend),
+        plugin=described(backend),
         tvm_ffi=tools.lowerer.tvm_ffi,
         needs=backend.build_versions(),
         places=replace(real_places(tools.host_compiler), glibc=kernel.package.glibc if glibc else ""),

@@ -17,8 +17,8 @@ from ..backends.base import Backend
 from ..backends.commands import LIBRARIES, SOURCE_LIBRARY
 from ..core.errors import KernelwrightError, Where
 from ..core.files import Stamp, digest_of, file_stamp, lasting_stamp, sha256_of
-from ..core.plugins import content_of
-from ..core.request import ASIDE, digest
+from ..core.plugins import described
+from ..core.request import ASIDE
 from ..core.version import VERSION
 from ..define.settings import Settings
 from ..package.assemble import outputs, provider_package, runtime_sources
@@ -78,7 +78,8 @@ class Package:
     """What is in a package besides its kernels. Those are known late, when all of them are made.
 
     Arguments:
-        runtime: digest of the modules that are copied into it, and of what plug-ins among its backends consist of.
+        runtime: digest of the modules that are copied into it.
+        plugins: the distributions that bring some of its backends, with digests of what they consist of.
         machine: the family of CPUs that it is for.
         assembly: what makes it of its kernels.
     """
@@ -89,6 +90,7 @@ class Package:
     backends: tuple[str, ...]
     project: str
     runtime: str
+    plugins: Mapping[str, str]
     compress: Mapping[str, Any]
     device_code: Mapping[str, Any]
     machine: str
@@ -146,7 +148,8 @@ class Assembly:
             tools=self._context.tools.data,
             backends=tuple(backend.name for backend in self._backends),
             project=self._project,
-            runtime=_runtime(self._backends, bool(self._device_code)),
+            runtime=digest_of(runtime_sources(self._backends, bool(self._device_code))),
+            plugins={name: text for backend in self._backends for name, text in described(backend).items()},
             compress=compression(settings, self._context.tools),
             device_code=self._device_code,
             machine=settings.family,
@@ -306,12 +309,6 @@ class Assembly:
             kept |= {self._context.glibc} if made_launcher else {self._context.glibc, LIBRARIES}
             for folder in [path for path in top.glob("*") if path.name not in kept]:
                 remove_unknown(folder, known)
-
-
-def _runtime(chosen: Sequence[Backend], files: bool) -> str:
-    """Digest of what :class:`Package` says."""
-    own, plugins = digest_of(runtime_sources(chosen, files)), [content_of(backend) for backend in chosen]
-    return digest([own, plugins]) if any(plugins) else own
 
 
 def named_backends(settings: Settings) -> tuple[Backend, ...]:

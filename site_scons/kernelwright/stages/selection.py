@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from ..core.errors import DefinitionError, SettingsError, Where
 from ..core.request import ASIDE
 from ..define.configs import Variant
 from ..define.record import KernelRecord
+from ..define.setting_kinds import require_known
 from ..define.settings import Settings
 from ..runtime.tables import DeviceTable
 
@@ -90,8 +91,8 @@ def select(record: KernelRecord, settings: Settings) -> KernelSelection:
             the package does not have; or a target of the kernel has no backend that can call it.
     """
     where = Where(record.name, stage="discover", location=record.location)
-    _known("target", record.options.targets or (), TARGETS, where)
-    _known("backend", record.options.backends or (), backends.names(), where)
+    require_known("target", record.options.targets or (), TARGETS, where, DefinitionError)
+    require_known("backend", record.options.backends or (), backends.names(), where, DefinitionError)
     restricted: dict[str, set[str]] = {}
     for arch in record.options.archs or ():
         try:
@@ -144,9 +145,3 @@ def require_archs(record: KernelRecord, compiler: Nvcc | Nvrtc, others: Collecti
             where = Where(record.name, stage="discover", location=record.location)
             remedy = f"use some of {', '.join(compiler.archs)}"
             raise DefinitionError(f"{compiler.name} {compiler.version} does not know the arch {arch!r}", where, remedy)
-
-
-def _known(what: str, names: Sequence[str], valid: tuple[str, ...], where: Where) -> None:
-    for name in names:
-        if name not in valid:
-            raise DefinitionError(f"unknown {what} {name!r}", where, f"the valid ones are {', '.join(valid)}")

@@ -17,6 +17,7 @@ from ..backends.files import UnitFiles, VariantFiles, images_of, units_of
 from ..backends.plan import KernelPlan, LoweredUnit, VariantPlan, with_strictest_alignment
 from ..core.entry_name import ENTRY, entry_name, thread_bounds
 from ..core.errors import DefinitionError, LoweringError, Where
+from ..core.plugins import described
 from ..core.request import ASIDE
 from ..runtime.loader import gaps_text
 from ..toolchain.cuda import cuda_version
@@ -44,7 +45,7 @@ class Wrapping:
         backend: what is written for; empty: the library.
         backends: those that call the library, if its arguments may not be declared.
         headers: digest of the backend's headers: some of its files are copies of those that all kernels have in common.
-            It is also that of what a plug-in consists of.
+        plugin: a distribution that brings the backend, with a digest of what it consists of.
         device: the folder of the device code, relative to that of the package's kernels.
         top: the folder of the package's kernels, which paths in the plan are relative to. Names of images that are
             somewhere else than in the library are relative to the folder of the device code.
@@ -62,6 +63,7 @@ class Wrapping:
     backend: str
     backends: tuple[str, ...]
     headers: str
+    plugin: Mapping[str, str]
     device: str
     top: Path = field(metadata=ASIDE)
 
@@ -115,7 +117,8 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], backend: Bac
         meaning=record.reference or (),
         backend=backend.name if backend else "",
         backends=kernel.selection.backends if kernel.front_end.may_be_opaque and not backend else (),
-        headers=backends.identity(backend) if backend else "",
+        headers=backends.headers(backend) if backend else "",
+        plugin=described(backend) if backend else {},
         device=os.path.relpath(kernel.package.device_work, work),
         top=work,
     )
