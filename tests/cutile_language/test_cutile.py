@@ -50,6 +50,25 @@ def add():
     return Program(add_kernel, x=row, y=row, z=row, factor=Scalar("float32"), BLOCK=64, grid="n")
 """
 
+SPILLING = """\
+import cuda.tile as ct
+from kernelwright import kernel
+from kernelwright_cutile import Program, Scalar, Tensor
+
+@ct.kernel
+def spilling_kernel(x, y, times, COLUMNS: ct.Constant[int]):
+    factor = ct.load(x, index=(0, 0), shape=(64, COLUMNS))
+    total = ct.load(x, index=(1, 0), shape=(64, COLUMNS))
+    for step in range(times):
+        total = total * factor + factor
+    ct.store(y, index=(0, 0), tile=total)
+
+@kernel(frontend="cutile", outputs=["y"])
+def spilling():
+    rows = Tensor("float32", "m", "n", alignment=16, multiples={"n": 16})
+    return Program(spilling_kernel, x=rows, y=rows, times=Scalar("int32"), COLUMNS=512, grid=1)
+"""
+
 HELPERS = """\
 OFFSET = 1.0
 
@@ -215,6 +234,18 @@ def test_classes_of_sizes_are_told_to_cutile(small: Project, tmp_path: Path) -> 
     project.scons("ARCHS=sm_80")
     texts = {path.parts[-3]: path.read_text() for path in (project.folder / "build/kernels").rglob("module.tileir")}
     assert "div_by<16>" in texts["n_multiple_of-16"] and "div_by<16>" not in texts["default"]
+
+
+def test_spills_are_what_ptxas_tells_and_can_be_limited(small: Project, tmp_path: Path) -> None:
+    """Two tiles of 256 numbers for each thread live in a loop, and a thread has 255 registers."""
+    project = small.copied(tmp_path / "copy")
+    project.write("kernels/spilling.py", SPILLING)
+    output = project.scons("ARCHS=sm_80", "MAX_SPILLS=0", ok=False).output
+    assert "spilling_kernel" in output and "spill" in output and "remedy" in output, output
+    project.scons("ARCHS=sm_80")
+    (used,) = json.loads((project.folder / "build/demo/manifest.json").read_text())["kernels"]["spilling"]["variants"]
+    used = used["units"][0]["resources"]["sm_80"]["spilling_kernel"]
+    assert used["spill_store_bytes"] > 500 and used["spill_load_bytes"] > 500 and used["registers"] == 255, used
 
 
 def test_without_tileiras_of_the_right_release_it_says_how_to_get_it(small: Project, tmp_path: Path) -> None:

@@ -9,11 +9,13 @@ import contextlib
 import inspect
 import io
 import math
+import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from kernelwright.define.arguments import Scalar, Tensor
 from kernelwright.define.declared import first_difference
 from kernelwright.define.sizes import Size, divisor_of
 from kernelwright.define.strides import all_strides
+from kernelwright.frontends.cubin import reported_usage
 from kernelwright.frontends.raised import MAX_MESSAGE, first_line, line_of
 from kernelwright.frontends.unit import Unit
 from kernelwright.processes.environment import tool_environment
@@ -69,7 +72,8 @@ class Compiled:
         arch: such as ``sm_90a``.
         cubin: the device code.
         source: cuTile's code as text, without places in files.
-        ptx, report: empty: tileiras tells neither.
+        ptx: empty: tileiras tells none.
+        report: what ptxas says of a function that has a stack frame, which may be for spills.
     """
 
     arch: str
@@ -134,13 +138,35 @@ class Compiler:
         with tempfile.TemporaryDirectory(prefix="kernelwright-") as folder:
             path = Path(folder) / "kernel"
             path.write_bytes(bytecode.getvalue())
-            self._run(
-                "tileiras", arch, str(path), "-o", f"{path}.cubin", "--gpu-name", ARCHS[arch], f"-O{self._level(arch)}"
-            )
-            source = self._run("tileirdisasm", arch, str(path))
-            cubin = Path(f"{path}.cubin").read_bytes()
-        self._require_parameters(cubin)
-        return Compiled(arch, cubin, source)
+            options = [str(path), "-o", f"{path}.cubin", "--gpu-name", ARCHS[arch], f"-O{self._level(arch)}"]
+            self._run(self._bin / "tileiras", arch, *options)
+            source = self._run(self._bin / "tileirdisasm", arch, str(path))
+            made = Compiled(arch, Path(f"{path}.cubin").read_bytes(), source)
+            if any(used["stack_bytes"] for used in reported_usage(made).values()):
+                made = replace(made, report=self._report(Path(folder), arch, options))
+        self._require_parameters(made.cubin)
+        return made
+
+    def _report(self, folder: Path, arch: str, options: Sequence[str]) -> str:
+        """What ptxas says of a function: tileiras runs the one beside it and drops that, so this is beside a copy.
+
+        Arguments:
+            folder: for the copy.
+            options: those of tileiras.
+        """
+        report, tools = folder / "report", folder / "tools"
+        (tools / "bin").mkdir(parents=True)
+        for item in self._bin.parent.iterdir():
+            if item != self._bin:
+                (tools / item.name).symlink_to(item)
+        shutil.copy(self._bin / "tileiras", tools / "bin")
+        ptxas = tools / "bin/ptxas"
+        ptxas.write_text(
+            f'#!/bin/sh\nexec {shlex.quote(str(self._bin / "ptxas"))} -v "$@" 2>{shlex.quote(str(report))}\n'
+        )
+        ptxas.chmod(0o700)
+        self._run(tools / "bin/tileiras", arch, *options)
+        return report.read_text(errors="replace")
 
     def _level(self, arch: str) -> int:
         level: int = self._program.function._compiler_options.opt_level_for_target(ARCHS[arch])
@@ -182,7 +208,7 @@ class Compiler:
             base_addr_divisible_by=min(MOST_DIVISIBLE, max(value.alignment or 1, element)),
         )
 
-    def _run(self, program: str, arch: str, *arguments: str) -> str:
+    def _run(self, program: Path, arch: str, *arguments: str) -> str:
         """Run a program; what it printed.
 
         Raises:
@@ -191,16 +217,20 @@ class Compiler:
         environment = {**tool_environment(), "PATH": str(self._bin)}
         if "-o" in arguments:
             environment["TMPDIR"] = str(Path(arguments[0]).parent)
-        command = [str(self._bin / program), *arguments]
+        command = [str(program), *arguments]
         try:
             done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace")
         except OSError as error:
-            raise ToolchainError(f"{program} cannot be run: {error}", self._unit.where, "install it again") from error
+            raise ToolchainError(
+                f"{program.name} cannot be run: {error}", self._unit.where, "install it again"
+            ) from error
         if done.returncode:
             from cuda.tile._compile import _parse_tileir_stderr
 
             message, place = _parse_tileir_stderr(done.stderr)
-            raise self._failed(message.strip() or f"{program} ended with {done.returncode}", arch, place, done.stderr)
+            raise self._failed(
+                message.strip() or f"{program.name} ended with {done.returncode}", arch, place, done.stderr
+            )
         return done.stdout
 
     def _require_parameters(self, cubin: bytes) -> None:
