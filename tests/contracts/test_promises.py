@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 from kernelwright import frontends
 from kernelwright.commands.init import FRONT_END, make_project
-from kernelwright.testing import (
-    PROMISES,
-    Edit,
-    Language,
+from kernelwright.testing import PROMISES, Edit, Language
+from kernelwright.testing.languages import (
     a_comment_changes_nothing,
     a_mistake_is_an_error_with_its_place,
     the_same_bytes_in_another_folder_and_order,
