@@ -89,7 +89,7 @@ WRONG: dict[str, tuple[tuple[Any, ...], tuple[str, ...]]] = {
     "a marked sign of an output": ((1.0, T[:1], T[:1], IMAGINARY[2:3]), ("Error", "'z'")),
     "a read-only output": ((1.0, X, Y, FROZEN), ("ValueError", "'z' is a read-only array")),
     "a read-only output of another": ((1.0, FROZEN, Y, FROZEN), ("ValueError", "'z' is a read-only array")),
-    "a read-only input among too few": ((1.0, FROZEN), ("TypeError", "kernel 'saxpy': takes 4 arguments")),
+    "a read-only input among too few": ((1.0, FROZEN), ("TypeError", "kernel 'plus': takes 4 arguments")),
     "an output of JAX": ((1.0, J, J, J), ("ValueError", "'z' is an array of JAX, which is immutable")),
     "an output of JAX and inputs of NumPy": ((1.0, X, Y, J), ("ValueError", "'z' is an array of JAX, which is imm")),
     "a deleted array": ((1.0, deleted(), Y), ("TypeError", "'x' is a jaxlib.", "not deleted")),
@@ -105,9 +105,9 @@ def error_of(call: Callable[..., Any], *arguments: Any) -> str:
 @pytest.mark.parametrize("case", WRONG)
 def test_an_array_that_cannot_be_computed_with_is_refused_and_nothing_is_written(contracted: Any, case: str) -> None:
     arguments, words = WRONG[case]
-    said = [error_of(getattr(contracted.backends, name).saxpy, *arguments) for name in ("tvm_ffi", "cython")]
+    said = [error_of(getattr(contracted.backends, name).plus, *arguments) for name in ("tvm_ffi", "cython")]
     assert said[0] == said[1]
-    assert "kernel 'saxpy': " in said[0] and [word for word in words if word not in said[0]] == [], said[0]
+    assert "kernel 'plus': " in said[0] and [word for word in words if word not in said[0]] == [], said[0]
     assert "\n  remedy: " in said[0] or words[:2] == NO_ARRAY or "takes 4 arguments" in said[0]
     assert (X.tolist(), Z.tolist(), J.tolist()) == ([1] * 4, [0] * 4, [1] * 4)
 
@@ -133,7 +133,7 @@ def test_tracers_are_refused_with_what_to_use_instead(contracted: Any) -> None:
     seen: list[str] = []
 
     def call(x: Any) -> Any:
-        seen.extend(error_of(getattr(contracted.backends, name).saxpy, 1.0, x, x) for name in ("tvm_ffi", "cython"))
+        seen.extend(error_of(getattr(contracted.backends, name).plus, 1.0, x, x) for name in ("tvm_ffi", "cython"))
         return x
 
     jax.jit(call)(J)
@@ -151,35 +151,35 @@ def kernels(contracted: Any, request: pytest.FixtureRequest) -> Any:
 def test_arrays_of_all_libraries_meet_in_one_call_also_in_a_program_of_jax(kernels: Any) -> None:
     for x in (X, FROZEN, T, J, torch.ones(4, requires_grad=True), torch.nn.Parameter(T)):
         for y in (Y, 2 * T, 2 * J):
-            made = kernels.saxpy(2.0, x, y)
+            made = kernels.plus(2.0, x, y)
             assert np.from_dlpack(made.detach() if torch.is_tensor(made) else made).tolist() == [4] * 4
             z, of_torch = np.zeros(4, "float32"), torch.zeros(4)
-            assert kernels.saxpy(2.0, x, y, z) is None and kernels.saxpy(2.0, x, y, of_torch) is None
+            assert kernels.plus(2.0, x, y, z) is None and kernels.plus(2.0, x, y, of_torch) is None
             assert z.tolist() == of_torch.tolist() == [4] * 4
-    assert torch.is_tensor(kernels.saxpy(1.0, T, X)) and not kernels.saxpy(1.0, T, T).requires_grad
+    assert torch.is_tensor(kernels.plus(1.0, T, X)) and not kernels.plus(1.0, T, T).requires_grad
     shape = jax.ShapeDtypeStruct((4,), "float32")
-    callback = lambda *arrays: np.from_dlpack(kernels.saxpy(2.0, *arrays))  # noqa: E731
+    callback = lambda *arrays: np.from_dlpack(kernels.plus(2.0, *arrays))  # noqa: E731
     assert jax.jit(lambda x, y: jax.pure_callback(callback, shape, x, y))(J, J).tolist() == [3] * 4
 
 
 def test_read_only_arrays_are_inputs_that_are_not_written(kernels: Any, tmp_path: Path) -> None:
     Y.tofile(tmp_path / "y")
     mapped = np.memmap(tmp_path / "y", "float32", "r", shape=Y.shape)
-    for function in (kernels.saxpy, kernels.saxpy.variant()):
+    for function in (kernels.plus, kernels.plus.variant()):
         assert np.from_dlpack(function(2.0, FROZEN, mapped)).tolist() == [4] * 4
     empty = read_only(np.empty(0, "float32"))
     for view in (empty, np.empty((0, 2), "float32")[:, 1]):
-        assert np.from_dlpack(kernels.saxpy(2.0, empty, view)).shape == (0,), "whatever its strides"
+        assert np.from_dlpack(kernels.plus(2.0, empty, view)).shape == (0,), "whatever its strides"
     total = np.ones(4, "float32")
-    kernels.update(total, FROZEN)
-    kernels.update(total, J)
+    kernels.add_to(total, FROZEN)
+    kernels.add_to(total, J)
     assert total.tolist() == [3] * 4
-    assert "'total' is a read-only array" in error_of(kernels.update, FROZEN, X)
-    assert "'total' is an array of JAX, which is immutable" in error_of(kernels.update, J, X)
+    assert "'total' is a read-only array" in error_of(kernels.add_to, FROZEN, X)
+    assert "'total' is an array of JAX, which is immutable" in error_of(kernels.add_to, J, X)
 
 
 def test_the_function_of_a_kernel_leaves_read_only_arrays_to_numpy(contracted: Any) -> None:
-    function = contracted.backends.tvm_ffi.saxpy.function
+    function = contracted.backends.tvm_ffi.plus.function
     assert np.from_dlpack(function(2.0, X, Y)).tolist() == [4] * 4
     with pytest.raises(BufferError, match="readonly"):
         function(2.0, FROZEN, Y)

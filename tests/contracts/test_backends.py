@@ -111,7 +111,7 @@ def test_a_number_of_any_dtype_and_of_any_kind_is_taken_or_out_of_range(kernels:
 @pytest.mark.parametrize("value", [np.longdouble(2.5), Fraction(5, 2), Decimal("2.5")], ids=repr)
 def test_any_real_number_is_passed_as_it_is(kernels: Any, backend: Backend, value: Any) -> None:
     x = backend.array(floats(0, 1, 2))
-    assert backend.numpy(kernels.saxpy(value, x, x)).tolist() == [0, 3.5, 7]
+    assert backend.numpy(kernels.plus(value, x, x)).tolist() == [0, 3.5, 7]
 
 
 def test_on_demand_numbers_names_and_several_outputs_are_the_same(tmp_path: Path, contracted: Any) -> None:
@@ -159,8 +159,8 @@ def test_arguments_can_be_given_by_name(kernels: Any, backend: Backend) -> None:
     assert whole.choice(a=3, x=like).config == {"dtype": "int64"}
     if backend.writes:
         y, z = floats(0, 0, 0), floats(0, 0)
-        kernels.pair(y=backend.array(y), x=backend.array(floats(1, 1)), z=backend.array(z))
-        assert (y.tolist(), z.tolist()) == ([2, 2, 0], [2, 2])
+        kernels.two(y=backend.array(y), x=backend.array(floats(1, 1)), z=backend.array(z))
+        assert (y.tolist(), z.tolist()) == ([1, 1, 0], [2, 2])
     assert "'x'" in message_of(whole, like, x=like, a=1)
     assert "'b'" in message_of(whole, like, b=1)
     assert "TypeError" in message_of(whole, like)
@@ -191,9 +191,9 @@ def test_arrays_that_numpy_hands_to_nobody_are_taken(kernels: Any, backend: Back
 
 X = floats(1, 2, 3)
 WRONG: dict[str, tuple[tuple[Any, ...], str]] = {
-    "another dtype": ((1.0, X, X.astype("float16")), "TypeError: kernel 'saxpy': "),
-    "another rank": ((1.0, X[None], X), "TypeError: kernel 'saxpy': "),
-    "another size": ((1.0, X, X[:2]), "ValueError: kernel 'saxpy': Mismatched y.shape[0] on argument #2"),
+    "another dtype": ((1.0, X, X.astype("float16")), "TypeError: kernel 'plus': "),
+    "another rank": ((1.0, X[None], X), "TypeError: kernel 'plus': "),
+    "another size": ((1.0, X, X[:2]), "ValueError: kernel 'plus': Mismatched y.shape[0] on argument #2"),
     "too few": ((1.0,), "TypeError: "),
     "too many": ((1.0, X, X, X, X), "TypeError: "),
     "a text for a number": (("a", X, X), ""),
@@ -209,8 +209,8 @@ WRONG: dict[str, tuple[tuple[Any, ...], str]] = {
 def test_a_wrong_call_is_an_error_that_names_the_kernel(kernels: Any, backend: Backend, case: str) -> None:
     arguments, expected = WRONG[case]
     taken = [backend.array(one) if isinstance(one, np.ndarray) else one for one in arguments]
-    said = message_of(kernels.saxpy, *taken)
-    assert said.startswith(expected) and "saxpy" in said
+    said = message_of(kernels.plus, *taken)
+    assert said.startswith(expected) and "plus" in said
 
 
 def test_an_error_says_for_programs_why_a_call_is_refused(kernels: Any, backend: Backend) -> None:
@@ -245,16 +245,16 @@ def test_calls_that_no_variant_fits_are_noted_and_those_that_are_mistaken_are_no
     like = backend.array(floats(1, 2))
     half = backend.array(np.ones(2, "float16"))
     for bad in (half, like[:, None], half):
-        message_of(kernels.pair, bad)
+        message_of(kernels.two, bad)
     for mistaken in ((), (like, like, like, like), ("text",)):
-        message_of(kernels.pair, *mistaken)
-    message_of(kernels.saxpy, 1.0, like, like[:1])
+        message_of(kernels.two, *mistaken)
+    message_of(kernels.plus, 1.0, like, like[:1])
     message_of(kernels.flag.variant(dtype="bool"), half, True)
-    kernels.pair(like)
+    kernels.two(like)
     found = noted(before, contracted.misses())
     device = None if backend.name == "jax" else "cpu"
     count = found[0][-1]
-    assert found == [("pair", "float16", [2], device, count), ("pair", "float32", [2, 1], device, count // 2)]
+    assert found == [("two", "float16", [2], device, count), ("two", "float32", [2, 1], device, count // 2)]
     assert count in (2, 4), "JAX traces a call again"
 
 
@@ -268,8 +268,8 @@ def test_a_kernel_says_what_it_has_and_where_it_runs(kernels: Any, backend: Back
     assert whole.preload() is None
     assert "kernel 'whole': it cannot run on cuda" in message_of(whole.preload, "cuda")
     assert "unknown device 'tpu'" in message_of(whole.preload, "tpu")
-    assert kernels.saxpy.__doc__.startswith("z = alpha * x + y")
-    assert "whole" in repr(whole) and {"saxpy", "whole"} < set(dir(kernels))
+    assert kernels.plus.__doc__.startswith("z = alpha * x + y")
+    assert "whole" in repr(whole) and {"plus", "whole"} < set(dir(kernels))
     with pytest.raises(AttributeError, match="has no kernel 'scael'; it has "):
         kernels.scael  # noqa: B018
 
@@ -289,10 +289,10 @@ def test_a_named_variant_runs_and_no_other_and_keeps_what_is_not_said(kernels: A
 
 
 def test_the_threads_are_set_whatever_backend_is_the_default(contracted, kernels, backend, monkeypatch) -> None:
-    loader = type(contracted._loader)(contracted.__file__, ("saxpy",), "contracted")
+    loader = type(contracted._loader)(contracted.__file__, ("plus",), "contracted")
     entry = loader.entry
     monkeypatch.setattr(loader, "entry", lambda name: {**entry(name), "backends": [backend.name]})
-    loader._kernels["saxpy", ""] = kernels.saxpy
+    loader._kernels["plus", ""] = kernels.plus
     before = loader.num_threads()
     loader.set_num_threads(before + 1)
     assert loader.num_threads() == contracted.num_threads() == before + 1
@@ -302,8 +302,8 @@ def test_the_threads_are_set_whatever_backend_is_the_default(contracted, kernels
 
 
 def test_a_kernel_can_be_copied_and_its_objects_are_made_once(contracted: Any, kernels: Any, backend: Backend) -> None:
-    assert getattr(kernels, "saxpy") is kernels.saxpy  # noqa: B009
-    assert copy.deepcopy(kernels.saxpy) is kernels.saxpy
+    assert getattr(kernels, "plus") is kernels.plus  # noqa: B009
+    assert copy.deepcopy(kernels.plus) is kernels.plus
     if backend.name in ("torch", "jax"):
         assert kernels.whole.variant(dtype="int8") is kernels.whole.variant(dtype="int8")
     if backend.name == "jax":
@@ -311,27 +311,27 @@ def test_a_kernel_can_be_copied_and_its_objects_are_made_once(contracted: Any, k
 
 
 def test_a_package_that_is_imported_again_works_and_so_do_the_kernels_that_were_there(contracted, kernels, backend):
-    before, x = kernels.saxpy, backend.array(floats(1, 2))
+    before, x = kernels.plus, backend.array(floats(1, 2))
     with forgotten("contracted"):
         again = getattr(imported(contracted.folder.parent, "contracted").backends, backend.name)
         assert again is not kernels
-        for function in (again.saxpy, before):
+        for function in (again.plus, before):
             assert backend.numpy(function(2.0, x, x)).tolist() == [3, 6]
         if backend.name == "torch":
-            assert again.saxpy.op is before.op
+            assert again.plus.op is before.op
 
 
 @pytest.mark.parametrize("name", ["torch", "jax"])
 def test_another_build_of_the_same_package_and_version_is_refused(contracted: Any, tmp_path: Path, name: str) -> None:
-    assert getattr(contracted.backends, name).saxpy
+    assert getattr(contracted.backends, name).plus
     entries = contracted.manifest()["kernels"]
-    other = {**entries, "saxpy": {**entries["saxpy"], "doc": "something else"}}
+    other = {**entries, "plus": {**entries["plus"], "doc": "something else"}}
     with forgotten("contracted"):
         again = getattr(copied(contracted.folder, tmp_path, kernels=other).backends, name)
         with pytest.raises(
             ImportError, match=r"another build of 'contracted' has registered(.|\n)*start a new Python process"
         ):
-            again.saxpy  # noqa: B018
+            again.plus  # noqa: B018
 
 
 # ---- in a process of its own
@@ -346,7 +346,7 @@ class Hidden:
 sys.meta_path.insert(0, Hidden())
 import contracted
 try:
-    contracted.backends.{backend}.saxpy
+    contracted.backends.{backend}.plus
 except ImportError as error:
     print(error)
 """
@@ -355,7 +355,7 @@ except ImportError as error:
 def test_a_missing_package_is_named_with_the_line_that_installs_it(contracted: Any, backend: Backend) -> None:
     module, line = backend.module
     printed = Project(contracted.folder.parents[1]).python(HIDDEN.format(module=module, backend=backend.name))
-    assert printed.startswith(f"kernel 'saxpy' of 'contracted' needs {module}, which is not installed"), printed
+    assert printed.startswith(f"kernel 'plus' of 'contracted' needs {module}, which is not installed"), printed
     assert f"  remedy: {line}" in printed
 
 
@@ -367,18 +367,18 @@ def test_a_package_is_imported_and_described_without_any_array_library(contracte
         import contracted
         assert contracted.backends.__all__ and dir(contracted)
         print(sorted(heavy & sys.modules.keys() - before), sorted(dir(contracted.backends)))
-        assert contracted.manifest()["kernels"]["saxpy"]
+        assert contracted.manifest()["kernels"]["plus"]
         print(sorted({"torch", "jax", "numpy", "tvm_ffi"} & sys.modules.keys() - before))
-        from contracted.backends.cython import update
+        from contracted.backends.cython import add_to
         import array
         total = array.array("f", [1, 2])
-        update(total, total)
+        add_to(total, total)
         print(total.tolist(), sorted({"torch", "jax", "numpy", "tvm_ffi"} & sys.modules.keys() - before))
         print(contracted.misses(), "contracted._runtime.misses" in sys.modules)
         sys.modules["torch"] = None  # tvm-ffi would import it
         import numpy as np, tvm_ffi
         x = np.ones(2, "float32")
-        contracted.backends.tvm_ffi.update(x, contracted.backends.cython.saxpy(2.0, x, x))
+        contracted.backends.tvm_ffi.add_to(x, contracted.backends.cython.plus(2.0, x, x))
         print(x, "after the library was loaded without its module")
     """)
     assert printed.splitlines() == [
@@ -390,9 +390,9 @@ def test_a_package_is_imported_and_described_without_any_array_library(contracte
 @pytest.mark.parametrize(
     ("name", "file"),
     [
-        ("torch", "backends/torch/_saxpy.py"),
+        ("torch", "backends/torch/_plus.py"),
         ("jax", "_runtime/jax_kernel.py"),
-        ("cython", "backends/cython/_saxpy.abi3.so"),
+        ("cython", "backends/cython/_plus.abi3.so"),
         ("tvm_ffi", "_runtime/misses.py"),
     ],
 )
@@ -402,7 +402,7 @@ def test_a_file_of_a_backend_that_was_altered_is_not_loaded(contracted, tmp_path
         with (tmp_path / "contracted" / file).open("a") as stream:
             stream.write("raise SystemExit('it runs')\n")
         with pytest.raises(ImportError, match=f"{Path(file).name}: was altered"):
-            getattr(other.backends, name).saxpy(1.0, *[np.ones(2, "float16")] * 2)
+            getattr(other.backends, name).plus(1.0, *[np.ones(2, "float16")] * 2)
 
 
 def test_a_missed_call_is_compiled_on_demand_if_the_user_says_so(contracted, tmp_path, monkeypatch):
@@ -446,28 +446,28 @@ import contracted
 import torch
 from contracted.backends import cython, jax, torch as of_torch, tvm_ffi
 x = torch.ones(3)
-made: torch.Tensor = of_torch.saxpy(2.0, x, x)
-of_torch.saxpy(2.0, x, x, made)
+made: torch.Tensor = of_torch.plus(2.0, x, x)
+of_torch.plus(2.0, x, x, made)
 y, z = of_torch.pair(x)
 y.shape
-cython.saxpy(2.0, x, x, x, stream=None)
-tvm_ffi.saxpy(2.0, x, x)
-found = jax.saxpy(2.0, x, x)
-print(of_torch.saxpy.op, jax.saxpy.target, cython.saxpy.devices, tvm_ffi.saxpy.variants)
-tvm_ffi.saxpy(2.0, x, x, x).nothing  # wrong: None has no attributes
-tvm_ffi.saxpy()  # wrong: too few
-tvm_ffi.saxpy(alpha=2.0, x=x, y=x).nothing
-tvm_ffi.saxpy(alpha=2.0, x=x)  # wrong: too few
+cython.plus(2.0, x, x, x, stream=None)
+tvm_ffi.plus(2.0, x, x)
+found = jax.plus(2.0, x, x)
+print(of_torch.plus.op, jax.plus.target, cython.plus.devices, tvm_ffi.plus.variants)
+tvm_ffi.plus(2.0, x, x, x).nothing  # wrong: None has no attributes
+tvm_ffi.plus()  # wrong: too few
+tvm_ffi.plus(alpha=2.0, x=x, y=x).nothing
+tvm_ffi.plus(alpha=2.0, x=x)  # wrong: too few
 tvm_ffi.scael(2.0, x, x)  # wrong: misspelt
 contracted.set_num_threads("2")  # wrong: no integer
-configs: tuple[dict[str, object], ...] = tvm_ffi.saxpy.variants
-found_: bool = tvm_ffi.saxpy.supported("cpu")
-name: int = tvm_ffi.saxpy.name  # wrong: a str
-of_torch.saxpy("x", x, x)  # wrong
-of_torch.saxpy(2.0, x)  # wrong
-jax.saxpy(2.0, x, x, x)  # wrong
-tvm_ffi.saxpy(2.0, x, x, x, x)  # wrong
-cython.saxpy(alhpa=2.0, x=x, y=x)  # wrong
+configs: tuple[dict[str, object], ...] = tvm_ffi.plus.variants
+found_: bool = tvm_ffi.plus.supported("cpu")
+name: int = tvm_ffi.plus.name  # wrong: a str
+of_torch.plus("x", x, x)  # wrong
+of_torch.plus(2.0, x)  # wrong
+jax.plus(2.0, x, x, x)  # wrong
+tvm_ffi.plus(2.0, x, x, x, x)  # wrong
+cython.plus(alhpa=2.0, x=x, y=x)  # wrong
 """
 
 

@@ -62,7 +62,7 @@ def kernels(contracted: Any, framework: Any) -> Any:
 def test_a_backward_kernel_is_a_kernel_of_the_package_and_checked_as_any_other(contracted: Any) -> None:
     entries = contracted.manifest()["kernels"]
     assert entries["cube"]["backward"] == "cube_backward" and "backward" not in entries["cube_backward"]
-    assert entries["cube_backward"]["outputs"] == ["grad_x", "grad_w"] and "backward" not in entries["saxpy"]
+    assert entries["cube_backward"]["outputs"] == ["grad_x", "grad_w"] and "backward" not in entries["plus"]
     checks = contracted.folder.parent / "check/contracted"
     for name in ("cube/dtype-float64", "cube_backward/dtype-float32", "pair/default", "product/factor-3"):
         assert (checks / f"{name}.cpu.json").exists()
@@ -111,9 +111,9 @@ def test_a_gradient_that_nothing_computes_is_an_error_and_a_named_variant_has_it
         kernels.product(x, w)
     x, w = vectors
     text = (
-        r"kernel 'saxpy': it has no backward kernel.*\n  remedy: .*@saxpy.backward"
+        r"kernel 'plus': it has no backward kernel.*\n  remedy: .*@plus.backward"
         if framework.name == "torch"
-        else r"FFI call to `contracted_1_2_0.saxpy` cannot be differentiated"
+        else r"FFI call to `contracted_1_2_0.plus` cannot be differentiated"
     )
     with pytest.raises((RuntimeError, ValueError), match=text):
-        framework.gradient(lambda x: kernels.saxpy(2.0, x, w).sum(), x)
+        framework.gradient(lambda x: kernels.plus(2.0, x, w).sum(), x)

@@ -42,13 +42,13 @@ def test_programs_take_several_shapes_and_dtypes(kernels: Any, wide: None) -> No
 
 def test_numbers_are_part_of_the_program_and_inputs_that_are_written_are_returned(kernels: Any) -> None:
     x = jnp.arange(4.0)
-    assert kernels.saxpy(jnp.float32(3), x, x).tolist() == [0, 4, 8, 12]
+    assert kernels.plus(jnp.float32(3), x, x).tolist() == [0, 4, 8, 12]
     zero, one = jnp.zeros(1), jnp.ones(1)
-    signs = [1 / kernels.saxpy(alpha, one, -zero)[0] for alpha in (0.0, -0.0, 0.0)]
+    signs = [1 / kernels.plus(alpha, one, -zero)[0] for alpha in (0.0, -0.0, 0.0)]
     assert [float(sign) for sign in signs] == [np.inf, -np.inf, np.inf]
     with pytest.raises(TypeError, match=r"argument 'alpha' is traced by JAX.*\n  remedy: make it static"):
-        jax.jit(lambda alpha: kernels.saxpy(alpha, x, x))(2.0)
-    static = jax.jit(lambda alpha: kernels.saxpy(alpha, x, x), static_argnames="alpha")
+        jax.jit(lambda alpha: kernels.plus(alpha, x, x))(2.0)
+    static = jax.jit(lambda alpha: kernels.plus(alpha, x, x), static_argnames="alpha")
     assert static(alpha=2.0).tolist() == [0, 3, 6, 9]
     total, x = jnp.ones(3), jnp.arange(3.0)
     for function in (kernels.accumulate, jax.jit(lambda *arrays: kernels.accumulate(*arrays))):
@@ -60,8 +60,8 @@ def test_outputs_and_inputs_in_any_order_are_put_in_place(kernels: Any) -> None:
     """Kernels with interleaved arguments go through a function in Python."""
     from contracted._runtime.jax_kernel import JaxKernel
 
-    assert kernels.saxpy._function()[1] == ["attrs.alpha", "args", "rets"]
-    entry = {**kernels.saxpy._entry}
+    assert kernels.plus._function()[1] == ["attrs.alpha", "args", "rets"]
+    entry = {**kernels.plus._entry}
     (variant,) = entry["variants"]
     alpha, x, y, z = variant["arguments"]
     entry["variants"] = [{**variant, "arguments": [x, alpha, z, y]}]
@@ -73,9 +73,9 @@ def test_outputs_and_inputs_in_any_order_are_put_in_place(kernels: Any) -> None:
 
         @staticmethod
         def function(x: Any, alpha: Any, z: Any, y: Any) -> None:
-            kernels.saxpy._kernel.function(alpha, x, y, z)
+            kernels.plus._kernel.function(alpha, x, y, z)
 
-    kernel = JaxKernel(kernels.saxpy._loader, entry, Interleaved, None)
+    kernel = JaxKernel(kernels.plus._loader, entry, Interleaved, None)
     numbers = jnp.arange(4.0)
     assert kernel(numbers, 2.0, 10 * numbers).tolist() == [0, 12, 24, 36]
 
@@ -102,8 +102,8 @@ def test_gradients_are_those_of_finite_differences(kernels: Any, wide: None) -> 
 )
 def test_a_wrong_call_says_what_is_expected(kernels: Any, arguments: Any, error: type[Exception], text: str) -> None:
     x = jnp.arange(4.0)
-    with pytest.raises(error, match=f"^kernel 'saxpy': {text}"):
-        kernels.saxpy(*(x if type(one) is int and not one else one for one in arguments))
+    with pytest.raises(error, match=f"^kernel 'plus': {text}"):
+        kernels.plus(*(x if type(one) is int and not one else one for one in arguments))
 
 
 def test_a_variant_is_a_custom_call_of_its_own_and_wide_dtypes_need_the_switch_of_jax(kernels: Any) -> None:

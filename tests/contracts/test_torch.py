@@ -33,7 +33,7 @@ def calls_of(kernels: Any) -> dict[str, tuple[Any, tuple[Any, ...], tuple[Any, .
     """Kernels of each kind, with the inputs and the outputs of a call."""
     x, y, w = torch.randn(5), torch.randn(5), torch.rand(4) + 1
     return {
-        "numbers": (kernels.saxpy, (2.0, x, y), (torch.ones(5),)),
+        "numbers": (kernels.plus, (2.0, x, y), (torch.ones(5),)),
         "a flag": (kernels.flag, (x, True), (torch.ones(5, dtype=torch.int64),)),
         "an integer": (kernels.whole.variant(dtype="int16"), (x, 3), (torch.ones(5, dtype=torch.int64),)),
         "an integer without a sign": (kernels.natural, (x, 2**63 - 1), (torch.ones(5, dtype=torch.uint64),)),
@@ -42,7 +42,7 @@ def calls_of(kernels: Any) -> dict[str, tuple[Any, tuple[Any, ...], tuple[Any, .
         "several outputs": (kernels.pair, (x,), (torch.ones(5), torch.ones(6))),
         "a gradient": (kernels.cube, (torch.randn(5, 4), w, 1.5), (torch.ones(5, 4),)),
         "a written input": (kernels.accumulate, (x, y), (torch.ones(5),)),
-        "no output": (kernels.update, (x, y), ()),
+        "no output": (kernels.add_to, (x, y), ()),
     }
 
 
@@ -58,11 +58,11 @@ def test_operators_are_declared_with_what_they_take_write_and_return(kernels: An
         op = getattr(kernels, name).op
         return [str(getattr(op, overload)._schema).partition("::")[2] for overload in op.overloads()]
 
-    assert str(kernels.saxpy.op) == "contracted_1_2_0.saxpy"
-    assert (kernels.saxpy.__name__, kernels.saxpy.__module__) == ("saxpy", "contracted.backends.torch")
-    assert schemas("saxpy") == [
-        "saxpy(float alpha, Tensor x, Tensor y) -> Tensor",
-        "saxpy.out(float alpha, Tensor x, Tensor y, Tensor(a!) z) -> ()",
+    assert str(kernels.plus.op) == "contracted_1_2_0.plus"
+    assert (kernels.plus.__name__, kernels.plus.__module__) == ("plus", "contracted.backends.torch")
+    assert schemas("plus") == [
+        "plus(float alpha, Tensor x, Tensor y) -> Tensor",
+        "plus.out(float alpha, Tensor x, Tensor y, Tensor(a!) z) -> ()",
     ]
     assert schemas("pair") == [
         "pair(Tensor x) -> (Tensor, Tensor)",
@@ -73,7 +73,7 @@ def test_operators_are_declared_with_what_they_take_write_and_return(kernels: An
         "accumulate.out(Tensor(a!) total, Tensor x, Tensor(b!) y) -> ()",
     ]
     assert schemas("flag")[0] == "flag(Tensor x, bool a) -> Tensor"
-    assert schemas("update") == ["update(Tensor(a!) total, Tensor x) -> ()"]
+    assert schemas("add_to") == ["add_to(Tensor(a!) total, Tensor x) -> ()"]
 
 
 def test_operators_pass_opcheck(kernels: Any) -> None:
@@ -124,7 +124,7 @@ class Layer(torch.nn.Module):
     def forward(self, x: Any, residual: Any) -> Any:
         y = self.kernels.cube(x * 2, self.weight, 0.5)
         self.kernels.cube(y + residual, self.weight, 1.0, y)
-        return self.kernels.saxpy(2.0, y[:, ::2][:, 0], residual[:, 1]) + 1
+        return self.kernels.plus(2.0, y[:, ::2][:, 0], residual[:, 1]) + 1
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +186,7 @@ def test_an_exported_program_runs_with_any_number_of_rows_and_survives_a_file(ke
     else:
         raise AssertionError("a program was loaded without the kernels of its version")
     from contracted.backends.torch import *
-    assert torch.ops.contracted.saxpy is saxpy.op
+    assert torch.ops.contracted.plus is plus.op
     torch.testing.assert_close(torch.export.load("program.pt2").module()(x, residual), expected)
     """
     printed = Project(contracted.folder.parents[1]).python(code)
@@ -203,7 +203,7 @@ def require_lines(eager: Any, traced: Any) -> None:
 @pytest.mark.parametrize("of_sizes", [True, False])
 def test_a_wrong_call_is_the_same_error_in_eager_mode_and_where_it_is_traced(kernels: Any, of_sizes: bool) -> None:
     function, call, kind, text = (
-        (kernels.saxpy, (2.0, torch.zeros(3), torch.zeros(4)), ValueError, r"kernel 'saxpy': Mismatched y.shape\[0\]")
+        (kernels.plus, (2.0, torch.zeros(3), torch.zeros(4)), ValueError, r"kernel 'plus': Mismatched y.shape\[0\]")
         if of_sizes
         else (kernels.same, (torch.zeros(3),), TypeError, "kernel 'same': no built variant accepts")
     )
@@ -232,14 +232,14 @@ def test_a_call_that_no_variant_fits_is_noted_where_it_is_traced(kernels: Any, c
 def test_inputs_that_are_not_contiguous_are_copied_and_outputs_are_refused(kernels: Any) -> None:
     x, y = torch.randn(2, 6)
     expected, z = 2 * x[::2] + y[1::2], torch.zeros(3)
-    torch.testing.assert_close(kernels.saxpy(2.0, x[::2], y[1::2]), expected)
-    kernels.saxpy(2.0, x[::2], y[1::2], z)
+    torch.testing.assert_close(kernels.plus(2.0, x[::2], y[1::2]), expected)
+    kernels.plus(2.0, x[::2], y[1::2], z)
     torch.testing.assert_close(z, expected)
     w = torch.rand(4, 7)
     torch.testing.assert_close(kernels.cube(w.t(), torch.ones(4), 1.0), w.t() ** 3)
     z = torch.zeros(6)
-    with pytest.raises(ValueError, match=r"kernel 'saxpy': argument 'z' is not contiguous.*\n  remedy: pass a contig"):
-        kernels.saxpy(2.0, x[:3], y[:3], z[::2])
+    with pytest.raises(ValueError, match=r"kernel 'plus': argument 'z' is not contiguous.*\n  remedy: pass a contig"):
+        kernels.plus(2.0, x[:3], y[:3], z[::2])
     assert not z.any()
 
 
@@ -247,11 +247,11 @@ def test_what_is_written_has_a_new_version(kernels: Any) -> None:
     """Autograd then notices that a tensor which it has saved was changed."""
     weight, z = torch.randn(3, requires_grad=True), torch.ones(3)
     loss = (weight * z).sum()
-    kernels.saxpy(2.0, torch.ones(3), torch.ones(3), z)
+    kernels.plus(2.0, torch.ones(3), torch.ones(3), z)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
     with torch.inference_mode():
-        kernels.saxpy(2.0, torch.ones(3), torch.ones(3), torch.zeros(3))
+        kernels.plus(2.0, torch.ones(3), torch.ones(3), torch.zeros(3))
 
 
 def test_a_call_below_a_dispatch_mode_is_seen_by_it(kernels: Any) -> None:
@@ -267,11 +267,11 @@ def test_a_call_below_a_dispatch_mode_is_seen_by_it(kernels: Any) -> None:
 
     x = torch.ones(3)
     for _ in range(2):
-        kernels.saxpy(1.0, x, x)
+        kernels.plus(1.0, x, x)
         with Recorder():
-            kernels.saxpy(1.0, x, x)
-            kernels.saxpy(1.0, x, x, torch.zeros(3))
-    out = [kernels.saxpy.op.default, kernels.saxpy.op.out]
+            kernels.plus(1.0, x, x)
+            kernels.plus(1.0, x, x, torch.zeros(3))
+    out = [kernels.plus.op.default, kernels.plus.op.out]
     assert [function for function in seen if function in out] == out * 2
 
 
@@ -295,12 +295,12 @@ def test_gradients_are_those_of_finite_differences_and_only_of_what_needs_one(ke
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_writing_arguments_while_gradients_are_recorded_is_a_clear_error(kernels: Any, compiled: bool) -> None:
-    function = torch.compile(kernels.saxpy, backend="aot_eager", fullgraph=True) if compiled else kernels.saxpy
+    function = torch.compile(kernels.plus, backend="aot_eager", fullgraph=True) if compiled else kernels.plus
     x, z = torch.ones(3, requires_grad=True), torch.zeros(3)
-    with pytest.raises(Exception, match="kernel 'saxpy': argument 'x' requires a gradient"):
+    with pytest.raises(Exception, match="kernel 'plus': argument 'x' requires a gradient"):
         function(2.0, x, torch.ones(3), z)
     with torch.no_grad():
-        kernels.saxpy(2.0, x, torch.ones(3), z)
+        kernels.plus(2.0, x, torch.ones(3), z)
     assert z.tolist() == [3.0] * 3
     total = torch.zeros(3, requires_grad=True)
     with pytest.raises(RuntimeError, match=r"argument 'total' requires a gradient.*\n  remedy: pass total.detach\(\)"):
@@ -314,15 +314,15 @@ def test_writing_arguments_while_gradients_are_recorded_is_a_clear_error(kernels
 def test_versions_and_packages_have_namespaces_of_their_own(contracted: Any, tmp_path: Path) -> None:
     older = copied(contracted.folder, tmp_path, "one_torch", version="1.0")
     newer = copied(contracted.folder, tmp_path, "other_torch", version="2.0+cu13")
-    names = [str(package.backends.torch.saxpy.op) for package in (older, newer)]
-    assert names == ["one_torch_1_0.saxpy", "other_torch_2_0_cu13.saxpy"]
-    assert newer.backends.torch.saxpy(1.0, torch.ones(2), torch.ones(2)).tolist() == [2, 2]
+    names = [str(package.backends.torch.plus.op) for package in (older, newer)]
+    assert names == ["one_torch_1_0.plus", "other_torch_2_0_cu13.plus"]
+    assert newer.backends.torch.plus(1.0, torch.ones(2), torch.ones(2)).tolist() == [2, 2]
 
 
 def test_an_operator_has_a_name_without_the_version_which_programs_do_not_keep(kernels: Any) -> None:
     """So neither an exported program nor what PyTorch has compiled is ever one of another version."""
     x, y = torch.randn(2, 5)
-    assert kernels.saxpy.op is torch.ops.contracted.saxpy
+    assert kernels.plus.op is torch.ops.contracted.plus
     seen: list[Any] = []
 
     def keep(graph: Any, _: Any) -> Any:
@@ -330,11 +330,11 @@ def test_an_operator_has_a_name_without_the_version_which_programs_do_not_keep(k
         return graph
 
     def program(x: Any, y: Any) -> Any:
-        return torch.ops.contracted.saxpy(2.0, torch.ops.contracted.saxpy.default(1.0, x, y), y)
+        return torch.ops.contracted.plus(2.0, torch.ops.contracted.plus.default(1.0, x, y), y)
 
     made = torch.compile(program, backend=keep, fullgraph=True)(x, y)
     torch.testing.assert_close(made, 2 * (x + y) + y)
-    assert {str(one).removesuffix(".default") for one in seen} == {"contracted_1_2_0.saxpy"}
+    assert {str(one).removesuffix(".default") for one in seen} == {"contracted_1_2_0.plus"}
 
     class Program(torch.nn.Module):
         def forward(self, x: Any, y: Any) -> Any:
@@ -342,44 +342,44 @@ def test_an_operator_has_a_name_without_the_version_which_programs_do_not_keep(k
 
     exported = torch.export.export(Program(), (x, y))
     targets = [str(node.target) for node in exported.graph.nodes if node.op == "call_function"]
-    assert targets == ["contracted_1_2_0.saxpy.default"] * 2
+    assert targets == ["contracted_1_2_0.plus.default"] * 2
     variant = kernels.whole.variant(dtype="int16")
     assert getattr(torch.ops.contracted, variant.op.__name__) is variant.op
 
 
 def test_the_name_without_the_version_is_an_error_where_two_versions_meet(contracted: Any, tmp_path: Path) -> None:
     older = copied(contracted.folder, tmp_path / "older", "met_torch", version="1.0")
-    first, x = older.backends.torch.saxpy, torch.ones(2)
-    assert torch.ops.met_torch.saxpy(1.0, x, x).tolist() == [2, 2]
+    first, x = older.backends.torch.plus, torch.ones(2)
+    assert torch.ops.met_torch.plus(1.0, x, x).tolist() == [2, 2]
     with forgotten("met_torch"):
         newer = copied(contracted.folder, tmp_path / "newer", "met_torch", version="2.0")
-        second = newer.backends.torch.saxpy
+        second = newer.backends.torch.plus
         pattern = (
-            r"kernel 'saxpy': torch.ops.met_torch.saxpy could be that of version 1\.0 \(\S*/older/met_torch\) and 2\.0 "
+            r"kernel 'plus': torch.ops.met_torch.plus could be that of version 1\.0 \(\S*/older/met_torch\) and 2\.0 "
         )
         pattern += (
-            r"\(\S*/newer/met_torch\)(.|\n)*remedy: write torch.ops.met_torch_1_0.saxpy or torch.ops.met_torch_2_0.s"
+            r"\(\S*/newer/met_torch\)(.|\n)*remedy: write torch.ops.met_torch_1_0.plus or torch.ops.met_torch_2_0.p"
         )
         with pytest.raises(RuntimeError, match=pattern):
-            torch.ops.met_torch.saxpy(1.0, x, x)
+            torch.ops.met_torch.plus(1.0, x, x)
         with pytest.raises(RuntimeError, match=pattern):
-            _ = torch.ops.met_torch.saxpy.default
+            _ = torch.ops.met_torch.plus.default
         with pytest.raises(Exception, match="could be that of version 1"):
-            torch.compile(lambda: torch.ops.met_torch.saxpy(1.0, x, x), backend="eager", fullgraph=True)()
+            torch.compile(lambda: torch.ops.met_torch.plus(1.0, x, x), backend="eager", fullgraph=True)()
         assert first(1.0, x, x).tolist() == second(1.0, x, x).tolist() == [2, 2]
-        assert torch.ops.met_torch_1_0.saxpy is first.op and torch.ops.met_torch_2_0.saxpy is second.op
+        assert torch.ops.met_torch_1_0.plus is first.op and torch.ops.met_torch_2_0.plus is second.op
     assert newer.backends.torch.whole.op is torch.ops.met_torch.whole, "the other version's was not used"
 
 
 def test_an_operator_of_another_library_keeps_its_name(contracted: Any, tmp_path: Path) -> None:
     library = torch.library.Library("taken_torch", "FRAGMENT")
-    library.define("saxpy(Tensor x) -> Tensor")
+    library.define("plus(Tensor x) -> Tensor")
     package = copied(contracted.folder, tmp_path, "taken_torch")
-    text = r"kernel 'saxpy': another library has registered torch\.ops\.taken_torch\.saxpy(.|\n)*remedy: rename"
+    text = r"kernel 'plus': another library has registered torch\.ops\.taken_torch\.plus(.|\n)*remedy: rename"
     for _ in range(2):
         with pytest.raises(ImportError, match=text):
-            _ = package.backends.torch.saxpy
-    assert str(torch.ops.taken_torch.saxpy.default._schema).startswith("taken_torch::saxpy")
+            _ = package.backends.torch.plus
+    assert str(torch.ops.taken_torch.plus.default._schema).startswith("taken_torch::plus")
     assert package.backends.torch.flag.op is torch.ops.taken_torch.flag
 
 

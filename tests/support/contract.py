@@ -58,20 +58,6 @@ ARRAYS = """
     import numpy as np
     from kernelwright import grid, kernel
     from tvm import te
-    from tvm.script import tirx as T
-
-
-    @kernel(outputs=["z"])
-    def saxpy():
-        '''z = alpha * x + y, for vectors of one length n.'''
-        n, alpha = te.var("n"), te.var("alpha", "float32")
-        x, y = te.placeholder((n,), "float32", name="x"), te.placeholder((n,), "float32", name="y")
-        return te.create_prim_func([alpha, x, y, te.compute((n,), lambda i: alpha * x[i] + y[i], name="z")])
-
-
-    @saxpy.reference
-    def _(alpha, x, y):
-        return alpha * x + y
 
 
     @kernel(outputs=["y"], configs=grid(dtype=NARROW))
@@ -81,7 +67,7 @@ ARRAYS = """
         return te.create_prim_func([x, te.compute((n,), lambda i: x[i], name="y")])
 
 
-    @kernel(outputs=["y", "z"])
+    @kernel(outputs=["y", "z"], backends=OTHERS)
     def pair():
         n = te.var("n")
         x = te.placeholder((n,), "float32", name="x")
@@ -101,21 +87,6 @@ ARRAYS = """
         x = te.placeholder((n,), "float32", name="x")
         gy, gz = te.placeholder((n + 1,), "float32", name="grad_y"), te.placeholder((n,), "float32", name="grad_z")
         return te.create_prim_func([x, gz, gy, te.compute((n,), lambda i: gy[i] + 2.0 * gz[i], name="grad_x")])
-
-
-    @kernel
-    def update():
-        '''total += x'''
-        @T.prim_func(s_tir=True)
-        def main(total_handle: T.handle, x_handle: T.handle):
-            n = T.int32()
-            total = T.match_buffer(total_handle, (n,), "float32")
-            x = T.match_buffer(x_handle, (n,), "float32")
-            for i in range(n):
-                with T.sblock("total"):
-                    j = T.axis.spatial(n, i)
-                    total[j] = total[j] + x[j]
-        return main
 """
 
 
@@ -228,7 +199,7 @@ BACKENDS = {
 """All that have CPU code: a new one is a line."""
 
 OF_FRAMEWORKS = "cube", "product", "accumulate"
-"""Kernels that the backend cython lacks, for which each would be compiled."""
+"""Files of kernels that the backend cython lacks, for which each would be compiled."""
 
 
 def contract_project(folder: Path) -> Project:
@@ -240,9 +211,10 @@ def contract_project(folder: Path) -> Project:
     project.write("pyproject.toml", head + '[tool.kernelwright]\ntargets = ["llvm"]\n')
     project.write("kernels/called.py", CALLED)
     project.write("kernels/numbers.py", NUMBERS.replace("KINDS", repr(KINDS)))
-    project.write("kernels/arrays.py", ARRAYS.replace("NARROW", repr(OF_ML_DTYPES)))
+    others = [backend for backend in BACKENDS if backend != "cython"]
+    arrays = ARRAYS.replace("NARROW", repr(OF_ML_DTYPES)).replace("OTHERS", repr(others))
+    project.write("kernels/arrays.py", arrays)
     for name, text in zip(OF_FRAMEWORKS, (CUBE, PRODUCT, ACCUMULATE), strict=True):
-        others = [backend for backend in BACKENDS if backend != "cython"]
         project.write(f"kernels/{name}.py", text.replace('outputs=["y"]', f'outputs=["y"], backends={others}'))
     project.built("-j2", "build/contracted", "check", f"BACKENDS={','.join(BACKENDS)}")
     return project
