@@ -57,6 +57,16 @@ LONGEST = (
 """The files that take longest; they come first, so that at the end no process is alone with a long one."""
 
 
+WITH_TRITON = (
+    "triton_language/",
+    "test_promises.py",
+    "test_examples.py",
+    "test_sequences.py",
+    "test_leading_dimensions.py",
+)
+"""Files that use such processes."""
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """What a collection makes stays; looking for garbage among it takes a third of its time."""
@@ -83,13 +93,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give whole files to the processes of ``-n``, so that what the tests of a file share is made once."""
+    """Give whole files to the processes of ``-n``, so that what the tests of a file share is made once.
+
+    One process has all files whose runs are forks of processes with PyTorch and Triton, whose start takes 20 s.
+    """
     from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return "triton" if any(name in file for name in WITH_TRITON) else file
 
     if config.option.dist != "load":
         return None
     config.option.loadscopereorder = False
-    return LoadFileScheduling(config, log)
+    return Scheduling(config, log)
 
 
 FUZZED: Counter[str] = Counter()
