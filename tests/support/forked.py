@@ -88,10 +88,12 @@ class Starter:
             return subprocess.CompletedProcess(code, int(answer), output.read(), errors.read())
 
 
-@cache
 def starter(*modules: str, library_path: str = "", python: str = sys.executable) -> Starter:
     """The only one of this kind; it ends with the process of the tests."""
-    return Starter(modules, library_path, python)
+    return _starter(modules, library_path, python)
+
+
+_starter = cache(Starter)
 
 
 def serve() -> NoReturn:

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import os
 import subprocess
-import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -150,11 +149,12 @@ OF_EDITS = testing.PROMISES[2:6]
 """Promises of languages whose first build may come from a cache."""
 
 
-def in_forks(monkeypatch: pytest.MonkeyPatch, cache: Path | None = None) -> None:
+def in_forks(monkeypatch: pytest.MonkeyPatch, cache: Path | None = None, path: Sequence[Path] = ()) -> None:
     """Have what is promised of languages run ``scons`` in forks, which need not wait long for what hangs.
 
     Arguments:
         cache: a folder for a build cache; None: each project has its own.
+        path: where Python finds the language; empty: where it is installed.
     """
 
     def scons(self: testing.Project, *arguments: str, fails: bool = False) -> str:
@@ -162,9 +162,7 @@ def in_forks(monkeypatch: pytest.MonkeyPatch, cache: Path | None = None) -> None
         if "triton" in self.language.files[self.language.definition]:
             project.imported = ("support.torch_ready", *project.imported)
         words = ["-Q", *([f"CACHE_DIR={cache}"] if cache else []), *arguments]
-        if self.language.python == sys.executable:
-            return project.scons(*words, ok=not fails).output
-        return forked_scons(self.language.python, project, *words, ok=not fails).output
+        return forked_scons(self.language.python, project, *words, ok=not fails, path=path).output
 
     monkeypatch.setattr(testing.Project, "scons", scons)
     monkeypatch.setattr(testing.languages, "TIME_LIMIT_S", 10)

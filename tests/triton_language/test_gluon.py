@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from kernelwright.testing import PROMISES, Edit
-from support.environments import environment, site_of
 from support.plugin import OF_EDITS, Crashing, distribute, in_forks
-from support.project import ROOT, SITE_SCONS, Project
+from support.project import ROOT, Project
 from support.standin_calls import call, make_standin, started
 
 pytest.importorskip("triton")
@@ -22,49 +20,44 @@ DEFINITION = DEFINITION.replace("BLOCK=256", "FACTOR=FACTOR, BLOCK=256")
 FILE = "kernels/double.py"
 
 
-@pytest.fixture(scope="module")
-def language(tmp_path_factory: pytest.TempPathFactory) -> Crashing:
-    """The kernel of the README with a helper, in an environment that has the plug-in."""
-    home = environment(tmp_path_factory.mktemp("gluon") / "env")
-    site = site_of(home)
-    (site / "tests.pth").write_text(f"{SITE_SCONS}\n{sysconfig.get_path('purelib')}\n{ROOT}/examples/gluon\n")
-    distribute(site, "acme_gluon", {}, "[kernelwright.frontends]\ngluon = acme_gluon.front_end:FRONT_END\n")
-    return Crashing(
-        files={FILE: DEFINITION, "numbers_of.py": "FACTOR = 2.0\n"},
-        settings='targets = ["cuda"]\narchs = ["sm_80", "compute_90"]',
-        definition=FILE,
-        returned="return Program(",
-        comment=Edit(FILE, "from kernelwright", "# a comment\nfrom kernelwright"),
-        helper=Edit("numbers_of.py", "2.0", "3.0"),
-        mistakes=[
-            (Edit(FILE, "* FACTOR,", "* missing,"), "missing is not defined"),
-            (Edit(FILE, "x=row, y=row", "y=row, x=row"), "the same names in the same order"),
-            (Edit(FILE, 'outputs=["y"]', 'outputs=["z"]'), "outputs names 'z'"),
-        ],
-        python=str(home / "bin/python"),
-        variables={"PYTHONPATH": ""},
-    )
+LANGUAGE = Crashing(
+    files={FILE: DEFINITION, "numbers_of.py": "FACTOR = 2.0\n"},
+    settings='targets = ["cuda"]\narchs = ["sm_80", "compute_90"]',
+    definition=FILE,
+    returned="return Program(",
+    comment=Edit(FILE, "from kernelwright", "# a comment\nfrom kernelwright"),
+    helper=Edit("numbers_of.py", "2.0", "3.0"),
+    mistakes=[
+        (Edit(FILE, "* FACTOR,", "* missing,"), "missing is not defined"),
+        (Edit(FILE, "x=row, y=row", "y=row, x=row"), "the same names in the same order"),
+        (Edit(FILE, 'outputs=["y"]', 'outputs=["z"]'), "outputs names 'z'"),
+    ],
+)
+"""The kernel of the README with a helper."""
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A build cache for promises of edits, and for calls."""
-    return tmp_path_factory.mktemp("cache")
+def top(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the plug-in as it is installed for development, and with a build cache."""
+    folder = tmp_path_factory.mktemp("gluon")
+    entry_point = "gluon = acme_gluon.front_end:FRONT_END"
+    distribute(folder / "site", "acme_gluon", {}, f"[kernelwright.frontends]\n{entry_point}\n")
+    return folder
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 def test_gluon_keeps_what_all_languages_promise(
-    language: Crashing, promise: Callable[..., None], cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    promise: Callable[..., None], top: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    in_forks(monkeypatch, cache if promise in OF_EDITS else None)
-    promise(language, tmp_path)
+    in_forks(monkeypatch, top / "cache" if promise in OF_EDITS else None, [top / "site", ROOT / "examples/gluon"])
+    promise(LANGUAGE, tmp_path)
 
 
 def test_a_kernel_in_gluon_is_launched_with_what_the_definition_says(
-    language: Crashing, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    top: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    in_forks(monkeypatch, cache)
-    language.project(tmp_path).scons()
+    in_forks(monkeypatch, top / "cache", [top / "site", ROOT / "examples/gluon"])
+    LANGUAGE.project(tmp_path).scons()
     project = Project(tmp_path)
     make_standin(project)
     printed, log = call(project, "print(demo.double(on_cuda(1000), on_cuda(1000)))", parameters="ppipp")
