@@ -17,7 +17,7 @@ from support.project import ROOT, SITE_SCONS, Project, Run
 
 KERNELS = {path.stem for path in (ROOT / "kernels").glob("[!_]*.py")}
 
-IN_CYTHON = {"quantize_int8", "saxpy", "top_p_sampling"}
+IN_CYTHON = {"quantize_int8", "top_p_sampling"}
 """Kernels that have an extension, which takes two seconds: the arguments of others are of the same kinds."""
 
 ARM = ("armv8-a", "neoverse-v2")

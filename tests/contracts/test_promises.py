@@ -247,7 +247,7 @@ def test_a_plug_in_keeps_them_in_its_own_environment(tmp_path: Path, monkeypatch
     python, _ = with_plugin(tmp_path)
     text = TWICE.replace("from kernelwright import", "from texts import TEXT\nfrom kernelwright import")
     file = "kernels/twice.py"
-    plugin = Language(
+    plugin = Crashing(
         {file: text.replace('"x * 2"', "TEXT"), "texts.py": 'TEXT = "x * 2"\n'},
         CPU,
         file,
