@@ -151,7 +151,7 @@ def test_a_worker_that_finds_no_scheduler_says_so_in_one_line():
         taken.bind(("127.0.0.1", 0))  # and does not listen
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
         command = [sys.executable, "-m", "kernelwright", "worker", address, "--threads", "1"]
-        variables = {**os.environ, "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "2s"}
+        variables = {**os.environ, "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "0.5s"}
         run = subprocess.run(command, env=variables, capture_output=True, text=True)
     assert run.returncode == 1 and "Traceback" not in run.stderr
     # At the end of the time the last attempt may be cut off before it has failed.
@@ -160,24 +160,25 @@ def test_a_worker_that_finds_no_scheduler_says_so_in_one_line():
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-@pytest.mark.parametrize("refuses", ["the worker", "the scheduler"])
-def test_a_worker_whose_certificate_or_scheduler_is_refused_says_so_and_ends(tmp_path: Path, refuses: str):
+def test_a_worker_whose_certificate_or_scheduler_is_refused_says_so_and_ends(tmp_path: Path):
     """Also without a nanny, where Dask takes it for a scheduler that is not there yet."""
-    own, other = certificates(tmp_path / "own"), certificates(tmp_path / "other")
-    if refuses == "the scheduler":
-        shutil.copy(own / "ca.pem", other)  # the worker trusts the scheduler, and not the other way round
+    own, refusing, refused = (certificates(tmp_path / name) for name in ("own", "refusing", "refused"))
+    shutil.copy(own / "ca.pem", refused)  # the worker trusts the scheduler, and not the other way round
     files = {"CA_FILE": "ca.pem", "SCHEDULER__CERT": "cert.pem", "SCHEDULER__KEY": "key.pem"}
     variables = {f"DASK_DISTRIBUTED__COMM__TLS__{name}": str(own / file) for name, file in files.items()}
     variables["DASK_DISTRIBUTED__COMM__DEFAULT_SCHEME"] = "tls"
     scheduler = Scheduler(tmp_path / "scheduler", **variables)
     assert "tls://" in scheduler.log.read_text()
+    address = f"tls://127.0.0.1:{scheduler.port}"
     try:
-        command = [sys.executable, "-m", "kernelwright", "worker", f"tls://127.0.0.1:{scheduler.port}", "--no-nanny"]
-        run = subprocess.run([*command, "--certificates", other], capture_output=True, text=True, timeout=120)
+        for other in (refusing, refused):
+            command = [sys.executable, "-m", "kernelwright", "worker", address, "--no-nanny", "--certificates", other]
+            run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+            assert run.returncode == 1
+            assert re.search(rf"no worker can join {address}: .*(SSL|certificate)", run.stderr), run.stderr
+            assert "Waiting to connect" not in run.stderr
     finally:
         scheduler.kill()
-    assert run.returncode == 1 and re.search(rf"no worker can join {command[4]}: .*(SSL|certificate)", run.stderr)
-    assert "Waiting to connect" not in run.stderr
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
