@@ -173,7 +173,10 @@ def test_each_line_of_the_tables_works(cpu_project: Project, tmp_path_factory: p
         for page, of_page in zip(TABLES, found, strict=True):
             (before,) = (block.text for block in blocks(page))
             expressions = [line for line in of_page["expressions"] if (line in LAST) == late]
-            session.try_all(TRY.format(before=before, lines=expressions))
+            if not late or page == TABLES[0]:  # the other one has no more of the last lines, and compiles all again
+                session.try_all(TRY.format(before=before, lines=expressions))
+            else:
+                assert {*expressions} <= {*found[0]["expressions"]}
         for command in (line for line in lines["commands"] if (line in LAST) == late):
             session.command(command, "")
         if not late:

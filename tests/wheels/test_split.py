@@ -125,10 +125,10 @@ def installed(home: Path) -> set[str]:
 
 
 def test_device_code_is_installed_arch_by_arch_and_the_best_is_used(split, fresh, machine, tmp_path):
-    python = fresh / "bin/python"
+    site = environments.site_of(fresh)
     install(fresh, split, "demo-kernels")
     assert installed(fresh) == {"demo"}
-    assert machine.call(python=python) == (
+    assert machine.call(python=fresh / "bin/python") == (
         "kernel 'scale': cuda:0 is an sm_90, and the device code for it is not installed: sm_90a or compute_80 "
         "(installed: none)\n  remedy: pip install 'Demo-Kernels-sm-90a==1.2rc1'\nsupported: False\n"
     )
@@ -137,8 +137,8 @@ def test_device_code_is_installed_arch_by_arch_and_the_best_is_used(split, fresh
     other = tmp_path / "other place"
     install(fresh, split, "--no-deps", "--target", str(other), "demo-kernels-sm-80")
     assert installed(fresh) == {"demo"}
-    assert machine.call(other, python=python, capability=86) == WORKS, "found by its entry point"
-    output = machine.call(other, python=python, capability=90)
+    assert machine.call(other, site, capability=86) == WORKS, "found by its entry point"
+    output = machine.call(other, site, capability=90)
     assert "(installed: sm_80)\n  remedy: pip install 'Demo-Kernels-sm-90a==1.2rc1'\n" in output
     size = len(inside(wheels_of(split)["sm_80"])["demo_sm_80/scale/dtype-float32/cuda/sm_80.cubin"])
     assert machine.loads == [f"cubin sm_80 {size}"]
@@ -146,9 +146,9 @@ def test_device_code_is_installed_arch_by_arch_and_the_best_is_used(split, fresh
     install(fresh, split, "demo-kernels[cuda]")
     assert installed(fresh) == {"demo", *(f"demo_{arch}" for arch in ARCHS)}
     for capability in (90, 120):
-        assert machine.call(python=python, capability=capability) == WORKS
+        assert machine.call(site, capability=capability) == WORKS
     assert machine.loaded == ["cubin sm_80", "cubin sm_90", "ptx compute_80"]
-    assert "built for sm_80, sm_90a, compute_80" in machine.call(python=python, capability=70)
+    assert "built for sm_80, sm_90a, compute_80" in machine.call(site, capability=70)
 
 
 # ---- in the build folder, and without a package
