@@ -47,7 +47,7 @@ ALLOWED = {
     # Arithmetic of integers, token by token (commands/importer/bounds.py, in_python).
     ("commands/importer/definition.py", "eval"): "computes the threads of a block: digits and signs, without builtins",
     # Names that are written in our own source.
-    ("backends/__init__.py", "import_module"): "imports one of our own backends",
+    ("core/plugins.py", "import_module"): "imports one of our own front ends and backends, or an installed plug-in",
     ("cli.py", "import_module"): "imports one of our own commands",
     ("commands/explain.py", "import_module"): "imports the package that the user names",
     ("commands/record.py", "run_module"): "runs the program that the user names",
@@ -64,7 +64,6 @@ ALLOWED = {
     ("runtime/cython_kernel.py", "exec_module"): "loads a compiled module, whose digest was compared",
     ("runtime/cython_kernel.py", "import_module"): "imports NumPy, PyTorch or JAX: the names are written there",
     ("runtime/loader.py", "import_module"): "imports modules of the package that the manifest lists with their digests",
-    ("frontends/__init__.py", "import_module"): "imports one of our own front ends",
     ("frontends/base.py", "import_module"): "imports the module of a front end that lowers, which its class names",
     ("__init__.py", "import_module"): "imports our own modules by the names that are written there",
     ("ondemand/files.py", "exec_module"): "executes a definition file, for lower(), which gives an object of TVM",

@@ -234,5 +234,6 @@ def test_a_name_of_ours_is_not_looked_for(name: str, monkeypatch: pytest.MonkeyP
     from kernelwright import frontends
     from kernelwright.core import plugins
 
-    monkeypatch.setattr(plugins, "find", None)
+    plugins.find.cache_clear()
+    monkeypatch.setattr("importlib.metadata.entry_points", None)
     assert frontends.get(name).distribution == ""

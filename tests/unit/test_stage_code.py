@@ -93,7 +93,7 @@ def test_the_digest_of_a_stage_has_every_module_that_decides_what_it_makes_and_n
     modules = code_of(label, PACKAGE)
     assert modules_of(DECIDING[label]) <= modules and not modules_of(STRANGERS.get(label, "")) & modules
     for module in modules:
-        if "import_module(" in module.read_text() and module.name == "__init__.py":
+        if "plugins.find(" in module.read_text() and module.name == "__init__.py":
             assert {*module.parent.glob("*.py")} <= modules, f"{label} may import any of {module.parent.name}"
 
 

@@ -6,7 +6,6 @@ distributions may bring more of them (``core/plugins.py``).
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -31,6 +30,9 @@ OF_FRONT_ENDS = ("torch_ops",)
 """Those of kernels whose front end leaves no choice (``FrontEnd.backends``). A package that has only such kernels may
 name them in its settings, so that it needs nothing else."""
 
+OWN = {name: f"{__name__}.{name}:BACKEND" for name in (*MODULES, *OF_FRONT_ENDS)}
+"""Name -> where it is; as the entry points of plug-ins say it."""
+
 AUTO = "auto"
 """In settings: for each target of a kernel the first backend that can call it."""
 
@@ -52,12 +54,9 @@ def get(name: str) -> Backend:
         SettingsError: no backend has this name; the message lists the names.
         ToolchainError: it is a plug-in that cannot be used.
     """
-    if name in (*MODULES, *OF_FRONT_ENDS):
-        backend: Backend = importlib.import_module(f".{name}", __name__).BACKEND
-        return backend
     from .base import Backend
 
-    plugin: Backend | None = plugins.find(name, Backend)
+    plugin: Backend | None = plugins.find(name, Backend, OWN.get(name, ""))
     if plugin is None:
         remedy = one_of(name, "the backends are", names().listed)
         raise SettingsError(f"unknown backend {name!r}", remedy=f"{remedy}; or install what has another")
@@ -133,9 +132,8 @@ def emitted(backend: Backend, plan: KernelPlan | None, package: OfPackage, where
         return backend.emit(plan)
 
     texts = answer(backend, emit, where)
-    if backend.distribution:
-        promised = backend.package_files(package[0]) if plan is None else backend.files(plan.name)
-        plugins.require_files(backend, texts, promised, str, where)
+    promised = backend.package_files(package[0]) if plan is None else backend.files(plan.name)
+    plugins.require_files(backend, texts, promised, str, where)
     return texts
 
 

@@ -6,6 +6,7 @@ Only a name that is used is looked up, and only that plug-in is imported.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -103,37 +104,47 @@ class Names(tuple[str, ...]):
 
 
 @cache
-def find(name: str, base: type[Found]) -> Found | None:
+def find(name: str, base: type[Found], own: str = "") -> Found | None:
     """The plug-in of a name, for the rest of this process; None: none was installed when it was asked for.
 
     Arguments:
         base: the class that it has to be an object of.
+        own: where Kernelwright itself has it, ``module:object``; empty: an entry point says so.
 
     Raises:
         ToolchainError: it cannot be imported, it is no such object, it is for another version of the interface, or two
             distributions have one of that name.
     """
-    from importlib.metadata import entry_points
-
-    title, found = base.kind.title, {}
-    for point in entry_points(group=base.kind.group, name=name):
-        found[point.dist.name if point.dist else "a distribution without a name"] = point
-    if len(found) > 1:
-        both = " and ".join(sorted(found))
+    title, registered = base.kind.title, {"Kernelwright": (own, "")} if own else _entry_points(base.kind, name)
+    if len(registered) > 1:
+        both = " and ".join(sorted(registered))
         raise ToolchainError(f"{both} both have a {title} {name!r}", WHERE, "uninstall all of them but one")
-    for distribution, point in found.items():
+    for distribution, (value, version) in registered.items():
         subject = f"the {title} {name!r} of {distribution}"
-        with guarded(f"{subject} cannot be imported"), _without_bytecode():
-            plugin: Found = point.load()
-        for wrong in _wrong(plugin, name, base, point.value):
+        with guarded(f"{subject} cannot be imported"), contextlib.nullcontext() if own else _without_bytecode():
+            module, _, attribute = value.partition(":")
+            plugin: Found = getattr(importlib.import_module(module), attribute)
+        for wrong in _wrong(plugin, name, base, value, 0 if own else INTERFACE):
             raise ToolchainError(f"{subject} {wrong}", WHERE, f"mend {distribution}, or install another version of it")
-        plugin.distribution, plugin.version = distribution, point.dist.version if point.dist else ""
-        plugin.content = _content(plugin)
+        if not own:
+            plugin.distribution, plugin.version = distribution, version
+            plugin.content = _content(plugin)
         for what, ask in plugin.told():
             with guarded(f"{subject} does not tell {what}"):
                 ask()
         return plugin
     return None
+
+
+def _entry_points(kind: Kind, name: str) -> dict[str, tuple[str, str]]:
+    """The distributions that have an entry point of a name: what it says, and their versions."""
+    from importlib.metadata import entry_points
+
+    points = [(point, point.dist) for point in entry_points(group=kind.group, name=name)]
+    return {
+        dist.name if dist else "a distribution without a name": (point.value, dist.version if dist else "")
+        for point, dist in points
+    }
 
 
 @contextlib.contextmanager
@@ -164,7 +175,7 @@ def guarded(problem: str) -> Iterator[None]:
 
 def fault(plugin: Plugin, problem: str, where: Where, detail: str = "") -> ToolchainError:
     """The error for what a plug-in does wrong while it makes something."""
-    remedy = f"mend {plugin.distribution}, or install another version of it"
+    remedy = f"mend {plugin.distribution or 'Kernelwright'}, or install another version of it"
     return ToolchainError(f"the {plugin.kind.title} {plugin.name!r} {problem}", where, remedy, detail)
 
 
@@ -239,11 +250,11 @@ def _content(plugin: Plugin) -> list[str]:
     return [*own, *(f"{need.name} {installed_digest(metadata_name(need.name))}" for need in plugin.required())]
 
 
-def _wrong(plugin: Plugin, name: str, base: type[Plugin], value: str) -> Iterator[str]:
-    """What is wrong with an object that an entry point names."""
+def _wrong(plugin: Plugin, name: str, base: type[Plugin], value: str, interface: int) -> Iterator[str]:
+    """What is wrong with the object that the table, or an entry point, names."""
     if not isinstance(plugin, base):
         yield f"is of type {type(plugin).__name__}, expected a {base.__name__}, as {value} has to be"
-    if plugin.interface != INTERFACE:
+    if plugin.interface != interface:
         yield f"is for version {plugin.interface} of the interface, and this Kernelwright has version {INTERFACE}"
     if plugin.name != name:
         yield f"has the name {plugin.name!r}, and its entry point another"

@@ -7,7 +7,6 @@ That module is imported when it is asked for, and TVM not before something is lo
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,6 +23,9 @@ if TYPE_CHECKING:
 FOLDERS = ("tir", "cuda", "cutedsl", "triton", "tilelang", "torch")
 """The folders here, which have the names of the front ends; the default comes first."""
 
+OWN = {name: f"{__name__}.{name}.front_end:FRONT_END" for name in FOLDERS}
+"""Name -> where it is; as the entry points of plug-ins say it."""
+
 
 def names() -> tuple[str, ...]:
     """The names of the front ends that come with Kernelwright, the default first."""
@@ -37,13 +39,11 @@ def get(name: str, where: Where | None = None) -> FrontEnd:
         DefinitionError: there is none; the message lists the names.
         ToolchainError: it is a plug-in that cannot be used.
     """
-    if isinstance(name, str) and name in FOLDERS:
-        front_end: FrontEnd = importlib.import_module(f".{name}.front_end", __name__).FRONT_END
-        return front_end
     from .base import FrontEnd
 
+    is_name = isinstance(name, str)
     try:
-        plugin: FrontEnd | None = plugins.find(name, FrontEnd) if isinstance(name, str) else None
+        plugin: FrontEnd | None = plugins.find(name, FrontEnd, OWN.get(name, "")) if is_name else None
     except ToolchainError as error:
         error.where = where or error.where
         raise
@@ -120,13 +120,12 @@ def lowered(front_end: FrontEnd, returned: Any, unit: Unit, progress: Callable[[
         if not front_end.distribution or front_end.calls_definition(returned):
             raise  # a defect of ours, or an error in the author's code
         raise plugins.raised(front_end, error, unit.where) from error
-    if front_end.distribution:
-        _require_files(front_end, made, unit)
+    _require_files(front_end, made, unit)
     return with_requirements(made, unit, known)
 
 
 def _require_files(front_end: FrontEnd, made: Any, unit: Unit) -> None:
-    """Raise a ToolchainError unless a plug-in has made the files that it promises."""
+    """Raise a ToolchainError unless a front end has made the files that it promises."""
     from .unit import LoweredKernel
 
     archs = unit.archs if front_end.compiles_device_code else (unit.arch,)
