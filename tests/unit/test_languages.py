@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from kernelwright import frontends
 from kernelwright.define.kernel_options import KernelOptions
+from support.project import ROOT
 from test_floors import MODULES, PACKAGE, imports_of
 
 TABLE = "frontends/__init__.py"
@@ -81,6 +82,15 @@ def test_a_use_of_a_name_is_found(line: str) -> None:
     """In each form in which code could decide by a name; a target that is called like a language is none."""
     assert [number for number, _ in named(line)] == [1]
     assert not [*named('x = target == "cuda"')]
+
+
+def test_no_code_knows_a_plug_in_of_the_repository() -> None:
+    names = {path.name.removeprefix("kernelwright_") for path in (ROOT / "plugins").glob("*/kernelwright_*")}
+    assert {"cutile", "cpp"} <= names
+    for module in MODULES:
+        text = module.read_text(encoding="utf-8").lower()
+        assert not [name for name in names if f"kernelwright_{name}" in text or f'"{name}"' in text], module
+    assert "cutile" not in "".join(module.read_text(encoding="utf-8").lower() for module in MODULES)
 
 
 def test_the_default_of_the_option_is_the_first_of_the_table() -> None:

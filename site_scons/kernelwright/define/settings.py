@@ -91,7 +91,7 @@ def _check_plugin_pythons(items: tuple[str, ...], where: Where) -> None:
     names = [item.partition("=")[0] for item in items if all(item.partition("="))]
     if len({*names}) != len(items):
         message = f"plugin_pythons is {shown(list(items))}, expected <front end>=<interpreter>, once for each front end"
-        raise SettingsError(message, where, "write for example cutile=cutile/bin/python")
+        raise SettingsError(message, where, "write for example acme=acme/bin/python")
 
 
 def _check_cuda(toolkits: tuple[str, ...], where: Where) -> None:
@@ -231,7 +231,7 @@ class Settings:
     plugin_pythons: tuple[str, ...] = _aside(
         NAMES,
         (),
-        "Python interpreters of environments with the compilers of plug-ins, such as cutile=cutile/bin/python; a "
+        "Python interpreters of environments with the compilers of plug-ins, such as acme=acme/bin/python; a "
         "compiler that is not named is beside TVM",
         check=_check_plugin_pythons,
     )
