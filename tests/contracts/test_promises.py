@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sysconfig
@@ -14,13 +15,17 @@ from kernelwright import frontends
 from kernelwright.commands.init import FRONT_END, make_project
 from kernelwright.testing import PROMISES, Edit, Language
 from kernelwright.testing.languages import (
+    SCONSTRUCT,
     a_comment_changes_nothing,
     a_mistake_is_an_error_with_its_place,
     the_same_bytes_in_another_folder_and_order,
 )
+from kernelwright.testing.launches import DeviceArray, _ManagedTensor
 from support.environments import environment, site_of
+from support.forked import starter
 from support.plugin import OF_EDITS, TWICE, Crashing, distribute, in_forks, with_plugin
-from support.project import SITE_SCONS
+from support.project import SITE_SCONS, Project
+from support.standin_calls import driver_folder, launches
 
 CPU = 'targets = ["llvm"]\narchs = ["x86-64-v3"]'
 CUDA = 'targets = ["cuda"]\narchs = ["sm_80"]'
@@ -262,6 +267,61 @@ def test_a_plug_in_keeps_them_in_its_own_environment(tmp_path: Path, monkeypatch
         if promise not in (a_mistake_is_an_error_with_its_place, a_comment_changes_nothing):
             promise(plugin, tmp_path / promise.__name__)
             in_forks(monkeypatch)  # the first one has real starts
+
+
+ALONE = """
+from __future__ import annotations
+import ctypes, json, sys
+import together, tvm_ffi
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+ARRAY
+
+def arrays(device, *places):
+    return [tvm_ffi.from_dlpack(DeviceArray((3,), device=device, data=place)) for place in places]
+
+x, y = (ctypes.c_float * 3)(1, 2, 3), (ctypes.c_float * 3)()
+together.tir_scale(*arrays((1, 0), ctypes.addressof(x), ctypes.addressof(y)))
+print(*y)
+manifest = json.loads(Path(together.__path__[0], "manifest.json").read_text())
+for name in manifest["kernels"]:
+    if "cuda" in getattr(together, name).devices:
+        getattr(together, name)(*arrays((2, 0), 0x10000, 0x20000))
+print(*manifest["kernels"])
+print(*{"numpy", "torch", "tvm", "triton", "cutlass", "tilelang", "cuda", "kernelwright"} & {*sys.modules})
+"""
+
+
+def test_a_wheel_with_all_languages_loads_with_tvm_ffi_alone(tmp_path: Path) -> None:
+    """All that can be built here, but for operators of PyTorch, which need that. The driver is a stand-in."""
+    able = {name: one for name, one in LANGUAGES.items() if name != "torch" and not MISSING.get(name)}
+    archs = ['targets = ["llvm", "cuda"]', 'archs = ["x86-64-v3", "sm_90a"]']
+    more = [line for one in able.values() for line in one.settings.splitlines() if "_python" in line]
+    lines = ["[project]", 'name = "together"', 'version = "1"', "[tool.kernelwright]", *archs, *more]
+    project = Project.of(tmp_path / "project", "\n".join(lines))
+    project.write("SConstruct", f'{SCONSTRUCT}env.KernelWheel("demo")'.replace("demo", "together"))
+    for name, one in able.items():
+        for file, text in one.files.items():
+            new = file.replace("kernels/scale.py", f"kernels/{name}_scale.py")
+            project.write(new, text.replace("def scale():", f"def {name}_scale():") if new != file else text)
+    project.imported = ("support.torch_ready", *Project.imported)
+    project.scons("-j2", "wheel")
+    (wheel,) = (project.folder / "dist").glob("*.whl")
+    home = environment(tmp_path / "env", wheel)
+    assert not [*site_of(home).glob("numpy*")]
+    array = "\n".join(inspect.getsource(one) for one in (DeviceArray, _ManagedTensor))
+    variables = {
+        "KERNELWRIGHT_CUDA_DRIVER": str(driver_folder() / "libcuda.so.1"),
+        "STANDIN_LOG": str(tmp_path / "log"),
+    }
+    variables |= {"STANDIN_CAPABILITY": "90", "STANDIN_SHARED": "232448"}
+    command = [home / "bin/python", "-c", ALONE.replace("ARRAY", array)]
+    done = subprocess.run(command, env=variables, cwd=tmp_path, stdout=-1, stderr=subprocess.STDOUT, text=True)
+    names = sorted(f"{name}_scale" for name in able)
+    assert done.stdout.splitlines() == ["2.0 4.0 6.0", " ".join(names), ""], done.stdout
+    assert len(launches((tmp_path / "log").read_text().splitlines())) == len(able)
 
 
 def test_what_init_begins_passes_its_own_tests(tmp_path: Path) -> None:
