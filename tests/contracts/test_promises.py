@@ -22,7 +22,6 @@ from kernelwright.testing.languages import (
 )
 from kernelwright.testing.launches import DeviceArray, _ManagedTensor
 from support.environments import environment, site_of
-from support.forked import starter
 from support.plugin import OF_EDITS, TWICE, Crashing, distribute, in_forks, with_plugin
 from support.project import SITE_SCONS, Project
 from support.standin_calls import driver_folder, launches

@@ -63,7 +63,9 @@ def test_several_packages_in_one_build_with_different_settings_and_dots_in_their
         env.KernelPackage("acme.fast", ["kernels/add_one.py"], archs=["x86-64-v2"])
         """,
     )
-    assert cpu_project.scons("-j2").labels["PACKAGE"] == 2
+    assert cpu_project.scons("-j2", "acme.fast").labels["PACKAGE"] == 1
+    assert not (cpu_project.folder / "build/first").exists(), "a package can be built by its name"
+    assert cpu_project.scons("-j2").labels["PACKAGE"] == 1
     code = """
         import first, acme.fast, numpy as np
         for package in (first, acme.fast):

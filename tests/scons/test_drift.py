@@ -167,7 +167,7 @@ DECIDING_NOTHING = {
     *modules("runtime/cuda_core_", "arrays device frameworks kernel launch match memory"),
     *modules("stages/", "configured kernel partial selection tools tuned"),
     *modules("state/", "cache counts entries finished journal layers own_folder restorer settled"),
-    *modules("state/", "shards trace tuning_result"),
+    *modules("state/", "bench_result shards trace tuning_result"),
     *modules("state/remote_", "bazel client entries objects opening store"),
     *(*modules("package/", "diff sdist"), *modules("worker/", "elsewhere forkserver start_elsewhere tvm_import")),
 }

@@ -42,6 +42,8 @@ def test_why_names_what_differs_for_each_kind_of_edit(project: Project) -> None:
         (edit("kernels/scale.py", '"float16"', '"float64"'), "LOWER", "nothing is known of an earlier time"),
         (output.unlink, "LINK", "an output was missing, or not as it was built"),
         (append("pyproject.toml", 'compress = "size"'), "WRAP", "compress"),
+        (append("pyproject.toml", "max_spills = 100"), "LINK", "limits was [null,null], is [null,100]"),
+        (append("pyproject.toml", 'debug = "lineinfo"'), "PTX", "nothing is known of an earlier time"),
         (edit("pyproject.toml", 'compress = "size"', 'backends = ["tvm_ffi", "torch"]'), "WRAP", "nothing is known"),
     ]
     for change, label, why in edits:

@@ -91,6 +91,7 @@ def test_a_second_run_makes_nothing_and_a_change_makes_another(made: Project, tm
     run = project.scons("wheel", ok=False)
     assert run.stages == ["WHEEL demo_kernels"] and wheel_of(project).read_bytes() == first
     assert f"dist/{wheel_of(project).name} is there, with other content" in run.output and "remedy: " in run.output
+    assert run.counts[2] == 1, "the last line says that something failed"
     run = project.scons("--replace", "wheel", env={"SOURCE_DATE_EPOCH": "1700000000"})
     assert "in place of one of that name with other content" in run.output
     assert "Another text" in metadata_of(wheel_of(project)) and source_in(wheel_of(project))["dirty"] is True

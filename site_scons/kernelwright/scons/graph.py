@@ -231,16 +231,24 @@ class PackageGraph:
         tables = [name for names in package.tables.values() for name in names]
         sources = [*package.files, *tables]
         outside = sorted(package.outside)
-        stage = wheel.make(package.context, sources, manifest, outside, name, first=not package.place)
+        stage = wheel.make(package.context, sources, manifest, outside, name, first=not package.label_of_toolkit)
         self.run.take_wheel_name(stage.request, package.settings.package)
         package.add_stage(stage)
 
         def publish() -> str:
-            return str(wheel.publish(stage, package.context, replacing=bool(given("replace"))) or "")
+            error = wheel.publish(stage, package.context, replacing=bool(given("replace")))
+            return _told(package.run, error)
 
         action = compat.late_action(env, publish)
         env.AlwaysBuild(env.Alias(wheel.NAME, self.run.nodes.nodes_of(stage), action))
         return stage
+
+
+def _told(run: BuildRun, error: KernelwrightError | None) -> str:
+    """The text of an error of no stage, which counts as one that failed; empty: there is none."""
+    if error is not None:
+        run.outcome.stopped()
+    return str(error or "")
 
 
 def add_wheels(graphs: Sequence[PackageGraph], name: str) -> Any:
@@ -259,7 +267,7 @@ def add_wheels(graphs: Sequence[PackageGraph], name: str) -> Any:
     package = graphs[0].package
 
     def finish() -> str:
-        return str(wheel.finish(stages, package.context) or "")
+        return _told(package.run, wheel.finish(stages, package.context))
 
     action = compat.late_action(package.env, finish)
     return package.env.AlwaysBuild(package.env.Alias(wheel.NAME, [], action))

@@ -55,7 +55,7 @@ class Outcome:
         self._progress.erase()
 
     def stopped(self, errors: int = 1) -> None:
-        """Note that so many errors end the run before any stage runs; the caller shows them."""
+        """Note that so many errors which are of no stage end the run; the caller shows them."""
         self._refused = max(self._refused, errors)
         self._progress.erase()
 

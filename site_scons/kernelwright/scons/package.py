@@ -23,6 +23,7 @@ from ..core.files import canonical_json
 from ..core.pipeline import LISTINGS
 from ..core.request import differences, first_of
 from ..core.version import VERSION
+from ..define.debug import FOLDER
 from ..define.settings import Settings, affecting
 from ..define.tables import tables_in
 from ..stages import commands
@@ -181,7 +182,11 @@ def asked_of(settings: Settings, run: BuildRun) -> Asked:
         and not {commands.NAME, IR, *listings} & {*targets}
         and not (ir_always or run.strict or SCons.Script.GetOption("tree_printers"))
     )
-    plain = {*targets} <= {"wheel", command_line.SHARD} and run.partial is None and not command_line.is_passive()
+    plain = (
+        {*targets} <= {"wheel", command_line.SHARD, settings.package}
+        and run.partial is None
+        and not command_line.is_passive()
+    )
     return Asked(targets, listings, "check" in targets, ir_always, settled, settled and plain)
 
 
@@ -252,6 +257,11 @@ class Package:
     def name(self, path: str) -> str:
         """A path relative to the top, with forward slashes, if it is below it."""
         return path[len(self.top) + 1 :] if path.startswith(self.top + os.sep) else path
+
+    @property
+    def label_of_toolkit(self) -> str:
+        """What tells it from the package of the first CUDA toolkit, if it is of another one."""
+        return self.place.removeprefix(f"{FOLDER}{self.settings.debug}").removeprefix("-")
 
     @property
     def label(self) -> str:

@@ -87,8 +87,10 @@ def kernel_package(env: Any, package: str | None = None, sources: Any = (), **se
                     graphs.append(PackageGraph(env, run, one.for_family(family), files, place, first))
                     graphs[-1].add()
                     first = first or graphs[-1]
-            run.packages[merged.package] = graphs, SCons.Util.NodeList([n for graph in graphs for n in graph.nodes])
-            return run.packages[merged.package][1]
+            nodes = SCons.Util.NodeList([n for graph in graphs for n in graph.nodes])
+            run.packages[merged.package] = graphs, nodes
+            env.Alias(merged.package, nodes)
+            return nodes
     except KernelwrightError as error:
         stop(error, begun_run(env))
     except OSError as error:
@@ -255,7 +257,7 @@ def _warn_of_misspelled() -> None:
 
 
 TARGET_HELP = f"""
-Targets: the packages by default; a kernel's name builds that kernel; check runs every built variant against its
-reference; sass and ptx show the device code of every variant as text, beside its cubins; wheel puts the package's
-wheel into dist; tune measures which variants suit this machine (KERNELS=gemm, TUNE="--budget 10m");
+Targets: the packages by default; the name of a package, or of a kernel, builds that one; check runs every built variant
+against its reference; sass and ptx show the device code of every variant as text, beside its cubins; wheel puts the
+package's wheel into dist; tune measures which variants suit this machine (KERNELS=gemm, TUNE="--budget 10m");
 compile_commands writes build/compile_commands.json; -c cleans.{os.linesep}"""
