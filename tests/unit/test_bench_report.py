@@ -12,7 +12,7 @@ import pytest
 from kernelwright.cli import main
 from kernelwright.commands.report.data import collect
 from kernelwright.commands.report.page import render
-from support.browser import escaped, rows_of
+from support.browser import Browser, escaped, needs_browser, rows_of
 
 EVIL = "</script><script>alert(1)</script>&amp;\"'"
 
@@ -93,3 +93,15 @@ def test_a_file_that_is_none_is_named(
     path.unlink()
     assert main(["report", str(tmp_path), "--bench", str(path)]) == 1
     assert "results.json: cannot be read" in capsys.readouterr().err
+
+
+@needs_browser
+def test_a_mark_explains_itself_in_a_browser_and_the_page_asks_for_nothing(tmp_path: Path, page: str) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(page)
+    with Browser(path, tmp_path / "profile") as browser:
+        browser.mouse("mouseMoved", *browser.middle('.one[data-candidate="1"] .hit'))
+        text = browser.evaluate("document.getElementById('tip').innerText").split("\n")
+        assert (text[0], text[-1]) == ("reference", "2% of the limit")
+        assert browser.evaluate("document.querySelectorAll('.lighting .lit').length") == 1
+        assert browser.complaints == [] and browser.requests == [path.as_uri()]
