@@ -277,7 +277,7 @@ def _calls_with_options() -> Iterator[Call]:
 
 
 def _calls_with_descriptors() -> Iterator[Call]:
-    for dtype, blocks in ((torch.float32, [16, 32]), (torch.bfloat16, [512, 64])):
+    for dtype, blocks in ((torch.float32, [16, 32]), (torch.bfloat16, [512, 16])):
         y, x = _tensor(100, 64, dtype=dtype), _tensor(200, 128, dtype=dtype)[::2, :64]
         described = TensorDescriptor.from_tensor(y, blocks)
         yield Call("by_descriptor", (7, 2), (described, (3, TensorDescriptor.from_tensor(x, blocks)), 2))
