@@ -120,6 +120,7 @@ def test_the_script_of_an_extension_makes_the_same_in_another_folder(cpu_project
     assert run.labels["EXT"] == 1 and "LAUNCHER" not in run.labels
     other = cpu_project.copied(tmp_path_factory.mktemp("a longer name with blanks") / "copy").folder / module
     made = other.read_bytes()
+    assert str(cpu_project.folder) not in (other.parent / "compile.sh").read_text()
     other.unlink()
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     env = os.environ | {"PYTHONPATH": str(SITE_SCONS), "PATH": path}

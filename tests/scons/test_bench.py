@@ -192,11 +192,13 @@ def test_mistakes_of_a_bench_are_told_with_what_to_do(benched: Benched, tmp_path
     assert words.startswith("record -g -o build/profile/scale.data")
 
 
-def test_a_kernel_on_demand_can_be_measured(benched: Benched) -> None:
+def test_a_call_on_demand_runs_the_command(benched: Benched) -> None:
     program = """
     double = kw.load("kernels/double.py").double
-    double.bench(sizes={"n": [16]}, device="cpu", beside=["numpy:positive"])
+    for given in ({"beside": ["numpy:nothing"]}, {"sizes": {"n": [10**12]}}, {"device": "tpu"}):
+        with pytest.raises(kw.KernelwrightError, match="exit status 1"):
+            double.bench(**{"device": "cpu"} | given)
     """
-    variables = {"KERNELWRIGHT_TEST_TUNE": json.dumps(SHORT | {"waiting": 1e6}), "CUDA_VISIBLE_DEVICES": ""}
-    said = benched.demand.run(program, env=variables)
-    assert "numpy:positive" in said.stdout and "n=16" in said.stdout
+    said = benched.demand.run(program, env={"CUDA_VISIBLE_DEVICES": ""})
+    for text in ("numpy:nothing cannot be imported", "GB are free", "write cpu"):
+        assert text in said.stdout + said.stderr
