@@ -196,8 +196,29 @@ refused(demo.num_threads)
 """
 
 
-def test_operators_are_called_by_name_and_in_torch_ops_and_errors_are_pytorchs(built: Project) -> None:
-    lines = built.python(CALLS).splitlines()
+VERSIONS = """
+import demo._runtime.torch_ops as loads
+for version in ("2.9.1", "{minor}.7+cu130", "3.0.0"):
+    for name in ("ops", "steady"):
+        torch.__version__ = version
+        try:
+            loads._require_torch(demo.manifest()["kernels"][name]["operators"], name)
+            print(version, name, "suits")
+        except ImportError as error:
+            print(version, *str(error).splitlines())
+"""
+
+MINOR = ".".join(torch.__version__.split(".")[:2])
+
+
+@pytest.fixture(scope="module")
+def printed(built: Project) -> list[str]:
+    """What calls print, and then with other versions of PyTorch a line for each of two kernels."""
+    return built.python(CALLS + VERSIONS.replace("{minor}", MINOR)).splitlines()
+
+
+def test_operators_are_called_by_name_and_in_torch_ops_and_errors_are_pytorchs(printed: list[str]) -> None:
+    lines = printed[:-6]
     assert lines[:3] == [
         "True True",
         "True True ['_half', 'many_out', 'on_gpu']",
@@ -241,28 +262,14 @@ def test_a_source_is_compiled_once_for_pytorch_and_for_callers_without_it(built:
     assert run.labels["SOURCES"] == 1 and "OBJECT" not in run.labels
 
 
-VERSIONS = """
-import torch
-import demo._runtime.torch_ops as loads
-import demo
-for version in ("2.9.1", "{minor}.7+cu130", "3.0.0"):
-    for name in ("ops", "steady"):
-        torch.__version__ = version
-        try:
-            loads._require_torch(demo.manifest()["kernels"][name]["operators"], name)
-            print(version, name, "suits")
-        except ImportError as error:
-            print(version, *str(error).splitlines())
-"""
-
-
-def test_what_is_bound_to_a_minor_version_refuses_others_and_the_stable_abi_takes_newer_ones(built: Project) -> None:
-    minor = ".".join(torch.__version__.split(".")[:2])
-    lines = built.python(VERSIONS.replace("{minor}", minor)).splitlines()
+def test_what_is_bound_to_a_minor_version_refuses_others_and_the_stable_abi_takes_newer_ones(
+    printed: list[str],
+) -> None:
+    lines = printed[-6:]
     wants = f"was built with PyTorch {torch.__version__} and needs"
-    assert lines[0].startswith(f"2.9.1 ops {wants} torch=={minor}.*, and this is PyTorch 2.9.1   remedy: pip install")
+    assert lines[0].startswith(f"2.9.1 ops {wants} torch=={MINOR}.*, and this is PyTorch 2.9.1   remedy: pip install")
     assert lines[1].startswith(f"2.9.1 steady {wants} torch>=2.10, and this is PyTorch 2.9.1 ")
-    assert lines[2:4] == [f"{minor}.7+cu130 ops suits", f"{minor}.7+cu130 steady suits"]
+    assert lines[2:4] == [f"{MINOR}.7+cu130 ops suits", f"{MINOR}.7+cu130 steady suits"]
     assert lines[4].startswith(f"3.0.0 ops {wants}") and lines[5] == "3.0.0 steady suits"
 
 
@@ -308,11 +315,11 @@ def test_a_type_checker_tells_operators_that_are_none(built: Project, tmp_path) 
 
 
 def test_a_wheel_depends_on_the_pytorch_that_its_libraries_were_built_for(built: Project, tmp_path) -> None:
-    project, minor = built.copied(tmp_path / "wheel"), ".".join(torch.__version__.split(".")[:2])
+    project = built.copied(tmp_path / "wheel")
     said = project.scons("wheel", ok=False).output
-    assert f'for which kernel ops was built: add "torch=={minor}.*" to project.dependencies' in said
+    assert f'for which kernel ops was built: add "torch=={MINOR}.*" to project.dependencies' in said
     assert 'for which kernel steady was built: add "torch>=2.10" to project.dependencies' in said
-    project.replace("pyproject.toml", "torch>=2.4", f"torch=={minor}.*")
+    project.replace("pyproject.toml", "torch>=2.4", f"torch=={MINOR}.*")
     project.replace("pyproject.toml", "archs =", 'backends = ["torch_ops"]\narchs =')
     project.scons("wheel")
     (wheel,) = (project.folder / "dist").glob("*.whl")
