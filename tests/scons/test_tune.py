@@ -224,6 +224,10 @@ def test_without_compile_on_demand_no_candidate_counts_as_one_that_failed(tuned:
         COMMAND.format(arguments=["tune", "double"]), env=tuned.variables() | {"KERNELWRIGHT_JIT": "off"}, ok=False
     )
     assert "double [tune]: candidates have to be compiled, and compile on demand is off" in said.stderr
+    said = tuned.demand.run(
+        COMMAND.format(arguments=["tune", "double"]), env=tuned.variables() | {"KERNELWRIGHT_DEBUG": "full"}, ok=False
+    )
+    assert "double [tune]: debug is 'full'" in said.stderr and "remedy: tune it without debug" in said.stderr
     assert not list(tuned.folder.glob("tuning/*")) and not list(tuned.folder.glob("build/tune/**/log.txt"))
 
 

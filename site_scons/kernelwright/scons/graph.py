@@ -305,7 +305,7 @@ def add_targets(package: Package, definitions: Definitions, settling: Settling, 
         _add_compile_commands(package, definitions)
     if asked.ir:
         _add_ir(package, definitions)
-    if TUNE in requested and not package.place:
+    if TUNE in requested and not package.label_of_toolkit:
         _add_tune(package)
     if asked.check:
         _tell_of_checks(package, definitions)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import KernelwrightError, SettingsError, Where
 from ..core.files import canonical_json
+from ..define.debug import FULL
 from ..define.divisible import rounded_up
 from ..define.space import Choice, Point
 from ..define.tuning import Evidence, TableDevice, TableFile, same
@@ -127,6 +128,9 @@ class Tuner:
             where = Where(request.kernel, stage="tune", location=self.origin.record.location)
             message = "candidates have to be compiled, and compile on demand is off"
             raise SettingsError(message, where, "set KERNELWRIGHT_JIT=on for this command")
+        if not request.any_kernel and (record.options.debug or self.origin.settings.debug) == FULL:
+            message = "debug is 'full', and the times of code that is not optimised would decide"
+            raise SettingsError(message, self.where, "tune it without debug")
         archs = job.selection.compiled or job.selection.archs[device.target]
         self.arch = device.arch(archs) if device.target == "cuda" else job.selection.archs["llvm"][0]
         tools = job.tools.data
