@@ -99,14 +99,14 @@ def include_flags(include: Iterable[str | Path], launcher: str | Path = LAUNCHER
     return [f"-I{folder}" for folder in (".", launcher, *include)]
 
 
-def compile_command(kernel: str, paths: ToolPaths, output: str, folder: str) -> list[str]:
+def compile_command(kernel: str, paths: ToolPaths, output: str, folder: str = ".") -> list[str]:
     """The command that compiles the wrapper and the lowered host code; it needs no device code.
 
     Arguments:
         kernel: the kernel's name.
         paths: the compiler and the folders.
         output: the file that is made.
-        folder: the one that it runs in.
+        folder: the one that it runs in, which code for debuggers must not name.
     """
     flags = [*compile_flags(), *include_flags(paths.includes, paths.launcher)]
     if paths.debug:
