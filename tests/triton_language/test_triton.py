@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shutil
 import struct
@@ -130,18 +131,59 @@ def test_an_edit_compiles_again_what_depends_on_it_and_a_comment_stops_there(pro
     assert project.scons().stages == ["LOWER gemm/default cuda"]
 
 
+BOTH = """
+import triton
+import triton.language as tl
+from kernelwright import kernel
+from kernelwright.triton import Program, Size, Tensor, Workspace, ceildiv
+
+from add import tripled
+
+
+@triton.jit
+def first(x, w, n):
+    tl.store(w + tl.program_id(0), tripled(tl.load(x + tl.program_id(0))))
+
+
+@triton.jit
+def second(w, y, n):
+    tl.store(y + tl.program_id(0), 2 * tl.load(w + tl.program_id(0)))
+
+
+@kernel(frontend="triton", outputs=["y"])
+def both():
+    vector, between = Tensor("float32", "n"), Workspace("float32", "n")
+    return [
+        Program(first, x=vector, w=between, n=Size("n"), grid="n"),
+        Program(second, w=between, y=vector, n=Size("n"), grid="n"),
+    ]
+"""
+TRIPLED = """
+
+@triton.jit
+def tripled(v):
+    return 3 * v
+"""
+
+
 def test_lines_are_those_of_the_python_file_and_equal_in_each_folder(project, tmp_path):
     only(project, "add")
+    project.write("kernels/add.py", (KERNELS / "add.py").read_text() + TRIPLED)
+    project.write("kernels/both.py", BOTH)
     other = project.copied(tmp_path / "elsewhere" / "copy")
+    for file in (other.folder / "kernels").iterdir():
+        os.utime(file, (1, 1))
     for each in (project, other):
         each.scons("DEBUG=lineinfo", "ARCHS=sm_90a")
-    made, again = (
-        each.folder / ADD.replace("build", "build/debug-lineinfo") / "sm_90a.cubin" for each in (project, other)
-    )
-    assert made.read_bytes() == again.read_bytes()
-    with made.open("rb") as stream:
-        lines = ELFFile(stream).get_section_by_name(".debug_line").data()
-    assert b"kernels\0" in lines and b"add.py\0" in lines and str(project.folder).encode() not in lines
+    for kernel in (ADD, "build/kernels/demo/both/default/cuda"):
+        made, again = (
+            each.folder / kernel.replace("build", "build/debug-lineinfo") / "sm_90a.cubin" for each in (project, other)
+        )
+        assert made.read_bytes() == again.read_bytes()
+        with made.open("rb") as stream:
+            lines = ELFFile(stream).get_section_by_name(".debug_line").data()
+        assert b"kernels\0" in lines and b"add.py\0" in lines and str(project.folder).encode() not in lines
+    assert b"both.py\0" in lines
     run = project.scons("DEBUG=full", "ARCHS=sm_90a", ok=False)
     assert "a definition in triton cannot have debug = 'full': it can have lineinfo" in run.output
     assert 'write debug="no" in @kernel' in run.output

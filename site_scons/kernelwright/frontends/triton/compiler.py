@@ -171,6 +171,8 @@ def ptxas_printing(debug: str) -> Iterator[io.StringIO]:
     from triton import knobs
 
     with contextlib.ExitStack() as stack:
+        if debug != NO:
+            stack.enter_context(_sources_undated())
         for group in (knobs.cache, knobs.compilation, knobs.nvidia):
             stack.enter_context(group.scope())
         # Its cache is in the home folder, and no part of our build.
@@ -197,6 +199,25 @@ def _sources_named() -> Iterator[None]:
         yield
     finally:
         CodeGenerator.__init__ = plain
+
+
+@contextlib.contextmanager
+def _sources_undated() -> Iterator[None]:
+    """Have ptxas write no times and sizes of sources into lines: they are other ones on another machine."""
+    from triton.backends.nvidia.compiler import CUDABackend
+
+    plain = CUDABackend.make_cubin
+
+    def undated(self: Any, src: str, *arguments: Any) -> bytes:
+        # With a time of 0 ptxas looks for the file, and takes its time.
+        cubin: bytes = plain(self, re.sub(r'^(\s*\.file\s+\d+ ".*")$', r"\1, 1, 0", src, flags=re.M), *arguments)
+        return cubin
+
+    CUDABackend.make_cubin = undated
+    try:
+        yield
+    finally:
+        CUDABackend.make_cubin = plain
 
 
 def source_text(head: str, results: Iterable[Compiled]) -> str:

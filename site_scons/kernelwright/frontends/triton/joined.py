@@ -24,6 +24,11 @@ NAMED = {
 }
 """Kind of a statement outside of functions -> the name that it defines, behind that word."""
 
+FILE = re.compile(r'^\s*\.file\s+(\d+) (".*")$\n?', re.M)
+SECTION = re.compile(r"^\s*\.section\s+\.(\w+)\s*\{([^{}]*)\}", re.M)
+PLACE = re.compile(r"(?<=\binlined_at )\d+|(?<=^\t\.loc\t)\d+", re.M)
+STRING = re.compile(r"\$L__info_string\d+")
+
 
 def joined(
     parts: Sequence[Sequence[Compiled]], options: Sequence[Mapping[str, Any]], unit: Unit
@@ -47,28 +52,58 @@ def joined(
 
 def _module(parts: Sequence[Compiled], options: Mapping[str, Any], unit: Unit) -> list[Compiled]:
     """The functions for one arch, in one module."""
-    texts, names = [], []
+    texts, names, lines = [], [], _Lines()
     for number, part in enumerate(parts):
-        statements = list(_statements(part, unit))
+        statements = list(_statements(lines.taken(part.ptx, number), part.name, unit))
         defined = [name for statement in statements if (name := _defined(statement, unit))]
         # Those of the first one, too, so that no other one gets a name that it has.
         renamed = {name: f"{name}_{number}" for name in defined}
         texts += [_renamed(statement, renamed) for statement in statements]
         names.append(renamed.get(part.name, part.name))
     heads = max((HEADER.findall(part.ptx) for part in parts), key=lambda lines: _version(lines[0]))
-    ptx = "\n".join([*heads, *dict.fromkeys(texts)]) + "\n"
+    ptx = "\n".join([*heads, *dict.fromkeys(texts), *lines.statements]) + "\n"
     cubin, report = _assembled(ptx, parts[0].arch, options, unit)
     named = zip(parts, names, strict=True)
     return [replace(part, name=name, cubin=cubin, ptx=ptx, report=report) for part, name in named]
+
+
+class _Lines:
+    """The files that lines are of, and the names of functions that are inlined, of all functions together.
+
+    What debuggers read besides is for one function only. Lines do not need it.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[str, int] = {}
+        self._strings = ""
+
+    def taken(self, ptx: str, number: int) -> str:
+        """The PTX of a function without them; in its lines, they are called as in all functions together."""
+        files = {own: self._files.setdefault(name, len(self._files) + 1) for own, name in FILE.findall(ptx)}
+        text = re.sub(r"//[^\n]*", "", FILE.sub("", ptx))
+        text = STRING.sub(rf"\g<0>_{number}", PLACE.sub(lambda match: str(files[match[0]]), text))
+        self._strings += "".join(content for name, content in SECTION.findall(text) if name == "debug_str")
+        return SECTION.sub("", text)
+
+    @property
+    def statements(self) -> list[str]:
+        """What a module with all functions has at its end."""
+        strings = [f".section .debug_str {{{self._strings}}}"] if self._strings else []
+        return [*(f".file {number} {name}" for name, number in self._files.items()), *strings]
 
 
 def _version(line: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", line)))
 
 
-def _statements(part: Compiled, unit: Unit) -> Iterator[str]:
-    """The statements of a module outside of functions: each ends with a semicolon, or with the end of a function."""
-    text = HEADER.sub("", re.sub(r"//[^\n]*", "", part.ptx))
+def _statements(ptx: str, name: str, unit: Unit) -> Iterator[str]:
+    """The statements of a module outside of functions: each ends with a semicolon, or with the end of a function.
+
+    Arguments:
+        ptx: the module, without comments.
+        name: what Triton calls its function.
+    """
+    text = HEADER.sub("", ptx)
     depth = start = 0
     for match in re.finditer(r"[{}();]", text):
         depth += {"{": 1, "(": 1, "}": -1, ")": -1}.get(match[0], 0)
@@ -77,7 +112,7 @@ def _statements(part: Compiled, unit: Unit) -> Iterator[str]:
             yield text[start : match.end()].strip()
             start = match.end()
     if depth or text[start:].strip():
-        raise LoweringError(f"Triton's PTX of {part.name} ends within a statement", unit.where, "report it, please")
+        raise LoweringError(f"Triton's PTX of {name} ends within a statement", unit.where, "report it, please")
 
 
 def _defined(statement: str, unit: Unit) -> str:
