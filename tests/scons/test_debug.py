@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from elftools.elf.elffile import ELFFile
+from support.demand import Demand
 from support.project import Project
 
 TWICE = """
@@ -93,3 +94,13 @@ def test_what_cannot_be_debugged_is_said(debugged: Project) -> None:
     debugged.replace("kernels/twice.py", 'frontend="cuda", ', 'frontend="cuda", debug="all", ')
     run = debugged.scons(ok=False)
     assert "twice" in run.output and "debug is 'all', expected one of no, lineinfo, full" in run.output
+
+
+def test_calls_on_demand_keep_what_is_for_debuggers_apart(cpu_project: Project) -> None:
+    demand = Demand(cpu_project)
+    demand.definition("times")
+    program = 'print((array(kw.load("kernels/times.py").times(np.ones((1, 4), "float32"))) == 2).all())'
+    for level in ("no", "lineinfo", "no"):
+        assert demand.run(program, env={"KERNELWRIGHT_DEBUG": level}).stdout == "True\n"
+    libraries = list(demand.cache.glob("kernels/times-*/_lib/times.so"))
+    assert sorted(bool(symbols(library)) for library in libraries) == [False, True]
