@@ -86,6 +86,16 @@ def test_a_kernel_can_be_debugged_alone_and_a_wheel_says_so(debugged: Project) -
     assert "flags such as -G record paths" in run.output
 
 
+def test_code_with_the_paths_of_a_folder_is_in_no_cache_for_another(debugged: Project, tmp_path: Path) -> None:
+    other = debugged.copied(tmp_path / "elsewhere" / "copy")
+    for each in (debugged, other):
+        run = each.scons("DEBUG=full", f"CACHE_DIR={tmp_path / 'cache'}", "twice")
+        assert {"PTX", "CUBIN"} < run.labels.keys()
+        code = (each.folder / "build/debug-full/kernels/demo/twice/default/cuda/sm_80.cubin").read_bytes()
+        assert f"{each.folder}/build/debug-full".encode() in code
+    assert run.labels["CACHED"] >= 2, "what names no folder is shared"
+
+
 def test_what_cannot_be_debugged_is_said(debugged: Project) -> None:
     assert (
         "unknown debug 'yes'\n  remedy: the valid ones are no, lineinfo, full"
