@@ -29,8 +29,8 @@ from kernelwright.runtime import kernel as tvm_ffi_kernel
 from support.extension_build import Built, Loader, OnCuda, build_both, build_scale
 from support.launched import declared, driver_of
 from support.launcher_build import FakeTensor, c_unit, plan, scalar, signature, tensor
-from support.launchers import LAUNCHERS, STANDIN, Kernel, Process, Variant, host_of, make_package
-from support.project import once
+from support.launchers import LAUNCHERS, Kernel, Process, Variant, host_of, make_package
+from support.project import ROOT, once
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -644,7 +644,8 @@ def xla(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What calls a handler of jax-tvm-ffi as XLA does on a GPU."""
     library = tmp_path_factory.mktemp("xla") / "libxla.so"
     folder = jax.ffi.include_dir()
-    subprocess.run(["gcc", "-shared", "-fPIC", f"-I{folder}", str(STANDIN.parent / "xla.c"), "-o", library], check=True)
+    source = str(ROOT / "tests/standin/xla.c")
+    subprocess.run(["gcc", "-shared", "-fPIC", f"-I{folder}", source, "-o", library], check=True)
     function = ctypes.CDLL(str(library)).call_handler
     function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
     return function
