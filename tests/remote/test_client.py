@@ -719,11 +719,14 @@ def test_where_there_is_hardly_any_room_everything_comes_all_the_same(tmp_path, 
     has_answer(tmp_path / "one", address)
     monkeypatch.setattr(remote_client, "ROOM", 1)
     monkeypatch.setattr(remote_store, "SMALL", 10)
+    refused, plain = list[int](), remote_store.NoRoomError
+    monkeypatch.setattr(remote_store, "NoRoomError", lambda size: refused.append(size) or plain(size))
     with machine(tmp_path / "two", address, remote_mode="read") as two:
         two.cache.recall_compressed_ahead([["what"]], lambda name: "1")
         two.cache.fetch_ahead(KEY, FILES, lambda name: "", lambda found: None)
         assert two.fetched() == files and two.cache.recall(["what"], lambda name: "1") is not None
         assert not two.said
+    assert kind == "folder" or refused, "no more is read ahead than there is room for; a folder is read when it is time"
 
 
 def test_names_in_an_entry_lead_to_no_other_file(tmp_path: Path, server: Faulty) -> None:
