@@ -6,6 +6,7 @@ What its launcher has in common with the one in C is in tests/contracts, and the
 from __future__ import annotations
 
 import ast
+import ctypes
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -128,6 +129,14 @@ def test_tensors_of_every_dtype_have_maps_with_and_without_a_library() -> None:
     assert bytes_of_elements[: len(cuda_core_tensor_maps.ELEMENT)] == [*cuda_core_tensor_maps.ELEMENT]
     sizes = {name: Dtype.parse(name, Where()).bits // 8 or 1 for name in DTYPES}
     assert {name: cuda_core_tensor_maps.ELEMENT[number] for name, number in in_libraries.items()} == sizes
+
+
+def test_memory_of_a_structure_is_aligned_and_within_what_was_asked_for() -> None:
+    for size in (1, 4, 100, 128) * 20:  # where such memory begins is up to malloc
+        structure = cuda_core_tensor_maps.Structure(size)
+        begin = ctypes.addressof(structure._memory)
+        assert structure.address % cuda_core_tensor_maps.ALIGNMENT == 0
+        assert begin <= structure.address <= begin + len(structure._memory) - size
 
 
 def changed(unit: LoweredUnit, **launch: Any) -> KernelPlan:
