@@ -155,6 +155,9 @@ def test_line_information_names_sources_as_seen_from_the_project(bench):
     assert named[0] == "build/kernel/device.cu" and {name.partition("/")[0] for name in named[1:]} == {"cuda"}
     cubin = bench.stepwise("sm_80", "-lineinfo")[1]["sm_80.cubin"]
     assert b"build/kernel\0" in cubin and b"device.cu\0" in cubin and str(bench.project).encode() not in cubin
+    (bench.folder / "build/kernel").mkdir(parents=True)
+    (bench.folder / named[0]).touch()  # ptxas would take the times of files that it finds
+    assert bench.stepwise("sm_80", "-lineinfo")[1]["sm_80.cubin"] == cubin
 
 
 def test_line_information_is_the_same_in_folders_of_any_name_and_for_headers_beside_the_project(tmp_path):

@@ -181,7 +181,8 @@ def compile_by_steps(run: NvccRun, known: KnownSteps, kept: KeptHeaders, *, ship
 def _name_sources(run: NvccRun) -> None:
     """Have the line information in PTX name sources as every machine does: as seen from the project's folder.
 
-    Those of CUDA are below ``cuda/``. What is compiled outside of the project is below nothing: it may be moved.
+    Those of CUDA are below ``cuda/``. What is compiled outside of the project is below nothing: it may be moved. All of
+    them get a time, because ptxas looks for files that have none, and takes that of those that it finds.
     """
     root = str(run.tools.project_root)
     names = {str(Path(run.nvcc.path).resolve().parents[1]): "cuda/", root: ""}
@@ -197,11 +198,11 @@ def _name_sources(run: NvccRun) -> None:
         elif written.startswith((f"{root}/", f"{run.job.folder}/")):
             name = os.path.relpath(place, root)  # beside the project, which includes it by a relative path
         else:
-            return match[0]
-        return f'{match[1]}"{_escaped(name)}"'
+            name = written
+        return f'{match[1]}"{_escaped(name)}", 1, 0'
 
     path = run.scratch / run.job.output
-    named = re.sub(r'^(\t\.file\t\d+ )"((?:[^"\\\n]|\\.)*)"', relative, path.read_text(), flags=re.M)
+    named = re.sub(r'^(\t\.file\t\d+ )"((?:[^"\\\n]|\\.)*)"$', relative, path.read_text(), flags=re.M)
     path.write_text(named)
 
 
