@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Annotated
 
-from ..core.converter import Amount, from_json
+from ..core.converter import LARGEST, from_json, that
 from ..core.files import read_record
 from ..core.records import damage_named, decoded
 from ..define.space import Plain
@@ -19,6 +20,9 @@ SCHEMA = 1
 
 LARGEST_FILE = 64 << 20
 """Bytes that a file of results may have."""
+
+Rate = Annotated[float, that("0 or more than nothing", lambda value: not value or 1 / LARGEST <= value <= LARGEST)]
+"""A number that is not known, or that can be drawn on a logarithmic axis."""
 
 REMEDY = "write it with: kernelwright bench --json FILE"
 
@@ -40,8 +44,8 @@ class Row:
     sizes: Mapping[str, int]
     what: str
     rounds: tuple[Positive, ...]
-    gb_s: Amount
-    gflop_s: Amount
+    gb_s: Rate
+    gflop_s: Rate
 
     def __post_init__(self) -> None:
         if not self.rounds:
