@@ -446,6 +446,10 @@ def test_the_folder_of_locks_is_this_users(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("os.getuid", lambda: mine + 1)
     with pytest.raises(SettingsError, match="is another user's"):
         place_of("cpu")
+    (tmp_path / f"kernelwright-{mine + 2}").touch()
+    monkeypatch.setattr("os.getuid", lambda: mine + 2)
+    with pytest.raises(SettingsError, match="cannot be made: File exists"):
+        place_of("cpu")
 
 
 # Devices, tables and lines.

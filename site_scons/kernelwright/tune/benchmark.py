@@ -327,7 +327,13 @@ def _worktree(root: Path, revision: str) -> Iterator[Path]:
 
 def _scratch() -> contextlib.AbstractContextManager[Path]:
     """A folder for the time of a run."""
-    return scratch_folder(place_of(BENCH).parent / BENCH)
+    place = place_of(BENCH).parent / BENCH
+    try:
+        place.mkdir(exist_ok=True)
+    except OSError as error:
+        message = f"{place} cannot be made: {error.strerror}"
+        raise SettingsError(message, WHERE, "remove it, or set TMPDIR to a folder of your own") from error
+    return scratch_folder(place)
 
 
 def _sweep() -> None:

@@ -119,12 +119,15 @@ def place_of(device: str) -> Path:
         device: ``cpu`` or ``cuda:0``.
 
     Raises:
-        SettingsError: the folder is another user's, who could keep us waiting for ever.
+        SettingsError: the folder is another user's, who could keep us waiting for ever; or it cannot be made.
     """
-    folder = Path(tempfile.gettempdir(), f"kernelwright-{os.getuid()}")
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder, own = Path(tempfile.gettempdir(), f"kernelwright-{os.getuid()}"), "set TMPDIR to a folder of your own"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(f"{folder} cannot be made: {error.strerror}", Where(stage="tune"), own) from error
     if folder.lstat().st_uid != os.getuid():
-        raise SettingsError(f"{folder} is another user's", Where(stage="tune"), "set TMPDIR to a folder of your own")
+        raise SettingsError(f"{folder} is another user's", Where(stage="tune"), own)
     return folder / f"tune-{device.replace(':', '-')}.lock"
 
 
