@@ -18,6 +18,22 @@ print([(event.kind, event.kernel, event.variant) for event in events])
 print(events[0].why)
 end()
 kw.load("kernels/twice.py").twice.compile(dtype="float32")
+end()  # once more changes nothing
+
+
+class Collected(list):
+    __call__ = list.append
+
+
+one, other = Collected(), Collected()
+kw.monitor(one)
+kw.monitor(other)()
+kw.load("kernels/twice.py").twice.using(debug="full").compile(dtype="float32")
+print(len(one), len(other))
+try:
+    kw.monitor(3)
+except kw.KernelwrightError as error:
+    print(error.message)
 print(len(events), {kind: count for kind, (count, seconds) in kw.counters().items()})
 if not os.fork():
     os._exit(sum(count for count, seconds in kw.counters().values()))
@@ -34,11 +50,12 @@ def demand(cpu_project: Project) -> Demand:
 
 def test_a_process_is_told_what_compile_on_demand_does(demand: Demand) -> None:
     said = demand.run(PROGRAM)
-    events, why, counts, child = said.stdout.splitlines()
+    events, why, collected, wrong, counts, child = said.stdout.splitlines()
     assert events == "[('compile', 'twice', 'dtype-float32'), ('load', 'twice', 'dtype-float32')]"
     assert why == "the cache has no kernel of that name"
-    assert counts == "2 {'compile': 1, 'failure': 0, 'hit': 1, 'wait': 0, 'load': 1}" and child == "child 0"
-    assert said.stderr.count("the monitor failed at") == 3 and "ZeroDivisionError" in said.stderr
+    assert collected == "2 0" and wrong == "the argument of monitor() is 3, which cannot be called"
+    assert counts == "2 {'compile': 2, 'failure': 0, 'hit': 1, 'wait': 0, 'load': 2}" and child == "child 0"
+    assert said.stderr.count("the monitor failed at") == 5 and "ZeroDivisionError" in said.stderr
     program = 'import kernelwright as kw; kw.load("kernels/twice.py").twice.compile(dtype="float32")'
     _, line = demand.start(["-c", program], {"KERNELWRIGHT_MONITOR": "1"}).communicate()
     assert re.fullmatch(r"kernelwright: process \d+: 1 hit \(\d+\.\d\d s\), 1 load \(\d+\.\d\d s\)\n", line)

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ..core.errors import KernelwrightError, Where
+from ..core.errors import KernelwrightError, Where, shown
+
+WHERE = Where(stage="monitor")
 
 KINDS = ("compile", "failure", "hit", "wait", "load")
 """What may happen: a kernel is compiled, or could not be; the cache had it; another process or thread, which was
@@ -39,7 +41,9 @@ class Event:
 
 Callback = Callable[[Event], Any]
 
-_callbacks: list[Callback] = []
+_callbacks: dict[object, Callback] = {}
+"""By a key of each call of :func:`monitor`: functions may be equal, and one may be given twice."""
+
 _counts = dict.fromkeys(KINDS, 0)
 _seconds = dict.fromkeys(KINDS, 0.0)
 _lock = threading.Lock()
@@ -64,16 +68,18 @@ def monitor(callback: Callback | None = None) -> Callable[[], None]:
         A function that ends that.
 
     Raises:
-        KernelwrightError: there is no OpenTelemetry.
+        KernelwrightError: there is no OpenTelemetry, or what is given cannot be called.
     """
-    called = callback or _for_opentelemetry()
+    called, key = _for_opentelemetry() if callback is None else callback, object()
+    if not callable(called):
+        message = f"the argument of monitor() is {shown(called)}, which cannot be called"
+        raise KernelwrightError(message, WHERE, "give it a function that takes an event")
     with _lock:
-        _callbacks.append(called)
+        _callbacks[key] = called
 
     def end() -> None:
         with _lock:
-            if called in _callbacks:
-                _callbacks.remove(called)
+            _callbacks.pop(key, None)
 
     return end
 
@@ -83,9 +89,7 @@ def _for_opentelemetry() -> Callback:
         from opentelemetry import metrics
     except ImportError as error:
         remedy = "pip install opentelemetry-api, or give it a function"
-        raise KernelwrightError(
-            "monitor() without a function needs OpenTelemetry", Where(stage="monitor"), remedy
-        ) from error
+        raise KernelwrightError("monitor() without a function needs OpenTelemetry", WHERE, remedy) from error
     meter = metrics.get_meter("kernelwright")
     events = meter.create_counter("kernelwright.events", description="what compile on demand has done")
     seconds = meter.create_histogram("kernelwright.seconds", unit="s", description="how long that took")
@@ -108,7 +112,7 @@ def tell(kind: str, kernel: str, variant: str, seconds: float, why: str = "") ->
     with _lock:
         _counts[kind] += 1
         _seconds[kind] += seconds
-        callbacks = tuple(_callbacks)
+        callbacks = tuple(_callbacks.values())
     if callbacks:
         event = Event(kind, kernel, variant, seconds, why)
         for callback in callbacks:
