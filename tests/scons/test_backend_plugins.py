@@ -92,6 +92,8 @@ def test_a_backend_from_outside_is_built_and_loaded_and_what_it_consists_of_coun
     assert done.returncode == 0, done.stdout
 
 
+NO_TEXT = "raise type('E', (Exception,), {'__str__': lambda self: None})()"
+
 CASES: list[tuple[tuple[str, ...], str]] = [
     (("interface = 1", "interface = 7"), "for version 7 of the interface, and this Kernelwright has version 1"),
     (('name = "keyword"', 'name = "other"'), "has the name 'other', and its entry point another"),
@@ -106,7 +108,16 @@ CASES: list[tuple[tuple[str, ...], str]] = [
         ("def emit(", "def stub(self, *kernel): return 1 / 0\n    def emit("),
         "the backend 'keyword' raised ZeroDivision",
     ),
-    (('": MODULE.format', '": 3 or MODULE.format'), "made _saxpy.py of 3, and content is str"),
+    (('": MODULE.format', '": 3 or MODULE.format'), "made _saxpy.py of 3, expected str"),
+    (('": MODULE.format', '": "\\ud800" or MODULE.format'), "made _saxpy.py of '\\ud800', which no file can have"),
+    (("def emit(", "def emit(self, kernel): return None\n    def emitted("), "'keyword' made None, expected Mapping"),
+    (("def emit(", "def stub(self, *kernel): return 3\n    def emit("), "'keyword' answered 3, expected str"),
+    (("def emit(", "def stub(self, *kernel): exit(1)\n    def emit("), "'keyword' raised SystemExit: 1"),
+    (("def emit(", "def stub_imports(self, *kernel): return None\n    def emit("), "answered None, expected str"),
+    (("def emit(", "def build_versions(self): return None\n    def emit("), "answered None, expected dict"),
+    (("def emit(", "def build_versions(self): return 1 / 0\n    def emit("), "raised ZeroDivisionError"),
+    (("def emit(", "def headers(self): return None\n    def emit("), "answered None, expected list"),
+    (("arguments = kernel", f"{NO_TEXT}\n        arguments = kernel"), "it has no text: its __str__ raised TypeError"),
 ]
 
 
@@ -131,7 +142,7 @@ def test_a_backend_that_hangs_or_dies_is_an_error_of_its_kernel(made) -> None:
     method = "def package_files(self, package): return 'a.py',\n    def emit_package(self, *package): exit(7)\n    "
     put(site, "def emit(", method + "def emit(")
     said = scons(python, project).stdout
-    assert "ended with exit status 7 while writing files of the backend 'keyword'" in said, said
+    assert "the backend 'keyword' raised SystemExit: 7" in said, said
     put(site)
     done = scons(python, project)
     assert done.returncode == 0 and project.python(CALL) == "[3.0, 3.0, 3.0]\n", done.stdout

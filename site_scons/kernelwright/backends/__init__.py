@@ -65,29 +65,40 @@ def get(name: str) -> Backend:
 
 def headers(backend: Backend) -> str:
     """Digest of the files of ours that commands of a backend read."""
-    return digest_of(backend.headers())
+    return digest_of(answer(backend, backend.headers, plugins.WHERE, list))
+
+
+def needed(backend: Backend) -> dict[str, str]:
+    """The versions of what a backend needs to build."""
+    return answer(backend, backend.build_versions, plugins.WHERE, dict)
 
 
 def versions(backend: Backend) -> dict[str, str]:
     """What a backend needs to build, and of a plug-in also itself: name -> version or digest."""
-    return backend.build_versions() | plugins.described(backend)
+    return needed(backend) | plugins.described(backend)
 
 
-def answer(backend: Backend, ask: Callable[[], Answer], where: Where) -> Answer:
+def answer(backend: Backend, ask: Callable[[], Answer], where: Where, form: type = object) -> Answer:
     """What a backend answers.
+
+    Arguments:
+        form: what the answer of a plug-in has to be.
 
     Raises:
         KernelwrightError: it cannot.
-        ToolchainError: it is a plug-in that raises something else.
+        ToolchainError: it is a plug-in that raises something else, or answers with something else.
     """
     try:
-        return ask()
+        answered = ask()
     except KernelwrightError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if not backend.distribution:
             raise  # a defect of ours
         raise plugins.raised(backend, error, where) from error
+    if backend.distribution:
+        plugins.require_form(backend, "answered", answered, form, where)
+    return answered
 
 
 def texts_of(

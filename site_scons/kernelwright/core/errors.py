@@ -42,6 +42,14 @@ def shown(value: object) -> str:
     return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + "..."
 
 
+def text_of(error: BaseException) -> str:
+    """What an exception of code that is not ours says of itself."""
+    try:
+        return str(error)
+    except Exception as failure:  # its class is not ours, either
+        return f"(it has no text: its __str__ raised {type(failure).__name__})"
+
+
 def one_of(given: str, listing: str, known: Iterable[str]) -> str:
     """What to do about a name that there is not: the nearest one that there is, and all of them behind a text."""
     from difflib import get_close_matches  # runs without a mistake need none

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import ClassVar, NamedTuple, TypeVar
 
-from .errors import KernelwrightError, ToolchainError, Where, shown
+from .errors import KernelwrightError, ToolchainError, Where, is_text, shown, text_of
 from .files import sha256_of
 from .need import Need, metadata_name
 from .request import digest
@@ -169,7 +169,7 @@ def guarded(problem: str) -> Iterator[None]:
     except KernelwrightError:
         raise
     except Exception as error:
-        message, remedy = f"{problem}: {type(error).__name__}: {error}", "install what it needs, or repair it"
+        message, remedy = f"{problem}: {type(error).__name__}: {text_of(error)}", "install what it needs, or repair it"
         raise ToolchainError(message, WHERE, remedy, detail=traceback.format_exc()) from error
 
 
@@ -179,9 +179,21 @@ def fault(plugin: Plugin, problem: str, where: Where, detail: str = "") -> Toolc
     return ToolchainError(f"the {plugin.kind.title} {plugin.name!r} {problem}", where, remedy, detail)
 
 
-def raised(plugin: Plugin, error: Exception, where: Where) -> ToolchainError:
+def raised(plugin: Plugin, error: BaseException, where: Where) -> ToolchainError:
     """The same for what it raises, which is being handled."""
-    return fault(plugin, f"raised {type(error).__name__}: {error}", where, traceback.format_exc())
+    return fault(plugin, f"raised {type(error).__name__}: {text_of(error)}", where, traceback.format_exc())
+
+
+def require_form(plugin: Plugin, verb: str, value: object, form: type, where: Where) -> None:
+    """Raise a ToolchainError unless a value that a plug-in gave is of a type; a text has to be one for files.
+
+    Arguments:
+        verb: what it did with the value, such as "answered".
+    """
+    if not isinstance(value, form):
+        raise fault(plugin, f"{verb} {shown(value)}, expected {form.__name__}", where)
+    if isinstance(value, str) and not is_text(value):
+        raise fault(plugin, f"{verb} {shown(value)}, which no file can have", where)
 
 
 def require_files(
@@ -193,12 +205,12 @@ def require_files(
         made: name -> content.
         form: what a content has to be.
     """
+    require_form(plugin, "made", made, Mapping, where)
     if {*made} != {*promised}:
         known = f"made {', '.join(map(shown, made)) or 'nothing'}, and promises {', '.join(promised) or 'nothing'}"
         raise fault(plugin, known, where)
     for name, content in made.items():
-        if not isinstance(content, form):
-            raise fault(plugin, f"made {name} of {shown(content)}, and content is {form.__name__}", where)
+        require_form(plugin, f"made {name} of", content, form, where)
 
 
 def folders_of(plugin: Plugin) -> list[Path]:

@@ -205,7 +205,7 @@ def _stub(backend: Backend, kernel: PackagedKernel) -> str:
 
 def _asked(backend: Backend, ask: Callable[[], str]) -> str:
     """What a backend answers; what a plug-in raises is an error with its name."""
-    return answer(backend, ask, Where(stage="assemble"))
+    return answer(backend, ask, Where(stage="assemble"), str)
 
 
 def _listed(names: Iterable[str]) -> str:

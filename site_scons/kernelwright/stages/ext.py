@@ -86,7 +86,7 @@ def make(kernel: KernelContext, backend: Backend, wrapped: Stage, glibc: Stage |
         headers=backends.headers(backend),
         plugin=described(backend),
         tvm_ffi=tools.lowerer.tvm_ffi,
-        needs=backend.build_versions(),
+        needs=backends.needed(backend),
         places=replace(real_places(tools.host_compiler), glibc=kernel.package.glibc if glibc else ""),
         top=top,
     )

@@ -28,7 +28,7 @@ from typing import TypeVar
 from .. import frontends
 from ..core import plugins
 from ..core.dependencies import is_portable, present_digest, whole_name
-from ..core.errors import DefinitionError, EditedError, KernelwrightError, Where
+from ..core.errors import DefinitionError, EditedError, KernelwrightError, Where, text_of
 from ..core.need import metadata_name
 from ..core.project import Project
 from ..core.surroundings import (
@@ -48,7 +48,7 @@ from ..processes.serving import SpentError
 from .check_functions import DECORATORS
 from .environment import Variables
 from .reads import Reads
-from .watch import Watch, text_of
+from .watch import Watch
 
 Returned = TypeVar("Returned")
 

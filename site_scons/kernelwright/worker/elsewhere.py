@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..core.errors import KernelwrightError, LoweringError, ToolchainError
+from ..core.errors import KernelwrightError, LoweringError, ToolchainError, text_of
 from ..frontends.named_source import SourceRequest
 from ..processes.messages import Failed, Hello, decode, encode
 from ..processes.serving import Progress, Send, answer_to, serve
@@ -26,7 +26,7 @@ from ..processes.tool_process import REVISION, write
 from ..processes.worker import describe_status
 from .environment import Variables
 from .reads import Reads
-from .watch import Watch, text_of
+from .watch import Watch
 
 Operations = Mapping[Any, Callable[[Any, ModuleType], Any]]
 

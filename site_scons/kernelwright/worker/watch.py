@@ -19,7 +19,7 @@ from typing import Any
 
 from .. import frontends
 from ..core.dependencies import KIND
-from ..core.errors import DefinitionError, UnimplementedError, Where
+from ..core.errors import DefinitionError, UnimplementedError, Where, text_of
 from ..core.project import Installation, Project
 from ..core.surroundings import FOLDER
 from . import environment
@@ -202,14 +202,6 @@ class Watch:
             replace(where, location=self.project.location(location)),
             detail=f"{text}\n{caret}" if text else None,
         )
-
-
-def text_of(error: BaseException) -> str:
-    """What an exception of user code says of itself."""
-    try:
-        return str(error)
-    except Exception as failure:  # its class is user code, too
-        return f"(it has no text: its __str__ raised {type(failure).__name__})"
 
 
 def _remedy(error: BaseException) -> str | None:
