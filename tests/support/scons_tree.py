@@ -20,6 +20,7 @@ from kernelwright.define.record import DefinitionRecord, KernelRecord
 from kernelwright.define.settings import Settings
 from kernelwright.scons import run as run_module
 from kernelwright.scons.graph import PackageGraph
+from kernelwright.scons.package import Package
 from kernelwright.scons.run import BuildRun
 from kernelwright.scons.settling import Settling
 from kernelwright.stages.execution import publish
@@ -107,7 +108,7 @@ def new_graph(top: Path, monkeypatch: pytest.MonkeyPatch, inputs: Inputs) -> Pac
     """A package without kernels, whose tools are those of the inputs."""
     run = new_run(top, monkeypatch, inputs.settings)
     run.strict = run.tree._verify = inputs.strict
-    graph = PackageGraph(run.env, run, inputs.settings, [run.env.fs.File(f"#{FILE}")])
+    graph = PackageGraph(Package(run.env, run, inputs.settings, [run.env.fs.File(f"#{FILE}")]))
     tools = replace(inputs.tools)
     tools.__dict__.update(of_front_ends={"cutedsl": Distribution("absent", "absent")}, fatbinary="fatbinary")
     tools.__dict__.update(nvdisasm=inputs.nvdisasm)

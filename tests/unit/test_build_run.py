@@ -23,7 +23,7 @@ from kernelwright.scons import package as package_module
 from kernelwright.scons.caches import FLUSH_S, INTERRUPTED_S
 from kernelwright.scons.definitions import Unsettled
 from kernelwright.scons.graph import PackageGraph
-from kernelwright.scons.package import asked_of
+from kernelwright.scons.package import Package, asked_of
 from kernelwright.scons.run import BuildRun
 from kernelwright.scons.settling import Settling
 from kernelwright.stages import discovery
@@ -226,8 +226,8 @@ def test_the_remedy_of_an_error_that_all_variants_of_a_kernel_have_is_shown_once
 def test_a_second_package_of_the_same_name_is_refused(tmp_path, monkeypatch):
     graph = new_graph(tmp_path, monkeypatch, Inputs())
     with pytest.raises(SettingsError, match="a package of that name exists already"):
-        PackageGraph(graph.run.env, graph.run, graph.package.settings, [])
-    PackageGraph(graph.run.env, graph.run, replace(graph.package.settings, package="other"), [])
+        Package(graph.run.env, graph.run, graph.package.settings, [])
+    Package(graph.run.env, graph.run, replace(graph.package.settings, package="other"), [])
 
 
 def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inputs: Inputs | None = None) -> str:

@@ -21,7 +21,6 @@ from ..core.errors import KernelwrightError
 from ..core.pipeline import LISTINGS
 from ..core.shard import shard_of
 from ..define.package_name import LABEL
-from ..define.settings import Settings
 from ..stages import commands
 from ..stages.package import Assembly, Part, backends_of
 from ..stages.stage import IR, Stage
@@ -79,28 +78,12 @@ def _clean(package: Package, alias: str, folder: Any, files: Sequence[str] | Non
 
 
 class PackageGraph:
-    """The nodes of one kernel package.
+    """The nodes of one kernel package."""
 
-    Arguments:
-        env, run, settings, files, place: those of :class:`.package.Package`.
-        first: the graph of the same package for another family of CPUs, which makes the device code of both.
-
-    Raises:
-        SettingsError: there is a package of that name already.
-    """
-
-    def __init__(
-        self,
-        env: Any,
-        run: BuildRun,
-        settings: Settings,
-        files: Sequence[Any],
-        place: str = "",
-        first: PackageGraph | None = None,
-    ) -> None:
-        self.run = run
-        self.package: Package = Package(env, run, settings, files, place, first.package if first else None)
-        self.definitions = Definitions(self.package)
+    def __init__(self, package: Package) -> None:
+        self.run = package.run
+        self.package = package
+        self.definitions = Definitions(package)
         self.assembly: Assembly | None = None
         self.nodes: Any = []
         """The nodes of the generated files of the package."""

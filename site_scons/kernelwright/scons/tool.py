@@ -29,6 +29,7 @@ from ..define.settings import (
 from ..package import OWN_FAMILY
 from . import command_line, compat
 from .graph import PackageGraph, add_wheels
+from .package import Package
 from .run import BuildRun, begun_run, current_run
 
 DISTRIBUTION = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -84,9 +85,10 @@ def kernel_package(env: Any, package: str | None = None, sources: Any = (), **se
             for one, place in _editions(run, merged):
                 first = None
                 for family in _families(one):
-                    graphs.append(PackageGraph(env, run, one.for_family(family), files, place, first))
+                    of_family = Package(env, run, one.for_family(family), files, place, first)
+                    first = first or of_family
+                    graphs.append(PackageGraph(of_family))
                     graphs[-1].add()
-                    first = first or graphs[-1]
             nodes = SCons.Util.NodeList([n for graph in graphs for n in graph.nodes])
             run.packages[merged.package] = graphs, nodes
             env.Alias(merged.package, nodes)
