@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from .plan import KernelPlan
 
 
+IN_FRAMEWORKS = (
+    *("kernel.py", "interface.py", "refusal.py", "dlpack.py", "arguments.py"),
+    *("expected.py", "rivals.py", "dtype.py", "size.py", "strides.py"),
+)
+"""Further modules of backends whose calls pass through a framework, which matches arguments in Python."""
+
 RUNTIME_FOLDER = Path(__file__).resolve().parents[1] / "runtime"
 """The folder of the modules that are copied into packages."""
 

@@ -10,7 +10,7 @@ from ..core.dtype import PLAIN_NUMBER
 from ..core.errors import KernelwrightError
 from ..core.need import Need
 from ..core.signature import Argument
-from .base import Backend
+from .base import IN_FRAMEWORKS, Backend
 from .plan import KernelPlan
 
 DTYPES = re.compile(r"bool|u?int(4|8|16|32|64)|b?float16|float(32|64)|complex(64|128)|float8_\w+")
@@ -28,19 +28,7 @@ class Jax(Backend):
         Need("jax_tvm_ffi", "jax-tvm-ffi>=0.1.3,<0.2"),
         Need("tvm_ffi", "apache-tvm-ffi>=0.1.13,<0.2"),
     )
-    runtime = (
-        "jax_kernel.py",
-        "kernel.py",
-        "interface.py",
-        "refusal.py",
-        "dlpack.py",
-        "arguments.py",
-        "expected.py",
-        "rivals.py",
-        "dtype.py",
-        "size.py",
-        "strides.py",
-    )
+    runtime = ("jax_kernel.py", *IN_FRAMEWORKS)
 
     def check(self, kernel: KernelPlan) -> None:
         """See :meth:`Backend.check`."""

@@ -13,7 +13,7 @@ from ..core.dtype import PLAIN_NUMBER, number_kind
 from ..core.errors import KernelwrightError, Where
 from ..core.need import Need
 from ..core.signature import Argument
-from .base import Backend
+from .base import IN_FRAMEWORKS, Backend
 from .plan import KernelPlan
 
 DTYPES = re.compile(
@@ -106,20 +106,7 @@ class Torch(Backend):
     name = "torch"
     versioned = True
     run_needs = (Need("torch", "torch>=2.4"), Need("tvm_ffi", "apache-tvm-ffi>=0.1.13,<0.2"))
-    runtime = (
-        "torch_kernel.py",
-        "torch_names.py",
-        "kernel.py",
-        "interface.py",
-        "refusal.py",
-        "dlpack.py",
-        "arguments.py",
-        "expected.py",
-        "rivals.py",
-        "dtype.py",
-        "size.py",
-        "strides.py",
-    )
+    runtime = ("torch_kernel.py", "torch_names.py", *IN_FRAMEWORKS)
 
     def check(self, kernel: KernelPlan) -> None:
         """See :meth:`Backend.check`."""
