@@ -169,6 +169,19 @@ def test_mistakes_of_a_bench_are_told_with_what_to_do(benched: Benched, tmp_path
     assert "json has no from_dlpack" in error("double", "--sizes", "n=16", "--beside", "json:dumps")
     said = error("double", "--sizes", "n=16", "--against", "nothing")
     assert "is no package, no wheel, and no revision of git" in said
+    benched.project.write("kernels/times.py", TIMES)
+    benched.project.scons()
+    benched.committed()
+    benched.project.replace("kernels/times.py", "(n,)", "(n, 1)")
+    benched.project.replace("kernels/times.py", "lambda i: x[i]", "lambda i, j: x[i, j]")
+    said = error("times", "--sizes", "n=16", "--against", "HEAD")
+    assert (
+        "at HEAD its arguments are other ones: float32[n], float32[n] there, float32[n, 1], float32[n, 1] here" in said
+    )
+    said = error("times", "--sizes", "n=16", "--against", "build/demo")
+    assert "calling the kernel of the package demo at n=16 raised" in said
+    benched.project.replace("kernels/times.py", "times", "ours")
+    assert "HEAD has no kernel ours in kernels/times.py" in error("ours", "--sizes", "n=16", "--against", "HEAD")
     benched.bench("scale", "--sizes", "n=16", "--json", "scale.json")
     assert "has nothing that was measured now" in error("double", "--sizes", "n=16", "--check", "scale.json")
     path = benched.project.folder / "scale.json"

@@ -27,7 +27,7 @@ from ..core.files import SCRATCH, pretty_json, scratch_folder, write_atomically
 from ..core.locks import remove_unlocked
 from ..define.space import Choice
 from ..define.tuning import TableDevice
-from ..ondemand.files import origin_in
+from ..ondemand.files import origin_in, record_of
 from ..ondemand.machine import cuda_devices
 from ..ondemand.options import Options
 from ..ondemand.tune_command import environment_of
@@ -220,6 +220,7 @@ class _Run:
                 yield Contender(path.name, own, built[0], str(_package(path, stack)))
             else:
                 other, before = self._of_revision(tuner, candidates[0], against, stack)
+                _require_same_work(built[0], before, against, tuner.where)
                 yield Contender(against, self._bench(other, stack), before)
 
     def _bench(self, tuner: Tuner, stack: contextlib.ExitStack) -> Bench:
@@ -233,6 +234,10 @@ class _Run:
         """The same variant of the project as it was at a revision of git."""
         top = stack.enter_context(_worktree(tuner.root, revision))
         path = top / tuner.request.path.relative_to(tuner.root)
+        kernels = record_of(path, Options())[0].kernels if path.is_file() else ()
+        if tuner.request.kernel not in {kernel.name for kernel in kernels}:
+            message = f"{revision} has no kernel {tuner.request.kernel} in {path.relative_to(top)}"
+            raise SettingsError(message, tuner.where, "name a revision that has it")
         request = Request(path, tuner.request.kernel, self._device, policy=self._policy, any_kernel=True)
         other = Tuner(request, self._progress)
         same = (one for choice in other.choices for one in other.candidates_of(choice) if one.slug == candidate.slug)
@@ -292,6 +297,17 @@ def _required(built: Built | KernelwrightError) -> Built:
     if isinstance(built, KernelwrightError):
         raise built
     return built
+
+
+def _require_same_work(now: Built, before: Built, revision: str, where: Where) -> None:
+    """Raise a SettingsError if a variant of a revision has other arguments, so that calls do another work."""
+    here, there = ([(a.kind, a.dtype, a.shape) for a in one.request.signature.arguments] for one in (now, before))
+    if here != there:
+        texts = (
+            ", ".join(f"{dtype}[{', '.join(map(str, shape))}]" for _, dtype, shape in one) for one in (there, here)
+        )
+        message = f"at {revision} its arguments are other ones: {' there, '.join(texts)} here"
+        raise SettingsError(message, where, "name a revision in which they are the same, or leave --against out")
 
 
 def _package(path: Path, stack: contextlib.ExitStack) -> Path:

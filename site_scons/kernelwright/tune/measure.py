@@ -235,7 +235,10 @@ class Bench:
             raise
         except Exception as error:  # the library raises errors of any type
             called, remedy = "the kernel", None
-            if not _calls_kernel(request):
+            if request.beside and _calls_kernel(request):
+                called = f"the kernel of the package {Path(request.beside).name}"
+                remedy = "name a package whose kernel has the arguments of this one, or leave --against out"
+            elif request.beside:
                 inputs = ", ".join(one.name for one in request.signature.arguments if not one.output)
                 called, remedy = request.beside, f"name a function of {inputs}"
             message = f"calling {called} at {size_text(request.sizes)} raised {type(error).__name__}: {error}"
