@@ -86,14 +86,20 @@ def test_a_kernel_can_be_debugged_alone_and_a_wheel_says_so(debugged: Project) -
     assert "flags such as -G record paths" in run.output
 
 
-def test_code_with_the_paths_of_a_folder_is_in_no_cache_for_another(debugged: Project, tmp_path: Path) -> None:
+def test_code_with_the_path_of_its_folder_is_made_anew_in_another_one(debugged: Project, tmp_path: Path) -> None:
+    debugged.replace("kernels/twice.py", 'frontend="cuda", ', 'frontend="cuda", debug="full", ')
+    given = ("-j2", f"CACHE_DIR={tmp_path / 'cache'}", "HOST_COMPILER=gcc")
     other = debugged.copied(tmp_path / "elsewhere" / "copy")
-    for each in (debugged, other):
-        run = each.scons("DEBUG=full", f"CACHE_DIR={tmp_path / 'cache'}", "twice")
-        assert {"PTX", "CUBIN"} < run.labels.keys()
-        code = (each.folder / "build/debug-full/kernels/demo/twice/default/cuda/sm_80.cubin").read_bytes()
-        assert f"{each.folder}/build/debug-full".encode() in code
-    assert run.labels["CACHED"] >= 2, "what names no folder is shared"
+    cubin = "build/kernels/demo/twice/default/cuda/sm_80.cubin"
+    debugged.scons(*given)
+    assert str(debugged.folder).encode() in (debugged.folder / cubin).read_bytes()
+    other.scons(*given)
+    assert str(other.folder).encode() in (other.folder / cubin).read_bytes()
+    other.folder.rename(tmp_path / "moved")
+    moved = Project(tmp_path / "moved")
+    moved.scons(*given)
+    assert str(moved.folder).encode() in (moved.folder / cubin).read_bytes()
+    assert not moved.scons(*given).labels
 
 
 def test_what_cannot_be_debugged_is_said(debugged: Project) -> None:

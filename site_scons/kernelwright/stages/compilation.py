@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from ..core.dependencies import EDITED, dependency_name, path_of, present_digest
 from ..core.request import ASIDE
+from ..core.surroundings import FOLDER
 from ..toolchain.headers import sought_in_vain
 from ..toolchain.host_code import ObjectJob
 from ..toolchain.nvcc_run import CompiledCode, DeviceJob
@@ -49,6 +50,14 @@ class Compilation(Generic[AnyJob]):
             parted: whether nvcc's programs are run one by one, and lines of sources are given portable names.
         """
         return str(folder) if has_debug_information(flags, ALL if parted else DEBUG) else ""
+
+    def outside(self, top: Path) -> dict[str, str]:
+        """The value of ``outside`` of the stage: the project's folder, if the output counts only there.
+
+        Arguments:
+            top: that folder.
+        """
+        return {FOLDER: present_digest(top, FOLDER)} if self.place else {}
 
     def require_sound(self, top: Path) -> None:
         """Raise a DefinitionError if a folder of headers cannot be taken, or a flag asks for a device linker.

@@ -110,6 +110,7 @@ def _image(
     request: NvccCompilation | NvrtcCompilation = compiles(kernel, arch, folder, slug, arch in archs)
     label, outputs, where = "PTX" if is_ptx(arch) else "CUBIN", files_in(folder, request.job.outputs), request.job.where
     stage = Stage(label, subject, where, request, outputs, sources, archs=archs)
+    stage.outside = request.outside(kernel.run.top)
     if source in sources and can_include(request.job.flags):  # other flags need no list of headers
         kernel.remembering(stage, f"{where.stage} {subject}", whole=True)
     if arch in archs:

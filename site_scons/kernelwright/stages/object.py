@@ -205,6 +205,7 @@ def _make(
     path = top / real.source
     sources = [*texts, *([str(path)] if path.is_file() and not own else [])]
     stage = Stage("OBJECT", real.shown, where, request, files_in(folder, job.outputs), sources, archs=archs)
+    stage.outside = request.outside(top)
     output = os.path.relpath(folder / job.outputs[0], top)
     stage.command = command_of(top, real.source, real.arguments(nvcc.path, host_compiler.path, output), output)
     # The headers of the C++ library differ.
