@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import configparser
 import warnings
+from dataclasses import replace
 from email import message_from_bytes
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kernelwright.core.errors import SettingsError, shown
-from kernelwright.package.project import Project, provider_project, read_project
+from kernelwright.define.settings import Settings
+from kernelwright.package.project import Project, own_of, provider_project, read_project
 from kernelwright.package.source import find_source
 from kernelwright.package.version import WHERE, version_of
 
@@ -270,3 +272,10 @@ OWN = {"kernelwright": {"project": {"name": "own", "version": "2.0"}}}
 )
 def test_the_version_is_that_of_the_project_of_the_kernels(tmp_path, document, version):
     assert version_of(tmp_path, document) == version
+
+
+def test_wheels_of_toolkits_and_for_debuggers_have_versions_of_their_own() -> None:
+    settings = Settings(package="demo", cuda=("13.0",))
+    assert own_of(settings).version("1.0") == "1.0+cu130"
+    assert own_of(replace(settings, debug="lineinfo")).version("1.0") == "1.0+cu130.lineinfo"
+    assert own_of(Settings(package="demo", debug="full")).version("1.0") == "1.0+full"

@@ -24,6 +24,7 @@ from pyproject_metadata.errors import ConfigurationError, ConfigurationWarning
 from ..backends import get
 from ..backends.base import Backend
 from ..core.errors import shown
+from ..define.debug import NO
 from ..define.settings import Settings
 from ..runtime.provider import GROUP
 from .version import content_of, dynamic_version, project_table, refused
@@ -111,10 +112,11 @@ WHOLE = Own()
 
 def own_of(settings: Settings, name: str = "") -> Own:
     """What tells the wheel of a package from others, by its settings: the CUDA toolkit that they name, the first one if
-    each has a wheel."""
+    each has a wheel, and what is built for debuggers."""
     # All wheel variants have one version, so the toolkit is in their labels.
     label = settings.toolkits[0].label if settings.cuda_label == "yes" and settings.split != "variant" else ""
-    return Own(name, (label,) if label else ())
+    debug = "" if settings.debug == NO else settings.debug
+    return Own(name, tuple(filter(None, (label, debug))))
 
 
 def read_project(
