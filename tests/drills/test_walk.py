@@ -6,8 +6,8 @@ from walk import Plan, Tally, random_plan, walked
 
 
 def test_a_walk_gives_after_each_step_what_it_gives_from_nothing(tmp_path):
-    """It takes long: after each of 25 steps all is made from nothing as well."""
-    tally, plan = Tally(), random_plan(seed=7, length=25)
+    """It takes long: after each of 25 steps all is made from nothing as well. Triton is not installed everywhere."""
+    tally, plan = Tally(), random_plan(seed=7, length=25, leave_out=frozenset({"triton"}))
     error = walked(plan, tally, tmp_path / "walk")
     assert error is None, f"{error}\n{plan}"
     assert tally.steps.total() == 25 and tally.clean > 5
