@@ -13,7 +13,7 @@ from ..core.files import read_record
 from ..core.records import damage_named, decoded
 from ..define.space import Plain
 from ..define.tuning import TableDevice
-from .tuning_result import Positive
+from .tuning_result import DRAWN, Positive
 
 SCHEMA = 1
 """Revision of the form of results."""
@@ -21,7 +21,7 @@ SCHEMA = 1
 LARGEST_FILE = 64 << 20
 """Bytes that a file of results may have."""
 
-Rate = Annotated[float, that("0 or more than nothing", lambda value: not value or 1 / LARGEST <= value <= LARGEST)]
+Rate = Annotated[float, that(f"0, or {DRAWN}", lambda value: not value or 1 / LARGEST <= value <= LARGEST)]
 """A number that is not known, or that can be drawn on a logarithmic axis."""
 
 REMEDY = "write it with: kernelwright bench --json FILE"

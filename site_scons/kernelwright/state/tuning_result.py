@@ -38,10 +38,11 @@ REMEDY = "measure it again: kernelwright tune"
 LARGEST_RESULT = 256 << 20
 """Bytes that such a file may have: a large space at many sizes needs many."""
 
-Positive = Annotated[float, that("more than nothing", lambda value: 1 / LARGEST <= value <= LARGEST)]
+DRAWN = f"a number from {1 / LARGEST:.0e} to {LARGEST:.0e}"
+Positive = Annotated[float, that(DRAWN, lambda value: 1 / LARGEST <= value <= LARGEST)]
 """A number that can be drawn on a logarithmic axis."""
 
-Size = Annotated[int, that("more than nothing", lambda value: 1 <= value <= LARGEST)]
+Size = Annotated[int, that(f"an integer from 1 to {LARGEST}", lambda value: 1 <= value <= LARGEST)]
 
 Clocks = Annotated[tuple[Count, ...], that("no numbers or two", lambda clocks: len(clocks) in (0, 2))]
 
