@@ -22,7 +22,7 @@ from kernelwright.core.dtype import Dtype
 from kernelwright.core.errors import KernelwrightError, Where
 from kernelwright.core.signature import HostCheck, Parameter
 from kernelwright.define.arguments import DTYPES
-from kernelwright.runtime import cuda_core_tensor_maps
+from kernelwright.runtime import cuda_core_arrays, cuda_core_tensor_maps
 from kernelwright.runtime.cuda_core_arrays import Array
 from kernelwright.runtime.cuda_core_launch import LaunchError, int8, uint16
 from support.launched import driver_of, process_of
@@ -137,6 +137,14 @@ def test_memory_of_a_structure_is_aligned_and_within_what_was_asked_for() -> Non
         begin = ctypes.addressof(structure._memory)
         assert structure.address % cuda_core_tensor_maps.ALIGNMENT == 0
         assert begin <= structure.address <= begin + len(structure._memory) - size
+
+
+def test_an_array_of_an_older_library_is_told_the_stream_as_well() -> None:
+    class Old:
+        def __dlpack__(self, *, stream: int) -> int:
+            return stream
+
+    assert cuda_core_arrays._export(Old(), 5) == 5
 
 
 def changed(unit: LoweredUnit, **launch: Any) -> KernelPlan:

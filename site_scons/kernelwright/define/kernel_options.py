@@ -194,7 +194,7 @@ def _outputs(name: str, value: Any, where: Where) -> tuple[str | int, ...]:
 def _reads(name: str, value: Any, where: Where) -> tuple[str, ...]:
     patterns = _names(name, value, where) or ()
     for pattern in patterns:
-        if not pattern.strip("/") or "\\" in pattern or "\0" in pattern:
+        if not pattern.strip("/") or "\\" in pattern:
             raise DefinitionError(
                 f"reads contains {pattern!r}, expected a path, absolute or relative to that of the definition file",
                 where,
