@@ -64,7 +64,7 @@ WITH_TRITON = (
     "test_sequences.py",
     "test_leading_dimensions.py",
 )
-"""Files that use such processes."""
+"""Files whose runs are forks of a process with PyTorch and Triton."""
 
 
 @pytest.hookimpl(wrapper=True)

@@ -124,7 +124,7 @@ CASES: list[tuple[tuple[str, ...], str]] = [
 ENDINGS = [
     (
         "import time; time.sleep(1000)",
-        "took longer than 6 s while writing files of the backend 'keyword', and was ended",
+        "took longer than 10 s while writing files of the backend 'keyword', and was ended",
     ),
     ("import os; os._exit(3)", "ended with exit status 3 while writing files of the backend 'keyword'"),
     ("import os; os.kill(os.getpid(), 11)", "was ended by SIGSEGV while writing"),
@@ -137,7 +137,7 @@ def test_a_backend_that_hangs_or_dies_is_an_error_of_its_kernel(made) -> None:
     assert scons(python, project).returncode == 0
     for statement, text in ENDINGS:
         put(site, "arguments = kernel", f"{statement}\n        arguments = kernel")
-        said = scons(python, project, "WORKER_TIMEOUT=6").stdout
+        said = scons(python, project, *(["WORKER_TIMEOUT=10"] if "sleep" in statement else [])).stdout
         assert text in said and "saxpy" in said and "remedy" in said and "Traceback" not in said, said
     method = "def package_files(self, package): return 'a.py',\n    def emit_package(self, *package): exit(7)\n    "
     put(site, "def emit(", method + "def emit(")

@@ -8,5 +8,7 @@ NO, LINEINFO, FULL = LEVELS = ("no", "lineinfo", "full")
 FLAGS = {NO: (), LINEINFO: ("-lineinfo",), FULL: ("-G",)}
 """Level -> flags of nvcc, which are NVRTC's as well."""
 
-FOLDER = "debug-"
-"""How the folder of a package begins that is built with the setting; its level follows."""
+
+def folder_of(level: str) -> str:
+    """The folder in the build folder of packages that are built with a level; empty: the build folder itself."""
+    return "" if level == NO else f"debug-{level}"

@@ -8,11 +8,12 @@ import sys
 
 from ..core.arch import FAMILIES
 from ..core.errors import SettingsError, Where
+from .debug import LEVELS, folder_of
 
 BUILD_FOLDERS = ("kernels", "check", "wheels", *FAMILIES)
 """Folders beside the packages in the build folder."""
 
-LABEL = r"cu[0-9]+|debug-[a-z]+(-cu[0-9]+)?"
+LABEL = rf"cu[0-9]+|({'|'.join(map(folder_of, LEVELS[1:]))})(-cu[0-9]+)?"
 """How those folders are called that are for one of several CUDA toolkits, or for debuggers."""
 
 _OF_OTHERS = """

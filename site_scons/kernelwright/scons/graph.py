@@ -214,7 +214,7 @@ class PackageGraph:
         tables = [name for names in package.tables.values() for name in names]
         sources = [*package.files, *tables]
         outside = sorted(package.outside)
-        stage = wheel.make(package.context, sources, manifest, outside, name, first=not package.label_of_toolkit)
+        stage = wheel.make(package.context, sources, manifest, outside, name, first=package.is_of_first_toolkit)
         self.run.take_wheel_name(stage.request, package.settings.package)
         package.add_stage(stage)
 
@@ -288,7 +288,7 @@ def add_targets(package: Package, definitions: Definitions, settling: Settling, 
         _add_compile_commands(package, definitions)
     if asked.ir:
         _add_ir(package, definitions)
-    if TUNE in requested and not package.label_of_toolkit:
+    if TUNE in requested and package.is_of_first_toolkit:
         _add_tune(package)
     if asked.check:
         _tell_of_checks(package, definitions)

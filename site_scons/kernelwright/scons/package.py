@@ -23,7 +23,7 @@ from ..core.files import canonical_json
 from ..core.pipeline import LISTINGS
 from ..core.request import differences, first_of
 from ..core.version import VERSION
-from ..define.debug import FOLDER
+from ..define.debug import folder_of
 from ..define.settings import Settings, affecting
 from ..define.tables import tables_in
 from ..stages import commands
@@ -259,9 +259,9 @@ class Package:
         return path[len(self.top) + 1 :] if path.startswith(self.top + os.sep) else path
 
     @property
-    def label_of_toolkit(self) -> str:
-        """What tells it from the package of the first CUDA toolkit, if it is of another one."""
-        return self.place.removeprefix(f"{FOLDER}{self.settings.debug}").removeprefix("-")
+    def is_of_first_toolkit(self) -> bool:
+        """Whether it is the package of the first CUDA toolkit, or of the only one."""
+        return self.place == folder_of(self.settings.debug)
 
     @property
     def label(self) -> str:

@@ -15,7 +15,7 @@ import SCons.Variables
 
 from .. import backends
 from ..core.errors import KernelwrightError, SettingsError, Where, refused, shown
-from ..define.debug import FOLDER, NO
+from ..define.debug import folder_of
 from ..define.settings import (
     COMMAND_LINE,
     SETTINGS,
@@ -111,7 +111,7 @@ def _editions(run: BuildRun, settings: Settings) -> list[tuple[Settings, str]]:
         known = editions(settings, run.toolchain)
         run.known_archs.update(arch for _, archs in known for arch in archs)
         found = tuple(one for one, _ in known)
-    debug = "" if settings.debug == NO else f"{FOLDER}{settings.debug}"
+    debug = folder_of(settings.debug)
     return [(one, "-".join(filter(None, (debug, one.label if number else "")))) for number, one in enumerate(found)]
 
 

@@ -148,7 +148,7 @@ class Compiler:
         from triton.backends.compiler import GPUTarget
 
         target = GPUTarget("cuda", arch_order(arch)[0], 32)
-        with ptxas_printing(self._unit.debug) as printed, _sources_named():
+        with ptxas_printing(self._unit.debug) as printed:
             compiled = triton.compile(self._source(), target=target, options=dict(self._options))
         return compiled, printed.getvalue()
 
@@ -172,7 +172,7 @@ def ptxas_printing(debug: str) -> Iterator[io.StringIO]:
 
     with contextlib.ExitStack() as stack:
         if debug != NO:
-            stack.enter_context(_sources_undated())
+            stack.enter_context(_portable_lines())
         for group in (knobs.cache, knobs.compilation, knobs.nvidia):
             stack.enter_context(group.scope())
         # Its cache is in the home folder, and no part of our build.
@@ -183,41 +183,29 @@ def ptxas_printing(debug: str) -> Iterator[io.StringIO]:
 
 
 @contextlib.contextmanager
-def _sources_named() -> Iterator[None]:
-    """Have Triton name sources in lines as every machine does: as seen from the project's folder, or from Python's."""
+def _portable_lines() -> Iterator[None]:
+    """Have lines name sources as every machine does: as seen from the project's folder, or from Python's; and without
+    times and sizes of files, which ptxas would write."""
+    from triton.backends.nvidia.compiler import CUDABackend
     from triton.compiler.code_generator import CodeGenerator
 
-    plain = CodeGenerator.__init__
+    begin, assemble = CodeGenerator.__init__, CUDABackend.make_cubin
 
     def named(self: Any, *arguments: Any, file_name: str, **others: Any) -> None:
         installed = re.search(r"/(?:site|dist)-packages/(.*)", file_name)
         name = installed[1] if installed else os.path.relpath(file_name)  # a worker is in the project's folder
-        plain(self, *arguments, file_name=name, **others)
-
-    CodeGenerator.__init__ = named
-    try:
-        yield
-    finally:
-        CodeGenerator.__init__ = plain
-
-
-@contextlib.contextmanager
-def _sources_undated() -> Iterator[None]:
-    """Have ptxas write no times and sizes of sources into lines: they are other ones on another machine."""
-    from triton.backends.nvidia.compiler import CUDABackend
-
-    plain = CUDABackend.make_cubin
+        begin(self, *arguments, file_name=name, **others)
 
     def undated(self: Any, src: str, *arguments: Any) -> bytes:
         # With a time of 0 ptxas looks for the file, and takes its time.
-        cubin: bytes = plain(self, re.sub(r'^(\s*\.file\s+\d+ ".*")$', r"\1, 1, 0", src, flags=re.M), *arguments)
+        cubin: bytes = assemble(self, re.sub(r'^(\s*\.file\s+\d+ ".*")$', r"\1, 1, 0", src, flags=re.M), *arguments)
         return cubin
 
-    CUDABackend.make_cubin = undated
+    CodeGenerator.__init__, CUDABackend.make_cubin = named, undated
     try:
         yield
     finally:
-        CUDABackend.make_cubin = plain
+        CodeGenerator.__init__, CUDABackend.make_cubin = begin, assemble
 
 
 def source_text(head: str, results: Iterable[Compiled]) -> str:
