@@ -400,6 +400,19 @@ def test_a_number_is_asked_for_once_and_may_be_an_array_of_rank_0(process):
     assert (numbers, flag) == ("0x10000 0x10000 1.5 0x4100 5 3", "0x10000 1 1")
 
 
+def test_a_limit_of_shared_memory_is_looked_at_and_raised_with_one_lock(process: Process) -> None:
+    """Otherwise a thread that needs less would lower the limit of one that needs more."""
+    code = """
+        from cuda.bindings import driver
+        special, set_limit, held = made.kernel("special"), driver.cuKernelSetAttribute, []
+        lock = special._shared.cuda.lock
+        driver.cuKernelSetAttribute = lambda *what: held.append(lock._is_owned()) or set_limit(*what)
+        special(on_cuda((4,)))
+        assert held == [True]
+        """
+    process.run(code, capability=90)
+
+
 def test_only_so_many_kinds_of_calls_are_remembered(process: Process) -> None:
     process.run("""
         fill, x = made.kernel("fill"), on_cuda((4,))

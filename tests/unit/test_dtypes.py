@@ -7,13 +7,14 @@ import sys
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import pytest
 from kernelwright import backends
 from kernelwright.backends import signature_tables as library
 from kernelwright.core.dtype import CODES, Dtype, alignment_of, bytes_of, numpy_dtype
 from kernelwright.core.errors import KernelwrightError, Where
 from kernelwright.runtime import dlpack
-from kernelwright.runtime.dtype import dtype_name, name_of_torch, torch_dtype
+from kernelwright.runtime.dtype import NARROW, dtype_name, name_of_torch, rounded, torch_dtype
 from support.launcher_build import signature, tensor
 from support.launchers import plan_of
 
@@ -85,6 +86,20 @@ def test_the_name_of_a_dtype_says_what_it_is_and_one_that_numpy_lacks_needs_ml_d
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     with pytest.raises(TypeError, match="NumPy has no float7, and ml_dtypes, which has it, is not installed"):
         numpy_dtype("float7")
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_numbers_are_rounded_as_ml_dtypes_rounds_them_those_too_that_are_hardly_more_than_zero(name: str) -> None:
+    of = np.random.default_rng(1)
+    values = of.uniform(1, 2, 600) * 2.0 ** of.integers(-160, 120, 600) * of.choice([1, -1], 600)
+    known = np.frombuffer(bytes(range(256)), numpy_dtype(name)).astype("float64") if name != "bfloat16" else values
+    finite = np.sort(known[np.isfinite(known)])
+    for value in map(float, [*values, *finite, *(finite[1:] / 2 + finite[:-1] / 2)]):
+        if name == "float8_e8m0fnu" and 2.0**-149 < value < 2.0**-126:
+            continue  # ml_dtypes rounds up whatever lies between the two least numbers
+        with np.errstate(all="ignore"):
+            expected = float(np.float64(value).astype(numpy_dtype(name)))
+        assert str(rounded(value, name)) == str(expected), value
 
 
 @pytest.mark.filterwarnings("ignore")  # PyTorch has made some dtypes obsolete

@@ -203,6 +203,15 @@ def test_a_file_of_another_form_is_empty_and_is_replaced(tmp_path: Path, content
     assert Measurements(path).find("nvcc", "b") == Measurement(2, 1.0, 1.0)
 
 
+def test_the_largest_peak_is_that_of_all_runs_that_are_known_whatever_their_order(tmp_path: Path) -> None:
+    path = tmp_path / "measurements.json"
+    known = Measurements(path)
+    for subject, peak in (("a", 2), ("b", 3), ("c", 1)):
+        known.learn("nvcc", subject, Measurement(peak, 1.0, 1.0))
+    known.save()
+    assert known.largest_peak_kib("nvcc") == Measurements(path).largest_peak_kib("nvcc") == 3
+
+
 def test_measurements_not_seen_for_longest_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "MOST_ENTRIES", 3)
     path = tmp_path / "measurements.json"

@@ -493,6 +493,7 @@ def test_what_is_wrong_in_a_file_is_an_error_at_the_users_line_that_shows_no_oth
 
 
 def test_a_file_outside_of_the_project_or_missing_is_an_error(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "k.py").write_text("")
     for file, what in ((str(tmp_path / "k.py"), "outside"), ("kernels/none.py", "does not exist")):
         with pytest.raises(DefinitionError, match=what):
             project.discover(file)

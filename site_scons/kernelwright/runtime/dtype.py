@@ -73,7 +73,8 @@ def passed_as(dtype: str) -> str:
 def rounded(value: float, dtype: str) -> float:
     """A number rounded to a dtype of NARROW: to the nearest value, and to the even one of two equally near ones."""
     mantissa, least, most, beyond = NARROW[dtype]
-    if math.isnan(value) or (dtype == "float8_e8m0fnu" and value <= 0):
+    # A number goes through float32, in which 2**-150 and what is less is 0, and e8m0 has no 0.
+    if math.isnan(value) or (dtype == "float8_e8m0fnu" and value <= 2.0**-150):
         return math.nan
     if math.isinf(value):
         return math.copysign(beyond, value)
