@@ -428,8 +428,8 @@ def test_memory_that_ran_out_is_taken_back_from_outputs_that_have_ended(process:
 
 
 def test_temporary_memory_is_taken_back_from_outputs_and_plain_memory_needs_no_pools(process: Process) -> None:
-    process.run(MEMORY + "x = on_cuda((100,))\non(7)\nmade.kernel('two_steps')(x, x)", memory=2100)
-    assert process.calls("free") == ["in stream 0", "in stream 0"] and process.calls("wait") == ["for cuda:0"]
+    process.run(MEMORY + "x = on_cuda((100,))\non(7)\ncall(made.kernel('two_steps'), x, x, stream=8)", memory=2100)
+    assert process.calls("free") == ["in stream 0x8", "in stream 0x8"] and process.calls("wait") == ["for cuda:0"]
     code = "on(7, MANY + 1); kept = on(7); x = on_cuda((100,)); made.kernel('two_steps')(x, x)"
     process.run(MEMORY + code, pools=0)
     outputs = [f"allocate {2 << 27 | 2}", "launch", "wait for cuda:0", "free", "allocate 2000", "launch"]

@@ -36,7 +36,7 @@ except kw.KernelwrightError as error:
     print(error.message)
 print(len(events), {kind: count for kind, (count, seconds) in kw.counters().items()})
 if not os.fork():
-    os._exit(sum(count for count, seconds in kw.counters().values()))
+    os._exit(sum(count + (seconds > 0) for count, seconds in kw.counters().values()))
 print("child", os.wait()[1])
 """
 

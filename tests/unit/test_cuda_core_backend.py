@@ -196,6 +196,13 @@ def test_numbers_that_do_not_fit_are_refused_and_compact_arrays_are_told() -> No
             assert Array(0x10000, "float32", shape, strides, (2, 0)).is_compact is compact, (shape, strides)
 
 
+def test_arrays_without_elements_share_memory_with_none() -> None:
+    first, inside = (Array(0x10000 + step, "float32", (4,), None, (2, 0)) for step in (0, 4))
+    empty = inside._replace(shape=(0,))
+    assert first.shares_memory(inside, False) and not first.shares_memory(inside, True)
+    assert not any(one.shares_memory(other, False) for one, other in ((first, empty), (empty, first)))
+
+
 COMPACT = (
     *(((3, 4), None), ((3, 4), (4, 1)), ((2, 3, 4), (12, 4, 1)), ((3, 1), (1, 7)), ((1, 4), (99, 1))),
     *(((3, 0), (5, 2)), ((), ())),

@@ -455,7 +455,7 @@ UNPRINTABLE = "class Unprintable(Exception):\n    def __str__(self):\n        ra
 @pytest.mark.parametrize(
     ("text", "line", "message", "more"),
     [
-        ("x = 1\ndef f(:\n    pass\n", "bad.py:2", "SyntaxError", "def f(:"),
+        ("x = 1\ndef f(:\n    pass\n", "bad.py:2", "SyntaxError", "def f(:\n      ^"),
         ("import _broken\n", "_broken.py:3", "SyntaxError", "1 +"),
         ("import _new\n", "bad.py:1", "No module named '_new'", "import _new"),
         ("from _raises import f\nf()\n", "_raises.py:2", "KeyError", "return {}['missing']"),

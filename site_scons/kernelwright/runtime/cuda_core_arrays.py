@@ -84,8 +84,10 @@ class Array(NamedTuple):
         Arguments:
             strided: one of them may have gaps, between which elements of the other may lie.
         """
-        if self.is_empty or other.is_empty or self.data == other.data or strided:
-            return not (self.is_empty or other.is_empty) and self.data == other.data
+        if self.is_empty or other.is_empty:
+            return False
+        if self.data == other.data or strided:
+            return self.data == other.data
         lower, upper = sorted((self, other), key=lambda array: array.data)
         bits = re.search(r"\d+", lower.dtype)
         return upper.data - lower.data < -(-lower.span * int(bits[0] if bits else 8) // 8)
