@@ -322,7 +322,7 @@ BROKEN = {
 ERRORS = [
     r"misspelt.*\[link\]: its sources do not export 'halve'; they export halved\n",
     r"broken \[nvcc\]: nvcc ended(?s:.*?)kernels/csrc/broken.cc:9:\d+: error: .*half_off",
-    r"lacking \[link\]: (?s:.*?)undefined reference to `half_of\(int\)'",
+    r"lacking \[link\]: nothing has half_of\(int\)\n(?s:.*?)undefined reference to `half_of\(int\)'",
     r"elsewhere.*: its sources have host code of their own, which the backend cuda_core cannot do",
     r"unknown \[wrap\]: its arguments are not declared, and the backend cython has to know them",
     r"outside/default \[lower\]: argument 'n' is 3, and an exported function takes tensors and numbers",

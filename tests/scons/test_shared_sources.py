@@ -155,7 +155,7 @@ def test_what_only_some_functions_lack_is_an_error_of_their_kernels(project):
     project.write("kernels/numbers.cc", LACKING)
     project.write("kernels/c.py", DEFINITIONS + kernel("third", "astray") + kernel("fourth", "nothing"))
     run = project.scons("--cache-disable", "-k", ok=False)
-    assert "c.py:5 third/default [link]: nothing has _Z7nowherei, which 'astray' calls\n" in run.output
+    assert "c.py:5 third/default [link]: nothing has nowhere(int), which 'astray' calls\n" in run.output
     assert "[link]: its sources do not export 'nothing'; they export astray, count, one, two\n" in run.output
     project.scons("--cache-disable", "--partial", ok=False)
     assert value_of(project, "one", "second") == [1, 1]

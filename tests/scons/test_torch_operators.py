@@ -378,7 +378,10 @@ WRONG += WRONG[WRONG.rindex("\n\n@kernel") :].replace("def shared", "def again")
 SAID = {
     "twice": r"two sources register the operator silu: one.cpp and two.cpp",
     "fragments": r"two sources register the operator acme::scaled: kernels/first.cpp:\d+ and kernels/bound.cpp:12",
-    "lacking": r"undefined reference to `lacking\(int\)'(.|\n)*remedy: list the source that has it in sources",
+    "lacking": (
+        r"lacking \[link\]: nothing has lacking\(int\)\n(.|\n)*undefined reference to `lacking\(int\)'(.|\n)*"
+        "remedy: list the source that has it in sources"
+    ),
     "python": r"its sources are a module of Python(.|\n)*remedy: register functions with TORCH_LIBRARY",
     "driver": r"undefined reference to `cuInit'(.|\n)*remedy: get the function with cudaGetDriverEntryPoint",
     "ending": r"its sources end the process that loads them, with exit status 0(.|\n)*remedy: see what runs when",

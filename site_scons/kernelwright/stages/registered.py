@@ -22,6 +22,7 @@ from ..core.request import digest
 from ..core.sealed import read_sealed, write_sealed
 from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.tvm import tvm_ffi_includes
+from ..toolchain.undefined import nothing_has, who_has
 from .stage_run import StageRun
 
 UNDEFINED = (
@@ -90,7 +91,8 @@ def require_called(
                 replace(where, variant=variant.slug),
             )
             if absent := lacking[unit.own_library].get(name):
-                raise LoweringError(f"nothing has {', '.join(absent)}, which {name!r} calls", place, UNDEFINED)
+                message = f"{nothing_has(absent)}, which {name!r} calls"
+                raise LoweringError(message, place, who_has(absent, UNDEFINED))
             if name in exported:
                 continue
             schemas = registered_operators(objects) if registers_operators(objects) else {}

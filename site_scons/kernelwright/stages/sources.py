@@ -23,7 +23,6 @@ from ..backends.own_code import (
     undefined_functions,
 )
 from ..core.dependencies import IN_PACKAGE, installed_name
-from ..core.errors import LoweringError
 from ..core.files import digest_of, pretty_json, sha256_of
 from ..core.request import ASIDE
 from ..core.surroundings import INSTALLED
@@ -31,12 +30,14 @@ from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.libraries import Library
 from ..toolchain.nvcc_run import shell_script, stand_in
 from ..toolchain.tvm import tvm_ffi_library
+from ..toolchain.undefined import who_has
 from .context import KernelContext
 from .object import FOLDER, name_of
 from .places import real_places, symbolic_places
 from .registered import UNDEFINED, operators_text
 from .stage import Stage
 from .stage_run import StageRun
+from .undefined import refuse
 
 
 @dataclass(frozen=True)
@@ -125,23 +126,23 @@ class _Linker:
         text += callers_text(operators, family)
         text += functions_text([one for one in functions if one in self.exported], name, family)
         (self.scratch / f"{name}.s").write_text(text, encoding="utf-8")
-        self._run()
+        self.stage.tool(self._command, self.request.top, self.scratch, UNDEFINED, kind="link")
         return undefined_functions(self.scratch / f"{name}.so", self._known)
 
     def refuse(self, functions: Sequence[str]) -> None:
         """Have the linker say where what nothing has is called: raises a KernelwrightError."""
         lacking = self(*functions)
-        self._run("-Wl,-z,defs", *map(str, self._known))
-        raise LoweringError(f"nothing has {', '.join(lacking)}", self.stage.where, UNDEFINED)
+        remedy = who_has(lacking, UNDEFINED)
+        refuse(lacking, [*self._command, *map(str, self._known)], self.request.top, self.scratch, self.stage, remedy)
 
     @property
     def _known(self) -> list[Path]:
         return [tvm_ffi_library(), *(library.path for library in self.request.libraries)]
 
-    def _run(self, *more: str) -> None:
+    @property
+    def _command(self) -> list[str]:
         request, scratch = self.request, str(self.scratch)
-        command = request.command(request.places, scratch, f"{scratch}/{request.name}.so")
-        self.stage.tool([*command, *more], request.top, self.scratch, UNDEFINED, kind="link")
+        return request.command(request.places, scratch, f"{scratch}/{request.name}.so")
 
 
 def make(kernel: KernelContext, objects: Sequence[Stage], glibc: Stage | None, launcher: Stage) -> Stage:

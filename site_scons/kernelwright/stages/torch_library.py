@@ -17,7 +17,7 @@ from ..backends.launcher import OLDER
 from ..backends.operators import registered_operators, source_of
 from ..backends.own_code import OF_DRIVER, cuda_runtime, undefined_functions
 from ..core.dependencies import IN_PACKAGE, installed_name
-from ..core.errors import DefinitionError, LoweringError, ToolError, Where
+from ..core.errors import DefinitionError, ToolError, Where
 from ..core.files import digest_of, sha256_of
 from ..core.request import ASIDE
 from ..core.surroundings import INSTALLED
@@ -26,6 +26,7 @@ from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.libraries import Library
 from ..toolchain.nvcc_run import shell_script, stand_in
 from ..toolchain.pytorch import FOLDER, Torch, Undefined, find_torch, sorted_out, stand_in_text
+from ..toolchain.undefined import who_has
 from . import entry
 from .commands import command_of
 from .context import KernelContext
@@ -33,6 +34,7 @@ from .entry import Entry
 from .places import real_places, symbolic_places
 from .stage import Stage, files_in
 from .stage_run import StageRun
+from .undefined import refuse
 
 OF_MODULE = re.compile(r"PyModule_Create2|PyModuleDef_Init")
 """What an empty module of Python calls, whose only purpose is to be imported. Any Python has these functions."""
@@ -166,10 +168,9 @@ class Registering:
             message = "its sources are a module of Python, as PYBIND11_MODULE makes it, and call Python"
             raise DefinitionError(message, stage.where, WITH_LIBRARY)
         driver = all(map(OF_DRIVER.fullmatch, rest))
-        remedy = WITH_CUDA_RUNTIME if driver else IN_SOURCES
-        command = [*self.command(objects, self.installed, self.places, str(scratch / "undefined.so")), "-Wl,-z,defs"]
-        stage.tool(command, self.top, scratch, remedy, kind="link")
-        raise LoweringError(f"nothing has {', '.join(rest)}", stage.where, remedy)
+        remedy = WITH_CUDA_RUNTIME if driver else who_has(rest, IN_SOURCES)
+        command = self.command(objects, self.installed, self.places, str(scratch / "undefined.so"))
+        refuse(rest, command, self.top, scratch, stage, remedy)
 
     def _absent(self, undefined: Undefined, scratch: Path, stage: StageRun) -> Iterator[str]:
         """Paths of libraries that stand in for those of PyTorch for CUDA, where that is not installed."""

@@ -1,0 +1,60 @@
+"""Symbols that nothing defines where a library is linked: what C++ calls them, and who has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+LIBRARIES = (
+    *("cublasLt", "cublas", "cudnn", "cufft", "curand", "cusolver", "cusparseLt", "cusparse", "nccl", "nvJitLink"),
+    *("nvjpeg", "nvrtc"),
+)
+"""Libraries of CUDA whose functions begin with the library's name. A name comes before what it begins with."""
+
+OF_TORCH = re.compile(r"_Z(T\w)?NK?(2at|3c10|5torch)\w*|(aoti_torch|torch)_\w+")
+"""Names of what PyTorch has: in C++, and the C functions of its stable ABI."""
+
+MOST = 4
+"""A message has no more names than this."""
+
+
+def demangled(symbol: str) -> str:
+    """The name as it is written in C++; the symbol itself, if it is none of C++."""
+    import ctypes
+
+    if not symbol.startswith("_Z"):  # such as f, which would be float
+        return symbol
+    try:
+        demangle = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
+    except (OSError, AttributeError):  # another C++ library
+        return symbol
+    demangle.restype, free = ctypes.c_void_p, ctypes.CDLL(None).free
+    free.argtypes = [ctypes.c_void_p]
+    found = demangle(symbol.encode(), None, None, None)
+    text = ctypes.string_at(found).decode(errors="replace") if found else symbol
+    free(found)
+    return text
+
+
+def nothing_has(symbols: Sequence[str]) -> str:
+    """What a message says of symbols."""
+    more = len(symbols) - MOST
+    names = [*map(demangled, symbols[:MOST]), *([f"{more} more"] if more > 0 else [])]
+    return f"nothing has {', '.join(names)}"
+
+
+def who_has(symbols: Sequence[str], otherwise: str) -> str:
+    """What to do about symbols.
+
+    Arguments:
+        otherwise: what to do about those that nobody is known to have.
+    """
+    owners = {symbol: next(filter(symbol.startswith, LIBRARIES), "") for symbol in symbols}
+    libraries = ", ".join(f'"{name}"' for name in dict.fromkeys(owners.values()) if name)
+    of_torch = [demangled(symbol) for symbol in symbols if OF_TORCH.fullmatch(symbol)]
+    said = [f"write libraries=[{libraries}]"] if libraries else []
+    if of_torch:
+        said.append(f'PyTorch has {of_torch[0]}: write frontend="torch", and Operators in place of Exported')
+    if not all(owners[symbol] or OF_TORCH.fullmatch(symbol) for symbol in symbols):
+        said.append(otherwise)
+    return "; ".join(said)
