@@ -57,6 +57,15 @@ def test_values_become_what_they_mean_and_later_layers_win(layers, name, value):
     assert getattr(settings(*layers), name) == value
 
 
+def test_a_message_about_settings_names_where_they_were_given() -> None:
+    given = settings({"cuda": ["13.0"], "archs": ["sm_80"]}, {"archs": "sm_90"})
+    assert str(given.where("archs")) == "layer 1 [settings]"
+    assert str(given.where("cuda", "archs")) == "layer 0, layer 1 [settings]"
+    assert str(given.where("nvcc")) == "[settings]"
+    with pytest.raises(SettingsError, match=r"layer 1, layer 0 \[settings\]: split = 'arch' without the target cuda"):
+        settings({"targets": ["llvm"]}, {"split": "arch"})
+
+
 @pytest.mark.parametrize(
     ("layer", "message", "remedy"),
     [
@@ -137,13 +146,14 @@ def test_settings_that_nobody_gave_are_the_defaults():
 
 
 def test_every_setting_is_declared_once_with_its_type_and_what_is_built_depends_on_all_but_these() -> None:
-    names = [field.name for field in fields(Settings)]
+    declared_here = [field for field in fields(Settings) if field.name != "places"]
+    names = [field.name for field in declared_here]
     assert list(SETTINGS) == names and all(declared.help for declared in SETTINGS.values())
     assert {name.upper(): name for name in names if name != "package"} == COMMAND_LINE
     types = {TEXT: "str", SIZE: "str", WORDS: "tuple[str, ...]", FLAGS: "tuple[str, ...]"}
     types |= {SECONDS: "float", LIMIT: "int | None"}
     kinds = {"str": str, "float": float, "tuple[str, ...]": tuple, "int | None": (int, type(None))}
-    for field in fields(Settings):
+    for field in declared_here:
         assert field.type == types.get(SETTINGS[field.name].kind, "str"), field.name
         assert isinstance(getattr(Settings(), field.name), kinds[field.type]), field.name
     declared = SETTINGS["compress"]
@@ -153,7 +163,7 @@ def test_every_setting_is_declared_once_with_its_type_and_what_is_built_depends_
     without |= {"pch_size", "cache_dir", "cache_size", "max_wheel_size", "dump_ir", "tilelang_python", "triton_python"}
     without |= {"plugin_pythons", "cross_pythons"}
     without |= {"remote_cache", "remote_mode", "remote_layout", "remote_key", "remote_ca"}
-    without |= {"cluster", "cluster_certificates"}
+    without |= {"cluster", "cluster_certificates", "places"}
     chosen = settings({"package": "demo", "glibc": "2.31"})
     assert affecting(chosen) == {name: value for name, value in asdict(chosen).items() if name not in without}
 

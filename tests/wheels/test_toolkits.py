@@ -116,17 +116,39 @@ def test_with_an_older_driver_the_wheel_for_it_runs_and_the_other_one_names_both
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("nvrtc-12.8", "nvcc-12.4", ["no nvcc of CUDA 12.4 (there is that of 13.0)", 'cuda = ["nvrtc-12.4", ...]']),
-        ("nvrtc-12.8", "nvrtc-12.9", ["no NVRTC of CUDA 12.9", "'nvidia-cuda-nvrtc-cu12==12.9.*'"]),
+        (
+            "nvrtc-12.8",
+            "nvcc-12.4",
+            ["pyproject.toml [settings]: no nvcc of CUDA 12.4 (there is that of 13.0)", 'cuda = ["nvrtc-12.4", ...]'],
+        ),
+        (
+            "nvrtc-12.8",
+            "nvrtc-12.9",
+            ["pyproject.toml [settings]: no NVRTC of CUDA 12.9", "'nvidia-cuda-nvrtc-cu12==12.9.*'"],
+        ),
         ("nvrtc-12.8", "nvrtc-13.0", ["cuda has two toolkits of CUDA 13.0: 13.0 and nvrtc-13.0"]),
-        (TWO, f'{TWO}cuda_label = "no"\n', ["would give the wheels of 13.0 and nvrtc-12.8 one name"]),
+        (
+            TWO,
+            f'{TWO}cuda_label = "no"\n',
+            ["pyproject.toml [settings]: cuda_label = 'no' would give the wheels of 13.0 and nvrtc-12.8 one name"],
+        ),
         ("nvrtc-12.8", "12", ["cuda has '12'", "write releases such as 13.0, or nvrtc-12.8"]),
         (
             '"sm_70", ',
             '"sm_61f", ',
-            ["no toolkit of cuda = 13.0, nvrtc-12.8 knows the arch 'sm_61f'", "CUDA 12.8 knows"],
+            [
+                "pyproject.toml [settings]: no toolkit of cuda = 13.0, nvrtc-12.8 knows the arch 'sm_61f'",
+                "CUDA 12.8 knows",
+            ],
         ),
-        (ARCHS, '"sm_110"]', ["CUDA 12.8 knows none of the archs sm_110", "remove it from cuda, or add an arch"]),
+        (
+            ARCHS,
+            '"sm_110"]',
+            [
+                "pyproject.toml [settings]: CUDA 12.8 knows none of the archs sm_110",
+                "remove it from cuda, or add an arch",
+            ],
+        ),
     ],
 )
 def test_a_mistake_is_an_error_that_says_what_to_do(

@@ -290,6 +290,13 @@ class Settings:
         LIMIT, None, "registers per thread that a device function may use; empty: no limit"
     )
     max_spills: int | None = _setting(LIMIT, None, "bytes that a device function may spill; empty: no limit")
+    places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False, metadata=ASIDE)
+    """No setting: where each that was given comes from, for messages."""
+
+    def where(self, *names: str) -> Where:
+        """The place for messages about some settings."""
+        given = dict.fromkeys(self.places[name] for name in names if name in self.places)
+        return Where(stage="settings", location=", ".join(given) or None)
 
     def python_of(self, plugin: str) -> str:
         """The interpreter of the environment that a plug-in has for its compiler; empty: the compiler is beside TVM."""
@@ -360,7 +367,9 @@ class Settings:
         return self.archs_of("cuda") if self.split == "arch" else ()
 
 
-SETTINGS: Mapping[str, Setting] = {declared.name: declared.metadata["setting"] for declared in fields(Settings)}
+SETTINGS: Mapping[str, Setting] = {
+    declared.name: declared.metadata["setting"] for declared in fields(Settings) if "setting" in declared.metadata
+}
 """Name of a setting -> what is declared about it."""
 
 ENVIRONMENT = {f"KERNELWRIGHT_{name.upper()}": name for name in SETTINGS if name.startswith("remote_")}
@@ -450,6 +459,7 @@ def merge(layers: Iterable[tuple[str, Mapping[str, Any]]], known_backends: tuple
         SettingsError: a value is of the wrong kind or unknown.
     """
     values: dict[str, Any] = {"archs": Settings().archs}
+    places: dict[str, str] = {}
     for place, layer in layers:
         where = Where(stage="settings", location=place)
         reject_unknown(layer, where, place)
@@ -461,13 +471,14 @@ def merge(layers: Iterable[tuple[str, Mapping[str, Any]]], known_backends: tuple
             if name == "backends":
                 value = backend_names(value)
                 require_known("backend", value, known_backends, where)
-            values[name] = value
-    settings = Settings(**values)
+            values[name], places[name] = value, place
+    settings = Settings(**values, places=places)
     if settings.cuda_label == "no" and len(settings.toolkits) > 1:
         message = f"cuda_label = 'no' would give the wheels of {' and '.join(settings.cuda)} one name"
         remedy = 'write cuda_label = "yes", or cuda_wheels = "one", or name one toolkit'
-        raise SettingsError(message, Where(stage="settings"), remedy)
+        raise SettingsError(message, settings.where("cuda", "cuda_label"), remedy)
     if settings.split != "none" and "cuda" not in settings.targets:
         remedy = "add the target cuda, or write split = none; on the command line: SPLIT=none"
-        raise SettingsError(f"split = {settings.split!r} without the target cuda", Where(stage="settings"), remedy)
+        where = settings.where("split", "targets")
+        raise SettingsError(f"split = {settings.split!r} without the target cuda", where, remedy)
     return settings

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -183,7 +184,7 @@ def find_tools(settings: Settings, chain: Toolchain) -> Tools:
         require_any(settings, [(s.toolkit, t.cuda.archs) for s, t in zip(each, tools, strict=True) if t.cuda])
         return replace(first, others=tuple(others))
     if first.cuda is not None:
-        require_archs(first.cuda, settings.archs_of("cuda"))
+        require_archs(first.cuda, settings.archs_of("cuda"), settings.where("archs"))
     return first
 
 
@@ -192,11 +193,21 @@ def _tools_of(settings: Settings, chain: Toolchain) -> Tools:
     compiler = native = chain.host_compiler(settings.host_compiler)
     if settings.family != native_family():
         named = dict(item.split("=", 1) for item in settings.cross_compilers)
-        compiler = chain.cross_compiler(settings.family, named.get(settings.family, ""), settings.glibc)
+        with _told_by(settings, "cross_compilers", "archs"):
+            compiler = chain.cross_compiler(settings.family, named.get(settings.family, ""), settings.glibc)
     nvcc, nvrtc = _cuda_compiler(settings, chain, native)
     if nvrtc is not None and settings.compress != "none":
         nvcc = _nvcc_to_compress(settings, chain, native)
     return Tools(chain.lowerer(), compiler, nvcc, nvrtc, chain=chain, settings=settings, native=native)
+
+
+@contextmanager
+def _told_by(settings: Settings, *names: str) -> Iterator[None]:
+    """Have the error for a tool that is missing name the place of the settings that chose it."""
+    try:
+        yield
+    except ToolchainError as error:
+        raise ToolchainError(error.message, settings.where(*names), error.remedy, error.detail) from error
 
 
 def _cuda_compiler(settings: Settings, chain: Toolchain, compiler: HostCompiler) -> tuple[Nvcc | None, Nvrtc | None]:
@@ -208,12 +219,13 @@ def _cuda_compiler(settings: Settings, chain: Toolchain, compiler: HostCompiler)
     """
     if "cuda" not in settings.targets:
         return None, None
-    if settings.cuda_compiler == "nvrtc":
-        return None, chain.nvrtc(settings.toolkit)
-    nvcc = chain.nvcc(settings.nvcc, compiler, settings.toolkit)
+    with _told_by(settings, "nvcc", "cuda"):
+        if settings.cuda_compiler == "nvrtc":
+            return None, chain.nvrtc(settings.toolkit)
+        nvcc = chain.nvcc(settings.nvcc, compiler, settings.toolkit)
     if settings.toolkit and not nvcc.version.startswith(f"{settings.toolkit}."):
         message = f"nvcc = {settings.nvcc!r} is of CUDA {nvcc.version}, and cuda names {settings.toolkit}"
-        raise SettingsError(message, Where(stage="settings"), "leave nvcc out, or name its release in cuda")
+        raise SettingsError(message, settings.where("nvcc", "cuda"), "leave nvcc out, or name its release in cuda")
     return nvcc, None
 
 
@@ -236,7 +248,7 @@ def editions(settings: Settings, chain: Toolchain) -> list[tuple[Settings, tuple
         if not {*known} & {*wanted}:
             message = f"CUDA {one.toolkit} knows none of the archs {', '.join(wanted)}"
             remedy = f"remove it from cuda, or add an arch to archs; {knows}"
-            raise SettingsError(message, Where(stage="settings"), remedy)
+            raise SettingsError(message, settings.where("cuda", "archs"), remedy)
     others = settings.archs_of("llvm")
     return [(replace(one, archs=(*others, *(a for a in wanted if a in known))), known) for one, known in found]
 
@@ -251,7 +263,7 @@ def require_any(settings: Settings, found: Sequence[tuple[str, Sequence[str]]]) 
     for arch in settings.archs_of("cuda"):
         if not any(arch in known for _, known in found):
             message = f"no toolkit of cuda = {', '.join(settings.cuda)} knows the arch {arch!r}"
-            raise SettingsError(message, Where(stage="settings"), knows)
+            raise SettingsError(message, settings.where("cuda", "archs"), knows)
     return knows
 
 
@@ -266,12 +278,12 @@ def _nvcc_to_compress(settings: Settings, chain: Toolchain, compiler: HostCompil
     return nvcc
 
 
-def require_archs(compiler: Nvcc | Nvrtc, archs: tuple[str, ...]) -> None:
+def require_archs(compiler: Nvcc | Nvrtc, archs: tuple[str, ...], where: Where) -> None:
     """Raise a SettingsError for an arch that the CUDA compiler does not know."""
     for arch in archs:
         if arch not in compiler.archs:
             raise SettingsError(
                 f"{compiler.name} {compiler.version} does not know the arch {arch!r}",
-                Where(stage="settings"),
+                where,
                 f"use some of {', '.join(compiler.archs)}",
             )
