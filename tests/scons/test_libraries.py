@@ -50,7 +50,7 @@ MISTAKES = (
     ('"nvrtc"', '"package:nvidia/cu13/lib/libno.so"', "libraries names 'nvidia/cu13/lib/libno.so', and no installed"),
     ('"nvrtc"', '"lib/nvrtc"', "libraries contains 'lib/nvrtc', which is no name of a library"),
     ('sources=["version.cc"], ', "", "libraries are called by sources with host code of their own, and there are none"),
-    ('libraries=["nvrtc"]', "libraries=[]", "or the library in libraries"),
+    ('libraries=["nvrtc"]', "libraries=[]", 'remedy: write libraries=["nvrtc"]'),
 )
 
 

@@ -66,6 +66,13 @@ Tensor twice(const Tensor& x) {
   return y;
 }
 
+extern "C" int aoti_torch_get_current_cuda_stream(int32_t, void**);  // what PyTorch for CPUs does not have
+
+int64_t stream_of(int64_t device) {
+  void* stream = nullptr;
+  return aoti_torch_get_current_cuda_stream(device, &stream) ? -1 : reinterpret_cast<int64_t>(stream);
+}
+
 Tensor twice_on_gpu(const Tensor& x) {
   Tensor y = torch::stable::empty_like(x);
   long long n = x.numel();
@@ -78,9 +85,11 @@ STABLE_TORCH_LIBRARY(steady, m) {
   m.def("twice(Tensor x) -> Tensor");
   m.def("on_gpu(Tensor x) -> Tensor");
   m.def("_half(int n) -> int");
+  m.def("_stream(int device) -> int");
   m.def("many.out(Tensor x, int[]? sizes=None, *, str mode='a', Tensor(a!) out) -> (Tensor(a!), int)");
 }
 STABLE_TORCH_LIBRARY_IMPL(steady, CPU, m) { m.impl("twice", TORCH_BOX(&twice)); }
+STABLE_TORCH_LIBRARY_IMPL(steady, CompositeExplicitAutograd, m) { m.impl("_stream", TORCH_BOX(&stream_of)); }
 STABLE_TORCH_LIBRARY_IMPL(steady, CUDA, m) {
   m.impl("twice", TORCH_BOX(&twice_on_gpu));
   m.impl("on_gpu", TORCH_BOX(&twice_on_gpu));
@@ -123,7 +132,7 @@ def ops():
 
 @kernel(frontend="torch", sources=["stable.cu"], flags=["-DTORCH_TARGET_VERSION=0x020A000000000000"])
 def steady():
-    return Operators("steady::twice", "steady::on_gpu", "steady::many.out", "steady::_half")
+    return Operators("steady::twice", "steady::on_gpu", "steady::many.out", "steady::_half", "steady::_stream")
 
 
 @kernel(frontend="torch", sources=lambda: [Text("stream.cpp", (Path(__file__).parent / "stream.txt").read_text())])
@@ -142,9 +151,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project.write("SConstruct", SCONSTRUCT + "env.KernelWheel(package)\n")
     project.write("kernels/bound.cpp", BOUND)
     project.write("kernels/stable.cu", STABLE)
-    declared = "int aoti_torch_get_current_cuda_stream(int32_t, void**);"
-    more = "int current(void** s) { return aoti_torch_get_current_cuda_stream(0, s); }"
-    project.write("kernels/stream.txt", raw("stream", "current(int device) -> int", declared, more))
+    more = "namespace at::cuda { void* getCurrentDeviceProperties(); }\n"
+    more += "void* current() { return at::cuda::getCurrentDeviceProperties(); }"
+    project.write("kernels/stream.txt", raw("stream", "current(int device) -> int", more=more))
     run = project.scons("-j2")
     assert run.labels["TORCH"] == 3 and not {"WRAP", "CC", "LINK", "LAUNCHER"} & run.labels.keys()
     return project
@@ -221,7 +230,7 @@ def test_operators_are_called_by_name_and_in_torch_ops_and_errors_are_pytorchs(p
     lines = printed[:-6]
     assert lines[:3] == [
         "True True",
-        "True True ['_half', 'many_out', 'on_gpu']",
+        "True True ['_half', '_stream', 'many_out']",
         "{'acme::scaled': '(Tensor x, float factor=2.) -> Tensor'}",
     ]
     assert lines[3].startswith("RuntimeError x is not float")
@@ -285,12 +294,33 @@ def test_libraries_need_those_of_pytorch_by_name_and_only_what_they_call(built: 
 
     assert {"libc10.so", "libtorch_cpu.so"} < {*tags("ops")["needed"]}
     assert "libtorch_cpu.so" in tags("steady")["needed"] and "libc10.so" not in tags("steady")["needed"]
+    assert "libtorch.so" in tags("steady")["needed"], "in PyTorch for CUDA that needs what has optional functions"
     assert {"libtorch_cuda.so", "libtorch_cpu.so"} < {*tags("stream")["needed"]}
     kernels = built.manifest["kernels"]
     assert [kernels[name]["operators"]["needs_cuda"] for name in ("ops", "steady", "stream")] == [False, False, True]
     namespaces = [kernels[name]["operators"]["namespaces"] for name in ("ops", "steady", "stream")]
     assert namespaces == [["acme"], ["steady"], []]  # that of stream is a fragment
     assert kernels["steady"]["operators"]["registered"]["steady::twice"]["keys"] == ["CPU", "CUDA"]
+
+
+STREAM = """
+import ctypes
+import torch
+for library in {libraries}:
+    ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+import demo
+print(demo.steady._stream(7))
+"""
+
+
+def test_a_function_that_only_pytorch_for_cuda_has_is_called_where_it_is_and_fails_elsewhere(
+    built: Project, tmp_path: Path
+) -> None:
+    body = "{ *stream = (void *)(device * 6L); return 0; }"
+    (tmp_path / "cuda.c").write_text(f"int aoti_torch_get_current_cuda_stream(int device, void **stream) {body}")
+    subprocess.run(["cc", "-shared", "-fPIC", "cuda.c", "-o", "cuda.so"], cwd=tmp_path, check=True)
+    for libraries, printed in (([], "-1\n"), ([str(tmp_path / "cuda.so")], "42\n")):
+        assert built.python(STREAM.format(libraries=libraries)) == printed
 
 
 def test_stubs_have_the_types_of_the_schemas(built: Project) -> None:

@@ -18,12 +18,15 @@ class Texts(NamedTuple):
         of_driver: a function ``name`` of the driver.
         function: a function ``symbol`` of a source library, which goes on in the one that sources export.
         caller: a function ``symbol`` that hands its four arguments on, with the operator ``name`` as the fifth.
+        optional: what calls of a function ``name`` get to with the linker's ``--wrap``: the function, if the process
+            has it, or else a status of 1.
     """
 
     driver: str
     of_driver: str
     function: str
     caller: str
+    optional: str
 
 
 HEAD = """\
@@ -93,6 +96,21 @@ kw_name_of_{name}: .asciz "{name}"
 .section .rodata
 kw_operator_{name}: .asciz "{name}"
 """,
+    """
+.text
+.weak __real_{name}
+.globl __wrap_{name}
+.hidden __wrap_{name}
+.type __wrap_{name}, @function
+__wrap_{name}:
+  movq __real_{name}@GOTPCREL(%rip), %rax
+  testq %rax, %rax
+  je 1f
+  jmp *%rax
+1:
+  movl $1, %eax
+  ret
+""",
 )
 
 # x16 and x17 are free for such code between a caller and its function (AAPCS64).
@@ -157,6 +175,21 @@ kw_name_of_{name}: .asciz "{name}"
   b kw_call_operator
 .section .rodata
 kw_operator_{name}: .asciz "{name}"
+""",
+    """
+.text
+.weak __real_{name}
+.globl __wrap_{name}
+.hidden __wrap_{name}
+.type __wrap_{name}, @function
+__wrap_{name}:
+  adrp x16, :got:__real_{name}
+  ldr x16, [x16, :got_lo12:__real_{name}]
+  cbz x16, 1f
+  br x16
+1:
+  mov w0, #1
+  ret
 """,
 )
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ..backends.assembler import ASSEMBLER
 from ..backends.commands import ToolPaths, compile_flags, link_flags
 from ..backends.description import description_of_operators
 from ..backends.files import VariantFiles, own_of
 from ..backends.launcher import OLDER
 from ..backends.operators import registered_operators, source_of
 from ..backends.own_code import OF_DRIVER, cuda_runtime, undefined_functions
+from ..core.arch import native_family
 from ..core.dependencies import IN_PACKAGE, installed_name
 from ..core.errors import DefinitionError, ToolError, Where
 from ..core.files import digest_of, sha256_of
@@ -25,7 +27,16 @@ from ..toolchain import torch_registry
 from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.libraries import Library
 from ..toolchain.nvcc_run import shell_script, stand_in
-from ..toolchain.pytorch import FOLDER, Torch, Undefined, find_torch, sorted_out, stand_in_text
+from ..toolchain.pytorch import (
+    FOLDER,
+    OPTIONAL,
+    Torch,
+    Undefined,
+    find_torch,
+    names_of_cuda,
+    sorted_out,
+    stand_in_text,
+)
 from ..toolchain.undefined import who_has
 from . import entry
 from .commands import command_of
@@ -68,12 +79,28 @@ OWN_TEXT = """\
 KW_HIDDEN const char kw_description[] __attribute__((used)) = "{description}";
 """
 
+OWN_ASSEMBLER = """
+/* Calls of functions that PyTorch for CPUs does not have. */
+__asm__({text});
+"""
+
 IN_SOURCES = "list the source that has it in sources, or the library in libraries"
 WITH_CUDA_RUNTIME = "get the function with cudaGetDriverEntryPoint, which needs no driver where it is built"
 WITH_LIBRARY = (
     "register functions with TORCH_LIBRARY(acme, m) { m.def(...); } and TORCH_LIBRARY_IMPL, not in a module of Python: "
     "then the library suits every Python"
 )
+
+
+def own_text(description: str, optional: Sequence[str]) -> str:
+    """What is put into the library besides the sources.
+
+    Arguments:
+        optional: functions that need not be there.
+    """
+    text = OWN_TEXT.format(older=OLDER.name, description=description)
+    wrapped = "".join(ASSEMBLER[native_family()].optional.format(name=name) for name in optional)
+    return text + OWN_ASSEMBLER.format(text=json.dumps(wrapped)) if optional else text
 
 
 @dataclass(frozen=True)
@@ -96,14 +123,21 @@ class Registering:
     python: str = field(metadata=ASIDE)
     top: Path = field(metadata=ASIDE)
 
-    def command(self, objects: list[str], libraries: list[str], places: ToolPaths, output: str) -> list[str]:
+    def command(
+        self, objects: list[str], libraries: list[str], places: ToolPaths, output: str, optional: Sequence[str] = ()
+    ) -> list[str]:
         """The command that links the library.
 
         Arguments:
             libraries: those of PyTorch and of other packages. The library has their names, and nothing says where they
                 are: PyTorch has loaded its own before.
+            optional: functions that need not be there. In PyTorch for CUDA, a library that libtorch.so needs has them.
         """
-        flags = [*link_flags(places.glibc), "-Wl,--exclude-libs,ALL", "-Wl,--as-needed"]
+        flags = [*link_flags(places.glibc), "-Wl,--exclude-libs,ALL"]
+        if optional:
+            main = [path for path in libraries if path.endswith("/libtorch.so")]
+            flags += [*(f"-Wl,--wrap={name}" for name in optional), "-Wl,--no-as-needed", *main]
+        flags.append("-Wl,--as-needed")
         # Libraries of PyTorch have some functions of the C++ library as well, which the linker would take of them.
         libraries = ["-lstdc++", *libraries, places.cuda_runtime, "-lm", "-ldl", "-lpthread", "-lrt"]
         own = [*compile_flags(), f"-I{places.launcher}"]
@@ -115,29 +149,36 @@ class Registering:
         self.described.check_limits(variants, stage.where)
         library, objects = scratch / f"{name}.so", [*self.objects(variants), str(scratch / OWN)]
 
-        def link(more: list[str], description: str = "") -> None:
-            text = OWN_TEXT.format(older=OLDER.name, description=description)
-            (scratch / OWN).write_text(text, encoding="utf-8")
-            command = self.command(objects, [*self.installed, *more], self.places, str(library))
+        def link(more: list[str], description: str = "", optional: Sequence[str] = ()) -> None:
+            (scratch / OWN).write_text(own_text(description, optional), encoding="utf-8")
+            command = self.command(objects, [*self.installed, *more], self.places, str(library), optional)
             stage.tool(command, self.top, scratch, IN_SOURCES, kind="link")
 
         link([])
         known = [one.path for one in self.libraries]
         undefined = sorted_out(undefined_functions(library, known), self.torch.libraries)
         self._require_defined(undefined, objects, scratch, stage)
-        absent = list(self._absent(undefined, scratch, stage))
-        if absent:
-            link(absent)
+        of_cuda = names_of_cuda(undefined, self.torch)
+        optional = of_cuda if all(map(OPTIONAL.fullmatch, of_cuda)) else []
+        absent = [] if optional else list(self._absent(undefined, scratch, stage))
+        if absent or optional:
+            link(absent, optional=optional)
         declared = variants[0].units[0].read_signature()["operators"]
         registered = self._registered(library, absent, declared, scratch, stage)
         operators = self._described(undefined, registered, declared, stage.where)
-        link(absent, description_of_operators(name, operators))
+        operators["needs_cuda"] = bool(of_cuda) and not optional
+        link(absent, description_of_operators(name, operators), optional)
         for path in absent:
             Path(path).unlink()
-        self._write(operators, absent, variants, scratch)
+        self._write(operators, [*absent], optional, variants, scratch)
 
     def _write(
-        self, operators: dict[str, Any], absent: list[str], variants: tuple[VariantFiles, ...], scratch: Path
+        self,
+        operators: dict[str, Any],
+        absent: list[str],
+        optional: list[str],
+        variants: tuple[VariantFiles, ...],
+        scratch: Path,
     ) -> None:
         """Write the script that links the library again, and the part of the manifest."""
         name, source = self.described.kernel, replace(self.described.source, operators=operators)
@@ -147,7 +188,7 @@ class Registering:
         libraries = [f"{torch}/{Path(path).name}" for path in (*map(str, self.torch.libraries), *absent)]
         libraries += [f"{stand_in(IN_PACKAGE + one.folder)}/{one.path.name}" for one in self.libraries]
         objects = [*self.objects(variants), f"{name}/{OWN}"]
-        by_hand = self.command(objects, libraries, places, f"{name}/{name}.so")
+        by_hand = self.command(objects, libraries, places, f"{name}/{name}.so", optional)
         (scratch / "compile.sh").write_text(shell_script(self.compiler.version, "..", by_hand))
 
     @property
@@ -222,17 +263,10 @@ class Registering:
         return {
             "torch": self.torch.requirement(undefined.is_stable, self.described.source.flags),
             "built_with": self.torch.version,
-            "needs_cuda": bool(undefined.cuda) or _names_cuda(undefined, self.torch),
             "names": list(declared),
             "namespaces": registered["namespaces"],
             "registered": found,
         }
-
-
-def _names_cuda(undefined: Undefined, torch: Torch) -> bool:
-    """Whether a library needs those of PyTorch for CUDA, which is installed."""
-    here = [path for path in torch.libraries if "cuda" in path.name]
-    return bool(here and sorted_out(undefined.torch, here).torch)
 
 
 def _unregistered(name: str, found: Mapping[str, Any], where: Where) -> DefinitionError:

@@ -21,9 +21,12 @@ FOLDER = "torch/lib"
 LIBRARIES = ("libtorch_cpu.so", "libc10.so", "libtorch.so", "libtorch_cuda.so", "libc10_cuda.so")
 """The libraries of PyTorch that sources can call. The last two are in PyTorch for CUDA only."""
 
+OPTIONAL = re.compile(r"(?:aoti_torch|torch)_\w*cuda\w*")
+"""The functions of PyTorch's stable ABI that are in PyTorch for CUDA only. All of them return a status."""
+
 OF_CUDA = (
     ("libc10_cuda.so", re.compile(r"\w*NK?3c104cuda\w*")),
-    ("libtorch_cuda.so", re.compile(r"\w*NK?2at4cuda\w*|(aoti_torch|torch)_\w*cuda\w*")),
+    ("libtorch_cuda.so", re.compile(rf"\w*NK?2at4cuda\w*|{OPTIONAL.pattern}")),
 )
 """The libraries that are in PyTorch for CUDA only, and the names of what they have: in C++, and in C."""
 
@@ -144,6 +147,13 @@ def sorted_out(names: Sequence[str], libraries: Iterable[Path]) -> Undefined:
     cuda = {library: [name for name in names if of_cuda.get(name) == library] for library in set(of_cuda.values())}
     rest = (name for name in names if name not in known and name not in of_cuda)
     return Undefined(tuple(name for name in names if name in known), dict(sorted(cuda.items())), tuple(rest))
+
+
+def names_of_cuda(undefined: Undefined, torch: Torch) -> list[str]:
+    """What a library needs of PyTorch for CUDA, whether that is installed or not."""
+    here = [path for path in torch.libraries if "cuda" in path.name]
+    installed = sorted_out(undefined.torch, here).torch if here else ()
+    return [*installed, *(name for names in undefined.cuda.values() for name in names)]
 
 
 def _of_cuda(name: str, installed: Iterable[str]) -> Iterator[str]:
