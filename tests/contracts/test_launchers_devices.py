@@ -85,6 +85,8 @@ def test_what_a_device_can_do_is_asked_of_that_device(process: Process) -> None:
     expected = process.log
     process.run(code, capability=90, first=1)
     assert process.log == expected and len(process.calls("launch")) == 7
+    text = process.refusal('made.kernel("scale")(on_cuda((5,), "float16", device=1), 1, 1, 1)', capability=75, first=1)
+    assert "cuda:1 is an sm_75" in text
 
 
 def test_preload_loads_for_any_driver_and_says_which_device_there_is_or_no_image_suits(process: Process) -> None:

@@ -192,6 +192,15 @@ def test_arguments_of_all_launches_are_checked_and_an_edit_of_one_function_build
     project.scons("-j2")
 
 
+def test_an_array_of_two_launches_is_as_aligned_as_the_stricter_one_demands() -> None:
+    demands = [{"alignment": 16}, {"alignment": 4, "multiples": {"n": 4}}, {"multiples": {"n": 6}}, {}]
+    tensors = [Tensor("float32", "n", **demand) for demand in demands]
+    sources = [Source("", f"f{number}", grid=1, block=1, x=x) for number, x in enumerate(tensors)]
+    for order in (sources, sources[::-1]):
+        x = Launches(order).declared["x"]
+        assert (x.alignment, x.multiples) == (16, {"n": 12})
+
+
 REFUSED = [
     ("return [", "return [1, ", "the definition returned an object of type builtins.int, expected a Source"),
     (
