@@ -583,6 +583,14 @@ def test_outputs_are_allocated_for_the_stream_that_is_given(machine, library, st
     assert library.allocations == [current, 0x300] and library.stream == 0x300
 
 
+def test_the_stream_that_is_given_is_made_current_on_the_device_of_the_arrays(machine, library, monkeypatch):
+    devices: list[int] = []
+    monkeypatch.setattr(torch.cuda, "ExternalStream", lambda handle, device: devices.append(device) or handle)
+    library.memory = FakeTensor((8,), device=(2, 1))
+    machine.kernels["cython"](library.kind(tvm_ffi.from_dlpack(library.memory)), 1.0, stream=0x50)
+    assert devices == [1] and library.allocations == [0x50]
+
+
 def test_pytorchs_stream_is_restored_after_a_failed_call_whose_error_stays_its_own(machine, library, monkeypatch):
     monkeypatch.setenv("STANDIN_FAIL", "cuLaunchKernelEx=700")
     with pytest.raises(RuntimeError, match="launching device function"):
