@@ -23,6 +23,7 @@ from ..ondemand.cache_place import PLACE, CacheError, cache_folder
 from ..ondemand.kernel_folders import KEY_SHOWN, damage, folder_size, manifest_of
 from ..ondemand.store import KernelStore, stages_in
 from ..state.cache import BuildCache
+from ..state.remote_objects import new_keys
 from ..state.remote_opening import open_remote
 from ..state.trace import CACHES, read_trace
 from .command import Command, argument
@@ -312,7 +313,6 @@ def _stats(top: Path, settings: Settings) -> int:
 
 
 def _keys() -> int:
-    from ..state.remote_objects import new_keys
 
     try:
         public, private = new_keys()

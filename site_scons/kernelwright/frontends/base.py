@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ..core.arch import TARGETS, image_file, is_ptx
 from ..core.errors import DefinitionError, Where
-from ..core.need import Interpreter, Need
+from ..core.need import Interpreter, Need, OwnEnvironment
 from ..core.plugins import FRONT_ENDS, Plugin
 from ..core.written import Written
 from ..define.divisible import ALL
+from ..define.pass_configs import PassConfigs
 
 if TYPE_CHECKING:
-    from ..core.need import OwnEnvironment
     from ..define.kernel import Kernel
-    from ..define.pass_configs import PassConfigs
     from ..define.record import KernelRecord
     from ..define.settings import Settings
     from ..toolchain.distribution import Distribution

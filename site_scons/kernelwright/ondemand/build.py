@@ -23,7 +23,8 @@ from ..core.request import ASIDE, differences, digest, first_of, parts
 from ..core.version import VERSION
 from ..define.settings import Settings
 from ..stages.code import loaded_code
-from ..stages.context import KernelContext
+from ..stages.context import Context, KernelContext
+from ..stages.runs import Run
 from ..stages.tools import Tools, find_tools
 from ..state.entry import entry_key
 from .cache_place import CacheError
@@ -35,7 +36,6 @@ from .session import Session
 if TYPE_CHECKING:
     from ..define.record import DefinitionRecord, KernelRecord
     from ..stages.kernel import KernelBuild
-    from ..stages.runs import Run
     from ..stages.selection import KernelSelection
     from ..stages.stage import Stage
 
@@ -377,7 +377,6 @@ def kernel_context(job: Job, run: Run, folder: Path, selection: KernelSelection 
     Arguments:
         selection: the kernel; None: the job's first.
     """
-    from ..stages.context import Context
     from ..stages.package import images_in
 
     chosen = selection or job.selection

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..core.errors import DefinitionError, EditedError, KernelwrightError, Where, shown
 from ..core.project import OWN_PACKAGE
 from ..runtime.refusal import refusal_of
+from .build import Job, lower_job
 from .options import Options
-from .origin import job_of
+from .origin import Origin, job_of
 
 if TYPE_CHECKING:
     from ..define.kernel import Kernel
-    from .build import Job
     from .eager import Eager
-    from .origin import Origin
     from .reached import Doubt
     from .watched import Watch
 
@@ -264,7 +263,6 @@ class Compilable:
 
         With it comes what the lowering turned out to read: name -> digest.
         """
-        from .build import lower_job
 
         target = target if target in job.selection.archs else next(iter(job.selection.archs))
         variant = job.selection.variant_for(target)

@@ -16,16 +16,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ..core.errors import DefinitionError, KernelwrightError, Where
 from ..core.project import Installation
 from ..define.kernel import Kernel
+from ..stages.code import loaded_code
+from ..stages.context import KernelContext
 from .build import LOCK_TIMEOUT_S
 from .definition import Compilable, shortened
 from .launcher import begin_launcher
-from .options import Options
+from .options import Options, settings_for
+from .origin import Origin, tables_of
+from .session import Session
 
 if TYPE_CHECKING:
     from ..define.record import DefinitionRecord
     from ..processes.pool import WorkerPool
-    from .origin import Origin
-    from .session import Session
     from .watched import Watch
 
 
@@ -90,7 +92,6 @@ class FileKernel(Compilable):
         raise DefinitionError(message, Where(self.name, stage="call"), "build a package, and import it from there")
 
     def _origin(self, watch: Watch | None = None) -> Origin:
-        from .origin import tables_of
 
         origin = origin_in(self._path, self.name, self._options, self.root)
         definition, folder = origin.definition, origin.settings.tuning
@@ -135,8 +136,6 @@ def origin_in(path: Path, name: str, options: Options, root: Path | None = None)
     Raises:
         KernelwrightError: the file has an error, or no such kernel.
     """
-    from ..stages.context import KernelContext
-    from .origin import Origin
 
     definition, session, settings = record_of(path, options, root)
     record = next((record for record in definition.kernels if record.name == name), None)
@@ -237,8 +236,6 @@ def load(path: str | os.PathLike[str], **options: Any) -> DefinitionFile:
 
 def record_of(path: Path, options: Options, root: Path | None = None) -> tuple[DefinitionRecord, Any, Any]:
     """The record of a definition file as it is now, with the session and the settings of its project."""
-    from ..stages.code import loaded_code
-    from .options import settings_for
     from .project import project_root, session_for
 
     root = root or project_root(path)

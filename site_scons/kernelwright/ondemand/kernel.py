@@ -16,10 +16,10 @@ from ..core.errors import DefinitionError, Where
 from ..define.kernel import Kernel, decorator
 from ..define.kernel_options import Declaration
 from .definition import Compilable
+from .origin import Origin
 
 if TYPE_CHECKING:
     from .files import FileKernel
-    from .origin import Origin
     from .watched import Watch
 
 

@@ -31,16 +31,14 @@ from ..define.record import DefinitionRecord, KernelRecord, record_of
 from ..define.unit import Unit, unit_symbol
 from ..processes.protocol import LowerRequest, LowerResult
 from ..stages.context import KernelContext
+from .build import Job, MakeContext
 from .deep import deep_recursion, deeply
-from .options import settings_for
+from .options import Options, settings_for
 from .origin import Origin
 from .project import session_for
 
 if TYPE_CHECKING:
-    from ..define.kernel import Kernel
     from ..stages.selection import KernelSelection
-    from .build import Job, MakeContext
-    from .options import Options
 
 LOCK = threading.RLock()
 """TVM lowers one program at a time in a process."""
@@ -264,7 +262,6 @@ def scheduled_module(kernel: Kernel, job: Job) -> Any:
         LoweringError: no schedule can be found.
     """
     from ..frontends.tir.lowering import scheduled
-    from .deep import deep_recursion, deeply
 
     selection = job.selection
     target = "cuda" if "cuda" in selection.archs else "llvm"

@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import backends, frontends, runtime
 from ..backends.base import RUNTIME_FOLDER
@@ -20,13 +20,10 @@ from ..core.dependencies import present_digest
 from ..core.errors import KernelwrightError, Where
 from ..runtime.loader import DamageError, Loader, read_manifest, read_regular
 from ..runtime.provider import Provider
-from .build import Compiled, Job, compile_job
+from .build import Compiled, Job, compile_job, kernel_context
 from .cache_place import PRIVATE, CacheError
 from .kernel_folders import AGAIN, damage
 from .monitor import tell
-
-if TYPE_CHECKING:
-    from .build import Job
 
 PREFIX = "kernelwright_on_demand_"
 """The names of the packages of compiled kernels begin so. These packages are only in this process's memory."""
@@ -218,7 +215,6 @@ def _made(job: Job, folder: Path, kind: str, arch: str, later: Mapping[str, str]
     """The PTX or the SASS of an arch, which a stage makes of the files of the kernel."""
     from ..stages import device, sass
     from ..stages.execution import attempt
-    from .build import kernel_context
     from .run import OnDemandRun
 
     there, ptx = {path.name for path in folder.iterdir()}, f"{virtual_arch(arch)}.ptx"
@@ -261,7 +257,6 @@ def write_ir(job: Job, folder: Path, note: Callable[[str], None]) -> None:
     """
     from ..stages import ir
     from ..stages.execution import attempt
-    from .build import kernel_context
     from .run import OnDemandRun
 
     run = OnDemandRun(job.session, note)

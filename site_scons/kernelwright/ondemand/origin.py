@@ -19,17 +19,14 @@ from ..define.settings import Settings
 from ..define.space import Choice, Point, callers_part, targets_with_points
 from ..define.unit import alike
 from ..runtime.arch import suitable
-from .build import Job
+from .build import Job, MakeContext
 from .machine import REMEMBERED, Machine, machine
-from .options import ON, effective
+from .options import ON, Options, effective
+from .session import Session
 
 if TYPE_CHECKING:
     from ..define.record import DefinitionRecord, KernelRecord
-    from ..define.settings import Settings
     from ..stages.selection import KernelSelection
-    from .build import MakeContext
-    from .options import Options
-    from .session import Session
 
 DIFFERENTIATING = ("torch", "jax")
 """Backends that call the kernel of the gradients."""

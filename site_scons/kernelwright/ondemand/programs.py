@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from .. import frontends
 from ..core.errors import DefinitionError, Where, shown
 from ..define.names import MAX_NAME, is_name
 from .definition import listed
@@ -106,7 +107,6 @@ def _kernel(program: Any, outputs: Sequence[str | int], place: str, options: Map
 
 def _name(program: Any, where: Where) -> str:
     """The name of the program's function, if a kernel can have that."""
-    from .. import frontends
 
     if not frontends.get(frontends.names()[0]).recognizes(program):
         remedy = "pass what @T.prim_func or te.create_prim_func made; definitions have a method compile of their own"

@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import hashlib
 import os
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -136,7 +137,6 @@ class Session:
 
     def _show_output(self, request: Request[Any], text: str) -> None:
         """Show what a definition printed."""
-        import sys
 
         for line in text.splitlines():
             sys.stderr.write(f"{request.where}: {line}\n")

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..backends import get, texts_of
-from ..backends.base import RUNTIME_FOLDER
+from ..backends.base import RUNTIME_FOLDER, Backend
 from ..backends.commands import LIBRARIES
 from ..core.errors import Where
 from ..define.setting_kinds import BACKEND_ALIASES
 
 if TYPE_CHECKING:
-    from ..backends.base import Backend
     from ..processes.pool import WorkerPool
     from .manifest import BuiltPackage
 

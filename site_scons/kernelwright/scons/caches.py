@@ -12,6 +12,8 @@ import SCons.Script
 
 from ..core.errors import SettingsError, Where
 from ..core.once import if_made, shared_property
+from ..core.quantity import parse_size
+from ..define.settings import Settings
 from . import compat
 from .command_line import is_passive
 from .progress import Progress
@@ -19,7 +21,6 @@ from .tree import Tree
 
 if TYPE_CHECKING:
     from ..core.answers import Answers
-    from ..define.settings import Settings
     from ..state.cache import BuildCache
     from ..state.counts import Counts
     from ..state.remote_client import RemoteCache
@@ -54,7 +55,6 @@ class Caches:
         Raises:
             SettingsError: its folder would be among the outputs of builds, or something else is in its place.
         """
-        from ..core.quantity import parse_size
         from ..state.cache import BuildCache
 
         given, tree = compat.cache_folder(self._env), self._tree

@@ -12,6 +12,9 @@ from ..core.errors import DefinitionError, KernelwrightError, SettingsError, Whe
 from ..stages.code import code_digest
 from ..stages.context import NATIVE_ONLY, KernelContext, told
 from ..stages.package import named_backends
+from ..stages.stage import Stage
+from ..state.settled import SettledKernel
+from ..toolchain.tvm import Lowerer
 from .package import Package
 
 if TYPE_CHECKING:
@@ -19,9 +22,6 @@ if TYPE_CHECKING:
     from ..stages.discovery import DefinitionRecords
     from ..stages.kernel import KernelBuild
     from ..stages.selection import KernelSelection
-    from ..stages.stage import Stage
-    from ..state.settled import SettledKernel
-    from ..toolchain.tvm import Lowerer
 
 
 @dataclass(frozen=True)

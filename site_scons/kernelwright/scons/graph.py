@@ -7,6 +7,8 @@ there are such kernels.
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from ..core.errors import KernelwrightError
 from ..core.pipeline import LISTINGS
 from ..core.shard import shard_of
 from ..define.package_name import LABEL
+from ..define.settings import read_document
 from ..stages import commands
 from ..stages.package import Assembly, Part, backends_of
 from ..stages.stage import IR, Stage
@@ -183,7 +186,6 @@ class PackageGraph:
         """The version of the project, if a backend of these kernels needs it; empty: unknown."""
         if not any(backend.versioned for backend in backends_of(self.package.context, parts)):
             return ""
-        from ..define.settings import read_document
         from ..package.version import version_of
 
         return version_of(self.run.top, read_document(self.run.top / "pyproject.toml"))
@@ -377,8 +379,6 @@ def _add_tune(package: Package) -> None:
     ``KERNELS=gemm,softmax`` names kernels, and ``TUNE="--budget 10m"`` has further options.
     """
     # Imported here, because hardly any run tunes.
-    import shlex
-    import subprocess
 
     from ..ondemand.tune_command import command_of, environment_of
 

@@ -11,13 +11,13 @@ import SCons.Script
 
 from ..core.errors import KernelwrightError, shown
 from ..core.pipeline import KINDS, LISTINGS
+from ..stages.stage import Stage
 from . import command_line, compat
 from .nodes import Nodes
 from .progress import Progress
 
 if TYPE_CHECKING:
     from ..stages.partial import Partial
-    from ..stages.stage import Stage
 
 TARGETS = (*LISTINGS, "check", "compile_commands", "ir", "tune", "wheel")
 """Targets beside kernels and files; some exist only where they are asked for."""

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -40,12 +41,9 @@ from .compat import ActionBase, fail_at_the_end
 from .run import BuildRun
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from ..stages.configured import Configured
     from ..stages.launcher import CompiledLauncher
     from ..toolchain.other_machine import OtherMachine
-    from .run import BuildRun
 
 
 class StageAction(ActionBase):  # type: ignore[misc]

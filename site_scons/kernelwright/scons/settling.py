@@ -12,17 +12,19 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..backends.commands import LIBRARIES
 from ..core.dependencies import is_portable
 from ..core.surroundings import OUTSIDE
+from ..stages.object import FOLDER
 from ..stages.package import Built, Part, remove_unknown
+from ..stages.stage import Stage
 from ..state.settled import Settled, SettledKernel, is_current, read_settled, stamps_of, trusted_stamps, write_settled
 from . import command_line, compat
+from .definitions import Definitions, Unsettled
 from .package import Package
 
 if TYPE_CHECKING:
     from ..stages.kernel import KernelBuild
-    from ..stages.stage import Stage
-    from .definitions import Definitions, Unsettled
     from .restored import RestoredKernels
 
 
@@ -190,8 +192,6 @@ def record_of(package: Package) -> Path:
 def new_restored(package: Package) -> RestoredKernels:
     """An object that takes whole kernels out of the build cache; it has none yet."""
     # Imported here, because a run with nothing to do does not need it.
-    from ..backends.commands import LIBRARIES
-    from ..stages.object import FOLDER
     from .restored import RestoredKernels
 
     shared = (package.context.glibc, LIBRARIES, FOLDER)

@@ -12,13 +12,13 @@ import SCons.Script
 from ..core.dependencies import present_digest
 from ..core.errors import KernelwrightError, SettingsError, Where
 from ..core.shard import shard_of
+from ..stages.stage import Stage
 from . import command_line, compat
 from .caches import Caches
 from .tree import Tree
 
 if TYPE_CHECKING:
     from ..stages.kernel import KernelBuild
-    from ..stages.stage import Stage
     from ..state.cache import BuildCache
     from ..state.shards import Merged
 

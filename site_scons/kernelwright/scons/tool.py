@@ -27,6 +27,7 @@ from ..define.settings import (
     unknown_variables,
 )
 from ..package import OWN_FAMILY
+from ..stages.tools import editions
 from . import command_line, compat
 from .graph import PackageGraph, add_wheels
 from .package import Package
@@ -106,8 +107,6 @@ def _editions(run: BuildRun, settings: Settings) -> list[tuple[Settings, str]]:
     """
     found = settings.toolkits
     if len(found) > 1 and not any(SCons.Script.GetOption(option) for option in ("help", "clean")):
-        from ..stages.tools import editions
-
         known = editions(settings, run.toolchain)
         run.known_archs.update(arch for _, archs in known for arch in archs)
         found = tuple(one for one, _ in known)

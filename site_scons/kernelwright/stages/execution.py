@@ -8,16 +8,13 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..core.dependencies import present_digest
 from ..core.errors import KernelwrightError, refused
 from ..core.files import make_way, scratch_folder
+from .runs import Engine
 from .stage import Stage
 from .stage_run import StageRun
-
-if TYPE_CHECKING:
-    from .runs import Engine
 
 
 def attempt(stage: Stage, run: Engine) -> KernelwrightError | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .. import frontends
 from ..core.arch import native_family
 from ..core.errors import SettingsError, ToolchainError, Where
+from ..core.plugins import content_of, guarded
 
 if TYPE_CHECKING:
     from ..define.settings import Settings
@@ -155,7 +156,6 @@ class Tools:
 
 def _of_plugin(front_end: FrontEnd, chain: Toolchain, settings: Settings) -> Distribution | Elsewhere:
     """The tool of a front end that a plug-in brings: what the plug-in itself consists of is a part of its identity."""
-    from ..core.plugins import content_of, guarded
     from ..toolchain.ask import identity
     from ..toolchain.distribution import Distribution
 

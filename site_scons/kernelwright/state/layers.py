@@ -39,7 +39,6 @@ from .remote_entries import Compressed, fetched, from_afar, send_list, slots
 from .remote_objects import LargerError, decompressed, most_expected
 
 if TYPE_CHECKING:
-    from .entries import Entries
     from .remote_client import RemoteCache
 
 MOST_PASSED = 1 << 20

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..core import arithmetic
 from ..core.converter import from_json, to_json
 from ..core.files import canonical_json, file_stamp
+from ..core.need import Parts
 from ..core.sealed import form_of, read_sealed, write_sealed
 from ..processes.environment import require_plain_path
 from .ask import REVISION, content_digest
@@ -28,7 +29,6 @@ from .tvm import Lowerer, probe_tvm, tvm_records
 
 if TYPE_CHECKING:
     from ..core.answers import Answers
-    from ..core.need import Parts
     from .elsewhere import Elsewhere
     from .nvcc_probe import NvccPrograms
     from .nvdisasm import Nvdisasm

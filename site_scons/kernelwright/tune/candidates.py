@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import frontends as front_ends
 from ..core.converter import from_json
@@ -18,18 +18,14 @@ from ..core.dependencies import is_portable
 from ..core.errors import KernelwrightError
 from ..core.files import canonical_json, write_atomically
 from ..core.signature import Signature
-from ..ondemand.build import compile_job, lowered_module
+from ..define.configs import Config
+from ..ondemand.build import Job, compile_job, lowered_module
 from ..ondemand.kernel_folders import folder_name
-from ..ondemand.origin import job_of
+from ..ondemand.options import Options
+from ..ondemand.origin import Origin, job_of
 from ..ondemand.parallel import compile_all
 from ..processes.protocol import CheckRequest
 from ..runtime.size import Requirement
-
-if TYPE_CHECKING:
-    from ..define.configs import Config
-    from ..ondemand.build import Job
-    from ..ondemand.options import Options
-    from ..ondemand.origin import Origin
 
 LOG = "log.txt"
 """The file in the folder of a candidate that is out, which says why."""

@@ -20,6 +20,7 @@ import numpy as np
 import tvm_ffi
 from numpy.typing import NDArray
 
+from ..core.dtype import numpy_dtype
 from ..core.errors import WorkerError
 from ..core.signature import Argument
 from ..ondemand.machine import driver_library
@@ -228,7 +229,6 @@ class CudaClock:
 
     def values(self, tensor: Any) -> NDArray[Any]:
         """What a tensor has in it now."""
-        from ..core.dtype import numpy_dtype
 
         content = np.empty(tuple(tensor.shape), numpy_dtype(str(tensor.dtype)))
         address = ctypes.c_void_p(content.ctypes.data)

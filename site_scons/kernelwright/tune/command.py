@@ -12,18 +12,18 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from .. import frontends
 from ..core.errors import KernelwrightError, SettingsError, Where, shown
 from ..core.files import open_lock
+from ..define.space import Choice
 from ..define.tables import tables_in
 from ..define.tuning import TableFile, TunedConfig, kernel_of, read_table, same
 from ..frontends.base import OwnTuner
 from ..ondemand.files import origin_in, record_of
 from ..ondemand.machine import cuda_devices
 from ..ondemand.options import Options
-from ..ondemand.origin import job_of
+from ..ondemand.origin import Origin, job_of
 from ..ondemand.project import project_of
 from .candidates import digest_today
 from .device import Device, device_of
@@ -33,10 +33,6 @@ from .recheck import regrets, text_of, words
 from .sizes import read_seconds, read_sizes, size_text
 from .table import folder_of, table_of, times_of, write_files
 from .tuner import Request, Tuned, Tuner
-
-if TYPE_CHECKING:
-    from ..define.space import Choice
-    from ..ondemand.origin import Origin
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as of a shell."""

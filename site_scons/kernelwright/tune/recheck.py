@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..core.errors import KernelwrightError, SettingsError
+from ..define.space import Choice
 from ..define.tuning import MEND, TableFile, TunedConfig, same
 from ..state.tuning_result import DEFAULT
 from .bench import Bench
@@ -16,10 +17,6 @@ from .decide import Timing
 from .kept import Kept, Key
 from .table import folder_of
 from .tuner import Tuner, number_of
-
-if TYPE_CHECKING:
-    from ..define.space import Choice
-
 
 DEFAULT_TIMING = Timing((1.0,), (1.0,))
 """The timing of the default beside itself."""

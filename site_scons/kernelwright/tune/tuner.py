@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..core.errors import KernelwrightError, SettingsError, Where
 from ..core.files import canonical_json
@@ -19,7 +19,7 @@ from ..define.space import Choice, Point
 from ..define.tuning import Evidence, TableDevice, TableFile, same
 from ..ondemand.files import origin_in
 from ..ondemand.options import OFF, Options
-from ..ondemand.origin import job_of
+from ..ondemand.origin import Origin, job_of
 from ..processes.protocol import CostRequest
 from ..runtime.tables import Rules
 from ..state.tuning_result import DEFAULT, FAILED, FOLDER
@@ -32,9 +32,6 @@ from .kept import Entry, Kept, Key
 from .policy import Policy
 from .progress import Progress
 from .sizes import combinations, size_text
-
-if TYPE_CHECKING:
-    from ..ondemand.origin import Origin
 
 BUILDING = 0.5
 """The part of the budget after which nothing more is built."""

@@ -7,7 +7,9 @@ loads device code as for all other kernels. Written for nvidia-cutlass-dsl 4.8.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import io
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -224,8 +226,6 @@ class _Compiler:
 
     def remarks(self, arch: str) -> str:
         """What ptxas says of spills: compiles once more, because asking for it takes as long as compiling."""
-        import contextlib
-        import io
 
         printed = io.StringIO()
         with tempfile.TemporaryDirectory(prefix="kernelwright-") as folder, contextlib.redirect_stderr(printed):

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from ...core.written import Written
 from ...define.debug import FULL, LINEINFO
 from ..base import FrontEnd, HeaderFolders, LoweredFiles
+from ..unit import Unit
 from .program import ENVIRONMENT, Program
 
 if TYPE_CHECKING:
     from ...define.settings import Settings
     from ...toolchain.elsewhere import Elsewhere
     from ...toolchain.probe import Toolchain
-    from ..unit import Unit
 
 
 class TileLangProgram(FrontEnd):

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...core.errors import Where
 from ...core.written import APACHE, Written
 from ...define.debug import FULL, LINEINFO
+from ...define.pass_configs import PassConfigs
 from ..base import FrontEnd
 
 if TYPE_CHECKING:
-    from ...core.errors import Where
-    from ...define.pass_configs import PassConfigs
     from ..unit import LoweredKernel, Unit
 
 

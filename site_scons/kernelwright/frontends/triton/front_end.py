@@ -11,6 +11,7 @@ from ...core.written import NVIDIA, Written
 from ...define.debug import LINEINFO
 from ..base import FrontEnd, LoweredFiles, OwnTuner
 from ..sequence import Launches, each_of
+from ..unit import Unit
 from .program import ENVIRONMENT, INTERPRETER, NEED, Program
 from .recorded import RecordedVariant, is_recorded
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from ...toolchain.distribution import Distribution
     from ...toolchain.elsewhere import Elsewhere
     from ...toolchain.probe import Toolchain
-    from ..unit import Unit
 
 
 TUNER = OwnTuner(
