@@ -7,7 +7,6 @@ alignments are looked at, and nothing runs.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import importlib
 import re
 import sys
@@ -18,7 +17,7 @@ from typing import Any
 
 from ..core.dtype import Dtype
 from ..core.errors import KernelwrightError, Where, shown
-from ..runtime.dlpack import Tensor
+from ..core.exported import Exported
 from .command import Command, argument
 
 WHERE = Where(stage="explain")
@@ -30,33 +29,11 @@ DEVICES = {"cpu": 1, "cuda": 2}
 ALIGNED = 1 << 20
 """The address of arrays, which nobody reads."""
 
-capsule_of = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
-    ("PyCapsule_New", ctypes.pythonapi)
-)
 
-
-class _Managed(ctypes.Structure):
-    """DLManagedTensor of dlpack.h. Without a deleter: what it describes is kept until the program ends."""
-
-    _fields_ = (("tensor", Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
-
-
-class Array:
+def array_of(dtype: Dtype, shape: Sequence[int], device: tuple[int, int], alignment: int) -> Exported:
     """An array that has no memory, as libraries of arrays export theirs."""
-
-    def __init__(self, dtype: Dtype, shape: Sequence[int], device: tuple[int, int], alignment: int) -> None:
-        steps = [*accumulate([1, *reversed(shape[1:])], lambda one, other: one * other)][::-1] if shape else []
-        self._sizes = ((ctypes.c_int64 * len(shape))(*shape), (ctypes.c_int64 * len(shape))(*steps))
-        sizes, strides = (ctypes.cast(numbers, ctypes.POINTER(ctypes.c_int64)) for numbers in self._sizes)
-        address = ALIGNED + (alignment if alignment else 0)
-        kind = (len(shape), dtype.code, dtype.bits, dtype.lanes)
-        self._managed = _Managed(Tensor(address, *device, *kind, sizes, strides, 0), None, None)
-
-    def __dlpack__(self, **_: Any) -> Any:
-        return capsule_of(ctypes.addressof(self._managed), b"dltensor", None)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self._managed.tensor.device_type, self._managed.tensor.device_id
+    steps = [*accumulate([1, *reversed(shape[1:])], lambda one, other: one * other)][::-1] if shape else []
+    return Exported(ALIGNED + alignment, device, (dtype.code, dtype.bits, dtype.lanes), shape, steps)
 
 
 def value_of(text: str, device: tuple[int, int]) -> Any:
@@ -69,7 +46,7 @@ def value_of(text: str, device: tuple[int, int]) -> Any:
         return NUMBERS[text]
     if match := ARRAY.fullmatch(text):
         sizes = [int(size) for size in match["sizes"].split(",")] if match["sizes"].strip() else []
-        return Array(Dtype.parse(match["dtype"], WHERE), sizes, device, int(match["alignment"] or 0))
+        return array_of(Dtype.parse(match["dtype"], WHERE), sizes, device, int(match["alignment"] or 0))
     for kind in (int, float):
         try:
             return kind(text)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -126,6 +127,13 @@ class Cuda:
         self._streams: dict[tuple[int, int], Any] = {}
         os.register_at_fork(after_in_child=self._note_fork)
 
+    @cached_property
+    def driver(self) -> Any:
+        """The driver's functions, which are imported when CUDA is first used."""
+        from cuda.bindings import driver
+
+        return driver
+
     def _note_fork(self) -> None:
         self.lock = threading.RLock()  # a thread of the parent, which this child lacks, may have held it
         self._forked = self._begun
@@ -151,8 +159,9 @@ class Cuda:
         """The first value that a driver function returned after its status; a RuntimeError if that is an error."""
         status, *values = result
         if status:
-            name = getattr(status, "name", "an unknown error")
-            self.refuse(RuntimeError, f"{doing()} failed with {name} ({_meaning(status)}){self._remedy(name)}")
+            name, (_, text) = getattr(status, "name", "an unknown error"), self.driver.cuGetErrorString(status)
+            meaning = text.decode() if text else "no description"
+            self.refuse(RuntimeError, f"{doing()} failed with {name} ({meaning}){self._remedy(name)}")
         return values[0] if values else None
 
     def _remedy(self, name: str) -> str:
@@ -176,9 +185,7 @@ class Cuda:
         return ""
 
     def _compared_versions(self) -> str:
-        from cuda.bindings import driver
-
-        has, made = driver.cuDriverGetVersion()[1] or 0, self._toolkit
+        has, made = self.driver.cuDriverGetVersion()[1] or 0, self._toolkit
         own = f"the driver is for CUDA {version_text(has)}"
         if not made:
             return f"\n  {own}\n  remedy: install a newer NVIDIA driver, or compile it with an older CUDA"
@@ -213,10 +220,8 @@ class Cuda:
 
     def _start(self) -> None:
         self.core = import_core()
-        from cuda.bindings import driver
-
         try:
-            result = driver.cuInit(0)
+            result = self.driver.cuInit(0)
         except (RuntimeError, OSError) as error:  # what cuda.bindings raises where libcuda.so.1 is not found
             self.refuse(
                 RuntimeError,
@@ -227,18 +232,16 @@ class Cuda:
         self.checked(lambda: "initialising CUDA", result)
 
     def _opened(self, number: int) -> Device:
-        from cuda.bindings import driver
-
-        count = self.checked(lambda: "counting CUDA devices", driver.cuDeviceGetCount())
+        count = self.checked(lambda: "counting CUDA devices", self.driver.cuDeviceGetCount())
         if not 0 <= number < count:
             self.refuse(ValueError, f"there is no cuda:{number}, the process sees {count} CUDA devices")
 
         def opening() -> str:
             return f"opening cuda:{number}"
 
-        attributes = driver.CUdevice_attribute
+        attributes = self.driver.CUdevice_attribute
         values = [
-            self.checked(opening, driver.cuDeviceGetAttribute(attribute, number))
+            self.checked(opening, self.driver.cuDeviceGetAttribute(attribute, number))
             for attribute in (
                 attributes.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
                 attributes.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
@@ -246,8 +249,16 @@ class Cuda:
                 attributes.CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED,
             )
         ]
-        context = self.checked(opening, driver.cuDevicePrimaryCtxRetain(number))
-        return Device(number, 10 * values[0] + values[1], values[2], bool(values[3]), context, *_identity(number))
+        context, identity = self.checked(opening, self.driver.cuDevicePrimaryCtxRetain(number)), self._identity(number)
+        return Device(number, 10 * values[0] + values[1], values[2], bool(values[3]), context, *identity)
+
+    def _identity(self, number: int) -> tuple[str, int]:
+        """Name and count by which tuning tables know a device. No call needs them, so a failed query is no error."""
+        status, name = self.driver.cuDeviceGetName(256, number)
+        text = "" if status else name.split(b"\0")[0].decode(errors="replace")
+        attribute = self.driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+        status, count = self.driver.cuDeviceGetAttribute(attribute, number)
+        return text, 0 if status else int(count)
 
     @contextmanager
     def relaxed(self) -> Iterator[None]:
@@ -255,16 +266,14 @@ class Cuda:
 
         A first use needs such calls. They set things up for the whole process, and are no part of the graph.
         """
-        from cuda.bindings import driver
-
-        status, before = driver.cuThreadExchangeStreamCaptureMode(
-            driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        status, before = self.driver.cuThreadExchangeStreamCaptureMode(
+            self.driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         )
         try:
             yield
         finally:
             if not status:
-                driver.cuThreadExchangeStreamCaptureMode(before)
+                self.driver.cuThreadExchangeStreamCaptureMode(before)
 
     @contextmanager
     def current(self, device: Device, stream: int) -> Iterator[None]:
@@ -273,26 +282,23 @@ class Cuda:
         A default stream means that of the primary context, even if the application has made another context of the
         device current. A stream of its own may belong to that other context, which then stays current.
         """
-        from cuda.bindings import driver
 
         def entering() -> str:
             return f"making the context of {device} current"
 
-        before = self.checked(entering, driver.cuCtxGetCurrent())
+        before = self.checked(entering, self.driver.cuCtxGetCurrent())
         if int(before) == int(device.context) or (stream > LAST_DEFAULT_STREAM and self._is_on(device)):
             yield
             return
-        self.checked(entering, driver.cuCtxSetCurrent(device.context))
+        self.checked(entering, self.driver.cuCtxSetCurrent(device.context))
         try:
             yield
         finally:
-            driver.cuCtxSetCurrent(before)
+            self.driver.cuCtxSetCurrent(before)
 
     def _is_on(self, device: Device) -> bool:
         """Whether the current context is one of the device."""
-        from cuda.bindings import driver
-
-        status, active = driver.cuCtxGetDevice()
+        status, active = self.driver.cuCtxGetDevice()
         return not status and int(active) == device.number
 
     # ---- streams; a context of the device is current
@@ -322,13 +328,12 @@ class Cuda:
 
     def is_captured(self, device: Device, stream: int) -> bool:
         """Whether a stream is being captured into a graph."""
-        from cuda.bindings import driver
 
         def asking() -> str:
             return f"asking whether stream {stream:#x} of {device} is captured"
 
-        state = self.checked(asking, driver.cuStreamIsCapturing(stream))
-        return bool(state != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+        state = self.checked(asking, self.driver.cuStreamIsCapturing(stream))
+        return bool(state != self.driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
 
     def refuse_captured(self, device: Device, stream: int) -> None:
         """Raise if a stream is being captured into a graph: the host cannot wait for it then."""
@@ -342,30 +347,10 @@ class Cuda:
 
     def synchronize(self, device: Device, stream: int) -> None:
         """Wait for all work on a stream."""
-        from cuda.bindings import driver
-
         self.refuse_captured(device, stream)
         with self.relaxed():
-            result = driver.cuStreamSynchronize(stream)
+            result = self.driver.cuStreamSynchronize(stream)
         self.checked(lambda: f"waiting for stream {stream:#x} of {device}", result)
-
-
-def _identity(number: int) -> tuple[str, int]:
-    """The name and count by which tuning tables know a device. No call needs them, so a failed query is no error."""
-    from cuda.bindings import driver
-
-    status, name = driver.cuDeviceGetName(256, number)
-    text = "" if status else name.split(b"\0")[0].decode(errors="replace")
-    attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
-    status, count = driver.cuDeviceGetAttribute(attribute, number)
-    return text, 0 if status else int(count)
-
-
-def _meaning(status: Any) -> str:
-    from cuda.bindings import driver
-
-    _, text = driver.cuGetErrorString(status)
-    return text.decode() if text else "no description"
 
 
 def _traced_back() -> str:

@@ -141,9 +141,8 @@ class DeviceCode:
         """The CUDA version of the driver, or the largest number if no image asks for one."""
         if not self.driver and not self.drivers:
             return sys.maxsize
-        from cuda.bindings import driver
-
-        return int(self.cuda.checked(lambda: "asking for the version of the driver", driver.cuDriverGetVersion()))
+        result = self.cuda.driver.cuDriverGetVersion()
+        return int(self.cuda.checked(lambda: "asking for the version of the driver", result))
 
     def _refuse_driver(self, arch: str, has: int, device: Device) -> NoReturn:
         """Raise the error for a driver that is too old for all images that suit the device."""
@@ -191,12 +190,11 @@ class DeviceCode:
         return self._archs[device.number]
 
     def _function(self, code: Any, name: str, arch: str, device: Device) -> Function:
-        from cuda.bindings import driver
-
         def loading() -> str:
             return f"loading {arch} of variant {self.slug} with the device function {name}"
 
         kernel = self.cuda.call(loading, code.get_kernel, name)
+        driver = self.cuda.driver
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
         static = self.cuda.checked(loading, driver.cuKernelGetAttribute(attribute, kernel.handle, device.number))
         # Makes the driver load the code now, and not in the middle of a graph capture.
@@ -256,15 +254,13 @@ class Call:
         return blocks
 
     def _count_blocks(self, own: Function, function: str, block: tuple[int, int, int], shared: int) -> int:
-        from cuda.bindings import driver
-
         def what() -> str:
             return self._described(function, (1, 1, 1), block, shared, None)
 
         if shared > own.shared_limit:
             self._extend_shared(own, shared, what)
-        handle, threads = driver.CUfunction(int(own.kernel.handle)), math.prod(block)
-        result = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(handle, threads, shared)
+        handle, threads = self._cuda.driver.CUfunction(int(own.kernel.handle)), math.prod(block)
+        result = self._cuda.driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(handle, threads, shared)
         blocks = int(self._cuda.checked(lambda: f"launching {what()}", result))
         if not blocks:
             self._cuda.refuse(RuntimeError, f"{what()}: no multiprocessor has room for a block\n  remedy: {SMALLER}")
@@ -279,10 +275,8 @@ class Call:
         address, free = self._allocate(size)
         self._workspaces.append(free)
         if zeroed and size:
-            from cuda.bindings import driver
-
             what = f"filling a workspace of {size} bytes with zeros"
-            self._cuda.checked(lambda: what, driver.cuMemsetD8Async(address, 0, size, self._handle))
+            self._cuda.checked(lambda: what, self._cuda.driver.cuMemsetD8Async(address, 0, size, self._handle))
         return address
 
     def tensor_map(self, data: int, dtype: str, **described: Sequence[int]) -> tensor_maps.TensorMap:
@@ -369,8 +363,6 @@ class Call:
 
     def _extend_shared(self, own: Function, shared: int, what: Callable[[], str]) -> None:
         """Opt a function in to more dynamic shared memory than every function gets."""
-        from cuda.bindings import driver
-
         with self._cuda.lock, self._cuda.relaxed():
             if shared <= own.shared_limit:
                 return
@@ -381,8 +373,8 @@ class Call:
                     f"{self._device.shared_limit} bytes of a block on this device\n"
                     f"  remedy: {SMALLER}",
                 )
-            attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            result = driver.cuKernelSetAttribute(attribute, shared, own.kernel.handle, self._device.number)
+            attribute = self._cuda.driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            result = self._cuda.driver.cuKernelSetAttribute(attribute, shared, own.kernel.handle, self._device.number)
             self._cuda.checked(lambda: f"launching {what()}", result)
             own.shared_limit = shared
 

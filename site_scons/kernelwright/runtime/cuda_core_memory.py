@@ -82,46 +82,39 @@ class Pool:
 
     def _check_stream(self, cuda: Cuda, device: Device, stream: int) -> None:
         """Refuse streams whose work :meth:`_free_released` does not wait for."""
-        from cuda.bindings import driver
-
         if cuda.is_captured(device, stream):
             text = f"its output would be part of the graph that is captured on {device}, and gone once that has run"
             cuda.refuse(RuntimeError, f"{text}\n  remedy: pass the outputs")
         if stream <= LAST_DEFAULT_STREAM:
             return
-        context = cuda.checked(lambda: f"asking for the context of a stream of {device}", driver.cuStreamGetCtx(stream))
+        result = cuda.driver.cuStreamGetCtx(stream)
+        context = cuda.checked(lambda: f"asking for the context of a stream of {device}", result)
         if int(context) != int(device.context):
             text = f"its output would be made in a stream of another context of {device} than the primary one"
             cuda.refuse(RuntimeError, f"{text}\n  remedy: pass the outputs")
 
     def _allocated(self, cuda: Cuda, device: Device, size: int, stream: int, what: str) -> int:
-        from cuda.bindings import driver
-
         result = self._try(cuda, device, max(size, 1), stream)
-        full = driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+        full = cuda.driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
         if result[0] == full and self._released and not cuda.is_captured(device, stream):
             self._free_released(cuda, device, stream)
             result = self._try(cuda, device, max(size, 1), stream)
         return int(cuda.checked(lambda: f"allocating {what}", result))
 
     def _try(self, cuda: Cuda, device: Device, size: int, stream: int) -> tuple[Any, ...]:
-        from cuda.bindings import driver
-
         if device.memory_pools:
-            found: tuple[Any, ...] = driver.cuMemAllocFromPoolAsync(size, self._pool(cuda, device), stream)
+            found: tuple[Any, ...] = cuda.driver.cuMemAllocFromPoolAsync(size, self._pool(cuda, device), stream)
         else:
             with cuda.relaxed():
-                found = driver.cuMemAlloc(size)
+                found = cuda.driver.cuMemAlloc(size)
         return found
 
     def _pool(self, cuda: Cuda, device: Device) -> Any:
         """The handle of the pool, which is made at the first use."""
-        from cuda.bindings import driver
-
         if self._handle is None:
             with self._lock, cuda.relaxed():
                 if self._handle is None:
-                    self._handle = _new_pool(driver, cuda, device)
+                    self._handle = _new_pool(cuda, device)
         return self._handle
 
     def _free_released(self, cuda: Cuda, device: Device, stream: int) -> None:
@@ -131,11 +124,9 @@ class Pool:
         capture fail, too, so the next wait comes only after ``LIMIT`` more bytes. After a wait that succeeds no work on
         the memory is left, so it may be freed in the stream of this call, which surely exists.
         """
-        from cuda.bindings import driver
-
         with self._lock, cuda.current(device, 0), cuda.relaxed():
             taken = [self._released.popleft() for _ in range(len(self._released))]
-            (status,) = driver.cuCtxSynchronize()
+            (status,) = cuda.driver.cuCtxSynchronize()
             if status:
                 self._released.extend(taken)
                 self._limit = self._waiting + LIMIT
@@ -145,28 +136,26 @@ class Pool:
             _free(cuda, device, address, stream)
 
 
-def _new_pool(driver: Any, cuda: Cuda, device: Device) -> Any:
-    properties = driver.CUmemPoolProps()
-    properties.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-    properties.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+def _new_pool(cuda: Cuda, device: Device) -> Any:
+    properties = cuda.driver.CUmemPoolProps()
+    properties.allocType = cuda.driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    properties.location.type = cuda.driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
     properties.location.id = device.number
-    pool = cuda.checked(lambda: f"making a memory pool on {device}", driver.cuMemPoolCreate(properties))
-    threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
-    kept = driver.cuMemPoolSetAttribute(pool, threshold, driver.cuuint64_t(KEEP))
+    pool = cuda.checked(lambda: f"making a memory pool on {device}", cuda.driver.cuMemPoolCreate(properties))
+    threshold = cuda.driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+    kept = cuda.driver.cuMemPoolSetAttribute(pool, threshold, cuda.driver.cuuint64_t(KEEP))
     if kept[0]:
-        driver.cuMemPoolDestroy(pool)
+        cuda.driver.cuMemPoolDestroy(pool)
     cuda.checked(lambda: f"setting up a memory pool on {device}", kept)
     return pool
 
 
 def _free(cuda: Cuda, device: Device, address: int, stream: int) -> None:
-    from cuda.bindings import driver
-
     if device.memory_pools:
-        driver.cuMemFreeAsync(address, stream)
+        cuda.driver.cuMemFreeAsync(address, stream)
         return
     with cuda.relaxed():
-        driver.cuMemFree(address)
+        cuda.driver.cuMemFree(address)
 
 
 @cache
@@ -211,14 +200,12 @@ class Output(NewArray):
 
 def _serve(cuda: Cuda, name: bytes, number: int, *streams: int) -> None:
     """Make a stream wait for another one, or wait for a stream; :func:`hand_over` calls it like a library's service."""
-    from cuda.bindings import driver
-
     device = cuda.device(number)  # an error, if the process was forked
     with cuda.current(device, max(streams[0], 0)):
         if name == b"kw_order":
             cuda.order(device, *streams)
         elif streams[0] < 0:
-            cuda.checked(lambda: f"waiting for {device}", driver.cuCtxSynchronize())
+            cuda.checked(lambda: f"waiting for {device}", cuda.driver.cuCtxSynchronize())
         else:
             cuda.synchronize(device, streams[0])
 

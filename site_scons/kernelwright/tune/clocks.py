@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from ..core.dtype import numpy_dtype
 from ..core.errors import WorkerError
+from ..core.exported import Exported
 from ..core.signature import Argument
 from ..ondemand.machine import driver_library
 from ..worker.check import from_device, to_device
@@ -312,21 +313,10 @@ def _address(tensor: Any) -> ctypes.c_uint64:
     return ctypes.c_uint64(tensor.data_ptr())
 
 
-class _ManagedTensor(ctypes.Structure):
-    """DLManagedTensor of dlpack.h."""
-
-    _fields_ = (
-        *(("data", ctypes.c_void_p), ("device_type", ctypes.c_int), ("device_id", ctypes.c_int)),
-        *(("ndim", ctypes.c_int), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)),
-        *(("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64)),
-        *(("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)),
-    )
-
-
 _DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
-class _DeviceMemory:
+class _DeviceMemory(Exported):
     """Memory of a GPU with DLPack's protocol; it is freed with the last tensor over it."""
 
     CUDA = 2
@@ -336,23 +326,11 @@ class _DeviceMemory:
         self, pointer: int, index: int, shape: Sequence[int], dtype: str, free: Callable[[ctypes.c_uint64], int]
     ) -> None:
         kind = tvm_ffi.dtype(dtype)
-        self._index = index
-        self._shape = (ctypes.c_int64 * max(1, len(shape)))(*shape)
-        self._deleter = _DELETER(lambda _: self._end(pointer, free))
-        deleter = ctypes.cast(self._deleter, ctypes.c_void_p)
-        self._managed = _ManagedTensor(pointer, self.CUDA, index, len(shape), shape=ctypes.addressof(self._shape))
-        self._managed.code, self._managed.bits, self._managed.lanes = kind.type_code, kind.bits, kind.lanes
-        self._managed.deleter = deleter
+        super().__init__(pointer, (self.CUDA, index), (kind.type_code, kind.bits, kind.lanes), shape)
+        self._delete = _DELETER(lambda _: self._end(pointer, free))
+        self.deleter = ctypes.cast(self._delete, ctypes.c_void_p)
         self._alive[pointer] = self  # a tensor refers to memory of this object
 
     def _end(self, pointer: int, free: Callable[[ctypes.c_uint64], int]) -> None:
         free(ctypes.c_uint64(pointer))
         self._alive.pop(pointer, None)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.CUDA, self._index
-
-    def __dlpack__(self, **_: Any) -> Any:
-        make = ctypes.pythonapi.PyCapsule_New
-        make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        return make(ctypes.addressof(self._managed), b"dltensor", None)

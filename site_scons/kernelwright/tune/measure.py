@@ -117,7 +117,7 @@ class Placed:
     def __init__(self, clock: CpuClock | CudaClock, array: Any, argument: Argument) -> None:
         import tvm_ffi
 
-        from ..worker.strided import Exported, Spread
+        from ..worker.strided import Spread, exported
 
         self._clock = clock
         self._spread = Spread.of(array, array.dtype) if argument.strides and not array.flags.c_contiguous else None
@@ -125,7 +125,7 @@ class Placed:
         self._memory = self.tensor = clock.tensor(self._content, argument)
         if self._spread:
             begin = self._spread.first * array.itemsize
-            self._exported = Exported(self._memory, begin, argument.dtype, array.shape, self._spread.steps)
+            self._exported = exported(self._memory, begin, argument.dtype, array.shape, self._spread.steps)
             self.tensor = tvm_ffi.from_dlpack(self._exported)
 
     @property

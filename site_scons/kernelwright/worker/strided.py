@@ -5,7 +5,6 @@ Each array lies in a memory with gaps, and with room around it, whose content mu
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,9 +15,9 @@ from numpy.typing import NDArray
 
 from ..core.dtype import Dtype
 from ..core.errors import CheckError, Where
+from ..core.exported import Exported
 from ..core.signature import Argument, Signature
 from ..define.divisible import rounded_up
-from ..runtime.dlpack import Tensor
 from ..runtime.size import Size
 from ..runtime.strides import told_stride
 
@@ -186,7 +185,7 @@ class Strided:
         on_cpu = device.dlpack_device_type() == tvm_ffi.DLDeviceType.kDLCPU
         copy: Any = barely_aligned(self._before, alignment) if on_cpu else None
         self._memory: Any = tvm_ffi.from_dlpack(copy) if on_cpu else _copied(self._before, device)
-        self._exported = Exported(self._memory, self._first * item, argument.dtype, array.shape, strides)
+        self._exported = exported(self._memory, self._first * item, argument.dtype, array.shape, strides)
         self.tensor = tvm_ffi.from_dlpack(self._exported)
 
     def _view(self, memory: Array) -> Array:
@@ -221,26 +220,11 @@ class Strided:
         return content
 
 
-class Exported(ctypes.Structure):
-    """DLManagedTensor of dlpack.h: a view of a tensor, which has to live as long."""
-
-    _fields_ = (("tensor", Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
-
-    def __init__(self, memory: Any, offset: int, dtype: str, shape: Sequence[int], strides: Sequence[int]) -> None:
-        kind, device = Dtype.parse(dtype, Where(stage="check")), memory.__dlpack_device__()
-        self._lists = [(ctypes.c_int64 * len(numbers))(*numbers) for numbers in (shape, strides)]
-        pointers = (ctypes.cast(numbers, ctypes.POINTER(ctypes.c_int64)) for numbers in self._lists)
-        data = memory.data_ptr() + offset
-        fields = (data, *map(int, device), len(shape), kind.code, kind.bits, kind.lanes, *pointers, 0)
-        super().__init__(Tensor(*fields), None, None)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.tensor.device_type, self.tensor.device_id
-
-    def __dlpack__(self, **_: Any) -> Any:
-        make = ctypes.pythonapi.PyCapsule_New
-        make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        return make(ctypes.addressof(self), b"dltensor", None)
+def exported(memory: Any, offset: int, dtype: str, shape: Sequence[int], strides: Sequence[int]) -> Exported:
+    """A view of a tensor, which has to live as long; its first element is so many bytes behind that of the tensor."""
+    kind, (device, number) = Dtype.parse(dtype, Where(stage="check")), memory.__dlpack_device__()
+    of = (int(device), int(number)), (kind.code, kind.bits, kind.lanes)
+    return Exported(memory.data_ptr() + offset, *of, shape, strides)
 
 
 def _copied(memory: Array, device: Any) -> Any:
