@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from ..core.errors import DefinitionError, KernelwrightError, Where
 from ..core.project import Installation
 from ..define.kernel import Kernel
+from ..define.record import DefinitionRecord
+from ..processes.pool import WorkerPool
 from ..stages.code import loaded_code
 from ..stages.context import KernelContext
 from .build import LOCK_TIMEOUT_S
@@ -24,11 +26,7 @@ from .launcher import begin_launcher
 from .options import Options, settings_for
 from .origin import Origin, tables_of
 from .session import Session
-
-if TYPE_CHECKING:
-    from ..define.record import DefinitionRecord
-    from ..processes.pool import WorkerPool
-    from .watched import Watch
+from .watched import Watch
 
 
 class DefinitionFile:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...core.errors import Where
 from ...core.written import APACHE, Written
 from ...define.debug import FULL, LINEINFO
 from ...define.pass_configs import PassConfigs
 from ..base import FrontEnd
-
-if TYPE_CHECKING:
-    from ..unit import LoweredKernel, Unit
+from ..unit import LoweredKernel, Unit
 
 
 class Tir(FrontEnd):
