@@ -28,17 +28,12 @@ class OnDemandRun:
 
     def __init__(self, session: Session, note: Callable[[str], None]) -> None:
         self.top = session.root
-        self.state = session.state
+        self.state, self.discovery = session.state, session.discovery
         self.journal = Journal(session.state / "journal", self.top)
         self.session = session
         self.note = note
         self._noted: set[str] = set()
         self._lock = threading.Lock()
-
-    @property
-    def discovery(self) -> Path:
-        """The folder of the records of the project's definition files."""
-        return self.session.discovery
 
     @property
     def pool(self) -> WorkerPool:

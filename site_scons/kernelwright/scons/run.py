@@ -7,7 +7,7 @@ import contextlib
 import gc
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,8 +56,10 @@ class BuildRun:
         self.strict = bool(command_line.given("strict"))
         self.partial = _partial(top) if command_line.given("partial") else None
         self.progress = Progress(bool(SCons.Script.GetOption("silent")))
+        self.note, self.note_once = self.progress.note, self.progress.note_once
         self.tree = Tree(top, self.note, verify=self.strict)
-        self.state = self.tree.state
+        self.state, self.discovery = self.tree.state, self.tree.discovery
+        self.require_folders = self.tree.require_folders
         self.nodes = Nodes(env)
         self.outcome = Outcome(self.progress, self.nodes, self.partial)
         self.caches = Caches(self.tree, env, settings, self.progress)
@@ -90,11 +92,6 @@ class BuildRun:
     # ---- what stages ask of a run ----
 
     @property
-    def discovery(self) -> Path:
-        """The folder of the records of definition files."""
-        return self.tree.discovery
-
-    @property
     def journal(self) -> Journal:
         """SCons's signatures and the contents of the outputs."""
         return self.tree.journal
@@ -113,18 +110,6 @@ class BuildRun:
     def compilers(self) -> ToolRunner:
         """What runs the compilers."""
         return self.processes.compilers
-
-    def note(self, text: str) -> None:
-        """Show a line."""
-        self.progress.note(text)
-
-    def note_once(self, text: str) -> None:
-        """Show a line unless this run has shown it."""
-        self.progress.note_once(text)
-
-    def require_folders(self, folders: Iterable[str]) -> None:
-        """Raise a KernelwrightError if a folder of outputs is a link; see :meth:`.tree.Tree.require_folders`."""
-        self.tree.require_folders(folders)
 
     def started(self, line: str) -> None:
         """Show that an action begins; the first time, find out how many there are going to be at most."""

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..core.exported import Exported
 from .calls import Caller
 
 DRIVER = Path(__file__).with_name("cuda.c")
@@ -28,7 +27,7 @@ X, BIAS, Y = 0x10000, 0x20000, 0x30000
 """Addresses on the device."""
 
 
-class DeviceArray(Exported):
+class DeviceArray:
     """Something with DLPack's protocol, whose device, shape and data need not exist.
 
     Arguments:
@@ -51,8 +50,33 @@ class DeviceArray(Exported):
         data: int = 0x10000,
         byte_offset: int = 0,
     ) -> None:
-        super().__init__(data, device, dtype, shape, strides, byte_offset)
+        self._device = device
+        self._shape = (ctypes.c_int64 * len(shape))(*shape)
+        self._strides = (ctypes.c_int64 * len(shape))(*strides) if strides else None
+        pointer = ctypes.addressof(self._strides) if self._strides else None
+        sizes = (len(shape), *dtype, ctypes.addressof(self._shape), pointer)
+        self._managed = _ManagedTensor(data, *device, *sizes, byte_offset, None, None)
+        # Whoever takes the capsule refers to our memory, and there is no deleter that would tell us when it is done.
         self._alive.append(self)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._device
+
+    def __dlpack__(self, **_: Any) -> Any:
+        make = ctypes.pythonapi.PyCapsule_New
+        make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return make(ctypes.addressof(self._managed), b"dltensor", None)
+
+
+class _ManagedTensor(ctypes.Structure):
+    """DLManagedTensor of dlpack.h."""
+
+    _fields_ = (
+        *(("data", ctypes.c_void_p), ("device_type", ctypes.c_int), ("device_id", ctypes.c_int)),
+        *(("ndim", ctypes.c_int), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)),
+        *(("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64)),
+        *(("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)),
+    )
 
 
 def asked_of_driver(call: Callable[[], object]) -> list[str]:
