@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.converter import to_json
 from ..core.files import canonical_json
-from ..core.records import Record
 from ..core.signature import Argument
-from .plan import KernelPlan
+
+if TYPE_CHECKING:
+    from ..core.records import Record
+    from .plan import KernelPlan
 
 MARK = "kernelwright describes"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..backends.files import UnitFiles, VariantFiles
 from ..core.converter import from_json
@@ -19,12 +19,14 @@ from ..core.request import ASIDE
 from ..core.signature import UNKNOWN, Signature
 from ..frontends.base import FrontEnd
 from ..processes.protocol import INTERPRETED, CheckRequest
-from ..toolchain.distribution import Distribution
-from ..toolchain.elsewhere import Elsewhere
-from ..toolchain.other_machine import OtherMachine
 from .context import KernelContext, made
 from .stage import Stage, files_in
 from .stage_run import StageRun
+
+if TYPE_CHECKING:
+    from ..toolchain.distribution import Distribution
+    from ..toolchain.elsewhere import Elsewhere
+    from ..toolchain.other_machine import OtherMachine
 
 
 @dataclass(frozen=True)

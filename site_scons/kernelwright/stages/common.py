@@ -6,10 +6,12 @@ Whoever lists a source with equal options gets the same stage: the name of its f
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from ..define.record import DefinitionRecord
-from .discovery import DefinitionRecords
-from .stage import Stage
+if TYPE_CHECKING:
+    from ..define.record import DefinitionRecord
+    from .discovery import DefinitionRecords
+    from .stage import Stage
 
 
 class Readers:

@@ -7,12 +7,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..core.arch import is_ptx, virtual_arch
 from ..core.errors import DefinitionError, SettingsError
 from ..core.request import ASIDE
-from ..toolchain.distribution import Distribution
-from ..toolchain.elsewhere import Elsewhere
 from ..toolchain.headers import can_include
 from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.kept_headers import KeptHeaders
@@ -25,14 +24,18 @@ from ..toolchain.nvcc_run import (
     compile_device_code,
 )
 from ..toolchain.nvcc_steps_run import KnownSteps, can_part, compile_by_steps
-from ..toolchain.nvrtc import Nvrtc
-from ..toolchain.nvrtc_run import HeaderStore, NvrtcJob
 from .code import code_digest
 from .commands import command_of
 from .compilation import Compilation
 from .context import KernelContext
 from .stage import Stage, files_in
 from .stage_run import StageRun
+
+if TYPE_CHECKING:
+    from ..toolchain.distribution import Distribution
+    from ..toolchain.elsewhere import Elsewhere
+    from ..toolchain.nvrtc import Nvrtc
+    from ..toolchain.nvrtc_run import HeaderStore, NvrtcJob  # noqa: F401 (it is the argument of a base class)
 
 
 def make_all(kernel: KernelContext, slug: str, source: str, archs: Sequence[str]) -> dict[str, Stage]:
@@ -214,7 +217,7 @@ def _with_nvcc(kernel: KernelContext, arch: str, folder: Path, slug: str, shippe
 def _with_nvrtc(kernel: KernelContext, arch: str, folder: Path, slug: str, shipped: bool) -> NvrtcCompilation:
     # Imported here, because few builds use it.
     from ..core.quantity import parse_size
-    from ..toolchain.nvrtc_run import HeaderStore
+    from ..toolchain.nvrtc_run import HeaderStore, NvrtcJob
 
     nvrtc, size, where = kernel.tools.nvrtc, kernel.package.settings.pch_size, kernel.where("nvrtc", slug)
     if nvrtc is None:

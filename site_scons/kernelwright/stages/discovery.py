@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core.answers import Answers
 from ..core.converter import to_json
 from ..core.dependencies import present_digest
 from ..core.errors import DefinitionError, KernelwrightError, Where
@@ -26,7 +25,10 @@ from ..core.files import open_lock
 from ..core.sealed import form_of, read_sealed, write_sealed
 from ..core.surroundings import interpreter
 from ..define.record import DefinitionRecord, definition_record, misfit
-from ..processes.pool import WorkerPool
+
+if TYPE_CHECKING:
+    from ..core.answers import Answers
+    from ..processes.pool import WorkerPool
 
 Note = Callable[[str, float, float, bool], None]
 """Is told of a file that was executed: its name, from when to when (``time.monotonic()``), and whether that failed."""

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.arch import lowering_arch
 from ..define.debug import NO
 from ..define.unit import unit_symbol
 from ..processes.protocol import LowerRequest
-from ..toolchain.distribution import Distribution
-from ..toolchain.elsewhere import Elsewhere
-from ..toolchain.tvm import Lowerer
 from .context import KernelContext, debug_level
 from .stage import IR, Stage, files_in
 from .stage_run import StageRun
+
+if TYPE_CHECKING:
+    from ..toolchain.distribution import Distribution
+    from ..toolchain.elsewhere import Elsewhere
+    from ..toolchain.tvm import Lowerer
 
 
 @dataclass(frozen=True)

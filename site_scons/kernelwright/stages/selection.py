@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from .. import backends, frontends
 from ..core.arch import TARGETS, source_groups, target_of
@@ -14,8 +15,10 @@ from ..define.record import KernelRecord
 from ..define.setting_kinds import require_known
 from ..define.settings import Settings
 from ..runtime.tables import DeviceTable
-from ..toolchain.nvcc import Nvcc
-from ..toolchain.nvrtc import Nvrtc
+
+if TYPE_CHECKING:
+    from ..toolchain.nvcc import Nvcc
+    from ..toolchain.nvrtc import Nvrtc
 
 
 @dataclass(frozen=True)

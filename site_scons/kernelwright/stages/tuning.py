@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from ..backends.files import VariantFiles
 from ..backends.plan import KernelPlan
 from ..core.errors import KernelwrightError, Where
 from ..core.request import ASIDE
 from ..runtime.tables import DeviceTable, Rules
-from .selection import KernelSelection
+
+if TYPE_CHECKING:
+    from .selection import KernelSelection
 
 
 @dataclass(frozen=True)

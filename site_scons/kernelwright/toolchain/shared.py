@@ -9,12 +9,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..core.files import canonical_json, digest_of
 from ..processes.tools import SharedTool
 from .host_compiler import HostCompiler
 from .nvcc import Nvcc
-from .nvrtc import Nvrtc
+
+if TYPE_CHECKING:
+    from .nvrtc import Nvrtc
 
 SYSTEM = ("/", "/usr", "/usr/local", "/opt")
 """Folders that are no place of CUDA alone: they stay in commands as they are."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import frontends
 from ..core.errors import KernelwrightError, UnimplementedError, Where, refused
@@ -26,7 +26,6 @@ from ..define.outputs import Arguments, require_gradient_names
 from ..define.pass_configs import checked_pass_configs
 from ..define.record import DefinitionRecord, KernelRecord, record_of
 from ..define.unit import Unit
-from ..frontends.unit import LoweredKernel
 from ..processes import serving
 from ..processes.messages import Hello
 from ..processes.protocol import (
@@ -44,6 +43,9 @@ from ..processes.protocol import (
 )
 from ..processes.serving import Progress, Send
 from .definitions import Definition, Definitions
+
+if TYPE_CHECKING:
+    from ..frontends.unit import LoweredKernel
 
 COLLECT_EVERY = 8
 """Answers from one complete garbage collection to the next. One takes 4 ms; parsed functions are full of cycles."""

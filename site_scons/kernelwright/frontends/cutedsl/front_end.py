@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ...core.written import NVIDIA, Written
-from ...define.settings import Settings
-from ...toolchain.distribution import Distribution
-from ...toolchain.probe import Toolchain
 from ..base import FrontEnd, LoweredFiles
 from .program import NEED, Program
+
+if TYPE_CHECKING:
+    from ...define.settings import Settings
+    from ...toolchain.distribution import Distribution
+    from ...toolchain.probe import Toolchain
 
 
 class CuteDslProgram(FrontEnd):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ...core.written import Written
 from ...define.debug import FULL, LINEINFO
-from ...define.settings import Settings
-from ...toolchain.elsewhere import Elsewhere
-from ...toolchain.probe import Toolchain
 from ..base import FrontEnd, HeaderFolders, LoweredFiles
 from ..unit import Unit
 from .program import ENVIRONMENT, Program
+
+if TYPE_CHECKING:
+    from ...define.settings import Settings
+    from ...toolchain.elsewhere import Elsewhere
+    from ...toolchain.probe import Toolchain
 
 
 class TileLangProgram(FrontEnd):

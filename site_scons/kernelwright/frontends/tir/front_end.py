@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...core.errors import Where
 from ...core.written import APACHE, Written
 from ...define.debug import FULL, LINEINFO
 from ...define.pass_configs import PassConfigs
 from ..base import FrontEnd
-from ..unit import LoweredKernel, Unit
+
+if TYPE_CHECKING:
+    from ..unit import LoweredKernel, Unit
 
 
 class Tir(FrontEnd):

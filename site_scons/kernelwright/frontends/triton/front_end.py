@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...core.errors import DefinitionError
 from ...core.written import NVIDIA, Written
 from ...define.debug import LINEINFO
-from ...define.record import KernelRecord
-from ...define.settings import Settings
-from ...toolchain.distribution import Distribution
-from ...toolchain.elsewhere import Elsewhere
-from ...toolchain.probe import Toolchain
 from ..base import FrontEnd, LoweredFiles, OwnTuner
 from ..sequence import Launches, each_of
 from ..unit import Unit
 from .program import ENVIRONMENT, INTERPRETER, NEED, Program
 from .recorded import RecordedVariant, is_recorded
+
+if TYPE_CHECKING:
+    from ...define.record import KernelRecord
+    from ...define.settings import Settings
+    from ...toolchain.distribution import Distribution
+    from ...toolchain.elsewhere import Elsewhere
+    from ...toolchain.probe import Toolchain
+
 
 TUNER = OwnTuner(
     "a function of a recorded program is tuned by Triton's own tuner",
