@@ -58,6 +58,9 @@ class Backend(Plugin):
     run_needs: ClassVar[tuple[Need, ...]] = ()
     """What has to be installed where kernels are called; in a wheel's metadata, an extra of the backend's name."""
 
+    stub_types: ClassVar[Mapping[str, Any]] = {}
+    """The types in the ``.pyi`` of its kernels, where they are not those of ``StubTypes``."""
+
     runtime: ClassVar[tuple[str, ...]] = ()
     """Modules of ``runtime/`` that are copied into the package as ``_runtime/``. The first one loads kernels: it has a
     function ``load(loader, name, entry)`` that returns the callable, where ``loader`` is the :class:`Loader` of the
@@ -196,6 +199,6 @@ class Backend(Plugin):
         Arguments:
             entry: the kernel's part of the manifest.
         """
-        from .stubs import kernel_stub
+        from .stubs import StubTypes, kernel_stub
 
-        return kernel_stub(kernel, entry)
+        return kernel_stub(kernel, entry, StubTypes(**self.stub_types))

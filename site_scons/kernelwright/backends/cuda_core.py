@@ -11,7 +11,7 @@ import builtins
 import keyword
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from ..core.dtype import Dtype, number_kind
 from ..core.errors import KernelwrightError, Where, shown
@@ -78,6 +78,7 @@ class CudaCore(Backend):
         "strides.py",
         "tables.py",
     )
+    stub_types: ClassVar = {"keywords": ("stream: _Any = None",)}
 
     def check(self, kernel: KernelPlan) -> None:
         """Check that all host code of the kernel can be written in Python."""
@@ -91,12 +92,6 @@ class CudaCore(Backend):
     def files(self, kernel: str) -> tuple[str, ...]:
         """The module of a kernel."""
         return (f"_{kernel}.py",)
-
-    def stub(self, kernel: str, entry: Mapping[str, Any]) -> str:
-        """The kernel's part of the ``.pyi``; calls take a stream as well."""
-        from .stubs import StubTypes, kernel_stub
-
-        return kernel_stub(kernel, entry, StubTypes(keywords=("stream: _Any = None",)))
 
     def stub_imports(self, runtime: str) -> str:
         """The line that imports the kernels' class."""

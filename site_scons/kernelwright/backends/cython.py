@@ -11,9 +11,8 @@ import keyword
 import platform
 import re
 import sysconfig
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 from ..core.errors import KernelwrightError, ToolchainError, Where
 from ..core.need import Need
@@ -88,6 +87,7 @@ class Cython(Backend):
     build_needs = (Need("Cython", "cython>=3.1"),)
     run_needs = (Need("tvm_ffi", "apache-tvm-ffi>=0.1.13,<0.2"),)
     runtime = ("cython_kernel.py", "interface.py", "refusal.py", "dlpack.py", "dtype.py")
+    stub_types: ClassVar = {"keywords": ("stream: _Any = None",)}
 
     def require_build(self) -> None:
         """Find out whether Cython and Python's headers are there."""
@@ -124,12 +124,6 @@ class Cython(Backend):
     def headers(self) -> list[Path]:
         """The C headers, and the file that every source includes."""
         return [LAUNCHER / "computed.h", *sorted(path for path in SHARED.iterdir() if path.suffix in (".h", ".pxi"))]
-
-    def stub(self, kernel: str, entry: Mapping[str, Any]) -> str:
-        """The kernel's part of the ``.pyi``; calls take names and a stream."""
-        from .stubs import StubTypes, kernel_stub
-
-        return kernel_stub(kernel, entry, StubTypes(keywords=("stream: _Any = None",)))
 
 
 def compile_flags() -> list[str]:

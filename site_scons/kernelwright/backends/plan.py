@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,6 +12,7 @@ from typing import Any, NoReturn
 from ..core.arch import CPU_LEVELS, TARGETS
 from ..core.converter import from_json
 from ..core.driver import of_toolkit
+from ..core.dtype import PLAIN_NUMBER
 from ..core.errors import KernelwrightError, Where, shown
 from ..core.signature import IDENTIFIER, SCHEMA, Argument, RecordedFunction, Signature, Structure, function_of
 from ..runtime.rivals import Pair, Relations
@@ -330,6 +332,21 @@ class KernelPlan:
         for value in values:
             if values.count(value) > 1:
                 raise KernelwrightError(f"{what} {value!r} appears twice", Where(self.name, stage="wrap"))
+
+
+def require_dtypes(kernel: KernelPlan, arrays: re.Pattern[str], cannot: str, backend: str) -> None:
+    """Raise a KernelwrightError for an argument of a dtype that a framework does not have.
+
+    Arguments:
+        arrays: the dtypes of its arrays.
+        cannot: what it does not do with others, for the message.
+    """
+    for unit in kernel.units:
+        for argument in unit.arguments:
+            if not (arrays if argument.kind == "tensor" else PLAIN_NUMBER).fullmatch(argument.dtype):
+                what = f"a {argument.kind} of dtype {argument.dtype}, which {cannot}"
+                remedy = f"change its dtype, or take {backend} out of the kernel's backends"
+                raise KernelwrightError(f"argument {argument.name!r} is {what}", unit.where, remedy)
 
 
 def _made(unit: LoweredUnit) -> tuple[object, ...]:

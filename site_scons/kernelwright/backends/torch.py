@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 import keyword
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
-from ..core.dtype import PLAIN_NUMBER, number_kind
+from ..core.dtype import number_kind
 from ..core.errors import KernelwrightError, Where
 from ..core.need import Need
 from ..core.signature import Argument
 from .base import IN_FRAMEWORKS, Backend
-from .plan import KernelPlan
+from .plan import KernelPlan, require_dtypes
 
 DTYPES = re.compile(
     r"bool|u?int(8|16|32|64)|b?float16|float(32|64)|complex(64|128)|float8_e(4m3fn|5m2|4m3fnuz|5m2fnuz|8m0fnu)"
@@ -107,6 +107,7 @@ class Torch(Backend):
     versioned = True
     run_needs = (Need("torch", "torch>=2.4"), Need("tvm_ffi", "apache-tvm-ffi>=0.1.13,<0.2"))
     runtime = ("torch_kernel.py", "torch_names.py", *IN_FRAMEWORKS)
+    stub_types: ClassVar = {"base": "_TorchKernel", "tensor": "_torch.Tensor", "result": "_torch.Tensor"}
 
     def check(self, kernel: KernelPlan) -> None:
         """See :meth:`Backend.check`."""
@@ -115,15 +116,7 @@ class Torch(Backend):
             raise KernelwrightError(
                 "PyTorch can have no operator of this name in a namespace", Where(kernel.name, stage="wrap"), remedy
             )
-        for unit in kernel.units:
-            for argument in unit.arguments:
-                if not _is_known(argument):
-                    raise KernelwrightError(
-                        f"argument {argument.name!r} is a {argument.kind} of dtype {argument.dtype}, "
-                        "which PyTorch cannot pass to an operator",
-                        unit.where,
-                        "change its dtype, or take torch out of the kernel's backends",
-                    )
+        require_dtypes(kernel, DTYPES, "PyTorch cannot pass to an operator", self.name)
 
     def emit(self, kernel: KernelPlan) -> dict[str, str]:
         """See :meth:`Backend.emit`."""
@@ -137,12 +130,6 @@ class Torch(Backend):
     def stub_imports(self, runtime: str) -> str:
         """See :meth:`Backend.stub_imports`."""
         return f"import torch as _torch\n\nfrom {runtime}.torch_kernel import TorchKernel as _TorchKernel\n"
-
-    def stub(self, kernel: str, entry: Mapping[str, Any]) -> str:
-        """See :meth:`Backend.stub`."""
-        from .stubs import StubTypes, kernel_stub
-
-        return kernel_stub(kernel, entry, StubTypes("_TorchKernel", "_torch.Tensor", "_torch.Tensor"))
 
 
 def parameters_of(variants: Sequence[Sequence[Argument]]) -> list[Parameter]:
@@ -163,12 +150,6 @@ def parameters_of(variants: Sequence[Sequence[Argument]]) -> list[Parameter]:
         )
         for name, same in zip(names, zip(*variants, strict=True), strict=True)
     ]
-
-
-def _is_known(argument: Argument) -> bool:
-    if argument.kind == "tensor":
-        return bool(DTYPES.fullmatch(argument.dtype))
-    return bool(PLAIN_NUMBER.fullmatch(argument.dtype))
 
 
 def _unsigned(arguments: Sequence[Argument]) -> str:

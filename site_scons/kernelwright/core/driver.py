@@ -7,6 +7,7 @@ versions), and the release history in the specification of PTX (versions of PTX,
 
 from __future__ import annotations
 
+from ..runtime.arch import version_text
 from .arch import CudaArch
 
 LEAST = 12000
@@ -66,11 +67,6 @@ def of_toolkit(arch: str, toolkit: int) -> int:
     if cuda.is_ptx:
         return max([LEAST, *(needed for needed in PTX_VERSIONS.values() if needed <= toolkit)])
     return of_cubin(cuda.number, CUDA_13_ABI if toolkit >= 13000 else 0)
-
-
-def version_text(cuda: int) -> str:
-    """A CUDA version as people write it: ``12.8`` for 12080."""
-    return f"{cuda // 1000}.{cuda % 1000 // 10}"
 
 
 def driver_text(cuda: int) -> str:

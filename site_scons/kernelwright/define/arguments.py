@@ -199,6 +199,11 @@ class Workspace:
                 ) from error
 
 
+def is_absent(value: object) -> bool:
+    """Whether an argument is a tensor for which each call of the variant passes None."""
+    return isinstance(value, Tensor) and value.passed is False
+
+
 def multiples_of(declared: Mapping[str, Any], known: Mapping[str, int] | None = None) -> dict[str, int]:
     """The multiples of sizes: name of a size -> the number that its values are multiples of, by all declarations.
 

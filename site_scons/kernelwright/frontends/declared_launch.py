@@ -17,7 +17,7 @@ from ..core.dtype import Dtype, bytes_of
 from ..core.errors import DefinitionError, Where
 from ..core.signature import ZEROED
 from ..core.signature import TensorMap as EncodedMap
-from ..define.arguments import Scalar, Tensor, Workspace, multiples_of
+from ..define.arguments import Scalar, Tensor, Workspace, is_absent, multiples_of
 from ..define.declared import declared_strides, lines_of, told_strides
 from ..define.sizes import Size, Sizes, names_in, plain_text, text_of, unbracketed
 from ..runtime.dtype import integer_range
@@ -84,7 +84,7 @@ def declared_arguments(declared: Mapping[str, Tensor | Scalar], unit: Unit, size
 def _arguments(
     function: tirx.PrimFunc, declared: Mapping[str, Tensor | Scalar], mapped: Collection[str], unit: Unit
 ) -> list[Argument]:
-    absent = {name: value.dtype for name, value in declared.items() if _is_absent(value)}
+    absent = {name: value.dtype for name, value in declared.items() if is_absent(value)}
     lines = lines_of(declared, unit.named(list(declared)))
     return [
         _with_text(_declared(argument, value, UNIT if argument.name in mapped else 1, unit.where), value, lines)
@@ -114,18 +114,13 @@ def _declared(argument: Argument, value: Tensor | Scalar, least: int, where: Whe
     """
     if isinstance(value, Scalar):
         return replace(argument, default=value.default)
-    if _is_absent(value):
+    if is_absent(value):
         return argument
     element = Dtype.parse(value.dtype, where).alignment
     alignment = max(value.alignment or 1, least)
     written = bool(value.written) or argument.output
     aligned = alignment if alignment > element else None
     return replace(argument, written=written, alignment=aligned, given=value.passed, folds=value.folds)
-
-
-def _is_absent(value: object) -> bool:
-    """Whether an argument is a tensor for which each call of the variant passes None."""
-    return isinstance(value, Tensor) and value.passed is False
 
 
 class _Host:
@@ -194,7 +189,7 @@ class _Host:
             return "handle" if value.name in self._memories else self._kind(self._declared[value.name])
         if isinstance(value, (TensorMap, EncodedMap)):
             return "tensor_map"
-        if _is_absent(value):
+        if is_absent(value):
             return NULL.dtype
         return "handle" if isinstance(value, (Tensor, Workspace)) else dtype_of(value)
 
@@ -217,7 +212,7 @@ class _Host:
     def _parameter(self, name: str, value: Tensor | Scalar) -> Any:
         if isinstance(value, Scalar):
             return self._parameters[name]
-        if _is_absent(value):
+        if is_absent(value):
             return tirx.Var(name, "handle")
         strides = [self._stride(stride) for stride in self._strides[name]]
         places = [(name, axis) for axis in range(len(value.shape))]
@@ -287,7 +282,7 @@ class _Host:
         return variable
 
     def _passed(self, name: str, value: Passed) -> Any:
-        value = NULL if value is None or _is_absent(value) else value
+        value = NULL if value is None or is_absent(value) else value
         if isinstance(value, bool):
             return tirx.IntImm("bool", value)
         if isinstance(value, (Size, int)):

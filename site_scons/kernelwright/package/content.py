@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..core.driver import version_text
 from ..core.errors import KernelwrightError, Where
 from ..core.records import Record, decoded, read_json
 from ..core.version import VERSION
+from ..runtime.arch import version_text
 from ..runtime.loader import SCHEMA
 from .assemble import provider_package
 from .device_code import drivers_of

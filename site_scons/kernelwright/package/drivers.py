@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from ..backends.files import UnitFiles
 from ..core.arch import CudaArch, arch_order
-from ..core.driver import NUMBERS, driver_text, version_text
+from ..core.driver import NUMBERS, driver_text
 from ..core.errors import DefinitionError, Where, shown
 from ..core.records import Record, decoded
+from ..runtime.arch import version_text
 from ..toolchain.cuda import cuda_version
 from .device_code import claim, device_code, drivers_of
 from .images import archs_here

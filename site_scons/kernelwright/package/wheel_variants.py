@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..core.arch import SHARED_MEMORY, CudaArch
-from ..core.driver import LEAST, version_text
+from ..core.driver import LEAST
 from ..core.errors import KernelwrightError, SettingsError, Where
 from ..core.files import pretty_json
 from ..core.records import Record, decoded
-from ..runtime.arch import suitability, suitable
+from ..runtime.arch import suitability, suitable, version_text
 
 NULL = "null"
 """The label of the wheel for machines that none of the others is for; the standard gives it no properties."""

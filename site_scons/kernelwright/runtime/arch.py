@@ -35,6 +35,11 @@ class CudaArch(NamedTuple):
         return f"{'compute' if self.is_ptx else 'sm'}_{self.number}{self.suffix}"
 
 
+def version_text(cuda: int) -> str:
+    """A CUDA version number, 1000 * major + 10 * minor, as people write it: ``12.8`` for 12080."""
+    return f"{cuda // 1000}.{cuda % 1000 // 10}"
+
+
 def suitability(name: str, capability: int) -> int:
     """How well an image suits a device: 0 not at all, otherwise more is better.
 

@@ -17,6 +17,7 @@ from functools import cached_property
 from importlib import import_module
 from typing import Any, NoReturn
 
+from .arch import version_text
 from .interface import first_line
 from .refusal import BY_KERNEL, refuse
 
@@ -360,11 +361,6 @@ def _traced_back() -> str:
     after = "; with CUDA_LAUNCH_BLOCKING=1 in its environment the launch at fault raises the error"
     remedy = "\n  remedy: restart the process, since CUDA cannot be used in it any more"
     return before + remedy + ("" if blocks else after)
-
-
-def version_text(cuda: int) -> str:
-    """The text of a CUDA version number (1000 * major + 10 * minor), such as ``12.4``."""
-    return f"{cuda // 1000}.{cuda % 1000 // 10}"
 
 
 def newer_driver(needed: int, has: int) -> str:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from . import cuda_core_tensor_maps as tensor_maps
-from .arch import is_ptx, suitable
-from .cuda_core_device import Cuda, Device, newer_driver, version_text
+from .arch import is_ptx, suitable, version_text
+from .cuda_core_device import Cuda, Device, newer_driver
 from .dtype import integer_range
 from .strides import told_stride
 

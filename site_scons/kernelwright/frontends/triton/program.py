@@ -14,7 +14,7 @@ from typing import Any
 
 from ...core.errors import DefinitionError, Where, shown
 from ...core.need import Interpreter, Need, OwnEnvironment, Parts
-from ...define.arguments import Scalar, Tensor, Workspace, multiples_of
+from ...define.arguments import Scalar, Tensor, Workspace, is_absent, multiples_of
 from ...define.declared import (
     Declared,
     check_launch_only,
@@ -134,7 +134,7 @@ class Program(Declared):
         }
         self.launch_only = launch or {}
         arguments = _bound(function, {name: _described(value) for name, value in arguments.items()})
-        self._absent: dict[str, Any] = {name: value for name, value in arguments.items() if _is_absent(value)}
+        self._absent: dict[str, Any] = {name: value for name, value in arguments.items() if is_absent(value)}
         self._order = tuple(arguments)
         self.arguments = arguments = {
             name: value.checked_in_calls(name) if isinstance(value, TensorDescriptor) else value
@@ -280,7 +280,7 @@ class Program(Declared):
 
 def _described(value: Any) -> Any:
     """A value of a Program; of a descriptor of what each call passes None for, the tensor alone."""
-    return value.tensor if isinstance(value, TensorDescriptor) and _is_absent(value.tensor) else value
+    return value.tensor if isinstance(value, TensorDescriptor) and is_absent(value.tensor) else value
 
 
 def _bound(function: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -311,17 +311,13 @@ def _integer(annotation: str) -> str:
     return f"{found[1]}int{found[2]}" if found else "int32"
 
 
-def _is_absent(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.passed is False
-
-
 def _constant(value: Any, ones: Collection[str]) -> Any:
     """What an argument is in the code, if that is a constant; otherwise the argument.
 
     Arguments:
         ones: the sizes that are 1 in each call.
     """
-    if _is_absent(value):
+    if is_absent(value):
         return None
     return 1 if isinstance(value, Size) and text_of(value) in ones else value
 
