@@ -210,6 +210,9 @@ print(message_of(demo.scale, np.ones(3, np.float32), 9.0))
         built.python(code, env={"KERNELWRIGHT_CUDA_DRIVER": "/nowhere"})
     refused, _ = call(built, "print(message_of(demo.scale, on_cuda(3), 9.0))", capability=75)
     assert "cuda:0 is an sm_75, and variant default was built for sm_80, sm_90a" in refused
+    code = "x = on_cuda(3, device=1)\nprint(message_of(demo.scale, x, x, 2.0))"
+    _, log = call(built, code, capability=90)
+    assert {line for line in log if line.startswith("push")} == {"push cuda:1"}
 
 
 OTHER_BACKENDS = """

@@ -66,6 +66,9 @@ def test_integers_of_the_config_and_of_the_code_are_put_in() -> None:
         (["u > 255"], "no size fulfils"),
         (["n % 8 == 8"], "no size fulfils"),
         (["min(n, 7) // 2 > 3"], "no size fulfils"),
+        (["min(7, n) // 2 > 3"], "no size fulfils"),
+        (["max(n, 7) < 7"], "no size fulfils"),
+        (["max(7, n) < 7"], "no size fulfils"),
         (["block <= 1024"], r"no size fulfils what it requires: block <= 1024 \(it is 4096 <= 1024 here\)"),
     ],
 )
