@@ -13,6 +13,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from kernelwright import backends
 from kernelwright.backends.commands import ToolPaths
 from kernelwright.backends.cython import Cython
 from kernelwright.backends.launcher import LAUNCHER
@@ -62,6 +64,10 @@ class Loader:
         return self.folder / f"{name}.so"
 
 
+BY_HAND = SimpleNamespace(package="built_by_hand", version="1")
+"""What operators and functions of JAX ask a package's loader for."""
+
+
 @dataclass(frozen=True)
 class Built:
     """A kernel that was built for both backends."""
@@ -73,6 +79,23 @@ class Built:
     def cython(self) -> Any:
         """The kernel object of the extension module."""
         return cython_kernel.load(Loader(self.folder), self.plan.name, dict(self.entry))
+
+    def torch(self) -> Any:
+        """The operator of the torch backend."""
+        pytest.importorskip("torch")
+        from kernelwright.runtime.torch_kernel import Operators
+
+        module: dict[str, Any] = {}
+        exec(backends.get("torch").emit(self.plan)[f"_{self.plan.name}.py"], module)
+        operators = Operators(BY_HAND, dict(self.entry), self.tvm_ffi(), None)
+        return operators.finished(module["define"](operators), module["define"])
+
+    def jax(self) -> Any:
+        """The kernel object of the jax backend."""
+        pytest.importorskip("jax_tvm_ffi")
+        from kernelwright.runtime.jax_kernel import JaxKernel
+
+        return JaxKernel(BY_HAND, dict(self.entry), self.tvm_ffi(), None)
 
     def tvm_ffi(self) -> Any:
         """The kernel object of tvm-ffi, over the same library."""

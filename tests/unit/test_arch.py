@@ -20,7 +20,6 @@ from kernelwright.core.arch import (
     without_suffix,
 )
 from kernelwright.core.errors import SettingsError, Where
-from kernelwright.runtime.arch import suitable
 
 
 @pytest.mark.parametrize(
@@ -89,20 +88,3 @@ def test_an_unknown_arch_names_the_place_that_it_is_in() -> None:
 )
 def test_cuda_source_is_made_for_the_lowest_arch_however_they_are_listed(archs: tuple[str, ...], expected: str) -> None:
     assert lowering_arch(archs) == lowering_arch(archs[::-1]) == expected
-
-
-@pytest.mark.parametrize(
-    ("capability", "expected"),
-    [
-        (70, []),
-        (80, ["sm_80", "compute_80"]),
-        (86, ["sm_80", "compute_80"]),
-        (90, ["sm_90a", "sm_90", "compute_90a", "compute_80"]),
-        (100, ["sm_100f", "compute_80"]),
-        (103, ["sm_100f", "compute_80"]),
-        (120, ["compute_80"]),
-    ],
-)
-def test_images_are_ranked_by_the_rules_of_the_launcher(capability: int, expected: list[str]) -> None:
-    archs = ["compute_80", "sm_80", "sm_90", "compute_90a", "sm_100f", "sm_90a", "sm_x"]
-    assert suitable(archs, capability) == expected

@@ -27,7 +27,6 @@ from kernelwright.backends.plan import LoweredUnit
 from kernelwright.core.errors import ToolchainError
 from kernelwright.runtime import cython_kernel
 from support.extension_build import (
-    STANDIN,
     Built,
     Loader,
     OnCuda,
@@ -441,18 +440,6 @@ def test_a_kernel_object_cannot_be_pickled(copies: Built) -> None:
         pickle.dumps(copies.cython())
 
 
-def test_the_number_of_threads_is_set_for_the_process(saxpy: Built) -> None:
-    kernel, before = saxpy.cython(), saxpy.tvm_ffi().num_threads()
-    try:
-        kernel.set_num_threads(3)
-        assert kernel.num_threads() == saxpy.tvm_ffi().num_threads() == 3
-        for wrong in (0, -1, True, 1.5):
-            with pytest.raises(ValueError, match="expected a positive integer"):
-                kernel.set_num_threads(wrong)
-    finally:
-        kernel.set_num_threads(before)
-
-
 # ---- what is held, and for how long
 
 
@@ -588,59 +575,12 @@ def test_a_stream_for_a_call_on_the_cpu_and_what_is_no_stream_are_refused(saxpy,
         saxpy.cython()(1.0, F, Y, Z, stream=stream)
 
 
-@pytest.fixture(scope="module")
-def scale(folder: Path) -> Built:
-    """A kernel for CUDA: x, [y], alpha."""
-    return build_scale(folder)
-
-
-@pytest.fixture
-def machine(scale: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Callable[[], list[str]]]:
-    """The kernel on a machine with the stand-in driver, and the streams of the launches that it was asked for."""
-    monkeypatch.setenv("KERNELWRIGHT_CUDA_DRIVER", str(scale.folder / "libstandin.so"))
-    monkeypatch.setenv("STANDIN_LOG", str(tmp_path / "log"))
-    shutil.copytree(scale.folder / "backends", tmp_path / "backends")
-    shutil.copy(scale.folder / "scale.so", tmp_path)
-
-    def streams() -> list[str]:
-        text = (tmp_path / "log").read_text()
-        return [
-            hex(0 if number == "(nil)" else int(number, 16))
-            for number in re.findall(r"^launch .* stream (\S+) on", text, re.M)
-        ]
-
-    return cython_kernel.load(Loader(tmp_path), "scale", dict(scale.entry)), streams
-
-
-class Protocol:
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return (0, 0x77)
-
-
-class OfTorch:
-    cuda_stream = 0x88
-
-
-@pytest.mark.parametrize(
-    ("stream", "number"), [(0x5150, "0x5150"), (Protocol(), "0x77"), (OfTorch(), "0x88"), (0, "0x0")]
-)
-def test_a_launch_goes_to_the_stream_that_is_given(machine: Any, stream: Any, number: str) -> None:
-    kernel, streams = machine
-    x = OnCuda()
-    with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda:0"), 0x99):
-        assert kernel(x, OnCuda(), 1.0, stream=stream) is None
-        kernel(x, OnCuda(), 1.0)
-    assert streams() == [number, "0x99"]
-    # 1 is what DLPack has for the default stream.
-    assert x.asked[0] == {"max_version": (1, 0), "stream": int(number, 16) or 1} and x.asked[1]["stream"] == 0x99
-
-
 # ---- device code that is not in the library
 
 
-def test_device_code_is_found_by_a_function(scale: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    subprocess.run(["gcc", "-shared", "-fPIC", str(STANDIN), "-o", str(tmp_path / "libstandin.so")], check=True)
-    monkeypatch.setenv("KERNELWRIGHT_CUDA_DRIVER", str(tmp_path / "libstandin.so"))
+def test_device_code_is_found_by_a_function(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scale = build_scale(folder)
+    monkeypatch.setenv("KERNELWRIGHT_CUDA_DRIVER", str(folder / "libstandin.so"))
     monkeypatch.setenv("STANDIN_LOG", str(tmp_path / "log"))
     shutil.copytree(scale.folder / "scale", tmp_path / "scale")
     built = build_both(tmp_path, replace(scale.plan, split=True))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from kernelwright import backends
 from kernelwright.backends.plan import KernelPlan
 from kernelwright.backends.stubs import documentation
 from kernelwright.core.errors import DefinitionError, KernelwrightError, Where
@@ -81,13 +79,7 @@ def test_extension_modules_and_ffi_functions_take_any_leading_dimensions(built: 
 
 
 def test_operators_of_pytorch_take_any_leading_dimensions(built: Built) -> None:
-    torch = pytest.importorskip("torch")
-    from kernelwright.runtime.torch_kernel import Operators
-
-    module: dict[str, Any] = {}
-    exec(backends.get("torch").emit(built.plan)["_summed.py"], module)
-    operators = Operators(SimpleNamespace(package="of_leading", version="1"), dict(built.entry), built.tvm_ffi(), None)
-    summed = operators.finished(module["define"](operators), module["define"])
+    torch, summed = pytest.importorskip("torch"), built.torch()
     compiled = torch.compile(lambda x: summed(2 * x, x), backend="aot_eager", fullgraph=True, dynamic=True)
     for shape in SHAPES:
         x = torch.arange(np.prod(shape), dtype=torch.float32).reshape(shape)
@@ -105,10 +97,7 @@ def test_operators_of_pytorch_take_any_leading_dimensions(built: Built) -> None:
 
 
 def test_functions_of_jax_take_any_leading_dimensions(built: Built) -> None:
-    jax, _ = pytest.importorskip("jax"), pytest.importorskip("jax_tvm_ffi")
-    from kernelwright.runtime.jax_kernel import JaxKernel
-
-    summed = JaxKernel(SimpleNamespace(package="of_leading", version="1"), dict(built.entry), built.tvm_ffi(), None)
+    jax, summed = pytest.importorskip("jax"), built.jax()
     for shape in SHAPES:
         x = np.arange(np.prod(shape), dtype="f").reshape(shape)
         for function in (summed, jax.jit(summed)):

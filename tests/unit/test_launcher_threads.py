@@ -580,32 +580,17 @@ def moments(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "moments"
 
 
-def moment(program: Path, name: str) -> str:
-    """What the program prints."""
-    done = subprocess.run([program, name], capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
-    return done.stdout.strip()
-
-
-def test_a_failure_wakes_a_task_that_is_about_to_sleep_at_the_barrier(moments: Path) -> None:
-    assert moment(moments, "failure") == "0 missed, raised"
-
-
-def test_a_launch_wakes_a_worker_that_is_about_to_sleep(moments: Path) -> None:
-    assert moment(moments, "launch") == "1 woken, 0 missed, 4 tasks"
-
-
-def test_idle_workers_sleep(moments: Path) -> None:
-    assert moment(moments, "idle") == "3 asleep"
-
-
-def test_a_barrier_after_a_failed_one_counts_from_zero(moments: Path) -> None:
-    assert moment(moments, "barrier") == "0 arrived"
-
-
-def test_workspaces_may_be_freed_in_any_order_and_keep_the_error(moments: Path) -> None:
-    assert moment(moments, "workspaces") == "the first is left, kernel 'moments': the error"
-
-
-def test_a_message_that_is_too_long_is_cut(moments: Path) -> None:
-    assert moment(moments, "message") == "16383 of 16383, whole"
+@pytest.mark.parametrize(
+    ("moment", "printed"),
+    [
+        ("failure", "0 missed, raised"),  # it wakes a task that is about to sleep at the barrier
+        ("launch", "1 woken, 0 missed, 4 tasks"),  # it wakes a worker that is about to sleep
+        ("idle", "3 asleep"),
+        ("barrier", "0 arrived"),  # after one that failed it counts from zero
+        ("workspaces", "the first is left, kernel 'moments': the error"),  # they may be freed in any order
+        ("message", "16383 of 16383, whole"),  # one that is too long is cut
+    ],
+)
+def test_nothing_goes_wrong_at_moments_that_only_a_test_can_make(moments: Path, moment: str, printed: str) -> None:
+    done = subprocess.run([moments, moment], capture_output=True, text=True, timeout=600, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, printed), done.stderr

@@ -313,6 +313,24 @@ def test_integers_are_handles_if_a_pointer_can_have_them(machine: Machine) -> No
     assert machine.events() == []
 
 
+class Protocol:
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return (0, 0x77)
+
+
+@pytest.mark.parametrize(
+    ("stream", "number"), [(0x5150, 0x5150), (Protocol(), 0x77), (SimpleNamespace(cuda_stream=0x88), 0x88), (0, 0)]
+)
+def test_a_launch_goes_to_the_stream_that_is_given(machine: Machine, stream: Any, number: int) -> None:
+    kernel, x = machine.kernels["cython"], OnCuda()
+    with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda:0"), 0x99):
+        assert kernel(x, OnCuda(), 1.0, stream=stream) is None
+        kernel(x, OnCuda(), 1.0)
+    assert machine.events() == [f"launch {number:#x}", "launch 0x99"]
+    # 1 is what DLPack has for the default stream.
+    assert x.asked[0] == {"max_version": (1, 0), "stream": number or 1} and x.asked[1]["stream"] == 0x99
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_streams_are_ordered_on_the_device_of_the_output(machine: Machine, backend: str) -> None:
     output = machine.call(backend, 0x50, OnCuda(1), 1.0, device=1)

@@ -26,7 +26,7 @@ from kernelwright.worker import check as check_module
 from kernelwright.worker.check import Check, from_device, to_device
 from kernelwright.worker.check_inputs import random_array
 from kernelwright.worker.check_sizes import SizeSets, size_sets
-from kernelwright.worker.strided import Spread, Strided, barely_aligned, strides_for
+from kernelwright.worker.strided import Spread, Strided, strides_for
 from support.launcher_build import build, plan
 from support.moments import HANGS_AFTER_S
 from support.workers_project import Project
@@ -245,15 +245,6 @@ def test_inputs_may_be_numbers_with_the_name_of_a_size_and_tensors_without_dimen
     check._kernel.inputs(lambda rng: {"x": 2})
     x = inputs_of(check)["x"]
     assert x.shape == () and x == 2 and x.dtype == np.float32
-
-
-@pytest.mark.parametrize("dtype", ["int8", "float16", "float64", "complex128"])
-@pytest.mark.parametrize("times", [1, 2, 32])
-def test_arrays_are_aligned_as_much_as_a_kernel_may_expect_and_no_better(dtype: str, times: int) -> None:
-    array = np.arange(5).astype(dtype)
-    copy = barely_aligned(array, times * array.itemsize)
-    assert copy.ctypes.data % (2 * times * array.itemsize) == times * array.itemsize
-    assert copy.tolist() == array.tolist()
 
 
 @pytest.mark.parametrize("alignment", [None, 16, 128])
