@@ -44,3 +44,21 @@ def obedient() -> tuple[str, ...]:
 def allow_writing(top: Path, allowed: bool) -> None:
     for path in [top, *top.rglob("*")]:
         path.chmod((0o755 if path.is_dir() else 0o644) if allowed else (0o555 if path.is_dir() else 0o444))
+
+
+def put_in_place(path: Path, kind: str, content: bytes = b"") -> None:
+    """Put what is no file that a build wrote in the place of one."""
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "sparse":
+        with path.open("wb") as stream:
+            stream.truncate(3 << 30)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "dangling":
+        path.symlink_to(path.with_name("nothing"))
+    else:
+        path.with_name("elsewhere").write_bytes(content)
+        path.symlink_to(path.with_name("elsewhere"))

@@ -81,6 +81,11 @@ class Project:
         """A definition file with one good kernel of that name."""
         return str(self.write(f"kernels/{name}.py", COPY.format(name=name, factor=factor)).relative_to(self.folder))
 
+    def clear(self) -> None:
+        """Remove all files, so that tests can share the workers."""
+        for path in sorted(self.folder.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+
     def empty(self, name: str, top: str = "", body: str = "return None") -> str:
         """A definition file whose kernel has that body, with some code above it."""
         text = EMPTY.format(name=name, top=textwrap.dedent(top), body=textwrap.indent(body, "    ").strip())

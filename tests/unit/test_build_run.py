@@ -50,22 +50,14 @@ def choose(monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
 def test_a_tree_in_which_another_run_works_is_refused_or_waited_for(run, monkeypatch):
     other = os.fdopen(open_lock(run.state / "lock"), "w")
     fcntl.flock(other, fcntl.LOCK_EX)
+    run.tree._note = lambda text: other.close()  # it ends while it is waited for
     choose(monkeypatch, kernelwright_no_wait=True)
     with pytest.raises(KernelwrightError, match="another scons works in this tree"):
         run.lock()
     assert not run.journal.writable
-    other.close()
+    choose(monkeypatch)
     run.lock()
     assert run.journal.writable
-    with (run.state / "lock").open("a") as late, pytest.raises(BlockingIOError):
-        fcntl.flock(late, fcntl.LOCK_SH | fcntl.LOCK_NB)
-
-
-def test_a_lock_that_is_waited_for_is_taken_for_this_run_alone(run, monkeypatch):
-    other = os.fdopen(open_lock(run.state / "lock"), "w")
-    fcntl.flock(other, fcntl.LOCK_EX)
-    run.tree._note = lambda text: other.close()  # it ends while it is waited for
-    run.lock()
     with (run.state / "lock").open("a") as late, pytest.raises(BlockingIOError):
         fcntl.flock(late, fcntl.LOCK_SH | fcntl.LOCK_NB)
 

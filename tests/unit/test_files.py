@@ -33,6 +33,7 @@ from kernelwright.core.files import (
     write_atomically,
 )
 from kernelwright.core.locks import hold, let_go
+from support.disks import put_in_place
 
 PATIENCE_S = 120
 """After so long a reader is taken to wait for ever; it is no limit that a slow machine comes near to."""
@@ -55,30 +56,12 @@ def result_of(function: Callable[[], Any]) -> Any:
     return found[0]
 
 
-def put(path: Path, kind: str, content: bytes = b"") -> None:
-    """Put what is no file that a build wrote in the place of one."""
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "folder":
-        path.mkdir()
-    elif kind == "sparse":
-        with path.open("wb") as stream:
-            stream.truncate(3 << 30)
-    elif kind == "device":
-        path.symlink_to("/dev/zero")
-    elif kind == "dangling":
-        path.symlink_to(path.with_name("nothing"))
-    else:
-        path.with_name("elsewhere").write_bytes(content)
-        path.symlink_to(path.with_name("elsewhere"))
-
-
 KINDS = ("pipe", "folder", "sparse", "device", "dangling", "link")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_a_file_of_bounded_size_is_read(tmp_path, kind):
-    put(tmp_path / "x", kind, b"content")
+    put_in_place(tmp_path / "x", kind, b"content")
     found = result_of(lambda: read_record(tmp_path / "x"))
     assert isinstance(found, OSError) and found.filename == str(tmp_path / "x")
     assert found.strerror in (
@@ -112,7 +95,7 @@ def test_digest_follows_links_and_waits_for_nobody(tmp_path):
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "dangling", "link"])
 def test_lock_is_no_way_to_the_file_of_somebody_else(tmp_path, kind):
-    put(tmp_path / "lock", kind, b"precious")
+    put_in_place(tmp_path / "lock", kind, b"precious")
     assert isinstance(result_of(lambda: open_lock(tmp_path / "lock")), OSError)
     assert not (tmp_path / "nothing").exists()
     if kind == "link":

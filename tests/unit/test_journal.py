@@ -120,11 +120,8 @@ def test_all_of_one_kernel_is_in_one_file_and_many_kernels_are_in_many(tmp_path)
     assert 50 < len(list((tmp_path / "journal").iterdir())) <= 102
     assert list(journal(tmp_path).entries("build/kernels/demo/k7")) == ["wrapper.c"]
     assert journal(tmp_path).entries("build/kernels/demo") == {}
-
-
-def test_files_of_the_top_folder_are_found(tmp_path):
-    journal(tmp_path).store(".", "out.bin", kept("s"))
-    assert journal(tmp_path).entries(".")["out.bin"]["bactsig"] == "s"
+    run.store(".", "out.bin", kept("s"))
+    assert journal(tmp_path).entries(".")["out.bin"]["bactsig"] == "s", "the top folder is one, too"
 
 
 def test_every_kind_of_node_is_kept(tmp_path):

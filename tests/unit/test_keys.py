@@ -514,7 +514,6 @@ def test_without_a_gpu_a_check_depends_on_the_interpreter_and_not_on_the_library
         (cc, "types.h", {"CC"}),
         (launcher, "dispatch.h", {"LAUNCHER", "LINK", "PACKAGE"}),
         (link, "exports.map", {"LINK"}),
-        (backends, "kernel.pxi", {"WRAP of a backend", "EXT"}),
         (package, "loader.py", {"PACKAGE"}),
     ],
 )

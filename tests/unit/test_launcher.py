@@ -274,7 +274,7 @@ def test_outputs_are_freed(pair: Any, factor: float) -> None:
         with pytest.raises(IndexError, match="thirteen") if factor == 13 else nullcontext():
             pair["pair"](x, factor, 0)
         before.append(virtual_memory())
-    assert before[-1] - before[0] < 100 * 2**20
+    assert before[-1] - before[0] < 400 * 2**20, "one that stayed of each call would be 640 MiB, a thread's heap is 64"
 
 
 def test_outputs_before_one_that_cannot_be_are_freed(folder: Path) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import os
 import shutil
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from kernelwright.core.files import pretty_json
 from kernelwright.package.assemble import RUNTIME_FOLDER
 from kernelwright.package.manifest import sealed_document
 from kernelwright.runtime.loader import SCHEMA, load_needed, read_manifest
+from support.disks import put_in_place
 
 NAME = "made_by_hand"
 
@@ -154,16 +154,11 @@ def test_each_module_that_a_backend_lists_is_verified_before_any_of_them_runs(pa
     assert not {f"{NAME}._runtime.{name}" for name in ("one", "first", "second")} & ours().keys()
 
 
-def in_its_place(path: Path, kind: str) -> None:
-    """Put a pipe that nobody writes to, a device that never ends, or a folder where a file was."""
-    path.unlink()
-    {"pipe": os.mkfifo, "device": lambda place: place.symlink_to("/dev/zero"), "folder": os.mkdir}[kind](path)
-
-
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
 @pytest.mark.parametrize("name", ["manifest.json", "_lib/scale.so"])
 def test_what_is_no_regular_file_is_refused_and_not_waited_for(package: Package, name: str, kind: str) -> None:
-    in_its_place(package.folder / name, kind)
+    (package.folder / name).unlink()
+    put_in_place(package.folder / name, kind)
     with pytest.raises(
         ImportError, match=rf"{name}: cannot be read \(it is no regular file\); install the package again"
     ):

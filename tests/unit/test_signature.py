@@ -17,19 +17,6 @@ from support.launcher_build import build, plan, signature, tensor
 from support.matching import described, entry_of, f32
 
 
-def test_first_variant_that_fits_is_chosen_and_an_output_that_is_not_passed_is_made() -> None:
-    kernel = Signatures("rms_norm", entry_of("rms_norm"))
-    weights = [Described(dtype, (hidden,)) for hidden in (64, 128) for dtype in ("float16", "float32")]
-    rows = [Described(weight.dtype, (7, *weight.shape)) for weight in weights]
-    assert [kernel.choose(pair).index for pair in zip(rows, weights, strict=True)] == [0, 1, 2, 3]
-    assert kernel.choose([rows[1], weights[1]]).symbols == {"tokens": 7}
-    kernel, x = Signatures("saxpy", entry_of("saxpy")), Described("float32", (3,))
-    assert kernel.choose([Described(value=1.0), x, x, x]).index == 0
-    assert kernel.choose([Described(value=1.0), x, x, None]).outputs() == [("float32", (3,))]
-    with pytest.raises(TypeError, match=r"takes 4 arguments .* 3 were given"):
-        kernel.choose([Described(value=1.0), x, None, x])
-
-
 @pytest.mark.parametrize(
     ("name", "lengths", "output", "source"),
     [("saxpy", (3, 3, 4), "z.shape[0] on argument #3", "x"), ("copied", (4, 3), "y.shape[0] on argument #0", "x")],
@@ -152,6 +139,13 @@ def test_outputs_that_cannot_be_are_refused(kind, output, n, text):
         return
     with pytest.raises(ValueError, match=re.escape(text)):
         chosen.outputs()
+
+
+def test_an_output_is_made_if_none_is_passed_for_it_and_an_input_is_not():
+    kernel, x = Signatures("saxpy", entry_of("saxpy")), Described("float32", (3,))
+    assert kernel.choose([Described(value=1.0), x, x, None]).outputs() == [("float32", (3,))]
+    with pytest.raises(TypeError, match=r"takes 4 arguments .* 3 were given"):
+        kernel.choose([Described(value=1.0), x, None, x])
 
 
 def test_only_variant_is_not_left_to_the_host_code():

@@ -33,7 +33,7 @@ from kernelwright.package.manifest import sealed_document
 from kernelwright.runtime.loader import SCHEMA
 from kernelwright.state.entry import entry_key
 from kernelwright.state.own_folder import mark_own
-from support.disks import allow_writing, make_read_only, obedient, small_disk
+from support.disks import allow_writing, make_read_only, obedient, put_in_place, small_disk
 
 KEY = "ab" * 32
 OTHER = "cd" * 32
@@ -152,19 +152,13 @@ def test_a_kernel_that_is_removed_as_soon_as_it_is_there_is_no_error(tmp_path, m
 
 
 @pytest.mark.parametrize("name", ["_lib/scale.so", "manifest.json"])
-@pytest.mark.parametrize("what", ["pipe", "device", "link", "folder", "large file"])
+@pytest.mark.parametrize("what", ["pipe", "device", "link", "folder", "sparse"])
 def test_only_files_of_the_size_that_is_listed_are_read_to_find_damage(tmp_path: Path, name: str, what: str) -> None:
     store = a_store(tmp_path)
     folder = publish(store)
-    (folder / name).rename(tmp_path / "before")
-    make = {
-        "pipe": os.mkfifo,
-        "device": lambda path: path.symlink_to("/dev/zero"),
-        "link": lambda path: path.symlink_to(tmp_path / "before"),
-        "folder": Path.mkdir,
-        "large file": lambda path: (path.touch(), os.truncate(path, 1 << 40)),
-    }
-    make[what](folder / name)
+    content = (folder / name).read_bytes()
+    (folder / name).unlink()
+    put_in_place(folder / name, what, content)
     (problem,) = damage(folder)
     assert problem.startswith(f"{folder / name}: ")
     assert publish(store) == folder and damage(folder) == []

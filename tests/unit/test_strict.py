@@ -63,8 +63,7 @@ def pool_project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StrictPro
 @pytest.fixture
 def project(pool_project: StrictProject) -> StrictProject:
     """A project whose only files are those of the test."""
-    for path in sorted(pool_project.folder.rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
+    pool_project.clear()
     pool_project.pool.strict = True
     pool_project.write("kernels/tuning.json", '{"factor": 2.0}')
     pool_project.write("tables/a.json", "1")

@@ -192,13 +192,19 @@ def test_tool_environment_has_nothing_of_the_users(monkeypatch):
     assert set(tool_environment()) == {"PATH", "LC_ALL", "TMPDIR"}
 
 
+def record_of(site: Path, distribution: str, *rows: str) -> Path:
+    """The RECORD of an installed distribution."""
+    path = site / f"{distribution}.dist-info" / "RECORD"
+    path.parent.mkdir(parents=True)
+    path.write_text("".join(f"{row}\n" for row in rows))
+    return path
+
+
 def test_identity_of_tvm_is_that_of_its_libraries_and_sources_on_every_python(tmp_path):
     def record(name, extension, library):
-        path = tmp_path / name / "apache_tvm_ffi-1.0.dist-info" / "RECORD"
-        path.parent.mkdir(parents=True)
         rows = [f"tvm_ffi/core.{extension}.so,sha256=a{name},1", f"tvm_ffi/lib/libtvm_ffi.so,sha256={library},1"]
-        path.write_text("\n".join([*rows, f"apache_tvm_ffi-1.0.dist-info/INSTALLER,sha256=i{name},4"]))
-        return [path, path]
+        rows.append(f"apache_tvm_ffi-1.0.dist-info/INSTALLER,sha256=i{name},4")
+        return [record_of(tmp_path / name, "apache_tvm_ffi-1.0", *rows)] * 2
 
     first = probe_tvm(record("first", "cpython-310-x86_64-linux-gnu", "same"))
     assert probe_tvm(record("second", "cpython-313-x86_64-linux-gnu", "same")) == first
@@ -216,13 +222,9 @@ def test_identity_of_tvm_is_that_of_its_libraries_and_sources_on_every_python(tm
 )
 def test_each_file_that_decides_what_is_lowered_is_in_the_identity_of_tvm(tmp_path, file, distribution):
     def records(digest):
-        found = []
-        for name in ("apache_tvm-0.27", "apache_tvm_ffi-0.1.15"):
-            record = tmp_path / digest / f"{name}.dist-info" / "RECORD"
-            record.parent.mkdir(parents=True)
-            record.write_text(f"other.py,sha256=o,1\n{file},sha256={digest if name == distribution else 'same'},1\n")
-            found.append(record)
-        return found
+        digests = dict.fromkeys(("apache_tvm-0.27", "apache_tvm_ffi-0.1.15"), "same") | {distribution: digest}
+        rows = {name: ("other.py,sha256=o,1", f"{file},sha256={text},1") for name, text in digests.items()}
+        return [record_of(tmp_path / digest, name, *listed) for name, listed in rows.items()]
 
     assert probe_tvm(records("one")).identity != probe_tvm(records("two")).identity
 
@@ -291,9 +293,7 @@ def test_a_compiler_is_told_by_its_content_and_one_that_fails_or_cannot_be_start
 def test_cute_dsl_is_told_by_its_files_wherever_it_is_installed(tmp_path, monkeypatch):
     def probed(name: str, digest: str = "x", noise: str = "one", libraries: str = "x") -> Distribution:
         for package, content in {"nvidia_cutlass_dsl": digest, "nvidia_cutlass_dsl_libs_base": libraries}.items():
-            record = tmp_path / name / f"{package}-4.8.1.dist-info" / "RECORD"
-            record.parent.mkdir(parents=True)
-            record.write_text(f"cutlass/a.py,sha256={content},1\n{noise}.pyc,,\n")
+            record_of(tmp_path / name, f"{package}-4.8.1", f"cutlass/a.py,sha256={content},1", f"{noise}.pyc,,")
         (tmp_path / name / "nvidia_cutlass_dsl").mkdir()
         return found_in(name)
 

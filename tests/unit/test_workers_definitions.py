@@ -30,8 +30,7 @@ def pool_project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 @pytest.fixture
 def project(pool_project: Project) -> Project:
     """A project whose only files are those of the test; all tests share one worker, as all files of a build do."""
-    for path in sorted(pool_project.folder.rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
+    pool_project.clear()
     return pool_project
 
 
