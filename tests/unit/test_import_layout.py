@@ -12,16 +12,17 @@ from kernelwright.frontends.cuda.exported import Exported
 from support.kernel_builder import BINDING, BUILD, FIRST, kernel_builder_project
 
 
-def options_and_kernels(path: Path) -> dict[str, Any]:
-    """The names of a definition file."""
-    names: dict[str, Any] = {}
+def imported(project: Path, file: Path | None = None) -> tuple[str, dict[str, Any]]:
+    """What the command says, and the names of the definition file that it makes."""
+    path, names = file or project.with_name("two_ops.py"), dict[str, Any]()
+    path.parent.mkdir(exist_ok=True)
+    said = import_source(project, file)
     exec(compile(path.read_text(), str(path), "exec"), names)
-    return names
+    return said, names
 
 
 def test_a_project_becomes_a_definition_file_with_what_build_toml_says(tmp_path: Path) -> None:
-    said = import_source(kernel_builder_project(tmp_path), None)
-    made = options_and_kernels(tmp_path / "two_ops.py")
+    said, made = imported(kernel_builder_project(tmp_path))
     assert said.splitlines()[:2] == [
         f"{tmp_path / 'two_ops.py'}: add",
         "left out: pair: it returns several values, (Tensor, Tensor): write a form that writes to arguments",
@@ -55,9 +56,7 @@ def test_a_project_becomes_a_definition_file_with_what_build_toml_says(tmp_path:
 def test_the_first_edition_has_neither_backends_nor_a_stable_abi(tmp_path: Path) -> None:
     project = kernel_builder_project(tmp_path / "project", FIRST)
     (tmp_path / "project/torch-ext/registration.h").write_text("")
-    (tmp_path / "kernels").mkdir()
-    import_source(project, tmp_path / "kernels/ops.py")
-    made = options_and_kernels(tmp_path / "kernels/ops.py")
+    _, made = imported(project, tmp_path / "kernels/ops.py")
     assert made["OPTIONS"]["sources"] == ["../project/torch-ext/torch_binding.cpp", "../project/add/add.cpp"]
     assert made["OPTIONS"]["includes"] == ["package:torch/include"], "the project has its own registration.h"
     assert not [flag for flag in made["OPTIONS"]["flags"] if "TARGET" in flag]
@@ -70,29 +69,22 @@ FFI = "#include <tvm/ffi/tvm_ffi.h>\n#ifdef CPU_KERNEL\nTVM_FFI_DLL_EXPORT_TYPED
 def test_functions_for_tvm_ffi_are_found_where_their_conditions_hold(tmp_path: Path) -> None:
     build = BUILD.replace("[torch.stable-abi]\ncuda", "[general.hub]\nrepo-id").replace("[torch]", "[tvm-ffi]")
     text = FFI + "TVM_FFI_DLL_EXPORT_TYPED_FUNC(of_cuda, f);\n"
-    import_source(kernel_builder_project(tmp_path, build, text), None)
-    made = options_and_kernels(tmp_path / "two_ops.py")
+    _, made = imported(kernel_builder_project(tmp_path, build, text))
     assert made["of_cuda"].function().function == "of_cuda" and "of_cpu" not in made
     assert "includes" not in made["OPTIONS"]
     assert made["OPTIONS"]["flags"][:3] == ["-DUSE_CUDA=1", "-DCUDA_KERNEL", "-DSCALE=2"]
 
 
 def test_a_definition_file_in_a_folder_of_its_own_names_the_folder_above(tmp_path: Path) -> None:
-    project = kernel_builder_project(tmp_path)
-    (tmp_path / "kernels").mkdir()
-    import_source(project, tmp_path / "kernels/ops.py")
-    made = options_and_kernels(tmp_path / "kernels/ops.py")
+    _, made = imported(kernel_builder_project(tmp_path), tmp_path / "kernels/ops.py")
     assert made["OPTIONS"]["includes"] == ["registration", "..", "package:torch/include"]
     assert (tmp_path / "kernels/registration/registration.h").exists()
 
 
 def test_sections_that_differ_are_told_and_cutlass_comes_from_its_package(tmp_path: Path) -> None:
     other = '[kernel.more]\nbackend = "cuda"\ndepends = ["torch", "cutlass_3_6"]\nsrc = ["add/add.cpp"]\n'
-    import_source(kernel_builder_project(tmp_path, BUILD + other), None)
-    made, text = (
-        options_and_kernels(tmp_path / "two_ops.py"),
-        (tmp_path / "two_ops.py").read_text().replace("\n# ", " "),
-    )
+    _, made = imported(kernel_builder_project(tmp_path, BUILD + other))
+    text = (tmp_path / "two_ops.py").read_text().replace("\n# ", " ")
     assert "archs" not in made["OPTIONS"] and "package:cutlass_library/source/include" in made["OPTIONS"]["includes"]
     assert "the cuda-capabilities of its sections differ: 7.0, 8.0, 9.0a, 12.0+PTX; all. Here all are for all." in text
     assert "the flags of its sections differ. Here all sources get all of them." in text
