@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.browser import Browser
 from support.project import CACHE_DIR, ROOT, Project, make_compiler, new_project, once
 from support.slow import FAST, SlowTests
 
@@ -161,3 +162,10 @@ def cpu_project(project: Project) -> Project:
     """The same without CUDA, which builds faster."""
     project.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm"]\n')
     return project
+
+
+@pytest.fixture(scope="module")
+def shared_browser(built_page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser with the page that a module has made; tests leave the page as they found it."""
+    with Browser(built_page, tmp_path_factory.mktemp("profile")) as browser:
+        yield browser

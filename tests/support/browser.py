@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+EVIL = "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>&amp;\"'"
+"""A text of a user that would do something in a page if it were not escaped."""
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 # The browser reads commands from descriptor 3 and writes answers to descriptor 4.
 START = """\

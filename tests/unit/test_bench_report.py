@@ -12,9 +12,7 @@ import pytest
 from kernelwright.cli import main
 from kernelwright.commands.report.data import collect
 from kernelwright.commands.report.page import render
-from support.browser import Browser, escaped, needs_browser, rows_of
-
-EVIL = "</script><script>alert(1)</script>&amp;\"'"
+from support.browser import EVIL, Browser, escaped, needs_browser, rows_of
 
 
 def row(kernel: str, what: str, gb_s: float, gflop_s: float = 0.0) -> dict[str, Any]:

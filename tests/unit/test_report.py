@@ -7,7 +7,6 @@ import html
 import json
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,10 @@ from kernelwright.core.quantity import in_words
 from kernelwright.package.manifest import BuiltPackage, PackagedKernel, make_manifest, sealed_manifest
 from kernelwright.runtime.loader import DIGEST_LINE
 from kernelwright.state.trace import RunSummary, Trace
-from support.browser import Browser, escaped, needs_browser, rows_of
+from support.browser import EVIL, Browser, escaped, needs_browser, rows_of
 
 LABELS = [kind.label for kind in STAGES]
 SUMMARY = RunSummary(jobs=2, cores=2, built=6, reused=3, cached=2, failed=1, seconds=4.0)
-EVIL = "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>&amp;\"'"
 TOOLS = {
     "tvm": {"tvm": "0.27.0", "tvm_ffi": "0.1.15", "identity": "00"},
     "host_compiler": {"version": "gcc 12.2.0", "identity": "11"},
@@ -402,13 +400,6 @@ def built_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     add_trace(folder / "build")
     assert main(["report", str(folder)]) == 0
     return folder / "build" / "report.html"
-
-
-@pytest.fixture(scope="module")
-def shared_browser(built_page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """A browser with that page; tests leave the page as they found it."""
-    with Browser(built_page, tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
 
 
 @needs_browser

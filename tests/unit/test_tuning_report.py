@@ -6,7 +6,7 @@ import html
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,9 @@ from kernelwright.commands.report.page import render
 from kernelwright.commands.report.plot import ticks
 from kernelwright.commands.report.text import microseconds, short_time
 from kernelwright.state.tuning_result import ConfigResult, read_result
-from support.browser import Browser, escaped, needs_browser, rows_of
+from support.browser import EVIL, Browser, escaped, needs_browser, rows_of
 from support.tuning_results import CPU, add_result, grid, result, tuned_config
 
-EVIL = "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>&amp;\"'"
 POINTS = grid(block_m=[64, 16, 256], stages=[2, 3], block_n=[128])
 """The default is block_m=64 stages=2."""
 SIZES = [{"m": m} for m in (1, 64, 4096)]
@@ -428,13 +427,6 @@ def built_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     add_result(folder, result("other", evil, device=replace(CPU, name=EVIL)))
     assert main(["report", str(folder)]) == 0
     return folder / "build" / "report.html"
-
-
-@pytest.fixture(scope="module")
-def shared_browser(built_page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """A browser with that page; tests leave the page as they found it."""
-    with Browser(built_page, tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
 
 
 def leave(browser: Browser) -> None:
