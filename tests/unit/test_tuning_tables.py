@@ -101,6 +101,13 @@ def test_a_table_is_read_as_it_was_written_and_its_text_is_canonical() -> None:
     assert read.configs[1].evidence == () and read.configs[1].rules == TABLE.configs[0].rules
 
 
+def test_a_table_answers_for_the_sizes_that_decide_and_not_without_one_of_them() -> None:
+    gemm, plain = TABLE.configs
+    answers = [gemm.answer(sizes) for sizes in ({"m": 64}, {"m": 65, "k": 1}, {"k": 1})]
+    assert answers == [gemm.rules[0].tune, gemm.rules[1].tune, None]
+    assert plain.answer({}) == plain.rules[0].tune
+
+
 def changed(change: Callable[[dict[str, Any]], None]) -> str:
     """The table with a change, a value on each line."""
     document = json.loads(TEXT)
