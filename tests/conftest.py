@@ -60,12 +60,13 @@ LONGEST = (
 
 WITH_TRITON = (
     "triton_language/",
+    "cutile_language/",
     "test_promises.py",
     "test_examples.py",
     "test_sequences.py",
     "test_leading_dimensions.py",
 )
-"""Files whose runs are forks of a process with PyTorch and Triton."""
+"""Files whose runs are forks of a process with PyTorch and Triton; cuTile imports PyTorch."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -147,6 +148,7 @@ def _shared_builds(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What the projects of a test run share: those that were built, and compilers that compile nothing twice."""
     Project.shared = once(tmp_path_factory, "shared", make_compiler)
     os.environ["OBJECTS_OF_TESTS"] = str(Project.shared / "lowered")
+    os.environ["RUNS_OF_TESTS"] = str(Project.shared / "runs")
     # A pytest that a test runs would spend its last minutes with removing the folders of earlier runs.
     os.environ["PYTEST_DEBUG_TEMPROOT"] = str(tmp_path_factory.getbasetemp())
 

@@ -21,7 +21,9 @@ from kernelwright.testing.languages import (
     the_same_bytes_in_another_folder_and_order,
 )
 from kernelwright.testing.launches import DeviceArray, _ManagedTensor
+from support import tool_memory
 from support.environments import environment, site_of
+from support.operators import raw, ready
 from support.plugin import OF_EDITS, TWICE, Crashing, distribute, in_forks, with_plugin
 from support.project import SITE_SCONS, Project
 from support.standin_calls import driver_folder, launches
@@ -152,14 +154,7 @@ def scale():
     return Operators("demo_ops::scale")
 """
 
-TORCH_SOURCE = """\
-#include <torch/csrc/stable/library.h>
-
-double scale(double x) { return x * FACTOR; }
-
-STABLE_TORCH_LIBRARY(demo_ops, m) { m.def("scale(float x) -> float"); }
-STABLE_TORCH_LIBRARY_IMPL(demo_ops, CompositeExplicitAutograd, m) { m.impl("scale", TORCH_BOX(&scale)); }
-"""
+TORCH_SOURCE = raw("demo_ops", "scale(float x) -> float", more="double scale(double x) { return x * FACTOR; }")
 
 
 def language(text: str, settings: str, returned: str, *mistakes: tuple[str, str, str], **more: str) -> Language:
@@ -236,10 +231,20 @@ def test_a_language_keeps_what_all_promise(
 ) -> None:
     if MISSING.get(name):
         pytest.skip(MISSING[name])
+    if name == "torch":
+        ready()
+    with_remembering_compiler(monkeypatch)
+    if promise in PROMISES[:2]:
+        monkeypatch.setenv(tool_memory.FOLDER, "")  # all compilers run twice
     # In a fork, LLVM remembers what it has made: whether it makes the same again takes a real start.
     if name != "tir" or promise is not the_same_bytes_in_another_folder_and_order:
         in_forks(monkeypatch, caches / name if promise in OF_EDITS else None)
     promise(LANGUAGES[name] if name == "tir" else Crashing(**vars(LANGUAGES[name])), tmp_path)
+
+
+def with_remembering_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have real starts find the C compiler of the tests, which hardly optimises the launcher."""
+    monkeypatch.setenv("PATH", f"{Project.shared}/bin:{os.environ['PATH']}")
 
 
 def test_every_language_of_ours_is_among_them() -> None:
@@ -248,6 +253,7 @@ def test_every_language_of_ours_is_among_them() -> None:
 
 def test_a_plug_in_keeps_them_in_its_own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has its files in site-packages. The helper is one that the definition imports from the project."""
+    with_remembering_compiler(monkeypatch)
     python, _ = with_plugin(tmp_path)
     text = TWICE.replace("from kernelwright import", "from texts import TEXT\nfrom kernelwright import")
     file = "kernels/twice.py"

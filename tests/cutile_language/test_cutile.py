@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -134,6 +136,15 @@ bias = Array(5 << 20, "<f4", 3, 130)
 compare("attention", attention.attention_kernel, (q, k, v, out, 0.5, 130, bias, True, 64, 64), (2, 3),
         (q.ours, k.ours, v.ours, out.ours, 0.5, bias.ours))
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _with_torch() -> Iterator[None]:
+    """Workers have PyTorch, which cuTile imports where it is installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        if find_spec("torch"):
+            patch.setattr(Project, "imported", ("support.torch_ready", *Project.imported))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import pytest
 from kernelwright.cli import main
 from support.imported_source import HEADER, KERNELS, SOURCE
 from support.kernel_builder import BUILD, kernel_builder_project
+from support.operators import ready
 from support.project import Project
 from support.standin_calls import call, make_standin
 
@@ -71,6 +72,7 @@ REGISTER_EXTENSION(TORCH_EXTENSION_NAME)
 
 def test_a_project_with_operators_of_pytorch_is_built_and_called_as_it_is(tmp_path: Path) -> None:
     pytest.importorskip("torch")
+    ready()
     project = Project.of(tmp_path / "project", '[tool.kernelwright]\ntargets = ["cuda"]\narchs = ["sm_80"]\n')
     build = BUILD.replace('[torch.stable-abi]\ncuda = "2.10"\n', "")
     assert main(["import", str(kernel_builder_project(project.folder / "kernels", build, OF_TORCH))]) == 0

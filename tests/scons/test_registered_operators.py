@@ -7,9 +7,9 @@ test's that is passed as if a device had it.
 from __future__ import annotations
 
 import pytest
+from support.operators import raw
 from support.project import Project
 from support.standin_calls import call, make_standin
-from test_torch_operators import raw
 
 pytest.importorskip("torch")
 

@@ -15,6 +15,7 @@ import pytest
 from kernelwright.core.errors import DefinitionError, Where
 from kernelwright.stages.torch_library import Registering
 from support.demand import Demand
+from support.operators import raw, ready
 from support.project import SCONSTRUCT, Project
 from support.wheels import inside, metadata_of
 
@@ -96,27 +97,6 @@ STABLE_TORCH_LIBRARY_IMPL(steady, CUDA, m) {
 }
 """
 
-RAW = """\
-#include <cstdint>
-#include <stdexcept>
-extern "C" {{
-int aoti_torch_library_init_fragment(const char*, const char*, uint32_t, void**);
-int aoti_torch_library_def(void*, const char*);
-{declared}
-}}
-namespace {{
-struct Registering {{
-  Registering() {{
-    void* library;
-    aoti_torch_library_init_fragment("{namespace}", __FILE__, __LINE__, &library);
-    if (aoti_torch_library_def(library, "{schema}")) throw std::runtime_error("API call failed");
-  }}
-}} registering;
-}}  // namespace
-{more}
-"""
-"""A source that has no headers of PyTorch, which take long, and does what they do."""
-
 DEFINITIONS = """\
 from pathlib import Path
 
@@ -141,12 +121,9 @@ def stream():
 """
 
 
-def raw(namespace: str, schema: str, declared: str = "", more: str = "") -> str:
-    return RAW.format(namespace=namespace, schema=schema, declared=declared, more=more)
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    ready()
     project = Project.of(tmp_path_factory.mktemp("operators"), SETTINGS, own=DEFINITIONS)
     project.write("SConstruct", SCONSTRUCT + "env.KernelWheel(package)\n")
     project.write("kernels/bound.cpp", BOUND)

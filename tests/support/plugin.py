@@ -159,8 +159,9 @@ def in_forks(monkeypatch: pytest.MonkeyPatch, cache: Path | None = None, path: S
 
     def scons(self: testing.Project, *arguments: str, fails: bool = False) -> str:
         project = Project(self.folder)
-        # In strict mode the worker imports Triton itself, so that what is read then is seen.
-        if "triton" in self.language.files[self.language.definition] and "--strict" not in arguments:
+        # In strict mode the worker imports Triton itself, so that what is read then is seen. cuTile imports PyTorch.
+        definition = self.language.files[self.language.definition]
+        if ("triton" in definition or "cuda.tile" in definition) and "--strict" not in arguments:
             project.imported = ("support.torch_ready", *project.imported)
         words = ["-Q", *([f"CACHE_DIR={cache}"] if cache else []), *arguments]
         return forked_scons(self.language.python, project, *words, ok=not fails, path=path).output

@@ -197,7 +197,7 @@ CROSS = "aarch64-linux-gnu-gcc"
 
 def make_compiler(folder: Path) -> None:
     """Write ``bin/cc`` and `CROSS`, if there are such compilers, and make the folders of what is compiled once."""
-    for name in ("bin", "lowered", "objects-cc", f"objects-{CROSS}"):
+    for name in ("bin", "lowered", "runs", "objects-cc", f"objects-{CROSS}"):
         (folder / name).mkdir()
     for name in ("cc", CROSS):
         real = shutil.which(name)

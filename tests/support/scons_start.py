@@ -25,6 +25,7 @@ from kernelwright.core.pipeline import KINDS
 from kernelwright.scons import package as kernel_package
 from kernelwright.scons import tool
 from kernelwright.stages.code import code_digest, loaded_code
+from kernelwright.toolchain import torch_registry
 
 # What builds import, and SCons for the environment that it makes folders with.
 for package in (SCons.Tool, backends, stages):
@@ -46,6 +47,9 @@ def main() -> None:
     others = [path for path in sys.path if path and TESTS not in (Path(path), *Path(path).parents)]
     sys.path[:] = dict.fromkeys([SITE_SCONS, *others])
     tvm_ready.prepare(1)
+    client = Path(tvm_ready.OBJECTS).parent / "registry/client.py"
+    if client.exists():  # see ``operators``
+        torch_registry.__file__ = str(client)
     for name in tvm_ready.ONLY_TVM:
         sys.modules.pop(name, None)
     sys.path.insert(0, str(Path.cwd()))

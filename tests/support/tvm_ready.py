@@ -31,6 +31,8 @@ from kernelwright.processes import children
 from kernelwright.tune import measure  # noqa: F401 (one of FORKED, and so is the next one)
 from kernelwright.worker import forkserver, server, tvm_import  # noqa: F401
 
+from support import tool_memory
+
 OBJECTS = os.environ.get("OBJECTS_OF_TESTS", "")
 """A folder for what LLVM has made; empty: nothing is kept."""
 
@@ -194,6 +196,7 @@ def prepare(count: int) -> None:
         process.start(command, options)
         return process
 
+    tool_memory.remember()
     del sys.modules[server.__name__]
     children.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": start})  # type: ignore[attr-defined]
 
