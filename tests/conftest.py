@@ -61,6 +61,7 @@ LONGEST = (
 WITH_TRITON = (
     "triton_language/",
     "cutile_language/",
+    "test_gpu_script.py",
     "test_promises.py",
     "test_examples.py",
     "test_sequences.py",

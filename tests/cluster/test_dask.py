@@ -30,15 +30,18 @@ from kernelwright.cluster.dask_client import connect
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    made = Cluster(
-        tmp_path_factory.mktemp("dask") / "cluster",
-        # The same compiler as the builds of the tests have.
-        PATH=f"{Project.shared}/bin:{os.environ['PATH']}",
-        # Two workers are lost before a run is given up.
-        DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="1",
-    )
-    yield made
-    made.close()
+    folder = tmp_path_factory.mktemp("dask")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Cluster, "tools", Project(folder).tools() / "toolchain.json")
+        made = Cluster(
+            folder / "cluster",
+            # The same compiler as the builds of the tests have.
+            PATH=f"{Project.shared}/bin:{os.environ['PATH']}",
+            # Two workers are lost before a run is given up.
+            DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="1",
+        )
+        yield made
+        made.close()
 
 
 @pytest.fixture

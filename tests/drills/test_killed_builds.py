@@ -13,6 +13,7 @@ import pytest
 from crash import VICTIMS, Drill, DrillError
 from killed_with_remote import RemoteDrill
 from lost_workers import INTERRUPT, LostWorkers
+from support.dask_cluster import Cluster
 from support.moments import wait_for
 from support.project import SCALE, Project
 
@@ -109,8 +110,9 @@ def test_builds_that_are_killed_end_as_clean_ones(tmp_path: Path, drill: type[Dr
 
 
 @pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="clusters need the extra fleet")
-def test_builds_that_lose_their_cluster_end_as_clean_ones(tmp_path: Path) -> None:
+def test_builds_that_lose_their_cluster_end_as_clean_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A scheduler that is lost is in ``tests/cluster``."""
+    monkeypatch.setattr(Cluster, "tools", Project(tmp_path).tools() / "toolchain.json")
     (tmp_path / "project").mkdir()
     victims = Counter(["worker SIGKILL", INTERRUPT])
     drill = ShortClusterDrill(tmp_path / "project", **SMALL)

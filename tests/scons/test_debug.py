@@ -55,10 +55,10 @@ def named_sources(cubin: Path) -> set[str]:
 
 def test_lines_are_in_a_package_of_their_own_with_equal_bytes_in_each_folder(debugged: Project, tmp_path: Path) -> None:
     other = debugged.copied(tmp_path / "elsewhere" / "copy")
-    debugged.scons("-j2", "HOST_COMPILER=gcc")
+    debugged.scons("-j2")
     plain = files_in(debugged.folder / "build/demo")
-    debugged.scons("-j2", "DEBUG=lineinfo", "HOST_COMPILER=gcc")
-    other.scons("-j2", "DEBUG=lineinfo", "HOST_COMPILER=gcc")
+    debugged.scons("-j2", "DEBUG=lineinfo")
+    other.scons("-j2", "DEBUG=lineinfo")
     made, again = (one.folder / "build/debug-lineinfo" for one in (debugged, other))
     files, same = (files_in(folder / "demo") for folder in (made, again))
     assert files == same and {"_lib/twice.so", "_lib/scale.so"} < files.keys()
@@ -74,7 +74,7 @@ def test_a_kernel_can_be_debugged_alone_and_a_wheel_says_so(debugged: Project) -
     debugged.replace("kernels/twice.py", 'frontend="cuda", ', 'frontend="cuda", debug="lineinfo", ')
     for name, more in (("pyproject.toml", PROJECT), ("SConstruct", 'env.KernelWheel("demo")\n')):
         debugged.write(name, (debugged.folder / name).read_text() + more)
-    debugged.scons("-j2", "wheel", "HOST_COMPILER=gcc")
+    debugged.scons("-j2", "wheel")
     levels = {name: kernel.get("debug") for name, kernel in debugged.manifest["kernels"].items()}
     assert levels == {"add_one": None, "scale": None, "twice": "lineinfo"}
     libraries = debugged.folder / "build/demo/_lib"
@@ -88,7 +88,7 @@ def test_a_kernel_can_be_debugged_alone_and_a_wheel_says_so(debugged: Project) -
 
 def test_code_with_the_path_of_its_folder_is_made_anew_in_another_one(debugged: Project, tmp_path: Path) -> None:
     debugged.replace("kernels/twice.py", 'frontend="cuda", ', 'frontend="cuda", debug="full", ')
-    given = ("-j2", f"CACHE_DIR={tmp_path / 'cache'}", "HOST_COMPILER=gcc")
+    given = ("-j2", f"CACHE_DIR={tmp_path / 'cache'}")
     other = debugged.copied(tmp_path / "elsewhere" / "copy")
     cubin = "build/kernels/demo/twice/default/cuda/sm_80.cubin"
     debugged.scons(*given)

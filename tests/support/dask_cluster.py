@@ -14,8 +14,22 @@ from support.moments import wait_for
 SITE_SCONS = Path(__file__).resolve().parents[2] / "site_scons"
 
 
+KNOWING = """\
+import shutil, sys
+from kernelwright.cli import main
+from kernelwright.toolchain.probe import Toolchain
+begin = Toolchain.__init__
+def begin_knowing(self, path, *given):
+    shutil.copyfile({tools!r}, path)
+    begin(self, path, *given)
+Toolchain.__init__ = begin_knowing
+sys.exit(main(sys.argv[1:]))
+"""
+"""Starts a worker that knows what its tools are, which takes 2 s to find out."""
+
+
 class Process:
-    """A process of a cluster: a module with its arguments, in a new folder; ``log`` has what it prints."""
+    """A process of a cluster: a run of Python, in a new folder; ``log`` has what it prints."""
 
     def __init__(self, folder: Path, *command: str, **variables: str) -> None:
         folder.mkdir()
@@ -23,7 +37,7 @@ class Process:
         environment = {**os.environ, "PYTHONPATH": str(SITE_SCONS), "TMPDIR": str(folder), **variables}
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", *command], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log,
+                [sys.executable, *command], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log,
                 stderr=subprocess.STDOUT,
             )  # fmt: skip
 
@@ -51,12 +65,15 @@ class Scheduler(Process):
             self.port = free.getsockname()[1]
         options = ["--host", "127.0.0.1", "--port", str(self.port), "--no-dashboard"]
         options += ["--dashboard-address", "127.0.0.1:0"]
-        super().__init__(folder, "distributed.cli.dask_scheduler", *options, **variables)
+        super().__init__(folder, "-m", "distributed.cli.dask_scheduler", *options, **variables)
         self.wait_for("Scheduler at:")
 
 
 class Cluster:
     """A scheduler, and workers that have joined it, with two threads each; all see some variables besides ours."""
+
+    tools: Path | None = None
+    """A file with what is known of the tools of these workers, but for those with a nanny, which find it out."""
 
     def __init__(self, folder: Path, **variables: str) -> None:
         folder.mkdir()
@@ -68,7 +85,9 @@ class Cluster:
 
     def start(self, *names: str, options: Sequence[str] = ("--no-nanny",), **variables: str) -> None:
         """Start workers, in folders of these names."""
-        command = ["kernelwright", "worker", self.address, "--threads", "2", *options]
+        is_known = self.tools is not None and "--no-nanny" in options
+        begin = ["-c", KNOWING.format(tools=str(self.tools))] if is_known else ["-m", "kernelwright"]
+        command = [*begin, "worker", self.address, "--threads", "2", *options]
         started = [Process(self.folder / name, *command, **{**self.variables, **variables}) for name in names]
         for worker in started:
             worker.wait_for("Registered to:")
