@@ -17,10 +17,14 @@ from pathlib import Path
 from support import tvm_ready
 
 # isort: split
+import auditwheel.wheel_abi  # noqa: F401 (for wheels, and the next one for the stage GLIBC)
+import elftools.elf.elffile  # noqa: F401
 import SCons.Platform.posix
 import SCons.Script  # (after what workers have imported)
 import SCons.Tool
-from kernelwright import backends, stages
+from kernelwright import backends, state, toolchain
+from kernelwright import package as of_packages
+from kernelwright import scons as of_scons
 from kernelwright.core.pipeline import KINDS
 from kernelwright.scons import package as kernel_package
 from kernelwright.scons import tool
@@ -28,7 +32,7 @@ from kernelwright.stages.code import code_digest, loaded_code
 from kernelwright.toolchain import torch_registry
 
 # What builds import, and SCons for the environment that it makes folders with.
-for package in (SCons.Tool, backends, stages):
+for package in (SCons.Tool, backends, of_packages, of_scons, state, toolchain):
     for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
         importlib.import_module(found.name)
 

@@ -15,6 +15,7 @@ import inspect
 import json
 import linecache
 import os
+import pkgutil
 import select
 import shutil
 import socket
@@ -26,6 +27,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any, NoReturn
 
+from kernelwright import ondemand, stages, tune
 from kernelwright.ondemand import kernel  # noqa: F401 (for definitions, which import it first)
 from kernelwright.processes import children
 from kernelwright.tune import measure  # noqa: F401 (one of FORKED, and so is the next one)
@@ -40,6 +42,11 @@ FORKED = ("kernelwright.worker.forkserver", "kernelwright.tune.measure")
 """What imports TVM before it does anything else."""
 
 assert not isinstance(tvm_import.load(), Exception), tvm_import.load()
+
+# What programs import that compile on demand or tune, each in a fork.
+for package in (ondemand, stages, tune):
+    for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        importlib.import_module(found.name)
 
 
 def _lower_once() -> None:
