@@ -114,7 +114,9 @@ def test_the_first_failure_ends_what_runs_beside_it_or_costs_only_itself_if_erro
             configs = [{"dtype": "float32", "factor": factor} for factor in (2, 7, 3)]
             kernels = picky.par_compile(configs, ignore_error=True)
         assert [kernel and kernel.variants[0]["factor"] for kernel in kernels] == [2, None, 3], "what comes next works"
-        assert len(said) == 1 and said[0].filename == "<string>", said[0].filename
+        # Python may find at any time that a log was not closed.
+        names = [one.filename for one in said if one.category is not ResourceWarning]
+        assert names == ["<string>"], names
         with pytest.raises(kw.KernelwrightError, match="'no' is not a parameter"):
             picky.par_compile([{"dtype": "float32"}, {"no": 1}])
         """
