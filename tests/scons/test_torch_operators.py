@@ -343,6 +343,71 @@ def test_a_call_compiles_no_operators_on_demand(built: Project, tmp_path: Path) 
     Demand(built, tmp_path / "cache").run(program)
 
 
+MODULE = """\
+#include <torch/extension.h>
+
+at::Tensor scaled(const at::Tensor& x, float by, int times, std::optional<at::Tensor> bias) {
+  at::Tensor y = x * (by * times);
+  return bias ? y + *bias : y;
+}
+
+void fill(at::Tensor& x, double value) { x.fill_(value); }
+
+std::pair<std::vector<int>, bool> said(std::vector<int> sizes, bool flag) { return {sizes, flag}; }
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  m.doc() = "functions";
+  m.def("scaled", &scaled, "scales", py::arg("x"), py::arg("by") = 2.0f, py::arg("times") = 3,
+        py::arg("bias") = py::none());
+  m.def("fill", fill, py::call_guard<py::gil_scoped_release>());
+  m.def("said", torch::wrap_pybind_function(said)).def("twice", [](at::Tensor x) { return x + x; }, "a lambda");
+}
+"""
+
+CALLS_OF_MODULE = """
+import demo, torch
+module, x = demo.module, torch.ones(2)
+print(module.schemas["old::scaled"], module.schemas["old::fill"], module.schemas["old::said"])
+made = module.scaled(x, bias=x), module.scaled(x, 1.5, times=2), module.twice(x)
+print(*(one.tolist() for one in made), module.said([3, 4], True))
+try:
+    module.scaled(x, times=2**40)
+except ValueError as error:
+    print(str(error).splitlines()[0])
+torch.library.register_fake("old::fill")(lambda x, value: None)
+
+@torch.compile(backend="aot_eager", fullgraph=True)
+def filled(x):
+    y = x + 1
+    module.fill(y, 5.0)
+    return y
+
+print(filled(x).tolist())
+"""
+
+
+def test_functions_of_a_module_of_pybind11_are_operators_of_any_python(tmp_path: Path) -> None:
+    """And PyTorch knows that they may write their arguments."""
+    ready()
+    names = ", ".join(f'"old::{name}"' for name in ("scaled", "fill", "said", "twice"))
+    flags = 'flags=["-DTORCH_EXTENSION_NAME=old"]'
+    text = "from kernelwright import kernel\nfrom kernelwright.cuda import Operators\n\n\n"
+    text += (
+        f'@kernel(frontend="torch", sources=["module.cpp"], {flags})\ndef module():\n    return Operators({names})\n'
+    )
+    project = Project.of(tmp_path, SETTINGS, own=text)
+    project.write("kernels/module.cpp", MODULE)
+    project.scons()
+    schemas, called, refused, filled = project.python(CALLS_OF_MODULE).splitlines()
+    scaled = "(Tensor(a0!) x, float by=2., int times=3, Tensor(a3!)? bias=None) -> Tensor"
+    assert schemas == f"{scaled} (Tensor(a0!) arg0, float arg1) -> () (int[] arg0, bool arg1) -> (int[], bool)"
+    assert called == "[7.0, 7.0] [3.0, 3.0] [2.0, 2.0] ([3, 4], True)" and filled == "[5.0, 5.0]"
+    assert refused == f"the argument {2**40} does not fit the integer of the function"
+    project.write("kernels/own.py", text.replace(flags, ""))
+    run = project.scons(ok=False)
+    assert "say what the namespace of the operators is: flags=['-DTORCH_EXTENSION_NAME=acme']" in run.output
+
+
 SILU = "silu(Tensor x) -> Tensor"
 SOURCES = {
     "one.cpp": raw("wrong", SILU),

@@ -113,7 +113,7 @@ REFUSED = (
     (
         BUILD,
         "\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}",
-        r"torch_binding.cpp:2 \[import\]: PYBIND11_MODULE makes a module of one version(.|\n)*remedy: register",
+        r"torch_binding.cpp:2 \[import\]: PYBIND11_MODULE says nothing of what(.|\n)*remedy: write one by hand",
     ),
 )
 """``build.toml``, the binding, and what is said of them."""

@@ -123,6 +123,9 @@ class FrontEnd(Plugin):
     includes: ClassVar[tuple[str, ...]] = ()
     """Folders of headers that its sources include, as in ``@kernel(includes=[...])``; ``needs`` bring them."""
 
+    first_includes: ClassVar[tuple[str, ...]] = ()
+    """Folders of ours, whose headers stand before those of the same names in all other installed packages."""
+
     flags: ClassVar[tuple[str, ...]] = ()
     """Flags of nvcc for its sources, before those of the package and of the kernel."""
 

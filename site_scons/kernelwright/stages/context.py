@@ -195,7 +195,7 @@ class KernelContext:
                 message = f"definitions in {self.front_end.name} need {need.name} where kernels are built"
                 raise ToolchainError(message, self.where("settings"), need.install)
         own = (name for name in self.record.options.includes if name.startswith(IN_PACKAGE))
-        names = dict.fromkeys([*own, *self.front_end.includes])
+        names = dict.fromkeys([*self.front_end.first_includes, *own, *self.front_end.includes])
         return {name: package_folder(name, self.where("settings")) for name in names}
 
     @cached_property

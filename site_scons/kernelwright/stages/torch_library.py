@@ -87,8 +87,8 @@ __asm__({text});
 IN_SOURCES = "list the source that has it in sources, or the library in libraries"
 WITH_CUDA_RUNTIME = "get the function with cudaGetDriverEntryPoint, which needs no driver where it is built"
 WITH_LIBRARY = (
-    "register functions with TORCH_LIBRARY(acme, m) { m.def(...); } and TORCH_LIBRARY_IMPL, not in a module of Python: "
-    "then the library suits every Python"
+    "register functions with TORCH_LIBRARY(acme, m) { m.def(...); } and TORCH_LIBRARY_IMPL, or with PYBIND11_MODULE of "
+    "torch/extension.h: then the library suits every Python"
 )
 
 
@@ -206,7 +206,7 @@ class Registering:
         if not rest:
             return
         if any(map(OF_PYTHON.fullmatch, rest)):
-            message = "its sources are a module of Python, as PYBIND11_MODULE makes it, and call Python"
+            message = "its sources are a module of Python, and call Python"
             raise DefinitionError(message, stage.where, WITH_LIBRARY)
         driver = all(map(OF_DRIVER.fullmatch, rest))
         remedy = WITH_CUDA_RUNTIME if driver else who_has(rest, IN_SOURCES)

@@ -270,9 +270,10 @@ def _require_no_module(meant: str, text: str, location: str) -> None:
     """Raise a DefinitionError if pybind11 makes a module of Python of a source."""
     if "PYBIND11_MODULE" in meant:
         line = next(number for number, line in enumerate(text.splitlines(), 1) if "PYBIND11_MODULE" in line)
-        message = "PYBIND11_MODULE makes a module of one version of Python, which no kernel is"
+        message = "PYBIND11_MODULE says nothing of what its functions take, so no definition can be written of it"
         place = Where(stage="import", location=f"{location}:{line}")
-        raise DefinitionError(message, place, "register the functions with STABLE_TORCH_LIBRARY or TORCH_LIBRARY")
+        remedy = 'write one by hand: flags=["-DTORCH_EXTENSION_NAME=acme"], and return Operators("acme::forward")'
+        raise DefinitionError(message, place, remedy)
 
 
 def _preprocessed(text: str, flags: list[str]) -> str:

@@ -57,6 +57,7 @@ class CudaLibraryWithTorch(CudaLibrary):
     """The same of sources with PyTorch's headers. They are compiled as for PyTorch, so that both have equal objects."""
 
     needs = TorchSources.needs
+    first_includes = TorchSources.first_includes
     includes = INCLUDES
     flags = TorchSources.flags
 

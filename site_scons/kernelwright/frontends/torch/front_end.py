@@ -22,6 +22,9 @@ SENSELESS = ("outputs", "requires", "per_arch", "pass_configs", "tolerance", "ba
 INCLUDES = ("package:torch/include", "package:torch/include/torch/csrc/api/include")
 """The folders of PyTorch's headers."""
 
+MODULES = "package:kernelwright/frontends/torch/include"
+"""The folder of a header that stands before PyTorch's, in which ``PYBIND11_MODULE`` registers operators."""
+
 
 class TorchSources(FrontEnd):
     """Sources that register operators with PyTorch, for which PyTorch's own headers are included."""
@@ -35,6 +38,7 @@ class TorchSources(FrontEnd):
     backends = ("torch_ops",)
     on_demand = False
     native_only = "PyTorch has to load its library to tell which operators it registers"
+    first_includes = (MODULES,)
     includes = INCLUDES
     # As torch.utils.cpp_extension has them: PyTorch's headers are in C++20, and have own operators for these types.
     flags = (

@@ -1,0 +1,3 @@
+/* See torch/extension.h. */
+#pragma once
+#include <torch/extension.h>
