@@ -22,6 +22,7 @@ from ..toolchain.nvcc import Nvcc
 from ..toolchain.nvcc_run import HERE, CompiledCode, stand_in
 from ..toolchain.package_folder import package_folder
 from ..toolchain.plain_flags import without_threads
+from ..toolchain.pytorch import OF_TOOLKIT
 from ..toolchain.tvm import tvm_ffi_includes
 from .commands import command_of
 from .compilation import Compilation
@@ -39,6 +40,10 @@ LONGEST = 150
 
 OF_TORCH = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"](?:torch|ATen|c10)/", re.M)
 """The line of a source that includes a header of PyTorch."""
+
+
+ABSENT = re.compile(r"fatal error: (\S+): No such file")
+"""What a compiler says of a header that is not there."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class ObjectCompilation(Compilation[ObjectJob]):
             done = compile_object(self.real, self.nvcc, self.host_compiler, scratch, stage.tools, self.job)
         except ToolError as error:
             self.require_compiler()
-            self._tell_front_end(error)
+            self._tell_what_lacks(error)
             raise
         self._require_object(scratch / self.job.outputs[0], stage.where)
         self._require_texts(done, stage)
@@ -80,8 +85,11 @@ class ObjectCompilation(Compilation[ObjectJob]):
 
         require_compiles(self.nvcc, self.host_compiler)
 
-    def _tell_front_end(self, error: ToolError) -> None:
-        """Have the error name the front end for sources with PyTorch's headers, if it may be the wrong one."""
+    def _tell_what_lacks(self, error: ToolError) -> None:
+        """Have the error name the package of a header that PyTorch's headers include, or the front end for these."""
+        if (absent := ABSENT.search(error.detail or "")) and (package := OF_TOOLKIT.get(absent[1])):
+            error.remedy = f"pip install {package}, which has {absent[1]}"
+            return
         path = self.real.folder / self.real.source
         without = "package:torch/include" not in self.real.packages.values()
         if without and path.is_file() and OF_TORCH.search(path.read_text(errors="replace")):
