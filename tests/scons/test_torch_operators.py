@@ -412,7 +412,13 @@ SILU = "silu(Tensor x) -> Tensor"
 SOURCES = {
     "one.cpp": raw("wrong", SILU),
     "two.cpp": raw("wrong", SILU),
-    "lacking.cpp": raw("lacking", SILU, more="int lacking(int); int calls(int x) { return lacking(x); }"),
+    "lacking.cpp": raw(
+        "lacking",
+        SILU,
+        "int aoti_torch_get_current_cuda_stream(int32_t, void**);",
+        "int lacking(int); int calls(void** s) { return lacking(aoti_torch_get_current_cuda_stream(0, s)); }",
+    ),
+    "alike.cpp": raw("alike", SILU, "int torch_acme_cuda_sum(int);", "int f(int x) { return torch_acme_cuda_sum(x); }"),
     "python.cpp": raw(
         "python", SILU, "void* PyObject_Call(void*, void*, void*);", "void* f() { return PyObject_Call(0, 0, 0); }"
     ),
@@ -443,7 +449,7 @@ WRONG += "".join(
 def {name}():
     return Operators("{name}::silu")
 """
-    for name in ("lacking", "python", "driver", "ending", "shared")
+    for name in ("lacking", "alike", "python", "driver", "ending", "shared")
 )
 WRONG += WRONG[WRONG.rindex("\n\n@kernel") :].replace("def shared", "def again")
 
@@ -453,6 +459,10 @@ SAID = {
     "lacking": (
         r"lacking \[link\]: nothing has lacking\(int\)\n(.|\n)*undefined reference to `lacking\(int\)'(.|\n)*"
         "remedy: list the source that has it in sources"
+    ),
+    "alike": (
+        r"alike \[link\]: nothing has torch_acme_cuda_sum\n(.|\n)*"
+        "remedy: PyTorch [0-9.+a-z]+ does not have torch_acme_cuda_sum; list the source that has it in sources"
     ),
     "python": r"its sources are a module of Python(.|\n)*remedy: register functions with TORCH_LIBRARY",
     "driver": r"undefined reference to `cuInit'(.|\n)*remedy: get the function with cudaGetDriverEntryPoint",
@@ -469,6 +479,7 @@ def test_what_cannot_be_registered_is_an_error_that_says_what_to_do(built: Proje
     said = project.scons("-k", "-j2", ok=False).output
     for name, words in SAID.items():
         assert re.search(words, said), f"{name}: {said}"
+    assert "reference to `aoti_torch_get_current_cuda_stream'" not in said, "PyTorch for CUDA has it"
 
 
 TWO_ARGUMENTS = "(Tensor x, int n) -> Tensor"

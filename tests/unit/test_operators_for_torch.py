@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import shutil
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +22,7 @@ from kernelwright.package.manifest import PackagedKernel, require_distinct_opera
 from kernelwright.package.torch_operators import operator_problems
 from kernelwright.runtime.torch_ops import _is_free
 from kernelwright.stages.torch_library import _refused
-from kernelwright.toolchain.pytorch import Torch, Undefined, sorted_out, stand_in_text
+from kernelwright.toolchain.pytorch import Torch, Undefined, sorted_out, stand_in_text, without_others
 
 PACKAGE = "demo"
 WHERE = Where("ops", "default", "lower", "ops.py:3")
@@ -101,6 +104,23 @@ def test_what_a_library_calls_decides_whether_it_is_stable_and_needs_cuda() -> N
     stable = Undefined(("aoti_torch_get_sizes", "torch_library_impl"), {"libtorch_cuda.so": [guard]}, ())
     assert stable.is_stable and not Undefined(("_ZN3c105ErrorD1Ev",), {}, ()).is_stable
     assert f".globl {guard}\n" in stand_in_text([guard])
+
+
+def test_what_only_looks_like_pytorchs_is_not_taken_to_be_there(tmp_path: Path) -> None:
+    header = tmp_path / "include/torch/csrc/inductor/aoti_torch/generated/c_shim_cuda.h"
+    header.parent.mkdir(parents=True)
+    header.write_text("AOTITorchError aoti_torch_cuda_sum(void*);")
+    names = ["aoti_torch_cuda_sum", "torch_acme_cuda_sum", "lacking"]
+    found = without_others(sorted_out(names, []), replace(TORCH, folder=tmp_path / "lib"))
+    assert found.cuda == {"libtorch_cuda.so": ["aoti_torch_cuda_sum"]}
+    assert found.rest == ("lacking", "torch_acme_cuda_sum")
+
+
+@pytest.mark.parametrize("assembler", ["as", "aarch64-linux-gnu-as"])
+def test_stand_ins_are_assembled_for_both_families(assembler: str, tmp_path: Path) -> None:
+    if not (path := shutil.which(assembler)):
+        pytest.skip(f"there is no {assembler}")
+    subprocess.run([path, "-o", tmp_path / "a.o"], input=stand_in_text(["f", "g"]), text=True, check=True)
 
 
 @pytest.mark.parametrize(

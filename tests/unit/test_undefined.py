@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from kernelwright.toolchain.undefined import MOST, nothing_has, who_has
+from kernelwright.toolchain.undefined import LONGEST, MOST, nothing_has, who_has
 
 OTHERWISE = "list the source"
-TORCH = 'PyTorch has {}: write frontend="torch", and Operators in place of Exported'
+TORCH = f'if PyTorch has {{}}, write frontend="torch", and Operators in place of Exported; {OTHERWISE}'
 
 
 def test_symbols_are_told_as_cpp_writes_them_and_not_all_of_many() -> None:
     assert nothing_has(["_ZN4acme7rows_ofEPKNS_5ShapeEl"]) == "nothing has acme::rows_of(acme::Shape const*, long)"
     assert nothing_has(["plain", "_Z"]) == "nothing has plain, _Z"
     assert nothing_has(["f"] * (MOST + 2)) == "nothing has f, f, f, f, 2 more"
+    assert nothing_has(["f" * 999]) == f"nothing has {'f' * LONGEST}..."
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,9 @@ def test_symbols_are_told_as_cpp_writes_them_and_not_all_of_many() -> None:
             'write libraries=["cublasLt", "cublas"]',
         ),
         (["cusparseLtInit", "_Z4mineb"], f'write libraries=["cusparseLt"]; {OTHERWISE}'),
+        (["__nvJitLinkCreate_13_0", "cuFileRead"], 'write libraries=["nvJitLink", "cufile"]'),
+        (["cusolverMgCreate", "cusolverDnCreate"], 'write libraries=["cusolverMg", "cusolver"]'),
+        (["cublas_of_mine"], OTHERWISE),
         (["_Z4mineb"], OTHERWISE),
         (["_ZNK2at6Tensor3sumEv"], TORCH.format("at::Tensor::sum() const")),
         (["_ZTIN3c105ErrorE"], TORCH.format("typeinfo for c10::Error")),
@@ -33,3 +37,7 @@ def test_symbols_are_told_as_cpp_writes_them_and_not_all_of_many() -> None:
 )
 def test_what_to_do_follows_from_who_has_them(symbols: list[str], said: str) -> None:
     assert who_has(symbols, OTHERWISE) == said
+
+
+def test_the_caller_says_what_to_do_about_what_looks_like_pytorchs() -> None:
+    assert who_has(["_ZN2at4mineEv"], OTHERWISE, "no {} in 2.13") == f"no at::mine() in 2.13; {OTHERWISE}"

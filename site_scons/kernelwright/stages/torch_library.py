@@ -36,8 +36,9 @@ from ..toolchain.pytorch import (
     names_of_cuda,
     sorted_out,
     stand_in_text,
+    without_others,
 )
-from ..toolchain.undefined import who_has
+from ..toolchain.undefined import owner_of, who_has
 from . import entry
 from .commands import command_of
 from .context import KernelContext
@@ -157,6 +158,7 @@ class Registering:
         link([])
         known = [one.path for one in self.libraries]
         undefined = sorted_out(undefined_functions(library, known), self.torch.libraries)
+        undefined = without_others(undefined, self.torch)
         self._require_defined(undefined, objects, scratch, stage)
         of_cuda = names_of_cuda(undefined, self.torch)
         optional = of_cuda if all(map(OPTIONAL.fullmatch, of_cuda)) else []
@@ -208,10 +210,17 @@ class Registering:
         if any(map(OF_PYTHON.fullmatch, rest)):
             message = "its sources are a module of Python, and call Python"
             raise DefinitionError(message, stage.where, WITH_LIBRARY)
-        driver = all(map(OF_DRIVER.fullmatch, rest))
-        remedy = WITH_CUDA_RUNTIME if driver else who_has(rest, IN_SOURCES)
-        command = self.command(objects, self.installed, self.places, str(scratch / "undefined.so"))
-        refuse(rest, command, self.top, scratch, stage, remedy)
+        driver = [name for name in rest if OF_DRIVER.fullmatch(name) and not owner_of(name)]
+        others = [name for name in rest if name not in driver]
+        said = [WITH_CUDA_RUNTIME] if driver else []
+        if others:
+            said.append(who_has(others, IN_SOURCES, f"PyTorch {self.torch.version} does not have {{}}"))
+        # The linker has to say nothing of what is there where the library runs.
+        there = [*filter(OF_MODULE.fullmatch, undefined.rest), *names_of_cuda(undefined, self.torch)]
+        (scratch / "there.s").write_text(stand_in_text(there), encoding="utf-8")
+        linked, output = [*objects, str(scratch / "there.s")], str(scratch / "undefined.so")
+        command = self.command(linked, self.installed, self.places, output)
+        refuse(rest, command, self.top, scratch, stage, "; ".join(said))
 
     def _absent(self, undefined: Undefined, scratch: Path, stage: StageRun) -> Iterator[str]:
         """Paths of libraries that stand in for those of PyTorch for CUDA, where that is not installed."""

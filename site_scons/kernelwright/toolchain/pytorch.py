@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..core.errors import ToolchainError, Where
@@ -22,7 +22,10 @@ LIBRARIES = ("libtorch_cpu.so", "libc10.so", "libtorch.so", "libtorch_cuda.so", 
 """The libraries of PyTorch that sources can call. The last two are in PyTorch for CUDA only."""
 
 OPTIONAL = re.compile(r"(?:aoti_torch|torch)_\w*cuda\w*")
-"""The functions of PyTorch's stable ABI that are in PyTorch for CUDA only. All of them return a status."""
+"""The functions of PyTorch's stable ABI that are in PyTorch for CUDA only. What they return is a status."""
+
+ABI = ("inductor/aoti_torch", "stable/c")
+"""The folders of the headers of PyTorch's stable ABI in C. PyTorch for CPUs has those for CUDA, too."""
 
 OF_CUDA = (
     ("libc10_cuda.so", re.compile(r"\w*NK?3c104cuda\w*")),
@@ -65,6 +68,13 @@ class Torch:
     def libraries(self) -> list[Path]:
         """Those of its libraries that there are."""
         return [path for path in (self.folder / name for name in LIBRARIES) if path.is_file()]
+
+    def declared(self, names: Iterable[str]) -> set[str]:
+        """Those of some functions of the stable ABI that its headers know."""
+        top = self.folder.parent / "include/torch/csrc"
+        headers = (header for folder in ABI for header in (top / folder).rglob("*.h"))
+        words = {word for one in headers for word in re.findall(r"\w+", one.read_text("utf-8", "replace"))}
+        return words.intersection(names)
 
     def requirement(self, is_stable: bool, flags: Iterable[str]) -> str:
         """What pip has to install for a library.
@@ -149,6 +159,15 @@ def sorted_out(names: Sequence[str], libraries: Iterable[Path]) -> Undefined:
     return Undefined(tuple(name for name in names if name in known), dict(sorted(cuda.items())), tuple(rest))
 
 
+def without_others(undefined: Undefined, torch: Torch) -> Undefined:
+    """The same, with those functions in ``rest`` whose names only look like those of the stable ABI."""
+    named = {name for names in undefined.cuda.values() for name in names if OPTIONAL.fullmatch(name)}
+    others = named - torch.declared(named) if named else named
+    cuda = {library: [name for name in names if name not in others] for library, names in undefined.cuda.items()}
+    found = {library: names for library, names in cuda.items() if names}
+    return replace(undefined, cuda=found, rest=(*undefined.rest, *sorted(others)))
+
+
 def names_of_cuda(undefined: Undefined, torch: Torch) -> list[str]:
     """What a library needs of PyTorch for CUDA, whether that is installed or not."""
     here = [path for path in torch.libraries if "cuda" in path.name]
@@ -165,5 +184,6 @@ def _of_cuda(name: str, installed: Iterable[str]) -> Iterator[str]:
 
 def stand_in_text(names: Iterable[str]) -> str:
     """Assembler text of a library that has functions of some names, which end the process."""
-    functions = "".join(f".globl {name}\n.type {name}, @function\n{name}: ud2\n" for name in names)
+    # An instruction that there never is: in x86-64, and in aarch64.
+    functions = "".join(f".globl {name}\n.type {name}, @function\n{name}: .long 0xb0f\n" for name in names)
     return f'.section .note.GNU-stack, "", @progbits\n.text\n{functions}'

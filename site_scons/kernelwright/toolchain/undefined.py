@@ -6,16 +6,36 @@ import re
 from collections.abc import Sequence
 
 LIBRARIES = (
-    *("cublasLt", "cublas", "cudnn", "cufft", "curand", "cusolver", "cusparseLt", "cusparse", "nccl", "nvJitLink"),
-    *("nvjpeg", "nvrtc"),
+    *(
+        "cublasLt",
+        "cublas",
+        "cudnn",
+        "cufft",
+        "curand",
+        "cusolverMg",
+        "cusolver",
+        "cusparseLt",
+        "cusparse",
+        "nccl",
+        "nvJitLink",
+    ),
+    *("cudss", "nvjpeg", "nvrtc"),
 )
 """Libraries of CUDA whose functions begin with the library's name. A name comes before what it begins with."""
+
+BEGINS = {"cuFile": "cufile", **{name: name for name in LIBRARIES}}
+"""How functions of a library of CUDA begin -> the library."""
+
+IN_TORCH = 'if PyTorch has {}, write frontend="torch", and Operators in place of Exported'
 
 OF_TORCH = re.compile(r"_Z(T\w)?NK?(2at|3c10|5torch)\w*|(aoti_torch|torch)_\w+")
 """Names of what PyTorch has: in C++, and the C functions of its stable ABI."""
 
 MOST = 4
 """A message has no more names than this."""
+
+LONGEST = 200
+"""It has no more characters of a name than this."""
 
 
 def demangled(symbol: str) -> str:
@@ -39,22 +59,36 @@ def demangled(symbol: str) -> str:
 def nothing_has(symbols: Sequence[str]) -> str:
     """What a message says of symbols."""
     more = len(symbols) - MOST
-    names = [*map(demangled, symbols[:MOST]), *([f"{more} more"] if more > 0 else [])]
+    names = [*map(_short, symbols[:MOST]), *([f"{more} more"] if more > 0 else [])]
     return f"nothing has {', '.join(names)}"
 
 
-def who_has(symbols: Sequence[str], otherwise: str) -> str:
+def owner_of(symbol: str) -> str:
+    """The library of CUDA that has a function, by its name; empty: none."""
+    name = symbol.removeprefix("__")  # headers add it: __nvJitLinkCreate_13_0
+    found = (library for begin, library in BEGINS.items() if re.match(f"{begin}[A-Z]", name))
+    return next(found, "")
+
+
+def who_has(symbols: Sequence[str], otherwise: str, in_torch: str = IN_TORCH) -> str:
     """What to do about symbols.
 
     Arguments:
         otherwise: what to do about those that nobody is known to have.
+        in_torch: what to do about one whose name looks like PyTorch's, with a place for that.
     """
-    owners = {symbol: next(filter(symbol.startswith, LIBRARIES), "") for symbol in symbols}
+    owners = {symbol: owner_of(symbol) for symbol in symbols}
     libraries = ", ".join(f'"{name}"' for name in dict.fromkeys(owners.values()) if name)
-    of_torch = [demangled(symbol) for symbol in symbols if OF_TORCH.fullmatch(symbol)]
+    of_torch = [_short(symbol) for symbol in symbols if OF_TORCH.fullmatch(symbol)]
     said = [f"write libraries=[{libraries}]"] if libraries else []
     if of_torch:
-        said.append(f'PyTorch has {of_torch[0]}: write frontend="torch", and Operators in place of Exported')
-    if not all(owners[symbol] or OF_TORCH.fullmatch(symbol) for symbol in symbols):
+        said.append(in_torch.format(of_torch[0]))
+    if not all(owners.values()):  # sources may have functions in namespaces of PyTorch
         said.append(otherwise)
     return "; ".join(said)
+
+
+def _short(symbol: str) -> str:
+    """A name for a message: those of templates can have many thousands of characters."""
+    name = demangled(symbol)
+    return name if len(name) <= LONGEST else f"{name[:LONGEST]}..."
