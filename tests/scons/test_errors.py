@@ -107,9 +107,9 @@ def test_bad_definition(told: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("argument", "expected"),
     [
-        ("ARCHS=sm_42", ["sm_42", "sm_90a"]),
-        ("NVCC=/no/such/nvcc", ["/no/such/nvcc", "pip install"]),
-        ("HOST_COMPILER=no-such-cc", ["no-such-cc", "install gcc"]),
+        ("ARCHS=sm_42", ["command line [settings]: nvcc", "sm_42", "sm_90a"]),
+        ("NVCC=/no/such/nvcc", ["command line [settings]: nvcc = '/no/such/nvcc'", "pip install"]),
+        ("HOST_COMPILER=no-such-cc", ["command line [settings]: host_compiler = 'no-such-cc'", "install gcc"]),
         ("WORKER_TIMEOUT=soon", ["command line [settings]: worker_timeout is 'soon'", "seconds"]),
     ],
 )
@@ -117,6 +117,12 @@ def test_bad_setting(project: Project, argument: str, expected: list[str]) -> No
     run = project.scons(argument, ok=False)
     assert run.status == 2 and [part for part in expected if part not in run.output] == []
     assert not (project.folder / "build/demo").exists()
+
+
+def test_an_arch_is_told_with_the_place_that_names_it_and_not_with_that_of_others(project: Project) -> None:
+    project.replace("pyproject.toml", '"sm_80"', '"sm_42"')
+    run = project.scons("ARCHS=x86-64-v2", ok=False)
+    assert re.search(r"pyproject.toml \[settings\]: nvcc \S+ does not know the arch 'sm_42'", run.output), run.output
 
 
 def test_no_sources_are_an_error_that_says_how_to_write_them(cpu_project: Project) -> None:

@@ -62,6 +62,9 @@ def test_a_message_about_settings_names_where_they_were_given() -> None:
     assert str(given.where("archs")) == "layer 1 [settings]"
     assert str(given.where("cuda", "archs")) == "layer 0, layer 1 [settings]"
     assert str(given.where("nvcc")) == "[settings]"
+    beside = settings({"archs": ["sm_35", "x86-64-v3"]}, {"archs": "x86-64-v2"})
+    assert beside.archs == ("sm_35", "x86-64-v2")
+    assert [str(beside.where(arch)) for arch in beside.archs] == ["layer 0 [settings]", "layer 1 [settings]"]
     with pytest.raises(SettingsError, match=r"layer 1, layer 0 \[settings\]: split = 'arch' without the target cuda"):
         settings({"targets": ["llvm"]}, {"split": "arch"})
 

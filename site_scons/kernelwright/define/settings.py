@@ -291,10 +291,10 @@ class Settings:
     )
     max_spills: int | None = _setting(LIMIT, None, "bytes that a device function may spill; empty: no limit")
     places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False, metadata=ASIDE)
-    """No setting: where each that was given comes from, for messages."""
+    """No setting: where each that was given comes from, and each arch, for messages."""
 
     def where(self, *names: str) -> Where:
-        """The place for messages about some settings."""
+        """The place for messages about some settings, or about archs, which layers can have one beside the other."""
         given = dict.fromkeys(self.places[name] for name in names if name in self.places)
         return Where(stage="settings", location=", ".join(given) or None)
 
@@ -467,6 +467,7 @@ def merge(layers: Iterable[tuple[str, Mapping[str, Any]]], known_backends: tuple
             value = SETTINGS[name].read(name, raw, where)
             if name == "archs":
                 named = {target_of(arch) for arch in value}
+                places |= dict.fromkeys(value, place)
                 value = (*(a for a in values["archs"] if target_of(a) not in named), *value)
             if name == "backends":
                 value = backend_names(value)

@@ -184,16 +184,16 @@ def find_tools(settings: Settings, chain: Toolchain) -> Tools:
         require_any(settings, [(s.toolkit, t.cuda.archs) for s, t in zip(each, tools, strict=True) if t.cuda])
         return replace(first, others=tuple(others))
     if first.cuda is not None:
-        require_archs(first.cuda, settings.archs_of("cuda"), settings.where("archs"))
+        require_archs(first.cuda, settings)
     return first
 
 
 def _tools_of(settings: Settings, chain: Toolchain) -> Tools:
     """The tools with one CUDA toolkit."""
-    compiler = native = chain.host_compiler(settings.host_compiler)
+    compiler = native = host_compiler_of(settings, chain)
     if settings.family != native_family():
         named = dict(item.split("=", 1) for item in settings.cross_compilers)
-        with _told_by(settings, "cross_compilers", "archs"):
+        with _told_by(settings, "cross_compilers", *settings.archs_of("llvm")):
             compiler = chain.cross_compiler(settings.family, named.get(settings.family, ""), settings.glibc)
     nvcc, nvrtc = _cuda_compiler(settings, chain, native)
     if nvrtc is not None and settings.compress != "none":
@@ -208,6 +208,16 @@ def _told_by(settings: Settings, *names: str) -> Iterator[None]:
         yield
     except ToolchainError as error:
         raise ToolchainError(error.message, settings.where(*names), error.remedy, error.detail) from error
+
+
+def host_compiler_of(settings: Settings, chain: Toolchain) -> HostCompiler:
+    """The C compiler of this machine.
+
+    Raises:
+        ToolchainError: there is none, or it is broken.
+    """
+    with _told_by(settings, "host_compiler"):
+        return chain.host_compiler(settings.host_compiler)
 
 
 def _cuda_compiler(settings: Settings, chain: Toolchain, compiler: HostCompiler) -> tuple[Nvcc | None, Nvrtc | None]:
@@ -241,14 +251,14 @@ def editions(settings: Settings, chain: Toolchain) -> list[tuple[Settings, tuple
     wanted = settings.archs_of("cuda")
     found: list[tuple[Settings, tuple[str, ...]]] = []
     for one in settings.toolkits:
-        nvcc, nvrtc = _cuda_compiler(one, chain, chain.host_compiler(one.host_compiler))
+        nvcc, nvrtc = _cuda_compiler(one, chain, host_compiler_of(one, chain))
         found.append((one, nvrtc.archs if nvrtc else nvcc.archs if nvcc else ()))
     knows = require_any(settings, [(one.toolkit, known) for one, known in found])
     for one, known in found:
         if not {*known} & {*wanted}:
             message = f"CUDA {one.toolkit} knows none of the archs {', '.join(wanted)}"
             remedy = f"remove it from cuda, or add an arch to archs; {knows}"
-            raise SettingsError(message, settings.where("cuda", "archs"), remedy)
+            raise SettingsError(message, settings.where("cuda", *wanted), remedy)
     others = settings.archs_of("llvm")
     return [(replace(one, archs=(*others, *(a for a in wanted if a in known))), known) for one, known in found]
 
@@ -263,7 +273,7 @@ def require_any(settings: Settings, found: Sequence[tuple[str, Sequence[str]]]) 
     for arch in settings.archs_of("cuda"):
         if not any(arch in known for _, known in found):
             message = f"no toolkit of cuda = {', '.join(settings.cuda)} knows the arch {arch!r}"
-            raise SettingsError(message, settings.where("cuda", "archs"), knows)
+            raise SettingsError(message, settings.where("cuda", arch), knows)
     return knows
 
 
@@ -274,16 +284,16 @@ def _nvcc_to_compress(settings: Settings, chain: Toolchain, compiler: HostCompil
     except ToolchainError as error:
         message = f"compress = {settings.compress!r} needs fatbinary, which comes with nvcc: {error.message}"
         remedy = "pip install 'kernelwright[cuda]', or write compress = none; on the command line: COMPRESS=none"
-        raise ToolchainError(message, error.where, remedy, error.detail) from error
+        raise ToolchainError(message, settings.where("compress", "nvcc", "cuda"), remedy, error.detail) from error
     return nvcc
 
 
-def require_archs(compiler: Nvcc | Nvrtc, archs: tuple[str, ...], where: Where) -> None:
+def require_archs(compiler: Nvcc | Nvrtc, settings: Settings) -> None:
     """Raise a SettingsError for an arch that the CUDA compiler does not know."""
-    for arch in archs:
+    for arch in settings.archs_of("cuda"):
         if arch not in compiler.archs:
             raise SettingsError(
                 f"{compiler.name} {compiler.version} does not know the arch {arch!r}",
-                where,
+                settings.where(arch),
                 f"use some of {', '.join(compiler.archs)}",
             )
