@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 from kernelwright import grid, kernel
+from kernelwright.backends.own_code import driver_functions
 from kernelwright.core.converter import from_json, to_json
 from kernelwright.core.errors import DefinitionError
 from kernelwright.cuda import Text
@@ -98,3 +101,16 @@ def test_no_record_can_have_a_text_written_elsewhere(name: str) -> None:
     told["sources"][EVERY][0]["path"] = name
     with pytest.raises(ValueError, match="a text is called"):
         from_json(KernelRecord, told)
+
+
+def test_functions_of_the_driver_are_those_that_nobody_else_has(tmp_path: Path) -> None:
+    calls = "int cuInit(), cuMine(), cuTheirs(), cuFileRead(), cudaFree(); "
+    calls += "int f(void) { return cuInit() + cuMine() + cuTheirs() + cuFileRead() + cudaFree(); }"
+    for name, text, flag in (
+        ("calls.o", calls, "-c"),
+        ("mine.o", "int cuMine(void) { return 1; }", "-c"),
+        ("theirs.so", "int cuTheirs(void) { return 1; }", "-shared"),
+    ):
+        subprocess.run(["cc", "-fPIC", flag, "-xc", "-", "-o", tmp_path / name], input=text, text=True, check=True)
+    objects = [tmp_path / "calls.o", tmp_path / "mine.o"]
+    assert driver_functions(objects, "call cuMemAlloc_v2", [tmp_path / "theirs.so"]) == ["cuInit", "cuMemAlloc_v2"]

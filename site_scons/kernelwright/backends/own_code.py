@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,8 +21,9 @@ EXPORT = "__tvm_ffi_"
 RUNTIME = "libcudart_static.a"
 """CUDA's runtime as an archive: a library that is linked with it runs without a CUDA toolkit, and finds the driver."""
 
-OF_DRIVER = re.compile(r"cu[A-Z]\w*")
-"""The names of functions of the CUDA driver; those of its runtime and of libraries go on with a small letter."""
+OF_DRIVER = re.compile(r"cu(?!File[A-Z])[A-Z]\w*")
+"""The names of functions of the CUDA driver; those of its runtime and of libraries go on with a small letter, but for
+those of cuFile."""
 
 UNVERSIONED = 1
 """Numbers up to this one in a library's table of versions stand for no version."""
@@ -73,10 +74,15 @@ def _symbols(path: Path, *, defined: bool) -> list[str]:
     return [symbol.name for symbol in shared if (symbol["st_shndx"] != "SHN_UNDEF") == defined]
 
 
-def driver_functions(objects: Iterable[Path], text: str = "") -> list[str]:
-    """The functions of the CUDA driver that some objects call, sorted; and those that assembler text names."""
+def driver_functions(objects: Collection[Path], text: str, known: Iterable[Path]) -> list[str]:
+    """The functions of the CUDA driver that some objects call, sorted; and those that assembler text names.
+
+    Arguments:
+        known: libraries that are loaded before. What they or the objects have is not the driver's.
+    """
     needed = {name for path in objects for name in needed_symbols(path)} | set(re.findall(r"\w+", text))
-    return sorted(filter(OF_DRIVER.fullmatch, needed))
+    own = {name for path in objects for name in _symbols(path, defined=True)} | _defined(known)
+    return sorted(filter(OF_DRIVER.fullmatch, needed - own))
 
 
 def contents(path: Path) -> bytes:
@@ -136,10 +142,14 @@ def undefined_functions(library: Path, known: Iterable[Path]) -> list[str]:
     Arguments:
         known: libraries that are loaded before it.
     """
-    theirs = {name for other in known for name, is_defined, _ in _dynamic(other) if is_defined}
+    theirs = _defined(known)
     return sorted(
         name for name, is_defined, is_bound in _dynamic(library) if not (is_defined or is_bound or name in theirs)
     )
+
+
+def _defined(libraries: Iterable[Path]) -> set[str]:
+    return {name for library in libraries for name, is_defined, _ in _dynamic(library) if is_defined}
 
 
 def _dynamic(library: Path) -> list[tuple[str, bool, bool]]:
