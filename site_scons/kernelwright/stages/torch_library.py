@@ -38,7 +38,7 @@ from ..toolchain.pytorch import (
     stand_in_text,
     without_others,
 )
-from ..toolchain.undefined import owner_of, who_has
+from ..toolchain.undefined import who_has
 from . import entry
 from .commands import command_of
 from .context import KernelContext
@@ -132,13 +132,12 @@ class Registering:
         Arguments:
             libraries: those of PyTorch and of other packages. The library has their names, and nothing says where they
                 are: PyTorch has loaded its own before.
-            optional: functions that need not be there. In PyTorch for CUDA, a library that libtorch.so needs has them.
+            optional: functions that need not be there. In PyTorch for CUDA, a library that libtorch.so needs has them,
+                and what sources declare as weak themselves.
         """
-        flags = [*link_flags(places.glibc), "-Wl,--exclude-libs,ALL"]
-        if optional:
-            main = [path for path in libraries if path.endswith("/libtorch.so")]
-            flags += [*(f"-Wl,--wrap={name}" for name in optional), "-Wl,--no-as-needed", *main]
-        flags.append("-Wl,--as-needed")
+        main = [path for path in libraries if path.endswith("/libtorch.so")]
+        flags = [*link_flags(places.glibc), "-Wl,--exclude-libs,ALL", *(f"-Wl,--wrap={name}" for name in optional)]
+        flags += ["-Wl,--no-as-needed", *main, "-Wl,--as-needed"]
         # Libraries of PyTorch have some functions of the C++ library as well, which the linker would take of them.
         libraries = ["-lstdc++", *libraries, places.cuda_runtime, "-lm", "-ldl", "-lpthread", "-lrt"]
         own = [*compile_flags(), f"-I{places.launcher}"]
@@ -210,7 +209,7 @@ class Registering:
         if any(map(OF_PYTHON.fullmatch, rest)):
             message = "its sources are a module of Python, and call Python"
             raise DefinitionError(message, stage.where, WITH_LIBRARY)
-        driver = [name for name in rest if OF_DRIVER.fullmatch(name) and not owner_of(name)]
+        driver = [name for name in rest if OF_DRIVER.fullmatch(name)]
         others = [name for name in rest if name not in driver]
         said = [WITH_CUDA_RUNTIME] if driver else []
         if others:
