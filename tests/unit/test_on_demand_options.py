@@ -127,6 +127,22 @@ def test_settings_come_from_defaults_the_project_variables_and_arguments_in_this
         settings_for(project, Options(settings={"max_spil": 0}), {})
 
 
+def test_messages_name_the_variable_or_that_options_gave_a_setting(project: Path) -> None:
+    environment = {"KERNELWRIGHT_ARCHS": "sm_35", "KERNELWRIGHT_BACKEND": "jax"}
+    by_variable = settings_for(project, Options(flags=("-G",)), environment).places
+    assert [by_variable[name] for name in ("sm_35", "targets", "backends", "nvcc_flags")] == [
+        *("KERNELWRIGHT_ARCHS", "KERNELWRIGHT_ARCHS", "KERNELWRIGHT_BACKEND"),
+        "options of compile on demand",
+    ]
+    argued = settings_for(project, Options(archs=("sm_80",), targets=("cuda",)), environment).places
+    assert [argued[name] for name in ("sm_80", "targets", "backends")] == [
+        *["options of compile on demand"] * 2,
+        "KERNELWRIGHT_BACKEND",
+    ]
+    targeted = settings_for(project, Options(targets=("cuda",)), environment).places
+    assert (targeted["sm_35"], targeted["targets"]) == ("KERNELWRIGHT_ARCHS", "options of compile on demand")
+
+
 def test_native_stands_for_the_devices_of_this_machine(monkeypatch: pytest.MonkeyPatch, project: Path) -> None:
     monkeypatch.setattr(options_module, "machine", lambda: Machine("x86-64-v4", (86, 90)))
     settings = settings_for(project, Options(archs=("native", "sm_120")), {})
