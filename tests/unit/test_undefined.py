@@ -40,4 +40,11 @@ def test_what_to_do_follows_from_who_has_them(symbols: list[str], said: str) -> 
 
 
 def test_the_caller_says_what_to_do_about_what_looks_like_pytorchs() -> None:
-    assert who_has(["_ZN2at4mineEv"], OTHERWISE, "no {} in 2.13") == f"no at::mine() in 2.13; {OTHERWISE}"
+    assert who_has(["_ZN2at4mineEv"], OTHERWISE, in_torch="no {} in 2.13") == f"no at::mine() in 2.13; {OTHERWISE}"
+
+
+def test_a_library_that_is_listed_is_not_to_be_listed_again() -> None:
+    said = who_has(["cublasLtMatmul", "cublasNone"], OTHERWISE, ["libcublas.so.13"])
+    assert said == (
+        'add "cublasLt" to libraries; libcublas.so.13 does not have cublasNone: mend the name, or install a newer one'
+    )

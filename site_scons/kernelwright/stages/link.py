@@ -59,7 +59,7 @@ class Linking:
         linked = without_left_out(stage.whole(self.described.source.variants), stage.where, stage.run)
         self.described.check_limits(linked, stage.where)
         lacking = {name: _lacking_in(Path(self.described_in[name])) for name in own_libraries_of(linked)}
-        require_called(linked, lacking, stage.where)
+        require_called(linked, lacking, [name for name, *_ in self.described.source.libraries], stage.where)
         command = self.command(linked, self.places, str(scratch / f"{name}.so"))
         stage.tool(command, top, scratch, f"the sources are below {top}", kind="link")
         symbolic = replace(symbolic_places(self.compiler, self.places.glibc), debug=self.places.debug)

@@ -70,13 +70,17 @@ def operators_text(
 
 
 def require_called(
-    variants: Sequence[VariantFiles], lacking: Mapping[str, Mapping[str, Sequence[str]]], where: Where
+    variants: Sequence[VariantFiles],
+    lacking: Mapping[str, Mapping[str, Sequence[str]]],
+    libraries: Sequence[str],
+    where: Where,
 ) -> None:
     """Compare what variants call with what their sources have.
 
     Arguments:
         lacking: for each library of sources the functions that these have and it does not: name -> what nothing has
             that they call.
+        libraries: the file names of those that the kernel lists.
 
     Raises:
         DefinitionError: the sources neither export nor register what a variant calls, or its arguments are others.
@@ -92,7 +96,7 @@ def require_called(
             )
             if absent := lacking[unit.own_library].get(name):
                 message = f"{nothing_has(absent)}, which {name!r} calls"
-                raise LoweringError(message, place, who_has(absent, UNDEFINED))
+                raise LoweringError(message, place, who_has(absent, UNDEFINED, libraries))
             if name in exported:
                 continue
             schemas = registered_operators(objects) if registers_operators(objects) else {}

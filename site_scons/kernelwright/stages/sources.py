@@ -132,7 +132,7 @@ class _Linker:
     def refuse(self, functions: Sequence[str]) -> None:
         """Have the linker say where what nothing has is called: raises a KernelwrightError."""
         lacking = self(*functions)
-        remedy = who_has(lacking, UNDEFINED)
+        remedy = who_has(lacking, UNDEFINED, [one.name for one in self.request.libraries])
         refuse(lacking, [*self._command, *map(str, self._known)], self.request.top, self.scratch, self.stage, remedy)
 
     @property

@@ -213,7 +213,8 @@ class Registering:
         others = [name for name in rest if name not in driver]
         said = [WITH_CUDA_RUNTIME] if driver else []
         if others:
-            said.append(who_has(others, IN_SOURCES, f"PyTorch {self.torch.version} does not have {{}}"))
+            in_torch = f"PyTorch {self.torch.version} does not have {{}}"
+            said.append(who_has(others, IN_SOURCES, [one.name for one in self.libraries], in_torch))
         # The linker has to say nothing of what is there where the library runs.
         there = [*filter(OF_MODULE.fullmatch, undefined.rest), *names_of_cuda(undefined, self.torch)]
         (scratch / "there.s").write_text(stand_in_text(there), encoding="utf-8")

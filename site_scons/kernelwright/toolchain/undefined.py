@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 LIBRARIES = (
     *(
@@ -70,18 +70,21 @@ def owner_of(symbol: str) -> str:
     return next(found, "")
 
 
-def who_has(symbols: Sequence[str], otherwise: str, in_torch: str = IN_TORCH) -> str:
+def who_has(symbols: Sequence[str], otherwise: str, listed: Collection[str] = (), in_torch: str = IN_TORCH) -> str:
     """What to do about symbols.
 
     Arguments:
         otherwise: what to do about those that nobody is known to have.
+        listed: the file names of libraries that the kernel lists, which do not have them.
         in_torch: what to do about one whose name looks like PyTorch's, with a place for that.
     """
     owners = {symbol: owner_of(symbol) for symbol in symbols}
-    libraries = ", ".join(f'"{name}"' for name in dict.fromkeys(owners.values()) if name)
-    of_torch = [_short(symbol) for symbol in symbols if OF_TORCH.fullmatch(symbol)]
-    said = [f"write libraries=[{libraries}]"] if libraries else []
-    if of_torch:
+    here = {library: file for file in listed for library in BEGINS.values() if file.startswith(f"lib{library}.so")}
+    wanted = ", ".join(f'"{name}"' for name in dict.fromkeys(owners.values()) if name and name not in here)
+    said = [f"add {wanted} to libraries" if listed else f"write libraries=[{wanted}]"] if wanted else []
+    if older := [symbol for symbol in symbols if owners[symbol] in here]:
+        said.append(f"{here[owners[older[0]]]} does not have {older[0]}: mend the name, or install a newer one")
+    if of_torch := [_short(symbol) for symbol in symbols if OF_TORCH.fullmatch(symbol)]:
         said.append(in_torch.format(of_torch[0]))
     if not all(owners.values()):  # sources may have functions in namespaces of PyTorch
         said.append(otherwise)
