@@ -123,6 +123,9 @@ def test_an_arch_is_told_with_the_place_that_names_it_and_not_with_that_of_other
     project.replace("pyproject.toml", '"sm_80"', '"sm_42"')
     run = project.scons("ARCHS=x86-64-v2", ok=False)
     assert re.search(r"pyproject.toml \[settings\]: nvcc \S+ does not know the arch 'sm_42'", run.output), run.output
+    project.replace("pyproject.toml", "archs =", 'nvcc = "/no/such/nvcc"\narchs =')
+    run = project.scons("CUDA=nvrtc-12.1", ok=False)
+    assert "*** command line [settings]: no NVRTC of CUDA 12.1" in run.output, "nvcc does not count"
 
 
 def test_no_sources_are_an_error_that_says_how_to_write_them(cpu_project: Project) -> None:

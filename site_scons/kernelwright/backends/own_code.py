@@ -80,9 +80,11 @@ def driver_functions(objects: Collection[Path], text: str, known: Iterable[Path]
     Arguments:
         known: libraries that are loaded before. What they or the objects have is not the driver's.
     """
-    needed = {name for path in objects for name in needed_symbols(path)} | set(re.findall(r"\w+", text))
-    own = {name for path in objects for name in _symbols(path, defined=True)} | _defined(known)
-    return sorted(filter(OF_DRIVER.fullmatch, needed - own))
+    named = {name for path in objects for name in needed_symbols(path)} | set(re.findall(r"\w+", text))
+    needed = {*filter(OF_DRIVER.fullmatch, named)}
+    if needed:  # libraries can have many thousands of symbols
+        needed -= {name for path in objects for name in _symbols(path, defined=True)} | _defined(known)
+    return sorted(needed)
 
 
 def contents(path: Path) -> bytes:

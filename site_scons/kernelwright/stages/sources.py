@@ -122,7 +122,8 @@ class _Linker:
         name = self.request.name
         operators = {one: own_symbol(one, name) for one in functions if one not in self.exported}
         family = self.request.family
-        text = driver_text(driver_functions(self.objects, self.added, self._known), family) + self.added
+        listed = [library.path for library in self.request.libraries]
+        text = driver_text(driver_functions(self.objects, self.added, listed), family) + self.added
         text += callers_text(operators, family)
         text += functions_text([one for one in functions if one in self.exported], name, family)
         (self.scratch / f"{name}.s").write_text(text, encoding="utf-8")

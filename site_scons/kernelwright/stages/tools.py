@@ -229,9 +229,10 @@ def _cuda_compiler(settings: Settings, chain: Toolchain, compiler: HostCompiler)
     """
     if "cuda" not in settings.targets:
         return None, None
-    with _told_by(settings, "nvcc", "cuda"):
-        if settings.cuda_compiler == "nvrtc":
+    if settings.cuda_compiler == "nvrtc":
+        with _told_by(settings, "cuda_compiler", "cuda"):
             return None, chain.nvrtc(settings.toolkit)
+    with _told_by(settings, "nvcc", "cuda"):
         nvcc = chain.nvcc(settings.nvcc, compiler, settings.toolkit)
     if settings.toolkit and not nvcc.version.startswith(f"{settings.toolkit}."):
         message = f"nvcc = {settings.nvcc!r} is of CUDA {nvcc.version}, and cuda names {settings.toolkit}"
