@@ -465,8 +465,8 @@ SAID = {
         r"alike \[link\]: nothing has torch_acme_cuda_sum\n(.|\n)*"
         "remedy: PyTorch [0-9.+a-z]+ does not have torch_acme_cuda_sum; list the source that has it in sources"
     ),
-    "python": r"its sources are a module of Python(.|\n)*remedy: register functions with TORCH_LIBRARY",
-    "driver": r"undefined reference to `cuInit'(.|\n)*remedy: get the function with cudaGetDriverEntryPoint",
+    "python": r"its sources are a module of Python, and call Python: PyObject_Call\n  remedy: register functions with",
+    "driver": r"undefined reference to `cuInit'(.|\n)*remedy: get cuInit with cudaGetDriverEntryPoint",
     "ending": r"its sources end the process that loads them, with exit status 0(.|\n)*remedy: see what runs when",
     "shared": r"the kernels again, shared have a source in common, which PyTorch loads once only",
 }

@@ -38,7 +38,7 @@ from ..toolchain.pytorch import (
     stand_in_text,
     without_others,
 )
-from ..toolchain.undefined import who_has
+from ..toolchain.undefined import short, who_has
 from . import entry
 from .commands import command_of
 from .context import KernelContext
@@ -86,7 +86,7 @@ __asm__({text});
 """
 
 IN_SOURCES = "list the source that has it in sources, or the library in libraries"
-WITH_CUDA_RUNTIME = "get the function with cudaGetDriverEntryPoint, which needs no driver where it is built"
+WITH_CUDA_RUNTIME = "get {} with cudaGetDriverEntryPoint, which needs no driver where it is built"
 WITH_LIBRARY = (
     "register functions with TORCH_LIBRARY(acme, m) { m.def(...); } and TORCH_LIBRARY_IMPL, or with PYBIND11_MODULE of "
     "torch/extension.h: then the library suits every Python"
@@ -206,12 +206,12 @@ class Registering:
         rest = [name for name in undefined.rest if not OF_MODULE.fullmatch(name)]
         if not rest:
             return
-        if any(map(OF_PYTHON.fullmatch, rest)):
-            message = "its sources are a module of Python, and call Python"
+        if called := next(filter(OF_PYTHON.fullmatch, rest), ""):
+            message = f"its sources are a module of Python, and call Python: {short(called)}"
             raise DefinitionError(message, stage.where, WITH_LIBRARY)
         driver = [name for name in rest if OF_DRIVER.fullmatch(name)]
         others = [name for name in rest if name not in driver]
-        said = [WITH_CUDA_RUNTIME] if driver else []
+        said = [WITH_CUDA_RUNTIME.format(driver[0])] if driver else []
         if others:
             in_torch = f"PyTorch {self.torch.version} does not have {{}}"
             said.append(who_has(others, IN_SOURCES, [one.name for one in self.libraries], in_torch))

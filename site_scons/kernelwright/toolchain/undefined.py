@@ -59,7 +59,7 @@ def demangled(symbol: str) -> str:
 def nothing_has(symbols: Sequence[str]) -> str:
     """What a message says of symbols."""
     more = len(symbols) - MOST
-    names = [*map(_short, symbols[:MOST]), *([f"{more} more"] if more > 0 else [])]
+    names = [*map(short, symbols[:MOST]), *([f"{more} more"] if more > 0 else [])]
     return f"nothing has {', '.join(names)}"
 
 
@@ -84,14 +84,14 @@ def who_has(symbols: Sequence[str], otherwise: str, listed: Collection[str] = ()
     said = [f"add {wanted} to libraries" if listed else f"write libraries=[{wanted}]"] if wanted else []
     if older := [symbol for symbol in symbols if owners[symbol] in here]:
         said.append(f"{here[owners[older[0]]]} does not have {older[0]}: mend the name, or install a newer one")
-    if of_torch := [_short(symbol) for symbol in symbols if OF_TORCH.fullmatch(symbol)]:
+    if of_torch := [short(symbol) for symbol in symbols if OF_TORCH.fullmatch(symbol)]:
         said.append(in_torch.format(of_torch[0]))
     if not all(owners.values()):  # sources may have functions in namespaces of PyTorch
         said.append(otherwise)
     return "; ".join(said)
 
 
-def _short(symbol: str) -> str:
+def short(symbol: str) -> str:
     """A name for a message: those of templates can have many thousands of characters."""
     name = demangled(symbol)
     return name if len(name) <= LONGEST else f"{name[:LONGEST]}..."
