@@ -104,7 +104,7 @@ PLANTED = (
     Planted(
         "The memory of outputs that have ended is used again while other libraries still read it.",
         "Pool._free_released",
-        "(status,) = driver.cuCtxSynchronize()",
+        "(status,) = cuda.driver.cuCtxSynchronize()",
         "status = 0",
         ("test_memory_that_ran_out_is_taken_back_from_outputs_that_have_ended",),
     ),

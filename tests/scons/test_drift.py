@@ -132,7 +132,18 @@ def test_every_stage_that_is_made_is_in_the_table():
         "runs",
         "stage",
     }
-    helpers |= {"common", "stage_run", "tools", "tuning", "configured", "discovery", "registered", "selection", "tuned"}
+    helpers |= {
+        "common",
+        "stage_run",
+        "tools",
+        "tuning",
+        "configured",
+        "discovery",
+        "registered",
+        "selection",
+        "tuned",
+        "undefined",
+    }
     assert names | helpers == {path.stem for path in (PACKAGE / "stages").glob("*.py")}, "one file for each stage"
 
 

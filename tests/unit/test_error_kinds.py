@@ -19,6 +19,7 @@ ALLOWED = {
     "frontends/triton/compiler.py _ProgramCompiler.require_written": "Triton tells this in words only",
     "cluster/dask_client.py DaskEngine._gone_if_closed": "its argument is no text, but the bytes that a worker sent",
     "scons/outcome.py Outcome.text_of": "it asks whether the very same was shown before, whatever it says",
+    "stages/object.py ObjectCompilation._tell_what_lacks": "compilers name a header that is absent in words only",
     "stages/torch_library.py _refused": "PyTorch tells what it refuses to register in words only",
     "runtime/cuda_core_device.py Cuda.call": "cuda.core tells the driver's error in its text only",
     "package/project.py _words": "it shows a library's text, with the table that was read; nothing hangs on it",

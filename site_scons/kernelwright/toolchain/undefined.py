@@ -6,20 +6,8 @@ import re
 from collections.abc import Collection, Sequence
 
 LIBRARIES = (
-    *(
-        "cublasLt",
-        "cublas",
-        "cudnn",
-        "cufft",
-        "curand",
-        "cusolverMg",
-        "cusolver",
-        "cusparseLt",
-        "cusparse",
-        "nccl",
-        "nvJitLink",
-    ),
-    *("cudss", "nvjpeg", "nvrtc"),
+    *("cublasLt", "cublas", "cudnn", "cufft", "curand", "cusolverMg", "cusolver", "cusparseLt", "cusparse", "nccl"),
+    *("nvJitLink", "cudss", "nvjpeg", "nvrtc"),
 )
 """Libraries of CUDA whose functions begin with the library's name. A name comes before what it begins with."""
 
