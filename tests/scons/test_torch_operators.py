@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from kernelwright.core.errors import DefinitionError, Where
+from kernelwright.frontends.torch import front_end
 from kernelwright.stages.torch_library import Registering
 from support.demand import Demand
 from support.operators import raw, ready
@@ -388,7 +389,7 @@ print(filled(x).tolist())
 
 
 def test_functions_of_a_module_of_pybind11_are_operators_of_any_python(tmp_path: Path) -> None:
-    """And PyTorch knows that they may write their arguments."""
+    """And PyTorch knows that they may write their arguments. The compiler takes half a minute for PyTorch's headers."""
     ready()
     names = ", ".join(f'"old::{name}"' for name in ("scaled", "fill", "said", "twice"))
     flags = 'flags=["-DTORCH_EXTENSION_NAME=old"]'
@@ -404,9 +405,23 @@ def test_functions_of_a_module_of_pybind11_are_operators_of_any_python(tmp_path:
     assert schemas == f"{scaled} (Tensor(a0!) arg0, float arg1) -> () (int[] arg0, bool arg1) -> (int[], bool)"
     assert called == "[7.0, 7.0] [3.0, 3.0] [2.0, 2.0] ([3, 4], True)" and filled == "[5.0, 5.0]"
     assert refused == f"the argument {2**40} does not fit the integer of the function"
-    project.write("kernels/own.py", text.replace(flags, ""))
-    run = project.scons(ok=False)
-    assert "say what the namespace of the operators is: flags=['-DTORCH_EXTENSION_NAME=acme']" in run.output
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ([], "say what the namespace of the operators is: flags=['-DTORCH_EXTENSION_NAME=acme']"),
+        (["-DTORCH_EXTENSION_NAME=old"], "TORCH_LIBRARY_FRAGMENT(old, library)"),
+    ],
+)
+def test_a_module_is_a_namespace_that_a_flag_has_to_name(tmp_path: Path, flags: list[str], expected: str) -> None:
+    (tmp_path / "torch").mkdir()
+    for header in ("all.h", "library.h"):
+        (tmp_path / "torch" / header).touch()
+    (tmp_path / "module.cpp").write_text(MODULE)
+    ours = Path(front_end.__file__).parent / "include"
+    command = ["g++", "-std=c++20", "-E", "-P", *flags, f"-I{ours}", f"-I{tmp_path}", str(tmp_path / "module.cpp")]
+    assert expected in subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 SILU = "silu(Tensor x) -> Tensor"
