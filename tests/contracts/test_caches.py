@@ -399,10 +399,14 @@ def test_what_was_used_least_recently_goes_first(cache: Cache) -> None:
 
 
 @only(LOCAL)
-@pytest.mark.parametrize("tag", [None, "", "Signature: 8a477f597d28d172789f06886806bc55\n# pip's"])
-def test_a_folder_of_somebody_else_is_refused_and_stays(cache: Cache, tag: str | None) -> None:
-    (cache.place / "py").mkdir(parents=True)
-    (cache.place / "py/precious.txt").write_text("mine")
+@pytest.mark.parametrize(
+    ("tag", "name"),
+    [(None, "py"), (None, "aa"), ("", "py"), ("Signature: 8a477f597d28d172789f06886806bc55\n# pip's", "py")],
+)
+def test_a_folder_of_somebody_else_is_refused_and_stays(cache: Cache, tag: str | None, name: str) -> None:
+    """Also if it looks as one of ours, whose folders are called as digests begin."""
+    (cache.place / name).mkdir(parents=True)
+    (cache.place / name / "precious.txt").write_text("mine")
     if tag is not None:
         (cache.place / "CACHEDIR.TAG").write_text(tag)
     before = {path: path.is_file() and path.read_text() for path in cache.place.rglob("*")}

@@ -30,6 +30,8 @@ TESTS_OF = {
     "backends/launcher/order.h": "order|launcher",
     "backends/launcher/python": "cython|order|torch|launchers",
     "backends/launcher": "launcher|order|library_emitter",
+    "frontends/torch/include": "operators_for_torch",
+    "testing": "backend_launches|launchers",
 }
 """Part of the code in C -> what is in the names of the files in `NO_BUILDS` that call it, the best first."""
 TESTS_OF_RULES = {

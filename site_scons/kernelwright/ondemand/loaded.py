@@ -65,14 +65,15 @@ class KernelLoader(Loader):
 
     def provider(self, name: str) -> Any:
         """See :meth:`Loader.provider`. The first call copies the device code; :meth:`_load` sees to that."""
-        if name not in self._providers:
-            kept, manifest = PRIVATE.make(), self.manifest()
-            for relative in manifest["files"]:
-                if relative.startswith(f"{manifest['device_code']['folder']}/"):
-                    (kept / relative).parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copyfile(self.verified(relative), kept / relative)
-            self._providers[name] = Provider(kept, manifest, name, read_manifest, read_regular, self.remedy)
-        return self._providers[name]
+        with self._lock:
+            if name not in self._providers:
+                kept, manifest = PRIVATE.make(), self.manifest()
+                for relative in manifest["files"]:
+                    if relative.startswith(f"{manifest['device_code']['folder']}/"):
+                        (kept / relative).parent.mkdir(parents=True, exist_ok=True)
+                        shutil.copyfile(self.verified(relative), kept / relative)
+                self._providers[name] = Provider(kept, manifest, name, read_manifest, read_regular, self.remedy)
+            return self._providers[name]
 
     def _load(self, name: str, backend: str) -> Any:
         if "device_code" in self.manifest():

@@ -172,15 +172,17 @@ class BuildCache(LayeredCache):
 
     def work_done(self) -> Work:
         """What was done here: counts since the last call, whether anything was stored, and why something was not."""
-        work = Work(self.counts, self._stored, self.problem)
-        self.counts = Counts()
+        with self._lock:
+            work = Work(self.counts, self._stored, self.problem)
+            self.counts = Counts()
         return work
 
     def note(self, work: Work) -> None:
         """Note what another process has done in this cache."""
-        self.counts += work.counts
-        self._stored |= work.stored
-        self.problem = self.problem or work.problem
+        with self._lock:
+            self.counts += work.counts
+            self._stored |= work.stored
+            self.problem = self.problem or work.problem
 
     def fetch_ahead(
         self, key: str, files: Sequence[str], current: Callable[[str], str], then: Callable[[Found], None]
