@@ -355,7 +355,9 @@ at::Tensor scaled(const at::Tensor& x, float by, int times, std::optional<at::Te
 
 void fill(at::Tensor& x, double value) { x.fill_(value); }
 
-std::pair<std::vector<int>, bool> said(std::vector<int> sizes, bool flag) { return {sizes, flag}; }
+std::pair<std::vector<int>, bool> said(std::vector<int> sizes, at::ScalarType dtype) {
+  return {sizes, dtype == at::kHalf};
+}
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "functions";
@@ -371,7 +373,7 @@ import demo, torch
 module, x = demo.module, torch.ones(2)
 print(module.schemas["old::scaled"], module.schemas["old::fill"], module.schemas["old::said"])
 made = module.scaled(x, bias=x), module.scaled(x, 1.5, times=2), module.twice(x)
-print(*(one.tolist() for one in made), module.said([3, 4], True))
+print(*(one.tolist() for one in made), module.said([3, 4], torch.float16))
 try:
     module.scaled(x, times=2**40)
 except ValueError as error:
@@ -402,7 +404,7 @@ def test_functions_of_a_module_of_pybind11_are_operators_of_any_python(tmp_path:
     project.scons()
     schemas, called, refused, filled = project.python(CALLS_OF_MODULE).splitlines()
     scaled = "(Tensor(a0!) x, float by=2., int times=3, Tensor(a3!)? bias=None) -> Tensor"
-    assert schemas == f"{scaled} (Tensor(a0!) arg0, float arg1) -> () (int[] arg0, bool arg1) -> (int[], bool)"
+    assert schemas == f"{scaled} (Tensor(a0!) arg0, float arg1) -> () (int[] arg0, ScalarType arg1) -> (int[], bool)"
     assert called == "[7.0, 7.0] [3.0, 3.0] [2.0, 2.0] ([3, 4], True)" and filled == "[5.0, 5.0]"
     assert refused == f"the argument {2**40} does not fit the integer of the function"
 

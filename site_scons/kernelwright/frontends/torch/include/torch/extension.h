@@ -159,14 +159,14 @@ class Module {
     for (size_t i = 0; i < inferred.arguments().size(); ++i) {
       std::ostringstream argument;
       bool has = i < named.size();
-      argument << c10::Argument(has ? named[i].name : "arg" + std::to_string(i), inferred.arguments()[i].type(),
+      argument << c10::Argument(has ? named[i].name : "arg" + std::to_string(i), inferred.arguments()[i].real_type(),
                                 std::nullopt, has ? named[i].value : std::nullopt);
       std::string word = argument.str();
       if (!word.compare(0, 6, "Tensor")) word.insert(6, "(a" + std::to_string(i) + "!)");
       text << (i ? ", " : "") << word;
     }
     for (const c10::Argument &one : inferred.returns())
-      made << (made.tellp() > 0 ? ", " : "") << one.type()->str();
+      made << (made.tellp() > 0 ? ", " : "") << one.real_type()->str();
     return std::string(name) + "(" + text.str() + ") -> (" + made.str() + ")";
   }
 
