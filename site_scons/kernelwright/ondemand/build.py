@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import backends
 from .. import frontends as front_ends
@@ -21,14 +21,10 @@ from ..core.errors import KernelwrightError, Where
 from ..core.files import sha256_of
 from ..core.request import ASIDE, differences, digest, first_of, parts
 from ..core.version import VERSION
-from ..define.record import DefinitionRecord, KernelRecord
 from ..define.settings import Settings
 from ..stages.code import loaded_code
 from ..stages.context import Context, KernelContext
-from ..stages.kernel import KernelBuild
 from ..stages.runs import Run
-from ..stages.selection import KernelSelection
-from ..stages.stage import Stage
 from ..stages.tools import Tools, find_tools
 from ..state.entry import entry_key
 from .cache_place import CacheError
@@ -36,6 +32,12 @@ from .kernel_folders import LATER, REQUEST
 from .monitor import is_heard, tell
 from .options import OFF, ON, WARN
 from .session import Session
+
+if TYPE_CHECKING:
+    from ..define.record import DefinitionRecord, KernelRecord
+    from ..stages.kernel import KernelBuild
+    from ..stages.selection import KernelSelection
+    from ..stages.stage import Stage
 
 LOCK_TIMEOUT_S = 600.0
 """How long a process waits for another one that compiles the same kernel."""

@@ -9,18 +9,20 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core.errors import DefinitionError, EditedError, KernelwrightError, Where, shown
 from ..core.project import OWN_PACKAGE
-from ..define.kernel import Kernel
 from ..runtime.refusal import refusal_of
 from .build import Job, lower_job
-from .eager import Eager
 from .options import Options
 from .origin import Origin, job_of
-from .reached import Doubt
-from .watched import Watch
+
+if TYPE_CHECKING:
+    from ..define.kernel import Kernel
+    from .eager import Eager
+    from .reached import Doubt
+    from .watched import Watch
 
 Self = TypeVar("Self", bound="Compilable")
 

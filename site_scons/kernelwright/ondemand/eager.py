@@ -9,12 +9,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..core.errors import DefinitionError, EditedError, KernelwrightError
 from ..core.files import canonical_json
 from ..define.configs import require_values
-from ..define.record import KernelRecord
 from ..define.recorded import config_text
 from ..runtime.arguments import Signatures, Words
 from ..runtime.dtype import name_of_torch
@@ -23,11 +22,14 @@ from ..runtime.interface import in_order
 from ..runtime.passed import optional_in
 from ..runtime.refusal import AMBIGUOUS, MISALIGNED, NO_TARGET, NO_VARIANT, refusal_of
 from ..runtime.size import Size
-from .build import Job
-from .origin import Origin
 from .reached import Doubt
 from .record import open_block
-from .watched import Watch
+
+if TYPE_CHECKING:
+    from ..define.record import KernelRecord
+    from .build import Job
+    from .origin import Origin
+    from .watched import Watch
 
 TARGETS = {"cpu": "llvm", "cuda": "cuda"}
 """Kind of a device -> the target of its code."""

@@ -11,13 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..core.errors import DefinitionError, KernelwrightError, Where
 from ..core.project import Installation
 from ..define.kernel import Kernel
-from ..define.record import DefinitionRecord
-from ..processes.pool import WorkerPool
 from ..stages.code import loaded_code
 from ..stages.context import KernelContext
 from .build import LOCK_TIMEOUT_S
@@ -26,7 +24,11 @@ from .launcher import begin_launcher
 from .options import Options, settings_for
 from .origin import Origin, tables_of
 from .session import Session
-from .watched import Watch
+
+if TYPE_CHECKING:
+    from ..define.record import DefinitionRecord
+    from ..processes.pool import WorkerPool
+    from .watched import Watch
 
 
 class DefinitionFile:

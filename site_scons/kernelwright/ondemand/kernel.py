@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import frontends
 from ..core.arch import TARGETS
@@ -16,9 +16,11 @@ from ..core.errors import DefinitionError, Where
 from ..define.kernel import Kernel, decorator
 from ..define.kernel_options import Declaration
 from .definition import Compilable
-from .files import FileKernel
 from .origin import Origin
-from .watched import Watch
+
+if TYPE_CHECKING:
+    from .files import FileKernel
+    from .watched import Watch
 
 
 @dataclass(eq=False)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from typing import TYPE_CHECKING
 
 from ..core.errors import KernelwrightError
-from ..define.settings import Settings
-from ..stages.stage import Stage
-from .run import OnDemandRun
-from .session import Session
+
+if TYPE_CHECKING:
+    from ..define.settings import Settings
+    from ..stages.stage import Stage
+    from .run import OnDemandRun
+    from .session import Session
 
 
 def attempt_stage(run: OnDemandRun, stage: Stage) -> KernelwrightError | None:

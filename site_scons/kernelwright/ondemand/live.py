@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import frontends
 from ..core.arch import lowering_arch
@@ -31,12 +31,14 @@ from ..define.record import DefinitionRecord, KernelRecord, record_of
 from ..define.unit import Unit, unit_symbol
 from ..processes.protocol import LowerRequest, LowerResult
 from ..stages.context import KernelContext
-from ..stages.selection import KernelSelection
 from .build import Job, MakeContext
 from .deep import deep_recursion, deeply
 from .options import Options, settings_for
 from .origin import Origin
 from .project import session_for
+
+if TYPE_CHECKING:
+    from ..stages.selection import KernelSelection
 
 LOCK = threading.RLock()
 """TVM lowers one program at a time in a process."""

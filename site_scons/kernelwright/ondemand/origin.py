@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import frontends
 from ..core.arch import CPU_LEVELS, FAMILY_OF, TARGETS, arch_of_device
@@ -15,16 +15,18 @@ from ..core.errors import DefinitionError, EditedError, SettingsError, Where
 from ..define.configs import require_values, variant_of
 from ..define.divisible import is_class
 from ..define.pass_configs import checked_pass_configs
-from ..define.record import DefinitionRecord, KernelRecord
 from ..define.settings import Settings
 from ..define.space import Choice, Point, callers_part, targets_with_points
 from ..define.unit import alike
 from ..runtime.arch import suitable
-from ..stages.selection import KernelSelection
 from .build import Job, MakeContext
 from .machine import REMEMBERED, Machine, machine
 from .options import ON, Options, effective
 from .session import Session
+
+if TYPE_CHECKING:
+    from ..define.record import DefinitionRecord, KernelRecord
+    from ..stages.selection import KernelSelection
 
 DIFFERENTIATING = ("torch", "jax")
 """Backends that call the kernel of the gradients."""

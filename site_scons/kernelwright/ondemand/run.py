@@ -6,13 +6,16 @@ import shlex
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..processes.pool import WorkerPool
 from ..processes.tools import RunsTools, ToolCall, ToolResult
-from ..stages.partial import Partial
-from ..state.cache import BuildCache
 from ..state.journal import Journal
-from .session import Session
+
+if TYPE_CHECKING:
+    from ..processes.pool import WorkerPool
+    from ..stages.partial import Partial
+    from ..state.cache import BuildCache
+    from .session import Session
 
 
 class OnDemandRun:

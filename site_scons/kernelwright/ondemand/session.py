@@ -15,17 +15,19 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core.errors import KernelwrightError
 from ..define.settings import Settings
 from ..processes.of_build import BuildProcesses
-from ..processes.pool import WorkerPool
-from ..processes.protocol import Request
-from ..processes.tools import RunsTools
-from ..state.cache import BuildCache
-from ..toolchain.probe import Toolchain
 from .store import KernelStore
+
+if TYPE_CHECKING:
+    from ..processes.pool import WorkerPool
+    from ..processes.protocol import Request
+    from ..processes.tools import RunsTools
+    from ..state.cache import BuildCache
+    from ..toolchain.probe import Toolchain
 
 T = TypeVar("T")
 

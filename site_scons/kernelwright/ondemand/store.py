@@ -25,10 +25,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..core.files import held_folder, open_lock, read_record, scratch_folder
 from ..core.locks import hold, is_held, let_go, remove_unlocked
-from ..state.cache import BuildCache
 from ..state.own_folder import Removable, mark_used, remove_oldest
 from .cache_place import (
     PLACE,
@@ -54,6 +54,9 @@ from .kernel_folders import (
     put,
     request_of,
 )
+
+if TYPE_CHECKING:
+    from ..state.cache import BuildCache
 
 BUILD_CACHE = "build/.kernelwright/cache"
 """Where builds keep finished stages, if their settings do not say otherwise."""
