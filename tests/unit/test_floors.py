@@ -7,7 +7,10 @@ annotations only.
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
+import sys
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -143,3 +146,21 @@ def test_modules_functions_classes_and_calls_stay_readable() -> None:
                 assert len(methods) <= WITH_MORE.get(node.name, 20), place
             elif isinstance(node, ast.Call) and values_of(node) > 6 and id(node) not in rows:
                 assert ast.unparse(node.func).endswith("._line"), place  # that takes lines of a text
+
+
+def test_a_definition_and_a_notebook_begin_without_what_only_compiles() -> None:
+    """Each worker and each script that imports ``kernel`` waits for it."""
+    program = "import sys; from kernelwright import kernel; print(*sys.modules)"
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+    late = (
+        "tvm",
+        "numpy",
+        "subprocess",
+        "kernelwright.toolchain",
+        "kernelwright.package",
+        "kernelwright.processes.pool",
+    )
+    assert [name for name in late if name in done.stdout.split()] == []

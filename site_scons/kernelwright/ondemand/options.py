@@ -282,9 +282,6 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     return lines
 
 
-SETTINGS_OF = {"targets": ("targets",), "archs": ("archs", "targets"), "backend": ("backends",), "debug": ("debug",)}
-"""Option that a variable can give -> the settings that follow from it, unless an option before it gives them."""
-
 PLACE = "options of compile on demand"
 """Where messages say that options come from which no variable gives."""
 
@@ -305,10 +302,10 @@ def settings_for(root: Path | None, options: Options, environment: Mapping[str, 
     asked = effective(environment, options)
     table = read_pyproject(root / "pyproject.toml") if root else {}
     layer, by_variable = _as_settings(asked), list[tuple[str, dict[str, Any]]]()
-    for name, settings in SETTINGS_OF.items():
-        variable = OPTIONS[name].variable
+    for variable, name in VARIABLES.items():
         if environment.get(variable) and getattr(options, name) is None:
-            found = [one for one in settings if one in layer and getattr(options, one, None) is None]
+            follow = _as_settings(Options(**{name: getattr(asked, name)}))
+            found = [one for one in follow if one in layer and getattr(options, one, None) is None]
             by_variable.append((variable, {one: layer.pop(one) for one in found}))
     return merge([("pyproject.toml", table), *by_variable, (PLACE, layer)], choices())
 
