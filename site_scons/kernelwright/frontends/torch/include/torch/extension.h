@@ -6,6 +6,7 @@
 #include <torch/all.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -137,20 +138,21 @@ class Module {
     std::vector<pybind11::arg> named;
     (add(named, extra), ...);
     auto inferred = c10::detail::inferFunctionSchemaFromFunctor<decltype(operator_of(function))>();
-    std::string text = text_of(name, *inferred, named);
-    library_.def(text.c_str());
-    /* PyTorch chooses a function by the devices of tensors; without one it would find none. */
-    if (text.find("(Tensor(a") == std::string::npos && text.find(", Tensor(a") == std::string::npos)
-      library_.impl(name, operator_of(function));
-    else
+    library_.def(text_of(name, *inferred, named).c_str());
+    const auto &arguments = inferred->arguments();
+    if (std::any_of(arguments.begin(), arguments.end(), has_tensors))
       for (auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA})
         library_.impl(name, torch::dispatch(key, operator_of(function)));
+    else /* PyTorch chooses a function by the devices of tensors, and would find none */
+      library_.impl(name, operator_of(function));
     return *this;
   }
 
   std::string &doc() { return doc_; }
 
  private:
+  static bool has_tensors(const c10::Argument &argument) { return argument.type()->str().starts_with("Tensor"); }
+
   /* The schema. C++ does not say which tensors a function writes, so each counts as written: PyTorch may neither leave a
    * call out, nor move one beyond another. */
   static std::string text_of(const char *name, const c10::FunctionSchema &inferred,
@@ -162,7 +164,7 @@ class Module {
       argument << c10::Argument(has ? named[i].name : "arg" + std::to_string(i), inferred.arguments()[i].real_type(),
                                 std::nullopt, has ? named[i].value : std::nullopt);
       std::string word = argument.str();
-      if (!word.compare(0, 6, "Tensor")) word.insert(6, "(a" + std::to_string(i) + "!)");
+      if (has_tensors(inferred.arguments()[i])) word.insert(6, "(a" + std::to_string(i) + "!)");
       text << (i ? ", " : "") << word;
     }
     for (const c10::Argument &one : inferred.returns())
