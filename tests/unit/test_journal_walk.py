@@ -10,6 +10,7 @@ from unittest import mock
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from kernelwright.core.files import sha256_of
 from kernelwright.core.sealed import unsealed
 from kernelwright.state import journal as lines
 from kernelwright.state.journal import Journal
@@ -125,9 +126,12 @@ class Walk(RuleBasedStateMachine):
         status = self.path(name).stat()
         rewrite(self.path(name), content, (status.st_atime_ns, status.st_mtime_ns))
 
-    @rule(name=names, when=st.integers(1, 9))
-    def touch(self, name: str, when: int) -> None:
+    @rule(name=names, when=st.integers(1, 9), seen=st.booleans())
+    def touch(self, name: str, when: int, seen: bool) -> None:
+        """Somebody changes the times of an output; the run notes them if it looks at it."""
         os.utime(self.path(name), ns=(when, when))
+        if seen and self.run.intact(str(self.path(name))):
+            assert self.run.digest(str(self.path(name))) == sha256_of(self.path(name))
 
     @rule(from_end=st.integers(0, 2), place=st.integers(0, 300), cut=st.booleans(), noted=st.booleans())
     def damage(self, from_end: int, place: int, cut: bool, noted: bool) -> None:
