@@ -126,6 +126,9 @@ def test_an_arch_is_told_with_the_place_that_names_it_and_not_with_that_of_other
     project.replace("pyproject.toml", "archs =", 'nvcc = "/no/such/nvcc"\narchs =')
     run = project.scons("CUDA=nvrtc-12.1", ok=False)
     assert "*** command line [settings]: no NVRTC of CUDA 12.1" in run.output, "nvcc does not count"
+    project.replace("pyproject.toml", "archs =", 'worker_timeout = "soon"\narchs =')
+    run = project.scons(ok=False)
+    assert run.status == 2 and "*** pyproject.toml [settings]: worker_timeout is 'soon'" in run.output, run.output
 
 
 def test_no_sources_are_an_error_that_says_how_to_write_them(cpu_project: Project) -> None:
