@@ -432,6 +432,10 @@ def test_memory_that_ran_out_is_taken_back_from_outputs_that_have_ended(process:
 def test_temporary_memory_is_taken_back_from_outputs_and_plain_memory_needs_no_pools(process: Process) -> None:
     process.run(MEMORY + "x = on_cuda((100,))\non(7)\ncall(made.kernel('two_steps'), x, x, stream=8)", memory=2100)
     assert process.calls("free") == ["in stream 0x8", "in stream 0x8"] and process.calls("wait") == ["for cuda:0"]
+    captured = "os.environ['STANDIN_CAPTURE'] = '8'\nx = on_cuda((100,))\n"
+    refused = "print(refusal(lambda: call(made.kernel('two_steps'), x, x, stream=8)))"
+    assert "CUDA_ERROR_OUT_OF_MEMORY" in process.run(f"{MEMORY}on(7)\n{captured}{refused}", memory=2100)
+    assert process.calls("end") == [], "to wait for the device would end the capture"
     code = "on(7, MANY + 1); kept = on(7); x = on_cuda((100,)); made.kernel('two_steps')(x, x)"
     process.run(MEMORY + code, pools=0)
     outputs = [f"allocate {2 << 27 | 2}", "launch", "wait for cuda:0", "free", "allocate 2000", "launch"]

@@ -18,7 +18,7 @@
  *   STANDIN_MEMORY      bytes of memory that can be allocated at a time, of all devices together; default: no limit
  *   STANDIN_CAPTURE     handle of a stream from which a graph is captured, in global mode. Then what the driver calls
  *                       potentially unsafe fails with 900 unless the thread's mode is relaxed, and waiting for the
- *                       context fails in any mode
+ *                       context fails in any mode, and ends the capture, which is logged
  *   STANDIN_BLOCKING    1: that stream is not non-blocking, so any use of the legacy default stream fails with 906
  *   STANDIN_DESTROYED   handle of a stream that has been destroyed: any use of it fails with 400, and is logged
  *   STANDIN_PARAMETERS  types of the parameters to log at a launch: p pointer, b int8, i int32, l int64, f float32,
@@ -234,7 +234,10 @@ int cuCtxGetDevice(int *device) {
 int cuCtxSynchronize(void) {
   if (!depth) return 201;
   ENTER("cuCtxSynchronize");
-  if (handle("STANDIN_CAPTURE")) return 900;
+  if (handle("STANDIN_CAPTURE")) {
+    say("end a capture\n");
+    return 900;
+  }
   say("wait for cuda:%d\n", *current[depth - 1]);
   return 0;
 }
