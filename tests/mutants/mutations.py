@@ -26,6 +26,8 @@ TESTS_OF = {
     "backends/launcher/tables.h": "launchers_tables|launcher_tables",
     "backends/launcher/tensormap.h": "launchers_tables|tensor_map|launcher",
     "backends/launcher/cutedsl.h": "cutedsl|launcher",
+    "backends/launcher/device.h": "launchers_devices|launcher",
+    "backends/launcher/memory.h": "launchers_devices|launcher",
     "backends/launcher/xla.h": "jax",
     "backends/launcher/order.h": "order|launcher",
     "backends/launcher/python": "cython|order|torch|launchers",

@@ -33,7 +33,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -193,6 +193,7 @@ class Notes:
         times = [line.rsplit("\t", 1) for line in (NOTES / "times").read_text().splitlines()]
         self.times = {test: float(time) for test, time in times if test in allowed}
         self._direct: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+        self._of_files: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
         breadth: Counter[str] = Counter()
         prepared: dict[str, set[tuple[str, str]]] = defaultdict(set)
         with (NOTES / "calls").open(encoding="utf-8", errors="replace") as lines:
@@ -205,10 +206,10 @@ class Notes:
                     breadth[test] += 1
                 if phase == "setup":
                     prepared[file_of(test)].add((path, name))
-        # What a fixture of several tests executes is executed for all of them.
+        # What a fixture of several tests executes is executed for all of them, and few of them are about it.
         for test in self.times:
             for path, name in prepared.get(file_of(test), ()):
-                self._direct[path][name].add(test)
+                self._of_files[path][name].add(test)
         if not self.times:
             raise SystemExit(f"{NOTES} says nothing of these tests: run sample.py --record first")
         self.price = {test: (breadth[test] + 20) * (time + 0.02) for test, time in self.times.items()}
@@ -220,18 +221,25 @@ class Notes:
         change = mutant.change
         if not change.path.endswith(".py"):
             return self._within(self._called(next(TESTS_OF[part] for part in TESTS_OF if change.path.startswith(part))))
-        of_path = self._direct.get(change.path, {})
-        everywhere = set().union(*of_path.values())
-        found = of_path.get(change.function.removesuffix(".<locals>")) or everywhere
+        name = change.function.removesuffix(".<locals>")
+        direct, of_files = (
+            self._executing(noted.get(change.path, {}), name) for noted in (self._direct, self._of_files)
+        )
         words = TESTS_OF_RULES.get(change.rule)
         first = self._within(self._called(words)) if words else []
         by_file: dict[str, list[str]] = defaultdict(list)
-        for test in sorted(found, key=lambda test: (not test.startswith(NO_BUILDS), self.price[test], test)):
-            by_file[file_of(test)].append(test)
+        for found in (direct, of_files - direct):
+            for test in sorted(found, key=lambda test: (not test.startswith(NO_BUILDS), self.price[test], test)):
+                by_file[file_of(test)].append(test)
         # All tests of a file that has the name of the module, since they are about it.
         module = Path(change.path).stem
         own = [t for file, tests in by_file.items() if module in file and file.startswith(NO_BUILDS) for t in tests]
         return list(dict.fromkeys([*first, *self._within([own], len(own) or 1), *self._within(list(by_file.values()))]))
+
+    @staticmethod
+    def _executing(of_path: Mapping[str, set[str]], name: str) -> set[str]:
+        """The tests that execute a function; for what is in no function, all that execute the module."""
+        return of_path.get(name) or set().union(*of_path.values())
 
     def _called(self, words: str) -> list[list[str]]:
         """The tests of each file that has one of the words in its name."""
