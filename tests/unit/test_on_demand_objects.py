@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy
 import pytest
-from kernelwright.ondemand import watched
+from kernelwright import kernel
+from kernelwright.ondemand import files, watched
 from kernelwright.ondemand.build import Compiled
 from kernelwright.ondemand.eager import _exact_key, _key, _key_with_strides
 from kernelwright.ondemand.loaded import KernelLoader
+from kernelwright.ondemand.options import Options
 from kernelwright.ondemand.reached import Reached, reached_by
 from kernelwright.package.manifest import sealed_document
 from kernelwright.runtime.loader import SCHEMA
@@ -113,3 +115,30 @@ def test_what_decides_which_variant_fits_is_in_the_key_of_an_argument() -> None:
     for key in (_exact_key, _key_with_strides):
         assert len({key(each) for each in (*kinds, wide)}) == len(kinds) + 1 and key(x) == key(x + 1)
     assert len({_exact_key(each) for each in (1, 2, numpy.int32(2), numpy.int64(2))}) == 4
+
+
+def test_what_using_makes_of_a_kernel_keeps_its_options_whatever_another_thread_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @kernel
+    def scale() -> None:
+        raise NotImplementedError
+
+    scale._root, scale._of_file = Path("/project"), files.FileKernel(Path("/project/k.py"), "scale", Options())
+    one, other = scale.using(verbose=True), scale.using(verbose=False)
+    asked: list[bool | None] = []
+    unchanged = files.FileKernel._origin
+
+    def while_another_one_asks(self: files.FileKernel, watch: Any) -> Any:
+        monkeypatch.setattr(files.FileKernel, "_origin", unchanged)
+        other._origin()
+        return unchanged(self, watch)
+
+    def origin(path: Path, name: str, options: Options, root: Path) -> Any:
+        asked.append(options.verbose)
+        return SimpleNamespace(definition=None, settings=SimpleNamespace(tuning=""))
+
+    monkeypatch.setattr(files, "origin_in", origin)
+    monkeypatch.setattr(files.FileKernel, "_origin", while_another_one_asks)
+    one._origin()
+    assert asked == [False, True]

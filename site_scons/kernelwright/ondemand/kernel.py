@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,9 +57,11 @@ class OnDemandKernel(Compilable, Kernel):
             if path is not None:
                 self._of_file = FileKernel(path, self.name, self._options)
             self._root = self._of_file.root if self._of_file is not None else root_of_live(self.location)
-        if self._of_file is not None:
-            self._of_file._options = self._options
-        return self._root, self._of_file
+        if self._of_file is None:
+            return self._root, None
+        of_file = copy(self._of_file)  # what using() has made of this kernel has the same one
+        of_file._options = self._options
+        return self._root, of_file
 
     def _origin(self, watch: Watch | None = None) -> Origin:
         self._refuse_in_worker()
