@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from kernelwright.core.entry_name import entry_name, thread_bounds
+from kernelwright.core.entry_name import asked_alignments, entry_name, thread_bounds
 from kernelwright.toolchain.nvcc import find_nvcc
 
 VARIABLE = ".global .align 8 .u64 kw_entry = {};\n"
@@ -35,6 +35,20 @@ def test_a_kernel_is_told_by_what_the_variable_points_to(tmp_path: Path, name: s
 def test_a_variable_that_points_to_no_kernel_is_an_error(tmp_path: Path, ptx: str) -> None:
     with pytest.raises(ValueError, match=r"compute_80\.ptx has no kw_entry that points to a __global__ function"):
         name_in(tmp_path, ptx)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("[3] = {4, 0, 2}", [16, 1, 4]),
+        ("[3] = {4}", [16, 1, 1]),  # zeros at the end are not written
+        ("[2]", [1, 1]),
+        (" = 3", [8]),
+    ],
+)
+def test_each_argument_has_the_alignment_that_its_type_asks_for(tmp_path, said, expected):
+    (tmp_path / "compute_80.ptx").write_text(f".visible .global .align 1 .b8 kw_alignments{said};\n")
+    assert asked_alignments(tmp_path / "compute_80.ptx") == expected
 
 
 BOUNDED = """

@@ -135,7 +135,7 @@ ASKED: dict[str, Any] = {
     **{"/package:acme/include//a.h": True, "/package:acme/include//../more/a.h": True, "/usr/include/a.h": True},
     **{"/opt/cutlass/a.h": True, "/installed/numpy": True, "/environment/HOME": True, "/folder/": True},
     **{"/environment/NOT_SET": True, "/environment/MY_TILE": False, "/environment/SECRET": False, "/outside/": False},
-    **{".git/config": False, "a/../.git/config": False, "../.git/config": False, "../.env": False},
+    **{".git/config": False, "a/.git/config": False, "a/../.git/config": False, "../.git/config": False, "../.env": False},
     **{"../../far/table.json": False, "..": True, "../..": False, "../common/../../far/table.json": False},
     **{"/etc/shadow": False, "/home/me/.ssh/id_rsa": False, "/usr/../etc/shadow": False},
     **{"/package:.ssh//id_rsa": False, "/package:acme//../../etc/passwd": False, "/package:/etc//passwd": False},

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernelwright.core.driver import of_toolkit
+from kernelwright.core.driver import of_cubin, of_ptx, of_toolkit
 from kernelwright.core.errors import KernelwrightError, SettingsError
 from kernelwright.package.wheel_variants import (
     ARCH,
@@ -93,6 +93,17 @@ def test_a_gpu_runs_in_the_wheel_that_it_is_given_what_it_runs_with_all_code(rea
 def test_there_is_a_wheel_for_each_number_with_what_all_of_its_gpus_run(archs: str, expected: dict[str, str]) -> None:
     groups = require_groups(archs.split(), "archs")
     assert {group.value: " ".join(group.code(archs.split())) for group in groups} == expected
+
+
+def test_code_needs_the_first_driver_that_reads_its_ptx_or_knows_its_arch() -> None:
+    read = {(8, 0): 12000, (8, 5): 12050, (8, 6): 12070, (8, 7): 12080, (8, 8): 12090, (9, 0): 13000, (9, 2): 13020}
+    assert {version: of_ptx(version) for version in read} == read, "that of CUDA 12.6 has the PTX of 12.5"
+    with pytest.raises(ValueError, match=r"the version 10\.0, which is not known"):
+        of_ptx((10, 0))
+    of_toolkits = {12060: 12050, 12080: 12080, 12090: 12090, 13000: 13000, 0: 0}
+    assert {toolkit: of_toolkit("compute_80", toolkit) for toolkit in of_toolkits} == of_toolkits
+    assert [of_toolkit(arch, 12090) for arch in ("sm_80", "sm_100a", "sm_103a")] == [12000, 12080, 12090]
+    assert [of_cubin(80, 7), of_cubin(80, 8), of_cubin(121, 7)] == [12000, 13000, 12090]
 
 
 @pytest.mark.parametrize(
