@@ -752,10 +752,13 @@ def test_an_object_says_nothing_that_only_a_machine_may_say(tmp_path, server, mo
 def test_what_no_other_machine_may_have_is_neither_sent_nor_asked_for(tmp_path: Path, server: Faulty) -> None:
     with machine(tmp_path / "one", server.address) as one:
         one.cache.store(KEY, one.written(), [*FILES], {}, here=True)
+        mixed, key = {"a.h": "1", "/home/me/b.h": "2"}, "c" * 64
+        one.store(key=key, later=mixed)
         one.cache.push(one.remote)
         front = BuildCache(tmp_path / "front", 1 << 30, behind=lambda: one.cache, remote=lambda: one.remote)
         (tmp_path / "out").mkdir()
         assert front.fetch(KEY, tmp_path / "out", FILES, lambda name: "", here=True) == {}
+        assert front.fetch(key, tmp_path / "out", FILES, mixed.__getitem__) == mixed
         assert front.fetch(OTHER, tmp_path / "out", FILES, lambda name: "", here=True) is None
         front.push(one.remote)
     assert server.objects == {} and not [asked for asked in server.asked if asked[0] == "PUT"]

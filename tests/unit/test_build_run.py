@@ -388,12 +388,13 @@ def test_what_stages_turned_out_to_read_is_among_the_files_that_decide_a_kernel(
     monkeypatch.setattr(settling, "trusted_stamps", lambda top, digests: asked.update(digests))
     stages_of(package)["LOWER gemm/m-1 x86-64-v3"].later = {"table.txt": "1"}
     stages_of(package)["CHECK gemm/m-2 cpu"].later = {"expected.txt": "2"}
+    stages_of(package)["LINK gemm"].outside = {"/installed/acme": "3"}
     found = Unsettled(Inputs().definition, {"gemm": package.definitions.kernels["gemm"]}, [])
     Settling(package.package).stamps(found)
-    assert asked == {FILE: "1" * 64, "table.txt": "1", "expected.txt": "2"}
+    assert asked == {FILE: "1" * 64, "table.txt": "1", "expected.txt": "2", "/installed/acme": "3"}
 
 
-def test_records_of_definitions_are_of_the_code_that_makes_them_of_tvm_and_of_strictness(tmp_path, monkeypatch):
+def test_records_of_definitions_are_of_the_code_that_makes_them_of_tvm_strictness_and_variables_they_see(tmp_path, monkeypatch):
     asked: list[tuple[str, Any]] = []
 
     def discover(records, files, pool, others, strict, note):
@@ -408,10 +409,11 @@ def test_records_of_definitions_are_of_the_code_that_makes_them_of_tvm_and_of_st
         graph.definitions.look_into([FILE], {"other": SimpleNamespace(file="kernels/other.py")})
         return asked[-1][0]
 
-    found = [identity(Inputs()), identity(KEYS["TVM"]), identity(Inputs(), strict=True)]
+    seeing = Inputs(Settings(package="demo", environment=("MY_TILE",)))
+    found = [identity(Inputs()), identity(KEYS["TVM"]), identity(Inputs(), strict=True), identity(seeing)]
     monkeypatch.setattr(definitions, "code_digest", lambda label: f"new code of {label}")
     found.append(identity(Inputs()))
-    assert len(set(found)) == 4 and "new code of DISCOVER" in found[-1]
+    assert len(set(found)) == 5 and "new code of DISCOVER" in found[-1]
     assert {str(others) for _, others in asked} == {"{'other': 'kernels/other.py'}"}
 
 

@@ -319,7 +319,7 @@ def test_an_answer_that_is_no_json_is_none(tmp_path, text):
 
 
 def test_so_many_names_of_others_are_looked_at_and_no_more_and_none_that_may_not_be_asked_for(monkeypatch):
-    lists = iter([["a", "b"], ["/home/x"], ["c", "d"], ["e"]])
+    lists = iter([["a", "b"], ["a", "/home/x"], ["c", "d"], ["e"]])
     monkeypatch.setattr(remote_entries, "MOST_NAMES", 4)
     monkeypatch.setattr(
         remote_entries, "fetched", lambda *asked: (b"", found) if (found := next(lists, None)) else None

@@ -156,6 +156,21 @@ def test_damage_of_what_kernels_have_in_common_is_seen_in_the_stamps_of_those_th
     assert restored.kernels["gemm"].outputs == stamps
 
 
+def test_nothing_is_restored_that_was_made_without_a_tuning_table_that_this_tree_has(cache, tmp_path):
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels/gemm.py").write_text("# two definitions")
+    found = kernels(cache)
+    other = replace(found.kernels["gemm"], products={"_lib/other.so": ("other/gemm.so", sha(b"library"))})
+    stage = replace(found.stages[0], kernel="other", outputs={name: f"other/{name}" for name in FILES})
+    found = replace(found, kernels={**found.kernels, "other": other}, stages=(*found.stages, stage))
+    finished.remember(cache, QUESTION, found, {"kernels/gemm.py": sha256_of(tmp_path / "kernels/gemm.py")})
+    for tables in ({"other": ("tuning/other.sm_80-108.json",)}, {}):
+        wanted = Wanted(
+            [str(cache.folder)], str(tmp_path), str(tmp_path / "work"), [], taken=[], tables=tables, shard=""
+        )
+        assert bool(Restorer(cache, wanted).restore(QUESTION)) == (not tables)
+
+
 def test_a_process_restores_what_the_cache_of_a_shard_has(cache: BuildCache, tmp_path: Path) -> None:
     source = tmp_path / "kernels/gemm.py"
     source.parent.mkdir()

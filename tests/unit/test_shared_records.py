@@ -219,9 +219,11 @@ def test_a_record_that_depends_on_what_nobody_else_can_look_at_is_not_shared(tre
     assert entries(tree) == [] and not tree.hits(file)
 
 
-def test_another_python_or_numpy_is_a_miss(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_python_numpy_or_tvm_is_a_miss(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tree.empty("one")
     tree.record(file)
+    other = DefinitionRecords(tree.folder, tree.beside / "other", "tvm 2", tree.cache)
+    assert not other.are_known([tree.folder / file])
     with monkeypatch.context() as patched:
         patched.setattr(sys, "version_info", (3, 99, 0))
         assert not tree.hits(file)
