@@ -17,6 +17,7 @@ import SCons.Node
 import SCons.Script
 from kernelwright.core.errors import KernelwrightError, SettingsError, Where
 from kernelwright.core.files import open_lock
+from kernelwright.core.shard import shard_of
 from kernelwright.define.settings import Settings
 from kernelwright.scons import definitions, settling
 from kernelwright.scons import package as package_module
@@ -110,6 +111,8 @@ def test_the_most_patient_package_sets_the_time_limits_and_other_settings_of_the
     run.allow(replace(other, glibc="2.31"), ["glibc"])
     with pytest.raises(SettingsError, match="cache_dir is 'elsewhere', and 'build/"):
         run.allow(other, ["cache_dir"])
+    with pytest.raises(SettingsError, match="remote_cache is 'shared', and '' for demo"):
+        run.allow(Settings(package="other", remote_cache="shared"), ["remote_cache"])
 
 
 def test_the_cache_has_the_size_of_the_settings_and_may_be_read_only_or_absent(tmp_path, monkeypatch):
@@ -229,6 +232,8 @@ def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inputs: Inputs | None =
 KEYS = {
     "a setting": Inputs(Settings(package="demo", nvcc_flags=("-lineinfo",))),
     "a limit": Inputs(Settings(package="demo", max_registers=0)),
+    "another limit": Inputs(Settings(package="demo", max_spills=0)),
+    "CUDA of another family": Inputs(Settings(package="demo", cross_cuda="arm/cuda")),
     "the order of backends": Inputs(Settings(package="demo", backends=("cython", "tvm_ffi"))),
     "TVM": Inputs(tools=replace(TOOLS, lowerer=replace(TOOLS.lowerer, identity="other"))),
     "tvm-ffi": Inputs(tools=replace(TOOLS, lowerer=replace(TOOLS.lowerer, tvm_ffi="0.1.16"))),
@@ -363,6 +368,44 @@ def test_every_kernel_has_its_nodes_where_these_are_asked_for(package, current, 
     assert taken(package, state) == ([FILE], {})
 
 
+def test_a_table_that_is_new_for_any_kernel_of_a_file_has_the_file_looked_into(package, current):
+    state = settled_state(package)
+    state.kernels["other"] = replace(state.kernels["gemm"])
+    vars(package.package)["tables"] = {"other": ("tuning/other.sm_80-108.json",)}
+    assert taken(package, state) == ([FILE], {})
+    state.files[FILE]["tuning/other.sm_80-108.json"] = [1, 2, 3, 4]
+    assert taken(package, state) == ([], state.kernels)
+
+
+@pytest.mark.parametrize("targets", ["", "demo", "wheel"])
+@pytest.mark.parametrize("more", ["", "check", "gemm", "sass"])
+def test_whole_kernels_come_out_of_the_cache_where_no_more_is_asked_of_them(run, monkeypatch, targets, more):
+    monkeypatch.setattr(SCons.Script, "COMMAND_LINE_TARGETS", f"{targets} {more}".split())
+    assert asked_of(Settings(package="demo"), run).restored == (not more)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_shard_has_the_tables_of_its_own_kernels(tmp_path, monkeypatch, count):
+    package = new_graph(tmp_path, monkeypatch, Inputs()).package
+    package.run.shards.shard = shard_of("gemm", count)
+    names = ["gemm", *(f"k{number}" for number in range(9))]
+    (tmp_path / "tuning").mkdir()
+    for name in names:
+        (tmp_path / f"tuning/{name}.sm_80-108.json").touch()
+    assert [*package.tables] == [name for name in names if shard_of(name, count) == shard_of("gemm", count)]
+
+
+@pytest.mark.parametrize("name", ["tiles.py", "/usr/include/a.h", "/home/me/a.h"])
+def test_finished_kernels_are_given_to_others_if_these_can_compare_all_of_it(package, name):
+    stages_of(package)["LOWER gemm/m-1 x86-64-v3"].later = {name: "1"}
+    kernels = {"gemm": package.definitions.kernels["gemm"]}
+    taking, given = Settling(package.package), []
+    taking.restored = SimpleNamespace(keep=lambda file, *rest: given.append(file))
+    file = Unsettled(replace(Inputs().definition, shared=True), kernels)
+    taking._share(file, {"gemm": finished(package)})
+    assert given == ([] if name.startswith("/home") else [FILE])
+
+
 def test_what_is_settled_is_written_at_the_end_of_a_run_and_not_by_one_that_only_shows_something(package, monkeypatch):
     package.definitions.files.append(
         Unsettled(Inputs().definition, {"gemm": package.definitions.kernels["gemm"]}, ["a note"])
@@ -394,7 +437,9 @@ def test_what_stages_turned_out_to_read_is_among_the_files_that_decide_a_kernel(
     assert asked == {FILE: "1" * 64, "table.txt": "1", "expected.txt": "2", "/installed/acme": "3"}
 
 
-def test_records_of_definitions_are_of_the_code_that_makes_them_of_tvm_strictness_and_variables_they_see(tmp_path, monkeypatch):
+def test_records_of_definitions_are_of_the_code_that_makes_them_of_tvm_strictness_and_variables_they_see(
+    tmp_path, monkeypatch
+):
     asked: list[tuple[str, Any]] = []
 
     def discover(records, files, pool, others, strict, note):

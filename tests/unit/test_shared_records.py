@@ -285,7 +285,9 @@ def test_another_version_of_a_distribution_is_seen_also_if_its_files_are_the_sam
     assert len({*digests, ""}) == 3
 
 
-@pytest.mark.parametrize("name", ["", "/numpy", "**", "n*", "[", "..", "../numpy", "numpy\0", "numpy\n", "numpy-", "nump"])
+@pytest.mark.parametrize(
+    "name", ["", "/numpy", "**", "n*", "[", "..", "../numpy", "numpy\0", "numpy\n", "numpy-", "nump"]
+)
 def test_a_name_that_no_distribution_has_is_looked_for_nowhere(name: str) -> None:
     assert surroundings.surrounding_digest("/installed/numpy")
     assert surroundings.surrounding_digest(f"/installed/{name}") == ""
