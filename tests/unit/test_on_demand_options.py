@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from kernelwright import backends
 from kernelwright.core.arch import FAMILIES
 from kernelwright.core.errors import KernelwrightError, SettingsError
 from kernelwright.define.settings import Settings
+from kernelwright.ondemand import files
 from kernelwright.ondemand import machine as machine_module
 from kernelwright.ondemand import options as options_module
 from kernelwright.ondemand.machine import ADDED, cuda_devices, native_cpu_arch
@@ -25,6 +27,7 @@ from kernelwright.ondemand.options import (
     unknown_variables,
 )
 from kernelwright.ondemand.origin import Machine
+from kernelwright.ondemand.project import project_of
 from kernelwright.ondemand.session import Sessions
 from kernelwright.ondemand.store import KernelStore
 from support.launchers import STANDIN
@@ -58,6 +61,28 @@ def project(tmp_path: Path) -> Path:
         '[tool.kernelwright]\narchs = ["x86-64-v2", "sm_80"]\nbackends = ["torch"]\nnvcc_flags = ["-G"]\n'
     )
     return tmp_path
+
+
+def test_the_project_of_a_file_is_where_builds_run_whatever_settings_are_nearer(project: Path) -> None:
+    file = project / "kernels/more/k.py"
+    file.parent.mkdir(parents=True)
+    assert project_of(file) == project
+    (project / "kernels/SConstruct").touch()
+    (project / "kernels/more/pyproject.toml").write_text("[tool.kernelwright]\n")
+    assert project_of(file) == project / "kernels"
+
+
+def test_the_record_of_a_file_is_of_the_variables_that_definitions_see(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    lowerer = SimpleNamespace(identity="tvm")
+    session = SimpleNamespace(toolchain=SimpleNamespace(lowerer=lambda: lowerer))
+    monkeypatch.setattr("kernelwright.ondemand.project.session_for", lambda *given: session)
+    monkeypatch.setattr(files, "_discovered", lambda path, root, session, identity, pool: asked.append(identity))
+    for names in ([], ["MY_TILE"], ["MY_TILE"]):
+        files.record_of(project / "k.py", Options(settings={"environment": names}), project)
+    assert asked[0] != asked[1] == asked[2]
 
 
 # What is declared.
@@ -182,6 +207,8 @@ def test_the_arch_of_a_cpu_is_the_highest_all_of_whose_features_it_has(
             assert native_cpu_arch({}, write_cpuinfo(tmp_path, others, word)) == below, missing
         assert native_cpu_arch({}, write_cpuinfo(tmp_path, flags, word)) == level
         below = level
+    gap = [flag for flag in flags if flag != ADDED[better[0]].split()[0]]
+    assert native_cpu_arch({}, write_cpuinfo(tmp_path, gap, word)) == lowest
     for cap in better:
         assert native_cpu_arch({"KERNELWRIGHT_CPU_LEVEL": cap}, write_cpuinfo(tmp_path, flags, word)) == cap
         assert native_cpu_arch({"KERNELWRIGHT_CPU_LEVEL": cap}, write_cpuinfo(tmp_path, [], word)) == lowest
@@ -273,7 +300,9 @@ def test_a_driver_that_fails_gives_no_devices(tmp_path: Path, driver: Path, monk
     assert cuda_devices() == ()
 
 
-def test_compiles_share_workers_and_compilers_only_if_their_limits_are_the_same(project: Path, tmp_path: Path) -> None:
+def test_compiles_share_workers_and_compilers_only_if_their_limits_and_variables_are_the_same(
+    project: Path, tmp_path: Path
+) -> None:
     sessions, store = Sessions(), KernelStore(tmp_path / "cache")
 
     def session(**settings: object) -> int:
@@ -282,4 +311,5 @@ def test_compiles_share_workers_and_compilers_only_if_their_limits_are_the_same(
 
     assert session() == session(nvcc_flags=["-lineinfo"])
     others = [{"memory_limit": "1G"}, {"nvcc_memory": "1G"}, {"worker_timeout": 5}, {"cache_dir": "elsewhere"}]
-    assert len({session(), *(session(**settings) for settings in others)}) == 5
+    others.append({"environment": ["MY_TILE"]})
+    assert len({session(), *(session(**settings) for settings in others)}) == 6

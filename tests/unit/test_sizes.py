@@ -51,6 +51,8 @@ def test_symbols_have_any_names_and_a_size_is_translated_operation_by_operation(
         (Declared("n") - "(m) - 1", 8),
         (ceildiv("(n + 1) + m", "(m) + 1"), 4),
         (Declared("(n + m)") * 4, 52),
+        (Declared("(n - 1) + (m)") * 4, 48),
+        (50 - Declared("n") * "m", 20),
     ],
 )
 def test_what_is_computed_of_texts_takes_each_as_a_whole(size: Declared, value: int) -> None:

@@ -168,6 +168,7 @@ FOUND = [
     ("import sys\nsys.path.append('more')\n" + OPTIONAL, "more/lib_opt.py"),
     (MISSING, "tuning.json"),
     ("import os\nos.listdir('tables')", "tables/b.json"),
+    ("import os\nos.listdir('tables/build')", "tables/build/b.json"),
     ("import os\nwith os.scandir(b'tables') as found: list(found)", "tables/b.json"),
     ("import os\nlist(os.walk('tables'))", "tables/deep/b.json"),
     ("from pathlib import Path\nlist(Path('tables').iterdir())", "tables/b.json"),
@@ -206,7 +207,9 @@ NOT_FOUND = [
     ("top", "made", "is_found"), [*((*row, True) for row in FOUND), *((*row, False) for row in NOT_FOUND)]
 )
 def test_a_file_that_would_change_what_was_found_is_a_dependency_and_no_other(project, top, made, is_found):
-    for name in ("lib/tool.py", "single.py", "tables/a.json", "tables/deep/a.json", ".git/deep/a", "build/a", "dist/a"):
+    for name in ("lib/tool.py", "single.py", "tables/a.json", "tables/deep/a.json", "tables/build/a"):
+        project.write(name, "")
+    for name in (".git/deep/a", "build/a", "dist/a"):
         project.write(name, "")
     record = project.discover(project.empty("k", top))
     assert changed(project, record) == []
@@ -254,6 +257,7 @@ def test_a_module_from_another_folder_is_a_dependency_and_fresh(project: Project
     [
         "open('tuning/data', 'r+').close()",
         "open('tuning/data', 'a').close()\nopen('tuning/data').close()",
+        "open('tuning/dat', 'w').close()\nopen('tuning/data').close()",
         "import os\nos.close(os.open('tuning/data', os.O_WRONLY | os.O_CREAT))\nopen('tuning/data').close()",
         "import os\nos.makedirs('tuning', exist_ok=True)\nopen('tuning/data').close()",
         "import os\nos.close(os.open('tuning/data', os.O_RDONLY))",
