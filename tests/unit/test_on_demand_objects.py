@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,14 +15,16 @@ from typing import Any
 import numpy
 import pytest
 from kernelwright import kernel
-from kernelwright.ondemand import files, watched
+from kernelwright.ondemand import eager, files, watched
 from kernelwright.ondemand.build import Compiled
 from kernelwright.ondemand.eager import _exact_key, _key, _key_with_strides
 from kernelwright.ondemand.loaded import KernelLoader
 from kernelwright.ondemand.options import Options
+from kernelwright.ondemand.origin import narrowed
 from kernelwright.ondemand.reached import Reached, reached_by
 from kernelwright.package.manifest import sealed_document
 from kernelwright.runtime.loader import SCHEMA
+from support.scons_tree import GEMM
 
 
 def test_a_kernel_keeps_the_device_code_that_it_loads_later(tmp_path: Path) -> None:
@@ -142,3 +145,24 @@ def test_what_using_makes_of_a_kernel_keeps_its_options_whatever_another_thread_
     monkeypatch.setattr(files.FileKernel, "_origin", while_another_one_asks)
     one._origin()
     assert asked == [False, True]
+
+
+def test_a_call_after_using_or_bind_forgets_what_calls_before_had_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    @kernel
+    def scale() -> None:
+        raise NotImplementedError
+
+    seen = lambda definition, bound: lambda: (definition._options.verbose, bound)  # noqa: E731
+    monkeypatch.setattr(eager, "Eager", seen)
+    assert scale() == (None, None)
+    changed = scale.using(verbose=True)
+    assert changed() == (True, None)
+    changed.bind(dict)
+    assert changed() == (True, dict) and scale() == (None, None)
+
+
+def test_a_config_means_the_listed_one_with_values_of_the_same_kinds_and_signs() -> None:
+    configs = tuple({"n": n} for n in (1, True, 1.0, 0.0, -0.0))
+    listed = tuple(map(str, range(len(configs))))
+    record = replace(GEMM, configs=configs, slugs=listed)
+    assert tuple(narrowed(record, config).slugs[0] for config in configs) == listed
