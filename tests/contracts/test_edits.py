@@ -211,6 +211,7 @@ LIVE: dict[str, dict[str, tuple[str, str, str]]] = {
             "pathlib.Path('f').write_text('3')",
         ),
         "array": ("np.save('f.npy', np.full(1, 2))", "int(np.load('f.npy')[0])", "np.save('f.npy', np.full(1, 3))"),
+        "numbers": ("np.full(1, 2).tofile('n')", "int(np.fromfile('n', int)[0])", "np.full(1, 3).tofile('n')"),
         "variable": ("os.environ['F'] = '2'", "int(os.environ['F'])", "os.environ['F'] = '3'"),
         "another": ("os.environ['F'] = '2'\nfrom os import getenv", "int(getenv('F'))", "os.environ['F'] = '3'"),
         "random": (
