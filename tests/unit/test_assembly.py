@@ -245,6 +245,17 @@ def test_a_wheel_for_a_family_of_cpus_that_was_dropped_is_named(tmp_path: Path) 
     assert all("is for aarch64, and this build is not: remove it, unless another machine" in line for line in lines)
 
 
+def test_the_index_of_variants_has_those_of_this_build_and_of_other_families(tmp_path, monkeypatch):
+    properties = lambda path: {"nvidia": {"sm_arch": [path.stem.rpartition("-")[2]]}}  # noqa: E731
+    monkeypatch.setattr("kernelwright.package.variant_checks.properties_of", properties)
+    mine, arm = (f"demo-1.0-py3-none-manylinux_2_17_{family}" for family in ("x86_64", "aarch64"))
+    names = [f"{mine}.whl", f"{mine}-sm_80.whl"]
+    for name in (*names, f"{mine}-sm_90.whl", f"{arm}-sm_100.whl", f"{mine}-sm_70.whl".replace("1.0", "1.1")):
+        (tmp_path / name).touch()
+    (index,) = wheel_module.write_indexes(tmp_path, names)
+    assert set(json.loads((tmp_path / index).read_text())["variants"]) == {"sm_80", "sm_100"}
+
+
 def test_a_wheel_that_cannot_be_copied_keeps_all_others_back(built):
     for stem in built.names:
         (built.dist).mkdir(exist_ok=True)
@@ -267,12 +278,16 @@ def test_a_wheel_may_have_just_the_largest_size_and_the_largest_kernels_are_name
         for name, code, library in (("a", 9, 1), ("b", 5, 7), ("c", 7, 7), ("d", 8, 2))
     ]
     monkeypatch.setattr(wheel_module, "kernel_sizes", lambda *folders: sizes)
-    wheel = tmp_path / "demo-1.0-py3-none-any.whl"
+    for check in ("verify_wheel", "verify_together"):
+        monkeypatch.setattr(f"kernelwright.package.verify.{check}", lambda *given, **named: [])
+    wheel, small = tmp_path / "demo-1.0-py3-none-any.whl", tmp_path / "small.whl"
     wheel.write_bytes(bytes(2048))
+    small.touch()
 
     def require(stem: str, limit: str, *providers: str) -> None:
         request = SimpleNamespace(limit=limit, providers=providers, variants=(), folder=None, work=None, device=None)
-        wheel_module._require_size(stem, wheel, request, Where(stage="wheel"))
+        stage: Any = SimpleNamespace(run=SimpleNamespace(top=tmp_path), where=Where(stage="wheel"))
+        wheel_module._check({"package": small, "sm_80": small, stem: wheel}, request, stage)
 
     require("package", "2K")
     require("package", "")

@@ -30,7 +30,7 @@ from kernelwright.backends.files import UnitFiles
 from kernelwright.core.converter import to_json
 from kernelwright.core.dependencies import EDITED
 from kernelwright.core.errors import KernelwrightError, Where
-from kernelwright.core.files import canonical_json
+from kernelwright.core.files import canonical_json, sha256_of
 from kernelwright.core.need import Need
 from kernelwright.core.pipeline import KINDS, LISTINGS
 from kernelwright.core.request import ASIDE, canonical, deciding, digest
@@ -534,6 +534,47 @@ def test_a_kernel_whose_sources_are_compiled_anew_is_checked_although_its_own_li
     objects = [stage.paths[0] for stage in stages if stage.label == "OBJECT"]
     (check,) = (stage for stage in stages if stage.label == "CHECK")
     assert len(objects) == 2 and set(objects) <= set(check.sources)
+
+
+def test_the_library_of_sources_has_its_runtime_in_its_signature_and_is_another_one_with_other_libraries(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context.KernelContext, "libraries", ())  # none of these is installed
+    linked = []
+    for libraries in ((), ("package:acme/liba.so",), ("package:acme/liba.so", "package:acme/libb.so")):
+        monkeypatch.setitem(TREES, "own", option(libraries=libraries)(TREES["host code of its own"]))
+        linked += [stage for stage in made("own") if stage.label == "SOURCES"]
+    assert len({Path(stage.paths[0]).name for stage in linked}) == 3
+    assert all(sha256_of(Path(__file__)) in stage.outside.values() for stage in linked)
+
+
+def test_what_a_compiler_says_of_the_code_is_a_source_of_what_is_made_with_it(made: Made) -> None:
+    wraps = [stage for stage in made("CUDA C++") if stage.label == "WRAP"]
+    assert wraps and all({"compute_80.ptx", "compute_90a.ptx"} <= names_of(stage) for stage in wraps)
+    images = [stage for stage in made("TileLang") if stage.label in ("PTX", "CUBIN")]
+    assert len(images) == 8 and all("flags.json" in names_of(stage) for stage in images), "flags that the source says"
+
+
+def names_of(stage: Stage) -> set[str]:
+    return {Path(source).name for source in stage.sources}
+
+
+def test_of_headers_and_flags_those_count_that_are_nearest_to_the_kernel(tmp_path, monkeypatch, made):
+    """The first folder that has a header, and the last of several flags."""
+    inputs = setting(nvcc_flags=("-DA=1",))(replace(BASE, kernel=CUDA.with_options(flags=("-DA=2",))))
+    flags = stages_of(graph_of(tmp_path, monkeypatch, inputs))["PTX gemm/m-1 compute_80"].request.job.flags
+    beside, *others = [path for path in flags if path not in ("-I", "-DA=1", "-DA=2")]
+    assert (Path(beside).name, *others) == ("kernels", f"{beside}/headers", "\0package:kernelwright/backends\0")
+    assert flags[-2:] == ("-DA=1", "-DA=2")
+    torch = next(stage for stage in made("PyTorch") if stage.label == "OBJECT").request.job.flags
+    packages = [path.strip("\0").removeprefix("package:kernelwright/") for path in torch if "package:" in path]
+    assert packages == ["frontends/torch/include", "backends"], "what stands for PyTorch's own headers is first"
+
+
+def test_a_check_of_a_variant_with_code_for_each_arch_is_for_any_gpu(tmp_path, monkeypatch):
+    per_arch = option(frontend="triton", targets=("cuda",), per_arch=True)(replace(BASE, listings=()))
+    check = stages_of(graph_of(tmp_path, monkeypatch, per_arch))["CHECK gemm/m-1 cuda:0"].request
+    assert set(check.unit.archs) == set(ARCHS) and check.asked.archs == ""
 
 
 def test_an_edit_of_what_all_extension_modules_include_writes_it_and_compiles_them_again(tmp_path, monkeypatch):

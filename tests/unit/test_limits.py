@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kernelwright.core.errors import KernelwrightError, Where
+from kernelwright.stages import entry
 from kernelwright.toolchain.limits import LimitError, check_limits, read_reports, read_usage
 
 WHERE = Where("gemm", "block_m-64", "nvcc", "kernels/gemm.py:7")
@@ -55,6 +58,18 @@ def test_every_violation_is_listed_at_its_place_and_registers_and_spills_are_not
         assert caught.value.where == Where("other", "n-1", "nvcc")
         assert "raise the limit" in (caught.value.remedy or "")
     assert caught.value.message == "device functions exceed limits for sm_80 in 2 places"
+
+
+@pytest.mark.parametrize(("slug", "unit", "arch"), list(product(("m-1", "m-2"), (0, 1), ("sm_80", "sm_90a"))))
+def test_a_limit_is_for_all_variants_their_units_and_archs(slug, unit, arch, monkeypatch):
+    """Code for each arch of its own is a unit of its own."""
+    used = {(s, u, a): usage(f=(16, 0, 0)) for s in ("m-1", "m-2") for u in (0, 1) for a in ("sm_80", "sm_90a")}
+    used[slug, unit, arch] = usage(f=(129, 0, 0))
+    monkeypatch.setattr(entry, "usages_of", lambda of: {a: used[(*of, a)] for a in ("sm_80", "sm_90a")})
+    variants: Any = [SimpleNamespace(slug=s, units=[(s, 0), (s, 1)]) for s in ("m-1", "m-2")]
+    described = entry.Entry("gemm", *(None, None), limits=(128, 0), images_in="", compiler="nvcc")  # type: ignore[arg-type]
+    with pytest.raises(LimitError, match=f"gemm/{slug} .*f uses 129 registers for {arch}"):
+        described.check_limits(variants, WHERE)
 
 
 def test_usage_is_read_and_every_number_of_it_checked(tmp_path: Path):

@@ -15,6 +15,7 @@ from kernelwright.core.files import sha256_of
 from kernelwright.core.records import Record
 from kernelwright.core.surroundings import installed_record
 from kernelwright.processes.environment import tool_environment
+from kernelwright.stages.tools import Tools
 from kernelwright.state.cache import BuildCache
 from kernelwright.toolchain import cross_compiler
 from kernelwright.toolchain import nvcc as nvcc_module
@@ -24,7 +25,7 @@ from kernelwright.toolchain.distribution import Distribution
 from kernelwright.toolchain.host_compiler import HostCompiler, find_host_compiler
 from kernelwright.toolchain.nvcc import Nvcc, find_nvcc, nvcc_parts
 from kernelwright.toolchain.probe import Toolchain
-from kernelwright.toolchain.tvm import find_record, probe_tvm
+from kernelwright.toolchain.tvm import Lowerer, find_record, probe_tvm
 from support.scripts import script
 from support.sealed_lines import reseal
 
@@ -395,6 +396,17 @@ class Says:
 
     def remember(self, question: object, answer: object, later: object, here: bool = False) -> None:
         pass
+
+
+def test_the_code_for_an_arch_is_made_with_the_first_toolkit_that_knows_it():
+    older, newer = (
+        Tools(Lowerer("0.27", "0.1", "t"), COMPILER, Nvcc("nvcc", version, version, archs))
+        for version, archs in (("12.9", ("sm_70", "sm_80")), ("13.0", ("sm_80", "sm_110")))
+    )
+    tools = replace(older, others=(newer,))
+    made_with = {arch: tools.for_arch(arch).nvcc.version for arch in ("sm_70", "sm_80", "sm_110", "sm_999")}
+    assert made_with == {"sm_70": "12.9", "sm_80": "12.9", "sm_110": "13.0", "sm_999": "12.9"}
+    assert tools.cuda_archs == ("sm_70", "sm_80", "sm_110")
 
 
 def test_what_zig_keeps_is_not_in_the_folder_that_compile_on_demand_has_for_itself(tmp_path, monkeypatch):

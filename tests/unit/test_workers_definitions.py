@@ -366,12 +366,12 @@ def test_digests_of_dependencies(tmp_path: Path) -> None:
         ("*/c.json", ["./", "t/c.json"]),
         ("t/*/c.json", ["t/", "t/d/c.json", "t/up/c.json"]),
         ("none/*.json", ["none/"]),
-        ("t/**", ["t/", "t/", "t/a.json", "t/b.json", "t/d/", "t/d/", "t/d/c.json"]),
+        ("t/**", ["t/", "t/", "t/a.json", "t/b.json", "t/d/", "t/d/", "t/d/TUNED", "t/d/c.json"]),
         ("**/c.json", ["./", "c.json", "t/", "t/c.json", "t/d/", "t/d/c.json"]),
     ],
 )
 def test_the_files_and_folders_of_a_pattern(tmp_path: Path, pattern: str, expected: list[str]) -> None:
-    for name in ("t/a.json", "t/b.json", "t/.hidden.json", "t/d/c.json", "build/c.json"):
+    for name in ("t/a.json", "t/b.json", "t/.hidden.json", "t/d/c.json", "t/d/TUNED", "build/c.json"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
     (tmp_path / "t/up").symlink_to("..")
