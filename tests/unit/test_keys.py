@@ -139,6 +139,7 @@ def test_what_has_no_canonical_form_is_an_error(wrong: object) -> None:
 BASE = Inputs(Settings(package="demo", backends=("tvm_ffi", "cython"), compress="size"), listings=LISTINGS)
 WITH_NVRTC = replace(BASE, settings=replace(BASE.settings, cuda_compiler="nvrtc"), tools=replace(TOOLS, nvrtc=NVRTC))
 OWN_FORMAT = replace(BASE, settings=replace(BASE.settings, backends=("cuda_core",), targets=("cuda",), compress="none"))
+PER_ARCH = replace(BASE, kernel=GEMM.with_options(frontend="triton", targets=("cuda",), per_arch=True), listings=())
 TUNED = GEMM.with_options(pass_configs={"tirx.disable_vectorize": True})
 CUDA = GEMM.with_options(frontend="cuda", targets=("cuda",), includes=("headers", "package:kernelwright/backends"))
 OWN = replace(CUDA, configs=({},), slugs=("default",)).with_options(
@@ -381,6 +382,7 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
 }
 OTHER_CHANGES: list[tuple[Inputs, Change, set[str]]] = [
     (WITH_NVRTC, tool("nvrtc", identity="other"), {"CUBIN", "PTX", "LINK", "PACKAGE"}),
+    (PER_ARCH, setting(debug="lineinfo"), {"LOWER", "CC", "LINK"}),
     *((OWN_FORMAT, change, {"ENTRY"}) for change in (setting(max_registers=0), kernel(doc=""), kernel(backward="b"))),
 ]
 """A change of something -> the labels of the stages that have to run, unless their outputs were in the cache."""
@@ -572,8 +574,7 @@ def test_of_headers_and_flags_those_count_that_are_nearest_to_the_kernel(tmp_pat
 
 
 def test_a_check_of_a_variant_with_code_for_each_arch_is_for_any_gpu(tmp_path, monkeypatch):
-    per_arch = option(frontend="triton", targets=("cuda",), per_arch=True)(replace(BASE, listings=()))
-    check = stages_of(graph_of(tmp_path, monkeypatch, per_arch))["CHECK gemm/m-1 cuda:0"].request
+    check = stages_of(graph_of(tmp_path, monkeypatch, PER_ARCH))["CHECK gemm/m-1 cuda:0"].request
     assert set(check.unit.archs) == set(ARCHS) and check.asked.archs == ""
 
 
@@ -605,6 +606,8 @@ def test_a_library_is_linked_again_if_any_file_changes_that_is_in_it_or_that_its
         *(f"glibc-{BASE.settings.glibc}/lib{name}.so" for name in ("c", "m", "dl", "pthread", "rt")),
     ]
     assert sorted(path.relative_to(graph.package.work.get_abspath()).as_posix() for path in found) == sorted(expected)
+    names = {Path(path).name for path in stages_of(graph)["EXT gemm cython"].sources}
+    assert names >= {"libc.so", "libm.so"}, "what stands in for the machine's C library is there before"
 
 
 def test_the_code_of_a_stage_is_in_its_signature_and_in_its_key_in_the_cache(tmp_path, monkeypatch):

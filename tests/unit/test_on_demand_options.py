@@ -13,7 +13,7 @@ from kernelwright import backends
 from kernelwright.core.arch import FAMILIES
 from kernelwright.core.errors import KernelwrightError, SettingsError
 from kernelwright.define.settings import Settings
-from kernelwright.ondemand import files
+from kernelwright.ondemand import files, origin
 from kernelwright.ondemand import machine as machine_module
 from kernelwright.ondemand import options as options_module
 from kernelwright.ondemand.machine import ADDED, cuda_devices, native_cpu_arch
@@ -180,6 +180,15 @@ def test_native_stands_for_the_devices_of_this_machine(monkeypatch: pytest.Monke
     assert "KERNELWRIGHT_ARCHS=sm_90a" in str(caught.value)
     with pytest.raises(SettingsError, match="none of the archs x86-64-v3 is one of the target cuda"):
         settings_for(None, Options(archs=("x86-64-v3",), targets=("cuda",)), {})
+
+
+def test_the_listed_archs_count_unless_one_of_the_gpus_runs_none_of_them() -> None:
+    two = Machine("x86-64-v3", (90, 86))
+    for listed in (("sm_80", "sm_90"), ("compute_80",), ("sm_86", "sm_90a", "sm_100a")):
+        assert origin._cuda(listed, two) == listed
+    for listed in (("sm_80",), ("sm_90a",), ("compute_90",), ()):
+        assert origin._cuda(listed, two) == ("sm_90a", "sm_86")
+    assert origin._cuda(("sm_80", "sm_90a"), Machine("x86-64-v3", ())) == ("sm_80", "sm_90a")
 
 
 # The devices.

@@ -138,6 +138,12 @@ def test_values_that_contradict_each_other_are_an_error(layer, message, remedy):
     assert remedy in (caught.value.remedy or "") and (caught.value.remedy or caught.value.where.location)
 
 
+def test_settings_for_a_family_have_its_cpus_and_all_gpus():
+    given = settings({"archs": ["x86-64-v2", "neoverse-n1", "sm_80", "armv8-a", "compute_80"]})
+    assert given.for_family("x86_64").archs == ("x86-64-v2", "sm_80", "compute_80")
+    assert given.for_family("aarch64").archs == ("neoverse-n1", "sm_80", "armv8-a", "compute_80")
+
+
 def test_settings_that_nobody_gave_are_the_defaults():
     defaults = settings()
     assert defaults == settings({}, {}) == Settings()

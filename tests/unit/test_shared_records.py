@@ -113,6 +113,7 @@ def test_another_content_of_anything_it_depends_on_is_a_miss(tree: Tree, top: st
         "import os; os.environ.get('CUDA_VISIBLE_DEVICES')",
         "import os; 'CUDA_VISIBLE_DEVICES' in os.environ",
         "import os; dict(os.environ)",
+        "import os; list(os.environ)",
         "import os; os.getenvb(b'CUDA_VISIBLE_DEVICES')",
         "import os; os.environ['CUDA_VISIBLE_DEVICES']; os.environ['CUDA_VISIBLE_DEVICES'] = '3'",
     ],

@@ -134,12 +134,15 @@ def test_a_backward_kernel_has_the_callers_configs_and_a_space_of_its_own() -> N
     def plain(n: int) -> None: ...
 
     assert plain.configs == ({"n": 1}, {"n": 2}) and plain.choices == ()
-    other = kernel(configs=grid(n=[1, 2]), tune=grid(block=[4, 8]), outputs=["y"])(forward)
+    of_target = lambda target: grid(block=[4] if target == "llvm" else [8])  # noqa: E731
+    other = kernel(configs=grid(n=[1, 2]), tune=of_target, outputs=["y"])(forward)
 
     @other.backward(outputs=["grad_x"], tune=grid(rows=[1, 2]))
     def tuned(n: int, rows: int) -> None: ...
 
     assert [choice.points["llvm"] for choice in tuned.choices] == [({"rows": 1}, {"rows": 2})] * 2
+    of_forward = [tuned.config_of_forward({"n": 2, "rows": 1}, target) for target in ("llvm", "cuda")]
+    assert of_forward == [{"n": 2, "block": 4}, {"n": 2, "block": 8}]
 
 
 def test_sizes_are_sorted_and_each_once_and_may_depend_on_the_config() -> None:

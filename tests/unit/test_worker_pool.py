@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 from kernelwright.core.errors import DefinitionError, KernelwrightError, Where, WorkerError
+from kernelwright.core.signature import UNKNOWN
 from kernelwright.processes import pool as pool_module
 from kernelwright.processes import protocol
 from kernelwright.processes import worker as worker_module
 from kernelwright.processes.pool import WorkerPool
-from kernelwright.processes.protocol import DevicesRequest, DiscoverRequest
+from kernelwright.processes.protocol import INTERPRETED, CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest
 from kernelwright.worker import forkserver, tvm_import
 from kernelwright.worker.environment import Variables
 from kernelwright.worker.forkserver import ForkServer
@@ -94,6 +95,15 @@ def test_one_process_never_executes_two_files_nor_one_file_twice(fresh: Fresh, m
                 project.discover(first)
         assert pool.started == 1
     assert len(processes(project)) == len(set(processes(project))) == 8
+
+
+def test_what_a_process_imports_or_loads_for_one_purpose_serves_no_other_one() -> None:
+    """Modules may ask for the arch, TVM compiles for the GPU once CUDA is loaded, and an interpreter replaces code."""
+    given = "k.py", "k", "s"
+    lowered = [LowerRequest(*given, "k", {}, "cuda", "sm_80", imported_for=arch) for arch in ("", "sm_80", "sm_90")]
+    checked = [CheckRequest(*given, "", 0, UNKNOWN, device) for device in ("cpu", "cuda:0", INTERPRETED)]
+    plain, *others = [request.definition for request in (*lowered, *checked)]
+    assert len({plain, *others}) == 5 and others[2] == plain
 
 
 def test_the_worker_that_was_idle_for_longest_makes_room(fresh: Fresh, monkeypatch) -> None:
