@@ -19,7 +19,7 @@ from kernelwright.core.errors import KernelwrightError, SettingsError, Where
 from kernelwright.core.files import open_lock
 from kernelwright.core.shard import shard_of
 from kernelwright.define.settings import Settings
-from kernelwright.scons import definitions, settling
+from kernelwright.scons import definitions, restored, settling
 from kernelwright.scons import package as package_module
 from kernelwright.scons.caches import FLUSH_S, INTERRUPTED_S
 from kernelwright.scons.definitions import Unsettled
@@ -340,7 +340,9 @@ def current(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 @pytest.mark.parametrize("group", ["sources", "outputs", "nothing is known"])
 def test_a_kernel_is_looked_at_if_a_file_that_decides_it_or_an_output_changed_or_is_not_known(package, current, group):
     state = settled_state(package)
+    state.files[FILE]["../include/a.h"] = [1, 2, 3, 4]
     assert taken(package, state) == ([], state.kernels)
+    assert package.package.outside == {"../include/a.h"}, "what a wheel says of its source counts it"
     if group == "nothing is known":
         state.files = {}
     current.add(group)
@@ -404,6 +406,16 @@ def test_finished_kernels_are_given_to_others_if_these_can_compare_all_of_it(pac
     file = Unsettled(replace(Inputs().definition, shared=True), kernels)
     taking._share(file, {"gemm": finished(package)})
     assert given == ([] if name.startswith("/home") else [FILE])
+
+
+def test_finished_kernels_are_asked_for_with_all_that_their_definition_may_see(run, monkeypatch):
+    def question(file: str = FILE, key: str = "key", python: str = "3.11", content: str = "1") -> str:
+        monkeypatch.setattr(restored, "interpreter", lambda: [python])
+        monkeypatch.setattr(restored, "dependency_digest", lambda top, name: content)
+        return str(restored.RestoredKernels(run, key, "work", ())._question(file))
+
+    others = question("other.py"), question(key="other"), question(python="3.12"), question(content="2")
+    assert len({question(), *others}) == 5
 
 
 def test_what_is_settled_is_written_at_the_end_of_a_run_and_not_by_one_that_only_shows_something(package, monkeypatch):
