@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -24,6 +25,7 @@ from kernelwright.ondemand.origin import narrowed
 from kernelwright.ondemand.reached import Reached, reached_by
 from kernelwright.package.manifest import sealed_document
 from kernelwright.runtime.loader import SCHEMA
+from support.moments import wait_for
 from support.scons_tree import GEMM
 
 
@@ -61,6 +63,22 @@ def test_a_call_reads_a_file_again_until_its_stamp_is_older_than_the_clock_is_ex
         assert watch.settle() and watch.is_current()
         file.write_text("3")
         assert watch.is_current() != is_seen
+
+
+def test_an_edit_with_the_size_and_the_time_of_before_is_seen(tmp_path, monkeypatch):
+    monkeypatch.setattr(watched, "COARSE_NS", -(10**12))  # all stamps are old
+    file = tmp_path / "a.py"
+
+    def write(text: str) -> int:
+        file.write_text(text)
+        os.utime(file, (1, 1))
+        return file.stat().st_ctime_ns
+
+    watch, written = watched.Watch(tmp_path, Reached()), write("1")
+    watch.rely_on({"a.py": sha256(b"1").hexdigest()})
+    assert watch.settle() and watch.is_current()
+    wait_for(lambda: write("2") > written, "the clock of files stands still")
+    assert not watch.is_current()
 
 
 def test_a_call_sees_that_packages_are_looked_for_elsewhere_and_what_is_forgotten(
@@ -118,6 +136,62 @@ def test_what_decides_which_variant_fits_is_in_the_key_of_an_argument() -> None:
     for key in (_exact_key, _key_with_strides):
         assert len({key(each) for each in (*kinds, wide)}) == len(kinds) + 1 and key(x) == key(x + 1)
     assert len({_exact_key(each) for each in (1, 2, numpy.int32(2), numpy.int64(2))}) == 4
+
+
+class Definition:
+    """In place of a kernel whose variants are compiled; nothing but its identity differs from call to call."""
+
+    name, identity = "gemm", "1"
+
+    def __init__(self, configs: int = 2, **variant: Any) -> None:
+        self.record = replace(GEMM, configs=GEMM.configs[:configs], slugs=GEMM.slugs[:configs])
+        self.variant = variant
+
+    def _watch(self, before: Any = None) -> Any:
+        return SimpleNamespace(rely_on=lambda later: None)
+
+    def _origin(self, watch: Any = None) -> Any:
+        return SimpleNamespace(record=self.record, where=None)
+
+    def _job(self, *given: Any, **named: Any) -> Any:
+        return SimpleNamespace(identity={"gemm cuda": self.identity})
+
+    def _variant(self, job: Any, target: str | None) -> Any:
+        return self.variant, {}
+
+    def _load_job(self, job: Any) -> Any:
+        return object(), {}
+
+
+X: dict[str, Any] = {"name": "x", "kind": "tensor", "dtype": "float32", "shape": ["m", 4]}
+N: dict[str, Any] = {"name": "n", "kind": "scalar", "dtype": "int32"}
+OF_N = {**X, "name": "y", "shape": ["m", "n + 1"]}
+
+
+@pytest.mark.parametrize(
+    ("definition", "key"),
+    [
+        (Definition(arguments=[X, X]), _key),
+        (Definition(arguments=[X, {**X, "strides": ["s", 1]}]), _key_with_strides),
+        (Definition(arguments=[X], requires=["m % 2 == 0"]), _exact_key),
+        (Definition(arguments=[X, N]), _key),
+        (Definition(arguments=[X, N, OF_N]), _exact_key),
+        (Definition(1, arguments=[X, N, OF_N]), _key),
+    ],
+)
+def test_a_choice_is_remembered_by_what_any_variant_expects_of_an_argument(definition: Any, key: Any) -> None:
+    choices = eager.Choices(definition)
+    choices.variant({"m": 1}, "cuda")
+    assert choices.key is key
+
+
+def test_what_was_made_of_equal_programs_is_taken_over_and_of_others_is_not() -> None:
+    definition: Any = Definition()
+    before = eager.Choices(definition)
+    made = [before.kernel(config) for config in GEMM.configs]
+    assert [eager.Choices(definition, before).kernel(config) for config in GEMM.configs] == made and made[0] != made[1]
+    definition.identity = "2"
+    assert eager.Choices(definition, before).kernel(GEMM.configs[0]) not in made
 
 
 def test_what_using_makes_of_a_kernel_keeps_its_options_whatever_another_thread_does(
