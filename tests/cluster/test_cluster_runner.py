@@ -25,7 +25,7 @@ VERSIONS = {"kernelwright": "1", "python": "3"}
 WHERE = Where("gemm", "m-64", "compile", "kernels/gemm.py:3")
 COPY = """\
 #!/bin/sh
-echo "$0: $1 to $2"
+echo "$0: $1 to $2 by $TMPDIR"
 case "$1" in wrong*) exit 3;; esac
 echo "made by $(basename "$(dirname "$0")")" > "$2"
 cat "$1" >> "$2"
@@ -101,10 +101,16 @@ class Build:
         """The tool of the cluster's machine, which has the identity that a file says."""
         return replace(self.tools["there"], identity=self.identity.read_text().strip())
 
-    def run(self, source: str = "in", inputs: Sequence[Path] | None = None, declared: bool = True) -> ToolResult:
+    def run(
+        self,
+        source: str = "in",
+        inputs: Sequence[Path] | None = None,
+        declared: bool = True,
+        more: Sequence[Path] = (),
+    ) -> ToolResult:
         tool, output = self.tools["here"], self.scratch / "out"
         given = [self.folder / source] if inputs is None else inputs
-        needs = Elsewhere(tool, tuple(given), (output,)) if declared else None
+        needs = Elsewhere(tool, tuple(given), (output, *more)) if declared else None
         command = [tool.places["CC"], source, str(output)]
         call = ToolCall(
             command, self.folder, self.scratch, WHERE, "mend it", kind="cc", subject="gemm", elsewhere=needs
@@ -127,7 +133,7 @@ def build(tmp_path: Path) -> Iterator[Build]:
 def test_a_run_that_says_what_it_needs_goes_to_the_cluster_and_prints_paths_of_this_machine(build: Build):
     result = build.run()
     assert build.made == "made by there\ntext\n"
-    assert result.output == f"{build.tools['here'].places['CC']}: in to {build.scratch}/out\n"
+    assert result.output == f"{build.tools['here'].places['CC']}: in to {build.scratch}/out by {build.scratch}\n"
     assert result.seconds > 0 and result.peak_kib > 0
     assert str(build.folder).encode() not in build.engine.requests[0]
     assert not list(build.machine._folder.glob("kw-*"))
@@ -282,6 +288,14 @@ def test_an_answer_that_makes_no_sense_is_an_error_of_its_run(build: Build, answ
     with pytest.raises(ToolchainError, match="makes no sense") as raised:
         build.run()
     assert raised.value.where == WHERE and not (build.scratch / "out").exists()
+
+
+def test_each_file_that_a_run_makes_has_to_come_back(build: Build):
+    for missing in (0, 1):
+        files = [Packed.of(b"made"), None][:: 1 if missing else -1]
+        build.engine.do = lambda request, files=files: encode(0, Result(ActionResult(RUN, tuple(files))))
+        with pytest.raises(ToolchainError, match="makes no sense: it has other files than the action makes"):
+            build.run(more=[build.scratch / "log"])
 
 
 def test_a_request_that_does_not_fit_is_answered_with_the_reason(build: Build):

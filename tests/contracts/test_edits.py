@@ -140,6 +140,7 @@ LIVE: dict[str, dict[str, tuple[str, str, str]]] = {
         "autoreload": ("def h(): return 2", "h()", "def new(): return 3\nh.__code__ = new.__code__"),
         "by a made name": ("import types\nm = types.ModuleType('m')\nm.f = 2", "getattr(m, 'f'.lower())", "m.f = 3"),
         "evaluated": ("F = 2", "eval('F')", "F = 3"),
+        "by all names": ("F = 2", "globals()['F']", "F = 3"),
         "by another name of eval": ("F = 2\ncount = eval", "count('F')", "F = 3"),
         "by the module of eval": ("import builtins\nF = 2", "builtins.eval('F', globals())", "F = 3"),
         "by an operator": (

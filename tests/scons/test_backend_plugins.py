@@ -77,6 +77,8 @@ def test_a_backend_from_outside_is_built_and_loaded_and_what_it_consists_of_coun
     said = scons(python, project, "--why").stdout
     assert stages(said) == ["WRAP", "PACKAGE"] and "keyword runs: plugin.acme_keyword changed" in said, said
     assert project.python(CALL) == "[10.0, 10.0, 10.0]\n"
+    (site / "acme_keyword/template.h").write_text("// which it may put into what it writes\n")
+    assert "WRAP" in stages(scons(python, project).stdout)
     put(site, '"""The function of a kernel."""', "print('loaded')", "runtime/keyword_kernel")
     assert "PACKAGE" in stages(scons(python, project).stdout)
     assert project.python(CALL) == "loaded\n[3.0, 3.0, 3.0]\n"

@@ -105,6 +105,9 @@ def test_the_most_patient_package_sets_the_time_limits_and_other_settings_of_the
         for name in ("pool", "compilers"):
             vars(run.processes).setdefault(name, SimpleNamespace(timeout_s=None))
     assert (run.pool.timeout_s, run.compilers.timeout_s) == (400.0, 9000.0)
+    for name in ("TILE", "WIDTH"):
+        run.allow(Settings(package="demo", environment=(name,)), ["environment"])
+    assert run.pool.variables == ("TILE", "WIDTH"), "those of all packages"
     other = Settings(package="other", cache_dir="elsewhere")
     run.allow(other, [])  # where it is not the package that says so
     run.allow(Settings(package="other"), ["cache_dir"])

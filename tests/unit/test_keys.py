@@ -844,3 +844,5 @@ def test_slugs_that_are_alike_in_c_are_in_the_key() -> None:
     selected = replace(SELECTED, record=one)
     assert alike_in_c(DefinitionRecord("k.py", {}, (others,)), selected) == [["x-1.5", "x-1_5"]]
     assert alike_in_c(DefinitionRecord("k.py", {}, (one,)), selected) == [["x-1_5"]]
+    both = replace(SELECTED, record=replace(one, slugs=("x-2", "x-1_5"), configs=({"x": 2}, {"x": "1_5"})))
+    assert alike_in_c(DefinitionRecord("k.py", {}, (others,)), both) == [["x-2"], ["x-1.5", "x-1_5"]]

@@ -73,6 +73,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def test_a_tool_ignores_no_signals_a_failure_says_all_and_what_is_left_running_is_ended(bench: Bench) -> None:
+    assert bench.sh("echo $TMPDIR").output == f"{bench.folder}\n", "what is left there is removed with the rest"
     ignored = int(bench.sh("grep SigIgn /proc/self/status").output.split()[1], 16)
     assert not ignored & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1)
     with pytest.raises(ToolError) as caught:
