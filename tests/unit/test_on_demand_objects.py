@@ -16,13 +16,15 @@ from typing import Any
 import numpy
 import pytest
 from kernelwright import kernel
-from kernelwright.ondemand import eager, files, watched
+from kernelwright.core.errors import KernelwrightError
+from kernelwright.ondemand import eager, files, loaded, watched
 from kernelwright.ondemand.build import Compiled
 from kernelwright.ondemand.eager import _exact_key, _key, _key_with_strides
 from kernelwright.ondemand.loaded import KernelLoader
 from kernelwright.ondemand.options import Options
 from kernelwright.ondemand.origin import narrowed
 from kernelwright.ondemand.reached import Reached, reached_by
+from kernelwright.ondemand.store import KernelStore
 from kernelwright.package.manifest import sealed_document
 from kernelwright.runtime.loader import SCHEMA
 from support.moments import wait_for
@@ -48,6 +50,23 @@ def test_a_kernel_keeps_the_device_code_that_it_loads_later(tmp_path: Path) -> N
     shutil.rmtree(tmp_path)
     arch, path = loader.image("scale", "default", "sm_80", 0, 80)
     assert arch == "sm_80" and path.read_bytes() == b"code"
+
+
+def test_ptx_that_is_made_later_is_refused_where_a_header_is_not_what_it_was(tmp_path, monkeypatch):
+    header, made = tmp_path / "a.h", tmp_path / "made.ptx"
+    for path in (header, made, tmp_path / "device.cu"):
+        path.write_text(path.name)
+    monkeypatch.setattr(loaded, "kernel_context", lambda *given: SimpleNamespace(run=None))
+    monkeypatch.setattr("kernelwright.ondemand.run.OnDemandRun", lambda *given: None)
+    monkeypatch.setattr("kernelwright.stages.device.ptx_of", lambda *given: SimpleNamespace(paths=[str(made)]))
+    monkeypatch.setattr("kernelwright.stages.execution.attempt", lambda *given: None)
+    session = SimpleNamespace(root=tmp_path, store=KernelStore(tmp_path / "cache", 1 << 20))
+    job: Any = SimpleNamespace(record=GEMM, slug="m-1", session=session)
+    given = job, tmp_path, "ptx", "sm_80", {"a.h": sha256(b"a.h").hexdigest()}
+    assert loaded._made(*given) == "made.ptx"
+    header.write_text("edited")
+    with pytest.raises(KernelwrightError, match=r"its PTX cannot be made any more: a\.h is not what the kernel was"):
+        loaded._made(*given)
 
 
 def test_a_call_reads_a_file_again_until_its_stamp_is_older_than_the_clock_is_exact(tmp_path, monkeypatch):
