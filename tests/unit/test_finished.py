@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from kernelwright.core.converter import to_json
 from kernelwright.core.files import file_stamp, sha256_of
+from kernelwright.core.shard import shard_of
 from kernelwright.scons.restored import Restorers
 from kernelwright.state import finished
 from kernelwright.state.cache import BuildCache
@@ -156,7 +157,8 @@ def test_damage_of_what_kernels_have_in_common_is_seen_in_the_stamps_of_those_th
     assert restored.kernels["gemm"].outputs == stamps
 
 
-def test_nothing_is_restored_that_was_made_without_a_tuning_table_that_this_tree_has(cache, tmp_path):
+def test_kernels_of_a_file_are_restored_only_if_this_tree_wants_all_of_them_as_they_are(cache, tmp_path):
+    """It may have a tuning table that they were made without, or one of them, or build another shard."""
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels/gemm.py").write_text("# two definitions")
     found = kernels(cache)
@@ -164,11 +166,12 @@ def test_nothing_is_restored_that_was_made_without_a_tuning_table_that_this_tree
     stage = replace(found.stages[0], kernel="other", outputs={name: f"other/{name}" for name in FILES})
     found = replace(found, kernels={**found.kernels, "other": other}, stages=(*found.stages, stage))
     finished.remember(cache, QUESTION, found, {"kernels/gemm.py": sha256_of(tmp_path / "kernels/gemm.py")})
-    for tables in ({"other": ("tuning/other.sm_80-108.json",)}, {}):
-        wanted = Wanted(
-            [str(cache.folder)], str(tmp_path), str(tmp_path / "work"), [], taken=[], tables=tables, shard=""
-        )
-        assert bool(Restorer(cache, wanted).restore(QUESTION)) == (not tables)
+    count = next(count for count in range(2, 9) if shard_of("gemm", count) != shard_of("other", count))
+    tables, shards = {"other": ("tuning/other.sm_80-108.json",)}, [str(shard_of(name, count)) for name in found.kernels]
+    refused = [({}, ["other"], ""), (tables, [], ""), *(({}, [], shard) for shard in shards)]
+    for tables, taken, shard in (*refused, ({}, [], "1/1")):
+        wanted = Wanted([str(cache.folder)], str(tmp_path), str(tmp_path / "work"), [], taken, tables, shard)
+        assert bool(Restorer(cache, wanted).restore(QUESTION)) == (shard == "1/1")
 
 
 def test_a_process_restores_what_the_cache_of_a_shard_has(cache: BuildCache, tmp_path: Path) -> None:
