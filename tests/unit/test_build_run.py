@@ -19,7 +19,7 @@ from kernelwright.core.errors import KernelwrightError, SettingsError, Where
 from kernelwright.core.files import open_lock
 from kernelwright.core.shard import shard_of
 from kernelwright.define.settings import Settings
-from kernelwright.scons import definitions, restored, settling
+from kernelwright.scons import definitions, restored, settling, tool
 from kernelwright.scons import package as package_module
 from kernelwright.scons.caches import FLUSH_S, INTERRUPTED_S
 from kernelwright.scons.definitions import Unsettled
@@ -100,8 +100,8 @@ def test_what_was_not_made_is_removed_and_nothing_that_a_link_leads_to(tmp_path)
 
 
 def test_the_most_patient_package_sets_the_time_limits_and_other_settings_of_the_run_are_given_once(run):
-    for worker, tool in ((100.0, 10.0), (400.0, 9000.0), (200.0, 20.0)):
-        run.allow(Settings(package="demo", worker_timeout=worker, tool_timeout=tool), ["worker_timeout"])
+    for worker, compiler in ((100.0, 10.0), (400.0, 9000.0), (200.0, 20.0)):
+        run.allow(Settings(package="demo", worker_timeout=worker, tool_timeout=compiler), ["worker_timeout"])
         for name in ("pool", "compilers"):
             vars(run.processes).setdefault(name, SimpleNamespace(timeout_s=None))
     assert (run.pool.timeout_s, run.compilers.timeout_s) == (400.0, 9000.0)
@@ -116,6 +116,25 @@ def test_the_most_patient_package_sets_the_time_limits_and_other_settings_of_the
         run.allow(other, ["cache_dir"])
     with pytest.raises(SettingsError, match="remote_cache is 'shared', and '' for demo"):
         run.allow(Settings(package="other", remote_cache="shared"), ["remote_cache"])
+
+
+def test_the_command_line_wins_over_variables_and_these_over_the_package_and_pyproject(monkeypatch):
+    choose(monkeypatch)
+    table = {"remote_mode": "read", "remote_cache": "of the project", "cache_size": "1M", "package": "demo"}
+    env = {"KERNELWRIGHT_TABLE": table, "KERNELWRIGHT_REMOTE_MODE": "read-write", "KERNELWRIGHT_REMOTE_CACHE": "/typed"}
+
+    def chosen() -> tuple[str, str, str]:
+        found = tool._settings(env, None, {"cache_size": "2M", "remote_cache": "/of/the/package"})
+        return found.remote_cache, found.remote_mode, found.cache_size
+
+    for name in ("CACHE", "MODE", "LAYOUT"):
+        monkeypatch.delenv(f"KERNELWRIGHT_REMOTE_{name}", raising=False)
+    monkeypatch.setattr(SCons.Script, "ARGUMENTS", {})
+    assert chosen() == ("/of/the/package", "read", "2M")
+    monkeypatch.setenv("KERNELWRIGHT_REMOTE_CACHE", "/of/the/shell")
+    assert chosen() == ("/of/the/shell", "read", "2M")
+    monkeypatch.setattr(SCons.Script, "ARGUMENTS", {"REMOTE_CACHE": "/typed", "REMOTE_MODE": "read-write"})
+    assert chosen() == ("/typed", "read-write", "2M")
 
 
 def test_the_cache_has_the_size_of_the_settings_and_may_be_read_only_or_absent(tmp_path, monkeypatch):
@@ -419,6 +438,19 @@ def test_finished_kernels_are_asked_for_with_all_that_their_definition_may_see(r
 
     others = question("other.py"), question(key="other"), question(python="3.12"), question(content="2")
     assert len({question(), *others}) == 5
+
+
+def test_finished_kernels_are_given_to_others_if_each_output_of_each_stage_is_known(package, monkeypatch):
+    stages, given = package.definitions.kernels["gemm"].stages, []
+    monkeypatch.setattr(restored.RestoredKernels, "_stage", lambda self, *of: None)
+    monkeypatch.setattr(restored, "Finished", lambda *what: what)
+    monkeypatch.setattr(restored.RestoredKernels, "_question", lambda self, file: file)
+    monkeypatch.setattr(restored.finished, "remember", lambda *answer: given.append(answer))
+    for unknown in ("", *(path for stage in stages for path in stage.paths)):
+        journal = SimpleNamespace(line_of=lambda path, unknown=unknown: None if path == unknown else "a line")
+        run: Any = SimpleNamespace(cache=object(), journal=journal)
+        restored.RestoredKernels(run, "key", "work", ()).keep(FILE, {}, [], stages, {})
+    assert len(given) == 1
 
 
 def test_what_is_settled_is_written_at_the_end_of_a_run_and_not_by_one_that_only_shows_something(package, monkeypatch):
