@@ -268,6 +268,22 @@ def test_what_is_edited_while_a_compiler_runs_is_no_known_file(tree, label, comp
     assert stage.later["a.h"] == EDITED
 
 
+def test_headers_are_kept_for_one_compiler_in_one_place(tmp_path, monkeypatch):
+    kept: list[tuple[str, ...]] = []
+
+    def keep(folder: Path, identity: tuple[str, ...]) -> None:
+        kept.append(identity)
+        raise SentError
+
+    monkeypatch.setattr("kernelwright.stages.device.KeptHeaders", keep)
+    tools = [tool(name, **{what: "other"}) for name in ("nvcc", "host_compiler") for what in ("identity", "path")]
+    for change in (lambda inputs: inputs, *tools):
+        stage = stages_of(graph_of(tmp_path, monkeypatch, change(BASE)))["PTX gemm/m-1 compute_80"]
+        with pytest.raises(SentError):
+            stage.request.make(tmp_path, StageRun(SimpleNamespace(top=tmp_path, state=tmp_path, compilers=None), stage))
+    assert len(set(kept)) == len(kept) == 5
+
+
 REPORTS = {"state", "note", "note_once", "pool", "require_folders", "top"}
 """What functions of stages use of the run: it says where things are kept, shows lines, and has the workers. A plug-in
 writes its files in one, and what it consists of is in the request."""
