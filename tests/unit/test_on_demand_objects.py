@@ -220,6 +220,7 @@ def test_what_using_makes_of_a_kernel_keeps_its_options_whatever_another_thread_
     def scale() -> None:
         raise NotImplementedError
 
+    monkeypatch.delitem(sys.modules, "kernelwright.worker.server", raising=False)  # in which kernels are not called
     scale._root, scale._of_file = Path("/project"), files.FileKernel(Path("/project/k.py"), "scale", Options())
     one, other = scale.using(verbose=True), scale.using(verbose=False)
     asked: list[bool | None] = []
