@@ -281,7 +281,7 @@ def test_streams_have_many_forms_and_what_is_none_is_refused(process):
     assert said.splitlines() == [message.format(what) for what in shown]
     process.run('made.kernel("norm").variant(hidden=64, dtype="float32").preload("cuda:0")')
     assert len(process.calls("load")) == 1
-    process.run(
+    said = process.run(
         """
         class Array:
             def __init__(self, shape, strides=None, stream=None):
@@ -290,9 +290,11 @@ def test_streams_have_many_forms_and_what_is_none_is_refused(process):
                     "version": 3,
                 }
         made.kernel("two_steps")(Array((50,), (4,), 0x99), Array((50,)))
+        print(refusal(lambda: made.kernel("leading")(x=Array((3, 16), (66, 4)), w=Array((8,)))))
         """,
         parameters="pp",
     )
+    assert "cannot be passed: its strides are not multiples of the size of its elements" in said
     assert "0x40000" in process.parameters()[0]
     assert process.calls("record") == ["in stream 0x99"] and process.calls("wait") == ["in stream 0"]
     printed = process.run("""

@@ -207,7 +207,9 @@ def _read_interface(value: Any, interface: dict[str, Any]) -> Array:
         raise UnreadableArrayError("its byte order is not that of this machine")
     strides = interface.get("strides")
     if strides is not None:
-        strides = tuple(stride // bytes_ if stride % bytes_ == 0 else -1 for stride in strides)
+        if 0 not in shape and any(n > 1 and stride % bytes_ for n, stride in zip(shape, strides, strict=True)):
+            raise UnreadableArrayError("its strides are not multiples of the size of its elements")
+        strides = tuple(stride // bytes_ for stride in strides)
     number = 0
     if data:
         ordinal = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
