@@ -149,6 +149,8 @@ class Matcher:
         key = (self._index, *map(_outline, passed))
         known = self.shared.matches.get(key)
         if known is not None and known.fits(passed):
+            if len(known.outputs) > 1:
+                self._check_outputs(known.variant, passed)
             return known
         number = self.device_number(passed)
         found = self.choose(passed)
