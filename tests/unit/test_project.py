@@ -180,12 +180,12 @@ def test_what_a_project_says_is_in_its_wheel(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs/README.md").write_text("Read me.")
     (tmp_path / "LICENSE").write_text("Do as you like.")
-    fields = {"name": "My-Kernels.x", "version": "1.0-rc1", "readme": "docs/README.md", "license": "MIT"}
+    fields = {"name": "My--Kernels.x", "version": "1.0-rc1", "readme": "docs/README.md", "license": "MIT"}
     project = read(tmp_path, license_files=["LICENSE"], **fields)
-    assert (project.name, project.distribution, project.version) == ("my_kernels_x", "My-Kernels.x", "1.0rc1")
+    assert (project.name, project.distribution, project.version) == ("my_kernels_x", "My--Kernels.x", "1.0rc1")
     assert project.licenses == {"LICENSE": b"Do as you like."}
     assert project.files == ("pyproject.toml", "docs/README.md", "LICENSE")
-    assert project.metadata.startswith(b"Metadata-Version: 2.4\nName: My-Kernels.x\nVersion: 1.0rc1\n")
+    assert project.metadata.startswith(b"Metadata-Version: 2.4\nName: My--Kernels.x\nVersion: 1.0rc1\n")
     assert b"License-Expression: MIT" in project.metadata and project.metadata.endswith(b"\nRead me.")
     assert read(tmp_path).files == ("pyproject.toml",)
 

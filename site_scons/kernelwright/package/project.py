@@ -248,7 +248,7 @@ def _project(root: Path, table: Mapping[str, Any], place: str, files: list[str])
     readme = fields.readme.file if fields.readme is not None else None
     files += [os.path.relpath(root / readme, root)] if readme else []
     return Project(
-        name=fields.name.lower().replace("-", "_").replace(".", "_"),
+        name=canonicalize_name(fields.name).replace("-", "_"),
         distribution=fields.name,
         version=str(fields.version),
         metadata=text,
