@@ -6,11 +6,14 @@ import ctypes
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
-from kernelwright.core.signature import Argument
-from kernelwright.tune import clocks
+from kernelwright.core.signature import UNKNOWN, Argument
+from kernelwright.processes.protocol import REFERENCE, MeasureRequest
+from kernelwright.tune import clocks, measure
 from support.standin_calls import driver_folder
 
 FILL, RECORD, WAIT = "fill 83886080 bytes with 0 in stream 0", "record in stream 0", "wait for cuda:1"
@@ -79,3 +82,18 @@ def test_a_tensor_has_what_was_written_last_and_its_memory_ends_with_it(gpu: Gpu
     assert np.array_equal(gpu.clock.values(tensor), -array.T)
     del tensor
     assert gpu.said() == ["free"]
+
+
+def test_inputs_and_what_the_reference_makes_of_them_are_of_one_config() -> None:
+    drawn: list[int] = []
+    bench = measure.Bench("cpu")
+    for factor in (2, 2, 3):
+        drawing = SimpleNamespace(shapes=lambda sizes: {}, bytes_of=lambda sizes: 0, tensors=())
+        drawing.values = lambda sizes, factor=factor: drawn.append(factor) or {"factor": factor}
+        check: Any = SimpleNamespace(callers_config={"factor": factor}, drawing=drawing, expected=dict)
+        check.in_reference, check.referenced = (lambda call: call()), (lambda inputs: lambda: None)
+        request = MeasureRequest(
+            "a.py", "scale", "", f"{factor}.so", 0, UNKNOWN, "cpu", sizes={"n": 1}, beside=REFERENCE
+        )
+        bench.measure(request, check, True, 0.0)
+    assert drawn == [2, 3]

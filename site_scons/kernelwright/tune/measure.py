@@ -140,25 +140,26 @@ class Placed:
 
 
 class Bench:
-    """What is measured at the sizes of the last request.
+    """What is measured at the sizes of the last request, of one config of the caller's.
 
-    All variants get the same inputs. They are compared with one result of the reference.
+    All its variants get the same inputs. They are compared with one result of the reference.
     """
 
     def __init__(self, device: str) -> None:
         from .clocks import CpuClock, CudaClock
 
         self._clock = CpuClock() if device == "cpu" else CudaClock(int(device.partition(":")[2] or 0))
-        self._sizes: tuple[Any, ...] = ()
+        self._work: tuple[Any, ...] = ()
         self._inputs: dict[str, Values] = {}
         self._expected: dict[str, Values] = {}
         self._turns: dict[tuple[str, str], Turn] = {}
 
     def measure(self, request: MeasureRequest, check: Check, has_reference: bool, flops: float) -> MeasureResult:
         """The result of a request; ``check`` is that of its variant, and ``flops`` is what its calls do."""
-        sizes = (request.file, request.kernel, sorted(request.sizes.items()))
-        if sizes != self._sizes:
-            self._sizes, self._inputs, self._expected, self._turns = sizes, {}, {}, {}
+        # The reference and the inputs function may take what callers see of the config.
+        work = (request.file, request.kernel, check.callers_config, request.sizes)
+        if work != self._work:
+            self._work, self._inputs, self._expected, self._turns = work, {}, {}, {}
         who = request.library, request.beside
         if who not in self._turns:
             self._require_memory(check, request.sizes)
