@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+from kernelwright.commands.explain import value_of
 from support.forked import starter
 from support.project import Project
 
@@ -49,6 +51,12 @@ def test_a_call_that_nothing_fits_is_told_with_status_1(package: Path) -> None:
     status, lines = explain(package, "twice", "float16[3,17]")
     assert status == 1 and lines[0].startswith("no variant runs: kernel 'twice': no built variant accepts")
     assert lines[-1] == "not columns=16, dtype=float16: it expects x = float16[rows, 16]"
+
+
+def test_a_word_stands_for_a_compact_array_with_just_that_alignment() -> None:
+    value = value_of("int16[5,3,7]@16", (1, 0))
+    array = np.from_dlpack(value)
+    assert (array.shape, array.strides, array.ctypes.data % 32) == ((5, 3, 7), (42, 14, 2), 16)
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,11 @@ def package(folder: Path, kernels: Mapping[str, Any], sizes: Mapping[str, int] |
 
 
 def test_what_changed_and_what_only_one_package_has_is_listed_and_the_rest_is_counted(tmp_path, capsys):
-    other = kernel()
+    one, other = kernel(), kernel()
+    for told in (one, other):
+        told["variants"].append({**told["variants"][0], "slug": "more"})  # which has code for sm_80 in both
     other["variants"][0]["archs"] = ["x86-64-v3", "sm_90a"]
-    old = {"gemm": kernel(120), "gone": kernel(), "same": kernel(), "text": kernel(doc="a"), "arch": kernel()}
+    old = {"gemm": kernel(120), "gone": kernel(), "same": kernel(), "text": kernel(doc="a"), "arch": one}
     new = {"gemm": kernel(132, 8), "more": kernel(), "same": kernel(), "text": kernel(doc="b"), "arch": other}
     words = ["diff", package(tmp_path / "old", old), package(tmp_path / "new", new, {"gemm": 1000})]
     assert main(words) == 1 and main([*words, "--allow-removed"]) == 0
@@ -48,7 +50,7 @@ def test_what_changed_and_what_only_one_package_has_is_listed_and_the_rest_is_co
         "kernelwright: gone is gone",
     ]
     assert said.out.splitlines()[:8] == [
-        "changed  arch                            1,000 bytes, as before",
+        "changed  arch                            1,100 bytes, as before",
         "removed  arch/default                    sm_80",
         "added    arch/default                    sm_90a",
         "changed  gemm                            1,000 -> 1,100 (+100) bytes",

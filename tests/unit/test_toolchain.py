@@ -276,12 +276,16 @@ def test_a_compiler_is_told_by_its_content_and_one_that_fails_or_cannot_be_start
     assert after.identity != before.identity
     before = host_compiler(tmp_path, "one")
     path, status = tmp_path / "cc", (tmp_path / "cc").stat()
+    (tmp_path / "link").symlink_to(path)
+    linked = Toolchain(tmp_path / "cache.json", {}).host_compiler(str(tmp_path / "link"))
     other = shutil.copy(path, tmp_path / "new")
     Path(other).write_text(path.read_text().replace("# one", "# two"))
     os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
     Path(other).replace(path)
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
-    assert Toolchain(tmp_path / "cache.json", {}).host_compiler(str(path)).identity != before.identity
+    for name, old in (("cc", before), ("link", linked)):
+        again = Toolchain(tmp_path / "cache.json", {}).host_compiler(str(tmp_path / name))
+        assert again.identity != old.identity, name
     with pytest.raises(ToolchainError, match="cc ended with exit status 3"):
         host_compiler(tmp_path, status=3)
     path = script(tmp_path / "cc", "")
