@@ -11,8 +11,8 @@ import pytest
 import tvm_ffi
 from kernelwright import backends
 from kernelwright.testing import LAUNCHES, Caller
-from kernelwright.testing.calls import LAUNCHED
-from kernelwright.testing.launches import a_launch_is_in_the_callers_stream, an_argument_may_be_left_out
+from kernelwright.testing.calls import LAUNCHED, in_stream_of_tvm_ffi
+from kernelwright.testing.launches import STREAM, a_launch_is_in_the_callers_stream, an_argument_may_be_left_out
 from support.contract import imported
 from support.project import Project
 
@@ -60,9 +60,13 @@ def test_a_backend_keeps_what_plug_ins_promise_of_launches(name: str, promise: A
 
 
 def test_a_backend_that_breaks_them_is_found(package: Any) -> None:
-    """Here one that is called with an array in place of None, and one that is not told the stream."""
-    bad = replace(CALLERS["tvm_ffi"], in_stream=lambda kernel, stream, *arguments: kernel(*arguments))
-    with pytest.raises(AssertionError, match="stream 0 on"):
+    """Here one that is called with an array in place of None, and one that makes outputs in another stream."""
+
+    def in_stream(kernel: Any, stream: int, *arguments: Any) -> Any:
+        return in_stream_of_tvm_ffi(kernel, stream if len(arguments) == 4 else 0, *arguments)
+
+    bad = replace(CALLERS["tvm_ffi"], in_stream=in_stream)
+    with pytest.raises(AssertionError, match=f"stream {STREAM:#x} on cuda:0', 'stream 0 on"):
         a_launch_is_in_the_callers_stream(bad, package.backends.tvm_ffi)
     add = package.backends.tvm_ffi.add
 
