@@ -485,13 +485,17 @@ def _(way, n):
 
 
 def test_variants_of_a_class_are_measured_at_sizes_of_the_class(tuned: Tuned) -> None:
-    tuned.points("fast")
+    tuned.points("slow", "fast")
     tuned.project.replace("kernels/double.py", "tune=POINTS", 'tune=POINTS, divisible={"n": [1, 16]}')
     tuned.tune("double", "--sizes", "n=17,30")
     configs = json.loads(tuned.table.read_text())["configs"]
     found = ((each["config"].get("n_multiple_of", 1), each["evidence"]) for each in configs)
     sizes = {number: [row["sizes"]["n"] for row in rows] for number, rows in found}
     assert sizes == {1: [17, 30], 16: [32]}
+    tried = {(line["config"].get("n_multiple_of", 1), line["sizes"]["n"]) for line in tuned.lines}
+    assert tried == {(1, 17), (1, 30), (1, 18), (1, 31), (16, 32), (16, 48)}, (
+        "what is chosen runs at the next sizes, too"
+    )
 
 
 # ---- GPUs

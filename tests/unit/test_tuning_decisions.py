@@ -15,7 +15,7 @@ from kernelwright.core.errors import CheckError, KernelwrightError, SettingsErro
 from kernelwright.core.signature import UNKNOWN, Argument
 from kernelwright.define.kernel_options import KernelOptions
 from kernelwright.define.space import Choice
-from kernelwright.define.tuning import Rule, TableDevice, TableFile, TunedConfig
+from kernelwright.define.tuning import Evidence, Rule, Source, TableDevice, TableFile, TunedConfig
 from kernelwright.ondemand.options import Options
 from kernelwright.runtime.tables import Rules
 from kernelwright.state.tuning_result import DEFAULT
@@ -304,25 +304,33 @@ def answers_of(
 
     ``standing`` is the answer of the table; without one, ``prefers`` says what the definition prefers for archs.
     """
+    rules = TunedConfig({}, (), (Rule({"block": standing}),))
+    table = TableFile("gemm", TableDevice("llvm", "a", "b", 2), {}, (rules,))
+    return tuning_of(bench, folder, number, None if prefers else table, m, **prefers).confirmed()
+
+
+def tuning_of(
+    bench: MadeUp, folder: Path, number: int, table: TableFile | None, m: int = 1, **prefers: int
+) -> ConfigTuning:
+    """The tuning of that many candidates, which are measured in two rounds at one combination of sizes."""
     preferred = {arch: {"block": one} for arch, one in prefers.items()}
     candidates = tuple(Candidate(n, {"block": n}, {"block": n}, f"block-{n}") for n in range(number))
-    rules = TunedConfig({}, (), (Rule({"block": standing}),))
     tuner: Any = SimpleNamespace(
         progress=Progress(),
         request=SimpleNamespace(policy=Policy(rounds=2, confirm=2), kernel="gemm"),
         choices=[Choice({}, {}, preferred=preferred)],
         arch="sm_90a",
+        measured={"nvcc": "13.0"},
         candidates_of=lambda choice: candidates,
         workshop=lambda: None,
         left_s=lambda choice, part: math.inf,
         key=lambda own, default, sizes: Key({"block": own.candidate.number}, "d", "e", sizes, "tools"),
     )
     made: Any = bench
-    table = TableFile("gemm", TableDevice("llvm", "a", "b", 2), {}, (rules,))
-    tuning = ConfigTuning(tuner, 0, made, Kept(folder), None if prefers else table)
+    tuning = ConfigTuning(tuner, 0, made, Kept(folder), table)
     tuning.built.update(built(*range(number)))
-    tuning.measure([{"m": m}])
-    return tuning.confirmed()
+    tuning.measure([{"m": m, "n": 1}])
+    return tuning
 
 
 def test_an_answer_changes_only_if_it_is_better_in_a_second_process_too(tmp_path: Path):
@@ -347,6 +355,16 @@ def test_an_answer_that_stands_and_the_one_that_would_follow_it_are_measured_sid
     assert answers_of(bench, tmp_path / "c", 3, standing=2) == (2,) and len(bench.turns) == 6
     bench = MadeUp({0: 10, 1: 11}, later={0: 10, 1: 9})
     assert answers_of(bench, tmp_path / "d", 2, standing=1) == (1,) and bench.turns[4:] == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(("nvcc", "sizes"), [("13.0", [{"m": 3, "n": 1}]), ("12.9", [])])
+def test_answers_for_other_sizes_stay_in_the_table_if_they_are_of_the_same_tools(tmp_path: Path, nvcc: str, sizes: Any):
+    row = Evidence({"m": 3, "n": 1}, {"block": 0}, 9.0, 9.0, 0.0)
+    config = TunedConfig({}, (), (Rule({"block": 0}),), (row,), (Source({"block": 0}, ""),))
+    table = TableFile("gemm", TableDevice("llvm", "a", "b", 2), {"nvcc": nvcc}, (config,))
+    tuning = tuning_of(MadeUp({0: 10}), tmp_path, 1, table)
+    tuning.built[0] = replace(tuning.built[0], candidate=Candidate(0, {"block": 0}, {}, "block-0"))
+    assert [row.sizes for row, _ in tuning._carried()] == sizes
 
 
 def test_without_a_table_what_the_definition_prefers_for_the_arch_stands(tmp_path: Path):
