@@ -186,3 +186,12 @@ def test_a_folder_without_a_cache_stays_as_it_is(tmp_path, action, capsys):
     (tmp_path / "other/notes").write_text("mine")
     status, _, err = run(capsys, action, *more, "--dir", str(tmp_path / "other"))
     assert status == 1 and "has other things in it" in err and (tmp_path / "other/notes").exists()
+
+
+def test_what_is_shared_is_of_the_innermost_project_around_the_working_folder(tmp_path, capsys, monkeypatch):
+    (tmp_path / "inner/kernels").mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text('[tool.kernelwright]\nremote_cache = "shared"\n')
+    (tmp_path / "inner/pyproject.toml").write_text("[tool.kernelwright]\n")
+    for folder, said in (("inner/kernels", "remote_cache is empty"), ("inner", "remote_cache is empty"), (".", "")):
+        monkeypatch.chdir(tmp_path / folder)
+        assert said in run(capsys, "push")[2]

@@ -345,5 +345,6 @@ def test_the_extra_installs_what_the_command_needs_and_every_dtype_has_a_name_in
 def test_an_integer_that_is_named_a_stride_may_be_one_of_an_array(tmp_path: Path, without_cuda: None) -> None:
     text = written(tmp_path, "__global__ void f(float *x, long x_stride, int n) { x[n * x_stride] = 0; }\n")
     hint = 'a stride can be Stride("x", 0), as the array has it, with strides="dense" in that Tensor'
+    assert defined(tmp_path / "one.py")["f"].function().arguments["x_stride"].dtype == "int64"
     lines = " ".join(line.strip().removeprefix("# ") for line in text.splitlines())
     assert lines.count(hint) == 1 and 'numbers that follow from shapes can be, for example, Size("' in lines

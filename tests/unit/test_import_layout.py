@@ -138,6 +138,13 @@ def test_operators_that_can_only_be_called_in_pytorch_become_one_kernel(tmp_path
     assert "TORCH_LIBRARY_IMPL_EXPAND" in (tmp_path / "registration/registration.h").read_text()
 
 
+@pytest.mark.parametrize("is_last", [False, True])
+def test_a_library_that_is_not_stable_decides_for_all(tmp_path: Path, is_last: bool) -> None:
+    more = '\nTORCH_LIBRARY_FRAGMENT(two_ops, more) { more.def("more(Tensor! x) -> ()"); }\n'
+    import_source(kernel_builder_project(tmp_path, BUILD, BINDING + more if is_last else more + BINDING), None)
+    assert '"frontend": "torch",' in (tmp_path / "two_ops.py").read_text()
+
+
 def test_a_registration_header_of_others_is_not_replaced(tmp_path: Path) -> None:
     project = kernel_builder_project(tmp_path)
     (tmp_path / "registration").mkdir()
