@@ -78,7 +78,7 @@ def listed(
 def test_headers_of_cuda_the_system_and_the_compiler_are_left_out(tmp_path: Path) -> None:
     cuda = ["cuda/include/cuda_runtime.h", "cuda/include/crt/x.h", "cuda/include/cccl/y.h"]
     gcc = ["gcc/lib/gcc/x86_64/13/include/stddef.h", "gcc/include/c++/13/cstdint"]
-    own = ["build/near.h", "inc/far.h", "cuda/mine/z.h", "gcc/include/mine.h", "gcc/lib/mine.h"]
+    own = ["build/near.h", "inc/far.h", "cuda/include-mine/z.h", "gcc/include/mine.h", "gcc/lib/mine.h"]
     install(tmp_path, *cuda, *gcc, *own)
     system = ["/usr/include/stdc-predef.h", "/usr/lib/gcc/x86_64-linux-gnu/12/include/stddef.h"]
     # As nvcc writes them: its own through its folder, the user's relative to where it runs, or absolute.
@@ -196,7 +196,7 @@ QUOTED, ANGLED = '#include "h.h"\n', "#include <h.h>\n"
         ("-I late -iquote first -include h.h", "", "first"),
         ("-iquote first -I late", QUOTED, "first"),
         ("-I late", QUOTED, "src"),
-        ("-I first -isystem late", ANGLED, "first"),
+        ("-isystem late -I first", ANGLED, "first"),
         ("-isystem first -idirafter late", ANGLED, "first"),
         ("-isystemfirst -idirafterlate", ANGLED, "first"),
         ("-iprefix ./ -iwithprefixbefore first -isystem late", ANGLED, "first"),
@@ -258,6 +258,7 @@ def test_headers_that_are_made_meanwhile_or_lack_in_a_package_were_looked_for(tm
     install(tmp_path, "first/h.h", "late/h.h", "src/a.cu")
     source, flags = tmp_path / "src/a.cu", ["-I", "first", "-I", "late"]
     source.write_text(ANGLED)
+    os.utime(tmp_path / "first/h.h", (1, 1))  # as ``mv`` and ``cp -p`` leave it
     made = (tmp_path / "first/h.h").stat().st_ctime_ns
     for begun, names in (made - 1, ["first/h.h"]), (made, []):
         assert sought_in_vain({source, tmp_path / "late/h.h"}, flags, tmp_path, tmp_path, {}, begun) == names

@@ -12,7 +12,7 @@ from kernelwright.backends.commands import SOURCE_LIBRARY
 from kernelwright.core.errors import KernelwrightError, Where
 from kernelwright.processes.tools import ToolCall, ToolResult
 from kernelwright.stages.object import name_of
-from kernelwright.toolchain.host_code import ObjectJob, compile_object, module_name, programs_of
+from kernelwright.toolchain.host_code import ObjectJob, compile_object, module_name, programs_of, usage_by_arch
 from kernelwright.toolchain.plain_flags import without_threads
 
 JOB = ObjectJob("csrc/scale.cu", "csrc-scale.cu-0123", ("sm_80", "sm_90a"), (), folder=Path("/p"), where=Where("scale"))
@@ -55,6 +55,19 @@ def test_the_host_s_code_and_that_of_each_arch_need_each_other_only_at_the_end()
     every = "".join([*(text for _, text in programs.first), programs.last])
     assert "tmpxft" not in every and "/p/csrc" not in every
     assert programs.module_file == "kw_4_scale.module_id" and f"/s/{programs.module_file}" in host
+
+
+def test_each_function_of_an_arch_has_its_registers() -> None:
+    said = "Compiling entry function '{}' for 'sm_{}'\nptxas info    : Used {} registers\n"
+    output = "".join(said.format(*one) for one in (("a", 80, 16), ("a", "90a", 18), ("b", 80, 255), ("b", "90a", 8)))
+    usage = usage_by_arch(output, ("sm_80", "sm_90a", "sm_120", "compute_120"))
+    assert {
+        arch: {name: used["registers"] for name, used in functions.items()} for arch, functions in usage.items()
+    } == {
+        "sm_80": {"a": 16, "b": 255},
+        "sm_90a": {"a": 18, "b": 8},
+        "sm_120": {},
+    }
 
 
 def test_the_name_of_a_module_is_that_of_its_object_in_the_form_of_the_compiler_s_own():

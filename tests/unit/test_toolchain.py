@@ -379,6 +379,7 @@ def test_a_machine_that_computes_in_another_way_probes_for_itself(machine, monke
 
 def test_a_script_is_probed_in_each_build_folder(machine):
     script(machine.nvcc, "exec something")
+    (machine.top / "cuda/bin/ptxas").write_bytes(b"\x7fELF of ptxas")
     assert machine.ask("one") == (1, 0) and machine.ask("two") == (1, 0)
 
 
