@@ -276,6 +276,6 @@ def test_the_version_is_that_of_the_project_of_the_kernels(tmp_path, document, v
 
 def test_wheels_of_toolkits_and_for_debuggers_have_versions_of_their_own() -> None:
     settings = Settings(package="demo", cuda=("13.0",))
-    assert own_of(settings).version("1.0") == "1.0+cu130"
+    assert [own_of(settings).version(one) for one in ("1.0", "1.0+us")] == ["1.0+cu130", "1.0+us.cu130"]
     assert own_of(replace(settings, debug="lineinfo")).version("1.0") == "1.0+cu130.lineinfo"
     assert own_of(Settings(package="demo", debug="full")).version("1.0") == "1.0+full"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kernelwright.core.records import Record
 from kernelwright.package.device_code import arch_problems, device_archs, drivers_of, image_problem, library_problem
-from kernelwright.package.drivers import driver_problems
+from kernelwright.package.drivers import driver_problems, needed_by
 from kernelwright.package.project import read_project
 from kernelwright.package.variant_checks import split_problems
 from kernelwright.toolchain.fatbin import CUBIN, PTX
@@ -58,7 +59,7 @@ def test_code_says_what_it_is_for(data: bytes, archs: list[str]) -> None:
 @pytest.mark.parametrize(
     ("data", "needed"),
     [
-        (cubin(80, abi=7) + cubin(90), {"sm_80": 12000, "sm_90": 13000}),
+        (cubin(80, abi=7) + cubin(90, abi=7) + cubin(90), {"sm_80": 12000, "sm_90": 13000}),
         (cubin(100, abi=7) + cubin(103, abi=7), {"sm_100": 12080, "sm_103": 12090}),
         (PTX_CODE.replace(b"8.0", b"8.5") % b"sm_80" + PTX_CODE % b"sm_90", {"ptx sm_80": 12050, "ptx sm_90": 12000}),
         (container(image(CUBIN, 80, cubin(80, abi=7), version=(7, 1))), {"sm_80": 12000}),
@@ -75,6 +76,14 @@ def test_code_says_which_driver_it_needs(data: bytes, needed: dict[str, int]) ->
     del told[first]
     (problem,) = driver_problems("it", told, [data])
     assert "the manifest does not say which driver" in problem
+
+
+def test_what_one_variant_needs_is_needed_of_all(tmp_path: Path) -> None:
+    units: list[Any] = []
+    for name, data in (("new", cubin(80)), ("old", cubin(80, abi=7))):
+        (tmp_path / name).write_bytes(data)
+        units.append(SimpleNamespace(target="cuda", archs=["sm_80"], own=(), images={"sm_80": tmp_path / name}))
+    assert needed_by(units) == needed_by(units[::-1]) == {"sm_80": "13.0"} and needed_by(units[1:]) == {"sm_80": "12.0"}
 
 
 def test_ptx_that_is_newer_than_all_that_is_known_is_an_error() -> None:

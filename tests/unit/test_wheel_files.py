@@ -149,8 +149,9 @@ def test_a_file_that_was_altered_since_the_build_gets_into_no_wheel(tmp_path: Pa
     path.unlink()
     with pytest.raises(KernelwrightError, match="it cannot be read: No such file"):
         package_files(built, project_of(tmp_path), SOURCE)
-    built = split_package(tmp_path)
-    (tmp_path / "work/scale/default/cuda/sm_90.bin").write_bytes(b"CODE FOR SM_90")
-    with pytest.raises(KernelwrightError, match="it is not the file that the manifest lists"):
-        provider_files(built, project_of(tmp_path), SOURCE, "sm_90")
-    provider_files(built, project_of(tmp_path), SOURCE, "sm_90a")
+    for arch, other in (("sm_90", "sm_90a"), ("sm_90a", "sm_90")):
+        built = split_package(tmp_path)
+        (tmp_path / f"work/scale/default/cuda/{arch}.bin").write_bytes(CODE[arch].swapcase())
+        with pytest.raises(KernelwrightError, match="it is not the file that the manifest lists"):
+            provider_files(built, project_of(tmp_path), SOURCE, arch)
+        provider_files(built, project_of(tmp_path), SOURCE, other)
