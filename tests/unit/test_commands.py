@@ -172,6 +172,11 @@ def test_each_tool_is_the_one_that_scripts_mean_by_its_name(capsys, monkeypatch)
         **{f"cc_{OWN}": "/usr/bin/cc", f"cc_{OTHER}": f"/usr/bin/{OTHER}-cc"},
         **{"nvrtc": "/cuda/lib/libnvrtc.so.13", "cuda_include": "/cuda/include", "tilelang": "/tl/tilelang"},
     }
+    found = toolchain(
+        nvrtc=lambda release="13.0": SimpleNamespace(library=f"{release}/lib", include=f"{release}/include")
+    )
+    assert print_tool(found, "nvrtc", "12.8") == print_tool(found, "cuda_include", "12.8") == 0
+    assert capsys.readouterr().out.split() == ["12.8/lib", "12.8/include"]
 
 
 def test_a_tool_that_is_not_there_is_an_error_and_prints_no_path(capsys, monkeypatch):

@@ -85,6 +85,14 @@ def test_inputs_that_are_written_share_memory_with_the_results_behind_the_output
     assert ALIAS.findall(text) == [("1", "1"), ("2", "2")], text
 
 
+def test_none_is_told_by_its_place_and_shares_no_memory(registered: list[Any]) -> None:
+    optional = [{**tensor(name, "float32", ["n"]), "given": None} for name in "ab"]
+    kernel = kernel_of(entry_of([*optional, updated("total"), tensor("y", "float32", ["n"], output=True)]))
+    for a, b, absent, place in ((X, X, 0, "2"), (X, None, 2, "1"), (None, X, 1, "1"), (None, None, 3, "0")):
+        text = lowered(kernel, a, b, X)
+        assert ALIAS.findall(text) == [("1", place)] and f"absent = {absent} : i64" in text, text
+
+
 def test_an_input_that_a_later_variant_writes_is_returned(registered: list[Any]) -> None:
     x, y = tensor("x", "float32", ["n"]), tensor("y", "float32", ["n"], output=True)
     kernel = kernel_of(entry_of([x, y], [updated("x"), y]))
