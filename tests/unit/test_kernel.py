@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm_ffi
+from kernelwright.runtime.interface import unsigned_of
 from kernelwright.runtime.kernel import Kernel, Output, make_kernel
-from support.launcher_build import FakeTensor, tensor
+from support.launcher_build import FakeTensor, scalar, tensor
 
 
 class Library:
@@ -115,3 +116,9 @@ def test_an_output_on_a_gpu_remembers_its_stream_whatever_else_the_kernel_is_bui
         output = kernel(x)
         assert isinstance(output, Output) and output._stream == 0x50
     assert library.asked == [("kw_current_stream", 1)] * 2
+
+
+def test_a_number_is_unsigned_if_it_is_in_each_variant() -> None:
+    variants = {dtype: {"arguments": [scalar("n", dtype)]} for dtype in ("uint64", "int64")}
+    for dtypes, names in ((["uint64"], {"n"}), (["uint64", "int64"], set()), (["int64", "uint64"], set())):
+        assert unsigned_of({"variants": [variants[dtype] for dtype in dtypes]}) == names

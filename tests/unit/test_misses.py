@@ -69,6 +69,9 @@ def test_a_call_with_an_array_is_noted_if_the_variants_are_for_none() -> None:
 def test_a_device_that_nothing_is_built_for_and_sizes_of_no_class_are_noted() -> None:
     error = because(ValueError("kernel 'f': it cannot run on cpu"), NO_TARGET)
     assert Misses().note("f", entry("float32", target="cuda"), (X, 1.5, 2), error)
+    behind = {"variants": [{"arguments": [scalar("alpha", "float32"), tensor("x", "float32", ["n", 4])]}]}
+    behind["variants"][0]["units"] = [{"target": "cuda"}]
+    assert Misses().note("f", behind, (1.5, X), error)
     classes = {"variants": [variant | {"multiples": {"n": 16}} for variant in ONE["variants"]]}
     for size, is_miss in ((16, False), (0, False), (17, True)):
         assert Misses().note("f", classes, (np.zeros((size, 4), "float32"), 1.5, 2), REFUSED) == is_miss

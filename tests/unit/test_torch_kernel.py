@@ -57,6 +57,15 @@ def test_what_a_later_variant_writes_is_no_copy_and_data_is_aligned_as_any_needs
         made.repeat(FAILED, torch.zeros(4), odd)
 
 
+def test_only_what_declares_strides_is_passed_as_it_is() -> None:
+    x, y = x_and_y()
+    made = operators("strided", ([x, {**x, "name": "w", "strides": ["s"]}, y], "llvm"))
+    rows = torch.arange(6.0).reshape(3, 2)
+    made.repeat(FAILED, rows[:, 0], rows[:, 1], torch.zeros(3))
+    ((first, second, _),) = made.kernel.called
+    assert (first.tolist(), first.stride(), second.stride()) == ([0, 2, 4], (1,), (2,))
+
+
 class OnCuda(torch.Tensor):
     """What a tensor on a GPU says of itself; its data is not looked at where shapes are asked for."""
 

@@ -28,7 +28,7 @@ from kernelwright.frontends.triton.recording import (
     text_of,
     text_of_specialization,
 )
-from kernelwright.runtime.heuristic import rule_of, tuning_key
+from kernelwright.runtime.heuristic import rule_of, tuning_key, undeclared
 from kernelwright.stages.left_out import without_left_out
 
 NORM = RecordedFunction(
@@ -308,3 +308,10 @@ def test_a_parameter_that_is_a_descriptor_in_some_calls_only_is_named() -> None:
     told = "'x' is a tuple or tensor descriptor of another form than in the variant v0, or is one in only one of them"
     with pytest.raises(KernelwrightError, match=told):
         Forms(plan)
+
+
+def test_a_constant_that_triton_makes_other_code_for_is_marked() -> None:
+    for constant in (None, 1, {"function": "cdiv"}):
+        assert undeclared(constant) is constant
+    for constant in (True, False, 0, 2, 1.0, "relu"):
+        assert undeclared(constant) == {"constexpr": constant}
