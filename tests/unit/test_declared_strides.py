@@ -12,6 +12,7 @@ from kernelwright.core.errors import DefinitionError, Where
 from kernelwright.cuda import Exported, Scalar, Size, Source, Stride, Tensor, TensorMap, Workspace
 from kernelwright.define.declared import check_arguments, told_strides
 from kernelwright.frontends.declared_launch import declared_arguments
+from kernelwright.frontends.launches import encoded
 from kernelwright.frontends.unit import Unit
 from kernelwright.runtime.arguments import Described, Signatures
 from kernelwright.runtime.strides import DeclaredStrides, told_stride
@@ -116,16 +117,28 @@ def test_one_name_is_one_number_and_a_stride_is_passed_in_its_type() -> None:
         b=Stride("x", 1, dtype="int64"),
         c=Stride("y", 0, dtype="uint32"),
         d=Stride("z", 0, dtype="uint32"),
+        e=Stride("z", 0, dtype="int32"),
     )
     assert [a.get("strides") for a in signature["arguments"]] == [["k", "2 * s"], None, ["s"], ["step"], None]
     assert (signature["stride_symbols"], signature["multiples"]) == ({"s": "int64"}, {"s": 4})
-    assert signature["limited"] == {"s": "uint32"}, "what is computed, and what gets 64 bits, is none of it"
+    assert signature["limited"] == {"s": "int32"}, "what is computed, and what gets 64 bits, is none of it"
     (launch,) = signature["launches"]
     numbers = [(each["scalar"], each["dtype"]) for each in launch["params"] if "dtype" in each]
-    assert numbers == [("step", "int32"), ("k - 1", "int32"), ("s * 2", "int64"), (12, "uint32"), ("s", "uint32")]
+    assert numbers == [
+        ("step", "int32"),
+        ("k - 1", "int32"),
+        ("s * 2", "int64"),
+        (12, "uint32"),
+        *(("s", f"{u}int32") for u in ("u", "")),
+    ]
     assert launch["grid"] == ["k", 1, 1]
     checks = [check["passes"] for check in signature["host_checks"]]
     assert any(passes.startswith("0 <= s") or "s >= 0" in passes for passes in checks), checks
+
+
+def test_a_tensor_map_has_the_innermost_dimension_first() -> None:
+    made = encoded("x", TensorMap(Tensor("float16", 4, "m", "n", strides=("s", "t", 1)), box=(1, 8, 64)))
+    assert (made.sizes, made.strides, made.box) == (("n", "m", "4"), ("2 * t", "2 * s"), (64, 8, 1))
 
 
 def test_constants_of_64_bits_are_sizes_and_strides() -> None:

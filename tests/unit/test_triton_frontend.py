@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from kernelwright import frontends, kernel
 from kernelwright.core.errors import DefinitionError, LoweringError, ToolchainError, Where
@@ -16,6 +17,7 @@ from kernelwright.define.unit import Unit
 from kernelwright.frontends.triton.compiler import Compiled, require_release
 from kernelwright.frontends.triton.heuristics import divisor_of, each_specialized, resolved
 from kernelwright.frontends.triton.lowering import _launch, _source
+from kernelwright.frontends.triton.memory import memory_of
 from kernelwright.frontends.triton.program import Program
 from kernelwright.triton import Scalar, Tensor, ceildiv, configs_of
 
@@ -261,3 +263,9 @@ def test_a_heuristic_that_only_a_call_tells_is_an_error_that_names_it(monkeypatc
     assert message in caught.value.message
     assert remedy in (caught.value.remedy or "")
     assert "test_triton_frontend.py" in str(caught.value.where.location) or "is the size" in message
+
+
+def test_the_memory_of_an_array_is_that_from_its_lowest_to_its_highest_element() -> None:
+    array = np.arange(12, dtype="int32").reshape(3, 4)
+    for view, first, last in ((array[::-1, 1:3], 1, 10), (array[1:, ::-2], 5, 11), (array.T, 0, 11)):
+        assert np.frombuffer(memory_of(view, "int32"), "int32").tolist() == [*range(first, last + 1)]

@@ -20,6 +20,7 @@ from kernelwright.define.recorded import CALL
 from kernelwright.frontends.triton.recorded import _variants
 from kernelwright.frontends.triton.recorded_function import expression_of
 from kernelwright.frontends.triton.recording import (
+    ChosenConfig,
     RecordedFunction,
     Recording,
     Specialization,
@@ -76,6 +77,9 @@ def of(constants: dict[str, Any], archs: tuple[str, ...] = ("sm_90a",), **option
 
 def function(*specializations: Specialization, source: str = "0" * 16) -> RecordedFunction:
     return RecordedFunction(("x", "C"), source, specializations)
+
+
+BOTH = ("sm_80", "sm_90a")
 
 
 def damaged(path: list[Any], value: Any) -> str:
@@ -148,6 +152,9 @@ def test_merging_keeps_what_either_knows_takes_the_newer_code_and_refuses_other_
     old, new = function(of({"C": 1})), function(of({"C": 2}), source="1" * 16)
     assert merged({"m:f": old}, {"m:f": new}) == {"m:f": new}
     assert merged({"m:f": new}, {"m:f": old}) == {"m:f": old}
+    first, last, more = (ChosenConfig([64], {"C": n}, archs) for n, archs in ((1, BOTH), (2, BOTH[:1]), (1, BOTH[1:])))
+    together = merged({"m:f": replace(function(), choices=(first,))}, {"m:f": replace(function(), choices=(last,))})
+    assert {*map(str, together["m:f"].choices)} == {str(last), str(more)}, "the last one that was measured on each arch"
     other = RecordedFunction(("x", "D"), "1" * 16, ())
     with pytest.raises(ValueError, match=r"^m:f has the parameters \(x, C\) in one and \(x, D\) in the other$"):
         merged({"m:f": function()}, {"m:f": other})
