@@ -48,6 +48,7 @@ STATEMENTS = {
     "x[T.ramp(t * 8, 1, 8)] = T.broadcast(T.float32(0), 8)": (16, True),
     "own[T.ramp(0, 1, 4)] = x[T.ramp(t * 4, 1, 4)]": (16, False),
     "own[T.ramp(0, 1, 2)] = x[T.ramp(t * 2, 1, 2)]": (8, False),
+    "x[T.ramp(t * 2, 1, 2)] = own[T.ramp(0, 1, 2)]\n        x[T.ramp(t * 3, 1, 3)] = own[T.ramp(0, 1, 3)]": (8, True),
     "Tx.copy(own[0:4], x[0:4])": (16, True),
     "Tx.copy(x[0:4], own[0:4])": (16, True),
     'Tx.copy(own[0:8], x[0:8], dispatch="vec_256b")': (32, True),

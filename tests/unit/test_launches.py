@@ -310,8 +310,10 @@ def test_assertions_vectors_and_strides_are_said_and_the_cpu_has_no_launches(pro
     (check,) = lowered(project, "guarded", definition(body)).signature["host_checks"]
     assert {n: eval(check["passes"], {}, {"n": n}) for n in (3, 4, 5)} == {3: True, 4: True, 5: False}
     text = definition(through_memory("float32x4"), TENSORS.replace("float32", "float32x4"))
-    (workspace,) = lowered(project, "vectors", text).signature["workspaces"]
-    assert eval(str(workspace["bytes"]), {}, {"n": 100}) == 1600
+    for name, size, expected in (("vectors", "n", 1600), ("constant", "64", 1024)):
+        sized = text.replace("alloc_buffer((n,)", f"alloc_buffer(({size},)").replace("middle[k]", f"middle[k % {size}]")
+        (workspace,) = lowered(project, name, sized.replace("vectors", name)).signature["workspaces"]
+        assert eval(str(workspace["bytes"]), {}, {"n": 100}) == expected
     text = definition(copying().replace("x[k]", "x[k, 0]"), ROWS.format("strides=(8, 1)"))
     signature = lowered(project, "strided", text).signature
     assert (signature["arguments"][0]["strides"], len(signature["launches"])) == ([8, 1], 1)
