@@ -46,6 +46,14 @@ def boxes() -> Variant:
     return Variant.of("boxes", declared("boxes_kernel", "(m + 7) // 8", passed, shared=65536), archs=("sm_90a",))
 
 
+def planes() -> Variant:
+    """The same with three dimensions."""
+    from kernelwright.cuda import Tensor, TensorMap
+
+    mapped = TensorMap(Tensor("float16", "b", "m", "n"), box=(1, 8, 64))
+    return Variant.of("planes", declared("planes_kernel", "b", {"x": mapped}), archs=("sm_90a",))
+
+
 @pytest.fixture(params=LAUNCHERS)
 def launcher(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -54,7 +62,11 @@ def launcher(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def process(launcher: str, tmp_path_factory: pytest.TempPathFactory) -> Process:
     def make(folder: Path) -> None:
-        kernels = {"touch": Kernel(touch(), [H100, H800], declared=2), "boxes": Kernel([boxes()])}
+        kernels = {
+            "touch": Kernel(touch(), [H100, H800], declared=2),
+            "boxes": Kernel([boxes()]),
+            "planes": Kernel([planes()]),
+        }
         make_package(folder, kernels, ARCHS, launcher=launcher)
 
     return Process(once(tmp_path_factory, f"tuned_{launcher}", make), driver_of(tmp_path_factory))
@@ -317,6 +329,14 @@ def test_the_driver_makes_a_map_for_each_call_and_launches_pass_it(process: Proc
         f"boxes_kernel sm_90a grid {blocks} 1 1 block 128 1 1 shared 65536 stream 0x50 on cuda:0" for blocks in (3, 1)
     ]
     assert [re.sub("^0x[0-9a-f]+ ", "", parameters) for _, parameters in launches] == ["map 1 20 40", "map 2 7 14"]
+
+
+def test_a_stride_over_one_element_is_one_that_the_driver_takes(process: Process) -> None:
+    calls = "; ".join(f'planes(on_cuda({shape}, "float16"))' for shape in ((1, 1, 4), (2, 3, 8)))
+    process.run(f'planes = made.kernel("planes"); {calls}', capability=90)
+    assert [re.search("sizes .*?(?= box)", line)[0] for line in process.calls("encode")] == [
+        *("sizes 4,1,1 strides 16,16", "sizes 8,3,2 strides 16,48")
+    ]
 
 
 def test_a_bit_that_drivers_set_wrongly_in_small_maps_is_cleared(process: Process) -> None:

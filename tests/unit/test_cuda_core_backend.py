@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from kernelwright.core.signature import HostCheck, Parameter
 from kernelwright.define.arguments import DTYPES
 from kernelwright.runtime import cuda_core_arrays, cuda_core_tensor_maps
 from kernelwright.runtime.cuda_core_arrays import Array
-from kernelwright.runtime.cuda_core_launch import LaunchError, int8, uint16
+from kernelwright.runtime.cuda_core_launch import DeviceCode, LaunchError, int8, uint16
 from support.launched import driver_of, process_of
 from support.launcher_build import scalar, signature, tensor
 from support.launchers import Kernel, Process, Variant, entry_of, make_package, plan_of
@@ -544,3 +545,17 @@ print(type(made.kernel("scale")(x, 1, 1, number)).__name__)
 """
     assert process.run(code).splitlines() == ["cupy makes float16 [64] in 0x510 on cuda:1", "CupyArray"]
     assert "stream 0x510 on cuda:1" in process.calls("launch")[0]
+
+
+def test_an_image_that_the_driver_cannot_read_is_none_to_choose_from() -> None:
+    asked: list[Any] = []
+    driver = SimpleNamespace(cuDriverGetVersion=lambda: 12080)
+    cuda: Any = SimpleNamespace(kernel="f", driver=driver, checked=lambda doing, result: result)
+
+    def find_image(*told: Any) -> Any:
+        asked.append(told)
+        return "compute_80", "path"
+
+    code = DeviceCode(cuda, "v", ("sm_90a", "compute_80"), ("f",), find_image, drivers={"sm_90a": 13000})
+    device: Any = SimpleNamespace(number=1, capability=90)
+    assert code.choose(device) == ("compute_80", "path") and asked == [("f", "v", "compute_80", 1, 90)]

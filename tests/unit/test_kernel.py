@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import tvm_ffi
-from kernelwright.runtime.interface import unsigned_of
+from kernelwright.runtime.interface import NoVariantError, backward_of, unsigned_of
 from kernelwright.runtime.kernel import Kernel, Output, make_kernel
 from support.launcher_build import FakeTensor, scalar, tensor
 
@@ -122,3 +123,16 @@ def test_a_number_is_unsigned_if_it_is_in_each_variant() -> None:
     variants = {dtype: {"arguments": [scalar("n", dtype)]} for dtype in ("uint64", "int64")}
     for dtypes, names in ((["uint64"], {"n"}), (["uint64", "int64"], set()), (["int64", "uint64"], set())):
         assert unsigned_of({"variants": [variants[dtype] for dtype in dtypes]}) == names
+
+
+def test_the_gradient_of_a_variant_is_that_of_its_own_config_or_none() -> None:
+    class Backward:
+        variants = ({"n": 1}, {"n": 2})
+
+        def variant(self, **config: int) -> int:
+            if config not in self.variants:
+                raise NoVariantError
+            return config["n"]
+
+    configs = [{"m": 8, "n": n} for n in (1, 2, 3)]
+    assert [backward_of(SimpleNamespace(variants=[config]), Backward()) for config in configs] == [1, 2, None]
