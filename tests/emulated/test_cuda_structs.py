@@ -35,10 +35,11 @@ template <class T> struct Params {
   const T *__restrict__ x; bool flag; const Shape shape; const double scale; long stride; signed char level;
   T *const __restrict__ y; float last;
 };
+struct Pair { int one, two; };
 }
-__global__ void scaled(int first, const __grid_constant__ ns::Params<float> params, float *z) {
+__global__ void scaled(int first, const __grid_constant__ ns::Params<float> params, float *z, ns::Pair pair) {
   int i = threadIdx.x;
-  z[0] = first + params.flag + params.shape.k + params.level;
+  z[0] = first + params.flag + params.shape.k + params.level + pair.two;
   params.y[i] = params.x[i * params.stride] * params.scale + params.last + params.shape.m;
 }
 """
@@ -54,7 +55,8 @@ PARAMS = """\
         y=Tensor("float32", "m"),
         last=Scalar("float32"),
     )
-    return Source(SOURCE, "scaled", first=7, params=params, z=Tensor("float32", 1), grid=1, block="m")
+    passed = {"first": 7, "params": params, "z": Tensor("float32", 1), "pair": Struct(one=10, two=20)}
+    return Source(SOURCE, "scaled", **passed, grid=1, block="m")
 """
 
 DEFINITION = f'''\
@@ -92,9 +94,9 @@ def test_a_launch_passes_the_bytes_of_the_structure(built, cuda_core):
     assert (
         f"stream {'0x1' if cuda_core else '0'} on cuda:0" in launch
     )  # the one in which functions without structures are
-    passed = bytes.fromhex(launch.split()[-2])
-    assert passed == struct.pack("<q?3xih6xdqb7xqf4x", 0x1000, True, 5, -2, 0.5, 3, -3, 0x2000, 1.25)
-    assert launch.split()[-3] == "07000000" and launch.split()[-1] == "0030000000000000"
+    first, params, z, pair = map(bytes.fromhex, launch.split()[-4:])
+    assert params == struct.pack("<q?3xih6xdqb7xqf4x", 0x1000, True, 5, -2, 0.5, 3, -3, 0x2000, 1.25)
+    assert (first, z, pair) == (struct.pack("<i", 7), struct.pack("<q", 0x3000), struct.pack("<ii", 10, 20))
 
 
 def test_the_code_gets_what_the_definition_says(built, tmp_path):
@@ -106,7 +108,7 @@ def test_the_code_gets_what_the_definition_says(built, tmp_path):
     values = {"x": x, **numbers, "y": np.zeros(4, "f"), "z": np.zeros(1, "f")}
     made = emulated(values, {"m": 4, "s": 2})
     np.testing.assert_array_equal(made["y"], x[::2] * 0.5 + 1.25 + 4)
-    assert made["z"] == 7 + 1 - 2 - 3
+    assert made["z"] == 7 + 1 - 2 - 3 + 20
 
 
 AT = "of params, and at another one of parameter 2 of scaled"
