@@ -667,9 +667,9 @@ def test_leading_dimensions_are_one_to_functions_and_outputs_have_those_of_an_in
     ("call", "said"),
     [
         (
-            "bias=on_cuda((3, 2, 8))",
-            "ValueError: kernel 'leading': arguments 'bias' of shape [3, 2, 8] and 'x' of shape [2, 3, 16] differ in "
-            "their leading dimensions, which fold into m\n  remedy: pass arrays with equal ones",
+            "bias=on_cuda((2, 3, 1, 8)), x=on_cuda((2, 1, 3, 16))",
+            "ValueError: kernel 'leading': arguments 'bias' of shape [2, 3, 1, 8] and 'x' of shape [2, 1, 3, 16] "
+            "differ in their leading dimensions, which fold into m\n  remedy: pass arrays with equal ones",
         ),
         (
             "y=on_cuda((6, 8)), sums=on_cuda((2, 3))",

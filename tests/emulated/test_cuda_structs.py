@@ -153,6 +153,12 @@ def test_what_does_not_agree_with_the_source_is_an_error_that_names_the_member(t
         assert f"static assertion failed: {expected}" in done.stderr if expected else not done.stderr, done.stderr
 
 
+def test_alignments_are_in_the_order_of_the_arguments():
+    text, passed = "void f(float4 *z, char *a);\n", {"z": Tensor("float32", "m"), "a": Tensor("int8", "m")}
+    *_, asked = comparisons([Source(text, "f", **passed, grid=1, block=1)], UNIT)
+    assert re.findall(r"parameter<(\d)>", asked) == ["0", "1"]
+
+
 def test_structures_that_no_launch_can_pass_are_errors():
     x = Tensor("float32", "m")
     for struct_of, expected in (
