@@ -252,7 +252,7 @@ def test_a_stride_is_a_parameter_of_the_launch(built, cuda_core):
     code = """
 print(message_of(demo.columns, on_cuda(4, 5, data=0x100), on_cuda(4, 5, data=0x200)))
 print(message_of(demo.rows, on_cuda(4, 5, data=0x100, strides=(7, 2)), on_cuda(4, 5, data=0x200)))
-print(message_of(demo.rows, on_cuda(4, 5, data=0x100, strides=(2**30, 1)), on_cuda(4, 5, data=0x200)))
+print(message_of(demo.rows, on_cuda(4, 5, data=0x100, strides=(-(2**30), 1)), on_cuda(4, 5, data=0x200)))
 demo.rows(on_cuda(4, 5, data=0x100, strides=(7, 1)), on_cuda(4, 5, data=0x200))
 demo.columns(on_cuda(4, 5, data=0x100, strides=(1, 4)), on_cuda(4, 5, data=0x200))
 demo.columns(on_cuda(1, 5, data=0x100, strides=(9, 1)), on_cuda(1, 5, data=0x200))
