@@ -75,7 +75,7 @@ def numbers_of(dtype: str) -> list[tuple[Any, Any]]:
         low, high = (0, 2**bits - 1) if dtype[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
         kinds += [low, high, low - 1, high + 1, 2**63, 2**64 - 1, 2**64, np.uint64(2**64 - 1), -1]
         return [(value, int(value) if low <= int(value) <= high else None) for value in kinds]
-    kinds += [1.3, -0.2, 7, 200.0, 1e-3, 0.0, np.float32(1.3), np.float16(0.7), np.float64(3.3), 2**63, 2**64]
+    kinds += [1.3, -0.2, 7, 200.0, 1e-3, 5e-5, 0.0, np.float32(1.3), np.float16(0.7), np.float64(3.3), 2**63, -(2**70)]
     kinds += [ml_dtypes.bfloat16(0.3), float("inf"), -1e30, float("nan"), 10**400]
 
     def rounded(value: Any) -> float:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kernelwright.backends import get
+from kernelwright.backends import files, get
 from kernelwright.backends import sources as library
 from kernelwright.backends.c_text import size_expression
 from kernelwright.backends.commands import ToolPaths
-from kernelwright.backends.plan import KernelPlan, LoweredUnit, VariantPlan
+from kernelwright.backends.plan import KernelPlan, LoweredUnit, VariantPlan, with_strictest_alignment
 from kernelwright.backends.torch import parameters_of
+from kernelwright.core.driver import of_toolkit
 from kernelwright.core.errors import KernelwrightError
 from kernelwright.core.signature import Argument
 from kernelwright.toolchain.cuda import cuda_version
@@ -221,6 +224,8 @@ def test_the_operator_of_pytorch_takes_a_number_of_any_variant_and_writes_what_o
     for first in (True, False):
         written = [[Argument("x", "tensor", "float32", False, each, (4,))] for each in (first, not first)]
         assert parameters_of(written)[0].written
+        optional = [[replace(written[0][0], given=each or None)] for each in (first, not first)]
+        assert parameters_of(optional)[0].optional
     odd = [Argument(name, "scalar", "int32", False, False) for name in ("a.b", "a_b", "a-b", "class", "self", "2", "")]
     names = [parameter.name for parameter in parameters_of([odd])]
     assert names == ["a_b", "a_b_", "a_b__", "class_", "self_", "argument2", "argument"]
@@ -252,3 +257,27 @@ def test_variants_share_a_table_in_c_only_if_it_is_right_for_both(change: dict[s
     other = ROWS | change | {"slug": "other"}
     (own,) = (line for line in written(other) if line.startswith("static const kw_signature "))
     assert own.replace("_0", "_1") in written(ROWS, other)
+
+
+def test_what_any_variant_and_any_arch_needs_is_in_the_library() -> None:
+    compact = {**signature("k", [tensor("x", "float32", ["n", 4])], symbols={"n": "int64"}), "slug": "compact"}
+    steps = ROWS | {"multiples": {"s": 4}}
+    one, other = (LoweredUnit.from_json(each | {"entry": f"kw_{each['slug']}"}, "o") for each in (compact, steps))
+    for units in ((one, other), (other, one)):
+        text = emit(plan("k", *units))
+        assert "  .by_strides = true,\n" in text and "(const kw_place[]){{0, 0}}, 1, 4" in text
+    aligned = [replace(one, target="cuda", arguments=(replace(one.arguments[0], alignment=n),)) for n in (4, 16)]
+    for units in (aligned, aligned[::-1]):
+        assert [unit.arguments[0].alignment for unit in with_strictest_alignment((*units, one))] == [16, 16, None]
+    kernel = replace(plan("k", one), toolkit=12080, others={"sm_90": 13000})
+    assert (kernel.driver_of("sm_80"), kernel.driver_of("sm_90")) == (
+        *(of_toolkit("sm_80", 12080), of_toolkit("sm_90", 13000)),
+    )
+
+
+def test_the_types_of_any_source_of_a_variant_decide_its_alignments(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "signature.json").write_text(json.dumps({"arguments": [tensor("x", "float32", ["n"])]}))
+    monkeypatch.setattr(files, "asked_alignments", lambda path: {"one": [4], "two": [16]}[path.name])
+    for names in (("one", "two"), ("two", "one")):
+        unit: Any = SimpleNamespace(named_in=dict(enumerate(names)), signature=str(tmp_path / "signature.json"))
+        assert files.UnitFiles.read_signature(unit)["arguments"][0]["alignment"] == 16
