@@ -183,13 +183,14 @@ def test_what_is_found_for_one_device_is_not_for_another(process: Process) -> No
         """
         touch, arrays = made.kernel("touch"), [on_cuda((99, 8), "float16", device) for device in (0, 1)]
         touch(arrays[0], 0)
+        touch(on_cuda((2, 8), "float16", data=0x10008), 5)
         os.environ |= {"STANDIN_NAME": "NVIDIA H800", "STANDIN_COUNT": "100"}
         touch(arrays[1], 0)
         touch(arrays[0], 0)
         """,
         **HERE,
     )
-    assert [line.split()[0] for line in process.calls("launch")] == ["fast", "tuned", "fast"]
+    assert [line.split()[0] for line in process.calls("launch")] == ["fast", "plain", "tuned", "fast"]
 
 
 def test_a_device_needs_code_of_declared_variants_only(process: Process) -> None:

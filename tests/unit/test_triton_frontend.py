@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,11 @@ from kernelwright.define.sizes import Size
 from kernelwright.define.unit import Unit
 from kernelwright.frontends.triton.compiler import Compiled, require_release
 from kernelwright.frontends.triton.heuristics import divisor_of, each_specialized, resolved
+from kernelwright.frontends.triton.joined import _renamed
 from kernelwright.frontends.triton.lowering import _launch, _source
 from kernelwright.frontends.triton.memory import memory_of
 from kernelwright.frontends.triton.program import Program
+from kernelwright.frontends.triton.source_digest import _named_in
 from kernelwright.triton import Scalar, Tensor, ceildiv, configs_of
 
 WHERE = Where("k", "default", "lower", "k.py:1")
@@ -269,3 +271,14 @@ def test_the_memory_of_an_array_is_that_from_its_lowest_to_its_highest_element()
     array = np.arange(12, dtype="int32").reshape(3, 4)
     for view, first, last in ((array[::-1, 1:3], 1, 10), (array[1:, ::-2], 5, 11), (array.T, 0, 11)):
         assert np.frombuffer(memory_of(view, "int32"), "int32").tolist() == [*range(first, last + 1)]
+
+
+def test_what_is_renamed_is_a_function_and_no_instruction_or_register_of_its_name() -> None:
+    statement = "add.f32 %add, add, add$1; call (add), add;"
+    assert _renamed(statement, {"add": "add_0"}) == "add.f32 %add, add_0, add$1; call (add_0), add_0;"
+
+
+def test_a_constant_of_a_package_is_looked_for_as_one_of_a_module() -> None:
+    package = ModuleType("acme")
+    vars(package).update(SCALE=2, __path__=[])
+    assert [value for _, _, value in _named_in({"acme": package}, ("acme",), ("SCALE",), set())] == [2]

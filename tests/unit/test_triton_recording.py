@@ -322,3 +322,11 @@ def test_a_constant_that_triton_makes_other_code_for_is_marked() -> None:
         assert undeclared(constant) is constant
     for constant in (True, False, 0, 2, 1.0, "relu"):
         assert undeclared(constant) == {"constexpr": constant}
+
+
+def test_options_of_a_launch_are_compared_in_the_order_of_the_kernel() -> None:
+    kernel: Any = SimpleNamespace(_options=("num_ctas", "num_warps"))
+    told = ({"num_warps": 4, "num_ctas": 1}, {"num_ctas": 1, "num_warps": 4}, {"num_warps": 4})
+    calls: list[Any] = [SimpleNamespace(options=options, parameters=()) for options in told]
+    one, other, absent = (Forms._rows(kernel, call, Where("k")) for call in calls)
+    assert one == other and one[1] == absent[1] and one[0] != absent[0]
