@@ -60,8 +60,8 @@ Tensor doubled(const Tensor& x) {
 
 // Sizes, strides and the first element of a view.
 void corner(Tensor& out, const Tensor& x) {
-  Tensor rows = torch::stable::flatten(torch::stable::view(x, {-1, 2, 2}), 1, -1);
-  Tensor seen = torch::stable::transpose(torch::stable::narrow(rows, 1, 1, 2), 0, 1);
+  Tensor rows = torch::stable::flatten(torch::stable::flatten(torch::stable::view(x, {-1, 2, 2, 1}), 2, -1), 0, 1);
+  Tensor seen = torch::stable::transpose(torch::stable::narrow(rows, 0, 1, 4), 0, 1);
   auto to = static_cast<float*>(out.mutable_data_ptr());
   for (int64_t number : {seen.size(0), seen.size(1), seen.stride(0), seen.stride(1)}) *to++ = number;
   *to = *static_cast<const float*>(seen.const_data_ptr());
@@ -208,7 +208,7 @@ def test_operators_get_what_their_schemas_say_and_errors_come_back(built):
         "TypeError: operator count: it takes 4 arguments by its schema, and got 5",
     ]
     assert "ValueError: kernel 'mix': Mismatched" in lines[8]
-    assert "[2.0, 3.0, 1.0, 4.0, 1.0]" in lines
+    assert "[2.0, 4.0, 1.0, 2.0, 2.0]" in lines
     assert "RuntimeError: operator summed: its sources call aten::sum, which needs PyTorch" in printed
     assert lines[-6:] == [
         "RuntimeError: operator odd: its sources threw what is no std::exception",
