@@ -434,7 +434,12 @@ def test_an_error_with_a_cause_is_shown_as_python_does(tmp_path: Path) -> None:
     ],
 )
 def test_the_end_of_the_program_decides_the_exit_status(tmp_path: Path, end: str, status: int, said: str) -> None:
-    ended = recorded(tmp_path, program(tmp_path, f"add[(1,)](x, 1)\n{end}"), "--arch", "sm_90a", status=status)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/beside.py").touch()
+    name = program(tmp_path, f"import beside\nadd[(1,)](x, 1)\n{end}")
+    (tmp_path / name).rename(tmp_path / "own" / name)
+    (tmp_path / name).symlink_to(f"own/{name}")  # Python looks for modules beside what a link leads to
+    ended = recorded(tmp_path, name, "--arch", "sm_90a", status=status)
     assert said in ended.stderr
     assert ended.stdout.endswith(f" from {'at least ' * ('signal' in said)}1 call\n")
     assert [*parse((tmp_path / "calls.json").read_bytes())] == ["ops:add"]
