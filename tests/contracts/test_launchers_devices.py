@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.launched import ARCHS, driver_of, process_of, scale
 from support.launchers import LAUNCHERS, Kernel, Process, make_package
+from support.moments import HANGS_AFTER_S
 
 CALL = 'x = on_cuda((5,), "float16"); scale = made.kernel("scale"); scale(x, x, 1, 1, 1)'
 REFUSAL = CALL.replace("scale(x, x, 1, 1, 1)", "print(refusal(lambda: scale(x, x, 1, 1, 1)))")
@@ -457,6 +458,26 @@ kept = on(7)
     process.run(MEMORY + code)
     kinds = process.order("launch", "wait", "free")
     assert kinds == [*["launch"] * 4, "wait", *["free"] * 3, "launch"]
+
+
+def test_memory_that_is_released_during_the_wait_for_the_device_is_kept(process: Process, tmp_path: Path) -> None:
+    """Work that was begun after the wait may use it."""
+    code = f"""
+import signal
+signal.alarm({int(HANGS_AFTER_S)})
+late = on(9)
+on(7, MANY)
+on(7)
+os.mkfifo("{tmp_path}/gate")
+os.environ["STANDIN_HOLD"] = "cuCtxSynchronize={tmp_path}/gate"
+thread = threading.Thread(target=on, args=(8,))
+thread.start()
+with open("{tmp_path}/gate", "w"):  # it is in the wait now
+    del late
+thread.join()
+"""
+    process.run(MEMORY + code)
+    assert process.order("wait", "free") == ["wait", "free", "free"]
 
 
 def test_a_wait_that_fails_is_made_again_after_as_much_memory_again(process: Process) -> None:
