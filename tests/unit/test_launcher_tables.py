@@ -248,6 +248,16 @@ def test_the_arch_is_that_of_the_code_that_the_declared_variant_runs(tmp_path, m
         module["which__1"](*arrays(3))
 
 
+def test_a_table_decides_by_the_sizes_of_the_arguments_of_its_own_declared_variant(tmp_path: Path) -> None:
+    _, k, _, out = arguments()
+    turned = [tensor("x", "float64", ["n", "m"]), k, tensor("y", "float64", ["n", 4]), out]
+    units = [unit(tmp_path, 0, "single", arguments()), unit(tmp_path, 1, "double", turned)]
+    units.append(unit(tmp_path, 4, "wide", turned))
+    tables = of_devices({1: Rules(("m",), ((8, 1), (None, 2)))})
+    module = loaded(built(tmp_path, replace(plan("which", *units, outputs=["out"]), declared=2, tables=tables)))
+    assert [ran(module, *arrays(n, m, "float64")) for n, m in ((16, 4), (4, 16))] == [1, 4]
+
+
 def test_threads_that_make_the_first_call_at_once_decide_alike(library: Path) -> None:
     module, passed, barrier = loaded(library), arrays(17), threading.Barrier(8)
 
