@@ -171,8 +171,7 @@ def test_a_cpu_below_all_builds_gets_an_error_and_not_an_illegal_instruction_and
 @pytest.mark.parametrize("level", ["x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4"])
 def test_the_highest_level_that_fits_is_called(folder: Path, level: str) -> None:
     levels = ["x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4"]
-    if level == "x86-64-v4" and "avx512vl" not in Path("/proc/cpuinfo").read_text():
-        pytest.skip("this CPU has no AVX-512")
+    highest = 3 if "avx512vl" in Path("/proc/cpuinfo").read_text() else 2
     if not (folder / "level.so").exists():
         body = "BEGIN *(int *)tensor(argument)->data = {}; END"
         units = [
@@ -182,7 +181,7 @@ def test_the_highest_level_that_fits_is_called(folder: Path, level: str) -> None
         build(folder, plan("level", *units))
     code = "x = np.zeros(1, 'int32'); tvm_ffi.load_module(sys.argv[1])['level'](x); print(x[0])"
     done = in_process(code, folder / "level.so", KERNELWRIGHT_CPU_LEVEL=level)
-    assert done.stdout == f"{levels.index(level)}\n", done.stderr
+    assert done.stdout == f"{min(levels.index(level), highest)}\n", done.stderr
 
 
 # ---- services
