@@ -196,7 +196,7 @@ NOT_FOUND = [
     ("import os\nos.listdir('tables')", "tables/__pycache__/b.pyc"),
     ("import os\nos.listdir('tables')", "tables/deep/b.json"),
     ("import sys\nsys.path.append('tables')\n" + OPTIONAL, "tables/b.json"),
-    ("import os\nlist(os.walk('.'))", "build/b.json"),
+    ("import os\nlist(os.walk('.'))", "build/deep/b.json"),
     ("import os\nlist(os.walk('.'))", "dist/b.whl"),
     ("import os\nlist(os.walk('.'))", ".git/deep/b"),
 ]
@@ -209,7 +209,7 @@ NOT_FOUND = [
 def test_a_file_that_would_change_what_was_found_is_a_dependency_and_no_other(project, top, made, is_found):
     for name in ("lib/tool.py", "single.py", "tables/a.json", "tables/deep/a.json", "tables/build/a"):
         project.write(name, "")
-    for name in (".git/deep/a", "build/a", "dist/a"):
+    for name in (".git/deep/a", "build/deep/a", "dist/a"):
         project.write(name, "")
     record = project.discover(project.empty("k", top))
     assert changed(project, record) == []
