@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from kernelwright.backends.files import UnitFiles, VariantFiles
-from kernelwright.backends.forms import Forms
+from kernelwright.backends.forms import Forms, plain
 from kernelwright.core.errors import KernelwrightError, LoweringError, Where
 from kernelwright.define.recorded import CALL
 from kernelwright.frontends.triton.recorded import _variants
@@ -315,6 +315,17 @@ def test_a_parameter_that_is_a_descriptor_in_some_calls_only_is_named() -> None:
     told = "'x' is a tuple or tensor descriptor of another form than in the variant v0, or is one in only one of them"
     with pytest.raises(KernelwrightError, match=told):
         Forms(plan)
+
+
+def test_a_constant_is_compared_in_the_form_in_which_calls_pass_it() -> None:
+    assert [*map(plain, ({"float": "inf"}, {"float": "-inf"}, 1, "relu", None))] == [
+        math.inf,
+        -math.inf,
+        1,
+        "relu",
+        None,
+    ]
+    assert math.isnan(plain({"float": "nan"}))
 
 
 def test_a_constant_that_triton_makes_other_code_for_is_marked() -> None:
