@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import signal
@@ -12,6 +13,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from kernelwright.core.errors import DefinitionError, KernelwrightError, Where, WorkerError
@@ -208,6 +210,14 @@ def test_nobody_knows_the_number_of_a_worker_that_leads_no_session_yet(monkeypat
         (pid,) = server._children
         os.waitpid(pid, 0)
         server._release(pid)
+        assert ours.recv(64) == b""
+
+
+def test_a_server_that_cannot_fork_stays_one_and_the_build_sees_the_end_of_what_it_asked_for(monkeypatch) -> None:
+    monkeypatch.setattr(os, "fork", Mock(side_effect=OSError(errno.EAGAIN, "no more processes")))
+    ours, theirs = socket.socketpair()
+    with ours:
+        assert ForkServer.__new__(ForkServer)._fork([theirs.detach()]) is False
         assert ours.recv(64) == b""
 
 
