@@ -193,9 +193,8 @@ class Notes:
         times = [line.rsplit("\t", 1) for line in (NOTES / "times").read_text().splitlines()]
         self.times = {test: float(time) for test, time in times if test in allowed}
         self._direct: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-        self._of_files: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+        self._prepared: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
         breadth: Counter[str] = Counter()
-        prepared: dict[str, set[tuple[str, str]]] = defaultdict(set)
         with (NOTES / "calls").open(encoding="utf-8", errors="replace") as lines:
             # A test that fills the disk cuts lines.
             whole = (parts for line in set(lines) if len(parts := line.rstrip("\n").split("\t")) == 4)
@@ -205,11 +204,7 @@ class Notes:
                     self._direct[path][name].add(test)
                     breadth[test] += 1
                 if phase == "setup":
-                    prepared[file_of(test)].add((path, name))
-        # What a fixture of several tests executes is executed for all of them, and few of them are about it.
-        for test in self.times:
-            for path, name in prepared.get(file_of(test), ()):
-                self._of_files[path][name].add(test)
+                    self._prepared[path][name].add(file_of(test))
         if not self.times:
             raise SystemExit(f"{NOTES} says nothing of these tests: run sample.py --record first")
         self.price = {test: (breadth[test] + 20) * (time + 0.02) for test, time in self.times.items()}
@@ -222,13 +217,13 @@ class Notes:
         if not change.path.endswith(".py"):
             return self._within(self._called(next(TESTS_OF[part] for part in TESTS_OF if change.path.startswith(part))))
         name = change.function.removesuffix(".<locals>")
-        direct, of_files = (
-            self._executing(noted.get(change.path, {}), name) for noted in (self._direct, self._of_files)
-        )
+        direct, files = (self._executing(noted.get(change.path, {}), name) for noted in (self._direct, self._prepared))
+        # What a fixture of several tests executes is executed for all of them, and few of them are about it.
+        beside = {test for test in self.times if file_of(test) in files} - direct
         words = TESTS_OF_RULES.get(change.rule)
         first = self._within(self._called(words)) if words else []
         by_file: dict[str, list[str]] = defaultdict(list)
-        for found in (direct, of_files - direct):
+        for found in (direct, beside):
             for test in sorted(found, key=lambda test: (not test.startswith(NO_BUILDS), self.price[test], test)):
                 by_file[file_of(test)].append(test)
         # All tests of a file that has the name of the module, since they are about it.
@@ -238,7 +233,7 @@ class Notes:
 
     @staticmethod
     def _executing(of_path: Mapping[str, set[str]], name: str) -> set[str]:
-        """The tests that execute a function; for what is in no function, all that execute the module."""
+        """The tests, or files, that execute a function; for what is in no function, all that execute the module."""
         return of_path.get(name) or set().union(*of_path.values())
 
     def _called(self, words: str) -> list[list[str]]:

@@ -124,13 +124,8 @@ def test_one_name_is_one_number_and_a_stride_is_passed_in_its_type() -> None:
     assert signature["limited"] == {"s": "int32"}, "what is computed, and what gets 64 bits, is none of it"
     (launch,) = signature["launches"]
     numbers = [(each["scalar"], each["dtype"]) for each in launch["params"] if "dtype" in each]
-    assert numbers == [
-        ("step", "int32"),
-        ("k - 1", "int32"),
-        ("s * 2", "int64"),
-        (12, "uint32"),
-        *(("s", f"{u}int32") for u in ("u", "")),
-    ]
+    assert numbers[:4] == [("step", "int32"), ("k - 1", "int32"), ("s * 2", "int64"), (12, "uint32")]
+    assert numbers[4:] == [("s", "uint32"), ("s", "int32")]
     assert launch["grid"] == ["k", 1, 1]
     checks = [check["passes"] for check in signature["host_checks"]]
     assert any(passes.startswith("0 <= s") or "s >= 0" in passes for passes in checks), checks

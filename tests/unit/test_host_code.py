@@ -61,13 +61,8 @@ def test_each_function_of_an_arch_has_its_registers() -> None:
     said = "Compiling entry function '{}' for 'sm_{}'\nptxas info    : Used {} registers\n"
     output = "".join(said.format(*one) for one in (("a", 80, 16), ("a", "90a", 18), ("b", 80, 255), ("b", "90a", 8)))
     usage = usage_by_arch(output, ("sm_80", "sm_90a", "sm_120", "compute_120"))
-    assert {
-        arch: {name: used["registers"] for name, used in functions.items()} for arch, functions in usage.items()
-    } == {
-        "sm_80": {"a": 16, "b": 255},
-        "sm_90a": {"a": 18, "b": 8},
-        "sm_120": {},
-    }
+    registers = {arch: {name: used["registers"] for name, used in each.items()} for arch, each in usage.items()}
+    assert registers == {"sm_80": {"a": 16, "b": 255}, "sm_90a": {"a": 18, "b": 8}, "sm_120": {}}
 
 
 def test_the_name_of_a_module_is_that_of_its_object_in_the_form_of_the_compiler_s_own():

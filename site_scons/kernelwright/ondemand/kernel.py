@@ -59,7 +59,7 @@ class OnDemandKernel(Compilable, Kernel):
             self._root = self._of_file.root if self._of_file is not None else root_of_live(self.location)
         if self._of_file is None:
             return self._root, None
-        of_file = copy(self._of_file)  # what using() has made of this kernel has the same one
+        of_file = copy(self._of_file)  # kernels that using() makes share it, and have other options
         of_file._options = self._options
         return self._root, of_file
 

@@ -42,12 +42,14 @@ class Match(NamedTuple):
         outputs: dtype and shape of each output.
         demands: for each array with elements: its position, the bits that must be 0 in its address, and whether it is
             written.
+        apart: the outputs that are passed, two by two, see :meth:`Matcher._pairs`.
     """
 
     variant: int
     device: int
     outputs: list[tuple[str, tuple[int, ...]]]
     demands: tuple[tuple[int, int, bool], ...]
+    apart: tuple[tuple[int, int, bool], ...]
 
     def fits(self, passed: Passed) -> bool:
         """Whether this is also the match of a call of the same kind with other data."""
@@ -55,7 +57,7 @@ class Match(NamedTuple):
             array = passed[position]
             if not array.data or array.data & bits or (written and array.read_only):
                 return False
-        return True
+        return not any(passed[one].shares_memory(passed[other], strided) for one, other, strided in self.apart)
 
 
 @dataclass(frozen=True)
@@ -149,8 +151,6 @@ class Matcher:
         key = (self._index, *map(_outline, passed))
         known = self.shared.matches.get(key)
         if known is not None and known.fits(passed):
-            if len(known.outputs) > 1:
-                self._check_outputs(known.variant, passed)
             return known
         number = self.device_number(passed)
         found = self.choose(passed)
@@ -162,7 +162,7 @@ class Matcher:
         alignments = list(map(max, both))
         written = [item["written"] for item in self._entry["variants"][index]["arguments"]]
         demands = [(p, alignments[p] - 1, written[p]) for p, array in arrays if not array.is_empty]
-        match = Match(index, number, found.outputs, tuple(demands))
+        match = Match(index, number, found.outputs, tuple(demands), tuple(self._pairs(index, passed)))
         if found.is_first:  # otherwise the alignment of this data decided, and other data may differ
             self.shared.remember(key, match)
         return match
@@ -254,12 +254,18 @@ class Matcher:
 
     def _check_outputs(self, index: int, passed: Passed) -> None:
         """Raise an error for two outputs that are one memory, where one would overwrite the other."""
-        pairs = zip(self._entry["variants"][index]["arguments"], passed, strict=True)
-        outputs = [(item, array) for item, array in pairs if item["output"] and isinstance(array, Array)]
-        for (item, array), (other, second) in itertools.combinations(outputs, 2):
-            if array.shares_memory(second, "strides" in item or "strides" in other):
-                text = f"outputs '{item['name']}' and '{other['name']}' overlap in memory"
+        items = self._entry["variants"][index]["arguments"]
+        for one, other, strided in self._pairs(index, passed):
+            if passed[one].shares_memory(passed[other], strided):
+                text = f"outputs '{items[one]['name']}' and '{items[other]['name']}' overlap in memory"
                 self.shared.cuda.refuse(ValueError, f"{text}\n  remedy: pass arrays with memory of their own")
+
+    def _pairs(self, index: int, passed: Passed) -> list[tuple[int, int, bool]]:
+        """The positions of each two outputs that are passed, and whether either may have gaps."""
+        items = self._entry["variants"][index]["arguments"]
+        outputs = [p for p, value in enumerate(passed) if items[p]["output"] and isinstance(value, Array)]
+        pairs = itertools.combinations(outputs, 2)
+        return [(one, other, "strides" in items[one] or "strides" in items[other]) for one, other in pairs]
 
     def _check_strides(self, index: int, position: int, passed: Passed) -> None:
         """Compare an array's strides with the declared ones. Any stride fits an axis of size 1, or an empty array."""
